@@ -1,0 +1,283 @@
+"""Every failure the server can name.
+
+SandboxAgentError
+├── NotAnEnvelope           400  the body is not one JSON-RPC object
+├── BadRequest              400  a header, a parameter or the HTTP itself is wrong
+├── MissingConnection       400  X-ACP-Connection-Id is required here
+├── MissingAgent            400  initialize names no agent
+├── Unauthorized            401  no bearer token, or another one
+├── ForbiddenOrigin         403  a browser page of another origin
+├── NotFound                404  no such route
+├── UnknownConnection       404  no such connection, or it was closed
+├── UnknownAgent            404  no agent of that name
+├── AgentNotInstalled       404  known, but not on this machine
+├── SessionNotFound         404  the HTTP view of an unknown session
+├── NobodyAsked             404  a response to an id that no agent asked
+├── MethodNotAllowed        405  the route exists, the method does not
+├── NotAcceptable           406  Accept excludes what we send
+├── AlreadyAnswered         409  a response to an id that is settled
+├── IdempotencyMismatch     409  the same Idempotency-Key with another body
+├── Removed                 410  a legacy route
+├── BodyTooLarge            413  over --max-body
+├── UnsupportedMediaType    415  a POST that is not JSON
+├── Misdirected             421  a Host that is not ours
+├── NotImplementedYet       501  in the contract, not in this version
+├── AgentBootFailed         502  the agent process did not start or did not shake hands
+├── BridgeDisabled          503  /opencode/*
+├── ShuttingDown            503  the server is stopping
+├── AgentTimeout            504  no answer in time
+├── LogUnavailable          507  the log cannot be written
+├── InternalError           500  our bug
+├── RpcError               (200)  a JSON-RPC error with its own code and data
+│   ├── UnknownSession   -32002  no such session
+│   ├── InvalidParams    -32602  a parameter is missing or wrong
+│   ├── MethodNotFound   -32601  the agent does not offer it
+│   ├── InvalidRequest   -32600  not allowed in this state
+│   ├── QueueFull        -32000  too many prompts wait
+│   ├── AgentExited      -32603  the agent process died while we waited on it
+│   └── AgentNotReading  -32603  the agent process does not take its input
+└── SettingsError         exit 2  a wrong flag, variable or configuration file
+"""
+
+from typing import ClassVar
+
+
+class SandboxAgentError(Exception):
+    """Base of all of them: `slug` is stable, the sentence is for people, `fields` are facts for programs."""
+
+    slug: ClassVar[str]
+    title: ClassVar[str]
+    status: ClassVar[int] = 500
+    rpc_code: ClassVar[int] = -32603
+
+    def __init__(self, detail: str, **fields: object) -> None:
+        super().__init__(detail)
+        self.fields = fields
+
+
+class NotAnEnvelope(SandboxAgentError):
+    slug, title, status = "not-an-envelope", "Not a JSON-RPC Envelope", 400
+
+
+class BadRequest(SandboxAgentError):
+    slug, title, status = "bad-request", "Bad Request", 400
+
+
+class MissingConnection(SandboxAgentError):
+    slug, title, status = "missing-connection", "Missing Connection Id", 400
+
+    def __init__(self) -> None:
+        super().__init__(
+            "the header X-ACP-Connection-Id is missing; POST initialize without it to open a connection, "
+            "then send the id that came back"
+        )
+
+
+class MissingAgent(SandboxAgentError):
+    slug, title, status = "missing-agent", "Missing Agent", 400
+
+    def __init__(self) -> None:
+        super().__init__('initialize must name an agent in params._meta["sandboxagent.dev"].agent')
+
+
+class Unauthorized(SandboxAgentError):
+    slug, title, status = "unauthorized", "Unauthorized", 401
+
+    def __init__(self) -> None:
+        super().__init__("send the server's token as: Authorization: Bearer <token>")
+
+
+class ForbiddenOrigin(SandboxAgentError):
+    slug, title, status = "forbidden-origin", "Forbidden Origin", 403
+
+    def __init__(self, origin: str) -> None:
+        super().__init__(
+            "pages of this origin may not call this server; start it with --cors-origin to allow it", origin=origin
+        )
+
+
+class NotFound(SandboxAgentError):
+    slug, title, status = "not-found", "Not Found", 404
+
+    def __init__(self, path: str) -> None:
+        super().__init__("no such route; GET /openapi.json lists them", path=path)
+
+
+class UnknownConnection(SandboxAgentError):
+    slug, title, status = "unknown-connection", "Unknown Connection", 404
+
+    def __init__(self) -> None:
+        super().__init__("no such connection, or it was closed; POST initialize to open a new one")
+
+
+class UnknownAgent(SandboxAgentError):
+    slug, title, status, rpc_code = "unknown-agent", "Unknown Agent", 404, -32602
+
+    def __init__(self, agent: str, known: list[str]) -> None:
+        super().__init__(f"no agent is called {agent!r}; known agents: {', '.join(known)}", agent=agent, known=known)
+
+
+class AgentNotInstalled(SandboxAgentError):
+    slug, title, status = "agent-not-installed", "Agent Not Installed", 404
+
+    def __init__(self, agent: str, instructions: str) -> None:
+        super().__init__(f"agent {agent} is not installed; {instructions}", agent=agent, instructions=instructions)
+
+
+class SessionNotFound(SandboxAgentError):
+    slug, title, status = "session-not-found", "Session Not Found", 404
+
+    def __init__(self, session_id: str) -> None:
+        super().__init__("no such session; GET /v1/sessions lists them", sessionId=session_id)
+
+
+class NobodyAsked(SandboxAgentError):
+    slug, title, status = "nobody-asked", "Nobody Asked", 404
+
+    def __init__(self, id: str) -> None:
+        super().__init__(f"no agent asked this connection anything under id {id}", id=id)
+
+
+class MethodNotAllowed(SandboxAgentError):
+    slug, title, status = "method-not-allowed", "Method Not Allowed", 405
+
+    def __init__(self, method: str, path: str, allow: str) -> None:
+        super().__init__(f"{path} does not take {method}; it takes {allow}", method=method, path=path, allow=allow)
+
+
+class NotAcceptable(SandboxAgentError):
+    slug, title, status = "not-acceptable", "Not Acceptable", 406
+
+    def __init__(self, offered: str) -> None:
+        super().__init__(f"Accept excludes {offered}, and this route sends nothing else", offered=offered)
+
+
+class AlreadyAnswered(SandboxAgentError):
+    slug, title, status = "already-answered", "Already Answered", 409
+
+    def __init__(self, id: str, outcome: str) -> None:
+        super().__init__(f"the request under id {id} is settled: {outcome}", id=id, outcome=outcome)
+
+
+class IdempotencyMismatch(SandboxAgentError):
+    slug, title, status = "idempotency-mismatch", "Idempotency Key Reused", 409
+
+    def __init__(self, key: str) -> None:
+        super().__init__(
+            "this Idempotency-Key came before with another body; use a new key for a new request", idempotencyKey=key
+        )
+
+
+class Removed(SandboxAgentError):
+    slug, title, status = "removed", "Gone", 410
+
+    def __init__(self, replacement: str | None = None) -> None:
+        fields: dict[str, object] = {} if replacement is None else {"replacement": replacement}
+        super().__init__("v1 API removed; use /v1", **fields)
+
+
+class BodyTooLarge(SandboxAgentError):
+    slug, title, status = "body-too-large", "Body Too Large", 413
+
+    def __init__(self, limit: int) -> None:
+        super().__init__(f"the body is larger than {limit} bytes; --max-body sets the limit", limit=limit)
+
+
+class UnsupportedMediaType(SandboxAgentError):
+    slug, title, status = "unsupported-media-type", "Unsupported Media Type", 415
+
+    def __init__(self, got: str) -> None:
+        super().__init__("send Content-Type: application/json", contentType=got)
+
+
+class Misdirected(SandboxAgentError):
+    slug, title, status = "misdirected", "Misdirected Request", 421
+
+    def __init__(self, host: str) -> None:
+        super().__init__("this server does not answer to that Host; --allow-host adds a name", host=host)
+
+
+class NotImplementedYet(SandboxAgentError):
+    slug, title, status = "not-implemented", "Not Implemented", 501
+
+
+class AgentBootFailed(SandboxAgentError):
+    slug, title, status = "agent-boot-failed", "Agent Failed To Start", 502
+
+
+class BridgeDisabled(SandboxAgentError):
+    slug, title, status = "bridge-disabled", "OpenCode Bridge Disabled", 503
+
+    def __init__(self) -> None:
+        super().__init__("OpenCode bridge is not enabled")
+
+
+class ShuttingDown(SandboxAgentError):
+    slug, title, status = "shutting-down", "Shutting Down", 503
+
+    def __init__(self) -> None:
+        super().__init__("the server is stopping; the session's log is kept, connect again when it is back")
+
+
+class AgentTimeout(SandboxAgentError):
+    slug, title, status = "agent-timeout", "Agent Timeout", 504
+
+
+class LogUnavailable(SandboxAgentError):
+    slug, title, status = "log-unavailable", "Log Unavailable", 507
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(f"the session log cannot be written: {reason}; free space in the data directory and retry")
+
+
+class InternalError(SandboxAgentError):
+    slug, title, status = "internal-error", "Internal Server Error", 500
+
+    def __init__(self) -> None:
+        super().__init__("something went wrong inside the server; its log has the details")
+
+
+class RpcError(SandboxAgentError):
+    """A failure of a method: travels as a JSON-RPC error inside HTTP 200, `fields` as its `data`."""
+
+    slug, title, status = "rpc-error", "JSON-RPC Error", 200
+
+
+class UnknownSession(RpcError):
+    slug, title, rpc_code = "unknown-session", "Unknown Session", -32002
+
+    def __init__(self, session_id: str) -> None:
+        super().__init__(f"unknown session: {session_id}; session/list lists them", sessionId=session_id)
+
+
+class InvalidParams(RpcError):
+    slug, title, rpc_code = "invalid-params", "Invalid Params", -32602
+
+
+class MethodNotFound(RpcError):
+    slug, title, rpc_code = "method-not-found", "Method Not Found", -32601
+
+
+class InvalidRequest(RpcError):
+    slug, title, rpc_code = "invalid-request", "Invalid Request", -32600
+
+
+class QueueFull(RpcError):
+    slug, title, rpc_code = "prompt-queue-full", "Prompt Queue Full", -32000
+
+
+class AgentExited(RpcError):
+    slug, title = "agent-exited", "Agent Exited"
+
+
+class AgentNotReading(RpcError):
+    slug, title = "agent-not-reading", "Agent Not Reading"
+
+    def __init__(self, agent: str) -> None:
+        super().__init__(f"agent {agent} does not read its input; cancel the turn or terminate the session", agent=agent)
+
+
+class SettingsError(SandboxAgentError):
+    """A wrong flag, environment variable or configuration file; the message names it."""
+
+    slug, title = "settings", "Wrong Settings"
