@@ -1,0 +1,219 @@
+"""One JSON-RPC object: its bytes, and the few facts we route by.
+
+An envelope is never rebuilt from parsed values: ids, unknown fields and everything inside `params` and `result` travel
+as the bytes they arrived in. Ids are kept as their own text, so `1`, `1.0` and `"1"` are three ids.
+"""
+
+import re
+from enum import Enum, auto
+from typing import Any, cast
+
+import msgspec
+from msgspec import UNSET, Raw, Struct, UnsetType
+
+from sandbox_agent.errors import NotAnEnvelope, SandboxAgentError
+
+META = "sandboxagent.dev"
+"""Our key inside ACP's `_meta` objects."""
+
+
+
+class Kind(Enum):
+    REQUEST = auto()
+    NOTIFICATION = auto()
+    RESPONSE = auto()
+
+
+class Update(Struct, gc=False):
+    """The part of a `session/update` that says what it is."""
+
+    sessionUpdate: object = UNSET
+
+
+class Params(Struct, gc=False):
+    """The parts of `params` that decide where an envelope goes."""
+
+    sessionId: object = UNSET
+    update: Update | list[Raw] | str | float | bool | None = None
+
+
+class Peek(Struct, gc=False):
+    """What one look at an envelope shows; everything else in it is skipped, but checked to be JSON."""
+
+    jsonrpc: object = UNSET
+    id: Raw | UnsetType = UNSET
+    method: object = UNSET
+    params: Params | list[Raw] | str | float | bool | None = None
+    result: Raw | UnsetType = UNSET
+    error: Raw | UnsetType = UNSET
+
+    @property
+    def session_id(self) -> str | None:
+        if type(self.params) is Params and type(self.params.sessionId) is str:
+            return self.params.sessionId
+        return None
+
+    @property
+    def update_kind(self) -> str | None:
+        if type(self.params) is Params and type(self.params.update) is Update:
+            kind = self.params.update.sessionUpdate
+            return kind if type(kind) is str else None
+        return None
+
+
+class Envelope:
+    """A checked envelope: `line` is its bytes on one line, `id` its id's own text."""
+
+    __slots__ = ("id", "kind", "line", "method", "peek", "session_id")
+
+    def __init__(self, line: bytes, peek: Peek) -> None:
+        self.line = line
+        self.peek = peek
+        self.id = None if peek.id is UNSET else bytes(peek.id)
+        self.method = peek.method if isinstance(peek.method, str) else ""
+        self.session_id = peek.session_id
+        if self.method:
+            self.kind = Kind.NOTIFICATION if self.id is None else Kind.REQUEST
+        else:
+            self.kind = Kind.RESPONSE
+
+    def params(self) -> dict[str, Any]:
+        """`params` as Python values; empty when it is absent or not an object."""
+        value = msgspec.json.decode(self.line, type=_WithParams).params
+        return cast(dict[str, Any], value) if isinstance(value, dict) else {}
+
+    def result(self) -> dict[str, Any]:
+        """`result` as Python values; empty when it is absent or not an object."""
+        value: object = None if self.peek.result is UNSET else msgspec.json.decode(self.peek.result)
+        return cast(dict[str, Any], value) if isinstance(value, dict) else {}
+
+    @property
+    def succeeded(self) -> bool:
+        return self.peek.error is UNSET
+
+
+class _WithParams(Struct):
+    params: Any = None
+
+
+_peek = msgspec.json.Decoder(Peek)
+_members = msgspec.json.Decoder(dict[str, Raw])
+_MEMBER = re.compile(rb'\s*[{,]\s*("(?:[^"\\]|\\.)*")\s*:\s*')
+_FIRST_BYTES_OF_AN_ID = frozenset(b'"-0123456789')
+
+
+def peek_lines(blob: bytes) -> list[Peek]:
+    """Look at every line of a blob in one go; raises when any line is not JSON (then look at each by itself)."""
+    return _peek.decode_lines(blob)
+
+
+def parse(body: bytes) -> Envelope:
+    """Read one envelope from untrusted bytes; raises NotAnEnvelope with the first reason found."""
+    try:
+        if not body.isascii():
+            body.decode()
+        peek = _peek.decode(body)
+    except UnicodeDecodeError as error:
+        raise NotAnEnvelope(f"not UTF-8: byte {error.start} cannot be decoded") from None
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise NotAnEnvelope(_why_not_an_object(body, error)) from None
+    reason = fault(peek)
+    if reason:
+        raise NotAnEnvelope(reason)
+    return Envelope(one_line(body), peek)
+
+
+def fault(peek: Peek) -> str | None:
+    """Why this is JSON but not an envelope; None when it is one."""
+    if peek.jsonrpc != "2.0":
+        return '"jsonrpc" must be "2.0"'
+    if peek.id is not UNSET and bytes(peek.id)[0] not in _FIRST_BYTES_OF_AN_ID:
+        return '"id" must be a number or a string'
+    if peek.method is not UNSET:
+        return None if isinstance(peek.method, str) and peek.method else '"method" must be a non-empty string'
+    if peek.result is UNSET and peek.error is UNSET:
+        return 'neither a "method" nor a "result" or an "error"'
+    return '"id" is missing in a response' if peek.id is UNSET else None
+
+
+def one_line(body: bytes) -> bytes:
+    """The same JSON on one line: a line break would end it early on stdio and in an SSE frame."""
+    if b"\n" in body or b"\r" in body:
+        return msgspec.json.format(body, indent=-1)
+    return body.strip()
+
+
+def with_id(line: bytes, id: bytes) -> bytes:
+    """The same envelope under another id; all other bytes stay."""
+    members = _members.decode(line)
+    at = 0
+    for key, value in members.items():
+        match = _MEMBER.match(line, at)
+        # Each member is checked against the text, so a repeated key cannot lead the walk into a nested value.
+        if match is None or msgspec.json.decode(match[1]) != key or not line.startswith(bytes(value), match.end()):
+            break
+        at = match.end() + len(bytes(value))
+        if key == "id":
+            return line[: match.end()] + id + line[at:]
+    return msgspec.json.encode(members | {"id": Raw(id)})
+
+
+def with_param(line: bytes, name: str, value: object) -> bytes:
+    """The same envelope with one member of `params` set; the others keep their bytes."""
+    return _with_member_of(line, "params", {name: Raw(msgspec.json.encode(value))})
+
+
+def without_params(line: bytes, *path: str) -> bytes:
+    """The same envelope without the member of `params` found under `path`."""
+    members = _members.decode(line)
+    members["params"] = _without(members["params"], path)
+    return msgspec.json.encode(members)
+
+
+def with_result(line: bytes, name: str, value: object) -> bytes:
+    """The same response with one member of `result` set; the others keep their bytes."""
+    return _with_member_of(line, "result", {name: Raw(msgspec.json.encode(value))})
+
+
+def _with_member_of(line: bytes, container: str, changed: dict[str, Raw]) -> bytes:
+    members = _members.decode(line)
+    inner = _members.decode(members[container]) if container in members else {}
+    members[container] = Raw(msgspec.json.encode(inner | changed))
+    return msgspec.json.encode(members)
+
+
+def _without(raw: Raw, path: tuple[str, ...]) -> Raw:
+    inner = _members.decode(raw)
+    if len(path) == 1:
+        inner.pop(path[0], None)
+    else:
+        inner[path[0]] = _without(inner[path[0]], path[1:])
+    return Raw(msgspec.json.encode(inner))
+
+
+def request(id: bytes, method: str, params: object) -> bytes:
+    return msgspec.json.encode({"jsonrpc": "2.0", "id": Raw(id), "method": method, "params": params})
+
+
+def notification(method: str, params: object) -> bytes:
+    return msgspec.json.encode({"jsonrpc": "2.0", "method": method, "params": params})
+
+
+def success(id: bytes, result: object) -> bytes:
+    return msgspec.json.encode({"jsonrpc": "2.0", "id": Raw(id), "result": result})
+
+
+def failure(id: bytes, error: SandboxAgentError) -> bytes:
+    """A named failure as the JSON-RPC error of a request."""
+    data = {"type": error.slug, **error.fields}
+    body = {"code": error.rpc_code, "message": str(error), "data": data}
+    return msgspec.json.encode({"jsonrpc": "2.0", "id": Raw(id), "error": body})
+
+
+def _why_not_an_object(body: bytes, error: Exception) -> str:
+    if isinstance(error, RecursionError):
+        return "nested too deeply"
+    if isinstance(error, msgspec.ValidationError):
+        first = body.lstrip()[:1]
+        return "batches are not supported; send one object per POST" if first == b"[" else f"not an envelope: {error}"
+    return f"not JSON: {error}"

@@ -1,0 +1,260 @@
+"""The SQLite file: schema and queries. Nothing else in the project imports sqlite3, and no SQL leaves this module.
+
+Used from one thread at a time (see writer.py). `--no-persist` is the same code on a database in memory.
+"""
+
+import sqlite3
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from sandbox_agent.log.event import Chunk, Direction
+
+SCHEMA = """
+create table if not exists events(
+    first integer primary key, last integer not null, session_id text, channel text not null, exclude text not null,
+    direction text not null, at real not null, history integer not null, request integer, size integer not null,
+    lines blob not null);
+create index if not exists events_by_channel on events(channel, last);
+create index if not exists events_by_session on events(session_id, history, last, at);
+create index if not exists events_by_size on events(size);
+create table if not exists sessions(session_id text primary key, record blob not null);
+create table if not exists trims(channel text primary key, through integer not null);
+create table if not exists outcomes(
+    scope text not null, key text not null, digest blob not null, response blob, at real not null,
+    primary key(scope, key));
+create table if not exists positions(reserved integer not null)
+"""
+
+SCHEMA_VERSION = 1
+_EVENT = "first, lines, direction, session_id, channel, at, exclude, history, request"
+
+
+class DatabaseError(Exception):
+    """The file cannot be read or written; the text says why."""
+
+
+@dataclass(slots=True)
+class Group:
+    """What is written in one transaction."""
+
+    chunks: list[Chunk] = field(default_factory=list[Chunk])
+    sessions: dict[str, bytes | None] = field(default_factory=dict[str, bytes | None])
+    """Session id → its record; None deletes the session and its events."""
+    outcomes: list[tuple[str, str, bytes, bytes | None, float]] = field(
+        default_factory=list[tuple[str, str, bytes, bytes | None, float]]
+    )
+    forgotten_channels: list[str] = field(default_factory=list[str])
+    reserve: int = 0
+
+    def __bool__(self) -> bool:
+        return bool(self.chunks or self.sessions or self.outcomes or self.forgotten_channels or self.reserve)
+
+    def merge(self, later: "Group") -> None:
+        """Take in what came after this group."""
+        self.chunks += later.chunks
+        self.sessions |= later.sessions
+        self.outcomes += later.outcomes
+        self.forgotten_channels += later.forgotten_channels
+        self.reserve = max(self.reserve, later.reserve)
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """What a server finds when it starts."""
+
+    reserved: int
+    sessions: dict[str, bytes]
+    event_counts: dict[str, tuple[int, float]]
+    """Session id → number of events in its history, and when the last one came."""
+    trims: dict[str, int]
+
+
+class Database:
+    def __init__(self, path: Path | None) -> None:
+        try:
+            self._sqlite = sqlite3.connect(path or ":memory:", check_same_thread=False, isolation_level=None)
+            # Without auto_vacuum a trimmed log would never give its disk back.
+            self._sqlite.executescript(
+                "pragma auto_vacuum = incremental; pragma journal_mode = wal; pragma synchronous = normal;"
+            )
+            self._check_version(path)
+            self._sqlite.executescript(SCHEMA)
+            # Deliveries to a connection are of use only as long as that connection lives, and those died with us.
+            self._sqlite.execute("delete from events where not history")
+            self._size = self._measure()
+        except sqlite3.Error as error:
+            raise DatabaseError(f"{path}: {error}") from error
+
+    def _check_version(self, path: Path | None) -> None:
+        (version,) = self._sqlite.execute("pragma user_version").fetchone()
+        if version not in (0, SCHEMA_VERSION):
+            raise DatabaseError(f"{path} was written by another version of sandbox-agent (schema {version})")
+        self._sqlite.execute(f"pragma user_version = {SCHEMA_VERSION}")
+
+    def _measure(self) -> int:
+        (size,) = self._sqlite.execute("select coalesce(sum(size), 0) from events").fetchone()
+        return int(size)
+
+    def load(self) -> Stored:
+        query = self._sqlite.execute
+        (reserved,) = query("select coalesce(max(reserved), 0) from positions").fetchone()
+        counts = query("select session_id, sum(last - first + 1), max(at) from events where history group by session_id")
+        return Stored(
+            reserved,
+            dict(query("select session_id, record from sessions")),
+            {session_id: (count, at) for session_id, count, at in counts if session_id is not None},
+            dict(query("select channel, through from trims")),
+        )
+
+    def write(self, group: Group) -> None:
+        """Write a group whole, or not at all; raises DatabaseError."""
+        try:
+            self._sqlite.execute("begin immediate")
+            try:
+                self._write(group)
+            except BaseException:
+                self._sqlite.execute("rollback")
+                raise
+            self._sqlite.execute("commit")
+        except sqlite3.Error as error:
+            raise DatabaseError(str(error)) from error
+        self._size += sum(chunk.size for chunk in group.chunks)
+        if group.forgotten_channels or None in group.sessions.values():
+            self._size = self._measure()
+
+    def _write(self, group: Group) -> None:
+        many = self._sqlite.executemany
+        many("insert into events values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", map(_row, group.chunks))
+        kept = [(id, record) for id, record in group.sessions.items() if record is not None]
+        many("insert or replace into sessions values (?, ?)", kept)
+        deleted = [(id,) for id, record in group.sessions.items() if record is None]
+        many("delete from sessions where session_id = ?", deleted)
+        many("delete from events where session_id = ?", deleted)
+        # A closed connection leaves deliveries that nobody can ask for any more; what is history stays.
+        forgotten = [(channel,) for channel in group.forgotten_channels]
+        many("delete from events where channel = ? and not history", forgotten)
+        many("insert or replace into outcomes values (?, ?, ?, ?, ?)", group.outcomes)
+        if group.reserve:
+            self._sqlite.execute("delete from positions")
+            self._sqlite.execute("insert into positions values (?)", (group.reserve,))
+
+    def follow(self, channels: Sequence[str], after: int, limit: int) -> list[Chunk]:
+        """Chunks of these channels after a position, oldest first, until they come to about `limit` bytes."""
+        marks = ", ".join("?" * len(channels))
+        rows = self._sqlite.execute(
+            f"select {_EVENT} from events where channel in ({marks}) and last > ? order by first", (*channels, after)
+        )
+        return [chunk.after(after) for chunk in _until(rows, limit)]
+
+    def history(self, session_id: str, after: int, before: int, limit: int, size: int) -> list[Chunk]:
+        """Chunks of a session's history between two positions, enough for `limit` events or about `size` bytes."""
+        rows = self._sqlite.execute(
+            f"select {_EVENT} from events where session_id = ? and history and last > ? and first < ?"
+            " order by first limit ?",
+            (session_id, after, before, limit),
+        )
+        return [chunk.after(after) for chunk in _until(rows, size)]
+
+    def outcome(self, scope: str, key: str) -> tuple[bytes, bytes | None] | None:
+        """Digest of the body and the response kept under an idempotency key."""
+        row = self._sqlite.execute("select digest, response from outcomes where scope = ? and key = ?", (scope, key))
+        return row.fetchone()
+
+    def trim(self, max_bytes: int, oldest: float, ended: Sequence[str]) -> dict[str, int]:
+        """Drop what is too old or too much, ended sessions first; gives the last dropped position per channel."""
+        if self._size > max_bytes:
+            # A tenth more than necessary, so that not every group has to trim.
+            excess = self._size - max_bytes * 9 // 10
+        else:
+            excess = 0
+        try:
+            self._sqlite.execute("begin immediate")
+            doomed = self._sqlite.execute("select first, size from events where at < ?", (oldest,)).fetchall()
+            excess -= sum(size for _, size in doomed)
+            if excess > 0:
+                doomed += self._excess(excess, oldest, ended)
+            trims = self._drop([first for first, _ in doomed])
+            self._sqlite.execute("delete from outcomes where at < ?", (oldest,))
+            self._sqlite.execute("commit")
+            self._size -= sum(size for _, size in doomed)
+            self._sqlite.execute("pragma incremental_vacuum(1000)").fetchall()
+        except sqlite3.Error as error:
+            if self._sqlite.in_transaction:
+                self._sqlite.execute("rollback")
+            raise DatabaseError(str(error)) from error
+        return trims
+
+    def _excess(self, excess: int, oldest: float, ended: Sequence[str]) -> list[tuple[int, int]]:
+        self._sqlite.execute("create temp table if not exists ended(session_id text primary key)")
+        self._sqlite.execute("delete from ended")
+        self._sqlite.executemany("insert or ignore into ended values (?)", [(id,) for id in ended])
+        rows = self._sqlite.execute(
+            "select first, size from events where at >= ?"
+            " order by session_id is null or session_id not in (select session_id from ended), first",
+            (oldest,),
+        )
+        doomed: list[tuple[int, int]] = []
+        for first, size in rows:
+            if excess <= 0:
+                break
+            doomed.append((first, size))
+            excess -= size
+        return doomed
+
+    def _drop(self, firsts: list[int]) -> dict[str, int]:
+        trims: dict[str, int] = {}
+        for first in firsts:
+            row = self._sqlite.execute("select channel, session_id, last from events where first = ?", (first,))
+            channel, session_id, last = row.fetchone()
+            for name in {channel, f"history:{session_id}"}:
+                trims[name] = max(trims.get(name, 0), last)
+        self._sqlite.executemany("delete from events where first = ?", [(first,) for first in firsts])
+        self._sqlite.executemany("insert or replace into trims values (?, ?)", trims.items())
+        return trims
+
+    @property
+    def size(self) -> int:
+        """Bytes of all events kept."""
+        return self._size
+
+    def close(self) -> None:
+        self._sqlite.close()
+
+
+def _row(chunk: Chunk) -> tuple[object, ...]:
+    return (
+        chunk.first,
+        chunk.last,
+        chunk.session_id,
+        chunk.channel,
+        chunk.exclude,
+        chunk.direction,
+        chunk.at,
+        chunk.history,
+        chunk.request,
+        chunk.size,
+        b"\n".join(chunk.lines),
+    )
+
+
+def _until(rows: Iterable[tuple[int, bytes, str, str | None, str, float, str, int, int | None]], limit: int) -> list[Chunk]:
+    chunks: list[Chunk] = []
+    for first, lines, direction, session_id, channel, at, exclude, history, request in rows:
+        chunks.append(
+            Chunk(
+                first,
+                lines.split(b"\n"),
+                Direction(direction),
+                session_id,
+                channel,
+                at,
+                exclude,
+                bool(history),
+                request,
+            )
+        )
+        limit -= len(lines)
+        if limit <= 0:
+            break
+    return chunks

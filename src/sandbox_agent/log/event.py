@@ -1,0 +1,89 @@
+"""Events: envelopes with a place in the log.
+
+Events that arrive together and go the same way are kept together as one Chunk: it has one row on disk, one entry in
+memory, and one set of SSE frames that all its readers share. Knows nothing of where chunks are kept.
+"""
+
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+
+
+class Direction(StrEnum):
+    FROM_CLIENT = "fromClient"
+    FROM_AGENT = "fromAgent"
+    FROM_SERVER = "fromServer"
+
+
+NOBODY = ""
+"""Audience: kept in the log only. Prompts, answers, and responses that a POST carries back."""
+
+
+def session_channel(session_id: str) -> str:
+    """Audience: every connection attached to the session."""
+    return f"session:{session_id}"
+
+
+def connection_channel(tag: str) -> str:
+    """Audience: one connection."""
+    return f"connection:{tag}"
+
+
+def agent_channel(agent: str) -> str:
+    """Audience: every connection of the agent."""
+    return f"agent:{agent}"
+
+
+_FRAME = b"event: message\nid: %d\ndata: %b\n\n"
+_FRAME_OVERHEAD = 40
+
+
+@dataclass(slots=True)
+class Chunk:
+    """Events `first` … `last`: consecutive positions, one session, one direction, one audience."""
+
+    first: int
+    lines: list[bytes]
+    """One envelope each, without a line break."""
+    direction: Direction
+    session_id: str | None
+    channel: str
+    """Who sees it: NOBODY, or a session's, a connection's or an agent's channel."""
+    at: float
+    exclude: str = ""
+    """Tag of the one connection on the channel that does not see it: the sender of a prompt."""
+    history: bool = True
+    """Part of the session's history; False for what only repeats history to somebody."""
+    request: int | None = None
+    """For an agent's request: the pending request's key. Such a chunk holds one event, rendered for each reader."""
+    size: int = field(init=False)
+    """Bytes it may take in memory, frames included."""
+    _frames: bytes | None = field(init=False, default=None, repr=False)
+
+    def __post_init__(self) -> None:
+        self.size = sum(map(len, self.lines)) * 2 + len(self.lines) * _FRAME_OVERHEAD
+
+    @property
+    def last(self) -> int:
+        return self.first + len(self.lines) - 1
+
+    def after(self, position: int) -> "Chunk":
+        """The part of it that comes after a position."""
+        if position < self.first:
+            return self
+        return replace(self, first=position + 1, lines=self.lines[position - self.first + 1 :])
+
+    def frames(self) -> bytes:
+        """All its events as server-sent events, made once and shared."""
+        if self._frames is None:
+            self._frames = frames(self.first, self.lines)
+        return self._frames
+
+
+def frames(first: int, lines: list[bytes]) -> bytes:
+    """Envelopes as server-sent events with consecutive ids."""
+    if len(lines) == 1:
+        return _FRAME % (first, lines[0])
+    values: list[object] = [None] * (2 * len(lines))
+    values[::2] = range(first, first + len(lines))
+    values[1::2] = lines
+    return _FRAME * len(lines) % tuple(values)

@@ -1,0 +1,269 @@
+"""The ordered log of everything said, and the only way to hear of it.
+
+Appending gives an envelope its position and hands it to whoever follows its channel, at once. The disk gets it in
+groups a few milliseconds later; `committed` waits for that. The newest chunks stay in memory (the tail), sorted by
+channel, so that an event costs only those who see it. Knows nothing of agents, connections or HTTP.
+"""
+
+import asyncio
+import heapq
+import logging
+import time
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol, TypeVar
+
+from sandbox_agent.errors import LogUnavailable
+from sandbox_agent.log.database import Database, DatabaseError, Group, Stored
+from sandbox_agent.log.event import NOBODY, Chunk, Direction
+from sandbox_agent.log.writer import Writer
+
+logger = logging.getLogger(__name__)
+T = TypeVar("T")
+
+RESERVE = 1 << 20
+"""Positions reserved on disk ahead of use: one that a client may have seen is never given out again after a crash."""
+PAGE = 1 << 20
+"""Bytes read from disk at a time for a reader that fell behind."""
+
+
+class Follower(Protocol):
+    """Who hears of a new chunk on a channel."""
+
+    def appended(self, chunk: Chunk) -> None: ...
+
+
+@dataclass(slots=True)
+class _Channel:
+    tail: deque[Chunk] = field(default_factory=deque[Chunk])
+    followers: set[Follower] = field(default_factory=set[Follower])
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    max_bytes: int = 1 << 30
+    max_age: float = 30 * 86400.0
+    tail_bytes: int = 32 << 20
+    backlog_bytes: int = 64 << 20
+
+
+class Log:
+    def __init__(self, database: Database, limits: Limits, clock: Callable[[], float] = time.time) -> None:
+        self.stored: Stored = database.load()
+        self.trims = dict(self.stored.trims)
+        """Channel → last position dropped from it."""
+        self.failure: str | None = None
+        """Why the log cannot be written at the moment."""
+        self.ended_sessions: Collection[str] = ()
+        """Sessions whose events go first when room is needed."""
+        self._limits = limits
+        self._clock = clock
+        self.position = self.stored.reserved
+        self._reserved = self.position + RESERVE
+        # Before anything is given out, not in the first group: readers do not wait for the disk.
+        database.write(Group(reserve=self._reserved))
+        self._committed = self.position
+        self._waiting: list[tuple[int, int, asyncio.Future[None]]] = []
+        self._channels: dict[str, _Channel] = {}
+        self._tail: deque[Chunk] = deque()
+        self._tail_size = 0
+        self._backlog = 0
+        self._drained: list[Callable[[], None]] = []
+        self.evicted = self.position
+        """Everything after this position is in memory."""
+        loop = asyncio.get_running_loop()
+        self._writer = Writer(database, loop, self._on_committed, self._on_failed, self._trim)
+
+    def append(
+        self,
+        lines: list[bytes],
+        direction: Direction,
+        session_id: str | None,
+        channel: str = NOBODY,
+        *,
+        exclude: str = "",
+        history: bool = True,
+        is_request: bool = False,
+        repeats: int | None = None,
+    ) -> Chunk:
+        """Give envelopes their positions, and hand them to whoever follows the channel.
+
+        `is_request` marks an agent's request; `repeats` is the position of the request that this one delivers again.
+        """
+        first = self.position + 1
+        request = first if is_request else repeats
+        chunk = Chunk(first, lines, direction, session_id, channel, self._clock(), exclude, history, request)
+        self.position = chunk.last
+        size = chunk.size
+        self._tail.append(chunk)
+        self._tail_size += size
+        self._backlog += size
+        if channel:
+            entry = self._channel(channel)
+            entry.tail.append(chunk)
+            for follower in tuple(entry.followers):
+                follower.appended(chunk)
+        self._writer.write(lambda group: group.chunks.append(chunk))
+        self._evict()
+        if self.position > self._reserved - RESERVE // 2:
+            self._reserve()
+        return chunk
+
+    def save_session(self, session_id: str, record: bytes | None) -> None:
+        """Keep a session's record with the events before it; None deletes the session and its events."""
+
+        def change(group: Group) -> None:
+            group.sessions[session_id] = record
+
+        self._writer.write(change)
+
+    def save_outcome(self, scope: str, key: str, digest: bytes, response: bytes | None) -> None:
+        """Keep the outcome of a request under its idempotency key; None while it runs."""
+        row = (scope, key, digest, response, self._clock())
+        self._writer.write(lambda group: group.outcomes.append(row))
+
+    async def outcome(self, scope: str, key: str) -> tuple[bytes, bytes | None] | None:
+        return await self._read(lambda database: database.outcome(scope, key))
+
+    async def committed(self, position: int) -> None:
+        """Wait until everything up to a position is on disk; raises LogUnavailable when it cannot be."""
+        if position <= self._committed:
+            return
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        heapq.heappush(self._waiting, (position, id(future), future))
+        self._writer.hurry()
+        await future
+
+    async def flushed(self) -> None:
+        """Wait until everything handed over so far is on disk, sessions and outcomes included."""
+        await self._read(lambda _: None)
+        if self.failure is not None:
+            raise LogUnavailable(self.failure)
+
+    def follow(self, channel: str, follower: Follower) -> None:
+        self._channel(channel).followers.add(follower)
+
+    def unfollow(self, channel: str, follower: Follower) -> None:
+        entry = self._channels.get(channel)
+        if entry is not None:
+            entry.followers.discard(follower)
+            self._drop_if_idle(channel, entry)
+
+    def forget(self, channel: str) -> None:
+        """Nobody will ask for this channel's deliveries again."""
+        self._writer.write(lambda group: group.forgotten_channels.append(channel))
+
+    def in_memory(self, channels: Iterable[str], after: int, limit: int) -> tuple[list[Chunk], bool] | None:
+        """Chunks after a position and whether these are all; None when memory does not reach back that far."""
+        if after < self.evicted:
+            return None
+        runs = [self._newer(self._channels[name].tail, after) for name in channels if name in self._channels]
+        chunks: list[Chunk] = []
+        for chunk in heapq.merge(*runs, key=lambda chunk: chunk.first):
+            if limit <= 0:
+                return chunks, False
+            chunks.append(chunk.after(after))
+            limit -= chunk.size
+        return chunks, True
+
+    async def page(self, channels: Sequence[str], after: int) -> list[Chunk]:
+        """Chunks after a position, from disk; a page at a time."""
+        return await self._read(lambda database: database.follow(channels, after, PAGE))
+
+    async def history(self, session_id: str, after: int, before: int, limit: int) -> list[Chunk]:
+        """Chunks of a session's history between two positions (both exclusive), about `limit` events."""
+        return await self._read(lambda database: database.history(session_id, after, before, limit, PAGE))
+
+    @property
+    def full(self) -> bool:
+        """Too much waits for the disk: whoever produces should pause."""
+        return self._backlog > self._limits.backlog_bytes
+
+    def when_drained(self, callback: Callable[[], None]) -> None:
+        """Call back once the disk has caught up."""
+        self._drained.append(callback)
+
+    def close(self) -> None:
+        self._writer.close()
+
+    async def _read(self, query: Callable[[Database], T]) -> T:
+        try:
+            return await self._writer.read(query)
+        except DatabaseError as error:
+            raise LogUnavailable(str(error)) from error
+
+    def _channel(self, name: str) -> _Channel:
+        entry = self._channels.get(name)
+        if entry is None:
+            entry = self._channels[name] = _Channel()
+        return entry
+
+    @staticmethod
+    def _newer(tail: deque[Chunk], after: int) -> list[Chunk]:
+        newer: list[Chunk] = []
+        for chunk in reversed(tail):
+            if chunk.last <= after:
+                break
+            newer.append(chunk)
+        newer.reverse()
+        return newer
+
+    def _evict(self) -> None:
+        """Keep the tail within its limit, but never drop from memory what is not on disk yet."""
+        while self._tail_size > self._limits.tail_bytes and self._tail[0].last <= self._committed:
+            chunk = self._tail.popleft()
+            self._tail_size -= chunk.size
+            self.evicted = chunk.last
+            if chunk.channel:
+                entry = self._channels[chunk.channel]
+                entry.tail.popleft()
+                self._drop_if_idle(chunk.channel, entry)
+
+    def _drop_if_idle(self, name: str, entry: _Channel) -> None:
+        if not entry.tail and not entry.followers:
+            self._channels.pop(name, None)
+
+    def _reserve(self) -> None:
+        self._reserved = self.position + RESERVE
+
+        def change(group: Group) -> None:
+            group.reserve = max(group.reserve, self._reserved)
+
+        self._writer.write(change)
+
+    def _on_committed(self, group: Group) -> None:
+        if self.failure is not None:
+            logger.warning("log is written again events=%d", len(group.chunks))
+            self.failure = None
+        if group.chunks:
+            self._committed = max(self._committed, group.chunks[-1].last)
+            self._backlog -= sum(chunk.size for chunk in group.chunks)
+        while self._waiting and self._waiting[0][0] <= self._committed:
+            future = heapq.heappop(self._waiting)[2]
+            if not future.done():
+                future.set_result(None)
+        self._evict()
+        if not self.full:
+            drained, self._drained = self._drained, []
+            for callback in drained:
+                callback()
+
+    def _on_failed(self, reason: str) -> None:
+        self.failure = reason
+        waiting, self._waiting = self._waiting, []
+        for _, _, future in waiting:
+            if not future.done():
+                future.set_exception(LogUnavailable(reason))
+
+    def _trim(self, database: Database) -> None:
+        """Runs on the writer's thread."""
+        limits = self._limits
+        try:
+            trims = database.trim(limits.max_bytes, self._clock() - limits.max_age, list(self.ended_sessions))
+        except DatabaseError as error:
+            logger.error("log not trimmed reason=%s", error)
+            return
+        if trims:
+            logger.info("log trimmed channels=%d size=%d", len(trims), database.size)
+            self.trims |= trims

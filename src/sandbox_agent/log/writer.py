@@ -1,0 +1,133 @@
+"""The thread that owns the database: writes in groups, and answers reads between them.
+
+A read sees everything that was handed over before it. Knows nothing of sessions or of who reads.
+"""
+
+import asyncio
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import TypeVar
+
+from sandbox_agent.log.database import Database, DatabaseError, Group
+
+logger = logging.getLogger(__name__)
+T = TypeVar("T")
+
+GATHER = 0.005
+"""How long a group waits for more, unless somebody waits for it: fewer, larger transactions under load."""
+RETRY = 0.5
+"""How long to wait before a group that could not be written (a full disk) is tried again."""
+TRIM_EVERY = 5.0
+
+
+class Writer:
+    def __init__(
+        self,
+        database: Database,
+        loop: asyncio.AbstractEventLoop,
+        committed: Callable[[Group], None],
+        failed: Callable[[str], None],
+        trim: Callable[[Database], None],
+    ) -> None:
+        self._database = database
+        self._loop = loop
+        self._committed = committed
+        self._failed = failed
+        self._trim = trim
+        self._next_trim = time.monotonic() + TRIM_EVERY
+        self._changed = threading.Condition()
+        self._group = Group()
+        self._reads: deque[tuple[Callable[[Database], object], Future[object]]] = deque()
+        self._urgent = False
+        self._idle = False
+        self._stopping = False
+        self._thread = threading.Thread(target=self._run, name="log-writer", daemon=True)
+        self._thread.start()
+
+    def write(self, change: Callable[[Group], None]) -> None:
+        """Add something to the group that is written next."""
+        with self._changed:
+            change(self._group)
+            # Once it gathers it needs no waking: each would cost the event loop a switch of threads.
+            if self._idle:
+                self._changed.notify()
+
+    def hurry(self) -> None:
+        """Somebody waits: write what there is now."""
+        with self._changed:
+            self._urgent = True
+            self._changed.notify()
+
+    async def read(self, query: Callable[[Database], T]) -> T:
+        """Run a query on the writer's thread, after everything handed over so far."""
+        future: Future[object] = Future()
+        with self._changed:
+            if self._stopping:
+                raise DatabaseError("the log is closed")
+            self._reads.append((query, future))
+            self._urgent = True
+            self._changed.notify()
+        return await asyncio.wrap_future(future)  # pyright: ignore[reportReturnType]
+
+    def close(self) -> None:
+        """Write what is left and end the thread."""
+        with self._changed:
+            self._stopping = True
+            self._changed.notify()
+        self._thread.join(timeout=5)
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                self._idle = True
+                self._changed.wait_for(self._busy, timeout=max(0.0, self._next_trim - time.monotonic()))
+                self._idle = False
+                self._changed.wait_for(lambda: self._urgent or self._stopping, timeout=GATHER)
+                group, self._group, self._urgent = self._group, Group(), False
+                reads, self._reads = self._reads, deque()
+                stopping = self._stopping
+            if group and not self._write(group) and not stopping:
+                with self._changed:
+                    self._changed.wait_for(lambda: self._stopping, timeout=RETRY)
+            self._answer(reads)
+            if time.monotonic() >= self._next_trim:
+                self._next_trim = time.monotonic() + TRIM_EVERY
+                self._trim(self._database)
+            if stopping:
+                self._database.close()
+                return
+
+    def _busy(self) -> bool:
+        return bool(self._group or self._reads or self._stopping)
+
+    def _write(self, group: Group) -> bool:
+        try:
+            self._database.write(group)
+        except DatabaseError as error:
+            logger.error("log not written reason=%s events=%d", error, len(group.chunks))
+            with self._changed:
+                group.merge(self._group)
+                self._group = group
+            self._tell(self._failed, str(error))
+            return False
+        self._tell(self._committed, group)
+        return True
+
+    def _answer(self, reads: deque[tuple[Callable[[Database], object], Future[object]]]) -> None:
+        for query, future in reads:
+            if not future.set_running_or_notify_cancel():
+                continue
+            try:
+                future.set_result(query(self._database))
+            except Exception as error:
+                future.set_exception(error)
+
+    def _tell(self, callback: Callable[[T], None], argument: T) -> None:
+        try:
+            self._loop.call_soon_threadsafe(callback, argument)
+        except RuntimeError:
+            logger.debug("event loop is gone")
