@@ -1,0 +1,125 @@
+"""The house rules that a program can check: sizes, names, what may not be in git, and that all is documented."""
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from sandbox_agent import errors
+from sandbox_agent.errors import RpcError, SandboxAgentError, SettingsError
+
+ROOT = Path(__file__).resolve().parent.parent
+SOURCE = ROOT / "src" / "sandbox_agent"
+MODULES = sorted(SOURCE.rglob("*.py"))
+
+LONGEST_MODULE = 600
+EMPTY_WORDS = {"base", "common", "helper", "helpers", "manager", "managers", "service", "services", "util", "utils"}
+
+# Put together from parts, or this file would break its own rule.
+REGISTRY_HOSTS = [
+    ".".join(parts)
+    for parts in (
+        ("pypi", "org"),
+        ("pythonhosted", "org"),
+        ("registry", "npmjs", "org"),
+        ("registry", "yarnpkg", "com"),
+        ("crates", "io"),
+    )
+]
+MACHINE_PATHS = [f"/{folder}/" for folder in ("work", "root")]
+
+
+def test_no_module_is_too_long() -> None:
+    lengths = {str(module.relative_to(SOURCE)): len(module.read_text().splitlines()) for module in MODULES}
+
+    assert {name: lines for name, lines in lengths.items() if lines > LONGEST_MODULE} == {}
+
+
+def test_no_module_has_a_name_that_says_nothing() -> None:
+    names = [module.relative_to(SOURCE).with_suffix("") for module in MODULES]
+
+    assert [str(name) for name in names if EMPTY_WORDS & set(name.parts)] == []
+
+
+def test_no_tracked_file_names_a_registry_host() -> None:
+    assert tracked_lines_with("|".join(map(re.escape, REGISTRY_HOSTS))) == []
+
+
+def test_no_tracked_file_names_a_path_of_one_machine() -> None:
+    # Not after a letter: "docs/work/" is a folder like any other.
+    assert tracked_lines_with(rf"(?<![\w.~}}-])(?:{'|'.join(map(re.escape, MACHINE_PATHS))})") == []
+
+
+def test_the_lock_has_a_hash_for_every_package_and_no_address() -> None:
+    entries = re.split(r"\n(?=\S)", (ROOT / "requirements.lock").read_text().strip())
+
+    assert [entry for entry in entries if "--hash=sha256:" not in entry or "://" in entry] == []
+
+
+def test_every_error_is_drawn_in_the_tree() -> None:
+    drawn = re.findall(r"[├└]── (\w+)", errors.__doc__ or "")
+
+    assert sorted(drawn) == sorted(error.__name__ for error in all_errors())
+
+
+def test_no_two_errors_share_a_slug() -> None:
+    slugs = [error.slug for error in all_errors()]
+
+    assert sorted(slugs) == sorted(set(slugs))
+
+
+def test_every_error_is_documented_with_its_status() -> None:
+    rows = re.findall(r"^\| `([a-z-]+)` \| ([^|]+) \|", (ROOT / "docs" / "errors.md").read_text(), re.MULTILINE)
+
+    assert dict(rows) == {error.slug: documented_status(error) for error in all_errors()}
+
+
+def test_every_flag_of_the_server_is_documented() -> None:
+    usage = subprocess.run(
+        [sys.executable, "-m", "sandbox_agent", "server", "--help"],
+        env={**os.environ, "COLUMNS": "400"},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=True,
+    ).stdout
+    flags = set(re.findall(r"(?<![\w-])--[a-z][a-z-]*[a-z]", usage))
+    documentation = "\n".join(page.read_text() for page in [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")])
+
+    assert "--port" in flags
+    assert sorted(flag for flag in flags if not re.search(rf"(?<![\w-]){flag}(?![\w-])", documentation)) == []
+
+
+def all_errors(above: type[SandboxAgentError] = SandboxAgentError) -> Iterator[type[SandboxAgentError]]:
+    """Every error that errors.py names, from the top of the tree down."""
+    for error in above.__subclasses__():
+        if error.__module__ == errors.__name__:
+            yield error
+            yield from all_errors(error)
+
+
+def documented_status(error: type[SandboxAgentError]) -> str:
+    """What the second column of docs/errors.md says: HTTP status, JSON-RPC code, or exit code."""
+    if issubclass(error, SettingsError):
+        return "exit 2"
+    return str(error.rpc_code if issubclass(error, RpcError) else error.status)
+
+
+def tracked_lines_with(pattern: str) -> list[str]:
+    """Every line of a tracked file that has the pattern, as `file:line: text`."""
+    if not (ROOT / ".git").exists():
+        pytest.skip("not a git checkout")
+    listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, timeout=30, check=True)
+    # A tracked file may be deleted and not yet committed.
+    files = [name for name in listed.stdout.split("\0") if name and (ROOT / name).is_file()]
+    return [
+        f"{name}:{number}: {line.strip()}"
+        for name in files
+        for number, line in enumerate((ROOT / name).read_text(errors="replace").splitlines(), 1)
+        if re.search(pattern, line)
+    ]
