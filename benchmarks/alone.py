@@ -1,0 +1,68 @@
+"""Figures of our own server alone: what the durable log costs, and what is imported at start."""
+
+import statistics
+from dataclasses import dataclass
+from pathlib import Path
+
+from report import number, samples, spread
+from scenarios import Run, burst, posts
+from servers import Failed, Ours
+
+HEAVIEST = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Import:
+    module: str
+    own_us: int
+    total_us: int
+
+
+def persistence(agent: Path, client: Path, rounds: int, *, quick: bool) -> list[tuple[str, str]]:
+    """Durable log against --no-persist, interleaved."""
+    rows: list[tuple[str, str]] = []
+    for case in (burst(1, 20_000 if quick else 200_000, 120), posts(32, 200 if quick else 2_000)):
+        durable: list[Run] = []
+        in_memory: list[Run] = []
+        for _ in range(rounds):
+            durable.append(case.run(Ours(agent), client))
+            in_memory.append(case.run(Ours(agent, persist=False), client))
+        values = [[sample.value for sample in samples(runs)] for runs in (durable, in_memory)]
+        if all(values):
+            middles = [number(statistics.median(side)) for side in values]
+            ratio = spread([a / b for a, b in zip(*values, strict=False)])
+            rows.append((f"{case.title}: durable / --no-persist", f"{' / '.join(middles)} {case.unit}, ratio {ratio}"))
+        rows += [(f"{case.title}: failed", str(run)) for run in (*durable, *in_memory) if isinstance(run, Failed)]
+    return rows
+
+
+def imports(agent: Path) -> list[tuple[str, str]]:
+    """What `python -X importtime` counts from the start of the server to its first health answer."""
+    try:
+        with Ours(agent, python_options=("-X", "importtime")).start() as running:
+            found = _parse((running.folder / "server.log").read_text(errors="replace"))
+    except Failed as failure:
+        return [("imports at start: failed", str(failure))]
+    total = sum(each.own_us for each in found) / 1000
+    rows = [("imports at start (`-X importtime`, which slows them down)", f"{len(found)} modules, {number(total)} ms")]
+    for package, own_us in sorted(_by_package(found).items(), key=lambda item: -item[1])[:HEAVIEST]:
+        rows += [(f"of which modules of `{package}` themselves", f"{number(own_us / 1000)} ms")]
+    return rows
+
+
+def _parse(log: str) -> list[Import]:
+    """Lines such as `import time:       120 |        340 |   package.module`, among others."""
+    found: list[Import] = []
+    for line in log.splitlines():
+        fields = line.removeprefix("import time:").split("|")
+        if line.startswith("import time:") and len(fields) == 3 and fields[0].strip().isdigit():
+            found.append(Import(fields[2].strip(), int(fields[0]), int(fields[1])))
+    return found
+
+
+def _by_package(found: list[Import]) -> dict[str, int]:
+    packages: dict[str, int] = {}
+    for each in found:
+        package = each.module.partition(".")[0]
+        packages[package] = packages.get(package, 0) + each.own_us
+    return packages

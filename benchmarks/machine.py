@@ -1,0 +1,64 @@
+"""Where and when it was measured, and how much of the machine was busy with something else."""
+
+import os
+import platform
+import subprocess
+from datetime import UTC, datetime
+from pathlib import Path
+
+from build import PEER_PACKAGE, PEER_VERSION, ROOT
+
+
+def describe() -> list[str]:
+    """Facts of the machine; ask before the first run, so that the load is not our own."""
+    one, five, _ = os.getloadavg()
+    cpu = _field("/proc/cpuinfo", "model name", ":") or "unknown CPU"
+    memory = int(_field("/proc/meminfo", "MemTotal", ":").removesuffix(" kB") or 0) >> 20
+    return [
+        f"date: {datetime.now(UTC):%Y-%m-%d %H:%M} UTC",
+        f"machine: {os.cpu_count()} cores, {cpu}, {memory} GiB, {platform.system()} {platform.release()}",
+        f"load average before: {one:.2f} (1 min), {five:.2f} (5 min)",
+        f"ours: {_our_version()}, Python {platform.python_version()}, default settings (durable log, token)",
+        f"peer: {PEER_PACKAGE} {PEER_VERSION}, RUST_LOG=error, no token, no telemetry",
+    ]
+
+
+class Bystanders:
+    """How much CPU went to processes that are not ours between two moments. Ours count once they have ended."""
+
+    def __init__(self) -> None:
+        self._busy, self._total = _machine_ticks()
+        self._own = _own_seconds()
+
+    def share(self) -> float:
+        """Of the whole machine, from 0 to 1."""
+        busy, total = _machine_ticks()
+        own = (_own_seconds() - self._own) * os.sysconf("SC_CLK_TCK")
+        return max(0.0, busy - self._busy - own) / max(1, total - self._total)
+
+
+def _machine_ticks() -> tuple[int, int]:
+    fields = [int(field) for field in Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9]]
+    idle = fields[3] + fields[4]
+    return sum(fields) - idle, sum(fields)
+
+
+def _own_seconds() -> float:
+    times = os.times()
+    return times.user + times.system + times.children_user + times.children_system
+
+
+def _our_version() -> str:
+    version = _field(ROOT / "src" / "sandbox_agent" / "__init__.py", "__version__", "=").strip('"') or "unknown"
+    command = ["git", "describe", "--always", "--dirty"]
+    commit = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    return f"sandbox-agent {version} ({commit.stdout.strip() or 'no commit'})"
+
+
+def _field(path: str | Path, name: str, separator: str) -> str:
+    """What follows the separator on the first line that starts with the name; empty without one."""
+    try:
+        lines = Path(path).read_text().splitlines()
+    except OSError:
+        return ""
+    return next((line.partition(separator)[2].strip() for line in lines if line.startswith(name)), "")

@@ -1,0 +1,132 @@
+"""Results as tables for people, on the terminal and in RESULTS.md. Knows nothing of how they came about."""
+
+import statistics
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from scenarios import Case, Losses, Run, Sample
+from servers import Failed
+
+HEADER = ["scenario", "ours", "peer", "ours/peer, median (min–max)", "expected", "lost, ours / peer"]
+
+LEGEND = """\
+Each figure is the median of its rounds; the ratio is taken round by round. ↓: lower is better; otherwise higher is.
+Events/s are events that arrived, over all readers together, divided by the time from sending the prompt to the last
+event that arrived on any reader; an event that was lost counts for nothing. Lost: events missing on a reader, of all
+that were sent to all readers in all rounds. Expected: what prototypes reached as ours/peer; – where none was taken."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """All runs of a scenario, in pairs: round i of ours and round i of the peer."""
+
+    name: str
+    expected: str
+    case: Case
+    ours: Sequence[Run]
+    peer: Sequence[Run]
+
+
+@dataclass(slots=True)
+class Report:
+    facts: list[str]
+    peer_missing: str | None
+    outcomes: list[Outcome] = field(default_factory=list[Outcome])
+    alone: list[tuple[str, str]] = field(default_factory=list[tuple[str, str]])
+
+    def text(self) -> str:
+        """The whole report as Markdown."""
+        parts = ["# Benchmark results", "", *(f"- {line}" for line in self.facts)]
+        if self.peer_missing is not None:
+            parts.append(f"- peer not available: {self.peer_missing}")
+        if self.outcomes:
+            parts += ["", *table(HEADER, [self._row(outcome) for outcome in self.outcomes]), "", LEGEND]
+            notes = [row for outcome in self.outcomes for row in _note_rows(outcome)]
+            parts += ["", "## Side figures (medians)", "", *table(["scenario", "figure", "ours", "peer"], notes)]
+        if self.alone:
+            rows = [list(row) for row in self.alone]
+            parts += ["", "## Ours alone (informational)", "", *table(["what", "figure"], rows)]
+        failures = [line for outcome in self.outcomes for line in _failures(outcome)]
+        if failures:
+            parts += ["", "## Failures", "", *(f"- {line}" for line in failures)]
+        return "\n".join(parts) + "\n"
+
+    def is_clean(self) -> bool:
+        """Whether our own server did all that was asked of it, without a loss."""
+        runs = [run for outcome in self.outcomes for run in outcome.ours]
+        losses = sum((run.losses for run in samples(runs) if run.losses is not None), Losses())
+        return len(samples(runs)) == len(runs) and losses == Losses(sent=losses.sent)
+
+    def _row(self, outcome: Outcome) -> list[str]:
+        peer, ratio = _value(outcome.case, outcome.peer), _ratio(outcome)
+        if self.peer_missing is not None:
+            peer, ratio = "n/a", "n/a: peer not available"
+        losses = f"{_losses(outcome.ours)} / {_losses(outcome.peer)}"
+        title = f"{outcome.case.title} (`{outcome.name}`)"
+        return [title, _value(outcome.case, outcome.ours), peer, ratio, outcome.expected, losses]
+
+
+def table(header: list[str], rows: list[list[str]]) -> list[str]:
+    """A Markdown table that also lines up in a terminal."""
+    widths = [max(len(row[i]) for row in [header, *rows]) for i in range(len(header))]
+    rule = ["-" * width for width in widths]
+    return [
+        "| " + " | ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) + " |"
+        for row in [header, rule, *rows]
+    ]
+
+
+def number(value: float) -> str:
+    """Three significant digits or more, without an exponent."""
+    if abs(value) >= 100:
+        return f"{round(value):,}"
+    return f"{value:.1f}" if abs(value) >= 10 else f"{value:.2f}" if abs(value) >= 0.1 else f"{value:.3f}"
+
+
+def spread(values: Sequence[float]) -> str:
+    """Median as a ratio, and the range when there is more than one value."""
+    middle = number(statistics.median(values)) + "×"
+    return middle if len(values) == 1 else f"{middle} ({number(min(values))}–{number(max(values))})"
+
+
+def samples(runs: Sequence[Run]) -> list[Sample]:
+    return [run for run in runs if isinstance(run, Sample)]
+
+
+def _value(case: Case, runs: Sequence[Run]) -> str:
+    values = [sample.value for sample in samples(runs)]
+    return f"{number(statistics.median(values))} {case.unit}" if values else "failed" if runs else "–"
+
+
+def _ratio(outcome: Outcome) -> str:
+    pairs = zip(outcome.ours, outcome.peer, strict=False)
+    ratios = [a.value / b.value for a, b in pairs if isinstance(a, Sample) and isinstance(b, Sample) and b.value > 0]
+    return spread(ratios) if ratios else "–"
+
+
+def _losses(runs: Sequence[Run]) -> str:
+    found = [sample.losses for sample in samples(runs) if sample.losses is not None]
+    if not found:
+        return "–"
+    total = sum(found, Losses())
+    text = f"{total.lost:,} of {total.sent:,} ({total.lost / total.sent:.1%})" if total.lost else "0"
+    extras = {"repeated": total.repeated, "reordered": total.reordered}
+    return ", ".join([text, *(f"{count:,} {what}" for what, count in extras.items() if count)])
+
+
+def _note_rows(outcome: Outcome) -> list[list[str]]:
+    by_side = [samples(outcome.ours), samples(outcome.peer)]
+    names = list(dict.fromkeys(name for side in by_side for sample in side for name in sample.notes))
+    rows: list[list[str]] = []
+    for name in names:
+        values = [[sample.notes[name] for sample in side if name in sample.notes] for side in by_side]
+        middles = [number(statistics.median(side)) if side else "–" for side in values]
+        rows.append([outcome.name, name, *middles])
+    return rows
+
+
+def _failures(outcome: Outcome) -> list[str]:
+    sides = [*(("ours", run) for run in outcome.ours), *(("peer", run) for run in outcome.peer)]
+    counts = Counter((name, str(run)) for name, run in sides if isinstance(run, Failed))
+    return [f"{outcome.name}, {name}, {count} ×: {failure}" for (name, failure), count in counts.items()]

@@ -1,0 +1,118 @@
+"""`./dev bench`: measures this server and its Rust peer side by side, and prints the ratios."""
+
+import argparse
+import resource
+import signal
+import sys
+from types import FrameType
+
+import alone
+import machine
+from build import HERE, Tools, Unavailable, compile_tools, install_peer
+from report import Outcome, Report
+from scenarios import SCENARIOS, Run, Sample, Scenario
+from servers import Failed, Ours, Peer, Program
+
+ROUNDS = 3
+RESULTS = HERE / "RESULTS.md"
+ALONE = "alone"
+
+
+def main() -> int:
+    arguments = _arguments()
+    signal.signal(signal.SIGTERM, _leave)
+    _raise_descriptor_limit()
+    facts = machine.describe()
+    try:
+        tools = compile_tools()
+        ours = Ours(tools.agent)
+        _warm_up(ours)
+    except (Unavailable, Failed) as reason:
+        _say(f"cannot measure: {reason}")
+        return 1
+    programs: list[Program] = [ours]
+    missing = None
+    try:
+        peer = Peer(install_peer(), tools.agent)
+        _warm_up(peer)
+        programs.append(peer)
+    except (Unavailable, Failed) as reason:
+        missing = str(reason)
+        _say(f"peer not available, measuring ours alone: {missing}")
+    rounds = arguments.rounds or (1 if arguments.quick else ROUNDS)
+    facts.append(f"rounds: {rounds}, interleaved" + (", small numbers (`--quick`)" if arguments.quick else ""))
+    report = Report(facts, missing)
+    bystanders = machine.Bystanders()
+    for scenario in SCENARIOS:
+        if not arguments.names or scenario.name in arguments.names:
+            report.outcomes.append(_compare(scenario, programs, tools, rounds, quick=arguments.quick))
+    if not arguments.names or ALONE in arguments.names:
+        _say("ours alone")
+        report.alone += alone.persistence(tools.agent, tools.client, rounds, quick=arguments.quick)
+        report.alone += alone.imports(tools.agent)
+    facts.append(f"CPU used by anything else meanwhile: {bystanders.share():.0%} of the machine")
+    print(report.text())
+    if arguments.write:
+        RESULTS.write_text(report.text())
+        _say(f"written to {RESULTS}")
+    return 0 if report.is_clean() else 1
+
+
+def _warm_up(program: Program) -> None:
+    """Start once unmeasured: byte code and page cache are there afterwards, and a server that cannot start is known."""
+    with program.start():
+        pass
+
+
+def _compare(scenario: Scenario, programs: list[Program], tools: Tools, rounds: int, *, quick: bool) -> Outcome:
+    """Both programs in turn, round after round, so that a change of the machine's mood hits both."""
+    runs: dict[str, list[Run]] = {"ours": [], "peer": []}
+    case = scenario.quick if quick else scenario.full
+    for round_number in range(1, rounds + 1):
+        for program in programs:
+            run = case.run(program, tools.client)
+            runs[program.name].append(run)
+            figure = f"{run.value:,.2f} {case.unit}" if isinstance(run, Sample) else f"failed: {run}"
+            _say(f"{scenario.name} round {round_number}/{rounds} {program.name}: {figure}")
+    return Outcome(scenario.name, scenario.expected, case, runs["ours"], runs["peer"])
+
+
+class Arguments(argparse.Namespace):
+    names: list[str]
+    quick: bool
+    rounds: int | None
+    write: bool
+
+
+def _arguments() -> Arguments:
+    known = [*(scenario.name for scenario in SCENARIOS), ALONE]
+    parser = argparse.ArgumentParser(prog="./dev bench", description="Ratios against the Rust peer; takes minutes.")
+    parser.add_argument("names", nargs="*", metavar="name", help=f"only these: {', '.join(known)}")
+    parser.add_argument("--quick", action="store_true", help="one round with small numbers")
+    parser.add_argument("--rounds", type=int, help=f"rounds per scenario (default {ROUNDS}; 1 with --quick)")
+    parser.add_argument("--write", action="store_true", help=f"also write {RESULTS.name}")
+    arguments = parser.parse_args(namespace=Arguments())
+    unknown = [name for name in arguments.names if name not in known]
+    if unknown:
+        parser.error(f"unknown scenario {', '.join(unknown)}; there are {', '.join(known)}")
+    return arguments
+
+
+def _raise_descriptor_limit() -> None:
+    """A thousand streams need more than the usual 1,024; servers and load client inherit this."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+def _leave(signum: int, frame: FrameType | None) -> None:
+    """As an exception, so that running servers are stopped on the way out."""
+    del frame
+    sys.exit(128 + signum)
+
+
+def _say(text: str) -> None:
+    print(f"bench: {text}", file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

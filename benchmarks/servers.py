@@ -1,0 +1,276 @@
+"""The two programs under test, started the same way and spoken to each in its own dialect.
+
+A `Program` knows how to be launched and how a client gets a connection and a session; a `Running` is one live server
+with its own temporary folder. Nothing here measures anything but the time to the first answer of the health route.
+"""
+
+import http.client
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+START_SECONDS = 20.0
+STOP_SECONDS = 5.0
+REQUEST_SECONDS = 20.0
+POLL_SECONDS = 0.001
+
+TOKEN = "x"
+
+
+class Failed(Exception):
+    """A run that gave no figure; the message says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Where a client of the load program sends to."""
+
+    path: str
+    headers: tuple[tuple[str, str], ...] = ()
+
+    def line(self) -> str:
+        return "\t".join([self.path, *(f"{name}: {value}" for name, value in self.headers)])
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    headers: http.client.HTTPMessage
+    result: dict[str, object]
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    process: subprocess.Popen[bytes]
+    port: int
+    folder: Path
+    started_after: float
+    http: http.client.HTTPConnection
+
+    def resident(self) -> int:
+        """Resident memory of the server process in bytes, without the agent."""
+        for line in Path(f"/proc/{self.process.pid}/smaps_rollup").read_text().splitlines():
+            if line.startswith("Rss:"):
+                return int(line.split()[1]) * 1024
+        raise Failed("no Rss in smaps_rollup")
+
+    def cpu_seconds(self) -> float:
+        """CPU time of the server process so far, all threads, without the agent."""
+        fields = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+    def call(self, target: Target, envelope: Mapping[str, object]) -> Answer:
+        """POST one request.
+
+        Raises:
+            Failed: it was not answered with a result.
+        """
+        headers = {"Content-Type": "application/json", **dict(target.headers)}
+        self.http.request("POST", target.path, json.dumps(envelope), headers)
+        response = self.http.getresponse()
+        body = response.read()
+        if response.status == 200:
+            answer = json.loads(body)
+            if isinstance(answer.get("result"), dict):
+                return Answer(response.headers, answer["result"])
+        text = body[:300].decode(errors="replace")
+        raise Failed(f"{envelope['method']} was answered {response.status}: {text}")
+
+
+class Program(ABC):
+    """One of the two programs."""
+
+    name: str
+
+    @abstractmethod
+    def command(self, port: int, folder: Path) -> list[str]: ...
+
+    @abstractmethod
+    def environment(self, folder: Path) -> dict[str, str]: ...
+
+    @abstractmethod
+    def prepare(self, folder: Path) -> None: ...
+
+    @abstractmethod
+    def health_headers(self) -> dict[str, str]: ...
+
+    @abstractmethod
+    def connect(self, running: Running, count: int) -> list[Target]:
+        """Targets for so many clients, ready for requests."""
+
+    @abstractmethod
+    def attach(self, running: Running, targets: list[Target], session: str) -> None:
+        """Make every target's stream carry the session's updates."""
+
+    def new_session(self, running: Running, target: Target) -> str:
+        params: dict[str, object] = {"cwd": str(running.folder), "mcpServers": []}
+        answer = running.call(target, {"jsonrpc": "2.0", "id": 2, "method": "session/new", "params": params})
+        return str(answer.result["sessionId"])
+
+    @contextmanager
+    def start(self) -> Generator[Running]:
+        """A fresh server that answers its health route; stopped and wiped on leaving.
+
+        Raises:
+            Failed: it exited or did not answer in time.
+        """
+        folder = Path(tempfile.mkdtemp(prefix="sandbox-agent-bench-"))
+        try:
+            self.prepare(folder)
+            with (folder / "server.log").open("wb") as log:
+                port = _free_port()
+                began = time.perf_counter()
+                process = subprocess.Popen(
+                    self.command(port, folder),
+                    env=self.environment(folder),
+                    cwd=folder,
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=subprocess.STDOUT,
+                    start_new_session=True,
+                )
+            try:
+                self._await_health(process, port, folder)
+                started_after = time.perf_counter() - began
+                connection = http.client.HTTPConnection("127.0.0.1", port, timeout=REQUEST_SECONDS)
+                yield Running(process, port, folder, started_after, connection)
+                connection.close()
+            finally:
+                _stop(process)
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+
+    def _await_health(self, process: subprocess.Popen[bytes], port: int, folder: Path) -> None:
+        until = time.perf_counter() + START_SECONDS
+        while time.perf_counter() < until:
+            if process.poll() is not None:
+                raise Failed(f"{self.name} exited with {process.returncode} at start: {_last_lines(folder)}")
+            if _is_healthy(port, self.health_headers()):
+                return
+            time.sleep(POLL_SECONDS)
+        raise Failed(f"{self.name} was not healthy after {START_SECONDS:.0f} s: {_last_lines(folder)}")
+
+
+class Ours(Program):
+    """This project's server, as a user starts it: durable log, token on."""
+
+    name = "ours"
+
+    def __init__(self, agent: Path, *, persist: bool = True, python_options: tuple[str, ...] = ()) -> None:
+        self._agent = agent
+        self._persist = persist
+        self._python_options = python_options
+
+    def command(self, port: int, folder: Path) -> list[str]:
+        script = Path(sys.executable).with_name("sandbox-agent")
+        folders = ["--data-dir", str(folder / "data"), "--config-dir", str(folder)]
+        options = [*folders, *([] if self._persist else ["--no-persist"])]
+        python = [sys.executable, *self._python_options] if self._python_options else []
+        return [*python, str(script), "server", "--port", str(port), "--token", TOKEN, *options]
+
+    def environment(self, folder: Path) -> dict[str, str]:
+        inherited = {name: value for name, value in os.environ.items() if not name.startswith("SANDBOX_AGENT_")}
+        return {**inherited, "HOME": str(folder)}
+
+    def prepare(self, folder: Path) -> None:
+        (folder / "agents.toml").write_text(f"[agents.bench]\ncommand = [{json.dumps(str(self._agent))}]\n")
+
+    def health_headers(self) -> dict[str, str]:
+        return {"Authorization": f"Bearer {TOKEN}"}
+
+    def connect(self, running: Running, count: int) -> list[Target]:
+        bare = Target("/v1/rpc", tuple(self.health_headers().items()))
+        meta = {"sandboxagent.dev": {"agent": "bench"}}
+        params = {"protocolVersion": 1, "clientCapabilities": {}, "_meta": meta}
+        targets: list[Target] = []
+        for _ in range(count):
+            answer = running.call(bare, {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": params})
+            connection = answer.headers["X-ACP-Connection-Id"]
+            targets.append(Target(bare.path, (*bare.headers, ("X-ACP-Connection-Id", connection))))
+        return targets
+
+    def attach(self, running: Running, targets: list[Target], session: str) -> None:
+        method = "_sandboxagent/session/attach"
+        for target in targets:
+            running.call(target, {"jsonrpc": "2.0", "id": 3, "method": method, "params": {"sessionId": session}})
+
+
+class Peer(Program):
+    """The Rust program with its logging off. All clients share one server id, hence one agent process, as in ours."""
+
+    name = "peer"
+
+    def __init__(self, binary: Path, agent: Path) -> None:
+        self._binary = binary
+        self._agent = agent
+
+    def command(self, port: int, folder: Path) -> list[str]:
+        return [str(self._binary), "server", "--no-token", "--no-telemetry", "--port", str(port)]
+
+    def environment(self, folder: Path) -> dict[str, str]:
+        path = f"{folder / 'bin'}:/usr/bin:/bin"
+        return {"HOME": str(folder), "XDG_DATA_HOME": str(folder / "data"), "PATH": path, "RUST_LOG": "error"}
+
+    def prepare(self, folder: Path) -> None:
+        (folder / "bin").mkdir()
+        # `pi` only has to exist for the peer to believe that the agent `pi` is installed; `pi-acp` is what it runs.
+        for name in ("pi", "pi-acp"):
+            (folder / "bin" / name).symlink_to(self._agent)
+
+    def health_headers(self) -> dict[str, str]:
+        return {}
+
+    def connect(self, running: Running, count: int) -> list[Target]:
+        params: dict[str, object] = {"protocolVersion": 1, "clientCapabilities": {}}
+        first = Target("/v1/acp/bench?agent=pi")
+        running.call(first, {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": params})
+        return [Target("/v1/acp/bench")] * count
+
+    def attach(self, running: Running, targets: list[Target], session: str) -> None:
+        """Nothing to do: every stream of a server id carries everything."""
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def _is_healthy(port: int, headers: dict[str, str]) -> bool:
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=5)
+    try:
+        connection.request("GET", "/v1/health", headers=headers)
+        response = connection.getresponse()
+        response.read()
+    except (OSError, http.client.HTTPException):
+        return False
+    else:
+        return response.status == 200
+    finally:
+        connection.close()
+
+
+def _last_lines(folder: Path) -> str:
+    return " | ".join((folder / "server.log").read_text(errors="replace").strip().splitlines()[-5:])
+
+
+def _stop(process: subprocess.Popen[bytes]) -> None:
+    process.terminate()
+    try:
+        process.wait(STOP_SECONDS)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+    # The agent ends with its pipe; whatever else was left in the server's group must not outlive it.
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
