@@ -87,8 +87,10 @@ def _npm(*arguments: str) -> None:
     except subprocess.TimeoutExpired:
         raise Unavailable(f"npm did not fetch {PEER_PACKAGE} within {INSTALL_SECONDS} s") from None
     if done.returncode != 0 or not PEER_BINARY.exists():
-        last_lines = "\n".join(done.stderr.strip().splitlines()[-5:])
-        raise Unavailable(f"npm cannot install {PEER_PACKAGE} {PEER_VERSION}:\n{last_lines}")
+        # The first two complaints are the code and the reason; the rest is advice and the path of a log.
+        complaints = [line for line in done.stderr.splitlines() if line.startswith("npm error")]
+        reason = "; ".join(line.removeprefix("npm error ") for line in complaints[:2])
+        raise Unavailable(f"npm cannot install {PEER_PACKAGE} {PEER_VERSION}: {reason}")
 
 
 def _npm_command() -> list[str]:

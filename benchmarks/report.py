@@ -43,7 +43,8 @@ class Report:
         if self.outcomes:
             parts += ["", *table(HEADER, [self._row(outcome) for outcome in self.outcomes]), "", LEGEND]
             notes = [row for outcome in self.outcomes for row in _note_rows(outcome)]
-            parts += ["", "## Side figures (medians)", "", *table(["scenario", "figure", "ours", "peer"], notes)]
+            if notes:
+                parts += ["", "## Side figures (medians)", "", *table(["scenario", "figure", "ours", "peer"], notes)]
         if self.alone:
             rows = [list(row) for row in self.alone]
             parts += ["", "## Ours alone (informational)", "", *table(["what", "figure"], rows)]
@@ -79,7 +80,7 @@ def table(header: list[str], rows: list[list[str]]) -> list[str]:
 
 def number(value: float) -> str:
     """Three significant digits or more, without an exponent."""
-    if abs(value) >= 100:
+    if value == 0 or abs(value) >= 100:
         return f"{round(value):,}"
     return f"{value:.1f}" if abs(value) >= 10 else f"{value:.2f}" if abs(value) >= 0.1 else f"{value:.3f}"
 
