@@ -1,0 +1,178 @@
+"""The options: one table, from which flags, environment variables, keys of config.toml and the reference follow.
+
+A default is written as a user would write it.
+"""
+# ruff: noqa: RUF009 - option() and derived() declare a field, as dataclasses.field() does
+
+from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
+from typing import TypeVar, cast, overload
+
+from sandbox_agent.settings.values import (
+    COUNT,
+    DURATION,
+    HOST,
+    ORIGIN,
+    PATH,
+    PORT,
+    SIZE,
+    SWITCH,
+    TOKEN,
+    Given,
+    Kind,
+    choice,
+    many,
+)
+
+T = TypeVar("T")
+
+PREFIX = "SANDBOX_AGENT_"
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """One option: what it takes, what it does, and what it is called in each place (its name is its key)."""
+
+    group: str
+    kind: Kind[object]
+    default: str | None
+    text: str
+    name: str = ""
+
+    @property
+    def flag(self) -> str:
+        return "--" + self.name.replace("_", "-")
+
+    @property
+    def variable(self) -> str:
+        return PREFIX + self.name.upper()
+
+
+@overload
+def option(group: str, kind: Kind[T], default: str, text: str) -> T: ...
+@overload
+def option(group: str, kind: Kind[T], default: None, text: str) -> T | None: ...
+def option(group: str, kind: Kind[T], default: str | None, text: str) -> T | None:
+    """A field of Settings."""
+    value = None if default is None else kind.read(Given(default))
+    return field(default=value, repr=not kind.secret, metadata={"option": Option(group, kind, default, text)})
+
+
+def switch(group: str, text: str) -> bool:
+    """A field that is off unless somebody turns it on."""
+    return option(group, SWITCH, "false", text)
+
+
+def repeated(group: str, kind: Kind[T], text: str) -> tuple[T, ...]:
+    """A field that may be given several times."""
+    return field(default=(), metadata={"option": Option(group, many(kind), None, text)})
+
+
+def derived(group: str, kind: Kind[T], default: str, text: str) -> T:
+    """A field whose default follows from others: `default` describes it, load() computes it."""
+    return field(metadata={"option": Option(group, kind, default, text)})
+
+
+_LISTEN, _ACCESS, _FILES, _AGENTS = "Listening", "Access", "Files", "Agents"
+_HUMAN, _TRAFFIC, _LOG, _OUTPUT = "Permissions", "Requests and streams", "Session log", "Output"
+_LEVEL, _FORMAT = choice("debug", "info", "warning", "error"), choice("text", "json")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """All settings, checked. Durations are seconds, sizes bytes, paths absolute."""
+
+    host: str = option(_LISTEN, HOST, "127.0.0.1", "Address to listen on.")
+    port: int = option(_LISTEN, PORT, "2468", "Port to listen on; 0 takes any free one and prints it.")
+
+    token: str | None = option(_ACCESS, TOKEN, None, "Token that clients must send; generated when none is given.")
+    token_file: Path | None = option(_ACCESS, PATH, None, "File that holds the token.")
+    no_token: bool = switch(_ACCESS, "Serve without a token, on a loopback address only.")
+    insecure: bool = switch(_ACCESS, "Let --no-token serve on any address.")
+    public_health: bool = switch(_ACCESS, "Answer GET /v1/health without a token.")
+    allow_host: tuple[str, ...] = repeated(_ACCESS, HOST, "Another name that a request's Host header may carry.")
+    cors_origin: tuple[str, ...] = repeated(_ACCESS, ORIGIN, "Origin whose pages may call the server.")
+
+    config_dir: Path = derived(_FILES, PATH, "the user's own", "Configuration directory: config.toml and agents.toml.")
+    data_dir: Path = derived(_FILES, PATH, "the user's own", "Data directory: the session log and the agents.")
+    no_persist: bool = switch(_FILES, "Keep the session log in memory; it ends with the server.")
+    fs_root: tuple[Path, ...] = repeated(_FILES, PATH, "Directory that the file API may reach.")
+    client_fs: bool = switch(_FILES, "Ask a client that offers it, not the server, for an agent's fs/* and terminal/*.")
+
+    agents_dir: Path = derived(_AGENTS, PATH, "agents in the data directory", "Directory where agents are installed.")
+    agents_file: Path = derived(
+        _AGENTS, PATH, "agents.toml in the configuration directory", "File that names your own agents."
+    )
+    require_preinstall: bool = switch(_AGENTS, "Never install an agent on first use; refuse it instead.")
+    prompt_queue: int = option(_AGENTS, COUNT, "16", "Prompts of one session that may wait for their turn.")
+    max_line: int = option(_AGENTS, SIZE, "64MiB", "Longest line an agent may write.")
+    stdin_limit: int = option(_AGENTS, SIZE, "64MiB", "Input an agent may leave unread before requests to it fail.")
+    stop_grace: float = option(_AGENTS, DURATION, "1s", "Time an agent has to exit before it is killed.")
+
+    permission_timeout: float | None = option(
+        _HUMAN, DURATION, None, "Time to answer a permission request; then it is rejected."
+    )
+    permissions_file: Path | None = option(_HUMAN, PATH, None, "File of rules that decide before anybody is asked.")
+
+    request_timeout: float = option(_TRAFFIC, DURATION, "120s", "Time an agent has to answer, prompts excepted.")
+    turn_idle_timeout: float = option(
+        _TRAFFIC, DURATION, "30m", "Time a turn may go without a sign of life from the agent."
+    )
+    connection_ttl: float = option(_TRAFFIC, DURATION, "30m", "Time a connection is kept that nobody uses.")
+    max_body: int = option(_TRAFFIC, SIZE, "32MiB", "Largest body of a request.")
+    heartbeat: float = option(_TRAFFIC, DURATION, "15s", "Interval of the comments that keep a stream open.")
+    stream_buffer: int = option(
+        _TRAFFIC, SIZE, "8MiB", "What a slow reader may fall behind in memory before it reads from the log."
+    )
+    stall_timeout: float = option(
+        _TRAFFIC, DURATION, "1s", "Time such a reader may take nothing before it is disconnected."
+    )
+
+    log_max_bytes: int = derived(
+        _LOG, SIZE, "1GiB, or 64MiB with --no-persist", "Size of the log; the oldest events go first."
+    )
+    log_max_age: float = option(_LOG, DURATION, "30d", "Age at which events leave the log.")
+    replay_bytes: int = option(_LOG, SIZE, "32MiB", "Newest part of the log that is held in memory.")
+    write_backlog: int = option(
+        _LOG, SIZE, "64MiB", "Part of the log that may wait for the disk before agents are paused."
+    )
+
+    log_level: str = option(_OUTPUT, _LEVEL, "info", "Least level of what the server reports.")
+    log_format: str = option(_OUTPUT, _FORMAT, "text", "Form of what the server reports.")
+
+    # Not options: what load() found out.
+    token_generated: bool = False
+    warnings: tuple[str, ...] = ()
+
+
+OPTIONS: tuple[Option, ...] = tuple(
+    replace(cast("Option", each.metadata["option"]), name=each.name) for each in fields(Settings) if each.metadata
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One line of the reference."""
+
+    group: str
+    flag: str
+    variable: str
+    key: str
+    default: str
+    text: str
+
+
+def options_table() -> list[Row]:
+    """Every option as the reference shows it, in its order."""
+    return [
+        Row(
+            group=each.group,
+            flag=f"{each.flag} {each.kind.metavar}".strip(),
+            variable=each.variable,
+            # It says where config.toml is, so it cannot be in there.
+            key="" if each.name == "config_dir" else each.name,
+            default=each.default or "none",
+            text=f"{each.text} May be repeated." if each.kind.many else each.text,
+        )
+        for each in OPTIONS
+    ]

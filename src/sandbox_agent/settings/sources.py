@@ -1,0 +1,130 @@
+"""Where settings come from: flags, then environment variables, then config.toml; and the rules between them."""
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import cast
+
+from sandbox_agent.errors import SettingsError
+from sandbox_agent.settings.files import did_you_mean, line_of, read_toml
+from sandbox_agent.settings.options import OPTIONS, PREFIX, Settings
+from sandbox_agent.settings.values import FILE, FLAG, PATH, TOKEN, VARIABLE, Given, is_loopback
+
+# Read elsewhere: the installer's registry, and the marks by which a server finds the processes it left behind.
+_OTHER_VARIABLES = frozenset({f"{PREFIX}ACP_REGISTRY_URL", f"{PREFIX}OWNER", f"{PREFIX}PROCESS"})
+
+
+def load(argv_options: Mapping[str, object], environ: Mapping[str, str]) -> Settings:
+    """Settings from flags (by option name; None is not given), environment and config.toml; the first that has it wins.
+
+    Raises SettingsError, which names the flag, the variable, or the file, line and key.
+    """
+    flags = _from_flags(argv_options)
+    variables, warnings = _from_environment(environ)
+    config_dir = _directory("config", flags.get("config_dir") or variables.get("config_dir"))
+    given = _from_file(config_dir / "config.toml") | variables | flags
+    data_dir = _directory("data", given.get("data_dir"))
+    values = {each.name: each.kind.value(given[each.name]) for each in OPTIONS if each.name in given}
+    defaults = {
+        "agents_dir": data_dir / "agents",
+        "agents_file": config_dir / "agents.toml",
+        "log_max_bytes": 64 * 1024**2 if values.get("no_persist") else 1024**3,
+    }
+    found = {"config_dir": config_dir, "data_dir": data_dir, "warnings": warnings}
+    settings = cast("Callable[..., Settings]", Settings)(**defaults | values | found)
+    _check_files(settings, given)
+    return _with_token(settings, given)
+
+
+def _from_flags(argv_options: Mapping[str, object]) -> dict[str, Given]:
+    flags = {each.name: each.flag for each in OPTIONS}
+    return {name: Given(raw, FLAG, flags[name]) for name, raw in argv_options.items() if raw is not None}
+
+
+def _from_environment(environ: Mapping[str, str]) -> tuple[dict[str, Given], tuple[str, ...]]:
+    """What the variables say, and a warning for each that means nothing. An empty variable counts as not set."""
+    options = {each.variable: each for each in OPTIONS}
+    given: dict[str, Given] = {}
+    warnings: list[str] = []
+    for variable in sorted(name for name in environ if name.startswith(PREFIX) and name not in _OTHER_VARIABLES):
+        text, option = environ[variable], options.get(variable)
+        if option is None:
+            warnings.append(f"the environment variable {variable} means nothing{did_you_mean(variable, options)}")
+        elif text:
+            raw = [item.strip() for item in text.split(",") if item.strip()] if option.kind.many else text
+            given[option.name] = Given(raw, VARIABLE, variable)
+    return given, tuple(warnings)
+
+
+def _from_file(path: Path) -> dict[str, Given]:
+    table, text = read_toml(path)
+    known = [each.name for each in OPTIONS if each.name != "config_dir"]
+    given: dict[str, Given] = {}
+    for key, raw in table.items():
+        where = f"{path}, line {line_of(text, [key])}"
+        if key not in known:
+            hint = did_you_mean(key, known) or "; sandbox-agent server --help lists the settings"
+            raise SettingsError(f"{where}: unknown key {key}{hint}")
+        given[key] = Given(raw, FILE, f"{where}, {key}", path.parent)
+    return given
+
+
+def _directory(purpose: str, given: Given | None) -> Path:
+    if given is not None:
+        return PATH.value(given)
+    import platformdirs
+
+    find = platformdirs.user_config_path if purpose == "config" else platformdirs.user_data_path
+    return find("sandbox-agent", appauthor=False)
+
+
+def _check_files(settings: Settings, given: Mapping[str, Given]) -> None:
+    # A file that somebody named must be there: a typo must not drop all permission rules in silence.
+    for name, path in (("agents_file", settings.agents_file), ("permissions_file", settings.permissions_file)):
+        if name in given and path is not None and (not os.access(path, os.R_OK) or path.is_dir()):
+            raise SettingsError(f"{given[name].where}: no readable file at {path}")
+
+
+def _with_token(settings: Settings, given: Mapping[str, Given]) -> Settings:
+    ways = sorted((given[name] for name in ("token", "token_file") if name in given), key=lambda way: way.source)
+    if settings.no_token:
+        _check_no_token(settings, given["no_token"], ways)
+        return settings
+    if not ways:
+        return replace(settings, token=_new_token(), token_generated=True)
+    if len(ways) > 1 and ways[0].source == ways[1].source:
+        raise SettingsError(f"{ways[0].where} and {ways[1].where} both give a token; give one of them")
+    if settings.token_file is not None and ways[0] is given.get("token_file"):
+        return replace(settings, token=_token_from(settings.token_file, ways[0].where))
+    return settings
+
+
+def _check_no_token(settings: Settings, given: Given, ways: list[Given]) -> None:
+    if ways:
+        raise SettingsError(f"{given.where} and {ways[0].where} contradict each other; give one of them")
+    if not settings.insecure and not is_loopback(settings.host):
+        raise SettingsError(
+            f"{given.where}: without a token only a loopback address is served, which {settings.host} is not; "
+            "give a token, or --insecure when everybody who can reach it may use it"
+        )
+
+
+def _new_token() -> str:
+    import secrets
+
+    while (token := secrets.token_urlsafe(32)).startswith("-"):
+        pass  # It would look like a flag where a person pastes it.
+    return token
+
+
+def _token_from(path: Path, where: str) -> str:
+    try:
+        text = path.read_text("utf-8").strip()
+    except OSError as error:
+        raise SettingsError(f"{where}: cannot read {path}: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise SettingsError(f"{where}: {path} is not text; it must hold the token") from None
+    if not text:
+        raise SettingsError(f"{where}: {path} is empty; it must hold the token")
+    return TOKEN.value(Given(text, where=f"{where}: {path}"))
