@@ -6,7 +6,7 @@ as the bytes they arrived in. Ids are kept as their own text, so `1`, `1.0` and 
 
 import re
 from enum import Enum, auto
-from typing import Any, cast
+from typing import cast
 
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
@@ -16,6 +16,10 @@ from sandbox_agent.errors import NotAnEnvelope, SandboxAgentError
 META = "sandboxagent.dev"
 """Our key inside ACP's `_meta` objects."""
 
+
+
+Object = dict[str, object]
+"""A JSON object as Python values."""
 
 
 class Kind(Enum):
@@ -77,15 +81,17 @@ class Envelope:
         else:
             self.kind = Kind.RESPONSE
 
-    def params(self) -> dict[str, Any]:
+    def params(self) -> Object:
         """`params` as Python values; empty when it is absent or not an object."""
-        value = msgspec.json.decode(self.line, type=_WithParams).params
-        return cast(dict[str, Any], value) if isinstance(value, dict) else {}
+        return object_at(msgspec.json.decode(self.line, type=_WithParams).params)
 
-    def result(self) -> dict[str, Any]:
+    def result(self) -> Object:
         """`result` as Python values; empty when it is absent or not an object."""
-        value: object = None if self.peek.result is UNSET else msgspec.json.decode(self.peek.result)
-        return cast(dict[str, Any], value) if isinstance(value, dict) else {}
+        return {} if self.peek.result is UNSET else object_at(msgspec.json.decode(self.peek.result))
+
+    def error(self) -> Object:
+        """`error` as Python values; empty when the response is a success."""
+        return {} if self.peek.error is UNSET else object_at(msgspec.json.decode(self.peek.error))
 
     @property
     def succeeded(self) -> bool:
@@ -93,7 +99,7 @@ class Envelope:
 
 
 class _WithParams(Struct):
-    params: Any = None
+    params: object = None
 
 
 _peek = msgspec.json.Decoder(Peek)
@@ -158,6 +164,13 @@ def with_id(line: bytes, id: bytes) -> bytes:
     return msgspec.json.encode(members | {"id": Raw(id)})
 
 
+def param(line: bytes, name: str) -> bytes | None:
+    """The text of one member of `params`; None when it is not there."""
+    params = _members.decode(line).get("params")
+    found = _members.decode(params).get(name) if params is not None and bytes(params)[:1] == b"{" else None
+    return None if found is None else bytes(found)
+
+
 def with_param(line: bytes, name: str, value: object) -> bytes:
     """The same envelope with one member of `params` set; the others keep their bytes."""
     return _with_member_of(line, "params", {name: Raw(msgspec.json.encode(value))})
@@ -208,6 +221,34 @@ def failure(id: bytes, error: SandboxAgentError) -> bytes:
     data = {"type": error.slug, **error.fields}
     body = {"code": error.rpc_code, "message": str(error), "data": data}
     return msgspec.json.encode({"jsonrpc": "2.0", "id": Raw(id), "error": body})
+
+
+def at(value: object, *path: str) -> object:
+    """What stands under a path of members in decoded JSON; None when something on the way is missing."""
+    for name in path:
+        if not isinstance(value, dict):
+            return None
+        value = cast(Object, value).get(name)
+    return value
+
+
+def text_at(value: object, *path: str) -> str | None:
+    """The string under a path; None when there is none."""
+    found = at(value, *path)
+    return found if isinstance(found, str) else None
+
+
+def object_at(value: object, *path: str) -> Object:
+    """The object under a path; empty when there is none."""
+    found = at(value, *path)
+    return cast(Object, found) if isinstance(found, dict) else {}
+
+
+def objects_at(value: object, *path: str) -> list[Object]:
+    """The objects in the array under a path."""
+    found = at(value, *path)
+    items = cast(list[object], found) if isinstance(found, list) else []
+    return [cast(Object, item) for item in items if isinstance(item, dict)]
 
 
 def _why_not_an_object(body: bytes, error: Exception) -> str:

@@ -1,0 +1,328 @@
+"""One agent process: lines in, lines out, what it wrote to stderr, and how it ended.
+
+Dead means that the process has exited, not that its stdout has ended: a grandchild may hold that open for hours.
+Knows nothing of what a line says, nor when an agent is started or started again.
+"""
+
+import asyncio
+import logging
+import os
+import signal
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol, cast
+
+from sandbox_agent.agents.children import Children
+from sandbox_agent.agents.lines import MAX_LINE, LineSplitter, Stderr, StderrTail
+from sandbox_agent.errors import AgentExited, AgentNotReading
+
+STDIN, STDOUT, STDERR = 0, 1, 2
+STDIN_LIMIT = 64 * 1024 * 1024
+"""How much may wait to be written before we say that an agent process does not read."""
+
+STDIN_PATIENCE = 0.3
+"""Seconds to leave after the end of stdin, before SIGTERM."""
+KILL_PATIENCE = 0.2
+"""Seconds to die after SIGKILL; who is still there then is in the kernel, and may never come back."""
+DRAIN_PATIENCE = 1.0
+"""Seconds for the pipes to end after the process; something we cannot find may hold them."""
+REAP_INTERVAL = 1.0
+LOG_SIZE = 1024 * 1024
+STDERR_IN_ERRORS = 4096
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Exit:
+    """How a process ended: with a code, or by a signal."""
+
+    code: int | None
+    signal: str | None
+    stderr: Stderr
+
+
+class ProcessListener(Protocol):
+    """Who hears what a process says. Nothing here may raise; what is raised all the same is logged."""
+
+    def lines(self, process: "AgentProcess", blob: bytes, /) -> None:
+        """Whole lines, each with its newline. Some may still come after `pause_reading`."""
+        ...
+
+    def oversized(self, process: "AgentProcess", head: bytes, /) -> None:
+        """A line over the limit was dropped; this is how it began."""
+        ...
+
+    def exited(self, process: "AgentProcess", ended: Exit, /) -> None:
+        """The process is dead and all its lines have been delivered. Comes once."""
+        ...
+
+
+class AgentProcess(asyncio.SubprocessProtocol):
+    """A running child of an agent. Made by `spawn`; everything happens on the event loop's thread."""
+
+    def __init__(
+        self, agent: str, key: str, listener: ProcessListener, children: Children, max_line: int, stdin_limit: int
+    ) -> None:
+        self.agent = agent
+        self.key = key
+        self.pid = 0
+        self.started_at = time.time()
+        self.listener = listener
+        self.exit: Exit | None = None
+        self._children = children
+        self._stdin_limit = stdin_limit
+        self._lines = LineSplitter(max_line)
+        self._stderr = StderrTail()
+        self._log: StderrLog | None = None
+        self._open = {STDIN, STDOUT, STDERR}
+        self._paused = False
+        self._loop = asyncio.get_running_loop()
+        self._dead: asyncio.Future[None] = self._loop.create_future()
+        self._done: asyncio.Future[Exit] = self._loop.create_future()
+        self._stopping: asyncio.Task[Exit] | None = None
+
+    @classmethod
+    async def spawn(
+        cls,
+        *,
+        agent: str,
+        key: str,
+        command: Sequence[str],
+        environment: Mapping[str, str],
+        directory: str | None,
+        listener: ProcessListener,
+        children: Children,
+        stderr_log: Path | None = None,
+        max_line: int = MAX_LINE,
+        stdin_limit: int = STDIN_LIMIT,
+    ) -> "AgentProcess":
+        """Start a process; `environment` is all it gets, but for our markers. The key is its own, for ever.
+
+        Raises:
+            OSError: there is no such program or directory, or it may not be run.
+        """
+        process = cls(agent, key, listener, children, max_line, stdin_limit)
+        if stderr_log is not None:
+            process._log = StderrLog(stderr_log)
+        starting = asyncio.ensure_future(process._start(command, environment, directory))
+        try:
+            await asyncio.shield(starting)
+        except asyncio.CancelledError:
+            # It is under way, and nobody else would ever end it.
+            with suppress(OSError):
+                await starting
+                await process.stop(0)
+            raise
+        return process
+
+    @property
+    def alive(self) -> bool:
+        return not self._dead.done() and self.exit is None
+
+    def send(self, line: bytes) -> None:
+        """Write a line, which must have no newline in it.
+
+        Raises:
+            AgentNotReading: too much is waiting already.
+            AgentExited: its stdin is closed, or it is dead.
+        """
+        stdin = self._stdin
+        if STDIN not in self._open or stdin.is_closing() or not self.alive:
+            raise self._gone()
+        if stdin.get_write_buffer_size() + len(line) > self._stdin_limit:
+            raise AgentNotReading(self.agent)
+        stdin.write(line + b"\n")
+
+    def pause_reading(self) -> None:
+        """Leave its stdout alone: when the pipe is full, the agent process waits."""
+        if not self._paused and STDOUT in self._open and self.alive:
+            self._paused = True
+            self._stdout.pause_reading()
+
+    def resume_reading(self) -> None:
+        if self._paused and STDOUT in self._open:
+            self._stdout.resume_reading()
+        self._paused = False
+
+    async def exited(self) -> Exit:
+        """Wait until it has ended by whatever cause."""
+        return await asyncio.shield(self._done)
+
+    async def stop(self, grace: float = 1.0) -> Exit:
+        """End it with its whole tree; `grace` is what it has between SIGTERM and SIGKILL. All callers share one stop.
+
+        Comes back even when the process cannot be killed, because it hangs in the kernel: it then counts as killed.
+        """
+        if self._stopping is None:
+            self._stopping = asyncio.create_task(self._stop(grace), name=f"stop {self.key}")
+        return await asyncio.shield(self._stopping)
+
+    async def _start(self, command: Sequence[str], environment: Mapping[str, str], directory: str | None) -> None:
+        with self._children.spawning(self.key):
+            await self._loop.subprocess_exec(
+                lambda: self,
+                *command,
+                stdin=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.PIPE,
+                env={**environment, **self._children.environment(self.key)},
+                cwd=directory,
+                start_new_session=True,
+                preexec_fn=self._children.preexec,
+            )
+
+    async def _stop(self, grace: float) -> Exit:
+        if STDIN in self._open:
+            self._stdin.close()
+        if not await _within(STDIN_PATIENCE, self._dead):
+            self._children.terminate(self.key)
+            if not await _within(grace, self._dead):
+                deadline = self._loop.time() + KILL_PATIENCE
+                while self._children.kill(self.key) and not self._dead.done() and self._loop.time() < deadline:
+                    await _within(0.02, self._dead)
+        if not await _within(KILL_PATIENCE, self._done):
+            self._finish()
+        return self._done.result()
+
+    def _gone(self) -> AgentExited:
+        if self.exit is None:
+            return AgentExited(f"agent {self.agent} is ending and takes no more input", agent=self.agent)
+        fields: dict[str, object] = {"agent": self.agent, "stderr": self.exit.stderr.text(STDERR_IN_ERRORS)}
+        fields.update({"signal": self.exit.signal} if self.exit.signal else {"exitCode": self.exit.code})
+        return AgentExited(f"agent {self.agent} has exited", **fields)
+
+    def _finish(self) -> None:
+        """Deliver the last of it, let go of the pipes, and say so. Once."""
+        if self.exit is not None:
+            return
+        if rest := self._lines.rest():
+            self._deliver(rest + b"\n")
+        self.exit = Exit(*_ending(self._transport.get_returncode()), self._stderr.snapshot())
+        self._close()
+        try:
+            self.listener.exited(self, self.exit)
+        except Exception:
+            logger.exception("listener failed on exit agent=%s pid=%d", self.agent, self.pid)
+        self._done.set_result(self.exit)
+
+    def _deliver(self, blob: bytes) -> None:
+        # An exception that left a callback of the pipe would close it, and the agent would be mute.
+        try:
+            if blob:
+                self.listener.lines(self, blob)
+            for head in self._lines.take_oversized():
+                self.listener.oversized(self, head)
+        except Exception:
+            logger.exception("listener failed on lines agent=%s pid=%d", self.agent, self.pid)
+
+    def _close(self) -> None:
+        if self._log is not None:
+            self._log.close()
+        if STDIN in self._open:
+            self._stdin.abort()
+        for pipe in (STDOUT, STDERR):
+            if pipe in self._open and (reader := self._transport.get_pipe_transport(pipe)) is not None:
+                reader.close()
+        # Closing it earlier would take the exit status from the event loop.
+        if self._dead.done():
+            self._transport.close()
+
+    def _reap(self) -> None:
+        self._children.reap()
+        if self.exit is None:
+            self._loop.call_later(REAP_INTERVAL, self._reap)
+
+    # What the event loop calls.
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.SubprocessTransport", transport)
+        self._stdin = cast("asyncio.WriteTransport", self._transport.get_pipe_transport(STDIN))
+        self._stdout = cast("asyncio.ReadTransport", self._transport.get_pipe_transport(STDOUT))
+        self.pid = self._transport.get_pid()
+        self._children.register(self.key, self.pid)
+        self._loop.call_later(REAP_INTERVAL, self._reap)
+
+    def pipe_data_received(self, fd: int, data: bytes) -> None:
+        if self.exit is not None:
+            return
+        if fd == STDOUT:
+            self._deliver(self._lines.feed(data))
+        else:
+            self._stderr.feed(data)
+            if self._log is not None:
+                self._log.write(data)
+
+    def pipe_connection_lost(self, fd: int, exc: Exception | None) -> None:
+        self._open.discard(fd)
+        if self._dead.done() and not self._open & {STDOUT, STDERR}:
+            self._finish()
+
+    def process_exited(self) -> None:
+        self._dead.set_result(None)
+        try:
+            # At once: what it left behind may hold the pipes open.
+            self._children.ended(self.key)
+        except Exception:
+            logger.exception("cannot end what an agent left behind agent=%s pid=%d", self.agent, self.pid)
+        if self.exit is not None:
+            self._transport.close()
+        elif self._open & {STDOUT, STDERR}:
+            self.resume_reading()
+            self._loop.call_later(DRAIN_PATIENCE, self._finish)
+        else:
+            self._finish()
+
+
+class StderrLog:
+    """A file that begins anew when it is full, and keeps one predecessor. Processes of one agent may share it."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._descriptor: int | None = None
+        self._failed = False
+
+    def write(self, data: bytes) -> None:
+        """Append; without room on the disk the log is missing, and nothing else."""
+        try:
+            if self._descriptor is not None and os.fstat(self._descriptor).st_size + len(data) > LOG_SIZE:
+                self._rotate(self._descriptor)
+            if self._descriptor is None:
+                self._path.parent.mkdir(parents=True, exist_ok=True)
+                # What agents write there may be secret.
+                self._descriptor = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            os.write(self._descriptor, data)
+        except OSError as error:
+            if not self._failed:
+                logger.warning("cannot write the log of stderr path=%s error=%s", self._path, error)
+            self._failed = True
+
+    def close(self) -> None:
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
+
+    def _rotate(self, descriptor: int) -> None:
+        # Another process may have rotated it before.
+        if self._path.exists() and os.path.samestat(os.fstat(descriptor), self._path.stat()):
+            self._path.replace(self._path.with_name(self._path.name + ".1"))
+        self.close()
+
+
+def _ending(returncode: int | None) -> tuple[int | None, str | None]:
+    if returncode is None:
+        return None, "SIGKILL"
+    if returncode >= 0:
+        return returncode, None
+    try:
+        return None, signal.Signals(-returncode).name
+    except ValueError:  # A real-time signal.
+        return None, f"SIG{-returncode}"
+
+
+async def _within(seconds: float, future: "asyncio.Future[None] | asyncio.Future[Exit]") -> bool:
+    await asyncio.wait({future}, timeout=seconds)
+    return future.done()

@@ -1,0 +1,62 @@
+"""The front door: guards, then /v1/rpc and health directly, then the route table. No error leaves as anything but a problem."""
+
+import logging
+from collections.abc import Callable
+
+import msgspec
+
+from sandbox_agent.errors import InternalError, SandboxAgentError
+from sandbox_agent.http.asgi import App as Asgi
+from sandbox_agent.http.asgi import Headers, Message, Receive, Scope, Send, header, respond
+from sandbox_agent.http.guard import Guard
+from sandbox_agent.http.health import Health
+from sandbox_agent.http.problems import send_problem
+from sandbox_agent.http.rpc import Rpc
+
+logger = logging.getLogger(__name__)
+
+
+class App:
+    """`control` makes the app for all other routes when the first of them is asked for: start-up does not pay for it."""
+
+    def __init__(self, guard: Guard, rpc: Rpc, health: Health, control: Callable[[], Asgi]) -> None:
+        self._guard = guard
+        self._rpc = rpc
+        self._health = health
+        self._make_control = control
+        self._control: Asgi | None = None
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if header(scope, b"origin") is not None:
+            send = _adding(send, self._guard.cors(scope))
+        try:
+            self._guard.check(scope)
+            await self._route(scope, receive, send)
+        except SandboxAgentError as error:
+            await send_problem(send, error)
+        except Exception:
+            logger.exception("request failed method=%s path=%s", scope["method"], scope["path"])
+            await send_problem(send, InternalError())
+
+    async def _route(self, scope: Scope, receive: Receive, send: Send) -> None:
+        path = scope["path"]
+        if self._guard.is_preflight(scope):
+            await respond(send, 204, [])
+        elif path == "/v1/rpc":
+            await self._rpc(scope, receive, send)
+        elif path == "/v1/health" and scope["method"] == "GET":
+            body = msgspec.json.encode(self._health.view())
+            await respond(send, 200, [(b"content-type", b"application/json"), (b"cache-control", b"no-store")], body)
+        else:
+            if self._control is None:
+                self._control = self._make_control()
+            await self._control(scope, receive, send)
+
+
+def _adding(send: Send, headers: Headers) -> Send:
+    async def with_headers(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            message["headers"] = [*message.get("headers", ()), *headers]
+        await send(message)
+
+    return with_headers

@@ -1,0 +1,66 @@
+"""The route table: every route but /v1/rpc, on Starlette."""
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from sandbox_agent.errors import MethodNotAllowed, NotFound, Removed, SandboxAgentError
+from sandbox_agent.http import legacy, openapi, problems
+from sandbox_agent.http.views import Views, json_response
+
+_FILE_ROUTES = {
+    "/v1/fs/file": ["GET", "PUT"],
+    "/v1/fs/upload-batch": ["POST"],
+    "/v1/fs/entries": ["GET"],
+    "/v1/fs/stat": ["GET"],
+    "/v1/fs/mkdir": ["POST"],
+    "/v1/fs/move": ["POST"],
+    "/v1/fs/entry": ["DELETE"],
+}
+_ALL = ["GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"]
+
+
+def control(views: Views) -> Starlette:
+    """The app for everything that is not /v1/rpc."""
+    endpoints = views.endpoints()
+
+    async def document(request: Request) -> Response:
+        return json_response(openapi.document(endpoints))
+
+    routes = [Route(each.path, each.handle, methods=[each.method]) for each in endpoints]
+    routes += [Route(path, views.not_yet, methods=methods) for path, methods in _FILE_ROUTES.items()]
+    routes += [
+        Route("/openapi.json", document, methods=["GET"]),
+        Route("/ui/{rest:path}", views.page, methods=["GET"]),
+        Route("/ui", views.to_page, methods=["GET"]),
+        Route("/", views.to_page, methods=["GET"]),
+        Route("/opencode/{rest:path}", views.opencode, methods=_ALL),
+        Route("/opencode", views.opencode, methods=_ALL),
+    ]
+    app = Starlette(
+        routes=routes, exception_handlers={HTTPException: _not_routed, SandboxAgentError: _problem}
+    )
+    app.router.redirect_slashes = False
+    return app
+
+
+async def _not_routed(request: Request, error: Exception) -> Response:
+    """No route, or not with this method: Starlette says which."""
+    assert isinstance(error, HTTPException)
+    method, path = request.method, request.url.path
+    replacement = legacy.replacement(method, path)
+    if replacement is not None:
+        return await _problem(request, Removed(replacement))
+    if error.status_code == 405:
+        allow = (error.headers or {}).get("Allow", "")
+        return await _problem(request, MethodNotAllowed(method, path, allow))
+    return await _problem(request, Removed() if path.startswith("/v1/") else NotFound(path))
+
+
+async def _problem(request: Request, error: Exception) -> Response:
+    assert isinstance(error, SandboxAgentError)
+    body = problems.document(error)
+    headers = {name.decode(): value.decode() for name, value in problems.headers(error, body)}
+    return Response(body, error.status, headers=headers)

@@ -1,0 +1,106 @@
+"""Who may call: Host, Origin and token, all decided from the headers, before a body is read."""
+
+import hmac
+import ipaddress
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from sandbox_agent.errors import BadRequest, ForbiddenOrigin, Misdirected, Unauthorized
+from sandbox_agent.http.asgi import Headers, Scope, header
+
+_EXPOSED = b"X-ACP-Connection-Id, X-ACP-Last-Event-Id, Preference-Applied"
+_ALLOWED_HEADERS = (
+    b"Authorization, Content-Type, Accept, X-ACP-Connection-Id, Last-Event-ID, Prefer, Idempotency-Key, "
+    b"If-Match, If-None-Match, Range"
+)
+_SINGLE = (b"host", b"authorization", b"origin", b"x-acp-connection-id", b"last-event-id", b"content-type")
+"""Sent twice, these mean two things: whoever stands between may have read the other one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Guard:
+    token: str | None
+    host: str
+    allowed_hosts: Collection[str]
+    cors_origins: Collection[str]
+    public_health: bool
+
+    def check(self, scope: Scope) -> None:
+        """Raises BadRequest, Misdirected, ForbiddenOrigin or Unauthorized."""
+        names = [name for name, _ in scope["headers"]]
+        if len(names) != len(set(names)):
+            repeated = next((name for name in _SINGLE if names.count(name) > 1), None)
+            if repeated is not None:
+                raise BadRequest(f"the header {repeated.decode()} is there twice", header=repeated.decode())
+        self._check_host(scope)
+        self._check_origin(scope)
+        path = scope["path"]
+        public = not path.startswith("/v1/") or (self.public_health and path == "/v1/health")
+        if not public and not _is_preflight(scope):
+            self._check_token(scope)
+
+    def cors(self, scope: Scope) -> Headers:
+        """Headers that let a page of an allowed origin read the response."""
+        origin = header(scope, b"origin")
+        if origin is None or origin.decode("latin-1") not in self.cors_origins:
+            return []
+        found = [
+            (b"access-control-allow-origin", origin),
+            (b"access-control-expose-headers", _EXPOSED),
+            (b"vary", b"Origin"),
+        ]
+        if _is_preflight(scope):
+            found += [
+                (b"access-control-allow-methods", b"GET, POST, PUT, DELETE, HEAD"),
+                (b"access-control-allow-headers", _ALLOWED_HEADERS),
+                (b"access-control-max-age", b"600"),
+            ]
+        return found
+
+    def is_preflight(self, scope: Scope) -> bool:
+        """A browser asks on behalf of a page of an allowed origin whether it may call."""
+        return _is_preflight(scope) and bool(self.cors(scope))
+
+    def _check_host(self, scope: Scope) -> None:
+        host = (header(scope, b"host") or b"").decode("latin-1")
+        name = _host_name(host)
+        if name in ("localhost", self.host.lower()) or name in self.allowed_hosts or _is_loopback(name):
+            return
+        # Bound to a wildcard, the address the client reached is "the bound host". A rebound name is never an address.
+        server = scope.get("server")
+        if server is None or name != str(server[0]):
+            raise Misdirected(host)
+
+    def _check_origin(self, scope: Scope) -> None:
+        value = header(scope, b"origin")
+        if value is None:
+            return
+        origin = value.decode("latin-1")
+        own = f"{scope['scheme']}://{(header(scope, b'host') or b'').decode('latin-1')}"
+        if origin.lower() != own.lower() and origin not in self.cors_origins:
+            raise ForbiddenOrigin(origin)
+
+    def _check_token(self, scope: Scope) -> None:
+        if self.token is None:
+            return
+        scheme, _, given = (header(scope, b"authorization") or b"").partition(b" ")
+        expected = self.token.encode()
+        if scheme.lower() != b"bearer" or not hmac.compare_digest(given.strip(), expected):
+            raise Unauthorized
+
+
+def _is_preflight(scope: Scope) -> bool:
+    return scope["method"] == "OPTIONS" and header(scope, b"access-control-request-method") is not None
+
+
+def _host_name(host: str) -> str:
+    if host.startswith("["):
+        return host[1:].partition("]")[0].lower()
+    return host.rpartition(":")[0].lower() if host.count(":") == 1 else host.lower()
+
+
+def _is_loopback(name: str) -> bool:
+    try:
+        return ipaddress.ip_address(name).is_loopback
+    except ValueError:
+        return False

@@ -1,0 +1,53 @@
+"""GET /v1/health: the one view that is asked for often, and before anything else."""
+
+import time
+from dataclasses import dataclass, field
+from typing import Literal
+
+from msgspec import UNSET, Struct, UnsetType
+
+from sandbox_agent import __version__
+from sandbox_agent.agents.manifest import Manifest
+from sandbox_agent.agents.supervisor import Supervisor
+from sandbox_agent.log.log import Log
+
+
+class AgentHealth(Struct):
+    """One agent, in short."""
+
+    agent: str
+    installed: bool
+    running: bool
+
+
+class HealthView(Struct, rename="camel"):
+    """How the server is doing."""
+
+    status: Literal["ok", "degraded"]
+    version: str
+    uptime_ms: int
+    agents: list[AgentHealth]
+    detail: str | UnsetType = UNSET
+    """Why it is degraded."""
+
+
+@dataclass(frozen=True, slots=True)
+class Health:
+    log: Log
+    manifest: Manifest
+    supervisor: Supervisor
+    started_at: float = field(default_factory=time.monotonic)
+
+    def view(self) -> HealthView:
+        agents = [
+            AgentHealth(agent.id, agent.installed, self.supervisor.running(agent.id) is not None)
+            for agent in self.manifest.agents
+        ]
+        failure = self.log.failure
+        return HealthView(
+            "ok" if failure is None else "degraded",
+            __version__,
+            int((time.monotonic() - self.started_at) * 1000),
+            agents,
+            UNSET if failure is None else f"the session log cannot be written: {failure}",
+        )

@@ -1,0 +1,218 @@
+"""/v1/rpc: POST takes one envelope, GET streams envelopes, DELETE closes the connection. Plain ASGI, for speed."""
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+from sandbox_agent.envelope import Envelope, Kind, failure, parse
+from sandbox_agent.errors import (
+    BadRequest,
+    BodyTooLarge,
+    MethodNotAllowed,
+    MissingConnection,
+    SandboxAgentError,
+)
+from sandbox_agent.http.asgi import Receive, Scope, Send, gone, header, respond
+from sandbox_agent.http.negotiate import EVENT_STREAM, JSON, check_accept, check_json, wants_async
+from sandbox_agent.http.stream import Streams
+from sandbox_agent.hub.calls import Answer
+from sandbox_agent.hub.connection import Connection
+from sandbox_agent.hub.from_client import FromClient
+from sandbox_agent.hub.hub import Hub
+
+logger = logging.getLogger(__name__)
+
+METHODS = "DELETE, GET, POST"
+_JSON_HEADER = (b"content-type", b"application/json")
+_NO_STORE = (b"cache-control", b"no-store")
+_STREAM_HEADERS = [
+    (b"content-type", b"text/event-stream; charset=utf-8"),
+    _NO_STORE,
+    (b"x-accel-buffering", b"no"),
+]
+MAX_IDEMPOTENCY_KEY = 256
+
+
+class ClientGone(Exception):
+    """The client left before its body was whole: nobody to answer, nothing to do."""
+
+
+class Rpc:
+    def __init__(self, hub: Hub, from_client: FromClient, streams: Streams, max_body: int) -> None:
+        self._hub = hub
+        self._from_client = from_client
+        self._streams = streams
+        self._max_body = max_body
+        self._background: set[asyncio.Task[None]] = set()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        match scope["method"]:
+            case "POST":
+                await self._post(scope, receive, send)
+            case "GET":
+                await self._get(scope, receive, send)
+            case "DELETE":
+                await self._delete(scope, send)
+            case method:
+                raise MethodNotAllowed(method, "/v1/rpc", METHODS)
+
+    # POST
+
+    async def _post(self, scope: Scope, receive: Receive, send: Send) -> None:
+        check_json(header(scope, b"content-type"))
+        check_accept(header(scope, b"accept"), JSON)
+        connection_id = header(scope, b"x-acp-connection-id")
+        connection = None if connection_id is None else self._hub.connection(connection_id.decode("latin-1"))
+        try:
+            envelope = parse(await self._body(scope, receive))
+        except ClientGone:
+            return
+        if connection is None:
+            await self._open(envelope, send)
+            return
+        connection.used_at = self._hub.monotonic()
+        connection.busy += 1
+        try:
+            await self._dispatch(scope, receive, send, connection, envelope)
+        finally:
+            connection.busy -= 1
+            connection.used_at = self._hub.monotonic()
+
+    async def _dispatch(
+        self, scope: Scope, receive: Receive, send: Send, connection: Connection, envelope: Envelope
+    ) -> None:
+        if envelope.kind is Kind.REQUEST:
+            key = self._idempotency_key(scope)
+            if wants_async(header(scope, b"prefer")):
+                await self._accept(connection, envelope, key, send)
+                return
+            answer = await self._from_client.request(connection, envelope, key)
+            await self._answer(receive, send, connection, answer)
+            return
+        if envelope.kind is Kind.NOTIFICATION:
+            await self._from_client.notify(connection, envelope)
+        else:
+            await self._from_client.answer(connection, envelope)
+        await respond(send, 202, [(b"content-length", b"0")])
+
+    async def _open(self, envelope: Envelope, send: Send) -> None:
+        if envelope.kind is not Kind.REQUEST or envelope.method != "initialize":
+            raise MissingConnection
+        connection, answer = await self._from_client.open(envelope)
+        identity = (b"x-acp-connection-id", connection.connection_id.encode())
+        await _send_json(send, answer.line, [identity, (b"x-acp-last-event-id", b"%d" % connection.last_event)])
+
+    async def _answer(self, receive: Receive, send: Send, connection: Connection, answer: Answer) -> None:
+        if answer.commit:
+            await self._hub.log.committed(answer.commit)
+        if gone(receive):
+            self._hub.tell_connection(connection, answer.line)
+            return
+        last = connection.last_event
+        if connection.stream is not None:
+            await connection.stream.caught_up(last)
+        await _send_json(send, answer.line, [(b"x-acp-last-event-id", b"%d" % last)])
+
+    async def _accept(self, connection: Connection, envelope: Envelope, key: str | None, send: Send) -> None:
+        """202 at once; the response comes on the stream."""
+        task = asyncio.create_task(self._later(connection, envelope, key))
+        self._background.add(task)
+        task.add_done_callback(self._background.discard)
+        # One step, and the prompt is in the log; then what we acknowledge is on disk.
+        await asyncio.sleep(0)
+        await self._hub.log.committed(self._hub.log.position)
+        await respond(send, 202, [(b"content-length", b"0"), (b"preference-applied", b"respond-async")])
+
+    async def _later(self, connection: Connection, envelope: Envelope, key: str | None) -> None:
+        assert envelope.id is not None
+        connection.busy += 1
+        try:
+            answer = await self._from_client.request(connection, envelope, key)
+            await self._hub.log.committed(answer.commit)
+        except SandboxAgentError as error:
+            answer = Answer(failure(envelope.id, error))
+        finally:
+            connection.busy -= 1
+        self._hub.tell_connection(connection, answer.line)
+
+    async def _body(self, scope: Scope, receive: Receive) -> bytes:
+        length = header(scope, b"content-length")
+        if length is not None and int(length) > self._max_body:
+            raise BodyTooLarge(self._max_body)
+        parts: list[bytes] = []
+        size = 0
+        while True:
+            message = await receive()
+            if message["type"] == "http.disconnect":
+                raise ClientGone
+            part: bytes = message.get("body", b"")
+            size += len(part)
+            if size > self._max_body:
+                raise BodyTooLarge(self._max_body)
+            parts.append(part)
+            if not message.get("more_body"):
+                return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    @staticmethod
+    def _idempotency_key(scope: Scope) -> str | None:
+        value = header(scope, b"idempotency-key")
+        if value is None:
+            return None
+        if not value or len(value) > MAX_IDEMPOTENCY_KEY:
+            raise BadRequest(f"Idempotency-Key must be 1 to {MAX_IDEMPOTENCY_KEY} characters long")
+        return value.decode("latin-1")
+
+    # GET
+
+    async def _get(self, scope: Scope, receive: Receive, send: Send) -> None:
+        check_accept(header(scope, b"accept"), EVENT_STREAM)
+        connection = self._connection(scope)
+        stream = self._streams.open(connection, self._after(scope), _cut(scope))
+        await send({"type": "http.response.start", "status": 200, "headers": _STREAM_HEADERS})
+        try:
+            while (data := await stream.next()) is not None:
+                await send({"type": "http.response.body", "body": data, "more_body": True})
+                if gone(receive):
+                    return
+            await send({"type": "http.response.body", "body": b""})
+        finally:
+            self._streams.forget(connection, stream)
+            connection.used_at = self._hub.monotonic()
+
+    def _after(self, scope: Scope) -> int:
+        value = header(scope, b"last-event-id")
+        if value is None:
+            return 0
+        if not value.isdigit():
+            raise BadRequest("Last-Event-ID must be the number of an event", lastEventId=value.decode("latin-1"))
+        after = int(value)
+        if after > self._hub.log.position:
+            raise BadRequest("Last-Event-ID is the number of an event that this server has not sent", lastEventId=after)
+        return after
+
+    # DELETE
+
+    async def _delete(self, scope: Scope, send: Send) -> None:
+        connection_id = header(scope, b"x-acp-connection-id")
+        if connection_id is None:
+            raise MissingConnection
+        connection = self._hub.find_connection(connection_id.decode("latin-1"))
+        if connection is not None:
+            self._hub.close_connection(connection, "the client closed the connection")
+        await respond(send, 204, [])
+
+    def _connection(self, scope: Scope) -> Connection:
+        connection_id = header(scope, b"x-acp-connection-id")
+        if connection_id is None:
+            raise MissingConnection
+        return self._hub.connection(connection_id.decode("latin-1"))
+
+
+async def _send_json(send: Send, body: bytes, headers: list[tuple[bytes, bytes]]) -> None:
+    await respond(send, 200, [_JSON_HEADER, (b"content-length", b"%d" % len(body)), _NO_STORE, *headers], body)
+
+
+def _cut(scope: Scope) -> Callable[[], None]:
+    """How to end a socket that takes nothing any more; the server's protocol puts it there."""
+    abort: Callable[[], None] = scope["extensions"]["sandbox_agent.abort"]
+    return abort

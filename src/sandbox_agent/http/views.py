@@ -1,0 +1,177 @@
+"""The control plane: health, agents, sessions, the page at /ui/, and what answers for routes that are not there yet.
+
+One table of endpoints: the router and the OpenAPI document are both made from it.
+"""
+
+import html
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Literal
+
+import msgspec
+from msgspec import UNSET, Struct, UnsetType
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
+
+from sandbox_agent import __version__
+from sandbox_agent.errors import (
+    BadRequest,
+    BridgeDisabled,
+    InvalidParams,
+    NotImplementedYet,
+    SandboxAgentError,
+    SessionNotFound,
+    UnknownAgent,
+)
+from sandbox_agent.http.health import Health, HealthView
+from sandbox_agent.hub.agent_views import AgentsView, AgentView, AgentViews, Artifact
+from sandbox_agent.hub.hub import Hub
+from sandbox_agent.hub.inventory import Inventory, SessionView
+
+Handler = Callable[[Request], Awaitable[Response]]
+
+
+class SessionsView(Struct, rename="camel"):
+    """A page of sessions, newest first."""
+
+    sessions: list[SessionView]
+    next_cursor: str | UnsetType = UNSET
+
+
+class InstallResult(Struct, rename="camel"):
+    """What an install did."""
+
+    agent: str
+    already_installed: bool
+    version: str | None
+    source: str
+    verified: bool
+    artifacts: list[Artifact]
+
+
+class OpenApi(Struct):
+    """An OpenAPI 3.1 document."""
+
+    openapi: Literal["3.1.0"]
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """One method of one route, and what is to be said about it."""
+
+    method: str
+    path: str
+    handle: Handler
+    summary: str
+    returns: type | None = None
+    query: dict[str, str] = field(default_factory=dict[str, str])
+    problems: tuple[type[SandboxAgentError], ...] = ()
+    status: int = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Views:
+    hub: Hub
+    inventory: Inventory
+    agent_views: AgentViews
+    health: Health
+
+    def endpoints(self) -> list[Endpoint]:
+        page = {"cursor": "`nextCursor` of the page before.", "cwd": "Only sessions of this directory."}
+        return [
+            Endpoint("GET", "/v1/health", self.get_health, "Is the server up, and which agents run?", HealthView),
+            Endpoint("GET", "/v1/agents", self.get_agents, "All agents.", AgentsView),
+            Endpoint("GET", "/v1/agents/{agent}", self.get_agent, "One agent.", AgentView, problems=(UnknownAgent,)),
+            Endpoint(
+                "POST",
+                "/v1/agents/{agent}/install",
+                self.install,
+                "Install an agent.",
+                InstallResult,
+                problems=(UnknownAgent, NotImplementedYet),
+            ),
+            Endpoint(
+                "GET", "/v1/sessions", self.get_sessions, "All sessions, newest first.", SessionsView, page, (BadRequest,)
+            ),
+            Endpoint(
+                "GET", "/v1/sessions/{id}", self.get_session, "One session.", SessionView, problems=(SessionNotFound,)
+            ),
+        ]
+
+    async def get_health(self, request: Request) -> Response:
+        return json_response(self.health.view())
+
+    async def get_agents(self, request: Request) -> Response:
+        return json_response(self.agent_views.all())
+
+    async def get_agent(self, request: Request) -> Response:
+        agent = self.agent_views.manifest.agent(request.path_params["agent"])
+        return json_response(self.agent_views.view(agent))
+
+    async def install(self, request: Request) -> Response:
+        agent = self.agent_views.manifest.agent(request.path_params["agent"])
+        view = self.agent_views.view(agent)
+        if not view.installed:
+            raise NotImplementedYet(f"this version does not install agents; {agent.instructions}", agent=agent.id)
+        install = view.install
+        return json_response(
+            InstallResult(agent.id, True, agent.version, install.source, install.verified, install.artifacts)
+        )
+
+    async def get_sessions(self, request: Request) -> Response:
+        query = request.query_params
+        try:
+            page, following = self.inventory.page(query.get("cursor"), query.get("cwd"))
+        except InvalidParams as error:
+            raise BadRequest(str(error), **error.fields) from error
+        return json_response(SessionsView([self.inventory.view(one) for one in page], following or UNSET))
+
+    async def get_session(self, request: Request) -> Response:
+        session = self.hub.find_session(request.path_params["id"])
+        if session is None:
+            raise SessionNotFound(request.path_params["id"])
+        return json_response(self.inventory.view(session))
+
+    async def page(self, request: Request) -> Response:
+        """What /ui/ shows until the Inspector is there."""
+        body = _PAGE.format(version=__version__, url=html.escape(str(request.base_url).rstrip("/")))
+        csp = "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'"
+        return Response(body, media_type="text/html", headers={"content-security-policy": csp})
+
+    async def to_page(self, request: Request) -> Response:
+        return RedirectResponse("/ui/")
+
+    async def not_yet(self, request: Request) -> Response:
+        raise NotImplementedYet("the file API is not in this version", path=request.url.path)
+
+    async def opencode(self, request: Request) -> Response:
+        raise BridgeDisabled
+
+
+def json_response(value: object) -> Response:
+    headers = {"cache-control": "no-store"}
+    return Response(msgspec.json.encode(value), media_type="application/json", headers=headers)
+
+
+_PAGE = """<!doctype html>
+<html lang="en">
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>sandbox-agent</title>
+<style>
+  :root {{ color-scheme: light dark; font: 16px/1.5 system-ui, sans-serif; }}
+  body {{ max-width: 46rem; margin: 3rem auto; padding: 0 1rem; }}
+  pre {{ padding: 1rem; overflow: auto; border: 1px solid; border-radius: .5rem; font-size: .85rem; }}
+</style>
+<main>
+<h1>sandbox-agent {version}</h1>
+<p>The server is running. The web Inspector is not part of this version; everything it will show is there over HTTP.
+The token was printed when the server started.</p>
+<h2>A first call</h2>
+<pre>curl -i {url}/v1/rpc -H "Authorization: Bearer $TOKEN" -H 'Content-Type: application/json' \\
+  -d '{{"jsonrpc":"2.0","id":1,"method":"initialize","params":{{"protocolVersion":1,"_meta":{{"sandboxagent.dev":{{"agent":"mock"}}}}}}}}'</pre>
+<p>The answer's header <code>X-ACP-Connection-Id</code> goes into every later call; GET <code>/v1/rpc</code> with it
+streams what the agent says. <a href="/openapi.json">/openapi.json</a> describes all routes.</p>
+</main>
+</html>
+"""

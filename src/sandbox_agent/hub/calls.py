@@ -1,0 +1,89 @@
+"""Calls: clients' requests that wait on an agent process, under the id they have on stdio."""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from itertools import count
+
+from sandbox_agent.agents.supervisor import RunningAgent
+from sandbox_agent.envelope import Envelope
+from sandbox_agent.hub.connection import Connection
+from sandbox_agent.hub.session import Session
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A response for a client."""
+
+    line: bytes
+    commit: int = 0
+    """Position that has to be on disk before the client may read this."""
+
+
+@dataclass(slots=True, eq=False)
+class Call:
+    method: str
+    client_id: bytes
+    """The id's own text, as the client wrote it."""
+    connection: Connection | None
+    """None for what the server asks on its own account."""
+    running: RunningAgent
+    session: Session | None
+    settle: Callable[["Call", Envelope], Answer]
+    """Runs the moment the agent answers, before its next line is looked at, so the log keeps the agent's order."""
+    deadline: float | None = None
+    stdio_id: bytes = b""
+    late: bool = False
+    """Its client was told that it took too long; the answer goes to the stream."""
+    makes_session: bool = False
+    """Until it is answered, updates may come for a session nobody knows yet."""
+    future: asyncio.Future[Answer] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
+
+
+class Calls:
+    def __init__(self) -> None:
+        self._ids = count(1)
+        self._open: dict[bytes, Call] = {}
+
+    def open(self, call: Call) -> Call:
+        """Give it its id on stdio."""
+        call.stdio_id = b"%d" % next(self._ids)
+        self._open[call.stdio_id] = call
+        return call
+
+    def close(self, running: RunningAgent, stdio_id: bytes) -> Call | None:
+        """Take out the call an agent answers; None when that agent was asked nothing under this id."""
+        call = self._open.get(stdio_id)
+        if call is None or call.running is not running:
+            return None
+        return self._open.pop(stdio_id)
+
+    def close_all(self, running: RunningAgent) -> list[Call]:
+        """Take out what waits on this process. Not on its agent: a new process may already be taking calls."""
+        return [self._open.pop(call.stdio_id) for call in self._of(running)]
+
+    def find(self, connection: Connection, client_id: bytes) -> Call | None:
+        """The newest open call a client made under an id."""
+        for call in reversed(self._open.values()):
+            if call.connection is connection and call.client_id == client_id:
+                return call
+        return None
+
+    def get(self, running: RunningAgent, stdio_id: bytes) -> Call | None:
+        call = self._open.get(stdio_id)
+        return call if call is not None and call.running is running else None
+
+    def makes_session(self, running: RunningAgent) -> bool:
+        return any(call.makes_session for call in self._of(running))
+
+    def overdue(self, now: float) -> list[Call]:
+        return [
+            call for call in self._open.values() if call.deadline is not None and call.deadline <= now and not call.late
+        ]
+
+    def turns(self) -> list[Call]:
+        """Calls that are the running turn of a session."""
+        return [call for call in self._open.values() if call.method == "session/prompt"]
+
+    def _of(self, running: RunningAgent) -> list[Call]:
+        return [call for call in self._open.values() if call.running is running]

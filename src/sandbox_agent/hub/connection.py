@@ -1,0 +1,144 @@
+"""A connection: one client's logical channel, and what that client gets to see of an event.
+
+Pure: no I/O, no clock, no event loop.
+"""
+
+from collections import OrderedDict
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from sandbox_agent.envelope import Object, with_id
+from sandbox_agent.errors import AlreadyAnswered, NobodyAsked
+from sandbox_agent.hub.pending import PendingRequest
+from sandbox_agent.log.event import Chunk, agent_channel, connection_channel, frames, session_channel
+
+REMEMBERED_REQUESTS = 10_000
+"""How many settled requests a connection remembers, to answer a late answer with what became of it."""
+
+
+class Downlink(Protocol):
+    """The live stream of a connection."""
+
+    def push(self, chunk: Chunk) -> None: ...
+    def close(self, reason: str) -> None: ...
+    async def caught_up(self, position: int) -> None: ...
+
+
+@dataclass(slots=True)
+class Window:
+    """A connection follows a session after `start`, up to `end`."""
+
+    start: int
+    end: int | None = None
+
+    def covers(self, position: int) -> bool:
+        return position > self.start and (self.end is None or position <= self.end)
+
+
+@dataclass(slots=True, eq=False)
+class Connection:
+    connection_id: str
+    """A credential: it goes to its client and nowhere else. Logs, events and errors use `tag`."""
+    tag: str
+    agent: str
+    used_at: float
+    opened_at: int = 0
+    """Position of the log when it was opened: nothing before was meant for it."""
+    agents: set[str] = field(default_factory=set[str])
+    """Agents it has spoken to: it hears what they say outside any session."""
+    client: Object = field(default_factory=Object)
+    """`params` of its initialize."""
+    windows: dict[str, list[Window]] = field(default_factory=dict[str, list[Window]])
+    """Session id → when it was attached."""
+    stream: Downlink | None = None
+    last_event: int = 0
+    """Position of the last event meant for it."""
+    closed: bool = False
+    busy: int = 0
+    """POSTs of its that wait for an answer."""
+    _ids: dict[int, bytes] = field(default_factory=dict[int, bytes])
+    _requests: OrderedDict[bytes, PendingRequest] = field(default_factory=OrderedDict[bytes, PendingRequest])
+
+    @property
+    def channel(self) -> str:
+        return connection_channel(self.tag)
+
+    def channels(self) -> list[str]:
+        """Everything it has ever followed."""
+        return [self.channel, *map(agent_channel, self.agents), *map(session_channel, self.windows)]
+
+    def attached(self, session_id: str) -> bool:
+        windows = self.windows.get(session_id)
+        return bool(windows) and windows[-1].end is None
+
+    def attach(self, session_id: str, after: int) -> None:
+        self.windows.setdefault(session_id, []).append(Window(after))
+
+    def detach(self, session_id: str, at: int) -> None:
+        self.windows[session_id][-1].end = at
+
+    def appended(self, chunk: Chunk) -> None:
+        """A new chunk on a channel it follows."""
+        if chunk.exclude == self.tag:
+            return
+        self.last_event = chunk.last
+        if self.stream is not None:
+            self.stream.push(chunk)
+
+    def sees(self, chunk: Chunk) -> bool:
+        """Whether a chunk read from the log was meant for it."""
+        if chunk.exclude == self.tag:
+            return False
+        if chunk.session_id is None or chunk.channel != session_channel(chunk.session_id):
+            return True
+        return any(window.covers(chunk.first) for window in self.windows.get(chunk.session_id, ()))
+
+    def missed(self, trims: dict[str, int], after: int) -> bool:
+        """Whether something it should have seen after a position is no longer kept."""
+        for session_id, windows in self.windows.items():
+            through = trims.get(session_channel(session_id), 0)
+            if through > after and any(
+                window.start < through and (window.end is None or window.end > after) for window in windows
+            ):
+                return True
+        return trims.get(self.channel, 0) > after or any(trims.get(agent_channel(a), 0) > after for a in self.agents)
+
+    def open_request(self, pending: PendingRequest) -> bytes:
+        """The id under which this client knows an agent's request: the agent's own while it was never used here.
+
+        Never used, not just free now: a late answer to an old request must not settle a new one.
+        """
+        id = self._ids.get(pending.key)
+        if id is None:
+            id = pending.agent_id if pending.agent_id not in self._requests else b'"request-%d"' % pending.key
+            self._ids[pending.key] = id
+            self._requests[id] = pending
+            self._forget_old_requests()
+        return id
+
+    def knows(self, pending: PendingRequest) -> bool:
+        return pending.key in self._ids
+
+    def request(self, id: bytes) -> PendingRequest:
+        """The open request a client answers; raises NobodyAsked or AlreadyAnswered."""
+        pending = self._requests.get(id)
+        if pending is None:
+            raise NobodyAsked(id.decode())
+        if not pending.open:
+            raise AlreadyAnswered(id.decode(), pending.outcome)
+        return pending
+
+    def frames(self, chunk: Chunk) -> bytes:
+        """A chunk as this client should read it."""
+        if chunk.request is None:
+            return chunk.frames()
+        id = self._ids.get(chunk.request)
+        # Not known any more: the oldest requests are forgotten, and with them what their ids were.
+        return chunk.frames() if id is None else frames(chunk.first, [with_id(chunk.lines[0], id)])
+
+    def _forget_old_requests(self) -> None:
+        excess = len(self._requests) - REMEMBERED_REQUESTS
+        settled = [id for id, pending in self._requests.items() if not pending.open] if excess > 0 else []
+        for id in settled[:excess]:
+            del self._ids[self._requests.pop(id).key]
+

@@ -1,0 +1,196 @@
+"""The `_sandboxagent/*` methods of clients: attach, history, metadata, ending, and the HTTP views over ACP."""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Annotated
+
+import msgspec
+from msgspec import Raw
+
+from sandbox_agent.agents.supervisor import RunningAgent
+from sandbox_agent.envelope import Envelope, Object, notification, success, text_at
+from sandbox_agent.errors import InvalidParams, SandboxAgentError
+from sandbox_agent.hub.calls import Answer
+from sandbox_agent.hub.connection import Connection
+from sandbox_agent.hub.forward import Forward
+from sandbox_agent.hub.hub import Hub
+from sandbox_agent.hub.inventory import Inventory
+from sandbox_agent.hub.session import Session, iso
+from sandbox_agent.hub.session_methods import Method
+from sandbox_agent.hub.session_settings import SessionSettings
+from sandbox_agent.hub.turns import Turns
+
+PAGE = 500
+MAX_PAGE = 5000
+END_GRACE = 2.0
+"""How long a terminated session's agent may take to end its turn and close it."""
+
+
+@dataclass(frozen=True, slots=True)
+class ExtensionMethods:
+    hub: Hub
+    forward: Forward
+    turns: Turns
+    inventory: Inventory
+    settings: SessionSettings
+    agents: Callable[[], object]
+    """The agents as `GET /v1/agents` shows them."""
+
+    def table(self) -> dict[str, Method]:
+        return {
+            "_sandboxagent/session/attach": self.attach,
+            "_sandboxagent/session/detach": self.detach,
+            "_sandboxagent/session/list": self.list,
+            "_sandboxagent/session/get": self.get,
+            "_sandboxagent/session/list_models": self.list_models,
+            "_sandboxagent/session/set_metadata": self.set_metadata,
+            "_sandboxagent/session/terminate": self.terminate,
+            "_sandboxagent/session/events": self.events,
+            "_sandboxagent/session/pending": self.pending,
+            "_sandboxagent/agent/list": self.agent_list,
+        }
+
+    async def attach(self, connection: Connection, envelope: Envelope) -> Answer:
+        session = self.hub.session(envelope.session_id)
+        position = self.hub.log.position
+        self.hub.attach(connection, session)
+        pending = self.inventory.pending(connection, [session])
+        view = self.inventory.view(session)
+        return _answer(envelope, {"session": view, "pending": pending, "position": position})
+
+    async def detach(self, connection: Connection, envelope: Envelope) -> Answer:
+        self.hub.detach(connection, self.hub.session(envelope.session_id))
+        return _answer(envelope, {})
+
+    async def list(self, connection: Connection, envelope: Envelope) -> Answer:
+        params = envelope.params()
+        page, following = self.inventory.page(text_at(params, "cursor"), text_at(params, "cwd"))
+        result: Object = {"sessions": [self.inventory.view(session) for session in page]}
+        return _answer(envelope, result if following is None else result | {"nextCursor": following})
+
+    async def get(self, connection: Connection, envelope: Envelope) -> Answer:
+        return _answer(envelope, {"session": self.inventory.view(self.hub.session(envelope.session_id))})
+
+    async def list_models(self, connection: Connection, envelope: Envelope) -> Answer:
+        if envelope.session_id is not None:
+            return _answer(envelope, self.settings.models(self.hub.session(envelope.session_id)))
+        agent = text_at(envelope.params(), "agent") or connection.agent
+        known = [one for one in self.hub.sessions() if one.facts.agent == agent and one.facts.offers]
+        newest = max(known, key=lambda session: session.facts.updated_at, default=None)
+        return _answer(envelope, self.settings.models(newest))
+
+    async def set_metadata(self, connection: Connection, envelope: Envelope) -> Answer:
+        session = self.hub.session(envelope.session_id)
+        change = envelope.params().get("metadata")
+        try:
+            metadata = msgspec.convert(change, Object)
+        except msgspec.ValidationError:
+            raise InvalidParams("set_metadata needs metadata, an object; null removes a key") from None
+        merged = {name: value for name, value in (session.facts.metadata | metadata).items() if value is not None}
+        session.facts.metadata = merged
+        if isinstance(metadata.get("title"), str):
+            session.facts.title = text_at(metadata, "title")
+        update = notification("_sandboxagent/session/metadata_update", {"sessionId": session.id, "metadata": merged})
+        position = self.hub.tell(session, update).last
+        self.hub.save(session)
+        return _answer(envelope, {"metadata": merged}, position)
+
+    async def terminate(self, connection: Connection, envelope: Envelope) -> Answer:
+        session = self.hub.session(envelope.session_id)
+        facts = session.facts
+        if facts.ended and not facts.can_resume and facts.termination:
+            kept = {name: facts.termination.get(name) for name in ("reason", "terminatedBy")}
+            return _answer(envelope, {"terminated": True, "alreadyEnded": True, **kept})
+        already = facts.ended
+        running = await self._wind_down(session)
+        ending: Object = {"reason": "terminated", "terminatedBy": "daemon"}
+        if not facts.ended or facts.can_resume:
+            self.turns.abandon(session)
+            self.hub.end_session(session, ending, resumable=False)
+        if running is not None:
+            await self.forward.dismiss(running)
+        result: Object = {"terminated": True, **ending}
+        return _answer(envelope, result | {"alreadyEnded": True} if already else result, self.hub.log.position)
+
+    async def _wind_down(self, session: Session) -> RunningAgent | None:
+        """Let the agent end the turn and close the session, as far as it does so in time."""
+        running = session.process
+        if not isinstance(running, RunningAgent):
+            return None
+        self.turns.cancel(session)
+        own: Object = {"sessionId": session.facts.agent_session_id}
+        try:
+            async with asyncio.timeout(END_GRACE):
+                if session.running is not None:
+                    running.send(notification("session/cancel", own))
+                    await self.turns.ended(session)
+                if running.handshake.offers("sessionCapabilities", "close"):
+                    await self.forward.own_call(running, session, "session/close", own)
+        except (TimeoutError, SandboxAgentError):
+            # It is ended here all the same; an agent that does not play along does not keep it alive.
+            return running
+        return running
+
+    async def events(self, connection: Connection, envelope: Envelope) -> Answer:
+        session = self.hub.session(envelope.session_id)
+        asked = self._range(envelope.params())
+        end = self.hub.log.position + 1 if asked.before is None else asked.before
+        events: list[Object] = []
+        for chunk in await self.hub.log.history(session.id, asked.after, end, asked.limit + 1):
+            for position, line in enumerate(chunk.lines, chunk.first):
+                if position < end:
+                    facts = {"id": position, "at": iso(chunk.at), "direction": chunk.direction}
+                    events.append({**facts, "envelope": Raw(line)})
+        page = events[: asked.limit]
+        # The log gives as much as fits a page of bytes: it may have more although the page is not full.
+        more = len(events) > asked.limit or (bool(page) and await self._has_more(session, page[-1]["id"], end))
+        result: Object = {"events": page, "next": page[-1]["id"] if more else None}
+        trimmed = self.hub.log.trims.get(f"history:{session.id}", 0)
+        if trimmed > asked.after:
+            result["gap"] = {"after": asked.after, "resumesAt": page[0]["id"] if page else end}
+        return _answer(envelope, result)
+
+    async def _has_more(self, session: Session, after: object, end: int) -> bool:
+        assert isinstance(after, int)
+        return bool(await self.hub.log.history(session.id, after, end, 1))
+
+    @staticmethod
+    def _range(params: Object) -> "_Range":
+        try:
+            asked = msgspec.convert(params, _Range)
+        except msgspec.ValidationError as error:
+            raise InvalidParams(f"events takes after, before and limit: {error}") from None
+        return msgspec.structs.replace(asked, limit=min(asked.limit, MAX_PAGE))
+
+    async def pending(self, connection: Connection, envelope: Envelope) -> Answer:
+        if envelope.session_id is not None:
+            sessions = [self.hub.session(envelope.session_id)]
+        else:
+            sessions = list(self.hub.sessions())
+        return _answer(envelope, {"pending": self.inventory.pending(connection, sessions)})
+
+    async def agent_list(self, connection: Connection, envelope: Envelope) -> Answer:
+        return _answer(envelope, self.agents())
+
+
+class _Range(msgspec.Struct):
+    after: Annotated[int, msgspec.Meta(ge=0)] = 0
+    before: int | None = None
+    limit: Annotated[int, msgspec.Meta(ge=1)] = PAGE
+
+
+def _answer(envelope: Envelope, result: object, commit: int = 0) -> Answer:
+    assert envelope.id is not None
+    return Answer(success(envelope.id, result), commit)
+
+
+def advertised(methods: list[str]) -> Object:
+    """The extensions as `initialize` advertises them: each as a flag, and by its method's name."""
+    return {**{_flag(name): True for name in methods}, "methods": methods}
+
+
+def _flag(method: str) -> str:
+    """`_sandboxagent/session/list_models` → `sessionListModels`."""
+    words = method.removeprefix("_sandboxagent/").replace("/", "_").split("_")
+    return words[0] + "".join(word.capitalize() for word in words[1:])

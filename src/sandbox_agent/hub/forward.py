@@ -1,0 +1,189 @@
+"""Forwarding: which process a client's envelope is for, and how it gets there and back.
+
+A session whose process is gone is brought back to its agent first.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+from msgspec import Raw
+
+from sandbox_agent.agents.manifest import Agent, Manifest
+from sandbox_agent.agents.supervisor import RunningAgent, Supervisor
+from sandbox_agent.envelope import META, Envelope, Object, param, request, text_at, with_id, with_param
+from sandbox_agent.errors import InvalidRequest, RpcError
+from sandbox_agent.hub.calls import Answer, Call
+from sandbox_agent.hub.connection import Connection
+from sandbox_agent.hub.hub import Hub
+from sandbox_agent.hub.session import Replay, Session
+from sandbox_agent.log.event import Direction
+
+logger = logging.getLogger(__name__)
+_META_KEY = META.encode()
+NO_ID = b"null"
+
+
+class Forward:
+    def __init__(self, hub: Hub, supervisor: Supervisor, manifest: Manifest, request_timeout: float) -> None:
+        self._hub = hub
+        self._supervisor = supervisor
+        self._manifest = manifest
+        self._request_timeout = request_timeout
+        self._revivals: dict[str, asyncio.Task[RunningAgent]] = {}
+
+    def agent(self, connection: Connection, envelope: Envelope) -> Agent:
+        """The agent an envelope without a session is for: the one it names, else the connection's."""
+        named = None
+        if _META_KEY in envelope.line:
+            named = text_at(envelope.params(), "_meta", META, "agent")
+        return self._manifest.agent(named or connection.agent)
+
+    def agent_of(self, session: Session) -> Agent:
+        return self._manifest.agent(session.facts.agent)
+
+    async def process(self, connection: Connection, envelope: Envelope) -> tuple[RunningAgent, Session | None]:
+        """Where an envelope goes; raises UnknownSession, or what hinders the process from starting."""
+        if envelope.session_id is not None:
+            session = self._hub.session(envelope.session_id)
+            return await self.holder(session), session
+        agent = self.agent(connection, envelope)
+        self._hub.meet(connection, agent.id)
+        return self._supervisor.running(agent.id) or await self._supervisor.process(agent), None
+
+    async def holder(self, session: Session) -> RunningAgent:
+        """The process that holds a session; brings the session back when its process is gone."""
+        if isinstance(session.process, RunningAgent):
+            return session.process
+        revival = self._revivals.get(session.id)
+        if revival is None:
+            revival = asyncio.create_task(self._revive(session), name=f"revive {session.id}")
+            self._revivals[session.id] = revival
+            revival.add_done_callback(lambda _: self._revivals.pop(session.id, None))
+        return await asyncio.shield(revival)
+
+    async def start(self, agent: str) -> RunningAgent:
+        """An agent's shared process, by name; raises UnknownAgent, AgentNotInstalled or AgentBootFailed."""
+        return await self._supervisor.process(self._manifest.agent(agent))
+
+    async def spawn(self, agent: Agent, environment: dict[str, str] | None = None) -> RunningAgent:
+        """The process for a new session of an agent."""
+        if agent.isolation == "session":
+            return await self._supervisor.isolated(agent, environment or {})
+        return await self._supervisor.process(agent)
+
+    async def dismiss(self, running: RunningAgent) -> None:
+        """A session is over: its process goes too when it had one to itself."""
+        if running.agent.isolation == "session":
+            await self._supervisor.stop(running)
+
+    async def request(self, connection: Connection, envelope: Envelope) -> Answer:
+        """Pass a request on as it is, and its response back."""
+        running, session = await self.process(connection, envelope)
+        return await self.call(connection, running, session, envelope)
+
+    async def call(
+        self,
+        connection: Connection,
+        running: RunningAgent,
+        session: Session | None,
+        envelope: Envelope,
+        settle: Callable[[Call, Envelope], Answer] | None = None,
+        *,
+        makes_session: bool = False,
+    ) -> Answer:
+        """Put a client's request to a process; `settle` runs the moment it answers."""
+        assert envelope.id is not None
+        if session is not None and not makes_session:
+            self._hub.record(session, envelope.line, Direction.FROM_CLIENT)
+        deadline = self._hub.monotonic() + self._request_timeout
+        call = Call(envelope.method, envelope.id, connection, running, session, settle or self.passed_back, deadline)
+        call.makes_session = makes_session
+        self._hub.calls.open(call)
+        self._send(call, self._for_agent(session, envelope))
+        return await call.future
+
+    async def own_call(self, running: RunningAgent, session: Session | None, method: str, params: Object) -> Envelope:
+        """Ask a process on the server's own account."""
+        answers: list[Envelope] = []
+
+        def settle(_: Call, response: Envelope) -> Answer:
+            answers.append(response)
+            return Answer(response.line)
+
+        deadline = self._hub.monotonic() + self._request_timeout
+        call = Call(method, NO_ID, None, running, session, settle, deadline)
+        self._hub.calls.open(call)
+        self._send(call, request(NO_ID, method, params))
+        await call.future
+        return answers[0]
+
+    def passed_back(self, call: Call, response: Envelope) -> Answer:
+        """The response as it came, under the client's own id."""
+        line = with_id(response.line, call.client_id)
+        if call.session is not None:
+            self._hub.record(call.session, line, Direction.FROM_AGENT)
+        return Answer(line)
+
+    async def notify(self, connection: Connection, envelope: Envelope) -> None:
+        """Pass a notification on as it is."""
+        running, session = await self.process(connection, envelope)
+        if session is not None:
+            self._hub.record(session, envelope.line, Direction.FROM_CLIENT)
+        running.send(self._for_agent(session, envelope))
+
+    def _send(self, call: Call, line: bytes) -> None:
+        try:
+            call.running.send(with_id(line, call.stdio_id))
+        except RpcError:
+            self._hub.calls.close(call.running, call.stdio_id)
+            raise
+
+    @staticmethod
+    def _for_agent(session: Session | None, envelope: Envelope) -> bytes:
+        """The line with the agent's own session id in it: a client may have used an alias."""
+        if session is None or envelope.session_id == session.facts.agent_session_id:
+            return envelope.line
+        return with_param(envelope.line, "sessionId", session.facts.agent_session_id)
+
+    async def _revive(self, session: Session) -> RunningAgent:
+        facts = session.facts
+        agent = self.agent_of(session)
+        if not facts.can_resume:
+            raise InvalidRequest(
+                f"session {session.id} has ended and cannot be resumed; start a new one with session/new",
+                sessionId=session.id,
+            )
+        running = await self.spawn(agent)
+        resumes = running.handshake.offers("sessionCapabilities", "resume")
+        if not resumes and not running.handshake.offers("loadSession"):
+            raise InvalidRequest(f"agent {agent.id} can neither resume nor load sessions", sessionId=session.id)
+        self._hub.expect(session, running)
+        session.replay = Replay(channel="", history=False)
+        try:
+            method = "session/resume" if resumes else "session/load"
+            response = await self.own_call(running, session, method, resume_params(session))
+            if not response.succeeded:
+                message = response.error().get("message")
+                raise InvalidRequest(f"agent {agent.id} could not resume the session: {message}", sessionId=session.id)
+        except BaseException:
+            self._hub.unexpect(session, running)
+            raise
+        finally:
+            session.replay = None
+        session.learn_offers(response.result())
+        self._hub.revive(session, running)
+        logger.info("session resumed session=%s agent=%s method=%s", session.id, agent.id, method)
+        return running
+
+
+def resume_params(session: Session) -> Object:
+    """What an agent needs to take up a session again."""
+    opened = bytes(session.facts.opened_with)
+    line = b'{"params":%b}' % opened
+    params: Object = {"sessionId": session.facts.agent_session_id, "cwd": session.facts.cwd, "mcpServers": []}
+    for name in ("mcpServers", "additionalDirectories"):
+        value = param(line, name)
+        if value is not None:
+            params[name] = Raw(value)
+    return params

@@ -1,0 +1,324 @@
+"""Everything an agent can do to us: say something, or die.
+
+Runs inside the pipe's callback: nothing here may raise, for that would close the pipe and leave the agent mute.
+"""
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import msgspec
+from msgspec import UNSET, Raw
+
+from sandbox_agent.agents.process import Exit
+from sandbox_agent.agents.supervisor import RunningAgent
+from sandbox_agent.envelope import (
+    Envelope,
+    Kind,
+    Params,
+    Peek,
+    failure,
+    fault,
+    notification,
+    object_at,
+    one_line,
+    param,
+    parse,
+    peek_lines,
+    with_param,
+)
+from sandbox_agent.errors import InternalError, MethodNotFound, NotAnEnvelope, RpcError, UnknownSession
+from sandbox_agent.hub.calls import Answer, Call
+from sandbox_agent.hub.hub import Hub, agent_exited, exit_facts
+from sandbox_agent.hub.pending import Outcome, PendingRequest
+from sandbox_agent.hub.session import Session
+from sandbox_agent.hub.turns import Turns
+from sandbox_agent.log.event import Direction, agent_channel, connection_channel, session_channel
+
+logger = logging.getLogger(__name__)
+
+HELD_BYTES = 8 << 20
+"""How much may wait for the answer that says which session it belongs to."""
+UNPARSED_BYTES = 4096
+"""How much of a bad line clients are shown."""
+_SPECIAL_UPDATES = frozenset(
+    {
+        "session_info_update",
+        "current_mode_update",
+        "config_option_update",
+        "available_commands_update",
+        "usage_update",
+        "user_message_chunk",
+    }
+)
+"""Updates that change what we know, or say nothing of whether the agent echoes prompts. Others are passed on unread."""
+_OURS = ("fs/", "terminal/")
+"""Requests about the host; the handshake does not promise them."""
+
+
+@dataclass(slots=True)
+class _Held:
+    lines: list[tuple[str, bytes, Peek]] = field(default_factory=list[tuple[str, bytes, Peek]])
+    size: int = 0
+
+
+class FromAgent:
+    """The supervisor's listener."""
+
+    def __init__(self, hub: Hub, turns: Turns) -> None:
+        self._hub = hub
+        self._turns = turns
+        self._held: dict[str, _Held] = {}
+
+    def receive(self, running: RunningAgent, blob: bytes) -> None:
+        """Take whole lines from an agent's stdout."""
+        try:
+            if not blob.isascii():
+                blob.decode()
+            peeks = peek_lines(blob)
+            lines = blob.split(b"\n")
+            lines.pop()
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            peeks, lines = [], [b""]
+        if b"\r" in blob or len(peeks) != len(lines):
+            # Some line is no envelope on one line: look at each by itself, so that only the bad ones are set aside.
+            for line in blob.split(b"\n"):
+                self._one(running, line.strip())
+        else:
+            self._many(running, lines, peeks)
+        if self._hub.log.full:
+            running.process.pause_reading()
+            self._hub.log.when_drained(running.process.resume_reading)
+
+    def oversized(self, running: RunningAgent, head: bytes) -> None:
+        self._unparsed(running, head, "the line is longer than --max-line")
+
+    def exited(self, running: RunningAgent, exit: Exit) -> None:
+        """Fail what waits on the process, end what lived in it."""
+        error = agent_exited(running.agent.id, exit)
+        calls = self._hub.calls.close_all(running)
+        sessions = self._hub.sessions_of(running)
+        for session in sessions:
+            self._turns.fail_waiting(session, error)
+        for call in calls:
+            self._resolve(call, parse(failure(call.stdio_id, error)))
+        for pending in self._hub.pending.of_process(running):
+            self._hub.settle(pending, Outcome.CANCELLED)
+        for session in sessions:
+            facts = {"reason": "error", "terminatedBy": "agent", "message": str(error), **exit_facts(exit)}
+            self._hub.end_session(session, facts, resumable=True)
+        self._held.pop(running.key, None)
+        logger.log(
+            logging.INFO if exit.code == 0 else logging.WARNING,
+            "agent exited agent=%s exit_code=%s signal=%s calls_failed=%d sessions_ended=%d",
+            running.agent.id,
+            exit.code,
+            exit.signal,
+            len(calls),
+            len(sessions),
+        )
+
+    def release(self, running: RunningAgent, agent_session_id: str) -> None:
+        """A session became known: what came for it before goes its way now."""
+        held = self._held.pop(running.key, None)
+        if held is None:
+            return
+        for session_id, line, peek in held.lines:
+            if session_id == agent_session_id or not self._hub.calls.makes_session(running):
+                self._envelope(running, line, peek)
+            else:
+                self._hold(running, session_id, line, peek)
+
+    def _many(self, running: RunningAgent, lines: list[bytes], peeks: list[Peek]) -> None:
+        """The fast path: runs of plain updates of one session are handled as one."""
+        run: list[bytes] = []
+        run_id: object = None
+        for line, peek in zip(lines, peeks, strict=True):
+            params = peek.params
+            if peek.method == "session/update" and peek.id is UNSET and type(params) is Params and peek.jsonrpc == "2.0":
+                if peek.update_kind not in _SPECIAL_UPDATES and type(params.sessionId) is str:
+                    if params.sessionId != run_id:
+                        self._updates(running, run_id, run)
+                        run, run_id = [], params.sessionId
+                    run.append(line)
+                    continue
+            self._updates(running, run_id, run)
+            run, run_id = [], None
+            self._checked(running, line, peek)
+        self._updates(running, run_id, run)
+
+    def _one(self, running: RunningAgent, line: bytes) -> None:
+        if not line:
+            return
+        try:
+            envelope = parse(line)
+        except NotAnEnvelope as error:
+            self._unparsed(running, line, str(error))
+        else:
+            self._checked(running, one_line(line), envelope.peek)
+
+    def _checked(self, running: RunningAgent, line: bytes, peek: Peek) -> None:
+        reason = fault(peek)
+        if reason is not None:
+            self._unparsed(running, line, reason)
+            return
+        try:
+            self._envelope(running, line, peek)
+        except Exception:
+            logger.exception("envelope from agent failed agent=%s method=%s", running.agent.id, peek.method)
+
+    def _envelope(self, running: RunningAgent, line: bytes, peek: Peek) -> None:
+        envelope = Envelope(line, peek)
+        match envelope.kind:
+            case Kind.RESPONSE:
+                self._respond(running, envelope)
+            case Kind.REQUEST:
+                self._ask(running, envelope)
+            case Kind.NOTIFICATION:
+                self._notify(running, envelope)
+
+    # Responses
+
+    def _respond(self, running: RunningAgent, response: Envelope) -> None:
+        assert response.id is not None
+        call = self._hub.calls.close(running, response.id)
+        if call is None:
+            # Answered twice, or never asked: nobody waits for it.
+            logger.warning("agent answered what nobody asked agent=%s", running.agent.id)
+            return
+        if call.session is not None:
+            call.session.heard_at = self._hub.monotonic()
+        self._resolve(call, response)
+
+    def _resolve(self, call: Call, response: Envelope) -> None:
+        try:
+            answer = call.settle(call, response)
+        except Exception:
+            logger.exception("settling a call failed method=%s", call.method)
+            answer = Answer(failure(call.client_id, InternalError()))
+        self._hub.resolve(call, answer)
+
+    # Notifications
+
+    def _updates(self, running: RunningAgent, agent_session_id: object, lines: list[bytes]) -> None:
+        if not lines:
+            return
+        assert isinstance(agent_session_id, str)
+        try:
+            self._run(running, agent_session_id, lines)
+        except Exception:
+            logger.exception("updates from agent failed agent=%s count=%d", running.agent.id, len(lines))
+
+    def _run(self, running: RunningAgent, agent_session_id: str, lines: list[bytes]) -> None:
+        session = self._hub.session_at(running, agent_session_id)
+        if session is None:
+            for line in lines:
+                self._stray(running, agent_session_id, line, msgspec.json.decode(line, type=Peek))
+            return
+        if session.unechoed is not None and session.replay is None:
+            self._turns.show(session)
+        session.heard_at = self._hub.monotonic()
+        self._hub.updates(session, lines)
+
+    def _notify(self, running: RunningAgent, envelope: Envelope) -> None:
+        if envelope.method == "$/cancel_request":
+            self._withdraw(running, envelope)
+            return
+        if envelope.session_id is None:
+            self._hub.tell_agent_followers(running.agent.id, envelope.line, Direction.FROM_AGENT)
+            return
+        session = self._hub.session_at(running, envelope.session_id)
+        if session is None:
+            self._stray(running, envelope.session_id, envelope.line, envelope.peek)
+            return
+        kind = envelope.peek.update_kind
+        if kind == "user_message_chunk" and session.replay is None and session.unechoed is not None:
+            running.echoes_prompts, session.unechoed = True, None
+        if kind in _SPECIAL_UPDATES and session.note_update(object_at(envelope.params(), "update")):
+            self._hub.save(session)
+        session.heard_at = self._hub.monotonic()
+        self._hub.updates(session, [envelope.line])
+
+    def _stray(self, running: RunningAgent, agent_session_id: str, line: bytes, peek: Peek) -> None:
+        """Of a session we do not know: it may be about to be born, else it goes to all who follow the agent."""
+        if self._hub.calls.makes_session(running):
+            self._hold(running, agent_session_id, line, peek)
+        else:
+            self._hub.tell_agent_followers(running.agent.id, line, Direction.FROM_AGENT)
+
+    def _hold(self, running: RunningAgent, agent_session_id: str, line: bytes, peek: Peek) -> None:
+        held = self._held.setdefault(running.key, _Held())
+        if held.size + len(line) > HELD_BYTES:
+            logger.warning("update for an unborn session dropped agent=%s bytes=%d", running.agent.id, len(line))
+            return
+        held.lines.append((agent_session_id, line, peek))
+        held.size += len(line)
+
+    def _withdraw(self, running: RunningAgent, envelope: Envelope) -> None:
+        """The agent takes a request of its own back."""
+        id = param(envelope.line, "requestId")
+        pending = None if id is None else self._hub.pending.find(running, id)
+        if pending is not None:
+            if pending.session is not None:
+                self._hub.record(pending.session, envelope.line, Direction.FROM_AGENT)
+            self._hub.settle(pending, Outcome.CANCELLED)
+
+    # Requests
+
+    def _ask(self, running: RunningAgent, request: Envelope) -> None:
+        assert request.id is not None
+        if request.method.startswith(_OURS):
+            self._refuse(running, request, MethodNotFound(f"{request.method} is not offered", method=request.method))
+        elif request.session_id is None:
+            self._ask_outside_sessions(running, request)
+        elif (session := self._hub.session_at(running, request.session_id)) is not None:
+            self._ask_session(running, session, request)
+        elif self._hub.calls.makes_session(running):
+            self._hold(running, request.session_id, request.line, request.peek)
+        else:
+            self._refuse(running, request, UnknownSession(request.session_id))
+
+    def _ask_session(self, running: RunningAgent, session: Session, request: Envelope) -> None:
+        self._turns.show(session)
+        session.heard_at = self._hub.monotonic()
+        line = request.line
+        if session.facts.agent_session_id != session.id:
+            line = with_param(line, "sessionId", session.id)
+        self._hub.ask(self._pending(running, parse(line), session), line, session_channel(session.id))
+
+    def _ask_outside_sessions(self, running: RunningAgent, request: Envelope) -> None:
+        """It belongs to a call (an elicitation while somebody logs in), or to everybody who uses the agent."""
+        id = param(request.line, "requestId")
+        call = None if id is None else self._hub.calls.get(running, id)
+        if call is None or call.connection is None:
+            make = self._pending(running, request, None)
+            self._hub.ask(make, request.line, agent_channel(running.agent.id))
+            return
+        line = with_param(request.line, "requestId", Raw(call.client_id))
+        make = self._pending(running, parse(line), None, call.connection.tag)
+        self._hub.ask(make, line, connection_channel(call.connection.tag))
+
+    def _pending(
+        self, running: RunningAgent, request: Envelope, session: Session | None, only_tag: str | None = None
+    ) -> Callable[[int], PendingRequest]:
+        def make(key: int) -> PendingRequest:
+            return PendingRequest(key, request, running, session, self._hub.clock(), only_tag)
+
+        return make
+
+    def _refuse(self, running: RunningAgent, request: Envelope, error: RpcError) -> None:
+        assert request.id is not None
+        try:
+            running.send(failure(request.id, error))
+        except RpcError:
+            logger.debug("agent does not take a refusal agent=%s", running.agent.id)
+
+    # Bad lines
+
+    def _unparsed(self, running: RunningAgent, line: bytes, reason: str) -> None:
+        """Set a bad line aside: clients see the head of it, the connection goes on."""
+        logger.warning("agent wrote a bad line agent=%s bytes=%d reason=%s", running.agent.id, len(line), reason)
+        shown = line[:UNPARSED_BYTES].decode(errors="replace")
+        params = {"agent": running.agent.id, "reason": reason, "line": shown, "truncated": len(line) > UNPARSED_BYTES}
+        quarantined = notification("_sandboxagent/agent/unparsed", params)
+        self._hub.tell_agent_followers(running.agent.id, quarantined, Direction.FROM_SERVER)

@@ -1,0 +1,211 @@
+"""Everything a client can send us: requests, notifications, and answers to what an agent asked."""
+
+import asyncio
+import hashlib
+import logging
+from collections.abc import Mapping
+
+import msgspec
+from msgspec import Raw
+
+from sandbox_agent import __version__
+from sandbox_agent.agents.supervisor import RunningAgent
+from sandbox_agent.envelope import (
+    META,
+    Envelope,
+    Object,
+    failure,
+    notification,
+    object_at,
+    param,
+    success,
+    text_at,
+    with_id,
+)
+from sandbox_agent.errors import (
+    AgentTimeout,
+    IdempotencyMismatch,
+    InternalError,
+    InvalidRequest,
+    LogUnavailable,
+    MissingAgent,
+    RpcError,
+    SandboxAgentError,
+    ShuttingDown,
+)
+from sandbox_agent.hub.calls import Answer
+from sandbox_agent.hub.connection import Connection
+from sandbox_agent.hub.extension_methods import advertised
+from sandbox_agent.hub.forward import Forward
+from sandbox_agent.hub.hub import Hub
+from sandbox_agent.hub.pending import QUESTION, Outcome
+from sandbox_agent.hub.session_methods import Method
+from sandbox_agent.hub.turns import Turns
+from sandbox_agent.log.event import Direction
+
+logger = logging.getLogger(__name__)
+
+_ABOUT_HTTP = (AgentTimeout, LogUnavailable, ShuttingDown, IdempotencyMismatch)
+"""Failures of the exchange, not of the method: these are told as an HTTP status."""
+_ANNOUNCED = (
+    QUESTION,
+    "_sandboxagent/session/ended",
+    "_sandboxagent/session/turn",
+    "_sandboxagent/session/metadata_update",
+    "_sandboxagent/stream/gap",
+    "_sandboxagent/agent/unparsed",
+)
+"""Extensions that clients receive rather than call."""
+
+
+class _Unfinished(RpcError):
+    slug, title = "outcome-unknown", "Outcome Unknown"
+
+
+class FromClient:
+    def __init__(self, hub: Hub, forward: Forward, turns: Turns, own: Mapping[str, Method]) -> None:
+        self._hub = hub
+        self._forward = forward
+        self._turns = turns
+        # What we answer or change ourselves. Every other method is the agent's business.
+        self._own = own
+        self._extensions = advertised([name for name in (*own, *_ANNOUNCED) if name.startswith("_")])
+        self._running: dict[tuple[str, str], tuple[bytes, asyncio.Task[Answer]]] = {}
+
+    async def open(self, envelope: Envelope) -> tuple[Connection, Answer]:
+        """`initialize` without a connection: opens one. Raises what becomes an HTTP problem."""
+        assert envelope.id is not None
+        params = envelope.params()
+        agent = text_at(params, "_meta", META, "agent")
+        if agent is None:
+            raise MissingAgent
+        running = await self._forward.start(agent)
+        connection = self._hub.open_connection(agent, params)
+        return connection, Answer(success(envelope.id, self._greeting(running)))
+
+    async def request(self, connection: Connection, envelope: Envelope, key: str | None = None) -> Answer:
+        """Answer a request; a failure of the method is a JSON-RPC error, not an exception."""
+        assert envelope.id is not None
+        try:
+            if key is not None:
+                return await self._once(connection, envelope, key)
+            method = self._own.get(envelope.method)
+            if method is not None:
+                return await method(connection, envelope)
+            if envelope.method == "initialize":
+                raise InvalidRequest("this connection is initialized; open another one for another agent")
+            return await self._forward.request(connection, envelope)
+        except _ABOUT_HTTP:
+            raise
+        except SandboxAgentError as error:
+            return Answer(failure(envelope.id, error))
+        except Exception:
+            logger.exception("request failed method=%s", envelope.method)
+            return Answer(failure(envelope.id, InternalError()))
+
+    async def notify(self, connection: Connection, envelope: Envelope) -> None:
+        """Take a notification; what is wrong with it is nobody's to hear."""
+        try:
+            match envelope.method:
+                case "session/cancel":
+                    await self._cancel(connection, envelope)
+                case "$/cancel_request":
+                    self._cancel_request(connection, envelope)
+                case _:
+                    await self._forward.notify(connection, envelope)
+        except SandboxAgentError as error:
+            logger.info("notification dropped method=%s reason=%s", envelope.method, error.slug)
+
+    async def answer(self, connection: Connection, envelope: Envelope) -> None:
+        """Take an answer to what an agent asked; raises NobodyAsked or AlreadyAnswered. The first one wins."""
+        assert envelope.id is not None
+        pending = connection.request(envelope.id)
+        line = with_id(envelope.line, pending.agent_id)
+        outcome = Outcome.ANSWERED
+        if pending.kind == "question" and envelope.result().get("status") == "rejected":
+            outcome = Outcome.REJECTED
+        self._hub.pending.settle(pending, outcome, connection.tag)
+        if pending.session is not None:
+            position = self._hub.record(pending.session, line, Direction.FROM_CLIENT).last
+            try:
+                # The agent acts on it only after it is kept: an action without a record of who allowed it must not be.
+                await self._hub.log.committed(position)
+            except LogUnavailable:
+                self._hub.pending.reopen(pending)
+                raise
+        self._hub.withdraw(pending, connection)
+        assert isinstance(pending.process, RunningAgent)
+        try:
+            pending.process.send(line)
+        except RpcError as error:
+            logger.info("answer not delivered agent=%s reason=%s", pending.process.agent.id, error.slug)
+
+    def _greeting(self, running: RunningAgent) -> Object:
+        """The agent's own answer to initialize, with our extensions in it."""
+        greeting = msgspec.json.decode(running.handshake.result, type=dict[str, Raw])
+        capabilities = dict(running.handshake.capabilities)
+        ours = {"version": __version__, "extensions": self._extensions}
+        capabilities["_meta"] = object_at(capabilities, "_meta") | {META: ours}
+        return {**greeting, "agentCapabilities": capabilities}
+
+    async def _cancel(self, connection: Connection, envelope: Envelope) -> None:
+        session = self._hub.session(envelope.session_id)
+        self._hub.record(session, envelope.line, Direction.FROM_CLIENT)
+        running = session.process
+        try:
+            if isinstance(running, RunningAgent):
+                running.send(notification("session/cancel", {"sessionId": session.facts.agent_session_id}))
+        finally:
+            self._turns.cancel(session)
+
+    def _cancel_request(self, connection: Connection, envelope: Envelope) -> None:
+        """Ids are each hop's own: the agent is told the one it knows."""
+        id = param(envelope.line, "requestId")
+        call = None if id is None else self._hub.calls.find(connection, id)
+        if call is not None:
+            call.running.send(notification("$/cancel_request", {"requestId": Raw(call.stdio_id)}))
+
+    # Idempotency
+
+    async def _once(self, connection: Connection, envelope: Envelope, key: str) -> Answer:
+        """The outcome of the first request under this key, also when that was before a restart."""
+        session = self._hub.find_session(envelope.session_id)
+        # Not the tag, which another connection may have after a restart; nor the id, which is a secret.
+        owner = hashlib.sha256(connection.connection_id.encode()).hexdigest()
+        scope = f"session:{session.id}" if session else f"connection:{owner}"
+        digest = hashlib.sha256(envelope.line).digest()
+        if (scope, key) not in self._running:
+            kept = await self._hub.log.outcome(scope, key)
+            # Another request under the same key may have begun while we looked.
+            if kept is not None and (scope, key) not in self._running:
+                return self._kept(envelope, key, digest, *kept)
+        if (scope, key) in self._running:
+            first_digest, task = self._running[scope, key]
+            if first_digest != digest:
+                raise IdempotencyMismatch(key)
+            return await asyncio.shield(task)
+        self._hub.log.save_outcome(scope, key, digest, None)
+        task = asyncio.create_task(self._run_once(connection, envelope, scope, key, digest))
+        self._running[scope, key] = digest, task
+        return await asyncio.shield(task)
+
+    @staticmethod
+    def _kept(envelope: Envelope, key: str, digest: bytes, kept: bytes, response: bytes | None) -> Answer:
+        if kept != digest:
+            raise IdempotencyMismatch(key)
+        if response is None:
+            assert envelope.id is not None
+            message = "the server stopped while this request ran; _sandboxagent/session/events tells how far it came"
+            return Answer(failure(envelope.id, _Unfinished(message)))
+        return Answer(response)
+
+    async def _run_once(
+        self, connection: Connection, envelope: Envelope, scope: str, key: str, digest: bytes
+    ) -> Answer:
+        try:
+            answer = await self.request(connection, envelope)
+            self._hub.log.save_outcome(scope, key, digest, answer.line)
+            await self._hub.log.flushed()
+            return answer
+        finally:
+            del self._running[scope, key]

@@ -1,0 +1,74 @@
+"""What happens by the clock: deadlines of calls, idle turns, unanswered requests, unused connections."""
+
+import asyncio
+import logging
+from dataclasses import dataclass
+
+from sandbox_agent.agents.supervisor import RunningAgent
+from sandbox_agent.errors import AgentTimeout, RpcError
+from sandbox_agent.hub.calls import Call
+from sandbox_agent.hub.hub import Hub
+from sandbox_agent.hub.pending import Outcome
+from sandbox_agent.log.event import Direction
+
+logger = logging.getLogger(__name__)
+
+TICK = 0.25
+"""One coarse clock for everything, instead of a timer for each."""
+
+
+@dataclass(frozen=True, slots=True)
+class Housekeeping:
+    hub: Hub
+    request_timeout: float
+    turn_idle_timeout: float
+    permission_timeout: float | None
+    connection_ttl: float
+
+    async def run(self) -> None:
+        """Tick until cancelled."""
+        while True:
+            await asyncio.sleep(TICK)
+            try:
+                self.tick()
+            except Exception:
+                logger.exception("housekeeping failed")
+
+    def tick(self) -> None:
+        now = self.hub.monotonic()
+        for call in self.hub.calls.overdue(now):
+            self._give_up(call, f"{call.method} was not answered within {self.request_timeout:g} s")
+        for call in self.hub.calls.turns():
+            self._check_turn(call, now)
+        if self.permission_timeout is not None:
+            self._reject_unanswered(self.hub.clock() - self.permission_timeout)
+        for connection in self.hub.connections():
+            if connection.stream is None and not connection.busy and now - connection.used_at > self.connection_ttl:
+                self.hub.close_connection(connection, "unused")
+
+    def _check_turn(self, call: Call, now: float) -> None:
+        session = call.session
+        if session is None or call.late or self.hub.pending.of_session(session):
+            return
+        if now - session.heard_at > self.turn_idle_timeout:
+            self._give_up(call, f"the agent said nothing for {self.turn_idle_timeout:g} s; the turn is not cancelled")
+
+    @staticmethod
+    def _give_up(call: Call, reason: str) -> None:
+        """The client stops waiting; the call does not: its answer goes to the stream when it comes."""
+        call.late = True
+        if not call.future.done():
+            agent = call.running.agent.id
+            call.future.set_exception(AgentTimeout(reason, agent=agent, method=call.method))
+
+    def _reject_unanswered(self, asked_before: float) -> None:
+        for pending in self.hub.pending.asked_before(asked_before):
+            line = pending.rejection()
+            if pending.session is not None:
+                self.hub.record(pending.session, line, Direction.FROM_SERVER)
+            self.hub.settle(pending, Outcome.REJECTED)
+            assert isinstance(pending.process, RunningAgent)
+            try:
+                pending.process.send(line)
+            except RpcError as error:
+                logger.info("rejection not delivered agent=%s reason=%s", pending.process.agent.id, error.slug)

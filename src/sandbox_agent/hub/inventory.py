@@ -1,0 +1,135 @@
+"""The inventory: what is told of sessions, over HTTP and over ACP alike. Reads the hub's tables, changes nothing."""
+
+import base64
+import binascii
+from collections.abc import Sequence
+
+import msgspec
+from msgspec import UNSET, Raw, Struct, UnsetType
+
+from sandbox_agent.envelope import META, Object, with_id
+from sandbox_agent.errors import InvalidParams
+from sandbox_agent.hub.connection import Connection
+from sandbox_agent.hub.hub import Hub
+from sandbox_agent.hub.pending import PendingRequest
+from sandbox_agent.hub.session import Session, iso
+
+PAGE = 200
+
+
+class SessionView(Struct, rename="camel", kw_only=True, omit_defaults=False):
+    """A session, as `GET /v1/sessions` shows it."""
+
+    session_id: str
+    agent: str
+    cwd: str
+    title: str | None
+    created_at: str
+    updated_at: str
+    ended: bool
+    resumable: bool
+    running: bool
+    """A turn runs now."""
+    event_count: int
+    pending: int
+    """How many permissions, questions and elicitations wait for an answer."""
+    model: str | None
+    mode: str | None
+    termination_info: Object | None
+    metadata: Object
+    alias: str | UnsetType = UNSET
+
+
+class PendingView(Struct, rename="camel"):
+    """A pending request, as clients list it."""
+
+    id: Raw
+    kind: str
+    session_id: str
+    asked_at: str
+    envelope: Raw
+
+
+class Inventory:
+    def __init__(self, hub: Hub) -> None:
+        self._hub = hub
+
+    def page(self, cursor: str | None, cwd: str | None) -> tuple[list[Session], str | None]:
+        """Newest first, a page at a time; raises InvalidParams for a cursor that is none."""
+        before = None if cursor is None else _decode_cursor(cursor)
+        sessions = [one for one in self._hub.sessions() if cwd is None or one.facts.cwd == cwd]
+        sessions.sort(key=_age, reverse=True)
+        if before is not None:
+            sessions = [one for one in sessions if _age(one) < before]
+        page = sessions[:PAGE]
+        return page, _encode_cursor(page[-1]) if len(sessions) > PAGE else None
+
+    def view(self, session: Session) -> SessionView:
+        facts = session.facts
+        return SessionView(
+            session_id=session.id,
+            agent=facts.agent,
+            cwd=facts.cwd,
+            title=facts.title,
+            created_at=iso(facts.created_at),
+            updated_at=iso(facts.updated_at),
+            ended=facts.ended,
+            resumable=facts.can_resume,
+            running=session.running is not None,
+            event_count=session.event_count,
+            pending=len(self._hub.pending.of_session(session)),
+            model=session.model,
+            mode=session.mode,
+            termination_info=facts.termination,
+            metadata=facts.metadata,
+            alias=facts.alias or UNSET,
+        )
+
+    def entry(self, session: Session) -> Object:
+        """A session, as ACP's `session/list` shows it. Metadata never shadows the server's own facts."""
+        facts = session.facts
+        ours: Object = {
+            **facts.metadata,
+            "agent": facts.agent,
+            "createdAt": iso(facts.created_at),
+            "ended": facts.ended,
+            "resumable": facts.can_resume,
+            "running": session.running is not None,
+            "eventCount": session.event_count,
+            "pending": len(self._hub.pending.of_session(session)),
+        }
+        return {
+            "sessionId": session.id,
+            "cwd": facts.cwd,
+            "title": facts.title,
+            "updatedAt": iso(facts.updated_at),
+            "_meta": {META: ours},
+        }
+
+    def pending(self, connection: Connection, sessions: Sequence[Session]) -> list[PendingView]:
+        """What waits for an answer, under the ids this connection may answer with."""
+        asked = [pending for session in sessions for pending in self._hub.pending.of_session(session)]
+        return [self._pending(connection, pending) for pending in asked]
+
+    @staticmethod
+    def _pending(connection: Connection, pending: PendingRequest) -> PendingView:
+        assert pending.session is not None
+        id = connection.open_request(pending)
+        envelope = Raw(with_id(pending.request.line, id))
+        return PendingView(Raw(id), pending.kind, pending.session.id, iso(pending.asked_at), envelope)
+
+
+def _age(session: Session) -> tuple[float, str]:
+    return session.facts.created_at, session.id
+
+
+def _encode_cursor(session: Session) -> str:
+    return base64.urlsafe_b64encode(msgspec.json.encode(_age(session))).decode()
+
+
+def _decode_cursor(cursor: str) -> tuple[float, str]:
+    try:
+        return msgspec.json.decode(base64.urlsafe_b64decode(cursor), type=tuple[float, str])
+    except (binascii.Error, ValueError, msgspec.DecodeError) as error:
+        message = "cursor is not one that session/list gave out; leave it away to start at the newest session"
+        raise InvalidParams(message, cursor=cursor) from error

@@ -1,0 +1,122 @@
+"""Pending requests: what an agent asked and a human has to answer. The first answer wins.
+
+Knows nothing of HTTP, time, or how the question is shown.
+"""
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import cast
+
+from sandbox_agent.envelope import Envelope, failure, objects_at, success, text_at
+from sandbox_agent.errors import MethodNotFound, RpcError
+from sandbox_agent.hub.session import Process, Session
+
+QUESTION = "_sandboxagent/session/request_question"
+PERMISSION = "session/request_permission"
+ELICITATION = "elicitation/create"
+
+_KINDS = {PERMISSION: "permission", QUESTION: "question", ELICITATION: "elicitation"}
+
+
+class Outcome(StrEnum):
+    REQUESTED = "requested"
+    ANSWERED = "answered"
+    REJECTED = "rejected"
+    CANCELLED = "cancelled"
+
+
+@dataclass(slots=True, eq=False)
+class PendingRequest:
+    key: int
+    """Its position in the log."""
+    request: Envelope
+    process: Process
+    session: Session | None
+    asked_at: float
+    only_tag: str | None = None
+    """The one connection it concerns, when it belongs to a call of that connection and to no session."""
+    outcome: Outcome = Outcome.REQUESTED
+    answered_by: str | None = None
+
+    @property
+    def agent_id(self) -> bytes:
+        return cast(bytes, self.request.id)
+
+    @property
+    def kind(self) -> str:
+        return _KINDS.get(self.request.method, "request")
+
+    @property
+    def open(self) -> bool:
+        return self.outcome is Outcome.REQUESTED
+
+    def cancellation(self) -> bytes:
+        """What the agent is told when the turn was cancelled before anybody answered."""
+        match self.kind:
+            case "permission":
+                return success(self.agent_id, {"outcome": {"outcome": "cancelled"}})
+            case "question":
+                return success(self.agent_id, {"status": "cancelled"})
+            case "elicitation":
+                return success(self.agent_id, {"action": "cancel"})
+            case _:
+                return failure(self.agent_id, _Withdrawn("the request was cancelled"))
+
+    def rejection(self) -> bytes:
+        """What the agent is told when in doubt: never an allow."""
+        match self.kind:
+            case "permission":
+                option = self._option("reject_once")
+                chosen = {"outcome": "cancelled"} if option is None else {"outcome": "selected", "optionId": option}
+                return success(self.agent_id, {"outcome": chosen})
+            case "question":
+                return success(self.agent_id, {"status": "rejected"})
+            case "elicitation":
+                return success(self.agent_id, {"action": "decline"})
+            case method:
+                return failure(self.agent_id, MethodNotFound(f"nobody answered {method}"))
+
+    def _option(self, kind: str) -> str | None:
+        for option in objects_at(self.request.params(), "options"):
+            if option.get("kind") == kind:
+                return text_at(option, "optionId")
+        return None
+
+
+class _Withdrawn(RpcError):
+    slug, title, rpc_code = "request-cancelled", "Request Cancelled", -32800
+
+
+class PendingRequests:
+    def __init__(self) -> None:
+        self._open: dict[int, PendingRequest] = {}
+        self._by_agent_id: dict[tuple[str, bytes], PendingRequest] = {}
+
+    def ask(self, pending: PendingRequest) -> None:
+        self._open[pending.key] = pending
+        self._by_agent_id[pending.process.key, pending.agent_id] = pending
+
+    def settle(self, pending: PendingRequest, outcome: Outcome, tag: str | None) -> None:
+        """The first outcome is the only one."""
+        pending.outcome, pending.answered_by = outcome, tag
+        del self._open[pending.key]
+        id = (pending.process.key, pending.agent_id)
+        if self._by_agent_id.get(id) is pending:
+            del self._by_agent_id[id]
+
+    def reopen(self, pending: PendingRequest) -> None:
+        """Its answer could not be kept, so it was not given."""
+        pending.outcome, pending.answered_by = Outcome.REQUESTED, None
+        self.ask(pending)
+
+    def find(self, process: Process, agent_id: bytes) -> PendingRequest | None:
+        return self._by_agent_id.get((process.key, agent_id))
+
+    def of_session(self, session: Session) -> list[PendingRequest]:
+        return [pending for pending in self._open.values() if pending.session is session]
+
+    def of_process(self, process: Process) -> list[PendingRequest]:
+        return [pending for pending in self._open.values() if pending.process is process]
+
+    def asked_before(self, at: float) -> list[PendingRequest]:
+        return [pending for pending in self._open.values() if pending.asked_at < at]

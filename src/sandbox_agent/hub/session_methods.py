@@ -1,0 +1,368 @@
+"""The session methods of ACP that we answer or change: new, load, resume, fork, list, prompt, close, delete, settings.
+
+What an agent does not advertise is answered here and never reaches it.
+"""
+
+import os
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import msgspec
+from msgspec import Raw
+
+from sandbox_agent.agents.manifest import Agent
+from sandbox_agent.agents.supervisor import RunningAgent
+from sandbox_agent.envelope import (
+    META,
+    Envelope,
+    Object,
+    object_at,
+    param,
+    parse,
+    success,
+    text_at,
+    with_id,
+    with_param,
+    with_result,
+    without_params,
+)
+from sandbox_agent.errors import AgentTimeout, InvalidParams, LogUnavailable, MethodNotFound
+from sandbox_agent.hub.calls import Answer, Call
+from sandbox_agent.hub.connection import Connection
+from sandbox_agent.hub.forward import Forward, resume_params
+from sandbox_agent.hub.hub import Hub
+from sandbox_agent.hub.inventory import Inventory
+from sandbox_agent.hub.session import Replay, Session
+from sandbox_agent.hub.session_settings import SessionSettings
+from sandbox_agent.hub.turns import Turns, user_messages
+from sandbox_agent.log.event import Direction
+
+Method = Callable[[Connection, Envelope], Awaitable[Answer]]
+
+_ADVERTISED: Mapping[str, tuple[str, ...]] = {
+    "session/load": ("loadSession",),
+    "session/resume": ("sessionCapabilities", "resume"),
+    "session/fork": ("sessionCapabilities", "fork"),
+    "session/close": ("sessionCapabilities", "close"),
+    "session/delete": ("sessionCapabilities", "delete"),
+    "logout": ("auth", "logout"),
+}
+HISTORY_PAGE = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class SessionMethods:
+    hub: Hub
+    forward: Forward
+    turns: Turns
+    release: Callable[[RunningAgent, str], None]
+    """Lets go what an agent said of a session before it was known."""
+    inventory: Inventory
+    settings: SessionSettings
+
+    def table(self) -> dict[str, Method]:
+        return {
+            "session/new": self.new,
+            "session/load": self.load,
+            "session/resume": self.resume,
+            "session/fork": self.fork,
+            "session/list": self.list,
+            "session/prompt": self.prompt,
+            "session/close": self.close,
+            "session/delete": self.delete,
+            "session/set_model": self.settings.set_model,
+            "session/set_mode": self.settings.set_mode,
+            "session/set_config_option": self.settings.set_config_option,
+            "authenticate": self.authenticate,
+            "logout": self.logout,
+        }
+
+    # Beginning
+
+    async def new(self, connection: Connection, envelope: Envelope) -> Answer:
+        params = envelope.params()
+        asked = object_at(params, "_meta", META)
+        agent = self.forward.agent(connection, envelope)
+        directory(params)
+        alias = self._alias(asked)
+        environment, line = self._environment(agent, asked, envelope)
+        self._writable()
+        running = await self.forward.spawn(agent, environment)
+        checked = parse(line)
+        settle = partial(self._created, alias=alias, asked=asked, request=checked)
+        try:
+            answer = await self.forward.call(connection, running, None, checked, settle, makes_session=True)
+        except AgentTimeout:
+            # It may still answer; then the session is there, and the answer goes to the stream.
+            raise
+        except BaseException:
+            await self.forward.dismiss(running)
+            raise
+        return await self._apply(asked, answer)
+
+    def _created(self, call: Call, response: Envelope, *, alias: str | None, asked: Object, request: Envelope) -> Answer:
+        line = with_id(response.line, call.client_id)
+        agent_session_id = text_at(response.result(), "sessionId")
+        if agent_session_id is None or call.connection is None:
+            return Answer(line)
+        params = request.params()
+        opened_with = Raw(_params_of(request))
+        session = self.hub.add_session(call.running, agent_session_id, text_at(params, "cwd") or "", opened_with)
+        session.learn_offers(response.result())
+        session.facts.title = text_at(asked, "title")
+        session.facts.metadata = {name: value for name, value in asked.items() if name not in ("agent", "env")}
+        if alias is not None:
+            self.hub.name(session, alias)
+        return self._born(call, session, request, line)
+
+    def _born(self, call: Call, session: Session, request: Envelope, line: bytes) -> Answer:
+        """A session is there: keep it, attach whoever asked for it, and let go what its agent said of it before."""
+        assert call.connection is not None
+        self.hub.attach(call.connection, session)
+        self.hub.save(session)
+        self.hub.record(session, request.line, Direction.FROM_CLIENT)
+        self.release(call.running, session.facts.agent_session_id)
+        if session.id != session.facts.agent_session_id:
+            line = with_result(line, "sessionId", session.id)
+        return Answer(line, self.hub.record(session, line, Direction.FROM_AGENT).last)
+
+    async def _apply(self, asked: Object, answer: Answer) -> Answer:
+        """Model and mode, as the client wished them at the start."""
+        session = self.hub.find_session(text_at(parse(answer.line).result(), "sessionId"))
+        if session is None:
+            return answer
+        warnings = await self.settings.apply(session, asked)
+        if not warnings:
+            return answer
+        return Answer(with_result(answer.line, "_meta", {META: {"warnings": warnings}}), answer.commit)
+
+    def _alias(self, asked: Object) -> str | None:
+        alias = text_at(asked, "requestedSessionId")
+        if alias is not None and self.hub.find_session(alias) is not None:
+            raise InvalidParams(f"requestedSessionId {alias!r} is taken; choose another", requestedSessionId=alias)
+        return alias
+
+    @staticmethod
+    def _environment(agent: Agent, asked: Object, envelope: Envelope) -> tuple[dict[str, str], bytes]:
+        """`env` for the session's own process. It is taken out of the envelope: it may hold secrets."""
+        if "env" not in asked:
+            return {}, envelope.line
+        if agent.isolation != "session":
+            message = f'env needs an agent with isolation = "session"; {agent.id} shares one process between sessions'
+            raise InvalidParams(message, agent=agent.id)
+        try:
+            environment = msgspec.convert(asked["env"], dict[str, str])
+        except msgspec.ValidationError:
+            raise InvalidParams("env must map names to strings") from None
+        return environment, without_params(envelope.line, "_meta", META, "env")
+
+    def _writable(self) -> None:
+        """Nothing is begun that could not be kept."""
+        if self.hub.log.failure is not None:
+            raise LogUnavailable(self.hub.log.failure)
+
+    async def fork(self, connection: Connection, envelope: Envelope) -> Answer:
+        running, session = await self.forward.process(connection, envelope)
+        self._require(running, envelope.method)
+        assert session is not None
+        if "cwd" in envelope.params():
+            directory(envelope.params())
+        settle = partial(self._forked, source=session, request=envelope)
+        return await self.forward.call(connection, running, session, envelope, settle, makes_session=True)
+
+    def _forked(self, call: Call, response: Envelope, *, source: Session, request: Envelope) -> Answer:
+        line = with_id(response.line, call.client_id)
+        agent_session_id = text_at(response.result(), "sessionId")
+        if agent_session_id is None:
+            return Answer(line)
+        cwd = text_at(request.params(), "cwd") or source.facts.cwd
+        session = self.hub.add_session(call.running, agent_session_id, cwd, source.facts.opened_with)
+        session.learn_offers(source.facts.offers | response.result())
+        session.facts.title = source.facts.title
+        session.facts.metadata = source.facts.metadata | {"forkedFrom": source.id}
+        return self._born(call, session, request, line)
+
+    # Coming back
+
+    async def load(self, connection: Connection, envelope: Envelope) -> Answer:
+        session = self.hub.find_session(envelope.session_id)
+        if session is None or not session.live:
+            return await self._take_up(connection, session, envelope)
+        assert envelope.id is not None
+        await self._replay(connection, session)
+        self.hub.attach(connection, session)
+        return Answer(success(envelope.id, session.facts.offers))
+
+    async def resume(self, connection: Connection, envelope: Envelope) -> Answer:
+        session = self.hub.find_session(envelope.session_id)
+        if session is None or not session.live:
+            return await self._take_up(connection, session, envelope)
+        assert envelope.id is not None
+        self.hub.attach(connection, session)
+        return Answer(success(envelope.id, session.facts.offers))
+
+    async def _replay(self, connection: Connection, session: Session) -> None:
+        """The session's past from our own log, to one connection: the agent would repeat it to everybody."""
+        after, end = 0, self.hub.log.position + 1
+        while chunks := await self.hub.log.history(session.id, after, end, HISTORY_PAGE):
+            for chunk in chunks:
+                if chunk.direction is Direction.FROM_SERVER:
+                    continue
+                for line in chunk.lines:
+                    for update in self._as_updates(session, line):
+                        self.hub.tell_connection(connection, update, session)
+            after = chunks[-1].last
+
+    @staticmethod
+    def _as_updates(session: Session, line: bytes) -> list[bytes]:
+        envelope = parse(line)
+        if envelope.method == "session/update":
+            return [line]
+        running = session.process
+        echoes = isinstance(running, RunningAgent) and running.echoes_prompts
+        return user_messages(session, line) if envelope.method == "session/prompt" and not echoes else []
+
+    async def _take_up(self, connection: Connection, session: Session | None, envelope: Envelope) -> Answer:
+        """Put a load or resume to the agent; it may know sessions that we never saw."""
+        if envelope.session_id is None:
+            raise InvalidParams(f"{envelope.method} needs a sessionId")
+        if session is not None:
+            return await self._take_up_known(connection, session, envelope)
+        agent = self.forward.agent(connection, envelope)
+        directory(envelope.params())
+        running = await self.forward.spawn(agent)
+        self._require(running, envelope.method)
+        cwd = text_at(envelope.params(), "cwd") or ""
+        session = self.hub.add_session(running, envelope.session_id, cwd, Raw(_params_of(envelope)))
+        try:
+            return await self._load_at(connection, running, session, envelope, known=False)
+        except AgentTimeout:
+            raise
+        except BaseException:
+            self.hub.forget_session(session)
+            raise
+
+    async def _take_up_known(self, connection: Connection, session: Session, envelope: Envelope) -> Answer:
+        running = await self.forward.spawn(self.forward.agent_of(session))
+        self._require(running, envelope.method)
+        line = envelope.line
+        for name, value in resume_params(session).items():
+            if param(line, name) is None:
+                line = with_param(line, name, value)
+        self.hub.expect(session, running)
+        try:
+            return await self._load_at(connection, running, session, parse(line), known=True)
+        except AgentTimeout:
+            raise
+        except BaseException:
+            self.hub.unexpect(session, running)
+            raise
+
+    async def _load_at(
+        self, connection: Connection, running: RunningAgent, session: Session, envelope: Envelope, *, known: bool
+    ) -> Answer:
+        session.replay = Replay(connection.channel, history=not known)
+        settle = partial(self._loaded, known=known)
+        return await self.forward.call(connection, running, session, envelope, settle)
+
+    def _loaded(self, call: Call, response: Envelope, *, known: bool) -> Answer:
+        session = call.session
+        assert session is not None and call.connection is not None
+        session.replay = None
+        line = with_id(response.line, call.client_id)
+        if response.succeeded:
+            session.learn_offers(response.result())
+            self.hub.revive(session, call.running)
+            self.hub.attach(call.connection, session)
+            self.hub.record(session, line, Direction.FROM_AGENT)
+        elif known:
+            self.hub.unexpect(session, call.running)
+        else:
+            self.hub.forget_session(session)
+        return Answer(line, self.hub.log.position)
+
+    # Going on and ending
+
+    async def list(self, connection: Connection, envelope: Envelope) -> Answer:
+        assert envelope.id is not None
+        params = envelope.params()
+        cursor, cwd = params.get("cursor"), params.get("cwd")
+        if not isinstance(cursor, str | None) or not isinstance(cwd, str | None):
+            raise InvalidParams("cursor and cwd must be strings")
+        page, following = self.inventory.page(cursor, cwd)
+        result: Object = {"sessions": [self.inventory.entry(session) for session in page]}
+        return Answer(success(envelope.id, result if following is None else result | {"nextCursor": following}))
+
+    async def prompt(self, connection: Connection, envelope: Envelope) -> Answer:
+        session = self.hub.session(envelope.session_id)
+        self._writable()
+        self.hub.attach(connection, session)
+        line = envelope.line
+        if param(line, "prompt") is None and (text := text_at(envelope.params(), "content")) is not None:
+            line = with_param(line, "prompt", [{"type": "text", "text": text}])
+        if envelope.session_id != session.id:
+            line = with_param(line, "sessionId", session.id)
+        # Before anything is awaited: whoever is told that the prompt was taken finds it in the log.
+        position = self.hub.record(session, line, Direction.FROM_CLIENT).last
+        running = await self.forward.holder(session)
+        return await self.turns.submit(connection, session, running, parse(line), position)
+
+    async def close(self, connection: Connection, envelope: Envelope) -> Answer:
+        running, session = await self._held(connection, envelope)
+        answer = await self.forward.call(connection, running, session, envelope)
+        if parse(answer.line).succeeded and session.live:
+            self.turns.abandon(session)
+            self.hub.end_session(session, {"reason": "closed", "terminatedBy": "client"}, resumable=True)
+            await self.forward.dismiss(running)
+        return answer
+
+    async def delete(self, connection: Connection, envelope: Envelope) -> Answer:
+        running, session = await self._held(connection, envelope)
+        answer = await self.forward.call(connection, running, session, envelope)
+        if parse(answer.line).succeeded:
+            self.turns.abandon(session)
+            self.hub.forget_session(session)
+            await self.forward.dismiss(running)
+        return answer
+
+    async def _held(self, connection: Connection, envelope: Envelope) -> tuple[RunningAgent, Session]:
+        session = self.hub.session(envelope.session_id)
+        running = await self.forward.holder(session)
+        self._require(running, envelope.method)
+        return running, session
+
+    async def authenticate(self, connection: Connection, envelope: Envelope) -> Answer:
+        running, session = await self.forward.process(connection, envelope)
+        if not running.handshake.facts.get("authMethods"):
+            raise not_offered(running, envelope.method)
+        return await self.forward.call(connection, running, session, envelope)
+
+    async def logout(self, connection: Connection, envelope: Envelope) -> Answer:
+        running, session = await self.forward.process(connection, envelope)
+        self._require(running, envelope.method)
+        return await self.forward.call(connection, running, session, envelope)
+
+    @staticmethod
+    def _require(running: RunningAgent, method: str) -> None:
+        if not running.handshake.offers(*_ADVERTISED[method]):
+            raise not_offered(running, method)
+
+
+def not_offered(running: RunningAgent, method: str) -> MethodNotFound:
+    return MethodNotFound(f"agent {running.agent.id} does not offer {method}", agent=running.agent.id, method=method)
+
+
+def directory(params: Object) -> None:
+    """Only some agents check `cwd`, so it is checked for all of them; raises InvalidParams."""
+    cwd = params.get("cwd")
+    if not isinstance(cwd, str) or not Path(cwd).is_absolute():
+        raise InvalidParams("cwd must be an absolute path", cwd=cwd)
+    if "\0" in cwd or not os.path.isdir(cwd):
+        raise InvalidParams(f"cwd {cwd} is not a directory on this host; create it first", cwd=cwd)
+
+
+def _params_of(envelope: Envelope) -> bytes:
+    members = msgspec.json.decode(envelope.line, type=dict[str, Raw])
+    return bytes(members.get("params", Raw(b"{}")))

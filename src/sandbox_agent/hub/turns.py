@@ -1,0 +1,158 @@
+"""Turns: prompts of one session run one after another, and everybody attached knows when one starts and ends."""
+
+import asyncio
+
+from sandbox_agent.agents.supervisor import RunningAgent
+from sandbox_agent.envelope import (
+    Envelope,
+    Object,
+    failure,
+    notification,
+    objects_at,
+    parse,
+    success,
+    text_at,
+    with_id,
+    with_param,
+)
+from sandbox_agent.errors import RpcError
+from sandbox_agent.hub.calls import Answer, Call
+from sandbox_agent.hub.connection import Connection
+from sandbox_agent.hub.hub import Hub
+from sandbox_agent.hub.pending import Outcome
+from sandbox_agent.hub.session import Prompt, Session
+from sandbox_agent.log.event import Direction
+
+
+class Turns:
+    def __init__(self, hub: Hub, queue_limit: int) -> None:
+        self._hub = hub
+        self._queue_limit = queue_limit
+        self._calls: dict[Prompt, Call] = {}
+
+    def submit(
+        self, connection: Connection, session: Session, running: RunningAgent, envelope: Envelope, position: int
+    ) -> asyncio.Future[Answer]:
+        """Start a prompt, or let it wait its turn; raises QueueFull."""
+        assert envelope.id is not None
+        prompt = Prompt(connection.tag, envelope.line, position)
+        starts = session.queue(prompt, self._queue_limit)
+        call = Call("session/prompt", envelope.id, connection, running, session, self._settle)
+        self._calls[prompt] = call
+        if starts:
+            self._start(session, prompt)
+        return call.future
+
+    def cancel(self, session: Session) -> None:
+        """Take back what waits: prompts that have not started, and what the agent asked. The agent ends its own turn."""
+        for prompt in session.drop_waiting():
+            self._answer(session, prompt, Direction.FROM_SERVER, self._cancelled(prompt), {"stopReason": "cancelled"})
+        for pending in self._hub.pending.of_session(session):
+            self._hub.settle(pending, Outcome.CANCELLED)
+            line = pending.cancellation()
+            self._hub.record(session, line, Direction.FROM_SERVER)
+            self._send(pending.process, line)
+
+    def abandon(self, session: Session) -> None:
+        """End everything in a session whose agent will not do it."""
+        self.cancel(session)
+        if session.running is not None:
+            prompt, call = session.running, self._calls[session.running]
+            self._hub.calls.close(call.running, call.stdio_id)
+            self._answer(session, prompt, Direction.FROM_SERVER, self._cancelled(prompt), {"stopReason": "cancelled"})
+
+    async def ended(self, session: Session) -> None:
+        """Wait until the running turn is over."""
+        if session.running is not None:
+            await asyncio.wait([self._calls[session.running].future])
+
+    def fail_waiting(self, session: Session, error: RpcError) -> None:
+        """The process is gone: what waits for its turn fails like the turn that ran."""
+        for prompt in session.drop_waiting():
+            line = failure(self._calls[prompt].client_id, error)
+            self._answer(session, prompt, Direction.FROM_SERVER, line, {"error": _error(parse(line))})
+
+    def show(self, session: Session) -> None:
+        """Show the running prompt to everybody attached but its sender, unless the agent echoes prompts itself."""
+        prompt, session.unechoed = session.unechoed, None
+        if prompt is None or self._calls[prompt].running.echoes_prompts:
+            return
+        self._calls[prompt].running.echoes_prompts = False
+        if not any(one.tag != prompt.tag for one in self._hub.attached(session)):
+            return
+        for line in user_messages(session, prompt.line):
+            self._hub.tell_others(session, line, but=prompt.tag)
+
+    def _start(self, session: Session, prompt: Prompt) -> None:
+        call = self._hub.calls.open(self._calls[prompt])
+        session.heard_at = self._hub.monotonic()
+        self._tell(session, prompt, {"state": "started"})
+        session.unechoed = prompt
+        if call.running.echoes_prompts is False:
+            self.show(session)
+        line = with_id(prompt.line, call.stdio_id)
+        if session.facts.agent_session_id != session.id:
+            line = with_param(line, "sessionId", session.facts.agent_session_id)
+        try:
+            call.running.send(line)
+        except RpcError as error:
+            self._hub.calls.close(call.running, call.stdio_id)
+            line = failure(call.client_id, error)
+            self._answer(session, prompt, Direction.FROM_SERVER, line, {"error": _error(parse(line))})
+
+    def _settle(self, call: Call, response: Envelope) -> Answer:
+        session = call.session
+        assert session is not None and session.running is not None
+        self.show(session)
+        prompt = session.running
+        end: Object = {"stopReason": text_at(response.result(), "stopReason")}
+        if not response.succeeded:
+            end = {"error": _error(response)}
+        line = with_id(response.line, call.client_id)
+        return self._finish(session, prompt, Direction.FROM_AGENT, line, end)
+
+    def _answer(self, session: Session, prompt: Prompt, direction: Direction, line: bytes, end: Object) -> None:
+        call = self._calls[prompt]
+        self._hub.resolve(call, self._finish(session, prompt, direction, line, end))
+
+    def _finish(self, session: Session, prompt: Prompt, direction: Direction, line: bytes, end: Object) -> Answer:
+        del self._calls[prompt]
+        position = self._hub.record(session, line, direction).last
+        self._tell(session, prompt, {"state": "ended", **end})
+        self._hub.save(session)
+        following = session.finish(prompt)
+        if following is not None:
+            self._start(session, following)
+        return Answer(line, position)
+
+    def _tell(self, session: Session, prompt: Prompt, facts: Object) -> None:
+        params = {"sessionId": session.id, "turnId": prompt.turn_id, **facts}
+        self._hub.tell(session, notification("_sandboxagent/session/turn", params))
+
+    def _cancelled(self, prompt: Prompt) -> bytes:
+        return success(self._calls[prompt].client_id, {"stopReason": "cancelled"})
+
+    @staticmethod
+    def _send(process: object, line: bytes) -> None:
+        assert isinstance(process, RunningAgent)
+        try:
+            process.send(line)
+        except RpcError:
+            # It has exited or does not read: it learns nothing any more, and nobody waits for it to.
+            return
+
+
+def user_messages(session: Session, prompt: bytes) -> list[bytes]:
+    """A prompt as the updates an agent would echo it with."""
+    return [
+        notification(
+            "session/update",
+            {"sessionId": session.id, "update": {"sessionUpdate": "user_message_chunk", "content": block}},
+        )
+        for block in objects_at(parse(prompt).params(), "prompt")
+    ]
+
+
+def _error(response: Envelope) -> Object:
+    error = response.error()
+    return {"code": error.get("code"), "message": error.get("message")}

@@ -1,0 +1,260 @@
+"""The composition root: the only module that constructs long-lived objects, bottom to top, and ends them again."""
+
+import asyncio
+import errno
+import fcntl
+import hashlib
+import logging
+import os
+import secrets
+import signal
+import socket
+import sys
+from collections.abc import Generator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TextIO
+
+import uvicorn
+import uvloop
+
+from sandbox_agent.agents.children import Children
+from sandbox_agent.agents.manifest import load_manifest
+from sandbox_agent.agents.supervisor import ProcessLimits, Supervisor
+from sandbox_agent.errors import SettingsError
+from sandbox_agent.http.app import App
+from sandbox_agent.http.asgi import App as Asgi
+from sandbox_agent.http.guard import Guard
+from sandbox_agent.http.health import Health
+from sandbox_agent.http.protocol import Protocol
+from sandbox_agent.http.rpc import Rpc
+from sandbox_agent.http.stream import StreamLimits, Streams
+from sandbox_agent.hub.agent_views import AgentViews
+from sandbox_agent.hub.extension_methods import ExtensionMethods
+from sandbox_agent.hub.forward import Forward
+from sandbox_agent.hub.from_agent import FromAgent
+from sandbox_agent.hub.from_client import FromClient
+from sandbox_agent.hub.housekeeping import Housekeeping
+from sandbox_agent.hub.hub import Hub
+from sandbox_agent.hub.inventory import Inventory
+from sandbox_agent.hub.session_methods import SessionMethods
+from sandbox_agent.hub.session_settings import SessionSettings
+from sandbox_agent.hub.turns import Turns
+from sandbox_agent.log.database import Database, DatabaseError
+from sandbox_agent.log.log import Limits, Log
+from sandbox_agent.reports import set_up_logging
+from sandbox_agent.settings import Settings
+
+logger = logging.getLogger(__name__)
+
+EXIT_SETTINGS, EXIT_PORT_TAKEN = 2, 3
+LAST_GRACE = 0.5
+"""Agents get no longer than this when the server itself is told to stop: it promises to be gone within two seconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """What a running server consists of, as far as it has to be started and ended."""
+
+    app: App
+    log: Log
+    streams: Streams
+    supervisor: Supervisor
+    housekeeping: Housekeeping
+
+
+def build(settings: Settings, children: Children) -> Parts:
+    """Construct everything, bottom to top. Needs a running event loop."""
+    manifest = load_manifest(settings.agents_file)
+    tail = settings.replay_bytes
+    limits = Limits(settings.log_max_bytes, settings.log_max_age, tail, settings.write_backlog)
+    log = Log(Database(None if settings.no_persist else settings.data_dir / "log.db"), limits)
+    hub = Hub(log)
+    turns = Turns(hub, settings.prompt_queue)
+    from_agent = FromAgent(hub, turns)
+    grace = min(settings.stop_grace, LAST_GRACE)
+    process_limits = ProcessLimits(settings.request_timeout, settings.max_line, settings.stdin_limit, grace)
+    secret = [settings.token] if settings.token else []
+    stderr_logs = settings.data_dir / "logs"
+    supervisor = Supervisor(from_agent, children, os.environ, secret, process_limits, stderr_logs)
+    forward = Forward(hub, supervisor, manifest, settings.request_timeout)
+    inventory = Inventory(hub)
+    session_settings = SessionSettings(hub, forward)
+    agent_views = AgentViews(hub, manifest, supervisor, os.environ)
+    session_methods = SessionMethods(hub, forward, turns, from_agent.release, inventory, session_settings)
+    extensions = ExtensionMethods(hub, forward, turns, inventory, session_settings, agent_views.all)
+    from_client = FromClient(hub, forward, turns, session_methods.table() | extensions.table())
+    streams = Streams(log, StreamLimits(settings.stream_buffer, settings.stall_timeout, settings.heartbeat))
+    health = Health(log, manifest, supervisor)
+
+    def control() -> Asgi:
+        from sandbox_agent.http.control import control
+        from sandbox_agent.http.views import Views
+
+        return control(Views(hub, inventory, agent_views, health))
+
+    hosts = {name.lower() for name in settings.allow_host}
+    guard = Guard(settings.token, settings.host, hosts, settings.cors_origin, settings.public_health)
+    app = App(guard, Rpc(hub, from_client, streams, settings.max_body), health, control)
+    housekeeping = Housekeeping(
+        hub,
+        settings.request_timeout,
+        settings.turn_idle_timeout,
+        settings.permission_timeout,
+        settings.connection_ttl,
+    )
+    return Parts(app, log, streams, supervisor, housekeeping)
+
+
+def run(settings: Settings) -> int:
+    """Serve until told to stop; gives the exit code."""
+    if settings.permissions_file is not None:
+        # To ignore rules that somebody relies on would allow what they meant to forbid.
+        raise SettingsError("--permissions-file: permission rules are not in this version; leave it away")
+    set_up_logging(settings.log_level, settings.log_format)
+    try:
+        listener = _bind(settings.host, settings.port)
+    except OSError as error:
+        if error.errno == errno.EADDRINUSE:
+            print(
+                f"sandbox-agent: port {settings.port} on {settings.host} is taken; "
+                "stop what listens there, or choose another with --port",
+                file=sys.stderr,
+            )
+            return EXIT_PORT_TAKEN
+        raise SettingsError(f"--host {settings.host} --port {settings.port}: {error.strerror}") from error
+    try:
+        with listener, _data_directory(settings) as owner, asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            runner.run(_serve(settings, listener, owner))
+    except DatabaseError as error:
+        raise SettingsError(f"the session log cannot be opened: {error}; choose another --data-dir") from error
+    return 0
+
+
+async def _serve(settings: Settings, listener: socket.socket, owner: str) -> None:
+    children = Children(owner)
+    left_over = children.sweep()
+    if left_over:
+        logger.warning("ended what an earlier server left behind processes=%d", left_over)
+    parts = build(settings, children)
+    config = uvicorn.Config(
+        parts.app,
+        http=Protocol,
+        ws="none",
+        lifespan="off",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        timeout_keep_alive=75,
+        timeout_graceful_shutdown=1,
+    )
+    server = _Server(config)
+    stopping = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stopping.set)
+    clocks = [asyncio.create_task(parts.housekeeping.run()), asyncio.create_task(parts.streams.run())]
+    serving = asyncio.create_task(server.serve([listener]))
+    while not server.started:
+        await asyncio.sleep(0)
+    _announce(settings, listener)
+    try:
+        await stopping.wait()
+    finally:
+        logger.info("stopping")
+        parts.streams.close("the server is stopping")
+        server.should_exit = True
+        await parts.supervisor.close()
+        await serving
+        for clock in clocks:
+            clock.cancel()
+        parts.log.close()
+
+
+class _Server(uvicorn.Server):
+    """Uvicorn without its signal handlers: agents and streams are ended first, here."""
+
+    @contextmanager
+    def capture_signals(self) -> Generator[None]:
+        yield
+
+
+def _bind(host: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    address = socket.getaddrinfo(host, port, family, socket.SOCK_STREAM)[0]
+    listener = socket.socket(address[0], socket.SOCK_STREAM)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind(address[4])
+        # Two servers may bind one port as long as neither listens: ask now, not after having started.
+        listener.listen(2048)
+    except OSError:
+        listener.close()
+        raise
+    listener.setblocking(False)
+    return listener
+
+
+@contextmanager
+def _data_directory(settings: Settings) -> Generator[str]:
+    """Make it, and hold it for this server alone; gives the mark that its processes carry."""
+    directory = settings.data_dir
+    try:
+        directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+        (directory / "logs").mkdir(exist_ok=True, mode=0o700)
+        lock = (directory / "server.lock").open("a+")
+    except OSError as error:
+        raise SettingsError(f"--data-dir {directory}: {error.strerror}") from error
+    with lock:
+        if settings.no_persist:
+            # Nothing is shared through the directory, so any number of servers may use it.
+            yield secrets.token_hex(16)
+            return
+        _lock(lock, directory)
+        yield hashlib.sha256(os.fsencode(directory.resolve())).hexdigest()[:32]
+
+
+def _lock(lock: TextIO, directory: Path) -> None:
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        lock.seek(0)
+        holder = lock.read(32).strip() or "unknown"
+        raise SettingsError(
+            f"--data-dir {directory} is in use by another sandbox-agent (pid {holder}); "
+            "stop it, choose another directory, or use --no-persist"
+        ) from None
+    lock.truncate(0)
+    lock.write(str(os.getpid()))
+    lock.flush()
+
+
+def _announce(settings: Settings, listener: socket.socket) -> None:
+    """One line on stdout that a program can wait for; for people, the rest on stderr."""
+    host, port = listener.getsockname()[:2]
+    shown = f"[{host}]" if ":" in host else host
+    url = f"http://{shown}:{port}"
+    reachable = url if host not in ("0.0.0.0", "::") else f"http://127.0.0.1:{port}"
+    authorization = ""
+    if settings.token_generated and settings.token is not None:
+        path = settings.data_dir / "token"
+        _write_token(path, settings.token)
+        print(f"token: {settings.token}  (also in {path})", file=sys.stderr)
+        authorization = f"-H 'Authorization: Bearer {settings.token}' "
+    elif settings.token is not None:
+        authorization = '-H "Authorization: Bearer $SANDBOX_AGENT_TOKEN" '
+    body = (
+        '{"jsonrpc":"2.0","id":1,"method":"initialize","params":'
+        '{"protocolVersion":1,"_meta":{"sandboxagent.dev":{"agent":"mock"}}}}'
+    )
+    first_call = f"curl -i {reachable}/v1/rpc {authorization}-H 'Content-Type: application/json' -d '{body}'"
+    print(f"try:   {first_call}", file=sys.stderr, flush=True)
+    print(f"sandbox-agent listening on {url}", flush=True)
+
+
+def _write_token(path: Path, token: str) -> None:
+    path.unlink(missing_ok=True)
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(descriptor, "w") as file:
+        file.write(token + "\n")
