@@ -17,7 +17,6 @@ META = "sandboxagent.dev"
 """Our key inside ACP's `_meta` objects."""
 
 
-
 Object = dict[str, object]
 """A JSON object as Python values."""
 

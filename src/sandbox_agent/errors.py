@@ -282,7 +282,9 @@ class AgentNotReading(RpcError):
     slug, title = "agent-not-reading", "Agent Not Reading"
 
     def __init__(self, agent: str) -> None:
-        super().__init__(f"agent {agent} does not read its input; cancel the turn or terminate the session", agent=agent)
+        super().__init__(
+            f"agent {agent} does not read its input; cancel the turn or terminate the session", agent=agent
+        )
 
 
 class SettingsError(SandboxAgentError):

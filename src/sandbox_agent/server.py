@@ -145,6 +145,7 @@ async def _serve(settings: Settings, listener: socket.socket, owner: str) -> Non
         lifespan="off",
         log_config=None,
         access_log=False,
+        proxy_headers=False,
         server_header=False,
         timeout_keep_alive=75,
         timeout_graceful_shutdown=1,

@@ -1,13 +1,14 @@
 """The route table: every route but /v1/rpc, on Starlette."""
 
-from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
+from starlette.middleware.exceptions import ExceptionMiddleware
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Route
+from starlette.routing import Route, Router
 
 from sandbox_agent.errors import MethodNotAllowed, NotFound, Removed, SandboxAgentError
 from sandbox_agent.http import legacy, openapi, problems
+from sandbox_agent.http.asgi import App
 from sandbox_agent.http.views import Views, json_response
 
 _FILE_ROUTES = {
@@ -22,7 +23,7 @@ _FILE_ROUTES = {
 _ALL = ["GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"]
 
 
-def control(views: Views) -> Starlette:
+def control(views: Views) -> App:
     """The app for everything that is not /v1/rpc."""
     endpoints = views.endpoints()
 
@@ -39,11 +40,8 @@ def control(views: Views) -> Starlette:
         Route("/opencode/{rest:path}", views.opencode, methods=_ALL),
         Route("/opencode", views.opencode, methods=_ALL),
     ]
-    app = Starlette(
-        routes=routes, exception_handlers={HTTPException: _not_routed, SandboxAgentError: _problem}
-    )
-    app.router.redirect_slashes = False
-    return app
+    app = Router(routes, redirect_slashes=False)
+    return ExceptionMiddleware(app, {HTTPException: _not_routed, SandboxAgentError: _problem})
 
 
 async def _not_routed(request: Request, error: Exception) -> Response:

@@ -53,4 +53,6 @@ def wants_async(prefer: bytes | None) -> bool:
     """`Prefer: respond-async`, among others."""
     if prefer is None:
         return False
-    return any(part.partition(";")[0].strip() == "respond-async" for part in prefer.decode("latin-1").lower().split(","))
+    return any(
+        part.partition(";")[0].strip() == "respond-async" for part in prefer.decode("latin-1").lower().split(",")
+    )

@@ -8,6 +8,7 @@ from sandbox_agent.envelope import Envelope, Kind, failure, parse
 from sandbox_agent.errors import (
     BadRequest,
     BodyTooLarge,
+    LogUnavailable,
     MethodNotAllowed,
     MissingConnection,
     SandboxAgentError,
@@ -174,10 +175,13 @@ class Rpc:
                 await send({"type": "http.response.body", "body": data, "more_body": True})
                 if gone(receive):
                     return
-            await send({"type": "http.response.body", "body": b""})
+        except LogUnavailable as error:
+            # The response has begun, so all that is left is to end it; the client resumes by id.
+            logger.warning("stream ended connection=%s reason=%s", connection.tag, error)
         finally:
             self._streams.forget(connection, stream)
             connection.used_at = self._hub.monotonic()
+        await send({"type": "http.response.body", "body": b""})
 
     def _after(self, scope: Scope) -> int:
         value = header(scope, b"last-event-id")

@@ -91,7 +91,13 @@ class Views:
                 problems=(UnknownAgent, NotImplementedYet),
             ),
             Endpoint(
-                "GET", "/v1/sessions", self.get_sessions, "All sessions, newest first.", SessionsView, page, (BadRequest,)
+                "GET",
+                "/v1/sessions",
+                self.get_sessions,
+                "All sessions, newest first.",
+                SessionsView,
+                page,
+                (BadRequest,),
             ),
             Endpoint(
                 "GET", "/v1/sessions/{id}", self.get_session, "One session.", SessionView, problems=(SessionNotFound,)

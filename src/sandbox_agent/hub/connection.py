@@ -141,4 +141,3 @@ class Connection:
         settled = [id for id, pending in self._requests.items() if not pending.open] if excess > 0 else []
         for id in settled[:excess]:
             del self._ids[self._requests.pop(id).key]
-

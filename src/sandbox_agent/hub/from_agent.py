@@ -135,7 +135,12 @@ class FromAgent:
         run_id: object = None
         for line, peek in zip(lines, peeks, strict=True):
             params = peek.params
-            if peek.method == "session/update" and peek.id is UNSET and type(params) is Params and peek.jsonrpc == "2.0":
+            if (
+                peek.method == "session/update"
+                and peek.id is UNSET
+                and type(params) is Params
+                and peek.jsonrpc == "2.0"
+            ):
                 if peek.update_kind not in _SPECIAL_UPDATES and type(params.sessionId) is str:
                     if params.sessionId != run_id:
                         self._updates(running, run_id, run)

@@ -102,7 +102,9 @@ class SessionMethods:
             raise
         return await self._apply(asked, answer)
 
-    def _created(self, call: Call, response: Envelope, *, alias: str | None, asked: Object, request: Envelope) -> Answer:
+    def _created(
+        self, call: Call, response: Envelope, *, alias: str | None, asked: Object, request: Envelope
+    ) -> Answer:
         line = with_id(response.line, call.client_id)
         agent_session_id = text_at(response.result(), "sessionId")
         if agent_session_id is None or call.connection is None:

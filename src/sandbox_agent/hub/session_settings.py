@@ -43,7 +43,9 @@ class SessionSettings:
         if models:
             return {"availableModels": models.get("availableModels"), "currentModelId": models.get("currentModelId")}
         option = session.option("model") if session else None
-        values = [choice for group in objects_at(option, "options") for choice in objects_at(group, "options") or [group]]
+        values = [
+            choice for group in objects_at(option, "options") for choice in objects_at(group, "options") or [group]
+        ]
         available = [
             {"modelId": one.get("value"), "name": one.get("name"), "description": one.get("description")}
             for one in values

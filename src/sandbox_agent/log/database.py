@@ -99,7 +99,9 @@ class Database:
     def load(self) -> Stored:
         query = self._sqlite.execute
         (reserved,) = query("select coalesce(max(reserved), 0) from positions").fetchone()
-        counts = query("select session_id, sum(last - first + 1), max(at) from events where history group by session_id")
+        counts = query(
+            "select session_id, sum(last - first + 1), max(at) from events where history group by session_id"
+        )
         return Stored(
             reserved,
             dict(query("select session_id, record from sessions")),
@@ -238,7 +240,9 @@ def _row(chunk: Chunk) -> tuple[object, ...]:
     )
 
 
-def _until(rows: Iterable[tuple[int, bytes, str, str | None, str, float, str, int, int | None]], limit: int) -> list[Chunk]:
+def _until(
+    rows: Iterable[tuple[int, bytes, str, str | None, str, float, str, int, int | None]], limit: int
+) -> list[Chunk]:
     chunks: list[Chunk] = []
     for first, lines, direction, session_id, channel, at, exclude, history, request in rows:
         chunks.append(

@@ -1,0 +1,23 @@
+"""Fixtures that all black-box tests share: one server per worker and way of keeping the log."""
+
+from collections.abc import Generator
+
+import pytest
+
+from tests.support.running import Server, scripted
+
+AGENTS = {
+    "other": scripted(),
+    "twin": scripted("--session-id", "same"),
+    "twin2": scripted("--session-id", "same"),
+    "bare": scripted("--capabilities", "{}"),
+    "isolated": scripted(isolation="session"),
+}
+
+
+@pytest.fixture(scope="session", params=["persist", "no-persist"])
+def server(request: pytest.FixtureRequest) -> Generator[Server]:
+    """A server with scripted agents. Tests share it, so each opens connections and sessions of its own."""
+    flags = ["--no-persist"] if request.param == "no-persist" else []
+    with Server(*flags, agents=AGENTS) as running:
+        yield running

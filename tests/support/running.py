@@ -1,0 +1,120 @@
+"""A real server in a process of its own, for black-box tests."""
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+SCRIPTED = Path(__file__).with_name("scripted_agent.py")
+TOKEN = "test-token"
+BOUND = 5.0
+"""Seconds after which a wait has failed."""
+
+
+def scripted(*flags: str, **keys: str) -> str:
+    """The lines of agents.toml for a scripted agent with these flags."""
+    command = [sys.executable, "-I", "-S", str(SCRIPTED), *flags]
+    lines = [f"command = {command!r}", *(f"{name} = {value!r}" for name, value in keys.items())]
+    return "\n".join(lines).replace("\\\\", "\\")
+
+
+class Server:
+    """`sandbox-agent server` with directories of its own; ends with the block, and must end cleanly."""
+
+    def __init__(
+        self,
+        *flags: str,
+        agents: Mapping[str, str] | None = None,
+        token: str | None = TOKEN,
+        directory: Path | None = None,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        self._temporary = tempfile.TemporaryDirectory(ignore_cleanup_errors=True) if directory is None else None
+        self.directory = directory or Path(self._temporary.name)  # type: ignore[union-attr]
+        self.flags: Sequence[str] = flags
+        self.token = token
+        self.agents = {"scripted": scripted(), **(agents or {})}
+        self.environment = dict(environment or {})
+        self.process: subprocess.Popen[str]
+        self.url = ""
+
+    @property
+    def stderr(self) -> str:
+        return (self.directory / "stderr").read_text()
+
+    def start(self) -> "Server":
+        config = self.directory / "config"
+        config.mkdir(exist_ok=True, parents=True)
+        (self.directory / "work").mkdir(exist_ok=True)
+        (config / "agents.toml").write_text("\n".join(f"[agents.{id}]\n{lines}" for id, lines in self.agents.items()))
+        token = [] if self.token is None else ["--token", self.token]
+        command = [sys.executable, "-m", "sandbox_agent", "server", "--port", "0", *token]
+        command += ["--data-dir", str(self.directory / "data"), "--config-dir", str(config), *self.flags]
+        state = {"MOCK_AGENT_STATE_DIR": str(self.directory / "mock"), "XDG_STATE_HOME": str(self.directory / "state")}
+        with (self.directory / "stderr").open("a") as stderr:
+            self.process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=stderr,
+                text=True,
+                env={**os.environ, **state, **self.environment},
+            )
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
+        assert line.startswith("sandbox-agent listening on "), f"{line!r}\n{self.stderr}"
+        self.url = line.split()[-1]
+        return self
+
+    def stop(self, number: int = signal.SIGTERM) -> int:
+        """End it; gives the exit code."""
+        self.process.send_signal(number)
+        try:
+            return self.process.wait(timeout=BOUND)
+        finally:
+            self.process.kill()
+            self.process.wait()
+            if self.process.stdout is not None:
+                self.process.stdout.close()
+
+    def kill(self) -> None:
+        """End it as a crash would."""
+        self.stop(signal.SIGKILL)
+
+    @property
+    def work(self) -> str:
+        """A directory for sessions."""
+        return str(self.directory / "work")
+
+    def __enter__(self) -> "Server":
+        return self.start()
+
+    def __exit__(self, *_: object) -> None:
+        code = self.stop() if self.process.poll() is None else 0
+        stderr = self.stderr
+        if self._temporary is not None:
+            self._temporary.cleanup()
+        assert code == 0, f"exit code {code}\n{stderr}"
+        assert "Traceback" not in stderr, stderr
+
+
+def alive(pid: int) -> bool:
+    """Whether a process is there and not a zombie."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return False
+    return stat.rpartition(")")[2].split()[0] != "Z"
+
+
+def eventually(condition: object, what: str = "the condition") -> None:
+    """Poll until a condition holds; fails after five seconds."""
+    assert callable(condition)
+    end = time.monotonic() + BOUND
+    while not condition():
+        assert time.monotonic() < end, f"{what} did not come true within {BOUND} s"
+        time.sleep(0.01)
