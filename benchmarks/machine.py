@@ -3,6 +3,7 @@
 import os
 import platform
 import subprocess
+import time
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -21,6 +22,24 @@ def describe() -> list[str]:
         f"ours: {_our_version()}, Python {platform.python_version()}, default settings (durable log, token)",
         f"peer: {PEER_PACKAGE} {PEER_VERSION}, RUST_LOG=error, no token, no telemetry",
     ]
+
+
+class Pace:
+    """How evenly the machine runs: the time of a fixed piece of work, taken between runs."""
+
+    def __init__(self) -> None:
+        self._seconds: list[float] = []
+
+    def take(self) -> None:
+        began = time.perf_counter()
+        total = 0
+        for number in range(400_000):
+            total += number
+        self._seconds.append(time.perf_counter() - began)
+
+    def text(self) -> str:
+        fastest, slowest = min(self._seconds), max(self._seconds)
+        return f"{slowest / fastest:.1f}× between the fastest and the slowest of {len(self._seconds)} probes"
 
 
 class Bystanders:

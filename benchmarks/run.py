@@ -42,15 +42,17 @@ def main() -> int:
     rounds = arguments.rounds or (1 if arguments.quick else ROUNDS)
     facts.append(f"rounds: {rounds}, interleaved" + (", small numbers (`--quick`)" if arguments.quick else ""))
     report = Report(facts, missing)
-    bystanders = machine.Bystanders()
+    bystanders, pace = machine.Bystanders(), machine.Pace()
     for scenario in SCENARIOS:
         if not arguments.names or scenario.name in arguments.names:
-            report.outcomes.append(_compare(scenario, programs, tools, rounds, quick=arguments.quick))
+            report.outcomes.append(_compare(scenario, programs, tools, rounds, pace, quick=arguments.quick))
     if not arguments.names or ALONE in arguments.names:
         _say("ours alone")
         report.alone += alone.persistence(tools.agent, tools.client, rounds, quick=arguments.quick)
         report.alone += alone.imports(tools.agent)
+    pace.take()
     facts.append(f"CPU used by anything else meanwhile: {bystanders.share():.0%} of the machine")
+    facts.append(f"pace of the machine, same work between runs: {pace.text()}")
     print(report.text())
     if arguments.write:
         RESULTS.write_text(report.text())
@@ -64,12 +66,15 @@ def _warm_up(program: Program) -> None:
         pass
 
 
-def _compare(scenario: Scenario, programs: list[Program], tools: Tools, rounds: int, *, quick: bool) -> Outcome:
+def _compare(
+    scenario: Scenario, programs: list[Program], tools: Tools, rounds: int, pace: machine.Pace, *, quick: bool
+) -> Outcome:
     """Both programs in turn, round after round, so that a change of the machine's mood hits both."""
     runs: dict[str, list[Run]] = {"ours": [], "peer": []}
     case = scenario.quick if quick else scenario.full
     for round_number in range(1, rounds + 1):
         for program in programs:
+            pace.take()
             run = case.run(program, tools.client)
             runs[program.name].append(run)
             figure = f"{run.value:,.2f} {case.unit}" if isinstance(run, Sample) else f"failed: {run}"

@@ -20,6 +20,8 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from build import CACHE
+
 START_SECONDS = 20.0
 STOP_SECONDS = 5.0
 REQUEST_SECONDS = 20.0
@@ -179,8 +181,9 @@ class Ours(Program):
         return [*python, str(script), "server", "--port", str(port), "--token", TOKEN, *options]
 
     def environment(self, folder: Path) -> dict[str, str]:
-        inherited = {name: value for name, value in os.environ.items() if not name.startswith("SANDBOX_AGENT_")}
-        return {**inherited, "HOME": str(folder)}
+        # Byte code in a place of its own: there after the first start, as in an installation, whatever the caller's
+        # PYTHONDONTWRITEBYTECODE says.
+        return {"HOME": str(folder), "PATH": "/usr/bin:/bin", "PYTHONPYCACHEPREFIX": str(CACHE / "pycache")}
 
     def prepare(self, folder: Path) -> None:
         (folder / "agents.toml").write_text(f"[agents.bench]\ncommand = [{json.dumps(str(self._agent))}]\n")
