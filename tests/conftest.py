@@ -12,6 +12,9 @@ AGENTS = {
     "twin2": scripted("--session-id", "same"),
     "bare": scripted("--capabilities", "{}"),
     "isolated": scripted(isolation="session"),
+    "models": scripted("--models"),
+    "plain": scripted("--plain"),
+    "signin": scripted("--auth", "--capabilities", '{"auth": {"logout": {}}}'),
 }
 
 

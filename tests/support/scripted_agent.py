@@ -7,6 +7,8 @@ Flags
     --capabilities JSON     answer exactly these `agentCapabilities`
     --session-id ID         answer this id to every session/new and session/fork
     --models                offer models the old way: a `models` block instead of a model config option
+    --plain                 offer neither modes nor models nor config options
+    --auth                  offer a way to log in (`authMethods`)
     --state FILE            append a JSON line for every start (`{"started": pid}`) and every session; a later process
                             knows those sessions, and session/load and resume of any other are refused with -32002.
                             Without it they accept every id
@@ -385,7 +387,7 @@ class Agent:
             "protocolVersion": 99 if kind == "version" else 1,
             "agentInfo": {"name": "scripted", "version": "1"},
             "agentCapabilities": self._capabilities(),
-            "authMethods": [],
+            "authMethods": [{"id": "browser", "name": "Log in"}] if "auth" in self.options else [],
         }
         if kind == "silent":
             return None
@@ -471,6 +473,8 @@ class Agent:
         return {"result": {"lines": self.wire.received}}
 
     def _settings(self, session_id):
+        if "plain" in self.options:
+            return {}
         modes = [{"id": "default", "name": "Default"}, {"id": "plan", "name": "Plan"}]
         block = {"modes": {"currentModeId": self.sessions[session_id].get("mode", "default"), "availableModes": modes}}
         if "models" in self.options:
@@ -544,6 +548,7 @@ def parse(arguments):
 
 FLAGS = {
     *("no-load", "no-list", "no-resume", "no-fork", "no-close", "no-delete", "capabilities", "session-id", "models"),
+    *("plain", "auth"),
     *("state", "banner", "slow-start", "exit-at-once", "bad-handshake", "ignore-sigterm", "ignore-eof"),
 }
 
