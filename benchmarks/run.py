@@ -22,7 +22,7 @@ def main() -> int:
     arguments = _arguments()
     signal.signal(signal.SIGTERM, _leave)
     _raise_descriptor_limit()
-    facts = machine.describe()
+    facts, stamp = machine.describe(), machine.source_stamp()
     try:
         tools = compile_tools()
         ours = Ours(tools.agent)
@@ -53,6 +53,8 @@ def main() -> int:
     pace.take()
     facts.append(f"CPU used by anything else meanwhile: {bystanders.share():.0%} of the machine")
     facts.append(f"pace of the machine, same work between runs: {pace.text()}")
+    if machine.source_stamp() != stamp:
+        facts.append("the source of ours was edited during the run: its figures belong to no single version")
     print(report.text())
     if arguments.write:
         RESULTS.write_text(report.text())
