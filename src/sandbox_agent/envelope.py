@@ -104,6 +104,7 @@ class _WithParams(Struct):
 _peek = msgspec.json.Decoder(Peek)
 _members = msgspec.json.Decoder(dict[str, Raw])
 _MEMBER = re.compile(rb'\s*[{,]\s*("(?:[^"\\]|\\.)*")\s*:\s*')
+_USUAL_HEAD = re.compile(rb'\{"jsonrpc": ?"2\.0", ?"id": ?("[^"\\]*"|-?[0-9.eE+-]+)(?=[,}])')
 _FIRST_BYTES_OF_AN_ID = frozenset(b'"-0123456789')
 
 
@@ -150,6 +151,10 @@ def one_line(body: bytes) -> bytes:
 
 def with_id(line: bytes, id: bytes) -> bytes:
     """The same envelope under another id; all other bytes stay."""
+    # The common case without a parse: the id comes second, and nothing else in the line can be a member called id.
+    usual = _USUAL_HEAD.match(line)
+    if usual is not None and line.count(b'"id"') == 1 and b"\\u" not in line:
+        return line[: usual.start(1)] + id + line[usual.end(1) :]
     members = _members.decode(line)
     at = 0
     for key, value in members.items():

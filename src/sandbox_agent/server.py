@@ -159,11 +159,14 @@ async def _serve(settings: Settings, listener: socket.socket, owner: str) -> Non
     serving = asyncio.create_task(server.serve([listener]))
     while not server.started:
         await asyncio.sleep(0)
-    _announce(settings, listener)
+    token_file = _token_file(settings, listener)
+    _announce(settings, listener, token_file)
     try:
         await stopping.wait()
     finally:
         logger.info("stopping")
+        if token_file is not None:
+            token_file.unlink(missing_ok=True)
         parts.streams.close("the server is stopping")
         server.should_exit = True
         await parts.supervisor.close()
@@ -231,17 +234,15 @@ def _lock(lock: TextIO, directory: Path) -> None:
     lock.flush()
 
 
-def _announce(settings: Settings, listener: socket.socket) -> None:
+def _announce(settings: Settings, listener: socket.socket, token_file: Path | None) -> None:
     """One line on stdout that a program can wait for; for people, the rest on stderr."""
     host, port = listener.getsockname()[:2]
     shown = f"[{host}]" if ":" in host else host
     url = f"http://{shown}:{port}"
     reachable = url if host not in ("0.0.0.0", "::") else f"http://127.0.0.1:{port}"
     authorization = ""
-    if settings.token_generated and settings.token is not None:
-        path = settings.data_dir / "token"
-        _write_token(path, settings.token)
-        print(f"token: {settings.token}  (also in {path})", file=sys.stderr)
+    if token_file is not None:
+        print(f"token: {settings.token}  (also in {token_file})", file=sys.stderr)
         authorization = f"-H 'Authorization: Bearer {settings.token}' "
     elif settings.token is not None:
         authorization = '-H "Authorization: Bearer $SANDBOX_AGENT_TOKEN" '
@@ -254,8 +255,14 @@ def _announce(settings: Settings, listener: socket.socket) -> None:
     print(f"sandbox-agent listening on {url}", flush=True)
 
 
-def _write_token(path: Path, token: str) -> None:
+def _token_file(settings: Settings, listener: socket.socket) -> Path | None:
+    """Where the user, and nobody else, finds a token that we made; None when we made none."""
+    if settings.token is None or not settings.token_generated:
+        return None
+    # Without a log, several servers may share the directory.
+    path = settings.data_dir / (f"token-{listener.getsockname()[1]}" if settings.no_persist else "token")
     path.unlink(missing_ok=True)
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     with os.fdopen(descriptor, "w") as file:
-        file.write(token + "\n")
+        file.write(settings.token + "\n")
+    return path

@@ -125,13 +125,17 @@ class Manifest:
     """All agents: those of the package in its order, then the user's own."""
 
     agents: tuple[Agent, ...]
+    _by_id: dict[str, Agent] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_by_id", {agent.id: agent for agent in self.agents})
 
     def agent(self, id: str) -> Agent:
         """The agent of that id, or UnknownAgent, which lists them all."""
-        for agent in self.agents:
-            if agent.id == id:
-                return agent
-        raise UnknownAgent(id, [agent.id for agent in self.agents])
+        agent = self._by_id.get(id)
+        if agent is None:
+            raise UnknownAgent(id, list(self._by_id))
+        return agent
 
 
 def load_manifest(agents_file: Path | None) -> Manifest:

@@ -80,6 +80,8 @@ class AgentProcess(asyncio.SubprocessProtocol):
         self._log: StderrLog | None = None
         self._open = {STDIN, STDOUT, STDERR}
         self._paused = False
+        self._gathered: list[bytes] = []
+        self._gathered_size = 0
         self._loop = asyncio.get_running_loop()
         self._dead: asyncio.Future[None] = self._loop.create_future()
         self._done: asyncio.Future[Exit] = self._loop.create_future()
@@ -123,6 +125,11 @@ class AgentProcess(asyncio.SubprocessProtocol):
     def alive(self) -> bool:
         return not self._dead.done() and self.exit is None
 
+    @property
+    def stopping(self) -> bool:
+        """Whether we ended it ourselves."""
+        return self._stopping is not None
+
     def send(self, line: bytes) -> None:
         """Write a line, which must have no newline in it.
 
@@ -130,12 +137,15 @@ class AgentProcess(asyncio.SubprocessProtocol):
             AgentNotReading: too much is waiting already.
             AgentExited: its stdin is closed, or it is dead.
         """
-        stdin = self._stdin
-        if STDIN not in self._open or stdin.is_closing() or not self.alive:
+        if STDIN not in self._open or self._stdin.is_closing() or not self.alive:
             raise self._gone()
-        if stdin.get_write_buffer_size() + len(line) > self._stdin_limit:
+        if self._stdin.get_write_buffer_size() + self._gathered_size + len(line) > self._stdin_limit:
             raise AgentNotReading(self.agent)
-        stdin.write(line + b"\n")
+        # One system call for all that is sent in one turn of the event loop.
+        if not self._gathered:
+            self._loop.call_soon(self._flush)
+        self._gathered += (line, b"\n")
+        self._gathered_size += len(line) + 1
 
     def pause_reading(self) -> None:
         """Leave its stdout alone: when the pipe is full, the agent process waits."""
@@ -177,6 +187,7 @@ class AgentProcess(asyncio.SubprocessProtocol):
 
     async def _stop(self, grace: float) -> Exit:
         if STDIN in self._open:
+            self._flush()
             self._stdin.close()
         if not await _within(STDIN_PATIENCE, self._dead):
             self._children.terminate(self.key)
@@ -184,9 +195,14 @@ class AgentProcess(asyncio.SubprocessProtocol):
                 deadline = self._loop.time() + KILL_PATIENCE
                 while self._children.kill(self.key) and not self._dead.done() and self._loop.time() < deadline:
                     await _within(0.02, self._dead)
-        if not await _within(KILL_PATIENCE, self._done):
+        if not await _within(KILL_PATIENCE if self._dead.done() else 0, self._done):
             self._finish()
         return self._done.result()
+
+    def _flush(self) -> None:
+        gathered, self._gathered, self._gathered_size = self._gathered, [], 0
+        if gathered and STDIN in self._open and not self._stdin.is_closing():
+            self._stdin.write(b"".join(gathered))
 
     def _gone(self) -> AgentExited:
         if self.exit is None:
@@ -202,12 +218,12 @@ class AgentProcess(asyncio.SubprocessProtocol):
         if rest := self._lines.rest():
             self._deliver(rest + b"\n")
         self.exit = Exit(*_ending(self._transport.get_returncode()), self._stderr.snapshot())
-        self._close()
+        self._done.set_result(self.exit)
         try:
             self.listener.exited(self, self.exit)
         except Exception:
             logger.exception("listener failed on exit agent=%s pid=%d", self.agent, self.pid)
-        self._done.set_result(self.exit)
+        self._close()
 
     def _deliver(self, blob: bytes) -> None:
         # An exception that left a callback of the pipe would close it, and the agent would be mute.
@@ -222,7 +238,8 @@ class AgentProcess(asyncio.SubprocessProtocol):
     def _close(self) -> None:
         if self._log is not None:
             self._log.close()
-        if STDIN in self._open:
+        # Closing may wait for bytes that nobody reads any more.
+        if not self._stdin.is_closing() or self._stdin.get_write_buffer_size():
             self._stdin.abort()
         for pipe in (STDOUT, STDERR):
             if pipe in self._open and (reader := self._transport.get_pipe_transport(pipe)) is not None:

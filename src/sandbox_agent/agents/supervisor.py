@@ -196,6 +196,7 @@ class Supervisor:
         status = self.status(agent.id)
         if status.running is not None:
             return status.running
+        _check_installed(agent)
         if status.boot is None:
             status.boot = asyncio.create_task(self._shared_boot(agent, status), name=f"boot {agent.id}")
         # Shielded: a caller that goes away must not take the others' boot with it.
@@ -226,9 +227,12 @@ class Supervisor:
         try:
             await asyncio.sleep(_backoff(status.short_lives))
             running = await self._boot(agent, {})
-        except BaseException as error:
-            status.status, status.last_error = "error", str(error) or "cancelled"
+        except AgentBootFailed as error:
+            status.status, status.last_error = "error", str(error)
             status.short_lives += 1
+            raise
+        except BaseException:
+            status.status = "stopped"
             raise
         else:
             # It may have died between its handshake and this line; then `_gone` has come first.
@@ -241,8 +245,7 @@ class Supervisor:
     async def _boot(self, agent: Agent, environment: Mapping[str, str]) -> RunningAgent:
         if self._stopping:
             raise ShuttingDown
-        if agent.command is None or not agent.installed:
-            raise AgentNotInstalled(agent.id, agent.instructions)
+        command = _check_installed(agent)
         key = f"{agent.id}-{next(self._keys)}"
         answered: asyncio.Future[Envelope] = asyncio.get_running_loop().create_future()
         boot = _Boot(agent.id, answered)
@@ -251,7 +254,7 @@ class Supervisor:
             process = await AgentProcess.spawn(
                 agent=agent.id,
                 key=key,
-                command=agent.command,
+                command=command,
                 environment=child,
                 directory=None,
                 listener=boot,
@@ -262,7 +265,7 @@ class Supervisor:
             )
         except OSError as error:
             reason = f"agent {agent.id} could not be started: {error}"
-            raise AgentBootFailed(reason, agent=agent.id, command=list(agent.command)) from error
+            raise AgentBootFailed(reason, agent=agent.id, command=list(command)) from error
         logger.info("agent process started agent=%s pid=%d", agent.id, process.pid)
         try:
             return await self._shake_hands(agent, process, boot, answered)
@@ -303,11 +306,17 @@ class Supervisor:
             status.running = None
             status.status = "stopped" if exit.code == 0 or self._stopping else "error"
             status.restart_count += 1
-        if not self._stopping:
+        crashed = exit.code != 0 and not running.process.stopping
+        if crashed:
+            status.last_error = describe_exit(exit)
             status.short_lives = status.short_lives + 1 if lived < SHORT_LIFE else 0
-            if exit.code != 0:
-                status.last_error = describe_exit(exit)
         logger.info("agent process exited agent=%s exit=%s", running.agent.id, describe_exit(exit))
+
+
+def _check_installed(agent: Agent) -> tuple[str, ...]:
+    if agent.command is None or not agent.installed:
+        raise AgentNotInstalled(agent.id, agent.instructions)
+    return agent.command
 
 
 def describe_exit(exit: Exit) -> str:

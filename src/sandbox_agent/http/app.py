@@ -27,6 +27,7 @@ class App:
         self._control: Asgi | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        scope["headers_by_name"] = dict(scope["headers"])
         if header(scope, b"origin") is not None:
             send = _adding(send, self._guard.cors(scope))
         try:

@@ -1,5 +1,6 @@
 """The shapes of ASGI, as far as we use them."""
 
+import asyncio
 from collections.abc import Awaitable, Callable, Iterable, MutableMapping
 from typing import Any
 
@@ -13,10 +14,7 @@ Headers = Iterable[tuple[bytes, bytes]]
 
 def header(scope: Scope, name: bytes) -> bytes | None:
     """The value of a header; None when it is absent."""
-    for key, value in scope["headers"]:
-        if key == name:
-            return value
-    return None
+    return scope["headers_by_name"].get(name)
 
 
 async def respond(send: Send, status: int, headers: list[tuple[bytes, bytes]], body: bytes = b"") -> None:
@@ -25,12 +23,11 @@ async def respond(send: Send, status: int, headers: list[tuple[bytes, bytes]], b
     await send({"type": "http.response.body", "body": body})
 
 
-def gone(receive: Receive) -> bool:
-    """Whether the client has closed its side, asked without waiting. Only after the body was read to its end."""
-    waiting = receive().__await__()
-    try:
-        next(waiting)
-    except StopIteration as ended:
-        return ended.value["type"] == "http.disconnect"
-    waiting.close()
-    return False
+def gone(scope: Scope) -> bool:
+    """Whether the client has closed its side, asked without waiting."""
+    return transport(scope).is_closing()
+
+
+def transport(scope: Scope) -> asyncio.Transport:
+    """The socket under a request; the server's protocol puts it there."""
+    return scope["extensions"]["sandbox_agent.transport"]

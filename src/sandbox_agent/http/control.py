@@ -8,7 +8,7 @@ from starlette.routing import Route, Router
 
 from sandbox_agent.errors import MethodNotAllowed, NotFound, Removed, SandboxAgentError
 from sandbox_agent.http import legacy, openapi, problems
-from sandbox_agent.http.asgi import App
+from sandbox_agent.http.asgi import App, Receive, Scope, Send
 from sandbox_agent.http.views import Views, json_response
 
 _FILE_ROUTES = {
@@ -40,8 +40,15 @@ def control(views: Views) -> App:
         Route("/opencode/{rest:path}", views.opencode, methods=_ALL),
         Route("/opencode", views.opencode, methods=_ALL),
     ]
-    app = Router(routes, redirect_slashes=False)
-    return ExceptionMiddleware(app, {HTTPException: _not_routed, SandboxAgentError: _problem})
+    router = Router(routes, redirect_slashes=False)
+    app = ExceptionMiddleware(router, {HTTPException: _not_routed, SandboxAgentError: _problem})
+
+    async def routed(scope: Scope, receive: Receive, send: Send) -> None:
+        # Without an app in its scope, Starlette's router answers 404 and 405 itself, in plain text.
+        scope["app"] = app
+        await app(scope, receive, send)
+
+    return routed
 
 
 async def _not_routed(request: Request, error: Exception) -> Response:

@@ -2,12 +2,15 @@
 
 import hmac
 import ipaddress
+import re
 from collections.abc import Collection
 from dataclasses import dataclass
+from functools import lru_cache
 
 from sandbox_agent.errors import BadRequest, ForbiddenOrigin, Misdirected, Unauthorized
 from sandbox_agent.http.asgi import Headers, Scope, header
 
+_HOST = re.compile(r"(\[(?P<address>[0-9a-f:.]+)\]|(?P<name>[^\[\]:/@\s]+))(:\d*)?")
 _EXPOSED = b"X-ACP-Connection-Id, X-ACP-Last-Event-Id, Preference-Applied"
 _ALLOWED_HEADERS = (
     b"Authorization, Content-Type, Accept, X-ACP-Connection-Id, Last-Event-ID, Prefer, Idempotency-Key, "
@@ -27,8 +30,8 @@ class Guard:
 
     def check(self, scope: Scope) -> None:
         """Raises BadRequest, Misdirected, ForbiddenOrigin or Unauthorized."""
-        names = [name for name, _ in scope["headers"]]
-        if len(names) != len(set(names)):
+        if len(scope["headers"]) != len(scope["headers_by_name"]):
+            names = [name for name, _ in scope["headers"]]
             repeated = next((name for name in _SINGLE if names.count(name) > 1), None)
             if repeated is not None:
                 raise BadRequest(f"the header {repeated.decode()} is there twice", header=repeated.decode())
@@ -36,7 +39,7 @@ class Guard:
         self._check_origin(scope)
         path = scope["path"]
         public = not path.startswith("/v1/") or (self.public_health and path == "/v1/health")
-        if not public and not _is_preflight(scope):
+        if not public and not self.is_preflight(scope):
             self._check_token(scope)
 
     def cors(self, scope: Scope) -> Headers:
@@ -64,6 +67,8 @@ class Guard:
     def _check_host(self, scope: Scope) -> None:
         host = (header(scope, b"host") or b"").decode("latin-1")
         name = _host_name(host)
+        if not name:
+            raise Misdirected(host)
         if name in ("localhost", self.host.lower()) or name in self.allowed_hosts or _is_loopback(name):
             return
         # Bound to a wildcard, the address the client reached is "the bound host". A rebound name is never an address.
@@ -93,12 +98,14 @@ def _is_preflight(scope: Scope) -> bool:
     return scope["method"] == "OPTIONS" and header(scope, b"access-control-request-method") is not None
 
 
+@lru_cache(maxsize=256)
 def _host_name(host: str) -> str:
-    if host.startswith("["):
-        return host[1:].partition("]")[0].lower()
-    return host.rpartition(":")[0].lower() if host.count(":") == 1 else host.lower()
+    """The name or address in a Host header, without its port; empty when it is none."""
+    match = _HOST.fullmatch(host.lower())
+    return (match["address"] or match["name"].removesuffix(".")) if match else ""
 
 
+@lru_cache(maxsize=256)
 def _is_loopback(name: str) -> bool:
     try:
         return ipaddress.ip_address(name).is_loopback

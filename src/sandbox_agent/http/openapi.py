@@ -88,7 +88,7 @@ def _anything(type: type) -> Object:
     """JSON that we do not look into."""
     if type is not object:
         raise NotImplementedError
-    return {}
+    return {"description": "Any JSON."}
 
 
 def _operation(endpoint: Endpoint, refs: dict[type, Object]) -> Object:

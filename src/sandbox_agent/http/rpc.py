@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-from collections.abc import Callable
 
 from sandbox_agent.envelope import Envelope, Kind, failure, parse
 from sandbox_agent.errors import (
@@ -13,7 +12,7 @@ from sandbox_agent.errors import (
     MissingConnection,
     SandboxAgentError,
 )
-from sandbox_agent.http.asgi import Receive, Scope, Send, gone, header, respond
+from sandbox_agent.http.asgi import Receive, Scope, Send, gone, header, respond, transport
 from sandbox_agent.http.negotiate import EVENT_STREAM, JSON, check_accept, check_json, wants_async
 from sandbox_agent.http.stream import Streams
 from sandbox_agent.hub.calls import Answer
@@ -74,13 +73,13 @@ class Rpc:
         connection.used_at = self._hub.monotonic()
         connection.busy += 1
         try:
-            await self._dispatch(scope, receive, send, connection, envelope)
+            await self._dispatch(scope, send, connection, envelope)
         finally:
             connection.busy -= 1
             connection.used_at = self._hub.monotonic()
 
     async def _dispatch(
-        self, scope: Scope, receive: Receive, send: Send, connection: Connection, envelope: Envelope
+        self, scope: Scope, send: Send, connection: Connection, envelope: Envelope
     ) -> None:
         if envelope.kind is Kind.REQUEST:
             key = self._idempotency_key(scope)
@@ -88,7 +87,7 @@ class Rpc:
                 await self._accept(connection, envelope, key, send)
                 return
             answer = await self._from_client.request(connection, envelope, key)
-            await self._answer(receive, send, connection, answer)
+            await self._answer(scope, send, connection, answer)
             return
         if envelope.kind is Kind.NOTIFICATION:
             await self._from_client.notify(connection, envelope)
@@ -103,10 +102,10 @@ class Rpc:
         identity = (b"x-acp-connection-id", connection.connection_id.encode())
         await _send_json(send, answer.line, [identity, (b"x-acp-last-event-id", b"%d" % connection.last_event)])
 
-    async def _answer(self, receive: Receive, send: Send, connection: Connection, answer: Answer) -> None:
+    async def _answer(self, scope: Scope, send: Send, connection: Connection, answer: Answer) -> None:
         if answer.commit:
             await self._hub.log.committed(answer.commit)
-        if gone(receive):
+        if gone(scope):
             self._hub.tell_connection(connection, answer.line)
             return
         last = connection.last_event
@@ -168,12 +167,12 @@ class Rpc:
     async def _get(self, scope: Scope, receive: Receive, send: Send) -> None:
         check_accept(header(scope, b"accept"), EVENT_STREAM)
         connection = self._connection(scope)
-        stream = self._streams.open(connection, self._after(scope), _cut(scope))
+        stream = self._streams.open(connection, self._after(scope), transport(scope).abort)
         await send({"type": "http.response.start", "status": 200, "headers": _STREAM_HEADERS})
         try:
             while (data := await stream.next()) is not None:
                 await send({"type": "http.response.body", "body": data, "more_body": True})
-                if gone(receive):
+                if gone(scope):
                     return
         except LogUnavailable as error:
             # The response has begun, so all that is left is to end it; the client resumes by id.
@@ -214,9 +213,3 @@ class Rpc:
 
 async def _send_json(send: Send, body: bytes, headers: list[tuple[bytes, bytes]]) -> None:
     await respond(send, 200, [_JSON_HEADER, (b"content-length", b"%d" % len(body)), _NO_STORE, *headers], body)
-
-
-def _cut(scope: Scope) -> Callable[[], None]:
-    """How to end a socket that takes nothing any more; the server's protocol puts it there."""
-    abort: Callable[[], None] = scope["extensions"]["sandbox_agent.abort"]
-    return abort
