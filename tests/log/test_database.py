@@ -1,0 +1,402 @@
+"""The SQLite file: what is written comes back, what is trimmed is known to be gone, what fails is written later."""
+
+import sqlite3
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from sandbox_agent.log.database import Database, DatabaseError, Group
+from sandbox_agent.log.event import NOBODY, Chunk, Direction, connection_channel, session_channel
+
+FOREVER = 0.0
+"""`oldest` that nothing is older than."""
+ALL = 1 << 62
+
+
+@pytest.fixture(params=["file", "memory"])
+def database(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Database]:
+    opened = Database(tmp_path / "log.db" if request.param == "file" else None)
+    yield opened
+    opened.close()
+
+
+def chunk(
+    first: int,
+    *lines: bytes,
+    session: str | None = "s",
+    channel: str | None = None,
+    at: float = 1.0,
+    history: bool = True,
+) -> Chunk:
+    if channel is None:
+        channel = NOBODY if session is None else session_channel(session)
+    return Chunk(first, list(lines) or [b"{}"], Direction.FROM_AGENT, session, channel, at, history=history)
+
+
+def write(database: Database, *chunks: Chunk) -> None:
+    database.write(Group(list(chunks)))
+
+
+def positions(chunks: list[Chunk]) -> list[int]:
+    return [position for chunk in chunks for position in range(chunk.first, chunk.last + 1)]
+
+
+def follow(database: Database, *channels: str, after: int = 0, limit: int = ALL) -> list[int]:
+    return positions(database.follow(channels, after, limit))
+
+
+def history(database: Database, session: str, after: int = 0, before: int = ALL, limit: int = 1000) -> list[int]:
+    return positions(database.history(session, after, before, limit, ALL))
+
+
+def trim_to(database: Database, kept: int, *ended: str) -> dict[str, int]:
+    """Drop until at most `kept` bytes stay. Trimming leaves a tenth less than the limit."""
+    return database.trim(-(-kept * 10 // 9), FOREVER, ended)
+
+
+# Writing and reading
+
+
+def test_a_chunk_comes_back_as_it_was_written(database: Database) -> None:
+    written = Chunk(
+        7, [b'{"a":1}', '{"b":"ü\u2028"}'.encode()], Direction.FROM_SERVER, "s", "connection:c1", 2.5, "c9", False, 7
+    )
+    write(database, written)
+
+    assert database.follow(["connection:c1"], 0, ALL) == [written]
+
+
+def test_what_is_followed_are_the_channels_asked_for_in_order_of_position(database: Database) -> None:
+    write(
+        database, chunk(1), chunk(2, session="t"), chunk(3, b"{}", b"{}"), chunk(5, session="u"), chunk(6, session="t")
+    )
+
+    assert follow(database, session_channel("s"), session_channel("t")) == [1, 2, 3, 4, 6]
+
+
+def test_following_begins_in_the_middle_of_a_chunk(database: Database) -> None:
+    write(database, chunk(1, b"1", b"2", b"3"), chunk(4, b"4"))
+
+    (part, rest) = database.follow([session_channel("s")], 2, ALL)
+
+    assert (part.first, part.lines, rest.first) == (3, [b"3"], 4)
+
+
+def test_following_stops_after_about_the_limit_and_goes_on_from_there(database: Database) -> None:
+    write(database, *(chunk(at, b"x" * 100) for at in range(1, 11)))
+    pages: list[list[int]] = []
+    after = 0
+    while page := follow(database, session_channel("s"), after=after, limit=250):
+        pages.append(page)
+        after = page[-1]
+
+    assert pages == [[1, 2, 3], [4, 5, 6], [7, 8, 9], [10]]
+
+
+def test_a_page_is_never_empty_however_small_the_limit(database: Database) -> None:
+    write(database, chunk(1, b"x" * 100))
+
+    assert follow(database, session_channel("s"), limit=0) == [1]
+
+
+def test_what_nobody_is_sent_is_history_and_on_no_channel(database: Database) -> None:
+    write(database, chunk(1, channel=NOBODY))
+
+    assert history(database, "s") == [1]
+    assert follow(database, session_channel("s")) == []
+
+
+def test_history_is_the_session_without_what_only_repeats_it(database: Database) -> None:
+    write(database, chunk(1), chunk(2, channel="connection:c1", history=False), chunk(3, session="t"), chunk(4))
+
+    assert history(database, "s") == [1, 4]
+
+
+def test_history_lies_between_two_positions(database: Database) -> None:
+    write(database, *(chunk(at) for at in range(1, 8)))
+
+    assert history(database, "s", after=2, before=6) == [3, 4, 5]
+
+
+def test_a_group_is_written_whole_or_not_at_all(database: Database) -> None:
+    write(database, chunk(5))
+
+    with pytest.raises(DatabaseError):
+        database.write(Group([chunk(4), chunk(5)], {"t": b"{}"}, reserve=99))
+
+    assert history(database, "s") == [5]
+    assert database.load().sessions == {}
+    assert database.load().reserved == 0
+    assert database.size == chunk(5).size
+
+
+def test_after_a_group_that_failed_the_next_is_written(database: Database) -> None:
+    write(database, chunk(5))
+    with pytest.raises(DatabaseError):
+        write(database, chunk(5))
+
+    write(database, chunk(6))
+
+    assert history(database, "s") == [5, 6]
+
+
+# Sessions, outcomes, positions
+
+
+def test_sessions_and_reserved_positions_outlive_the_server(tmp_path: Path) -> None:
+    first = Database(tmp_path / "log.db")
+    first.write(Group([chunk(3, b"{}", b"{}", at=5.0)], {"s": b"old"}, reserve=100))
+    first.write(Group([], {"s": b"new", "t": b"{}"}))
+    first.close()
+    second = Database(tmp_path / "log.db")
+
+    stored = second.load()
+
+    assert (stored.reserved, stored.sessions) == (100, {"s": b"new", "t": b"{}"})
+    assert stored.event_counts == {"s": (2, 5.0)}
+    assert history(second, "s") == [3, 4]
+    second.close()
+
+
+def test_what_was_only_delivered_to_a_connection_ends_with_the_server(tmp_path: Path) -> None:
+    first = Database(tmp_path / "log.db")
+    write(first, chunk(1), chunk(2, channel="connection:c1", history=False))
+    first.close()
+    second = Database(tmp_path / "log.db")
+
+    assert follow(second, "connection:c1", session_channel("s")) == [1]
+    assert second.size == chunk(1).size
+    second.close()
+
+
+def test_a_deleted_session_takes_its_events_with_it(database: Database) -> None:
+    database.write(Group([chunk(1), chunk(2, session="t")], {"s": b"{}", "t": b"{}"}))
+
+    database.write(Group([], {"s": None}))
+
+    assert (history(database, "s"), history(database, "t")) == ([], [2])
+    assert database.load().sessions == {"t": b"{}"}
+    assert database.size == chunk(2).size
+
+
+def test_a_session_deleted_and_made_again_in_one_group_begins_empty(database: Database) -> None:
+    database.write(Group([chunk(1)], {"s": b"old"}))
+    group = Group([], {"s": None})
+    group.merge(Group([chunk(2)], {"s": b"new"}))
+
+    database.write(group)
+
+    assert history(database, "s") == [2]
+    assert database.load().sessions == {"s": b"new"}
+
+
+def test_a_forgotten_channel_loses_its_deliveries_and_keeps_its_history(database: Database) -> None:
+    channel = connection_channel("c1")
+    write(database, chunk(1, channel=channel, history=False), chunk(2, channel=channel), chunk(3))
+
+    database.write(Group(forgotten_channels=[channel]))
+
+    assert follow(database, channel, session_channel("s")) == [2, 3]
+    assert database.size == chunk(2).size + chunk(3).size
+
+
+def test_an_outcome_is_kept_under_its_scope_and_key(database: Database) -> None:
+    database.write(Group(outcomes=[("s", "k", b"digest", None, 1.0), ("t", "k", b"other", b"{}", 1.0)]))
+    database.write(Group(outcomes=[("s", "k", b"digest", b"answer", 2.0)]))
+
+    assert database.outcome("s", "k") == (b"digest", b"answer")
+    assert database.outcome("t", "k") == (b"other", b"{}")
+    assert database.outcome("s", "other") is None
+
+
+# Trimming
+
+
+def test_what_is_too_much_goes_oldest_first(database: Database) -> None:
+    write(database, *(chunk(at, b"x" * 100) for at in range(1, 11)))
+    each = database.size // 10
+
+    trims = database.trim(each * 5, FOREVER, [])
+
+    kept = history(database, "s")
+    assert kept == list(range(kept[0], 11))
+    assert 0 < len(kept) <= 5
+    assert database.size == each * len(kept)
+    assert trims[session_channel("s")] == kept[0] - 1
+
+
+def test_what_is_within_the_limits_stays(database: Database) -> None:
+    write(database, *(chunk(at) for at in range(1, 11)))
+
+    assert database.trim(database.size, FOREVER, ["s"]) == {}
+    assert len(history(database, "s")) == 10
+
+
+def test_what_is_too_old_goes_however_little_there_is(database: Database) -> None:
+    write(database, chunk(1, at=1.0), chunk(2, at=2.0, session="t"), chunk(3, at=3.0))
+    database.write(Group(outcomes=[("s", "old", b"", b"", 1.0), ("s", "new", b"", b"", 3.0)]))
+
+    trims = database.trim(ALL, 2.5, [])
+
+    assert follow(database, session_channel("s"), session_channel("t")) == [3]
+    assert trims[session_channel("s")] == 1
+    assert trims[session_channel("t")] == 2
+    assert (database.outcome("s", "old"), database.outcome("s", "new")) == (None, (b"", b""))
+
+
+def test_ended_sessions_go_first(database: Database) -> None:
+    write(database, *(chunk(at, b"x" * 100, session="st"[at % 2]) for at in range(1, 11)))
+
+    trims = trim_to(database, database.size // 2, "s")
+
+    assert (history(database, "s"), history(database, "t")) == ([], [1, 3, 5, 7, 9])
+    assert session_channel("t") not in trims
+
+
+def test_what_was_trimmed_is_still_known_after_a_restart(tmp_path: Path) -> None:
+    first = Database(tmp_path / "log.db")
+    write(first, chunk(1, at=1.0), chunk(2, at=2.0))
+    first.trim(ALL, 1.5, [])
+    first.close()
+    second = Database(tmp_path / "log.db")
+
+    assert second.load().trims[session_channel("s")] == 1
+    second.close()
+
+
+def test_the_last_trimmed_position_of_a_channel_never_goes_back(database: Database) -> None:
+    channel = connection_channel("c1")
+    write(database, chunk(1, b"x" * 100, session="live", channel=channel), chunk(2, b"x" * 100, channel=channel))
+    trim_to(database, database.size // 2, "s")
+    assert follow(database, channel) == [1]
+
+    trim_to(database, 0)
+
+    assert follow(database, channel) == []
+    assert database.load().trims[channel] == 2
+
+
+def test_a_deleted_session_is_known_to_be_gone_from_its_channel(database: Database) -> None:
+    database.write(Group([chunk(1), chunk(2)], {"s": b"{}"}))
+
+    database.write(Group([], {"s": None}))
+
+    assert database.load().trims[session_channel("s")] == 2
+
+
+def test_a_trimmed_log_gives_its_disk_back(tmp_path: Path) -> None:
+    path = tmp_path / "log.db"
+    database = Database(path)
+    write(database, *(chunk(at, b"x" * 10_000) for at in range(1, 301)))
+    database.trim(0, FOREVER, [])
+    database.close()
+
+    assert path.stat().st_size < 1 << 20
+
+
+# Pages of a long log
+
+
+def test_a_page_of_a_long_log_costs_as_much_as_one_of_a_short_log(tmp_path: Path) -> None:
+    """Counted in steps of SQLite's machine, so that no clock is needed."""
+    database = CountingDatabase(tmp_path / "log.db")
+
+    def fill(begin: int, end: int) -> None:
+        write(database, *(chunk(at, b"x" * 1000, session="st"[at % 2]) for at in range(begin, end)))
+
+    channels = [session_channel("s"), session_channel("t"), connection_channel("c1")]
+    fill(1, 101)
+    short = database.steps(lambda: follow(database, *channels, limit=20_000))
+    fill(101, 10_001)
+    long = database.steps(lambda: follow(database, *channels, limit=20_000))
+    database.close()
+
+    assert long < short * 5
+
+
+class CountingDatabase(Database):
+    """Counts the steps of SQLite's machine, in hundreds."""
+
+    def steps(self, query: Callable[[], object]) -> int:
+        count = 0
+
+        def step() -> int:
+            nonlocal count
+            count += 1
+            return 0
+
+        self._sqlite.set_progress_handler(step, 10)
+        query()
+        self._sqlite.set_progress_handler(None, 0)
+        return count
+
+
+# Failing
+
+
+def test_a_full_disk_is_told_as_such_and_the_group_can_be_written_later(tmp_path: Path) -> None:
+    database = SmallDatabase(tmp_path / "log.db")
+    database.allow(0)
+    big = chunk(1, b"x" * 1_000_000)
+
+    for _ in range(2):
+        with pytest.raises(DatabaseError, match="full"):
+            write(database, big)
+    database.allow(1 << 20)
+    write(database, big)
+
+    assert history(database, "s") == [1]
+    assert database.size == big.size
+    database.close()
+
+
+class SmallDatabase(Database):
+    """A disk that may be full."""
+
+    def allow(self, pages: int) -> None:
+        """How many more pages there may be."""
+        (used,) = self._sqlite.execute("pragma page_count").fetchone()
+        self._sqlite.execute(f"pragma max_page_count = {used + pages}")
+
+
+def test_a_file_that_is_no_database_is_refused_by_name(tmp_path: Path) -> None:
+    path = tmp_path / "log.db"
+    path.write_bytes(b"this is no database" * 100)
+
+    with pytest.raises(DatabaseError, match=r"log\.db"):
+        Database(path)
+
+
+def test_a_file_of_another_version_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "log.db"
+    with sqlite3.connect(path) as other:
+        other.execute("pragma user_version = 99")
+    other.close()
+
+    with pytest.raises(DatabaseError, match="99"):
+        Database(path)
+
+
+READS: list[Callable[[Database], object]] = [
+    lambda database: database.follow(["session:s"], 0, ALL),
+    lambda database: database.history("s", 0, ALL, 10, ALL),
+    lambda database: database.outcome("s", "k"),
+    lambda database: database.load(),
+    lambda database: database.trim(0, FOREVER, []),
+]
+
+
+@pytest.mark.parametrize("read", READS, ids=["follow", "history", "outcome", "load", "trim"])
+def test_a_file_that_cannot_be_read_is_a_database_error(tmp_path: Path, read: Callable[[Database], object]) -> None:
+    path = tmp_path / "log.db"
+    database = Database(path)
+    write(database, chunk(1))
+    with sqlite3.connect(path) as other:
+        for table in ("events", "outcomes", "sessions", "trims", "positions"):
+            other.execute(f"drop table {table}")
+    other.close()
+
+    with pytest.raises(DatabaseError):
+        read(database)
+    database.close()
