@@ -104,6 +104,8 @@ class _WithParams(Struct):
 _peek = msgspec.json.Decoder(Peek)
 _members = msgspec.json.Decoder(dict[str, Raw])
 _MEMBER = re.compile(rb'\s*[{,]\s*("(?:[^"\\]|\\.)*")\s*:\s*')
+_AFTER_MEMBER = re.compile(rb"\s*[,}]")
+_END = re.compile(rb"\s*}\s*\Z")
 _USUAL_HEAD = re.compile(rb'\{"jsonrpc": ?"2\.0", ?"id": ?("[^"\\]*"|-?[0-9.eE+-]+)(?=[,}])')
 _FIRST_BYTES_OF_AN_ID = frozenset(b'"-0123456789')
 
@@ -156,16 +158,29 @@ def with_id(line: bytes, id: bytes) -> bytes:
     if usual is not None and line.count(b'"id"') == 1 and b"\\u" not in line:
         return line[: usual.start(1)] + id + line[usual.end(1) :]
     members = _members.decode(line)
-    at = 0
+    span = _id_span(line, members)
+    if span is None:
+        return msgspec.json.encode(members | {"id": Raw(id)})
+    return line[: span[0]] + id + line[span[1] :]
+
+
+def _id_span(line: bytes, members: dict[str, Raw]) -> tuple[int, int] | None:
+    """Where the id stands; None when the text is not exactly these members, as with a repeated key.
+
+    The receiver may take another one of two ids than we do, so that such a line must not keep its bytes.
+    """
+    span, at = None, 0
     for key, value in members.items():
         match = _MEMBER.match(line, at)
-        # Each member is checked against the text, so a repeated key cannot lead the walk into a nested value.
-        if match is None or msgspec.json.decode(match[1]) != key or not line.startswith(bytes(value), match.end()):
-            break
-        at = match.end() + len(bytes(value))
+        raw = bytes(value)
+        if match is None or msgspec.json.decode(match[1]) != key or not line.startswith(raw, match.end()):
+            return None
+        at = match.end() + len(raw)
+        if _AFTER_MEMBER.match(line, at) is None:
+            return None
         if key == "id":
-            return line[: match.end()] + id + line[at:]
-    return msgspec.json.encode(members | {"id": Raw(id)})
+            span = match.end(), at
+    return span if _END.match(line, at) is not None else None
 
 
 def param(line: bytes, name: str) -> bytes | None:

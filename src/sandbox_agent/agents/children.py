@@ -216,11 +216,19 @@ class Children:
         }
         return _closure(roots, table)
 
+    def _started(self, table: Table) -> set[Process]:
+        """Those of our children that we started and that are still there, if only as zombies."""
+        return {
+            process
+            for child in self._registered.values()
+            if (process := table.get(child.pid)) is not None and process.start == child.start
+        }
+
     def _adopted(self, table: Table) -> set[Process]:
         """Our children that we did not start: agents run in sessions of their own, so nothing of theirs is in ours."""
         session = os.getsid(0)
         ours = {process for process in table.values() if process.parent == self._pid and process.session != session}
-        return {process for process in ours - self._strangers if process.pid not in self._registered}
+        return ours - self._strangers - self._started(table)
 
     def _orphans(self, table: Table) -> set[Process]:
         """Adopted ones that no child alive can have started, and what they started."""
@@ -228,7 +236,7 @@ class Children:
             self._orphans_left = True
             return set()
         # A child of the same clock tick may have been first.
-        oldest = min((child.start for child in self._registered.values()), default=None)
+        oldest = min((child.start for child in self._started(table) if child.alive), default=None)
         return _closure(
             {process for process in self._adopted(table) if oldest is None or process.start < oldest}, table
         )

@@ -7,7 +7,7 @@ import msgspec
 
 from sandbox_agent.errors import InternalError, SandboxAgentError
 from sandbox_agent.http.asgi import App as Asgi
-from sandbox_agent.http.asgi import Headers, Message, Receive, Scope, Send, header, respond
+from sandbox_agent.http.asgi import Headers, Message, Receive, Scope, Send, header, json_headers, respond
 from sandbox_agent.http.guard import Guard
 from sandbox_agent.http.health import Health
 from sandbox_agent.http.problems import send_problem
@@ -47,7 +47,7 @@ class App:
             await self._rpc(scope, receive, send)
         elif path == "/v1/health" and scope["method"] == "GET":
             body = msgspec.json.encode(self._health.view())
-            await respond(send, 200, [(b"content-type", b"application/json"), (b"cache-control", b"no-store")], body)
+            await respond(send, 200, json_headers(body), body)
         else:
             if self._control is None:
                 self._control = self._make_control()

@@ -17,6 +17,15 @@ def header(scope: Scope, name: bytes) -> bytes | None:
     return scope["headers_by_name"].get(name)
 
 
+def json_headers(body: bytes) -> list[tuple[bytes, bytes]]:
+    """The headers of a JSON response, which nobody may keep."""
+    return [
+        (b"content-type", b"application/json"),
+        (b"content-length", b"%d" % len(body)),
+        (b"cache-control", b"no-store"),
+    ]
+
+
 async def respond(send: Send, status: int, headers: list[tuple[bytes, bytes]], body: bytes = b"") -> None:
     """Send a whole response."""
     await send({"type": "http.response.start", "status": status, "headers": headers})

@@ -3,6 +3,7 @@
 import asyncio
 from typing import cast
 
+import httptools
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from sandbox_agent.errors import BadRequest, HeadersTooLarge, SandboxAgentError
@@ -48,40 +49,90 @@ class GatheringTransport(asyncio.Transport):
 class Protocol(HttpToolsProtocol):
     """One socket."""
 
-    _in_head = True
+    _in_head = False
     _head_size = 0
+    _begun = False
+    """A request began in the read that is being looked at."""
+    _refusal: SandboxAgentError | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """A client has connected."""
         super().connection_made(GatheringTransport(cast("asyncio.Transport", transport), self.loop))
 
+    def data_received(self, data: bytes) -> None:
+        """Bytes from the socket."""
+        self._begun = False
+        self._unset_keepalive_if_required()
+        try:
+            self.parser.feed_data(data)
+        except httptools.HttpParserUpgrade as upgrade:
+            self._without_upgrade(data[cast("int", upgrade.args[0]) :])
+        except httptools.HttpParserError:
+            self._refuse(self._refusal or BadRequest("this is not HTTP/1.1 that can be read in one way only"))
+        else:
+            # Where in this read the head began is not known; the next ones are all head.
+            if self._in_head and not self._begun:
+                self._head_size += len(data)
+                if self._head_size > MAX_HEAD:
+                    self._refuse(HeadersTooLarge(MAX_HEAD))
+
     def on_message_begin(self) -> None:
         """A request begins."""
         super().on_message_begin()
-        self._in_head, self._head_size = True, 0
+        self._in_head, self._begun, self._head_size = True, True, 0
         extensions: dict[str, object] = {"sandbox_agent.transport": self.transport}
         cast("dict[str, object]", cast("object", self.scope))["extensions"] = extensions
 
     def on_headers_complete(self) -> None:
         """Its headers are whole."""
         self._in_head = False
-        super().on_headers_complete()
+        if len(self.url) + sum(len(name) + len(value) for name, value in self.headers) > MAX_HEAD:
+            self._refusal = HeadersTooLarge(MAX_HEAD)
+            raise ValueError
+        self._check_target()
+        if not self.parser.should_upgrade():
+            super().on_headers_complete()
 
-    def data_received(self, data: bytes) -> None:
-        """Bytes from the socket."""
-        super().data_received(data)
-        if self._in_head and not self.transport.is_closing():
-            self._head_size += len(data)
-            if self._head_size > MAX_HEAD:
-                self._refuse(HeadersTooLarge(MAX_HEAD))
+    def on_body(self, body: bytes) -> None:
+        """A part of its body."""
+        if not self.parser.should_upgrade():
+            super().on_body(body)
 
-    def send_400_response(self, msg: str) -> None:
-        """Something that is not HTTP."""
-        self._refuse(BadRequest("this is not HTTP/1.1 that can be read in one way only"))
+    def on_message_complete(self) -> None:
+        """It is whole."""
+        if not self.parser.should_upgrade():
+            super().on_message_complete()
+
+    def on_response_complete(self) -> None:
+        """It was answered."""
+        super().on_response_complete()
+        if self._refusal is not None:
+            self._refuse(self._refusal)
+
+    def _check_target(self) -> None:
+        """An absolute target has a host of its own, and whoever stands between goes by that one."""
+        if self.url.startswith(b"/") or self.url == b"*":
+            return
+        authority = self.url.partition(b"://")[2].partition(b"/")[0].lower()
+        if authority not in [value.lower() for name, value in self.headers if name == b"host"]:
+            raise ValueError
+
+    def _without_upgrade(self, rest: bytes) -> None:
+        """Read a request that asks for another protocol as if it had not: the parser would drop what follows its head."""
+        dropped = (b"upgrade", b"connection", b"http2-settings")
+        kept = [b"%b: %b\r\n" % (name, value) for name, value in self.headers if name not in dropped]
+        head = [self.parser.get_method(), b" ", self.url, b" HTTP/1.1\r\n", *kept, b"\r\n"]
+        self.parser = httptools.HttpRequestParser(self)
+        self.data_received(b"".join(head) + rest)
 
     def _refuse(self, error: SandboxAgentError) -> None:
         """Answer what never became a request, and hang up: what follows on this socket cannot be trusted."""
         if self.transport.is_closing():
+            return
+        if self.cycle is not None and not self.cycle.response_complete:  # pyright: ignore[reportUnnecessaryComparison]
+            # A good request came before: its answer goes first.
+            self._refusal = error
+            self.flow.pause_reading()
             return
         body = problems.document(error)
         head = [b"%b: %b\r\n" % pair for pair in (*problems.headers(error, body), (b"connection", b"close"))]

@@ -12,7 +12,7 @@ from sandbox_agent.errors import (
     MissingConnection,
     SandboxAgentError,
 )
-from sandbox_agent.http.asgi import Receive, Scope, Send, gone, header, respond, transport
+from sandbox_agent.http.asgi import Receive, Scope, Send, gone, header, json_headers, respond, transport
 from sandbox_agent.http.negotiate import EVENT_STREAM, JSON, check_accept, check_json, wants_async
 from sandbox_agent.http.stream import Streams
 from sandbox_agent.hub.calls import Answer
@@ -23,11 +23,9 @@ from sandbox_agent.hub.hub import Hub
 logger = logging.getLogger(__name__)
 
 METHODS = "DELETE, GET, POST"
-_JSON_HEADER = (b"content-type", b"application/json")
-_NO_STORE = (b"cache-control", b"no-store")
 _STREAM_HEADERS = [
     (b"content-type", b"text/event-stream; charset=utf-8"),
-    _NO_STORE,
+    (b"cache-control", b"no-store"),
     (b"x-accel-buffering", b"no"),
 ]
 MAX_IDEMPOTENCY_KEY = 256
@@ -212,4 +210,4 @@ class Rpc:
 
 
 async def _send_json(send: Send, body: bytes, headers: list[tuple[bytes, bytes]]) -> None:
-    await respond(send, 200, [_JSON_HEADER, (b"content-length", b"%d" % len(body)), _NO_STORE, *headers], body)
+    await respond(send, 200, [*json_headers(body), *headers], body)
