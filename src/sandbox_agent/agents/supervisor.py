@@ -41,6 +41,7 @@ SHORT_LIFE = 10.0
 FREE_CRASHES = 3
 """This many short lives in a row cost no wait."""
 MAX_BACKOFF = 30.0
+STDERR_IN_ERRORS = 4096
 
 
 class Listener(Protocol):
@@ -269,9 +270,11 @@ class Supervisor:
         logger.info("agent process started agent=%s pid=%d", agent.id, process.pid)
         try:
             return await self._shake_hands(agent, process, boot, answered)
-        except BaseException:
+        except BaseException as error:
             # Whatever went wrong, nothing half-booted stays behind; shielded, for we may be cancelled ourselves.
-            await asyncio.shield(process.stop(self._limits.stop_grace))
+            exit = await asyncio.shield(process.stop(self._limits.stop_grace))
+            if isinstance(error, AgentBootFailed):
+                error.fields.setdefault("stderr", exit.stderr.text(STDERR_IN_ERRORS))
             raise
 
     async def _shake_hands(
@@ -288,6 +291,8 @@ class Supervisor:
             raise _boot_failed(agent.id, reason, None) from None
         if not answer.succeeded:
             raise _boot_failed(agent.id, f"it refused initialize: {answer.error().get('message')}", None)
+        if not bytes(msgspec.json.encode(answer.peek.result)).startswith(b"{"):
+            raise _boot_failed(agent.id, "its answer to initialize is not an object", None)
         handshake = Handshake(Raw(bytes(msgspec.json.encode(answer.peek.result))), answer.result())
         running = RunningAgent(agent, process, handshake, self._listener, self._gone)
         process.listener = running
@@ -314,7 +319,8 @@ class Supervisor:
 
 
 def _check_installed(agent: Agent) -> tuple[str, ...]:
-    if agent.command is None or not agent.installed:
+    # A program of the user's own is tried as it is written; that it cannot be started says more than "not installed".
+    if agent.command is None or (agent.source != "path" and not agent.installed):
         raise AgentNotInstalled(agent.id, agent.instructions)
     return agent.command
 
@@ -327,7 +333,7 @@ def describe_exit(exit: Exit) -> str:
 def _boot_failed(agent: str, reason: str, exit: Exit | None) -> AgentBootFailed:
     fields: Object = {"agent": agent}
     if exit is not None:
-        fields["stderr"] = exit.stderr.text(4096)
+        fields["stderr"] = exit.stderr.text(STDERR_IN_ERRORS)
         fields.update({"signal": exit.signal} if exit.signal else {"exitCode": exit.code})
     return AgentBootFailed(f"agent {agent} did not start: {reason}", **fields)
 

@@ -89,7 +89,7 @@ class ExtensionMethods:
             raise InvalidParams("set_metadata needs metadata, an object; null removes a key") from None
         merged = {name: value for name, value in (session.facts.metadata | metadata).items() if value is not None}
         session.facts.metadata = merged
-        if isinstance(metadata.get("title"), str):
+        if "title" in metadata:
             session.facts.title = text_at(metadata, "title")
         update = notification("_sandboxagent/session/metadata_update", {"sessionId": session.id, "metadata": merged})
         position = self.hub.tell(session, update).last

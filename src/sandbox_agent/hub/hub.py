@@ -167,6 +167,18 @@ class Hub:
     def unexpect(self, session: Session, running: RunningAgent) -> None:
         self._at_agent.pop((running.key, session.facts.agent_session_id), None)
 
+    def reserve(self, alias: str) -> bool:
+        """Take an alias for a session that is about to be; False when it is taken."""
+        if self.find_session(alias) is not None or alias in self._aliases:
+            return False
+        self._aliases[alias] = ""
+        return True
+
+    def free(self, alias: str) -> None:
+        """The session for which an alias was taken has not come about."""
+        if self._aliases.get(alias) == "":
+            del self._aliases[alias]
+
     def name(self, session: Session, alias: str) -> None:
         session.facts.alias = alias
         self._aliases[alias] = session.id
@@ -180,7 +192,7 @@ class Hub:
         self._ended.discard(session.id)
         if session.facts.alias:
             self._aliases.pop(session.facts.alias, None)
-        self.log.save_session(session.id, None)
+        self.log.delete_session(session.id)
 
     def save(self, session: Session) -> None:
         self.log.save_session(session.id, msgspec.json.encode(session.facts))

@@ -90,17 +90,20 @@ class Session:
     def live(self) -> bool:
         return self.process is not None
 
-    def queue(self, prompt: Prompt, limit: int) -> bool:
-        """Take a prompt in; True when it may start at once."""
-        if self.running is None:
-            self.running = prompt
-            return True
-        if len(self.waiting) >= limit:
+    def check_queue(self, limit: int) -> None:
+        """Raises QueueFull when no more prompts may wait."""
+        if self.running is not None and len(self.waiting) >= limit:
             raise QueueFull(
                 f"{limit} prompts wait in this session already; wait for one to end, or send session/cancel",
                 sessionId=self.id,
                 limit=limit,
             )
+
+    def queue(self, prompt: Prompt) -> bool:
+        """Take a prompt in; True when it may start at once."""
+        if self.running is None:
+            self.running = prompt
+            return True
         self.waiting.append(prompt)
         return False
 

@@ -18,6 +18,7 @@ from sandbox_agent.envelope import (
     META,
     Envelope,
     Object,
+    failure,
     object_at,
     param,
     parse,
@@ -28,7 +29,7 @@ from sandbox_agent.envelope import (
     with_result,
     without_params,
 )
-from sandbox_agent.errors import AgentTimeout, InvalidParams, LogUnavailable, MethodNotFound
+from sandbox_agent.errors import AgentTimeout, InvalidParams, LogUnavailable, MethodNotFound, SandboxAgentError
 from sandbox_agent.hub.calls import Answer, Call
 from sandbox_agent.hub.connection import Connection
 from sandbox_agent.hub.forward import Forward, resume_params
@@ -86,21 +87,33 @@ class SessionMethods:
         asked = object_at(params, "_meta", META)
         agent = self.forward.agent(connection, envelope)
         directory(params)
-        alias = self._alias(asked)
         environment, line = self._environment(agent, asked, envelope)
         self._writable()
-        running = await self.forward.spawn(agent, environment)
-        checked = parse(line)
-        settle = partial(self._created, alias=alias, asked=asked, request=checked)
+        alias = self._alias(asked)
         try:
-            answer = await self.forward.call(connection, running, None, checked, settle, makes_session=True)
+            running = await self.forward.spawn(agent, environment)
+            checked = parse(line)
+            settle = partial(self._created, alias=alias, asked=asked, request=checked)
+            answer = await self._begin(connection, running, checked, settle)
+        finally:
+            if alias is not None:
+                self.hub.free(alias)
+        return await self._apply(asked, answer)
+
+    async def _begin(
+        self, connection: Connection, running: RunningAgent, envelope: Envelope, settle: Callable[[Call, Envelope], Answer]
+    ) -> Answer:
+        try:
+            answer = await self.forward.call(connection, running, None, envelope, settle, makes_session=True)
         except AgentTimeout:
             # It may still answer; then the session is there, and the answer goes to the stream.
             raise
         except BaseException:
             await self.forward.dismiss(running)
             raise
-        return await self._apply(asked, answer)
+        if not parse(answer.line).succeeded:
+            await self.forward.dismiss(running)
+        return answer
 
     def _created(
         self, call: Call, response: Envelope, *, alias: str | None, asked: Object, request: Envelope
@@ -142,7 +155,7 @@ class SessionMethods:
 
     def _alias(self, asked: Object) -> str | None:
         alias = text_at(asked, "requestedSessionId")
-        if alias is not None and self.hub.find_session(alias) is not None:
+        if alias is not None and not self.hub.reserve(alias):
             raise InvalidParams(f"requestedSessionId {alias!r} is taken; choose another", requestedSessionId=alias)
         return alias
 
@@ -300,6 +313,7 @@ class SessionMethods:
     async def prompt(self, connection: Connection, envelope: Envelope) -> Answer:
         session = self.hub.session(envelope.session_id)
         self._writable()
+        self.turns.check(session)
         self.hub.attach(connection, session)
         line = envelope.line
         if param(line, "prompt") is None and (text := text_at(envelope.params(), "content")) is not None:
@@ -308,8 +322,15 @@ class SessionMethods:
             line = with_param(line, "sessionId", session.id)
         # Before anything is awaited: whoever is told that the prompt was taken finds it in the log.
         position = self.hub.record(session, line, Direction.FROM_CLIENT).last
-        running = await self.forward.holder(session)
-        return await self.turns.submit(connection, session, running, parse(line), position)
+        prompt = parse(line)
+        try:
+            running = await self.forward.holder(session)
+            turn = self.turns.submit(connection, session, running, prompt, position)
+        except SandboxAgentError as error:
+            assert prompt.id is not None
+            answer = failure(prompt.id, error)
+            return Answer(answer, self.hub.record(session, answer, Direction.FROM_SERVER).last)
+        return await turn
 
     async def close(self, connection: Connection, envelope: Envelope) -> Answer:
         running, session = await self._held(connection, envelope)

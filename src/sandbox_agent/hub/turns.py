@@ -15,7 +15,7 @@ from sandbox_agent.envelope import (
     with_id,
     with_param,
 )
-from sandbox_agent.errors import RpcError
+from sandbox_agent.errors import InvalidRequest, RpcError
 from sandbox_agent.hub.calls import Answer, Call
 from sandbox_agent.hub.connection import Connection
 from sandbox_agent.hub.hub import Hub
@@ -30,13 +30,23 @@ class Turns:
         self._queue_limit = queue_limit
         self._calls: dict[Prompt, Call] = {}
 
+    def check(self, session: Session) -> None:
+        """Raises what is known beforehand to keep a prompt from running: QueueFull, or InvalidRequest."""
+        session.check_queue(self._queue_limit)
+        if not session.live and not session.facts.can_resume:
+            raise InvalidRequest(
+                f"session {session.id} has ended and cannot be resumed; start a new one with session/new",
+                sessionId=session.id,
+            )
+
     def submit(
         self, connection: Connection, session: Session, running: RunningAgent, envelope: Envelope, position: int
     ) -> asyncio.Future[Answer]:
         """Start a prompt, or let it wait its turn; raises QueueFull."""
         assert envelope.id is not None
         prompt = Prompt(connection.tag, envelope.line, position)
-        starts = session.queue(prompt, self._queue_limit)
+        session.check_queue(self._queue_limit)
+        starts = session.queue(prompt)
         call = Call("session/prompt", envelope.id, connection, running, session, self._settle)
         self._calls[prompt] = call
         if starts:

@@ -3,8 +3,10 @@
 Used from one thread at a time (see writer.py). `--no-persist` is the same code on a database in memory.
 """
 
+import heapq
 import sqlite3
-from collections.abc import Iterable, Sequence
+from collections.abc import Generator, Iterable, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -39,8 +41,10 @@ class Group:
     """What is written in one transaction."""
 
     chunks: list[Chunk] = field(default_factory=list[Chunk])
-    sessions: dict[str, bytes | None] = field(default_factory=dict[str, bytes | None])
-    """Session id → its record; None deletes the session and its events."""
+    sessions: dict[str, bytes] = field(default_factory=dict[str, bytes])
+    """Session id → its record."""
+    deleted: dict[str, int] = field(default_factory=dict[str, int])
+    """Session id → the position up to which its events go, with it."""
     outcomes: list[tuple[str, str, bytes, bytes | None, float]] = field(
         default_factory=list[tuple[str, str, bytes, bytes | None, float]]
     )
@@ -48,12 +52,15 @@ class Group:
     reserve: int = 0
 
     def __bool__(self) -> bool:
-        return bool(self.chunks or self.sessions or self.outcomes or self.forgotten_channels or self.reserve)
+        changes = (self.chunks, self.sessions, self.deleted, self.outcomes, self.forgotten_channels, self.reserve)
+        return any(changes)
 
     def merge(self, later: "Group") -> None:
         """Take in what came after this group."""
         self.chunks += later.chunks
+        self.sessions = {id: record for id, record in self.sessions.items() if id not in later.deleted}
         self.sessions |= later.sessions
+        self.deleted |= later.deleted
         self.outcomes += later.outcomes
         self.forgotten_channels += later.forgotten_channels
         self.reserve = max(self.reserve, later.reserve)
@@ -97,6 +104,11 @@ class Database:
         return int(size)
 
     def load(self) -> Stored:
+        """What was kept; raises DatabaseError."""
+        with _reading():
+            return self._load()
+
+    def _load(self) -> Stored:
         query = self._sqlite.execute
         (reserved,) = query("select coalesce(max(reserved), 0) from positions").fetchone()
         counts = query(
@@ -109,30 +121,22 @@ class Database:
             dict(query("select channel, through from trims")),
         )
 
-    def write(self, group: Group) -> None:
-        """Write a group whole, or not at all; raises DatabaseError."""
-        try:
-            self._sqlite.execute("begin immediate")
-            try:
-                self._write(group)
-            except BaseException:
-                self._sqlite.execute("rollback")
-                raise
-            self._sqlite.execute("commit")
-        except sqlite3.Error as error:
-            raise DatabaseError(str(error)) from error
+    def write(self, group: Group) -> dict[str, int]:
+        """Write a group whole, or not at all; gives the last dropped position per channel. Raises DatabaseError."""
+        with self._transaction():
+            trims = self._write(group)
         self._size += sum(chunk.size for chunk in group.chunks)
-        if group.forgotten_channels or None in group.sessions.values():
+        if group.forgotten_channels or group.deleted:
             self._size = self._measure()
+        return trims
 
-    def _write(self, group: Group) -> None:
+    def _write(self, group: Group) -> dict[str, int]:
         many = self._sqlite.executemany
         many("insert into events values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", map(_row, group.chunks))
-        kept = [(id, record) for id, record in group.sessions.items() if record is not None]
-        many("insert or replace into sessions values (?, ?)", kept)
-        deleted = [(id,) for id, record in group.sessions.items() if record is None]
-        many("delete from sessions where session_id = ?", deleted)
-        many("delete from events where session_id = ?", deleted)
+        trims: dict[str, int] = {}
+        for session_id, through in group.deleted.items():
+            trims |= self._delete_session(session_id, through)
+        many("insert or replace into sessions values (?, ?)", group.sessions.items())
         # A closed connection leaves deliveries that nobody can ask for any more; what is history stays.
         forgotten = [(channel,) for channel in group.forgotten_channels]
         many("delete from events where channel = ? and not history", forgotten)
@@ -140,28 +144,49 @@ class Database:
         if group.reserve:
             self._sqlite.execute("delete from positions")
             self._sqlite.execute("insert into positions values (?)", (group.reserve,))
+        return trims
+
+    def _delete_session(self, session_id: str, through: int) -> dict[str, int]:
+        self._sqlite.execute("delete from sessions where session_id = ?", (session_id,))
+        rows = self._sqlite.execute(
+            "select channel, max(last) from events where session_id = ? and last <= ? group by channel",
+            (session_id, through),
+        )
+        # Whoever comes back for what was here is told that it is gone.
+        trims: dict[str, int] = dict(rows.fetchall())
+        self._keep_trims(trims)
+        self._sqlite.execute("delete from events where session_id = ? and last <= ?", (session_id, through))
+        return trims
+
+    def _keep_trims(self, trims: dict[str, int]) -> None:
+        self._sqlite.executemany(
+            "insert into trims values (?, ?) on conflict(channel) do update set through = max(through, excluded.through)",
+            trims.items(),
+        )
 
     def follow(self, channels: Sequence[str], after: int, limit: int) -> list[Chunk]:
         """Chunks of these channels after a position, oldest first, until they come to about `limit` bytes."""
-        marks = ", ".join("?" * len(channels))
-        rows = self._sqlite.execute(
-            f"select {_EVENT} from events where channel in ({marks}) and last > ? order by first", (*channels, after)
-        )
-        return [chunk.after(after) for chunk in _until(rows, limit)]
+        # One walk along the index for each channel: a query for all of them would sort everything after the position.
+        query = f"select {_EVENT} from events where channel = ? and last > ? order by last"
+        with _reading():
+            walks = [self._sqlite.execute(query, (channel, after)) for channel in channels]
+            return [chunk.after(after) for chunk in _until(heapq.merge(*walks), limit)]
 
     def history(self, session_id: str, after: int, before: int, limit: int, size: int) -> list[Chunk]:
         """Chunks of a session's history between two positions, enough for `limit` events or about `size` bytes."""
-        rows = self._sqlite.execute(
-            f"select {_EVENT} from events where session_id = ? and history and last > ? and first < ?"
-            " order by first limit ?",
-            (session_id, after, before, limit),
+        query = (
+            f"select {_EVENT} from events where session_id = ? and history = 1 and last > ? and first < ?"
+            " order by last limit ?"
         )
-        return [chunk.after(after) for chunk in _until(rows, size)]
+        with _reading():
+            rows = self._sqlite.execute(query, (session_id, after, before, limit))
+            return [chunk.after(after) for chunk in _until(rows, size)]
 
     def outcome(self, scope: str, key: str) -> tuple[bytes, bytes | None] | None:
         """Digest of the body and the response kept under an idempotency key."""
-        row = self._sqlite.execute("select digest, response from outcomes where scope = ? and key = ?", (scope, key))
-        return row.fetchone()
+        query = "select digest, response from outcomes where scope = ? and key = ?"
+        with _reading():
+            return self._sqlite.execute(query, (scope, key)).fetchone()
 
     def trim(self, max_bytes: int, oldest: float, ended: Sequence[str]) -> dict[str, int]:
         """Drop what is too old or too much, ended sessions first; gives the last dropped position per channel."""
@@ -170,21 +195,17 @@ class Database:
             excess = self._size - max_bytes * 9 // 10
         else:
             excess = 0
-        try:
-            self._sqlite.execute("begin immediate")
+        with self._transaction():
             doomed = self._sqlite.execute("select first, size from events where at < ?", (oldest,)).fetchall()
             excess -= sum(size for _, size in doomed)
             if excess > 0:
                 doomed += self._excess(excess, oldest, ended)
             trims = self._drop([first for first, _ in doomed])
             self._sqlite.execute("delete from outcomes where at < ?", (oldest,))
-            self._sqlite.execute("commit")
-            self._size -= sum(size for _, size in doomed)
-            self._sqlite.execute("pragma incremental_vacuum(1000)").fetchall()
-        except sqlite3.Error as error:
-            if self._sqlite.in_transaction:
-                self._sqlite.execute("rollback")
-            raise DatabaseError(str(error)) from error
+        self._size -= sum(size for _, size in doomed)
+        with _reading():
+            # As a script: a statement would be stepped once, and free one page.
+            self._sqlite.executescript("pragma incremental_vacuum(1000)")
         return trims
 
     def _excess(self, excess: int, oldest: float, ended: Sequence[str]) -> list[tuple[int, int]]:
@@ -212,8 +233,24 @@ class Database:
             for name in {channel, f"history:{session_id}"}:
                 trims[name] = max(trims.get(name, 0), last)
         self._sqlite.executemany("delete from events where first = ?", [(first,) for first in firsts])
-        self._sqlite.executemany("insert or replace into trims values (?, ?)", trims.items())
+        self._keep_trims(trims)
         return trims
+
+    @contextmanager
+    def _transaction(self) -> Generator[None]:
+        """All of it or nothing; raises DatabaseError."""
+        try:
+            self._sqlite.execute("begin immediate")
+            try:
+                yield
+                self._sqlite.execute("commit")
+            except BaseException:
+                # A full disk has rolled back already.
+                if self._sqlite.in_transaction:
+                    self._sqlite.execute("rollback")
+                raise
+        except sqlite3.Error as error:
+            raise DatabaseError(str(error)) from error
 
     @property
     def size(self) -> int:
@@ -222,6 +259,14 @@ class Database:
 
     def close(self) -> None:
         self._sqlite.close()
+
+
+@contextmanager
+def _reading() -> Generator[None]:
+    try:
+        yield
+    except sqlite3.Error as error:
+        raise DatabaseError(str(error)) from error
 
 
 def _row(chunk: Chunk) -> tuple[object, ...]:

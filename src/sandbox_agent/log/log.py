@@ -110,11 +110,21 @@ class Log:
             self._reserve()
         return chunk
 
-    def save_session(self, session_id: str, record: bytes | None) -> None:
-        """Keep a session's record with the events before it; None deletes the session and its events."""
+    def save_session(self, session_id: str, record: bytes) -> None:
+        """Keep a session's record, with the events before it."""
 
         def change(group: Group) -> None:
             group.sessions[session_id] = record
+
+        self._writer.write(change)
+
+    def delete_session(self, session_id: str) -> None:
+        """Forget a session and its events."""
+        through = self.position
+
+        def change(group: Group) -> None:
+            group.sessions.pop(session_id, None)
+            group.deleted[session_id] = through
 
         self._writer.write(change)
 
@@ -232,7 +242,8 @@ class Log:
 
         self._writer.write(change)
 
-    def _on_committed(self, group: Group) -> None:
+    def _on_committed(self, group: Group, trims: dict[str, int]) -> None:
+        self._note_trims(trims)
         if self.failure is not None:
             logger.warning("log is written again events=%d", len(group.chunks))
             self.failure = None
@@ -266,4 +277,8 @@ class Log:
             return
         if trims:
             logger.info("log trimmed channels=%d size=%d", len(trims), database.size)
-            self.trims |= trims
+            self._note_trims(trims)
+
+    def _note_trims(self, trims: dict[str, int]) -> None:
+        for channel, through in trims.items():
+            self.trims[channel] = max(through, self.trims.get(channel, 0))

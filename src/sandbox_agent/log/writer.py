@@ -29,7 +29,7 @@ class Writer:
         self,
         database: Database,
         loop: asyncio.AbstractEventLoop,
-        committed: Callable[[Group], None],
+        committed: Callable[[Group, dict[str, int]], None],
         failed: Callable[[str], None],
         trim: Callable[[Database], None],
     ) -> None:
@@ -106,15 +106,15 @@ class Writer:
 
     def _write(self, group: Group) -> bool:
         try:
-            self._database.write(group)
+            trims = self._database.write(group)
         except DatabaseError as error:
             logger.error("log not written reason=%s events=%d", error, len(group.chunks))
             with self._changed:
                 group.merge(self._group)
                 self._group = group
-            self._tell(self._failed, str(error))
+            self._tell(lambda: self._failed(str(error)))
             return False
-        self._tell(self._committed, group)
+        self._tell(lambda: self._committed(group, trims))
         return True
 
     def _answer(self, reads: deque[tuple[Callable[[Database], object], Future[object]]]) -> None:
@@ -126,8 +126,8 @@ class Writer:
             except Exception as error:
                 future.set_exception(error)
 
-    def _tell(self, callback: Callable[[T], None], argument: T) -> None:
+    def _tell(self, callback: Callable[[], None]) -> None:
         try:
-            self._loop.call_soon_threadsafe(callback, argument)
+            self._loop.call_soon_threadsafe(callback)
         except RuntimeError:
             logger.debug("event loop is gone")
