@@ -1,0 +1,247 @@
+"""Contract, section 10: processes die whole. A tree ends with its agent, session or server, crashes included."""
+
+import ast
+import asyncio
+import json
+import os
+import shlex
+import signal
+import sys
+from collections.abc import Generator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from tests.support.client import META, Client, run
+from tests.support.running import SCRIPTED, Server, alive, eventually, scripted
+from tests.support.saying import said
+
+ESCAPED = {"double_fork": True, "setsid": True, "close_fds": True, "ignore_sigterm": True}
+DAEMONS = {
+    "a plain child": {},
+    "a child in a session of its own": {"setsid": True},
+    "a child that ignores SIGTERM": {"ignore_sigterm": True},
+    "a daemon": ESCAPED,
+    "a daemon without an environment": ESCAPED | {"clear_env": True},
+}
+INITIALIZE = {
+    "jsonrpc": "2.0",
+    "id": 1,
+    "method": "initialize",
+    "params": {"protocolVersion": 1, "_meta": {META: {"agent": "slow"}}},
+}
+NEW = {"jsonrpc": "2.0", "id": 2, "method": "session/new", "params": {"cwd": "/", "mcpServers": []}}
+every_daemon = pytest.mark.parametrize("flags", DAEMONS.values(), ids=DAEMONS)
+worst_daemons = pytest.mark.parametrize("flags", list(DAEMONS.values())[-2:], ids=list(DAEMONS)[-2:])
+
+
+class Pids(list[int]):
+    """Processes that a test made; none of them may outlive it."""
+
+    def gone(self) -> None:
+        assert self
+        eventually(lambda: not any(map(alive, self)), f"the end of {self}")
+
+
+@pytest.fixture
+def pids() -> Generator[Pids]:
+    found = Pids()
+    yield found
+    for pid in found:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+
+
+async def start(client: Client, session: str, flags: dict[str, bool], pids: Pids) -> int:
+    """Let a session's agent start a process that is meant to stay; gives the agent's pid."""
+    agent, daemon = map(int, await said(client, session, ["pid"], ["daemon", flags]))
+    pids += [agent, daemon]
+    assert alive(agent)
+    assert alive(daemon)
+    return agent
+
+
+@pytest.mark.requirement("10.tree-dies-with-the-agent")
+@every_daemon
+@pytest.mark.parametrize("end", ["exit", "kill"])
+def test_nothing_is_left_of_an_agent_that_ends(end: str, flags: dict[str, bool], pids: Pids) -> None:
+    async def main(server: Server) -> None:
+        async with Client(server) as client:
+            session = await client.new_session()
+            await start(client, session, flags, pids)
+            step = ["exit", 3] if end == "exit" else ["kill"]
+            assert (await client.prompt(session, [step]))["error"]["code"] == -32603
+
+    with Server("--no-persist") as server:
+        run(main(server))
+        pids.gone()
+
+
+@pytest.mark.requirement("10.tree-dies-with-the-agent")
+@worst_daemons
+def test_nothing_is_left_of_an_agent_that_ends_while_another_one_works_on(flags: dict[str, bool], pids: Pids) -> None:
+    async def main(server: Server) -> None:
+        async with Client(server, "other") as bystander, Client(server) as client:
+            theirs = await bystander.new_session()
+            kept = list(map(int, await said(bystander, theirs, ["pid"], ["daemon", {"setsid": True}])))
+            session = await client.new_session()
+            await start(client, session, flags, pids)
+            await client.prompt(session, [["exit", 0]])
+            pids.gone()
+            assert all(map(alive, kept))
+            assert await said(bystander, theirs, ["say", "still here"]) == ["still here"]
+
+    with Server("--no-persist", agents={"other": scripted()}) as server:
+        run(main(server))
+
+
+@pytest.mark.requirement("10.tree-dies-with-the-agent")
+@worst_daemons
+def test_nothing_is_left_of_an_agent_that_somebody_else_killed(flags: dict[str, bool], pids: Pids) -> None:
+    async def main(server: Server) -> None:
+        async with Client(server) as client:
+            session = await client.new_session()
+            os.kill(await start(client, session, flags, pids), signal.SIGKILL)
+
+    with Server("--no-persist") as server:
+        run(main(server))
+        pids.gone()
+
+
+@pytest.mark.requirement("10.tree-dies-with-the-session")
+@worst_daemons
+def test_a_terminated_session_takes_its_own_process_with_it(flags: dict[str, bool], pids: Pids) -> None:
+    agent = scripted("--ignore-sigterm", "--ignore-eof", isolation="session")
+
+    async def main(server: Server) -> None:
+        async with Client(server, "stubborn") as client:
+            other = await client.new_session()
+            (kept,) = await said(client, other, ["pid"])
+            session = await client.new_session()
+            await start(client, session, flags, pids)
+            ended = await client.result("_sandboxagent/session/terminate", {"sessionId": session})
+            assert ended["terminated"] is True
+            pids.gone()
+            assert await said(client, other, ["pid"]) == [kept]
+
+    with Server("--no-persist", "--stop-grace", "100ms", agents={"stubborn": agent}) as server:
+        run(main(server))
+
+
+@pytest.mark.requirement("10.tree-dies-with-the-server")
+@worst_daemons
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_nothing_is_left_of_a_server_that_was_stopped(number: int, flags: dict[str, bool], pids: Pids) -> None:
+    agents = {"stubborn": scripted("--ignore-sigterm", "--ignore-eof"), "isolated": scripted(isolation="session")}
+
+    async def main(server: Server) -> None:
+        for agent in ("scripted", "stubborn", "isolated"):
+            async with Client(server, agent) as client:
+                await start(client, await client.new_session(), flags, pids)
+
+    with Server("--no-persist", agents=agents) as server:
+        run(main(server))
+        assert len(pids) == 6
+        assert server.stop(number) == 0
+        # Not "eventually": a server that has ended has nobody left to end them later.
+        assert [pid for pid in pids if alive(pid)] == []
+
+
+@pytest.mark.requirement("10.tree-dies-with-the-server")
+@pytest.mark.parametrize("isolation", ["agent", "session"])
+def test_nothing_is_left_of_an_agent_that_was_still_starting_when_the_server_stopped(
+    isolation: str, pids: Pids, tmp_path: Path
+) -> None:
+    facts = tmp_path / "facts"
+    # The first process shakes hands, the second never does: `session/new` is what waits with isolation.
+    silent = ["--bad-handshake", "silent", "--ignore-sigterm", "--ignore-eof"]
+    slow = scripted(*silent, "--state", str(facts), isolation=isolation)
+    if isolation == "session":
+        slow = second_is(slow, tmp_path)
+
+    def started() -> list[int]:
+        return [json.loads(line)["started"] for line in facts.read_text().splitlines()] if facts.exists() else []
+
+    async def main(server: Server) -> None:
+        client = Client(server, "slow")
+        async with client.http:
+            if isolation == "session":
+                await client.initialize()
+                waiting = asyncio.create_task(client.post(NEW))
+            else:
+                waiting = asyncio.create_task(client.post(INITIALIZE))
+            await asyncio.to_thread(eventually, started, "the start of the agent")
+            pids.extend(started())
+            assert await asyncio.to_thread(server.stop) == 0
+            assert [pid for pid in pids if alive(pid)] == []
+            # Nobody is left without an answer.
+            assert (await waiting).status_code == 503
+
+    with Server("--no-persist", agents={"slow": slow}) as server:
+        run(main(server))
+
+
+def second_is(table: str, directory: Path) -> str:
+    """An agent whose first process is honest and whose later ones are what `table` runs."""
+    command, *rest = table.splitlines()
+    other = shlex.join(ast.literal_eval(command.partition("=")[2].strip()))
+    honest = shlex.join([sys.executable, "-I", "-S", str(SCRIPTED)])
+    once = shlex.quote(str(directory / "once"))
+    shell = f"if mkdir {once} 2>/dev/null; then exec {honest}; else exec {other}; fi"
+    return "\n".join([f"command = {['sh', '-c', shell]!r}", *rest])
+
+
+@pytest.mark.requirement("10.tree-dies-after-a-crash")
+@every_daemon
+def test_nothing_is_left_of_a_server_that_crashed_once_the_next_one_has_started(
+    flags: dict[str, bool], pids: Pids, tmp_path: Path
+) -> None:
+    async def main(server: Server) -> None:
+        async with Client(server) as client:
+            await start(client, await client.new_session(), flags, pids)
+
+    first = Server(directory=tmp_path).start()
+    run(main(first))
+    first.kill()
+    with Server(directory=tmp_path):
+        # The ready line has been printed: what is to be swept has been swept.
+        pids.gone()
+
+
+@pytest.mark.requirement("10.tree-dies-after-a-crash")
+def test_an_agent_itself_does_not_outlive_a_crashed_server(pids: Pids, tmp_path: Path) -> None:
+    async def main(server: Server) -> None:
+        for agent in ("scripted", "stubborn"):
+            async with Client(server, agent) as client:
+                pids.extend(map(int, await said(client, await client.new_session(), ["pid"])))
+
+    agents = {"stubborn": scripted("--ignore-sigterm", "--ignore-eof")}
+    server = Server("--no-persist", agents=agents, directory=tmp_path).start()
+    run(main(server))
+    server.kill()
+    pids.gone()
+
+
+@pytest.mark.requirement("10.tree-dies-after-a-crash")
+def test_a_new_server_leaves_the_processes_of_other_servers_alone(pids: Pids) -> None:
+    async def main(server: Server) -> None:
+        async with Client(server) as client:
+            await start(client, await client.new_session(), ESCAPED, pids)
+            with Server():
+                assert all(map(alive, pids))
+
+    with Server() as server:
+        run(main(server))
+        assert all(map(alive, pids))
+
+
+@pytest.mark.requirement("10.own-group")
+def test_an_agent_has_a_session_and_a_group_of_its_own(server: Server) -> None:
+    async def main() -> None:
+        async with Client(server) as client:
+            (pid,) = map(int, await said(client, await client.new_session(), ["pid"]))
+            assert os.getsid(pid) == os.getpgid(pid) == pid
+            assert os.getsid(pid) != os.getsid(server.process.pid)
+
+    run(main())
