@@ -9,6 +9,7 @@ Flags
     --models                offer models the old way: a `models` block instead of a model config option
     --plain                 offer neither modes nor models nor config options
     --auth                  offer a way to log in (`authMethods`)
+    --before-new PROGRAM    play this program with the new session's id before session/new and session/fork are answered
     --state FILE            append a JSON line for every start (`{"started": pid}`) and every session; a later process
                             knows those sessions, and session/load and resume of any other are refused with -32002.
                             Without it they accept every id
@@ -418,6 +419,9 @@ class Agent:
         session_id = self.options.get("session-id") or f"{self._prefix}-s{self._count}"
         self.sessions[session_id] = {"cwd": params.get("cwd"), "mode": "default", "model": "small"}
         self._remember({"session": session_id, "cwd": params.get("cwd")})
+        early = Program(self, None, session_id, [])
+        for name, *arguments in json.loads(self.options.get("before-new", "[]")):
+            getattr(early, f"do_{name}")(*arguments)
         return {"result": {"sessionId": session_id, **self._settings(session_id)}}
 
     on_session_fork = on_session_new
@@ -549,7 +553,7 @@ def parse(arguments):
 FLAGS = {
     *("no-load", "no-list", "no-resume", "no-fork", "no-close", "no-delete", "capabilities", "session-id", "models"),
     *("plain", "auth"),
-    *("state", "banner", "slow-start", "exit-at-once", "bad-handshake", "ignore-sigterm", "ignore-eof"),
+    *("before-new", "state", "banner", "slow-start", "exit-at-once", "bad-handshake", "ignore-sigterm", "ignore-eof"),
 }
 
 
