@@ -1,0 +1,431 @@
+"""What is there after the server stopped or was killed: everything that was acknowledged, once, under the same ids."""
+
+import asyncio
+import json
+import signal
+from collections import Counter
+from itertools import count
+from pathlib import Path
+
+import httpx
+import pytest
+
+from tests.support.client import Client, Json, run
+from tests.support.running import Server, alive, scripted
+
+EVENTS = "_sandboxagent/session/events"
+PERMISSION = {
+    "toolCall": {"toolCallId": "t1", "title": "Write a file"},
+    "options": [{"optionId": "yes", "name": "Yes", "kind": "allow_once"}],
+}
+both_ends = pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL], ids=["SIGTERM", "SIGKILL"])
+
+
+def restart(server: Server, number: int = signal.SIGKILL) -> None:
+    code = server.stop(number)
+    assert code == (0 if number == signal.SIGTERM else -number)
+    server.start()
+
+
+async def view_of(client: Client, session: str) -> Json:
+    return (await client.http.get(f"/v1/sessions/{session}")).json()
+
+
+async def events_of(client: Client, session: str, after: int = 0) -> list[Json]:
+    """The whole log of a session after a position."""
+    events: list[Json] = []
+    while True:
+        page = await client.result(EVENTS, {"sessionId": session, "after": after})
+        events += page["events"]
+        if page["next"] is None:
+            return events
+        after = page["next"]
+
+
+def text_of(envelope: Json) -> str:
+    return envelope.get("params", {}).get("update", {}).get("content", {}).get("text", "")
+
+
+def prompt_text(envelope: Json) -> str:
+    return envelope["params"]["prompt"][0]["text"]
+
+
+# Restarts
+
+
+@pytest.mark.requirement("6.restart-sessions")
+@pytest.mark.requirement("6.restart-log")
+@pytest.mark.requirement("6.restart-connection")
+@both_ends
+def test_sessions_and_their_logs_are_there_after_a_restart(number: int) -> None:
+    facts = ("sessionId", "agent", "cwd", "title", "createdAt", "model", "mode", "metadata", "alias")
+    with Server() as server:
+
+        async def before() -> tuple[str, str, Json, list[Json]]:
+            async with Client(server) as client:
+                session = await client.new_session(
+                    title="Kept", requestedSessionId="kept too", model="large", mode="plan", own=[1]
+                )
+                await client.prompt(session, [["say", "one"], ["say", "two"]])
+                assert client.id is not None
+                return client.id, session, await view_of(client, session), await events_of(client, session)
+
+        async def after(connection: str, session: str, view: Json, events: list[Json]) -> None:
+            async with Client(server) as client:
+                now = await view_of(client, "kept too")
+                assert {name: now[name] for name in facts} == {name: view[name] for name in facts}
+                assert (now["ended"], now["resumable"], now["running"], now["pending"]) == (True, True, False, 0)
+                assert now["terminationInfo"] is not None
+                logged = await events_of(client, session)
+                assert logged[: len(events)] == events
+                assert now["eventCount"] == len(logged)
+                listed = await client.result("session/list")
+                assert session in [entry["sessionId"] for entry in listed["sessions"]]
+
+                old = {"X-ACP-Connection-Id": connection}
+                body = {"jsonrpc": "2.0", "id": 1, "method": "session/list"}
+                assert (await client.http.post("/v1/rpc", json=body, headers=old)).status_code == 404
+                streamed = await client.http.get("/v1/rpc", headers=old | {"Accept": "text/event-stream"})
+                assert streamed.status_code == 404
+
+        found = run(before())
+        restart(server, number)
+        run(after(*found))
+
+
+@pytest.mark.requirement("6.restart-resume")
+@both_ends
+def test_a_prompt_after_a_restart_resumes_the_session_first(number: int, tmp_path: Path) -> None:
+    state = tmp_path / "state"
+    agents = {"remembers": scripted("--state", str(state)), "cannot": scripted("--no-load", "--no-resume")}
+    with Server(agents=agents) as server:
+
+        async def before() -> tuple[str, str]:
+            async with Client(server, "remembers") as client:
+                return await client.new_session(), await client.new_session(agent="cannot")
+
+        async def after(session: str, lost: str) -> None:
+            async with Client(server) as client, client.stream() as stream:
+                assert (await client.prompt(session, "still there?"))["result"]["stopReason"] == "end_turn"
+                await stream.until(lambda event: event.text == "still there?")
+                received = (await client.result("x/received", {"sessionId": session}))["lines"]
+                methods = [json.loads(line)["method"] for line in received]
+                assert methods[:3] == ["initialize", "session/resume", "session/prompt"]
+                assert (await view_of(client, session))["ended"] is False
+                error = (await client.prompt(lost, "and you?"))["error"]
+                assert lost in error["message"]
+                assert (await view_of(client, lost))["resumable"] is False
+
+        sessions = run(before())
+        restart(server, number)
+        run(after(*sessions))
+
+
+@pytest.mark.requirement("6.restart-catch-up")
+@both_ends
+def test_attach_and_events_give_exactly_what_a_client_missed(number: int) -> None:
+    with Server() as server:
+
+        async def before() -> tuple[str, int, list[int], list[Json]]:
+            async with Client(server) as owner, Client(server) as guest:
+                session = await owner.new_session()
+                await guest.result("_sandboxagent/session/attach", {"sessionId": session})
+                async with guest.stream() as stream:
+                    await owner.prompt(session, [["flood", 20, 10]])
+                    seen = await stream.until(lambda event: event.text.startswith("12 "))
+                await owner.prompt(session, "said while the guest was away")
+                return session, seen[-1].id, [event.id for event in seen], await events_of(owner, session)
+
+        async def after(session: str, last: int, seen: list[int], logged: list[Json]) -> None:
+            async with Client(server) as guest:
+                attached = await guest.result("_sandboxagent/session/attach", {"sessionId": session})
+                missed = await events_of(guest, session, after=last)
+                expected = [event for event in logged if event["id"] > last]
+                assert missed[: len(expected)] == expected
+                # All that may come on top is the end that the server itself brought about.
+                more = [event["envelope"]["method"] for event in missed[len(expected) :]]
+                assert more in ([], ["_sandboxagent/session/ended"])
+                assert not {event["id"] for event in missed} & set(seen)
+                texts = [text_of(event["envelope"]).split()[0] for event in missed if text_of(event["envelope"])]
+                assert texts == [*map(str, range(13, 20)), "said"]
+                assert attached["position"] >= missed[-1]["id"]
+                async with guest.stream() as stream:
+                    await guest.prompt(session, "live again")
+                    await stream.until(lambda event: event.text == "live again")
+                    assert all(event.id > attached["position"] for event in stream.seen)
+
+        found = run(before())
+        restart(server, number)
+        run(after(*found))
+
+
+@pytest.mark.requirement("6.restart-positions")
+@both_ends
+def test_positions_are_never_given_out_again(number: int) -> None:
+    with Server() as server:
+
+        async def highest(session: str | None) -> tuple[str, int, int]:
+            async with Client(server) as client:
+                session = session or await client.new_session()
+                async with client.stream() as stream:
+                    answer = asyncio.create_task(client.prompt(session, [["flood", 50, 10], ["wait_cancel"]]))
+                    events = await stream.until(lambda event: event.text.startswith("49 "))
+                    first, last = events[0].id, events[-1].id
+                    server.stop(number)
+                    # What a running prompt is told by a server that stops is another test's business.
+                    await asyncio.wait([answer])
+                    _ = answer.exception()
+                server.start()
+                return session, first, last
+
+        session, _, last = run(highest(None))
+        _, first, _ = run(highest(session))
+        assert first > last
+
+
+@pytest.mark.requirement("6.restart-log")
+def test_without_persistence_nothing_is_left_after_a_restart() -> None:
+    with Server("--no-persist") as server:
+
+        async def before() -> str:
+            async with Client(server) as client:
+                session = await client.new_session()
+                await client.prompt(session, "forget me")
+                return session
+
+        async def after(session: str) -> None:
+            async with Client(server) as client:
+                assert (await client.result("session/list"))["sessions"] == []
+                assert (await client.http.get(f"/v1/sessions/{session}")).status_code == 404
+
+        session = run(before())
+        restart(server, signal.SIGTERM)
+        run(after(session))
+        data = server.directory / "data"
+        assert not [path for path in data.rglob("*") if path.is_file() and b"forget me" in path.read_bytes()]
+
+
+# kill -9, at once after an acknowledgement
+
+
+@pytest.mark.requirement("6.kill-acknowledged")
+def test_whatever_was_acknowledged_survives_a_kill_at_that_moment() -> None:
+    """One server, killed right after each kind of acknowledgement."""
+    with Server() as server:
+
+        async def session_new() -> str:
+            async with Client(server) as client:
+                session = await client.new_session(title="made")
+                server.process.kill()
+                return session
+
+        async def accepted(session: str) -> None:
+            async with Client(server) as client:
+                body = {"jsonrpc": "2.0", "id": 1, "method": "session/prompt"}
+                body |= {"params": client.prompt_params(session, [["sleep", 30], ["say", "accepted"]])}
+                assert (await client.post(body, Prefer="respond-async")).status_code == 202
+                server.process.kill()
+
+        async def finished(session: str) -> None:
+            async with Client(server) as client:
+                assert (await client.prompt(session, [["say", "fin"], ["say", "ished"]]))["result"]
+                server.process.kill()
+
+        async def answered(session: str) -> None:
+            async with Client(server) as client, client.stream() as stream:
+                program = [["ask", "session/request_permission", PERMISSION], ["wait_answer"], ["wait_cancel"]]
+                turn = asyncio.create_task(client.prompt(session, program))
+                asked = await stream.method("session/request_permission")
+                outcome = {"outcome": {"outcome": "selected", "optionId": "yes"}, "answered": True}
+                assert (await client.answer(asked.data["id"], outcome)).status_code == 202
+                server.process.kill()
+                await asyncio.wait([turn])
+                assert isinstance(turn.exception(), httpx.HTTPError)
+
+        async def changed(session: str, mode: str) -> None:
+            async with Client(server) as client:
+                await client.result("session/set_mode", {"sessionId": session, "modeId": mode})
+                server.process.kill()
+
+        async def described(session: str, number: int) -> None:
+            async with Client(server) as client:
+                change = {"sessionId": session, "metadata": {"number": number}}
+                await client.result("_sandboxagent/session/set_metadata", change)
+                server.process.kill()
+
+        async def terminated(session: str) -> None:
+            async with Client(server) as client:
+                await client.result("_sandboxagent/session/terminate", {"sessionId": session})
+                server.process.kill()
+
+        async def look(session: str) -> tuple[Json, list[Json]]:
+            async with Client(server) as client:
+                return await view_of(client, session), await events_of(client, session)
+
+        session = run(session_new())
+        restart(server)
+        view, events = run(look(session))
+        assert view["title"] == "made"
+        assert [event["envelope"].get("method") for event in events] == ["session/new", None]
+
+        run(accepted(session))
+        restart(server)
+        assert json.dumps(run(look(session))[1]).count("accepted") == 1
+
+        run(finished(session))
+        restart(server)
+        texts = [text_of(event["envelope"]) for event in run(look(session))[1]]
+        assert [text for text in texts if text] == ["fin", "ished"]
+        *_, result, ended = run(look(session))[1]
+        assert result["envelope"]["result"] == {"stopReason": "end_turn"}
+        assert ended["envelope"]["params"]["state"] == "ended"
+
+        run(answered(session))
+        restart(server)
+        assert [event for event in run(look(session))[1] if event["envelope"].get("result", {}).get("answered")]
+
+        run(changed(session, "plan"))
+        restart(server)
+        assert run(look(session))[0]["mode"] == "plan"
+
+        run(described(session, 5))
+        restart(server)
+        assert run(look(session))[0]["metadata"]["number"] == 5
+
+        run(terminated(session))
+        restart(server)
+        view, events = run(look(session))
+        assert (view["ended"], view["resumable"]) == (True, False)
+        assert view["terminationInfo"]["reason"] == "terminated"
+        assert events[-1]["envelope"]["method"] == "_sandboxagent/session/ended"
+
+
+@pytest.mark.requirement("6.kill-updates")
+def test_a_kill_costs_at_most_the_updates_of_the_last_50_milliseconds() -> None:
+    with Server() as server:
+
+        async def before() -> tuple[str, int]:
+            async with Client(server) as client, client.stream() as stream:
+                session = await client.new_session()
+                program = [["flood", 100, 100], ["sleep", 0.06], ["say", "later"], ["wait_cancel"]]
+                turn = asyncio.create_task(client.prompt(session, program))
+                events = await stream.until(lambda event: event.text == "later")
+                server.kill()
+                await asyncio.wait([turn])
+                assert isinstance(turn.exception(), httpx.HTTPError)
+                return session, events[-2].id
+
+        async def after(session: str, last: int) -> None:
+            async with Client(server) as client:
+                logged = [event for event in await events_of(client, session) if event["id"] <= last]
+                texts = [text_of(event["envelope"]) for event in logged if text_of(event["envelope"])]
+                assert [int(text.split()[0]) for text in texts] == list(range(100))
+                view = await view_of(client, session)
+                assert (view["ended"], view["running"]) == (True, False)
+
+        found = run(before())
+        server.start()
+        run(after(*found))
+
+
+@pytest.mark.requirement("6.kill-processes")
+@both_ends
+def test_agents_do_not_outlive_the_server(number: int) -> None:
+    with Server(agents={"isolated": scripted(isolation="session")}) as server:
+
+        async def before() -> list[int]:
+            async with Client(server) as client:
+                sessions = [await client.new_session(), await client.new_session(agent="isolated")]
+                pids = []
+                for session in sessions:
+                    await client.prompt(session, [["pid"]])
+                    events = await events_of(client, session)
+                    pids += [int(text_of(event["envelope"])) for event in events if text_of(event["envelope"])]
+                return pids
+
+        pids = run(before())
+        assert len(set(pids)) == 2
+        assert all(map(alive, pids))
+        restart(server, number)
+        assert not any(map(alive, pids))
+
+
+# Chaos
+
+
+@pytest.mark.requirement("6.chaos")
+def test_killed_again_and_again_mid_turn_nothing_acknowledged_is_missing_and_nothing_is_there_twice() -> None:
+    """Four senders prompt as fast as they can, half of them with respond-async, and the server is killed under them."""
+    accepted: list[str] = []
+    finished: list[str] = []
+    sent = count()
+    sessions: list[str] = []
+    highest_seen = 0
+
+    with Server() as server:
+
+        async def send(client: Client, session: str, asynchronous: bool) -> None:
+            while True:
+                text = f"<{next(sent)}>"
+                body = {"jsonrpc": "2.0", "id": text, "method": "session/prompt"}
+                body |= {"params": client.prompt_params(session, text)}
+                if not asynchronous:
+                    response = await client.post(body)
+                    assert response.status_code == 200
+                    assert response.json()["result"]["stopReason"] == "end_turn"
+                    finished.append(text)
+                    continue
+                response = await client.post(body, Prefer="respond-async")
+                assert response.status_code == 202
+                accepted.append(text)
+                if len(accepted) % 8 == 0:  # fewer than may wait in a session
+                    await client.prompt(session, "<pause>")
+
+        async def guarded(client: Client, session: str, asynchronous: bool) -> None:
+            try:
+                await send(client, session, asynchronous)
+            except httpx.HTTPError:
+                return
+
+        async def one_round(first: bool) -> None:
+            before = len(accepted) + len(finished)
+            async with Client(server) as one, Client(server) as two:
+                if first:
+                    sessions.extend([await one.new_session(), await two.new_session()])
+                senders = [
+                    asyncio.create_task(guarded(client, session, asynchronous))
+                    for client, session in ((one, sessions[0]), (two, sessions[1]))
+                    for asynchronous in (False, True)
+                ]
+                while len(accepted) + len(finished) < before + 60:
+                    assert not any(sender.done() for sender in senders)
+                    await asyncio.sleep(0)
+                server.kill()
+                await asyncio.gather(*senders)
+
+        async def check() -> int:
+            async with Client(server) as client:
+                logs = [await events_of(client, session) for session in sessions]
+            ids = [event["id"] for log in logs for event in log]
+            assert len(ids) == len(set(ids))
+            assert all([event["id"] for event in log] == sorted(event["id"] for event in log) for log in logs)
+            envelopes = [event["envelope"] for log in logs for event in log]
+            prompts = Counter(prompt_text(one) for one in envelopes if one.get("method") == "session/prompt")
+            echoes = Counter(text for one in envelopes if (text := text_of(one)))
+            responses = [one for one in envelopes if "method" not in one and isinstance(one["id"], str)]
+            results = Counter(one["id"] for one in responses)
+            for counted in (prompts, echoes, results):
+                del counted["<pause>"]
+                assert [key for key, times in counted.items() if times > 1] == []
+            assert [text for text in accepted + finished if prompts[text] != 1] == []
+            assert [text for text in finished if (echoes[text], results[text]) != (1, 1)] == []
+            return max(ids)
+
+        for number in range(3):
+            run(one_round(first=number == 0))
+            server.start()
+            highest = run(check())
+            assert highest > highest_seen
+            highest_seen = highest
+    assert len(accepted) >= 20
+    assert len(finished) >= 20
