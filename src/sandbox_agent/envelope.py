@@ -183,6 +183,11 @@ def _id_span(line: bytes, members: dict[str, Raw]) -> tuple[int, int] | None:
     return span if _END.match(line, at) is not None else None
 
 
+def same_id(id: bytes) -> bytes:
+    """One spelling for all spellings of an id: a client may write a string's characters otherwise than the agent."""
+    return msgspec.json.encode(msgspec.json.decode(id)) if b"\\" in id else id
+
+
 def param(line: bytes, name: str) -> bytes | None:
     """The text of one member of `params`; None when it is not there."""
     params = _members.decode(line).get("params")

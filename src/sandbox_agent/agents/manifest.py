@@ -25,8 +25,8 @@ Isolation = Literal["agent", "session"]
 Source = Literal["bundled", "path", "fallback"]
 
 _ID = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
-_Text = Annotated[str, Meta(pattern=r"^[^\x00]*$")]
-_Name = Annotated[str, Meta(pattern=r"^[^\x00=]+$")]
+Text = Annotated[str, Meta(pattern=r"^[^\x00]*$")]
+Name = Annotated[str, Meta(pattern=r"^[^\x00=]+$")]
 
 # What every agent may see of the server's environment.
 _ALLOWED = (
@@ -61,13 +61,13 @@ KEYS = {
 class OwnAgent(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What `[agents.<id>]` may hold in agents.toml."""
 
-    command: Annotated[tuple[_Text, ...], Meta(min_length=1)] | None = None
-    env: dict[_Name, _Text] = {}
+    command: Annotated[tuple[Text, ...], Meta(min_length=1)] | None = None
+    env: dict[Name, Text] = {}
     title: str | None = None
     description: str | None = None
     isolation: Isolation | None = None
-    credentials: tuple[_Name, ...] | None = None
-    variables: tuple[_Name, ...] | None = None
+    credentials: tuple[Name, ...] | None = None
+    variables: tuple[Name, ...] | None = None
     echoes_prompts: bool | None = None
 
 

@@ -8,6 +8,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
@@ -182,7 +183,8 @@ class Supervisor:
         self._log_directory = log_directory
         self._status: dict[str, AgentStatus] = {}
         self._keys = count(1)
-        self._stopping = False
+        self._booting: dict[AgentProcess, asyncio.Future[Envelope]] = {}
+        self._closing = asyncio.Event()
 
     def status(self, agent: str) -> AgentStatus:
         return self._status.setdefault(agent, AgentStatus())
@@ -215,18 +217,21 @@ class Supervisor:
 
     async def close(self) -> None:
         """End all processes and start no more."""
-        self._stopping = True
-        boots = [status.boot for status in self._status.values() if status.boot is not None]
-        for boot in boots:
-            boot.cancel()
-        await asyncio.gather(*boots, return_exceptions=True)
+        self._closing.set()
+        for answered in self._booting.values():
+            if not answered.done():
+                answered.set_exception(ShuttingDown())
         running = [one for status in self._status.values() for one in (*status.isolated, status.running) if one]
-        await asyncio.gather(*map(self.stop, running), return_exceptions=True)
+        processes = [*self._booting, *(one.process for one in running)]
+        grace = self._limits.stop_grace
+        await asyncio.gather(*(process.stop(grace) for process in processes), return_exceptions=True)
+        boots = [status.boot for status in self._status.values() if status.boot is not None]
+        await asyncio.gather(*boots, return_exceptions=True)
 
     async def _shared_boot(self, agent: Agent, status: AgentStatus) -> RunningAgent:
         status.status = "starting"
         try:
-            await asyncio.sleep(_backoff(status.short_lives))
+            await self._wait(_backoff(status.short_lives))
             running = await self._boot(agent, {})
         except AgentBootFailed as error:
             status.status, status.last_error = "error", str(error)
@@ -243,8 +248,14 @@ class Supervisor:
         finally:
             status.boot = None
 
+    async def _wait(self, seconds: float) -> None:
+        if seconds:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(seconds):
+                    await self._closing.wait()
+
     async def _boot(self, agent: Agent, environment: Mapping[str, str]) -> RunningAgent:
-        if self._stopping:
+        if self._closing.is_set():
             raise ShuttingDown
         command = _check_installed(agent)
         key = f"{agent.id}-{next(self._keys)}"
@@ -268,6 +279,7 @@ class Supervisor:
             reason = f"agent {agent.id} could not be started: {error}"
             raise AgentBootFailed(reason, agent=agent.id, command=list(command)) from error
         logger.info("agent process started agent=%s pid=%d", agent.id, process.pid)
+        self._booting[process] = answered
         try:
             return await self._shake_hands(agent, process, boot, answered)
         except BaseException as error:
@@ -276,6 +288,8 @@ class Supervisor:
             if isinstance(error, AgentBootFailed):
                 error.fields.setdefault("stderr", exit.stderr.text(STDERR_IN_ERRORS))
             raise
+        finally:
+            del self._booting[process]
 
     async def _shake_hands(
         self, agent: Agent, process: AgentProcess, boot: _Boot, answered: asyncio.Future[Envelope]
@@ -309,7 +323,7 @@ class Supervisor:
         status.isolated.discard(running)
         if status.running is running:
             status.running = None
-            status.status = "stopped" if exit.code == 0 or self._stopping else "error"
+            status.status = "stopped" if exit.code == 0 or running.process.stopping else "error"
             status.restart_count += 1
         crashed = exit.code != 0 and not running.process.stopping
         if crashed:

@@ -115,10 +115,12 @@ def _rpc(refs: dict[type, Object]) -> Object:
     last_event = _parameter("Last-Event-ID", "header", "Replays what came after this event.")
     needed = "The connection; every call but the first initialize needs it."
     headers = [_parameter("X-ACP-Connection-Id", "header", needed)]
+    prefer = _parameter("Prefer", "header", "`respond-async`: 202 at once, the response comes on the stream.")
+    key = _parameter("Idempotency-Key", "header", "The same key and body again give the first outcome again.")
     post: Object = {
         "operationId": "post_rpc",
         "summary": "One JSON-RPC envelope from the client.",
-        "parameters": headers,
+        "parameters": [*headers, prefer, key],
         "requestBody": {"required": True, "content": envelope},
         "responses": {
             "200": {"description": "The response to a request.", "content": envelope},

@@ -76,9 +76,7 @@ class Rpc:
             connection.busy -= 1
             connection.used_at = self._hub.monotonic()
 
-    async def _dispatch(
-        self, scope: Scope, send: Send, connection: Connection, envelope: Envelope
-    ) -> None:
+    async def _dispatch(self, scope: Scope, send: Send, connection: Connection, envelope: Envelope) -> None:
         if envelope.kind is Kind.REQUEST:
             key = self._idempotency_key(scope)
             if wants_async(header(scope, b"prefer")):

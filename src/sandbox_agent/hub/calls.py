@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from itertools import count
 
 from sandbox_agent.agents.supervisor import RunningAgent
-from sandbox_agent.envelope import Envelope
+from sandbox_agent.envelope import Envelope, same_id
 from sandbox_agent.hub.connection import Connection
 from sandbox_agent.hub.session import Session
 
@@ -64,8 +64,9 @@ class Calls:
 
     def find(self, connection: Connection, client_id: bytes) -> Call | None:
         """The newest open call a client made under an id."""
+        wanted = same_id(client_id)
         for call in reversed(self._open.values()):
-            if call.connection is connection and call.client_id == client_id:
+            if call.connection is connection and same_id(call.client_id) == wanted:
                 return call
         return None
 

@@ -7,7 +7,7 @@ from collections import OrderedDict
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from sandbox_agent.envelope import Object, with_id
+from sandbox_agent.envelope import Object, same_id, with_id
 from sandbox_agent.errors import AlreadyAnswered, NobodyAsked
 from sandbox_agent.hub.pending import PendingRequest
 from sandbox_agent.log.event import Chunk, agent_channel, connection_channel, frames, session_channel
@@ -110,9 +110,10 @@ class Connection:
         """
         id = self._ids.get(pending.key)
         if id is None:
-            id = pending.agent_id if pending.agent_id not in self._requests else b'"request-%d"' % pending.key
+            taken = same_id(pending.agent_id) in self._requests
+            id = b'"request-%d"' % pending.key if taken else pending.agent_id
             self._ids[pending.key] = id
-            self._requests[id] = pending
+            self._requests[same_id(id)] = pending
             self._forget_old_requests()
         return id
 
@@ -121,7 +122,7 @@ class Connection:
 
     def request(self, id: bytes) -> PendingRequest:
         """The open request a client answers; raises NobodyAsked or AlreadyAnswered."""
-        pending = self._requests.get(id)
+        pending = self._requests.get(same_id(id))
         if pending is None:
             raise NobodyAsked(id.decode())
         if not pending.open:

@@ -75,7 +75,7 @@ class ExtensionMethods:
     async def list_models(self, connection: Connection, envelope: Envelope) -> Answer:
         if envelope.session_id is not None:
             return _answer(envelope, self.settings.models(self.hub.session(envelope.session_id)))
-        agent = text_at(envelope.params(), "agent") or connection.agent
+        agent = self.forward.named(text_at(envelope.params(), "agent") or connection.agent).id
         known = [one for one in self.hub.sessions() if one.facts.agent == agent and one.facts.offers]
         newest = max(known, key=lambda session: session.facts.updated_at, default=None)
         return _answer(envelope, self.settings.models(newest))

@@ -39,8 +39,12 @@ class Forward:
             named = text_at(envelope.params(), "_meta", META, "agent")
         return self._manifest.agent(named or connection.agent)
 
+    def named(self, agent: str) -> Agent:
+        """Raises UnknownAgent."""
+        return self._manifest.agent(agent)
+
     def agent_of(self, session: Session) -> Agent:
-        return self._manifest.agent(session.facts.agent)
+        return self.named(session.facts.agent)
 
     async def process(self, connection: Connection, envelope: Envelope) -> tuple[RunningAgent, Session | None]:
         """Where an envelope goes; raises UnknownSession, or what hinders the process from starting."""
@@ -73,8 +77,8 @@ class Forward:
         return await self._supervisor.process(agent)
 
     async def dismiss(self, running: RunningAgent) -> None:
-        """A session is over: its process goes too when it had one to itself."""
-        if running.agent.isolation == "session":
+        """A session is over: its process goes too when it had one to itself, and left no fork in it."""
+        if running.agent.isolation == "session" and not self._hub.sessions_of(running):
             await self._supervisor.stop(running)
 
     async def request(self, connection: Connection, envelope: Envelope) -> Answer:
@@ -100,7 +104,7 @@ class Forward:
         call = Call(envelope.method, envelope.id, connection, running, session, settle or self.passed_back, deadline)
         call.makes_session = makes_session
         self._hub.calls.open(call)
-        self._send(call, self._for_agent(session, envelope))
+        self._send(call, self.line_for(session, envelope))
         return await call.future
 
     async def own_call(self, running: RunningAgent, session: Session | None, method: str, params: Object) -> Envelope:
@@ -130,7 +134,7 @@ class Forward:
         running, session = await self.process(connection, envelope)
         if session is not None:
             self._hub.record(session, envelope.line, Direction.FROM_CLIENT)
-        running.send(self._for_agent(session, envelope))
+        running.send(self.line_for(session, envelope))
 
     def _send(self, call: Call, line: bytes) -> None:
         try:
@@ -140,7 +144,7 @@ class Forward:
             raise
 
     @staticmethod
-    def _for_agent(session: Session | None, envelope: Envelope) -> bytes:
+    def line_for(session: Session | None, envelope: Envelope) -> bytes:
         """The line with the agent's own session id in it: a client may have used an alias."""
         if session is None or envelope.session_id == session.facts.agent_session_id:
             return envelope.line

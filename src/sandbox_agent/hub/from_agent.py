@@ -80,7 +80,9 @@ class FromAgent:
             lines.pop()
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             peeks, lines = [], [b""]
-        if b"\r" in blob or len(peeks) != len(lines):
+        # One value per line is not said by the numbers alone: a line may hold two, and another one none.
+        whole = blob.startswith(b"{") and blob.endswith(b"}\n") and blob.count(b"}\n{") == len(lines) - 1
+        if not whole or b"\r" in blob or len(peeks) != len(lines):
             # Some line is no envelope on one line: look at each by itself, so that only the bad ones are set aside.
             for line in blob.split(b"\n"):
                 self._one(running, line.strip())
@@ -264,9 +266,13 @@ class FromAgent:
         id = param(envelope.line, "requestId")
         pending = None if id is None else self._hub.pending.find(running, id)
         if pending is not None:
+            answer = pending.cancellation()
             if pending.session is not None:
                 self._hub.record(pending.session, envelope.line, Direction.FROM_AGENT)
+                self._hub.record(pending.session, answer, Direction.FROM_SERVER)
             self._hub.settle(pending, Outcome.CANCELLED)
+            # Who takes a request back still waits for its response.
+            self._send(running, answer)
 
     # Requests
 
@@ -289,6 +295,9 @@ class FromAgent:
         line = request.line
         if session.facts.agent_session_id != session.id:
             line = with_param(line, "sessionId", session.id)
+        if (id := param(line, "requestId")) is not None:
+            call = self._hub.calls.get(running, id)
+            line = with_param(line, "requestId", Raw(call.client_id if call else b"null"))
         self._hub.ask(self._pending(running, parse(line), session), line, session_channel(session.id))
 
     def _ask_outside_sessions(self, running: RunningAgent, request: Envelope) -> None:
@@ -300,7 +309,7 @@ class FromAgent:
             self._hub.ask(make, request.line, agent_channel(running.agent.id))
             return
         line = with_param(request.line, "requestId", Raw(call.client_id))
-        make = self._pending(running, parse(line), None, call.connection.tag)
+        make = self._pending(running, parse(line), call.session, call.connection.tag)
         self._hub.ask(make, line, connection_channel(call.connection.tag))
 
     def _pending(
@@ -313,10 +322,14 @@ class FromAgent:
 
     def _refuse(self, running: RunningAgent, request: Envelope, error: RpcError) -> None:
         assert request.id is not None
+        self._send(running, failure(request.id, error))
+
+    @staticmethod
+    def _send(running: RunningAgent, line: bytes) -> None:
         try:
-            running.send(failure(request.id, error))
-        except RpcError:
-            logger.debug("agent does not take a refusal agent=%s", running.agent.id)
+            running.send(line)
+        except RpcError as error:
+            logger.debug("agent takes no answer agent=%s reason=%s", running.agent.id, error.slug)
 
     # Bad lines
 

@@ -154,14 +154,16 @@ class FromClient:
         running = session.process
         try:
             if isinstance(running, RunningAgent):
-                running.send(notification("session/cancel", {"sessionId": session.facts.agent_session_id}))
+                running.send(self._forward.line_for(session, envelope))
         finally:
             self._turns.cancel(session)
 
     def _cancel_request(self, connection: Connection, envelope: Envelope) -> None:
         """Ids are each hop's own: the agent is told the one it knows."""
         id = param(envelope.line, "requestId")
-        call = None if id is None else self._hub.calls.find(connection, id)
+        if id is None or self._turns.take_back(connection, id):
+            return
+        call = self._hub.calls.find(connection, id)
         if call is not None:
             call.running.send(notification("$/cancel_request", {"requestId": Raw(call.stdio_id)}))
 

@@ -221,7 +221,8 @@ class Hub:
         self._attached.setdefault(session.id, set()).add(connection)
         self.log.follow(session_channel(session.id), connection)
         for pending in self.pending.of_session(session):
-            self._deliver_request(connection, pending)
+            if connection in self.audience(pending):
+                self._deliver_request(connection, pending)
 
     def detach(self, connection: Connection, session: Session) -> None:
         if connection.attached(session.id):
@@ -299,10 +300,13 @@ class Hub:
 
     def audience(self, pending: PendingRequest) -> list[Connection]:
         """Connections that may answer."""
+        own = [connection for connection in self._connections.values() if connection.tag == pending.only_tag]
+        if own:
+            return own
         if pending.session is not None:
             return list(self.attached(pending.session))
         if pending.only_tag is not None:
-            return [connection for connection in self._connections.values() if connection.tag == pending.only_tag]
+            return []
         assert isinstance(pending.process, RunningAgent)
         return list(self._of_agent.get(pending.process.agent.id, ()))
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import cast
 
-from sandbox_agent.envelope import Envelope, failure, objects_at, success, text_at
+from sandbox_agent.envelope import Envelope, failure, objects_at, same_id, success, text_at
 from sandbox_agent.errors import MethodNotFound, RpcError
 from sandbox_agent.hub.session import Process, Session
 
@@ -34,7 +34,7 @@ class PendingRequest:
     session: Session | None
     asked_at: float
     only_tag: str | None = None
-    """The one connection it concerns, when it belongs to a call of that connection and to no session."""
+    """The connection it concerns, when it belongs to a call of that connection; others only once that one is gone."""
     outcome: Outcome = Outcome.REQUESTED
     answered_by: str | None = None
 
@@ -94,13 +94,13 @@ class PendingRequests:
 
     def ask(self, pending: PendingRequest) -> None:
         self._open[pending.key] = pending
-        self._by_agent_id[pending.process.key, pending.agent_id] = pending
+        self._by_agent_id[pending.process.key, same_id(pending.agent_id)] = pending
 
     def settle(self, pending: PendingRequest, outcome: Outcome, tag: str | None) -> None:
         """The first outcome is the only one."""
         pending.outcome, pending.answered_by = outcome, tag
         del self._open[pending.key]
-        id = (pending.process.key, pending.agent_id)
+        id = (pending.process.key, same_id(pending.agent_id))
         if self._by_agent_id.get(id) is pending:
             del self._by_agent_id[id]
 
@@ -110,7 +110,7 @@ class PendingRequests:
         self.ask(pending)
 
     def find(self, process: Process, agent_id: bytes) -> PendingRequest | None:
-        return self._by_agent_id.get((process.key, agent_id))
+        return self._by_agent_id.get((process.key, same_id(agent_id)))
 
     def of_session(self, session: Session) -> list[PendingRequest]:
         return [pending for pending in self._open.values() if pending.session is session]

@@ -90,6 +90,11 @@ class Session:
     def live(self) -> bool:
         return self.process is not None
 
+    @property
+    def terminated(self) -> bool:
+        """Ended for good, by a client's wish."""
+        return text_at(self.facts.termination, "reason") == "terminated"
+
     def check_queue(self, limit: int) -> None:
         """Raises QueueFull when no more prompts may wait."""
         if self.running is not None and len(self.waiting) >= limit:

@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 from msgspec import Raw
 
-from sandbox_agent.agents.manifest import Agent
+from sandbox_agent.agents.manifest import Agent, Name, Text
 from sandbox_agent.agents.supervisor import RunningAgent
 from sandbox_agent.envelope import (
     META,
@@ -29,7 +29,14 @@ from sandbox_agent.envelope import (
     with_result,
     without_params,
 )
-from sandbox_agent.errors import AgentTimeout, InvalidParams, LogUnavailable, MethodNotFound, SandboxAgentError
+from sandbox_agent.errors import (
+    AgentTimeout,
+    InvalidParams,
+    InvalidRequest,
+    LogUnavailable,
+    MethodNotFound,
+    SandboxAgentError,
+)
 from sandbox_agent.hub.calls import Answer, Call
 from sandbox_agent.hub.connection import Connection
 from sandbox_agent.hub.forward import Forward, resume_params
@@ -101,7 +108,11 @@ class SessionMethods:
         return await self._apply(asked, answer)
 
     async def _begin(
-        self, connection: Connection, running: RunningAgent, envelope: Envelope, settle: Callable[[Call, Envelope], Answer]
+        self,
+        connection: Connection,
+        running: RunningAgent,
+        envelope: Envelope,
+        settle: Callable[[Call, Envelope], Answer],
     ) -> Answer:
         try:
             answer = await self.forward.call(connection, running, None, envelope, settle, makes_session=True)
@@ -148,10 +159,16 @@ class SessionMethods:
         session = self.hub.find_session(text_at(parse(answer.line).result(), "sessionId"))
         if session is None:
             return answer
-        warnings = await self.settings.apply(session, asked)
-        if not warnings:
+        if not {"mode", "model"} & asked.keys():
             return answer
-        return Answer(with_result(answer.line, "_meta", {META: {"warnings": warnings}}), answer.commit)
+        warnings = await self.settings.apply(session, asked)
+        line, result = answer.line, parse(answer.line).result()
+        for name in session.facts.offers.keys() & result.keys():
+            line = with_result(line, name, session.facts.offers[name])
+        if warnings:
+            meta = object_at(result, "_meta")
+            line = with_result(line, "_meta", meta | {META: object_at(meta, META) | {"warnings": warnings}})
+        return Answer(line, answer.commit)
 
     def _alias(self, asked: Object) -> str | None:
         alias = text_at(asked, "requestedSessionId")
@@ -168,9 +185,10 @@ class SessionMethods:
             message = f'env needs an agent with isolation = "session"; {agent.id} shares one process between sessions'
             raise InvalidParams(message, agent=agent.id)
         try:
-            environment = msgspec.convert(asked["env"], dict[str, str])
+            environment = msgspec.convert(asked["env"], dict[Name, Text])
         except msgspec.ValidationError:
-            raise InvalidParams("env must map names to strings") from None
+            message = 'env must map names without "=" to strings, all of them without NUL'
+            raise InvalidParams(message) from None
         return environment, without_params(envelope.line, "_meta", META, "env")
 
     def _writable(self) -> None:
@@ -260,6 +278,8 @@ class SessionMethods:
             raise
 
     async def _take_up_known(self, connection: Connection, session: Session, envelope: Envelope) -> Answer:
+        if session.terminated:
+            raise InvalidRequest(f"session {session.id} was terminated; start a new one", sessionId=session.id)
         running = await self.forward.spawn(self.forward.agent_of(session))
         self._require(running, envelope.method)
         line = envelope.line

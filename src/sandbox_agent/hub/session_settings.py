@@ -6,7 +6,17 @@ Agents have `models` and `modes` with methods of their own, or config options of
 from dataclasses import dataclass
 from functools import partial
 
-from sandbox_agent.envelope import Envelope, Object, object_at, objects_at, parse, request, text_at, with_id
+from sandbox_agent.envelope import (
+    Envelope,
+    Object,
+    object_at,
+    objects_at,
+    parse,
+    request,
+    text_at,
+    with_id,
+    with_result,
+)
 from sandbox_agent.errors import InvalidParams, MethodNotFound, SandboxAgentError
 from sandbox_agent.hub.calls import Answer, Call
 from sandbox_agent.hub.connection import Connection
@@ -22,20 +32,54 @@ class SessionSettings:
     forward: Forward
 
     async def set_model(self, connection: Connection, envelope: Envelope) -> Answer:
-        return await self._set(connection, envelope, "model", "models", "modelId")
+        return await self._set(connection, envelope, "model")
 
     async def set_mode(self, connection: Connection, envelope: Envelope) -> Answer:
-        return await self._set(connection, envelope, "mode", "modes", "modeId")
+        return await self._set(connection, envelope, "mode")
+
+    async def _set(self, connection: Connection, envelope: Envelope, category: str) -> Answer:
+        session = self.hub.session(envelope.session_id)
+        value = text_at(envelope.params(), f"{category}Id")
+        if value is None:
+            raise InvalidParams(f"{envelope.method} needs {category}Id, a string")
+        method, params = self._how(session, category, value)
+        return await self._call(connection, session, envelope, method, params)
 
     async def set_config_option(self, connection: Connection, envelope: Envelope) -> Answer:
         session = self.hub.session(envelope.session_id)
         params = envelope.params()
-        for category, method in (("model", "session/set_model"), ("mode", "session/set_mode")):
-            offered = session.facts.offers.get(f"{category}s")
-            if params.get("configId") == category and offered and session.option(category) is None:
-                translated = {"sessionId": envelope.session_id, f"{category}Id": params.get("value")}
-                return await self._call(connection, session, envelope, method, translated)
+        category = params.get("configId")
+        if (
+            category in ("model", "mode")
+            and session.option(category) is None
+            and session.facts.offers.get(f"{category}s")
+        ):
+            translated: Object = {f"{category}Id": params.get("value")}
+            answer = await self._call(connection, session, envelope, f"session/set_{category}", translated)
+            return self._with_options(session, answer)
+        if not session.facts.offers.get("configOptions"):
+            raise self._not_offered(session, envelope.method)
         return await self._call(connection, session, envelope, envelope.method, params)
+
+    def _with_options(self, session: Session, answer: Answer) -> Answer:
+        """What a client expects in answer to set_config_option, of an agent that has no options."""
+        if not parse(answer.line).succeeded:
+            return answer
+        options = [*objects_at(session.facts.offers, "configOptions"), *map(self._as_option, _offered(session))]
+        return Answer(with_result(answer.line, "configOptions", options), answer.commit)
+
+    @staticmethod
+    def _as_option(offer: tuple[str, Object]) -> Object:
+        category, offered = offer
+        choices = objects_at(offered, f"available{category.capitalize()}s")
+        return {
+            "id": category,
+            "name": category.capitalize(),
+            "category": category,
+            "type": "select",
+            "currentValue": offered.get(f"current{category.capitalize()}Id"),
+            "options": [{"value": one.get(f"{category}Id", one.get("id")), "name": one.get("name")} for one in choices],
+        }
 
     def models(self, session: Session | None) -> Object:
         """`availableModels` and `currentModelId`, from the agent's `models` or its model option."""
@@ -73,34 +117,28 @@ class SessionSettings:
                 warnings.append(f"{category} {wished!r} was not set: {response.error().get('message')}")
         return warnings
 
-    async def _set(
-        self, connection: Connection, envelope: Envelope, category: str, offer: str, parameter: str
-    ) -> Answer:
-        session = self.hub.session(envelope.session_id)
-        value = text_at(envelope.params(), parameter)
-        if value is None:
-            raise InvalidParams(f"{envelope.method} needs {parameter}, a string")
-        if session.facts.offers.get(offer) or not session.facts.offers:
-            return await self._call(connection, session, envelope, envelope.method, envelope.params())
-        method, params = self._how(session, category, value)
-        return await self._call(connection, session, envelope, method, {"sessionId": envelope.session_id, **params})
-
     def _how(self, session: Session, category: str, value: str) -> tuple[str, Object]:
         """The method and parameters by which this agent takes a mode or a model."""
         if session.facts.offers.get(f"{category}s"):
             return f"session/set_{category}", {f"{category}Id": value}
         option = session.option(category)
         if option is None:
-            agent = session.facts.agent
-            raise MethodNotFound(f"agent {agent} does not offer session/set_{category}", agent=agent)
+            raise self._not_offered(session, f"session/set_{category}")
         return "session/set_config_option", {"configId": option.get("id"), "value": value}
+
+    @staticmethod
+    def _not_offered(session: Session, method: str) -> MethodNotFound:
+        agent = session.facts.agent
+        return MethodNotFound(f"agent {agent} does not offer {method}", agent=agent, method=method)
 
     async def _call(
         self, connection: Connection, session: Session, envelope: Envelope, method: str, params: Object
     ) -> Answer:
         assert envelope.id is not None
         running = await self.forward.holder(session)
-        asked = envelope if method == envelope.method else parse(request(envelope.id, method, params))
+        asked = envelope
+        if method != envelope.method:
+            asked = parse(request(envelope.id, method, {"sessionId": session.id, **params}))
         settle = partial(self._changed, method=method, params=params)
         return await self.forward.call(connection, running, session, asked, settle)
 
@@ -122,3 +160,8 @@ class SessionSettings:
             case _:
                 session.learn_offers(result)
         self.hub.save(session)
+
+
+def _offered(session: Session) -> list[tuple[str, Object]]:
+    offers = ((category, object_at(session.facts.offers, f"{category}s")) for category in ("mode", "model"))
+    return [(category, offered) for category, offered in offers if offered and session.option(category) is None]

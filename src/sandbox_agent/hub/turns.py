@@ -63,6 +63,18 @@ class Turns:
             self._hub.record(session, line, Direction.FROM_SERVER)
             self._send(pending.process, line)
 
+    def take_back(self, connection: Connection, client_id: bytes) -> bool:
+        """Take back a prompt that waits for its turn, by the id its client gave it; False when there is none."""
+        for prompt, call in self._calls.items():
+            if call.connection is connection and call.client_id == client_id and call.session is not None:
+                if prompt not in call.session.waiting:
+                    return False
+                call.session.waiting.remove(prompt)
+                end: Object = {"stopReason": "cancelled"}
+                self._answer(call.session, prompt, Direction.FROM_SERVER, self._cancelled(prompt), end)
+                return True
+        return False
+
     def abandon(self, session: Session) -> None:
         """End everything in a session whose agent will not do it."""
         self.cancel(session)

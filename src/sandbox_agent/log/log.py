@@ -28,6 +28,10 @@ PAGE = 1 << 20
 """Bytes read from disk at a time for a reader that fell behind."""
 
 
+TRIM_EVERY = 5.0
+"""How often the log is looked through for what is too old. What is too much goes at once."""
+
+
 class Follower(Protocol):
     """Who hears of a new chunk on a channel."""
 
@@ -73,7 +77,10 @@ class Log:
         self.evicted = self.position
         """Everything after this position is in memory."""
         loop = asyncio.get_running_loop()
-        self._writer = Writer(database, loop, self._on_committed, self._on_failed, self._trim)
+        trim_every = min(TRIM_EVERY, limits.max_age / 2)
+        self._writer = Writer(
+            database, loop, self._on_committed, self._on_failed, self._trim, trim_every, limits.max_bytes
+        )
 
     def append(
         self,

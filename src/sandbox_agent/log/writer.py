@@ -21,7 +21,6 @@ GATHER = 0.005
 """How long a group waits for more, unless somebody waits for it: fewer, larger transactions under load."""
 RETRY = 0.5
 """How long to wait before a group that could not be written (a full disk) is tried again."""
-TRIM_EVERY = 5.0
 
 
 class Writer:
@@ -32,13 +31,17 @@ class Writer:
         committed: Callable[[Group, dict[str, int]], None],
         failed: Callable[[str], None],
         trim: Callable[[Database], None],
+        trim_every: float,
+        trim_above: int,
     ) -> None:
         self._database = database
         self._loop = loop
         self._committed = committed
         self._failed = failed
         self._trim = trim
-        self._next_trim = time.monotonic() + TRIM_EVERY
+        self._trim_every = trim_every
+        self._trim_above = trim_above
+        self._next_trim = time.monotonic() + trim_every
         self._changed = threading.Condition()
         self._group = Group()
         self._reads: deque[tuple[Callable[[Database], object], Future[object]]] = deque()
@@ -94,8 +97,8 @@ class Writer:
                 with self._changed:
                     self._changed.wait_for(lambda: self._stopping, timeout=RETRY)
             self._answer(reads)
-            if time.monotonic() >= self._next_trim:
-                self._next_trim = time.monotonic() + TRIM_EVERY
+            if time.monotonic() >= self._next_trim or self._database.size > self._trim_above:
+                self._next_trim = time.monotonic() + self._trim_every
                 self._trim(self._database)
             if stopping:
                 self._database.close()
