@@ -394,6 +394,7 @@ def crashing(tmp_path_factory: pytest.TempPathFactory) -> Generator[Server]:
     agents["isolated"] = scripted(isolation="session")
     agents["loads"] = scripted("--no-resume")
     agents["plainest"] = scripted("--no-resume", "--no-load")
+    agents["refusing"] = scripted("--state", str(directory / "refusing"), isolation="session")
     agents["forgetful"] = scripted("--state", str(directory / "forgetful"))
     with Server(agents=agents, directory=directory) as running:
         yield running
@@ -451,6 +452,31 @@ def test_ending_a_fork_of_an_isolated_session_leaves_its_source_alive(server: Se
                 assert (await client.prompt(source, "hello"))["result"]["stopReason"] == "end_turn"
                 await stream.turn_ended()
                 assert ENDED not in [event.method for event in stream.seen]
+
+    run(main())
+
+
+@pytest.mark.requirement("6.isolation")
+@pytest.mark.parametrize("method", ["session/load", "session/resume", "session/prompt"])
+def test_no_process_stays_for_a_session_that_its_isolated_agent_refuses(crashing: Server, method: str) -> None:
+    state = crashing.directory / "refusing"
+
+    def started() -> set[int]:
+        return {json.loads(line)["started"] for line in state.read_text().splitlines() if "started" in line}
+
+    async def main() -> None:
+        async with Client(crashing, "refusing") as client:
+            params: Json = {"sessionId": "never heard of", "cwd": crashing.work, "mcpServers": []}
+            if method == "session/prompt":
+                session = await client.new_session()
+                await client.prompt(session, [["exit", 1]])
+                params = client.prompt_params(session, "hello?")
+            before = started()
+            state.write_text("")
+            error = await client.error(method, params)
+            assert "no such session" in error["message"]
+            [refusing] = started() - before
+            eventually(lambda: not alive(refusing), "the end of a process without a session")
 
     run(main())
 

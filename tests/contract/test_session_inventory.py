@@ -332,6 +332,36 @@ def test_of_two_sessions_begun_at_once_only_one_gets_the_alias(server: Server) -
     run(main())
 
 
+@pytest.mark.requirement("6.alias")
+@pytest.mark.parametrize("alias", ["", 7, ["list"]])
+def test_an_alias_that_cannot_be_one_is_refused(server: Server, alias: object) -> None:
+    async def main() -> None:
+        async with Client(server) as client:
+            params = {"cwd": server.work, "mcpServers": [], "_meta": {META: {"requestedSessionId": alias}}}
+            assert (await client.error("session/new", params))["code"] == -32602
+
+    run(main())
+
+
+@pytest.mark.requirement("6.alias")
+@pytest.mark.parametrize("alias", ["team/1", "50%", "a?b", "ümlaut", "..", "."])
+def test_an_alias_with_signs_that_mean_something_in_a_url_is_refused_or_works_there(server: Server, alias: str) -> None:
+    async def main() -> None:
+        async with Client(server) as client:
+            params = {"cwd": server.work, "mcpServers": [], "_meta": {META: {"requestedSessionId": alias}}}
+            answer = await client.call("session/new", params)
+            if "error" in answer:
+                assert answer["error"]["code"] == -32602
+                return
+            # As a client would write it: every sign escaped.
+            escaped = "".join(f"%{byte:02X}" for byte in alias.encode())
+            response = await client.http.get(f"/v1/sessions/{escaped}")
+            assert response.status_code == 200
+            assert response.json()["sessionId"] == answer["result"]["sessionId"]
+
+    run(main())
+
+
 # Title and metadata
 
 
@@ -504,6 +534,24 @@ def test_attach_gives_the_session_what_is_pending_and_the_position_the_stream_go
             logged = {event["id"] for event in whole}
             assert [event.id for event in live if event.id in logged] == later
             assert (await guest.error("_sandboxagent/session/attach", {"sessionId": "none"}))["code"] == -32002
+
+    run(main())
+
+
+@pytest.mark.requirement("6.detach")
+def test_a_detached_client_hears_nothing_more_of_the_session(server: Server) -> None:
+    async def main() -> None:
+        async with Client(server) as owner, Client(server) as guest, guest.stream() as seen:
+            session, other = await owner.new_session(), await owner.new_session()
+            for one in (session, other):
+                await guest.result("_sandboxagent/session/attach", {"sessionId": one})
+            await guest.result("_sandboxagent/session/detach", {"sessionId": session})
+            await guest.result("_sandboxagent/session/detach", {"sessionId": session})
+            await owner.prompt(session, "not for the guest")
+            await owner.prompt(other, "for the guest")
+            await seen.until(lambda event: event.text == "for the guest")
+            assert {event.data["params"]["sessionId"] for event in seen.seen} == {other}
+            assert (await guest.error("_sandboxagent/session/detach", {"sessionId": "none"}))["code"] == -32002
 
     run(main())
 
