@@ -1,0 +1,223 @@
+"""Contract, section 1: /openapi.json describes every live route, and the live server answers as it says."""
+
+import json
+import re
+from collections import Counter
+from collections.abc import Generator
+from typing import Any
+
+import httpx
+import pytest
+import schemathesis
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from schemathesis import Case, GenerationMode
+from schemathesis.schemas import BaseSchema
+from schemathesis.specs.openapi.checks import negative_data_rejection, positive_data_acceptance
+
+from tests.support.client import Client, Json, run
+from tests.support.raw import ask
+from tests.support.running import TOKEN, Server
+
+OPERATIONS = [
+    "POST /v1/rpc",
+    "GET /v1/rpc",
+    "DELETE /v1/rpc",
+    "GET /v1/health",
+    "GET /v1/agents",
+    "GET /v1/agents/{agent}",
+    "POST /v1/agents/{agent}/install",
+    "GET /v1/sessions",
+    "GET /v1/sessions/{id}",
+]
+"""The contract's table, without the file routes until they exist."""
+EXAMPLES = 20
+AUTHORIZED = {"Authorization": f"Bearer {TOKEN}"}
+fuzzing = settings(
+    max_examples=EXAMPLES,
+    derandomize=True,
+    database=None,
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large],
+)
+# Rules between a header, a method and a connection, and that a cursor is one of ours, no schema can say; and a query
+# that a route does not know is ignored, as everywhere.
+NOT_IN_A_SCHEMA = [positive_data_acceptance, negative_data_rejection]
+
+
+@pytest.fixture(scope="module")
+def fuzzed() -> Generator[Server]:
+    """A server for any request there can be. It must end cleanly, and without a traceback in its log."""
+    with Server("--no-persist", "--request-timeout", "2s") as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def schema(fuzzed: Server) -> BaseSchema:
+    return schemathesis.openapi.from_url(f"{fuzzed.url}/openapi.json")
+
+
+@pytest.fixture(scope="module")
+def document(fuzzed: Server) -> Json:
+    reply = ask(fuzzed, "/openapi.json")
+    assert (reply.status, reply.headers["content-type"]) == (200, "application/json")
+    return json.loads(reply.body)
+
+
+def operations(document: Json) -> dict[str, Json]:
+    return {
+        f"{method.upper()} {path}": operation
+        for path, methods in document["paths"].items()
+        for method, operation in methods.items()
+    }
+
+
+# --- the document -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.requirement("1.openapi")
+def test_every_route_of_the_contract_is_in_the_document_and_no_other(document: Json) -> None:
+    assert document["openapi"].startswith("3.1.")
+    assert sorted(operations(document)) == sorted(OPERATIONS)
+
+
+@pytest.mark.requirement("1.openapi")
+def test_every_documented_type_is_used_and_every_used_one_is_documented(document: Json) -> None:
+    used = set(re.findall(r"#/components/schemas/(\w+)", json.dumps(document)))
+
+    assert used == set(document["components"]["schemas"])
+
+
+@pytest.mark.requirement("1.openapi")
+def test_every_operation_has_a_summary_and_a_name_that_a_program_can_have(document: Json) -> None:
+    names = [operation["operationId"] for operation in operations(document).values()]
+
+    assert [name for name in names if not name.isidentifier()] == []
+    assert len(set(names)) == len(names)
+    assert all(operation["summary"] for operation in operations(document).values())
+
+
+@pytest.mark.requirement("1.openapi")
+def test_every_operation_needs_the_token_and_says_what_a_stranger_gets(document: Json) -> None:
+    (scheme,) = document["security"]
+    assert [document["components"]["securitySchemes"][name]["scheme"] for name in scheme] == ["bearer"]
+    for label, operation in operations(document).items():
+        missing = {"401", "403", "421"} - operation["responses"].keys()
+        assert missing == set(), label
+        for status, response in operation["responses"].items():
+            if int(status) >= 400:
+                assert list(response["content"]) == ["application/problem+json"], (label, status)
+
+
+@pytest.mark.requirement("1.openapi")
+def test_the_headers_of_the_contract_are_in_the_document(document: Json) -> None:
+    found = operations(document)
+
+    def parameters(label: str) -> dict[str, bool]:
+        return {one["name"].lower(): one.get("required", False) for one in found[label]["parameters"]}
+
+    assert parameters("POST /v1/rpc").keys() >= {"x-acp-connection-id", "prefer", "idempotency-key"}
+    assert parameters("POST /v1/rpc")["x-acp-connection-id"] is False
+    assert parameters("GET /v1/rpc") == {"x-acp-connection-id": True, "last-event-id": False}
+    assert parameters("DELETE /v1/rpc") == {"x-acp-connection-id": True}
+    answer = {name.lower() for name in found["POST /v1/rpc"]["responses"]["200"].get("headers", {})}
+    assert answer == {"x-acp-connection-id", "x-acp-last-event-id"}
+
+
+@pytest.mark.requirement("1.openapi")
+def test_the_document_says_which_envelopes_are_refused(document: Json) -> None:
+    """An id that is null, and another version, are 400: the schema does not promise more than the server takes."""
+    envelope = document["components"]["schemas"]["RpcEnvelope"]["properties"]
+
+    assert envelope["jsonrpc"].get("const", envelope["jsonrpc"].get("enum")) in ("2.0", ["2.0"])
+    assert "null" not in json.dumps(envelope["id"].get("anyOf", envelope["id"].get("type")))
+
+
+# --- the live server --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.requirement("1.openapi-is-true")
+@pytest.mark.parametrize("mode", list(GenerationMode), ids=lambda mode: mode.value)
+@pytest.mark.parametrize("label", OPERATIONS)
+def test_the_live_server_answers_anything_as_the_document_says(
+    schema: BaseSchema, label: str, mode: GenerationMode
+) -> None:
+    statuses: Counter[int] = Counter()
+
+    @fuzzing
+    @given(case=operation(schema, label).as_strategy(generation_mode=mode))
+    def answers(case: Case) -> None:
+        response = case.call_and_validate(headers=AUTHORIZED, excluded_checks=NOT_IN_A_SCHEMA, timeout=5)
+        statuses[response.status_code] += 1
+
+    answers()
+    assert sum(statuses.values()) >= 1
+    assert not [status for status in statuses if status >= 500]
+
+
+@pytest.mark.requirement("1.openapi-is-true")
+@pytest.mark.parametrize("label", OPERATIONS)
+def test_it_does_so_too_for_what_exists(fuzzed: Server, schema: BaseSchema, label: str) -> None:
+    """As above, with a real connection, agent or session, so that more than a 404 is reached."""
+    connection, session = run(something(fuzzed))
+    statuses: Counter[int] = Counter()
+    agents = st.sampled_from(["mock", "scripted"])
+
+    @fuzzing
+    @given(case=operation(schema, label).as_strategy(), agent=agents)
+    def answers(case: Case, agent: str) -> None:
+        if "agent" in (case.path_parameters or {}):
+            case.path_parameters["agent"] = agent
+        if "id" in (case.path_parameters or {}):
+            case.path_parameters["id"] = session
+        if label == "POST /v1/rpc":
+            case.headers["X-ACP-Connection-Id"] = connection
+            if isinstance(case.body, dict):
+                case.body["jsonrpc"] = "2.0"
+        response = case.call_and_validate(headers=AUTHORIZED, excluded_checks=NOT_IN_A_SCHEMA, timeout=5)
+        statuses[response.status_code] += 1
+
+    answers()
+    assert not [status for status in statuses if status >= 500]
+    if label not in ("GET /v1/rpc", "DELETE /v1/rpc"):
+        assert any(status < 300 for status in statuses), statuses
+
+
+@pytest.mark.requirement("1.openapi-is-true")
+def test_what_a_working_client_sees_is_as_the_document_says(fuzzed: Server, schema: BaseSchema) -> None:
+    """Whole payloads: agents that run and have crashed, sessions with metadata and an end, an answer to a prompt."""
+
+    async def main() -> list[tuple[str, httpx.Response]]:
+        async with Client(fuzzed) as client:
+            session = await client.new_session(title="A title", requestedSessionId="an-alias", extra={"a": [1, None]})
+            params = client.prompt_params(session, "hello")
+            prompt = {"jsonrpc": "2.0", "id": "é\u2028", "method": "session/prompt", "params": params}
+            seen = [("POST /v1/rpc", await client.post(prompt)), *await views(client, session)]
+            await client.prompt(session, [["exit", 9]])
+            return [*seen, *await views(client, session)]
+
+    async def views(client: Client, session: str) -> list[tuple[str, httpx.Response]]:
+        return [
+            ("GET /v1/health", await client.http.get("/v1/health")),
+            ("GET /v1/agents", await client.http.get("/v1/agents")),
+            ("GET /v1/agents/{agent}", await client.http.get("/v1/agents/scripted")),
+            ("POST /v1/agents/{agent}/install", await client.http.post("/v1/agents/scripted/install")),
+            ("GET /v1/sessions", await client.http.get("/v1/sessions")),
+            ("GET /v1/sessions/{id}", await client.http.get(f"/v1/sessions/{session}")),
+        ]
+
+    for label, response in run(main()):
+        assert response.status_code == 200, response.text
+        operation(schema, label).validate_response(response)
+
+
+async def something(server: Server) -> tuple[str, str]:
+    """The ids of a connection and a session."""
+    async with Client(server) as client:
+        assert client.id is not None
+        return client.id, await client.new_session()
+
+
+def operation(schema: BaseSchema, label: str) -> Any:
+    method, _, path = label.partition(" ")
+    return schema[path][method]
