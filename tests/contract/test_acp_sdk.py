@@ -31,6 +31,7 @@ class HttpTransport:
             headers={"Authorization": f"Bearer {server.token}"},
             timeout=httpx.Timeout(30),
             trust_env=False,
+            verify=False,
         )
         self._arrived: asyncio.Queue[Json | None] = asyncio.Queue()
         self._seen = asyncio.Condition()

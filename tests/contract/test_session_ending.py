@@ -155,6 +155,26 @@ def test_terminate_does_not_wait_for_an_agent_that_ignores_it(crashing: Server) 
     run(main())
 
 
+@pytest.mark.requirement("6.close")
+@pytest.mark.requirement("6.delete")
+@pytest.mark.parametrize("method", ["session/close", "session/delete"])
+def test_closing_or_deleting_a_session_ends_its_turn_and_the_waiting_prompts(server: Server, method: str) -> None:
+    async def main() -> None:
+        async with Client(server) as client, client.stream() as stream:
+            session = await client.new_session()
+            running = asyncio.create_task(client.prompt(session, [["say", "on"], ["wait_cancel"]]))
+            await stream.method("session/update")
+            body = {"jsonrpc": "2.0", "id": "waits", "method": "session/prompt"}
+            body |= {"params": client.prompt_params(session, "waits")}
+            assert (await client.post(body, Prefer="respond-async")).status_code == 202
+            await client.result(method, {"sessionId": session})
+            assert (await running)["result"]["stopReason"] == "cancelled"
+            [*_, waited] = await stream.until(lambda event: event.data.get("id") == "waits")
+            assert waited.data["result"] == {"stopReason": "cancelled"}
+
+    run(main())
+
+
 # The death of an agent's process. One that has a process for each session can die without others noticing.
 
 
@@ -183,6 +203,24 @@ def test_every_request_that_waits_on_a_dead_agent_gets_an_error_with_exit_code_a
                 assert "signal" not in error["data"]
                 assert "last words" in json.dumps(error["data"]["stderr"])
                 assert "one" in error["message"]
+
+    run(main())
+
+
+@pytest.mark.requirement("6.death-waiting")
+def test_a_prompt_that_was_only_accepted_gets_its_error_on_the_stream_once(server: Server) -> None:
+    async def main() -> None:
+        async with Client(server, "isolated") as client, client.stream() as stream:
+            session = await client.new_session()
+            body = {"jsonrpc": "2.0", "id": "accepted", "method": "session/prompt"}
+            body |= {"params": client.prompt_params(session, [["exit", 4]])}
+            assert (await client.post(body, Prefer="respond-async")).status_code == 202
+            await stream.until(lambda event: event.data.get("id") == "accepted")
+            await client.prompt(session, "again")
+            await stream.until(lambda event: event.text == "again")
+            [answer] = [event.data for event in stream.seen if event.data.get("id") == "accepted"]
+            assert answer["error"]["code"] == -32603
+            assert answer["error"]["data"]["exitCode"] == 4
 
     run(main())
 
