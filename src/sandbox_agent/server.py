@@ -22,7 +22,7 @@ import uvloop
 from sandbox_agent.agents.children import Children
 from sandbox_agent.agents.manifest import load_manifest
 from sandbox_agent.agents.supervisor import ProcessLimits, Supervisor
-from sandbox_agent.errors import SettingsError
+from sandbox_agent.errors import SettingsError, ShuttingDown
 from sandbox_agent.http.app import App
 from sandbox_agent.http.asgi import App as Asgi
 from sandbox_agent.http.guard import Guard
@@ -59,9 +59,18 @@ class Parts:
 
     app: App
     log: Log
+    hub: Hub
+    turns: Turns
     streams: Streams
     supervisor: Supervisor
     housekeeping: Housekeeping
+
+    def stop(self) -> None:
+        """Let nobody wait any longer."""
+        self.hub.stopping = True
+        self.hub.calls.give_up(ShuttingDown())
+        self.turns.give_up(ShuttingDown())
+        self.streams.close("the server is stopping")
 
 
 def build(settings: Settings, children: Children) -> Parts:
@@ -104,7 +113,7 @@ def build(settings: Settings, children: Children) -> Parts:
         settings.permission_timeout,
         settings.connection_ttl,
     )
-    return Parts(app, log, streams, supervisor, housekeeping)
+    return Parts(app, log, hub, turns, streams, supervisor, housekeeping)
 
 
 def run(settings: Settings) -> int:
@@ -165,9 +174,9 @@ async def _serve(settings: Settings, listener: socket.socket, owner: str) -> Non
         await stopping.wait()
     finally:
         logger.info("stopping")
+        parts.stop()
         if token_file is not None:
             token_file.unlink(missing_ok=True)
-        parts.streams.close("the server is stopping")
         server.should_exit = True
         await parts.supervisor.close()
         await serving

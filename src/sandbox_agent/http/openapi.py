@@ -3,7 +3,10 @@
 import re
 from collections.abc import Sequence
 
+from typing import Annotated, Literal
+
 import msgspec
+from msgspec import UNSET, Meta, UnsetType
 
 from sandbox_agent import __version__
 from sandbox_agent.envelope import Object
@@ -14,27 +17,36 @@ from sandbox_agent.errors import (
     AlreadyAnswered,
     BadRequest,
     BodyTooLarge,
+    ForbiddenOrigin,
+    LogUnavailable,
     Misdirected,
+    NobodyAsked,
     NotAcceptable,
     NotAnEnvelope,
     SandboxAgentError,
+    ShuttingDown,
     Unauthorized,
+    UnknownAgent,
     UnknownConnection,
     UnsupportedMediaType,
 )
 from sandbox_agent.http.views import Endpoint
 
-_ALWAYS: tuple[type[SandboxAgentError], ...] = (BadRequest, Unauthorized, Misdirected)
+_ALWAYS: tuple[type[SandboxAgentError], ...] = (BadRequest, Unauthorized, ForbiddenOrigin, Misdirected)
 _POST_PROBLEMS = (
     NotAnEnvelope,
     UnknownConnection,
+    UnknownAgent,
     AgentNotInstalled,
+    NobodyAsked,
     NotAcceptable,
     AlreadyAnswered,
     BodyTooLarge,
     UnsupportedMediaType,
     AgentBootFailed,
+    ShuttingDown,
     AgentTimeout,
+    LogUnavailable,
 )
 
 
@@ -47,24 +59,53 @@ class Problem(msgspec.Struct):
     detail: str
 
 
-class RpcEnvelope(msgspec.Struct, omit_defaults=True):
-    """One JSON-RPC 2.0 object: a request, a notification or a response."""
+_Id = int | float | str
+_Method = Annotated[str, Meta(min_length=1)]
 
-    jsonrpc: str
-    id: int | float | str | None = None
-    method: str | None = None
-    params: Object | None = None
-    result: object = None
-    error: Object | None = None
+
+class RpcRequest(msgspec.Struct):
+    """A JSON-RPC 2.0 request."""
+
+    jsonrpc: Literal["2.0"]
+    id: _Id
+    method: _Method
+    params: Object | list[object] | UnsetType = UNSET
+
+
+class RpcNotification(msgspec.Struct):
+    """A JSON-RPC 2.0 notification."""
+
+    jsonrpc: Literal["2.0"]
+    method: _Method
+    params: Object | list[object] | UnsetType = UNSET
+
+
+class RpcSuccess(msgspec.Struct):
+    """A JSON-RPC 2.0 response."""
+
+    jsonrpc: Literal["2.0"]
+    id: _Id
+    result: object
+
+
+class RpcFailure(msgspec.Struct):
+    """A JSON-RPC 2.0 response that tells of an error."""
+
+    jsonrpc: Literal["2.0"]
+    id: _Id
+    error: Object
+
+
+_ENVELOPES = (RpcRequest, RpcNotification, RpcSuccess, RpcFailure)
 
 
 def document(endpoints: Sequence[Endpoint]) -> Object:
     """The whole document."""
     types = [each.returns for each in endpoints if each.returns is not None]
     schemas, components = msgspec.json.schema_components(
-        [*types, Problem, RpcEnvelope], schema_hook=_anything, ref_template="#/components/schemas/{name}"
+        [*types, Problem, *_ENVELOPES], schema_hook=_anything, ref_template="#/components/schemas/{name}"
     )
-    refs = dict(zip([*types, Problem, RpcEnvelope], schemas, strict=True))
+    refs = dict(zip([*types, Problem, *_ENVELOPES], schemas, strict=True))
     paths: dict[str, Object] = {"/v1/rpc": _rpc(refs)}
     for each in endpoints:
         paths.setdefault(each.path, {})[each.method.lower()] = _operation(each, refs)
@@ -103,7 +144,7 @@ def _operation(endpoint: Endpoint, refs: dict[type, Object]) -> Object:
         responses[str(endpoint.status)] = {"description": endpoint.summary, "content": content}
     responses |= _problems((*_ALWAYS, *endpoint.problems), refs)
     return {
-        "operationId": f"{endpoint.method.lower()}{endpoint.path.replace('/v1', '').replace('/', '_')}",
+        "operationId": endpoint.handle.__name__,
         "summary": endpoint.summary,
         "parameters": parameters,
         "responses": responses,
@@ -111,27 +152,39 @@ def _operation(endpoint: Endpoint, refs: dict[type, Object]) -> Object:
 
 
 def _rpc(refs: dict[type, Object]) -> Object:
-    envelope = {"application/json": {"schema": refs[RpcEnvelope]}}
+    envelope = {"application/json": {"schema": {"anyOf": [refs[each] for each in _ENVELOPES]}}}
+    response = {"application/json": {"schema": {"anyOf": [refs[RpcSuccess], refs[RpcFailure]]}}}
     last_event = _parameter("Last-Event-ID", "header", "Replays what came after this event.")
     needed = "The connection; every call but the first initialize needs it."
-    headers = [_parameter("X-ACP-Connection-Id", "header", needed)]
+    connection = _parameter("X-ACP-Connection-Id", "header", needed)
+    required = [connection | {"required": True}]
     prefer = _parameter("Prefer", "header", "`respond-async`: 202 at once, the response comes on the stream.")
     key = _parameter("Idempotency-Key", "header", "The same key and body again give the first outcome again.")
     post: Object = {
         "operationId": "post_rpc",
         "summary": "One JSON-RPC envelope from the client.",
-        "parameters": [*headers, prefer, key],
+        "parameters": [connection, prefer, key],
         "requestBody": {"required": True, "content": envelope},
         "responses": {
-            "200": {"description": "The response to a request.", "content": envelope},
-            "202": {"description": "A notification or an answer was taken, or a request was taken asynchronously."},
+            "200": {
+                "description": "The response to a request.",
+                "content": response,
+                "headers": {
+                    "X-ACP-Connection-Id": _header("The new connection, in the answer to the first initialize."),
+                    "X-ACP-Last-Event-Id": _header("The last event sent to this connection before the answer."),
+                },
+            },
+            "202": {
+                "description": "A notification or an answer was taken, or a request was taken asynchronously.",
+                "headers": {"Preference-Applied": _header("`respond-async` when it was asked for.")},
+            },
             **_problems((*_ALWAYS, *_POST_PROBLEMS), refs),
         },
     }
     get: Object = {
         "operationId": "get_rpc",
         "summary": "The stream of envelopes to the client, as server-sent events.",
-        "parameters": [*headers, last_event],
+        "parameters": [*required, last_event],
         "responses": {
             "200": {"description": "Events.", "content": {"text/event-stream": {"schema": {"type": "string"}}}},
             **_problems((*_ALWAYS, UnknownConnection, NotAcceptable), refs),
@@ -140,7 +193,7 @@ def _rpc(refs: dict[type, Object]) -> Object:
     delete: Object = {
         "operationId": "delete_rpc",
         "summary": "Close the connection; never the session, never the agent.",
-        "parameters": headers,
+        "parameters": required,
         "responses": {"204": {"description": "Closed, now or before."}, **_problems(_ALWAYS, refs)},
     }
     return {"post": post, "get": get, "delete": delete}
@@ -150,9 +203,16 @@ def _parameter(name: str, place: str, text: str) -> Object:
     return {"name": name, "in": place, "description": text, "schema": {"type": "string"}}
 
 
+def _header(text: str) -> Object:
+    return {"description": text, "schema": {"type": "string"}}
+
+
 def _problems(errors: Sequence[type[SandboxAgentError]], refs: dict[type, Object]) -> Object:
-    found: dict[int, str] = {}
+    found: dict[int, dict[str, None]] = {}
     for error in errors:
-        found[error.status] = f"{found[error.status]}, or {error.title}" if error.status in found else error.title
+        found.setdefault(error.status, {})[error.title] = None
     content = {"application/problem+json": {"schema": refs[Problem]}}
-    return {str(status): {"description": text, "content": content} for status, text in sorted(found.items())}
+    return {
+        str(status): {"description": ", or ".join(titles), "content": content}
+        for status, titles in sorted(found.items())
+    }

@@ -7,6 +7,7 @@ from itertools import count
 
 from sandbox_agent.agents.supervisor import RunningAgent
 from sandbox_agent.envelope import Envelope, same_id
+from sandbox_agent.errors import SandboxAgentError
 from sandbox_agent.hub.connection import Connection
 from sandbox_agent.hub.session import Session
 
@@ -81,6 +82,12 @@ class Calls:
         return [
             call for call in self._open.values() if call.deadline is not None and call.deadline <= now and not call.late
         ]
+
+    def give_up(self, error: SandboxAgentError) -> None:
+        """Nobody waits any longer; the answers, should they come, are for the log alone."""
+        for call in self._open.values():
+            if not call.future.done():
+                call.future.set_exception(error)
 
     def turns(self) -> list[Call]:
         """Calls that are the running turn of a session."""

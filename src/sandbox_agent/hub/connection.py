@@ -44,8 +44,8 @@ class Connection:
     used_at: float
     opened_at: int = 0
     """Position of the log when it was opened: nothing before was meant for it."""
-    agents: set[str] = field(default_factory=set[str])
-    """Agents it has spoken to: it hears what they say outside any session."""
+    agents: dict[str, int] = field(default_factory=dict[str, int])
+    """Agents it has spoken to, and since which position: it hears what they say outside any session."""
     client: Object = field(default_factory=Object)
     """`params` of its initialize."""
     windows: dict[str, list[Window]] = field(default_factory=dict[str, list[Window]])
@@ -89,8 +89,10 @@ class Connection:
         """Whether a chunk read from the log was meant for it."""
         if chunk.exclude == self.tag:
             return False
-        if chunk.session_id is None or chunk.channel != session_channel(chunk.session_id):
+        if chunk.channel == self.channel:
             return True
+        if chunk.session_id is None:
+            return any(chunk.channel == agent_channel(a) and chunk.first > met for a, met in self.agents.items())
         return any(window.covers(chunk.first) for window in self.windows.get(chunk.session_id, ()))
 
     def missed(self, trims: dict[str, int], after: int) -> bool:
@@ -101,7 +103,8 @@ class Connection:
                 window.start < through and (window.end is None or window.end > after) for window in windows
             ):
                 return True
-        return trims.get(self.channel, 0) > after or any(trims.get(agent_channel(a), 0) > after for a in self.agents)
+        met = ((trims.get(agent_channel(agent), 0), max(after, since)) for agent, since in self.agents.items())
+        return trims.get(self.channel, 0) > after or any(through > since for through, since in met)
 
     def open_request(self, pending: PendingRequest) -> bytes:
         """The id under which this client knows an agent's request: the agent's own while it was never used here.

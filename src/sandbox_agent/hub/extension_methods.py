@@ -92,8 +92,8 @@ class ExtensionMethods:
         if "title" in metadata:
             session.facts.title = text_at(metadata, "title")
         update = notification("_sandboxagent/session/metadata_update", {"sessionId": session.id, "metadata": merged})
-        position = self.hub.tell(session, update).last
         self.hub.save(session)
+        position = self.hub.tell(session, update).last
         return _answer(envelope, {"metadata": merged}, position)
 
     async def terminate(self, connection: Connection, envelope: Envelope) -> Answer:

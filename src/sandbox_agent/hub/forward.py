@@ -125,9 +125,9 @@ class Forward:
     def passed_back(self, call: Call, response: Envelope) -> Answer:
         """The response as it came, under the client's own id."""
         line = with_id(response.line, call.client_id)
-        if call.session is not None:
-            self._hub.record(call.session, line, Direction.FROM_AGENT)
-        return Answer(line)
+        if call.session is None:
+            return Answer(line)
+        return Answer(line, self._hub.record(call.session, line, Direction.FROM_AGENT).last)
 
     async def notify(self, connection: Connection, envelope: Envelope) -> None:
         """Pass a notification on as it is."""

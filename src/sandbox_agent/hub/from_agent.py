@@ -29,7 +29,7 @@ from sandbox_agent.envelope import (
 )
 from sandbox_agent.errors import InternalError, MethodNotFound, NotAnEnvelope, RpcError, UnknownSession
 from sandbox_agent.hub.calls import Answer, Call
-from sandbox_agent.hub.hub import Hub, agent_exited, exit_facts
+from sandbox_agent.hub.hub import Hub, agent_exited, exit_facts, server_stopped
 from sandbox_agent.hub.pending import Outcome, PendingRequest
 from sandbox_agent.hub.session import Session
 from sandbox_agent.hub.turns import Turns
@@ -108,7 +108,7 @@ class FromAgent:
             self._hub.settle(pending, Outcome.CANCELLED)
         for session in sessions:
             facts = {"reason": "error", "terminatedBy": "agent", "message": str(error), **exit_facts(exit)}
-            self._hub.end_session(session, facts, resumable=True)
+            self._hub.end_session(session, server_stopped() if self._hub.stopping else facts, resumable=True)
         self._held.pop(running.key, None)
         logger.log(
             logging.INFO if exit.code == 0 else logging.WARNING,

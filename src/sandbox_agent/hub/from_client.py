@@ -86,6 +86,8 @@ class FromClient:
     async def request(self, connection: Connection, envelope: Envelope, key: str | None = None) -> Answer:
         """Answer a request; a failure of the method is a JSON-RPC error, not an exception."""
         assert envelope.id is not None
+        if self._hub.stopping:
+            raise ShuttingDown
         try:
             if key is not None:
                 return await self._once(connection, envelope, key)

@@ -26,6 +26,9 @@ from sandbox_agent.log.log import Log
 logger = logging.getLogger(__name__)
 
 
+SERVER_STOPPED = "the server stopped"
+
+
 class Hub:
     def __init__(
         self, log: Log, clock: Callable[[], float] = time.time, monotonic: Callable[[], float] = time.monotonic
@@ -33,6 +36,8 @@ class Hub:
         self.log = log
         self.clock = clock
         self.monotonic = monotonic
+        self.stopping = False
+        """The server is about to end: what ends now, ends because of that."""
         self.calls = Calls()
         self.pending = PendingRequests()
         self._connections: dict[str, Connection] = {}
@@ -52,11 +57,10 @@ class Hub:
             events, at = self.log.stored.event_counts.get(session_id, (0, facts.updated_at))
             facts.updated_at = max(facts.updated_at, at)
             session = Session(facts, event_count=events)
-            if not facts.ended:
-                # Whatever ran before this server started has no process any more.
-                stopped: Object = {"reason": "error", "terminatedBy": "daemon", "message": "the server stopped"}
-                session.end(stopped)
             self._add(session)
+            if not facts.ended:
+                # Whatever ran before this server started has no process any more, and nobody has said so yet.
+                self.interrupted(session)
 
     # Connections
 
@@ -86,7 +90,7 @@ class Hub:
     def meet(self, connection: Connection, agent: str) -> None:
         """From now on it hears what this agent says outside any session."""
         if agent not in connection.agents:
-            connection.agents.add(agent)
+            connection.agents[agent] = self.log.position
             self._of_agent.setdefault(agent, set()).add(connection)
             self.log.follow(agent_channel(agent), connection)
 
@@ -203,9 +207,20 @@ class Hub:
         session.facts.can_resume = session.facts.can_resume and resumable
         session.end(termination)
         self._ended.add(session.id)
-        ended = notification("_sandboxagent/session/ended", {"sessionId": session.id, **termination})
-        self.tell(session, ended)
         self.save(session)
+        self.tell(session, notification("_sandboxagent/session/ended", {"sessionId": session.id, **termination}))
+
+    def interrupted(self, session: Session) -> None:
+        """The server stopped under it: its turn, if one ran, and the session itself have ended."""
+        if session.facts.turn is not None:
+            self.tell_turn(session, session.facts.turn, {"state": "ended", "error": {"message": SERVER_STOPPED}})
+            session.facts.turn = None
+        self.end_session(session, server_stopped(), resumable=True)
+
+    def tell_turn(self, session: Session, turn_id: str, facts: Object) -> Chunk:
+        """Tell everybody attached that a turn has started or ended."""
+        params = {"sessionId": session.id, "turnId": turn_id, **facts}
+        return self.tell(session, notification("_sandboxagent/session/turn", params))
 
     # Attaching
 
@@ -351,6 +366,10 @@ class Hub:
     def _release(self, session: Session) -> None:
         if session.process is not None:
             self._at_agent.pop((session.process.key, session.facts.agent_session_id), None)
+
+
+def server_stopped() -> Object:
+    return {"reason": "error", "terminatedBy": "daemon", "message": SERVER_STOPPED}
 
 
 def exit_facts(exit: Exit) -> Object:

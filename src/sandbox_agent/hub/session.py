@@ -28,6 +28,8 @@ class SessionFacts(msgspec.Struct, kw_only=True):
     can_resume: bool = False
     """Whether its agent can load or resume it; never again once it was terminated."""
     termination: Object | None = None
+    turn: str | None = None
+    """The turn that runs."""
     metadata: Object = {}
     opened_with: Raw = Raw(b"{}")
     """`params` of the request that made it, without secrets: what a resume needs again."""

@@ -168,7 +168,8 @@ class SessionMethods:
         if warnings:
             meta = object_at(result, "_meta")
             line = with_result(line, "_meta", meta | {META: object_at(meta, META) | {"warnings": warnings}})
-        return Answer(line, answer.commit)
+        # What was set is in the log after the answer that it belongs to.
+        return Answer(line, self.hub.record(session, line, Direction.FROM_SERVER).last)
 
     def _alias(self, asked: Object) -> str | None:
         alias = text_at(asked, "requestedSessionId")

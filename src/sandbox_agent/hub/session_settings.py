@@ -145,10 +145,9 @@ class SessionSettings:
     def _changed(self, call: Call, response: Envelope, *, method: str, params: Object) -> Answer:
         assert call.session is not None
         line = with_id(response.line, call.client_id)
-        self.hub.record(call.session, line, Direction.FROM_AGENT)
         if response.succeeded:
             self._note(call.session, method, params, response.result())
-        return Answer(line)
+        return Answer(line, self.hub.record(call.session, line, Direction.FROM_AGENT).last)
 
     def _note(self, session: Session, method: str, params: Object, result: Object) -> None:
         offers = session.facts.offers

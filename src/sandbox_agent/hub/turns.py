@@ -15,7 +15,7 @@ from sandbox_agent.envelope import (
     with_id,
     with_param,
 )
-from sandbox_agent.errors import InvalidRequest, RpcError
+from sandbox_agent.errors import InvalidRequest, RpcError, SandboxAgentError
 from sandbox_agent.hub.calls import Answer, Call
 from sandbox_agent.hub.connection import Connection
 from sandbox_agent.hub.hub import Hub
@@ -88,6 +88,12 @@ class Turns:
         if session.running is not None:
             await asyncio.wait([self._calls[session.running].future])
 
+    def give_up(self, error: SandboxAgentError) -> None:
+        """Nobody waits any longer; what runs is ended by others."""
+        for call in self._calls.values():
+            if not call.future.done():
+                call.future.set_exception(error)
+
     def fail_waiting(self, session: Session, error: RpcError) -> None:
         """The process is gone: what waits for its turn fails like the turn that ran."""
         for prompt in session.drop_waiting():
@@ -108,7 +114,9 @@ class Turns:
     def _start(self, session: Session, prompt: Prompt) -> None:
         call = self._hub.calls.open(self._calls[prompt])
         session.heard_at = self._hub.monotonic()
-        self._tell(session, prompt, {"state": "started"})
+        session.facts.turn = prompt.turn_id
+        self._hub.save(session)
+        self._hub.tell_turn(session, prompt.turn_id, {"state": "started"})
         session.unechoed = prompt
         if call.running.echoes_prompts is False:
             self.show(session)
@@ -139,17 +147,16 @@ class Turns:
 
     def _finish(self, session: Session, prompt: Prompt, direction: Direction, line: bytes, end: Object) -> Answer:
         del self._calls[prompt]
-        position = self._hub.record(session, line, direction).last
-        self._tell(session, prompt, {"state": "ended", **end})
+        if session.running is prompt:
+            session.facts.turn = None
+        # Saved first: what is on disk up to the position below includes it.
         self._hub.save(session)
+        self._hub.record(session, line, direction)
+        position = self._hub.tell_turn(session, prompt.turn_id, {"state": "ended", **end}).last
         following = session.finish(prompt)
         if following is not None:
             self._start(session, following)
         return Answer(line, position)
-
-    def _tell(self, session: Session, prompt: Prompt, facts: Object) -> None:
-        params = {"sessionId": session.id, "turnId": prompt.turn_id, **facts}
-        self._hub.tell(session, notification("_sandboxagent/session/turn", params))
 
     def _cancelled(self, prompt: Prompt) -> bytes:
         return success(self._calls[prompt].client_id, {"stopReason": "cancelled"})

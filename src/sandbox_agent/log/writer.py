@@ -111,11 +111,12 @@ class Writer:
         try:
             trims = self._database.write(group)
         except DatabaseError as error:
-            logger.error("log not written reason=%s events=%d", error, len(group.chunks))
+            reason = str(error)
+            logger.error("log not written reason=%s events=%d", reason, len(group.chunks))
             with self._changed:
                 group.merge(self._group)
                 self._group = group
-            self._tell(lambda: self._failed(str(error)))
+            self._tell(lambda: self._failed(reason))
             return False
         self._tell(lambda: self._committed(group, trims))
         return True
