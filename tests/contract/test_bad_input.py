@@ -1,0 +1,592 @@
+"""Section 3: input that is wrong in every way we could think of. Each is refused by name, and what follows works."""
+
+import asyncio
+import json
+from collections.abc import AsyncGenerator, Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from tests.support.client import Client, run
+from tests.support.problems import problem
+from tests.support.running import Server, eventually
+from tests.support.wire import Wire, initialize
+
+JSON = "Content-Type: application/json"
+CHUNKED = "Transfer-Encoding: chunked"
+
+
+def deep(opening: str, closing: str, depth: int) -> str:
+    return f'{{"jsonrpc":"2.0","id":1,"method":"x/echo","params":{{"a":{opening * depth}1{closing * depth}}}}}'
+
+
+def chunks(body: bytes, size: int = 1 << 20) -> Iterator[bytes]:
+    for at in range(0, len(body), size):
+        piece = body[at : at + size]
+        yield b"%x\r\n%b\r\n" % (len(piece), piece)
+    yield b"0\r\n\r\n"
+
+
+async def opened(server: Server) -> str:
+    async with Client(server) as client:
+        return f"X-ACP-Connection-Id: {client.id}"
+
+
+def works(wire: Wire) -> None:
+    """The next valid request on the same socket."""
+    wire.send(wire.health())
+    assert wire.response().status_code == 200
+
+
+# Bodies
+
+NO_ENVELOPES = [
+    *(
+        "",
+        " ",
+        "\n",
+        "hello",
+        "{",
+        "}",
+        "{]",
+        "nul",
+        "undefined",
+        "NaN",
+        "'a'",
+        "{'jsonrpc':'2.0'}",
+        "\ufeff{}",
+        "{} {}",
+    ),
+    *("true", "null", "5", '"text"', "{}", '{"a":1}', "[]", "[[]]"),
+    '[{"jsonrpc":"2.0","id":1,"method":"x/echo"}]',
+    '[{"jsonrpc":"2.0","id":1,"method":"x/echo"},{"jsonrpc":"2.0","id":2,"method":"x/echo"}]',
+    '{"jsonrpc":"2.0","id":1,"method":"x/echo"}{"jsonrpc":"2.0","id":2,"method":"x/echo"}',
+    '{"jsonrpc":"2.0","id":1,"method":"x/echo"}\n{"jsonrpc":"2.0","id":2,"method":"x/echo"}',
+    '{"jsonrpc":"2.0","id":1,"method":"x/echo",}',
+    '{"jsonrpc":"2.0","id":1,"method":"x/echo","params":{"a":"\\q"}}',
+    '{"jsonrpc":"2.0","id":1,"method":"x/echo","params":{"a":"one\ntwo"}}',
+    '{"jsonrpc":"2.0","id":1,"method":"x/echo","params":{"a":"\x00"}}',
+    '{"jsonrpc":"2.0","id":1,"method":"x/echo","params":{"a":01}}',
+    '{"jsonrpc":"2.0","id":1,"method":"x/echo","params":{"a":NaN}}',
+    '{"jsonrpc":"2.0","id":1,"method":"x/echo","params":{"a":Infinity}}',
+    '{"jsonrpc":"2.0","id":1,"method":"x/echo","params":[1,]}',
+    '{"jsonrpc":"2.0","id":1,"method":"x/echo"} // a comment',
+    '{"id":1,"method":"x/echo"}',
+    *(f'{{"jsonrpc":{v},"id":1,"method":"x/echo"}}' for v in ('"1.0"', '"2"', "2.0", "2", "null", '["2.0"]', '"2.0 "')),
+    '{"jsonrpc":"2.0"}',
+    '{"jsonrpc":"2.0","id":1}',
+    '{"jsonrpc":"2.0","id":1,"params":{}}',
+    *(f'{{"jsonrpc":"2.0","id":1,"method":{method}}}' for method in ("null", "5", "true", '""', '["x/echo"]', "{}")),
+    '{"jsonrpc":"2.0","result":{}}',
+    '{"jsonrpc":"2.0","error":{"code":1,"message":"m"}}',
+]
+
+
+@pytest.mark.requirement("3.not-an-envelope-400", "3.good-after-bad")
+@pytest.mark.parametrize("body", NO_ENVELOPES)
+def test_what_is_no_envelope_is_a_400_and_the_next_request_works(server: Server, body: str) -> None:
+    async def main() -> None:
+        async with Client(server) as client:
+            problem(await client.post(body.encode()), 400, "not-an-envelope")
+            assert "result" in await client.call("x/echo")
+
+    run(main())
+
+
+@pytest.mark.requirement("3.not-an-envelope-400")
+def test_what_is_no_envelope_is_a_400_also_without_a_connection(server: Server) -> None:
+    async def main() -> None:
+        client = Client(server)
+        async with client.http:
+            problem(await client.post("[]"), 400, "not-an-envelope")
+            problem(await client.post("{"), 400, "not-an-envelope")
+
+    run(main())
+
+
+@pytest.mark.requirement("3.not-an-envelope-400")
+def test_nothing_of_a_bad_body_reaches_the_agent(server: Server) -> None:
+    async def main() -> None:
+        async with Client(server) as client:
+            mark = f"injected-{client.id}"
+            inner = f'{{"jsonrpc":"2.0","method":"{mark}"}}'
+            for body in (
+                f'{{"jsonrpc":"2.0","id":1,"method":"x/echo"}}\n{inner}',
+                f'{{"jsonrpc":"2.0","id":1,"method":"x/echo","params":{{"a":"\n{inner}\n"}}}}',
+                f"[{inner}]",
+                f'{{"jsonrpc":"1.0","method":"{mark}"}}',
+            ):
+                problem(await client.post(body), 400, "not-an-envelope")
+            assert not [line for line in (await client.result("x/received"))["lines"] if mark in line]
+
+    run(main())
+
+
+@pytest.mark.requirement("3.not-an-envelope-400")
+def test_a_good_envelope_over_many_lines_is_one_line_for_the_agent(server: Server) -> None:
+    async def main() -> None:
+        async with Client(server) as client:
+            params = {"text": "one\ntwo\r\nthree\u2028four", "of": client.id}
+            body = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "x/echo", "params": params}, indent=2)
+            response = await client.post(body.replace("\n", "\r\n"))
+            assert response.json()["result"]["params"] == params
+
+    run(main())
+
+
+@pytest.mark.requirement("3.id-of-another-type-400", "3.good-after-bad")
+@pytest.mark.parametrize("id", ["null", "true", "false", "[]", "[1]", "{}", '{"id":1}'])
+@pytest.mark.parametrize("rest", ['"method":"x/echo"', '"result":{}', '"error":{"code":1,"message":"m"}'])
+def test_an_id_that_is_neither_number_nor_string_is_a_400(server: Server, id: str, rest: str) -> None:
+    async def main() -> None:
+        async with Client(server) as client:
+            response = await client.post(f'{{"jsonrpc":"2.0","id":{id},{rest}}}')
+            assert "id" in problem(response, 400, "not-an-envelope")["detail"]
+            assert "result" in await client.call("x/echo")
+
+    run(main())
+
+
+@pytest.mark.requirement("3.not-utf8-400", "3.good-after-bad")
+@pytest.mark.parametrize(
+    "text", [b"\xff", b"\xc3(", b"\xc0\xaf", b"\xed\xa0\x80", b"\xf4\x90\x80\x80", b"\xe2\x82", "é".encode("latin-1")]
+)
+def test_a_body_that_is_not_utf8_is_a_400(server: Server, text: bytes) -> None:
+    async def main() -> None:
+        async with Client(server) as client:
+            for body in (
+                b'{"jsonrpc":"2.0","id":1,"method":"x/echo","params":{"a":"' + text + b'"}}',
+                b'{"jsonrpc":"2.0","id":"' + text + b'","method":"x/echo"}',
+                b'{"jsonrpc":"2.0","id":1,"method":"x/' + text + b'"}',
+                b'{"jsonrpc":"2.0","id":1,"method":"x/echo","' + text + b'":1}',
+            ):
+                problem(await client.post(body), 400, "not-an-envelope")
+            assert "result" in await client.call("x/echo")
+
+    run(main())
+
+
+@pytest.mark.requirement("3.not-utf8-400")
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-32", "utf-7"])
+def test_a_body_in_another_encoding_is_a_400(server: Server, encoding: str) -> None:
+    async def main() -> None:
+        async with Client(server) as client:
+            body = '{"jsonrpc":"2.0","id":1,"method":"x/echo","params":"é+"}'.encode(encoding)
+            problem(await client.post(body if encoding != "utf-7" else b"\xff" + body), 400, "not-an-envelope")
+
+    run(main())
+
+
+@pytest.mark.requirement("3.deep-nesting-400", "3.good-after-bad")
+@pytest.mark.parametrize(("opening", "closing"), [("[", "]"), ('{"a":', "}"), ('[{"a":', "}]")])
+@pytest.mark.parametrize("depth", [5_000, 200_000])
+def test_a_body_that_is_nested_too_deeply_is_a_400(server: Server, opening: str, closing: str, depth: int) -> None:
+    async def main() -> None:
+        async with Client(server) as client:
+            problem(await client.post(deep(opening, closing, depth)), 400, "not-an-envelope")
+            problem(await client.post(deep(opening, "", depth)), 400, "not-an-envelope")
+            assert "result" in await client.call("x/echo")
+
+    run(main())
+
+
+@pytest.mark.requirement("3.deep-nesting-400")
+def test_a_body_that_is_nested_as_deeply_as_real_ones_is_fine(server: Server) -> None:
+    async def main() -> None:
+        async with Client(server) as client:
+            response = await client.post(deep("[", "]", 100))
+            assert response.json()["result"]["params"] == json.loads(deep("[", "]", 100))["params"]
+
+    run(main())
+
+
+@pytest.mark.requirement("3.request-200")
+@pytest.mark.parametrize("text", ["\\ud83d", "\\ude00\\ud83d", "half of \\ud83d an emoji"])
+def test_half_an_emoji_is_json_and_goes_through(server: Server, text: str) -> None:
+    """JavaScript writes a string that was cut between two surrogates like this; RFC 8259 allows it."""
+
+    async def main() -> None:
+        async with Client(server) as client:
+            response = await client.post(f'{{"jsonrpc":"2.0","id":1,"method":"x/echo","params":{{"a":"{text}"}}}}')
+            assert response.status_code == 200, response.text
+            assert text in response.json()["result"]["line"]
+
+    run(main())
+
+
+# Sizes
+
+
+@pytest.mark.requirement("3.max-body-413", "3.good-after-bad")
+@pytest.mark.parametrize("way", ["length", "chunked"])
+def test_a_body_of_33_mib_is_a_413_and_the_next_request_on_the_socket_works(server: Server, way: str) -> None:
+    connection = run(opened(server))
+    text = b"x" * (33 << 20)
+    body = b'{"jsonrpc":"2.0","id":1,"method":"x/echo","params":{"a":"' + text + b'"}}'
+    with Wire(server) as wire:
+        if way == "length":
+            wire.send(wire.post(body, connection))
+        else:
+            wire.send(wire.request("POST /v1/rpc", JSON, CHUNKED, connection), *chunks(body))
+        assert problem(wire.response(), 413, "body-too-large")["limit"] == 32 << 20
+        works(wire)
+
+
+@pytest.mark.requirement("3.max-body-413")
+def test_a_length_over_the_limit_is_refused_before_the_body_comes(server: Server) -> None:
+    connection = run(opened(server))
+    with Wire(server) as wire:
+        wire.send(wire.request("POST /v1/rpc", JSON, f"Content-Length: {33 << 20}", connection))
+        problem(wire.response(), 413, "body-too-large")
+
+
+@pytest.mark.requirement("3.max-body-413")
+def test_whoever_waits_for_a_100_is_refused_without_sending_the_body(server: Server) -> None:
+    connection = run(opened(server))
+    with Wire(server) as wire:
+        expect = "Expect: 100-continue"
+        wire.send(wire.request("POST /v1/rpc", JSON, f"Content-Length: {33 << 20}", expect, connection))
+        problem(wire.response(), 413, "body-too-large")
+    with Wire(server) as wire:
+        body = b'{"jsonrpc":"2.0","id":1,"method":"x/echo"}'
+        wire.send(wire.request("POST /v1/rpc", JSON, f"Content-Length: {len(body)}", expect, connection))
+        assert wire.response().status_code == 100
+        wire.send(body)
+        assert wire.response().json()["id"] == 1
+
+
+@pytest.mark.requirement("3.max-body-413")
+def test_the_limit_is_what_max_body_says_to_the_byte() -> None:
+    async def main(server: Server) -> None:
+        async with Client(server) as client:
+            body = b'{"jsonrpc":"2.0","id":1,"method":"x/echo"}'.ljust(1024)
+            assert (await client.post(body)).status_code == 200
+            assert problem(await client.post(body + b" "), 413, "body-too-large")["limit"] == 1024
+
+            async def pieces() -> AsyncGenerator[bytes]:
+                yield body
+                yield b" "
+
+            headers = client.headers(Content_Type="application/json")
+            problem(await client.http.post("/v1/rpc", content=pieces(), headers=headers), 413, "body-too-large")
+            assert (await client.post(body)).status_code == 200
+
+    with Server("--no-persist", "--max-body", "1KiB") as server:
+        run(main(server))
+
+
+@pytest.mark.requirement("3.max-body-413")
+def test_a_large_body_within_the_limit_is_taken(server: Server) -> None:
+    async def main() -> None:
+        async with Client(server) as client:
+            body = f'{{"jsonrpc":"2.0","method":"x/large","params":"{"x" * (8 << 20)}"}}'
+            assert (await client.post(body)).status_code == 202
+            assert "result" in await client.call("x/echo")
+
+    run(main())
+
+
+# Bodies that end early
+
+
+@pytest.mark.requirement("3.body-stops")
+@pytest.mark.parametrize("way", ["length", "chunked"])
+def test_a_body_that_stops_half_way_has_no_effect(server: Server, way: str) -> None:
+    async def received(client: Client) -> str:
+        return "".join((await client.result("x/received"))["lines"])
+
+    async def main() -> None:
+        async with Client(server) as client:
+            connection = f"X-ACP-Connection-Id: {client.id}"
+            mark = f"half-{way}-{client.id}"
+            body = f'{{"jsonrpc":"2.0","method":"{mark}"}}'.encode()
+            with Wire(server) as wire:
+                if way == "length":
+                    wire.send(
+                        wire.request("POST /v1/rpc", JSON, f"Content-Length: {len(body) + 1}", connection, body=body)
+                    )
+                else:
+                    wire.send(wire.request("POST /v1/rpc", JSON, CHUNKED, connection), next(chunks(body)))
+                assert "result" in await client.call("x/echo"), "others are served while it waits"
+            assert mark not in await received(client)
+            assert "result" in await client.call("x/echo")
+
+    run(main())
+
+
+@pytest.mark.requirement("3.body-stops")
+def test_a_body_that_comes_byte_by_byte_is_a_body(server: Server) -> None:
+    connection = run(opened(server))
+    with Wire(server) as wire:
+        data = wire.post(b'{"jsonrpc":"2.0","id":1,"method":"x/echo"}', connection)
+        wire.send(*(data[at : at + 1] for at in range(len(data))))
+        assert wire.response().json()["id"] == 1
+        works(wire)
+
+
+@pytest.mark.requirement("3.body-stops")
+def test_many_clients_that_stop_half_way_leave_nothing_open(server: Server) -> None:
+    def descriptors() -> int:
+        return len(list(Path(f"/proc/{server.process.pid}/fd").iterdir()))
+
+    before = descriptors()
+    for _ in range(50):
+        with Wire(server) as wire:
+            wire.send(wire.request("POST /v1/rpc", JSON, "Content-Length: 100", body=b"{"))
+    eventually(lambda: descriptors() <= before + 2, "closing the sockets")
+
+
+# HTTP that can be read in two ways
+
+BODY = initialize()
+LENGTH = f"Content-Length: {len(BODY)}"
+AMBIGUOUS: dict[str, tuple[str, list[str | bytes]]] = {
+    "a length and chunks": ("POST /v1/rpc", [JSON, LENGTH, CHUNKED]),
+    "chunks and a length": ("POST /v1/rpc", [JSON, CHUNKED, LENGTH]),
+    "two lengths": ("POST /v1/rpc", [JSON, LENGTH, "Content-Length: 5"]),
+    "the same length twice": ("POST /v1/rpc", [JSON, LENGTH, LENGTH]),
+    "a list of lengths": ("POST /v1/rpc", [JSON, f"Content-Length: {len(BODY)}, {len(BODY)}"]),
+    "a negative length": ("POST /v1/rpc", [JSON, "Content-Length: -1"]),
+    "a signed length": ("POST /v1/rpc", [JSON, f"Content-Length: +{len(BODY)}"]),
+    "a hexadecimal length": ("POST /v1/rpc", [JSON, "Content-Length: 0x10"]),
+    "a length with a space in it": ("POST /v1/rpc", [JSON, "Content-Length: 1 0"]),
+    "a length beyond all numbers": ("POST /v1/rpc", [JSON, "Content-Length: 99999999999999999999999"]),
+    "an empty length": ("POST /v1/rpc", [JSON, "Content-Length:"]),
+    "chunked that is not quite": ("POST /v1/rpc", [JSON, "Transfer-Encoding: xchunked"]),
+    "chunked that is not last": ("POST /v1/rpc", [JSON, "Transfer-Encoding: chunked, identity"]),
+    "chunked under a tab": ("POST /v1/rpc", [JSON, LENGTH, "Transfer-Encoding:\tchunked"]),
+    "a folded header": ("GET /v1/health", ["X-A: one", " two"]),
+    "a folded connection id": ("POST /v1/rpc", [JSON, LENGTH, "X-ACP-Connection-Id: one", "\ttwo"]),
+    "a folded transfer encoding": ("POST /v1/rpc", [JSON, LENGTH, "Transfer-Encoding:", " chunked"]),
+    "a space before the colon": ("GET /v1/health", ["X-A : one"]),
+    "a transfer encoding with a space": ("POST /v1/rpc", [JSON, LENGTH, "Transfer-Encoding : chunked"]),
+    "a space before the first header": ("GET /v1/health", [" X-A: one"]),
+    "a header without a colon": ("GET /v1/health", ["X-A"]),
+    "a header without a name": ("GET /v1/health", [": one"]),
+    "a CR in a value": ("GET /v1/health", [b"X-A: one\rX-B: two\r\n"]),
+    "an LF in a value": ("GET /v1/health", [b"X-A: one\nX-B: two\r\n"]),
+    "an LF that hides a length": ("POST /v1/rpc", [JSON, b"X-A: one\nContent-Length: 5\r\n", LENGTH]),
+    "a NUL in a value": ("GET /v1/health", [b"X-A: one\0two\r\n"]),
+    "a NUL in a name": ("GET /v1/health", [b"X-A\0: one\r\n"]),
+    "two hosts": ("GET /v1/health", ["Host: evil.example"]),
+    "the same host twice": ("GET /v1/health", ["Host: 127.0.0.1"]),
+    "two connections": ("POST /v1/rpc", [JSON, LENGTH, "X-ACP-Connection-Id: a", "X-ACP-Connection-Id: b"]),
+    "two tokens": ("GET /v1/health", ["Authorization: Bearer other"]),
+    "two content types": ("POST /v1/rpc", [JSON, "Content-Type: text/plain", LENGTH]),
+    "a space in the target": ("GET /v1/health HTTP/1.1 x", []),
+    "another protocol": ("GET /v1/health HTTP/9.9\r\nX-A: GET", []),
+    "no target": ("GET", []),
+    "a method in lower case": ("get /v1/health", []),
+    "a method nobody knows": ("FETCH /v1/health", []),
+    "bytes in the target": ("GET /v1/\xff", []),
+    "a target that is no path": ("GET v1/health", []),
+    "a tunnel": ("CONNECT 127.0.0.1:80", []),
+}
+
+
+@pytest.mark.requirement("3.ambiguous-http-400", "3.good-after-bad")
+@pytest.mark.parametrize("name", AMBIGUOUS)
+def test_http_that_can_be_read_in_two_ways_is_a_400(server: Server, name: str) -> None:
+    start, headers = AMBIGUOUS[name]
+    with Wire(server) as wire:
+        wire.send(wire.request(start, *headers, body=BODY if start.startswith("POST") else b""))
+        response = wire.response()
+        problem(response, 400)
+        if response.headers.get("connection") == "close":
+            assert wire.hung_up()
+        else:
+            works(wire)
+    with Wire(server) as wire:
+        works(wire)
+
+
+@pytest.mark.requirement("3.ambiguous-http-400")
+@pytest.mark.parametrize(
+    "piece", [b"zz\r\n\r\n", b"-1\r\n\r\n", b"5\r\nabcdefgh\r\n", b"5;\0\r\nabcde\r\n", b"1 0\r\n"]
+)
+def test_chunks_that_do_not_add_up_are_a_400(server: Server, piece: bytes) -> None:
+    connection = run(opened(server))
+    with Wire(server) as wire:
+        wire.send(wire.request("POST /v1/rpc", JSON, CHUNKED, connection), piece)
+        problem(wire.response(), 400)
+        assert wire.hung_up()
+
+
+@pytest.mark.requirement("3.ambiguous-http-400")
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
+        b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+        b"SSH-2.0-OpenSSH_9.0\r\n",
+        b"\r\n\r\n\r\nhello\r\n\r\n",
+        b'{"jsonrpc":"2.0","id":1,"method":"x/echo"}\n',
+        b"\0" * 100,
+    ],
+)
+def test_what_is_not_http_is_a_400(server: Server, data: bytes) -> None:
+    with Wire(server) as wire:
+        wire.send(data)
+        problem(wire.response(), 400)
+        assert wire.hung_up()
+
+
+@pytest.mark.requirement("3.ambiguous-http-400")
+def test_a_request_hidden_in_a_body_is_not_a_request(server: Server) -> None:
+    connection = run(opened(server))
+    with Wire(server) as wire:
+        hidden = wire.request("DELETE /v1/rpc", connection)
+        wire.send(wire.request("POST /v1/rpc", JSON, f"Content-Length: {len(hidden)}", connection, body=hidden))
+        problem(wire.response(), 400, "not-an-envelope")
+        wire.send(wire.post(b'{"jsonrpc":"2.0","id":1,"method":"x/echo"}', connection))
+        assert wire.response().json()["id"] == 1
+
+
+@pytest.mark.requirement("3.ambiguous-http-400")
+def test_a_bad_request_behind_a_good_one_does_not_take_its_answer(server: Server) -> None:
+    with Wire(server) as wire:
+        wire.send(wire.post(BODY) + b"GARBAGE\r\n\r\n")
+        first = wire.response()
+        assert (first.status_code, first.json()["id"]) == (200, 1)
+        problem(wire.response(), 400)
+        assert wire.hung_up()
+
+
+@pytest.mark.requirement("3.ambiguous-http-400")
+@pytest.mark.parametrize("target", ["http://127.0.0.1/v1/health", "HTTP://127.0.0.1/v1/health"])
+def test_an_absolute_target_of_the_same_host_is_fine(server: Server, target: str) -> None:
+    with Wire(server) as wire:
+        wire.send(wire.request(f"GET {target}"))
+        assert wire.response().json()["status"] == "ok"
+        works(wire)
+
+
+@pytest.mark.requirement("3.ambiguous-http-400")
+@pytest.mark.parametrize(
+    "target",
+    [
+        "http://evil.example/v1/health",
+        "http://127.0.0.1@evil.example/v1/health",
+        "http://127.0.0.1.evil.example/v1/health",
+        "http://127.0.0.1:1/v1/health",
+        "http:///v1/health",
+        "file:///v1/health",
+        "//evil.example/v1/health",
+    ],
+)
+def test_an_absolute_target_of_another_host_is_refused(server: Server, target: str) -> None:
+    with Wire(server) as wire:
+        wire.send(wire.request(f"GET {target}"))
+        response = wire.response()
+        assert response.status_code in (400, 404, 421)
+        problem(response, response.status_code)
+
+
+@pytest.mark.requirement("3.ambiguous-http-400")
+def test_a_request_without_a_host_is_refused(server: Server) -> None:
+    with Wire(server) as wire:
+        wire.send(wire.request("GET /v1/health", host=False))
+        response = wire.response()
+        assert response.status_code in (400, 421)
+        problem(response, response.status_code)
+
+
+@pytest.mark.requirement("3.ambiguous-http-400", "3.good-after-bad")
+def test_options_of_the_whole_server_is_a_problem_and_the_next_request_works(server: Server) -> None:
+    with Wire(server) as wire:
+        wire.send(wire.request("OPTIONS *"))
+        problem(wire.response(), 404)
+        works(wire)
+
+
+@pytest.mark.requirement("3.request-200", "3.good-after-bad")
+@pytest.mark.parametrize("protocol", ["h2c", "websocket", "TLS/1.0"])
+def test_an_offer_of_another_protocol_is_not_taken_and_changes_nothing(server: Server, protocol: str) -> None:
+    """`curl --http2` sends such an offer with every request."""
+    connection = run(opened(server))
+    upgrade = (
+        "Connection: Upgrade, HTTP2-Settings",
+        f"Upgrade: {protocol}",
+        "HTTP2-Settings: AAMAAABkAAQAoAAAAAIAAAAA",
+    )
+    with Wire(server) as wire:
+        for id in range(3):
+            body = b'{"jsonrpc":"2.0","id":%d,"method":"x/echo"}' % id
+            wire.send(wire.post(body, connection, *upgrade))
+            response = wire.response()
+            assert (response.status_code, response.json()["id"]) == (200, id)
+            wire.send(wire.request("GET /v1/health", *upgrade))
+            assert wire.response().status_code == 200
+        body = b'{"jsonrpc":"2.0","id":9,"method":"x/echo"}'
+        wire.send(wire.request("POST /v1/rpc", JSON, CHUNKED, connection, *upgrade), *chunks(body, 7))
+        assert wire.response().json()["id"] == 9
+        works(wire)
+
+
+@pytest.mark.requirement("3.large-headers-431")
+@pytest.mark.parametrize("pieces", [1, 2, 50], ids=["at once", "in two", "in many"])
+@pytest.mark.parametrize("what", ["one", "many", "target", "endless"])
+def test_headers_over_64_kib_are_a_431(server: Server, what: str, pieces: int) -> None:
+    with Wire(server) as wire:
+        large: dict[str, bytes] = {
+            "one": wire.request("GET /v1/health", "X-A: " + "a" * 100_000),
+            "many": wire.request("GET /v1/health", *(f"X-{n}: {'a' * 50}" for n in range(2000))),
+            "target": wire.request("GET /v1/health?" + "a" * 100_000),
+            "endless": wire.request("GET /v1/health", "X-A: " + "a" * 300_000)[:-4],
+        }
+        data = large[what]
+        size = len(data) // pieces + 1
+        wire.send(*(data[at : at + size] for at in range(0, len(data), size)))
+        assert problem(wire.response(), 431, "headers-too-large")["limit"] == 64 << 10
+        assert wire.hung_up()
+
+
+@pytest.mark.requirement("3.large-headers-431")
+def test_headers_up_to_60_kib_are_fine(server: Server) -> None:
+    with Wire(server) as wire:
+        wire.send(wire.request("GET /v1/health", "X-A: " + "a" * 60_000))
+        assert wire.response().status_code == 200
+        works(wire)
+
+
+@pytest.mark.requirement("3.large-headers-431")
+def test_a_large_body_before_a_head_does_not_count_as_headers(server: Server) -> None:
+    connection = run(opened(server))
+    with Wire(server) as wire:
+        body = b'{"jsonrpc":"2.0","id":1,"method":"x/echo"}'.ljust(150_000)
+        health = wire.health()
+        wire.send(wire.post(body, connection) + health[:20])
+        assert wire.response().json()["id"] == 1
+        wire.send(health[20:])
+        assert wire.response().status_code == 200
+
+
+@pytest.mark.requirement("3.good-after-bad")
+def test_one_socket_takes_everything_bad_and_then_something_good(server: Server) -> None:
+    async def main() -> None:
+        async with Client(server) as client:
+            limits = httpx.Limits(max_connections=1, max_keepalive_connections=1)
+            async with httpx.AsyncClient(base_url=server.url, limits=limits, trust_env=False, verify=False) as http:
+                headers = client.headers(
+                    Content_Type="application/json", Authorization=f"Bearer {server.token}", Accept="application/json"
+                )
+                for body in NO_ENVELOPES:
+                    response = await http.post("/v1/rpc", content=body.encode(), headers=headers)
+                    problem(response, 400, "not-an-envelope")
+                sent = '{"jsonrpc":"2.0","id":1,"method":"x/echo"}'
+                assert (await http.post("/v1/rpc", content=sent, headers=headers)).status_code == 200
+
+    run(main())
+
+
+@pytest.mark.requirement("3.good-after-bad")
+def test_a_hundred_bad_requests_at_once_hold_up_nobody(server: Server) -> None:
+    async def main() -> None:
+        async with Client(server) as client:
+            bad = [client.post(body) for body in NO_ENVELOPES * 2]
+            good = [client.call("x/echo", {"n": n}) for n in range(20)]
+            responses = await asyncio.gather(*bad, *good)
+            assert [each["result"]["params"]["n"] for each in responses[len(bad) :]] == list(range(20))
+
+    run(main())
