@@ -144,7 +144,7 @@ def test_attach_and_events_give_exactly_what_a_client_missed(number: int) -> Non
                 assert missed[: len(expected)] == expected
                 # All that may come on top is the end that the server itself brought about.
                 more = [event["envelope"]["method"] for event in missed[len(expected) :]]
-                assert more in ([], ["_sandboxagent/session/ended"])
+                assert more == ["_sandboxagent/session/ended"]
                 assert not {event["id"] for event in missed} & set(seen)
                 texts = [text_of(event["envelope"]).split()[0] for event in missed if text_of(event["envelope"])]
                 assert texts == [*map(str, range(13, 20)), "said"]
@@ -203,6 +203,43 @@ def test_without_persistence_nothing_is_left_after_a_restart() -> None:
         run(after(session))
         data = server.directory / "data"
         assert not [path for path in data.rglob("*") if path.is_file() and b"forget me" in path.read_bytes()]
+
+
+@pytest.mark.requirement("6.restart-ended")
+@both_ends
+def test_the_log_says_how_a_turn_ended_that_the_server_was_stopped_in(number: int) -> None:
+    with Server() as server:
+
+        async def before() -> str:
+            async with Client(server) as client, client.stream() as stream:
+                session = await client.new_session()
+                # Its beginning is older than what a kill may cost.
+                program = [["say", "on"], ["sleep", 0.06], ["say", "later"], ["wait_cancel"]]
+                turn = asyncio.create_task(client.prompt(session, program))
+                await stream.until(lambda event: event.text == "later")
+                server.stop(number)
+                await asyncio.wait([turn])
+                _ = turn.exception()
+                return session
+
+        async def after(session: str) -> None:
+            async with Client(server) as client:
+                events = [event["envelope"] for event in await events_of(client, session)]
+                turns = [one["params"] for one in events if one.get("method") == "_sandboxagent/session/turn"]
+                assert [turn["state"] for turn in turns] == ["started", "ended"]
+                assert turns[0]["turnId"] == turns[1]["turnId"]
+                assert isinstance(turns[1]["error"]["code"], int)
+                assert turns[1]["error"]["message"]
+                ended = [one["params"] for one in events if one.get("method") == "_sandboxagent/session/ended"]
+                assert [(one["reason"], one["terminatedBy"]) for one in ended] == [("error", "daemon")]
+                info = (await view_of(client, session))["terminationInfo"]
+                assert info == {name: value for name, value in ended[0].items() if name != "sessionId"}
+                await client.prompt(session, "on we go")
+                assert (await view_of(client, session))["running"] is False
+
+        session = run(before())
+        server.start()
+        run(after(session))
 
 
 # kill -9, at once after an acknowledgement
@@ -266,7 +303,7 @@ def test_whatever_was_acknowledged_survives_a_kill_at_that_moment() -> None:
         restart(server)
         view, events = run(look(session))
         assert view["title"] == "made"
-        assert [event["envelope"].get("method") for event in events] == ["session/new", None]
+        assert [event["envelope"].get("method") for event in events[:2]] == ["session/new", None]
 
         run(accepted(session))
         restart(server)
@@ -276,9 +313,9 @@ def test_whatever_was_acknowledged_survives_a_kill_at_that_moment() -> None:
         restart(server)
         texts = [text_of(event["envelope"]) for event in run(look(session))[1]]
         assert [text for text in texts if text] == ["fin", "ished"]
-        *_, result, ended = run(look(session))[1]
+        result, turn = run(look(session))[1][-3:-1]
         assert result["envelope"]["result"] == {"stopReason": "end_turn"}
-        assert ended["envelope"]["params"]["state"] == "ended"
+        assert turn["envelope"]["params"]["state"] == "ended"
 
         run(answered(session))
         restart(server)
