@@ -21,7 +21,8 @@ class Import:
 def persistence(agent: Path, client: Path, rounds: int, *, quick: bool) -> list[tuple[str, str]]:
     """Durable log against --no-persist, interleaved."""
     rows: list[tuple[str, str]] = []
-    for case in (burst(1, 20_000 if quick else 200_000, 120), posts(32, 200 if quick else 2_000)):
+    small, large = burst(1, 20_000 if quick else 200_000, 120), burst(1, 5_000 if quick else 20_000, 4096)
+    for case in (small, large, posts(32, 200 if quick else 2_000)):
         durable: list[Run] = []
         in_memory: list[Run] = []
         for _ in range(rounds):
