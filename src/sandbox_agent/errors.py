@@ -35,11 +35,14 @@ SandboxAgentError
 │   ├── MethodNotFound   -32601  the agent does not offer it
 │   ├── InvalidRequest   -32600  not allowed in this state
 │   ├── QueueFull        -32000  too many prompts wait
+│   ├── RequestCancelled -32800  the request was taken back
+│   ├── OutcomeUnknown   -32603  the server stopped while a request under this key ran
 │   ├── AgentExited      -32603  the agent process died while we waited on it
 │   └── AgentNotReading  -32603  the agent process does not take its input
 └── SettingsError         exit 2  a wrong flag, variable or configuration file
 """
 
+from collections.abc import Awaitable
 from typing import ClassVar
 
 
@@ -230,6 +233,9 @@ class ShuttingDown(SandboxAgentError):
 class AgentTimeout(SandboxAgentError):
     slug, title, status = "agent-timeout", "Agent Timeout", 504
 
+    late: Awaitable[object] | None = None
+    """The answer, should it come after all."""
+
 
 class LogUnavailable(SandboxAgentError):
     slug, title, status = "log-unavailable", "Log Unavailable", 507
@@ -272,6 +278,19 @@ class InvalidRequest(RpcError):
 
 class QueueFull(RpcError):
     slug, title, rpc_code = "prompt-queue-full", "Prompt Queue Full", -32000
+
+
+class RequestCancelled(RpcError):
+    slug, title, rpc_code = "request-cancelled", "Request Cancelled", -32800
+
+
+class OutcomeUnknown(RpcError):
+    slug, title = "outcome-unknown", "Outcome Unknown"
+
+    def __init__(self) -> None:
+        super().__init__(
+            "the server stopped while this request ran; _sandboxagent/session/events tells how far it came"
+        )
 
 
 class AgentExited(RpcError):

@@ -92,8 +92,10 @@ def build(settings: Settings, children: Children) -> Parts:
     session_settings = SessionSettings(hub, forward)
     agent_views = AgentViews(hub, manifest, supervisor, os.environ)
     session_methods = SessionMethods(hub, forward, turns, from_agent.release, inventory, session_settings)
-    extensions = ExtensionMethods(hub, forward, turns, inventory, session_settings, agent_views.all)
-    from_client = FromClient(hub, forward, turns, session_methods.table() | extensions.table())
+    extensions = ExtensionMethods(hub, forward, turns, inventory, agent_views.all)
+    from_client = FromClient(
+        hub, forward, turns, session_methods.table() | extensions.table(), settings.request_timeout
+    )
     streams = Streams(log, StreamLimits(settings.stream_buffer, settings.stall_timeout, settings.heartbeat))
     health = Health(log, manifest, supervisor)
 

@@ -182,7 +182,7 @@ class AgentProcess(asyncio.SubprocessProtocol):
                 env={**environment, **self._children.environment(self.key)},
                 cwd=directory,
                 start_new_session=True,
-                preexec_fn=self._children.preexec,
+                preexec_fn=self._children.preexec(self.key),
             )
 
     async def _stop(self, grace: float) -> Exit:

@@ -22,7 +22,7 @@ from sandbox_agent.agents.children import Children
 from sandbox_agent.agents.manifest import Agent, child_environment
 from sandbox_agent.agents.process import AgentProcess, Exit
 from sandbox_agent.envelope import META, Envelope, Kind, Object, at, object_at, parse, request
-from sandbox_agent.errors import AgentBootFailed, AgentNotInstalled, NotAnEnvelope, ShuttingDown
+from sandbox_agent.errors import AgentBootFailed, AgentNotInstalled, AgentTimeout, NotAnEnvelope, ShuttingDown
 
 logger = logging.getLogger(__name__)
 
@@ -233,7 +233,7 @@ class Supervisor:
         try:
             await self._wait(_backoff(status.short_lives))
             running = await self._boot(agent, {})
-        except AgentBootFailed as error:
+        except (AgentBootFailed, AgentTimeout) as error:
             status.status, status.last_error = "error", str(error)
             status.short_lives += 1
             raise
@@ -285,7 +285,7 @@ class Supervisor:
         except BaseException as error:
             # Whatever went wrong, nothing half-booted stays behind; shielded, for we may be cancelled ourselves.
             exit = await asyncio.shield(process.stop(self._limits.stop_grace))
-            if isinstance(error, AgentBootFailed):
+            if isinstance(error, AgentBootFailed | AgentTimeout):
                 error.fields.setdefault("stderr", exit.stderr.text(STDERR_IN_ERRORS))
             raise
         finally:
@@ -301,8 +301,8 @@ class Supervisor:
             async with asyncio.timeout(self._limits.boot_timeout):
                 answer = await answered
         except TimeoutError:
-            reason = f"it did not answer initialize within {self._limits.boot_timeout:g} s"
-            raise _boot_failed(agent.id, reason, None) from None
+            seconds = self._limits.boot_timeout
+            raise AgentTimeout(f"agent {agent.id} did not answer initialize in {seconds:g} s", agent=agent.id) from None
         if not answer.succeeded:
             raise _boot_failed(agent.id, f"it refused initialize: {answer.error().get('message')}", None)
         if not bytes(msgspec.json.encode(answer.peek.result)).startswith(b"{"):

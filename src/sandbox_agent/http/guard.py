@@ -16,7 +16,15 @@ _ALLOWED_HEADERS = (
     b"Authorization, Content-Type, Accept, X-ACP-Connection-Id, Last-Event-ID, Prefer, Idempotency-Key, "
     b"If-Match, If-None-Match, Range"
 )
-_SINGLE = (b"host", b"authorization", b"origin", b"x-acp-connection-id", b"last-event-id", b"content-type")
+_SINGLE = (
+    b"host",
+    b"authorization",
+    b"origin",
+    b"x-acp-connection-id",
+    b"last-event-id",
+    b"content-type",
+    b"idempotency-key",
+)
 """Sent twice, these mean two things: whoever stands between may have read the other one."""
 
 

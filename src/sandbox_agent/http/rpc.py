@@ -5,6 +5,7 @@ import logging
 
 from sandbox_agent.envelope import Envelope, Kind, failure, parse
 from sandbox_agent.errors import (
+    AgentTimeout,
     BadRequest,
     BodyTooLarge,
     LogUnavailable,
@@ -125,6 +126,9 @@ class Rpc:
         try:
             answer = await self._from_client.request(connection, envelope, key)
             await self._hub.log.committed(answer.commit)
+        except AgentTimeout:
+            # Nobody's POST waits for it: it is answered when the agent answers, and only then.
+            return
         except SandboxAgentError as error:
             answer = Answer(failure(envelope.id, error))
         finally:

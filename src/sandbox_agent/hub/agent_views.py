@@ -84,7 +84,7 @@ class AgentViews:
         status = self.supervisor.status(agent.id)
         running = status.running
         path = agent.path
-        offers = self._offers(agent.id)
+        newest = self.hub.newest_session(agent.id)
         return AgentView(
             id=agent.id,
             title=agent.title,
@@ -98,8 +98,8 @@ class AgentViews:
             unsupported_reason=agent.unsupported_reason or UNSET,
             version=agent.version or UNSET,
             path=path or UNSET,
-            models=offers.get("models", UNSET),  # pyright: ignore[reportArgumentType]
-            modes=offers.get("modes", UNSET),  # pyright: ignore[reportArgumentType]
+            models=newest.models() if newest else UNSET,
+            modes=newest.modes() if newest else UNSET,
         )
 
     def _install(self, agent: Agent, path: str | None, *, verified: bool) -> InstallView:
@@ -128,9 +128,3 @@ class AgentViews:
             uptime_ms=int((time.time() - process.started_at) * 1000) if process else UNSET,
             last_error=status.last_error or UNSET,
         )
-
-    def _offers(self, agent: str) -> Object:
-        """Models and modes as the agent told them for its newest session."""
-        known = [one for one in self.hub.sessions() if one.facts.agent == agent and one.facts.offers]
-        newest = max(known, key=lambda session: session.facts.updated_at, default=None)
-        return newest.facts.offers if newest else {}

@@ -34,8 +34,8 @@ class Call:
     """Runs the moment the agent answers, before its next line is looked at, so the log keeps the agent's order."""
     deadline: float | None = None
     stdio_id: bytes = b""
-    late: bool = False
-    """Its client was told that it took too long; the answer goes to the stream."""
+    late: asyncio.Future[Answer] | None = None
+    """Its client was told that it took too long; the answer goes to the stream, and here."""
     makes_session: bool = False
     """Until it is answered, updates may come for a session nobody knows yet."""
     future: asyncio.Future[Answer] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
@@ -79,9 +79,8 @@ class Calls:
         return any(call.makes_session for call in self._of(running))
 
     def overdue(self, now: float) -> list[Call]:
-        return [
-            call for call in self._open.values() if call.deadline is not None and call.deadline <= now and not call.late
-        ]
+        waiting = (call for call in self._open.values() if call.late is None)
+        return [call for call in waiting if call.deadline is not None and call.deadline <= now]
 
     def give_up(self, error: SandboxAgentError) -> None:
         """Nobody waits any longer; the answers, should they come, are for the log alone."""

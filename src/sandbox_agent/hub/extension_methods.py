@@ -18,7 +18,6 @@ from sandbox_agent.hub.hub import Hub
 from sandbox_agent.hub.inventory import Inventory
 from sandbox_agent.hub.session import Session, iso
 from sandbox_agent.hub.session_methods import Method
-from sandbox_agent.hub.session_settings import SessionSettings
 from sandbox_agent.hub.turns import Turns
 
 PAGE = 500
@@ -33,7 +32,6 @@ class ExtensionMethods:
     forward: Forward
     turns: Turns
     inventory: Inventory
-    settings: SessionSettings
     agents: Callable[[], object]
     """The agents as `GET /v1/agents` shows them."""
 
@@ -74,11 +72,10 @@ class ExtensionMethods:
 
     async def list_models(self, connection: Connection, envelope: Envelope) -> Answer:
         if envelope.session_id is not None:
-            return _answer(envelope, self.settings.models(self.hub.session(envelope.session_id)))
+            return _answer(envelope, self.hub.session(envelope.session_id).models())
         agent = self.forward.named(text_at(envelope.params(), "agent") or connection.agent).id
-        known = [one for one in self.hub.sessions() if one.facts.agent == agent and one.facts.offers]
-        newest = max(known, key=lambda session: session.facts.updated_at, default=None)
-        return _answer(envelope, self.settings.models(newest))
+        newest = self.hub.newest_session(agent)
+        return _answer(envelope, newest.models() if newest else {"availableModels": [], "currentModelId": None})
 
     async def set_metadata(self, connection: Connection, envelope: Envelope) -> Answer:
         session = self.hub.session(envelope.session_id)

@@ -172,6 +172,7 @@ class Forward:
                 raise InvalidRequest(f"agent {agent.id} could not resume the session: {message}", sessionId=session.id)
         except BaseException:
             self._hub.unexpect(session, running)
+            await self.dismiss(running)
             raise
         finally:
             session.replay = None

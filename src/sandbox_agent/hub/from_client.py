@@ -1,7 +1,5 @@
 """Everything a client can send us: requests, notifications, and answers to what an agent asked."""
 
-import asyncio
-import hashlib
 import logging
 from collections.abc import Mapping
 
@@ -38,6 +36,7 @@ from sandbox_agent.hub.connection import Connection
 from sandbox_agent.hub.extension_methods import advertised
 from sandbox_agent.hub.forward import Forward
 from sandbox_agent.hub.hub import Hub
+from sandbox_agent.hub.idempotency import Idempotency, scope_of
 from sandbox_agent.hub.pending import QUESTION, Outcome
 from sandbox_agent.hub.session_methods import Method
 from sandbox_agent.hub.turns import Turns
@@ -58,19 +57,17 @@ _ANNOUNCED = (
 """Extensions that clients receive rather than call."""
 
 
-class _Unfinished(RpcError):
-    slug, title = "outcome-unknown", "Outcome Unknown"
-
-
 class FromClient:
-    def __init__(self, hub: Hub, forward: Forward, turns: Turns, own: Mapping[str, Method]) -> None:
+    def __init__(
+        self, hub: Hub, forward: Forward, turns: Turns, own: Mapping[str, Method], request_timeout: float
+    ) -> None:
         self._hub = hub
         self._forward = forward
         self._turns = turns
         # What we answer or change ourselves. Every other method is the agent's business.
         self._own = own
         self._extensions = advertised([name for name in (*own, *_ANNOUNCED) if name.startswith("_")])
-        self._running: dict[tuple[str, str], tuple[bytes, asyncio.Task[Answer]]] = {}
+        self._idempotency = Idempotency(hub.log, request_timeout)
 
     async def open(self, envelope: Envelope) -> tuple[Connection, Answer]:
         """`initialize` without a connection: opens one. Raises what becomes an HTTP problem."""
@@ -90,7 +87,9 @@ class FromClient:
             raise ShuttingDown
         try:
             if key is not None:
-                return await self._once(connection, envelope, key)
+                session = self._hub.find_session(envelope.session_id)
+                scope = scope_of(connection, session)
+                return await self._idempotency.once(scope, key, envelope, lambda: self.request(connection, envelope))
             method = self._own.get(envelope.method)
             if method is not None:
                 return await method(connection, envelope)
@@ -168,48 +167,3 @@ class FromClient:
         call = self._hub.calls.find(connection, id)
         if call is not None:
             call.running.send(notification("$/cancel_request", {"requestId": Raw(call.stdio_id)}))
-
-    # Idempotency
-
-    async def _once(self, connection: Connection, envelope: Envelope, key: str) -> Answer:
-        """The outcome of the first request under this key, also when that was before a restart."""
-        session = self._hub.find_session(envelope.session_id)
-        # Not the tag, which another connection may have after a restart; nor the id, which is a secret.
-        owner = hashlib.sha256(connection.connection_id.encode()).hexdigest()
-        scope = f"session:{session.id}" if session else f"connection:{owner}"
-        digest = hashlib.sha256(envelope.line).digest()
-        if (scope, key) not in self._running:
-            kept = await self._hub.log.outcome(scope, key)
-            # Another request under the same key may have begun while we looked.
-            if kept is not None and (scope, key) not in self._running:
-                return self._kept(envelope, key, digest, *kept)
-        if (scope, key) in self._running:
-            first_digest, task = self._running[scope, key]
-            if first_digest != digest:
-                raise IdempotencyMismatch(key)
-            return await asyncio.shield(task)
-        self._hub.log.save_outcome(scope, key, digest, None)
-        task = asyncio.create_task(self._run_once(connection, envelope, scope, key, digest))
-        self._running[scope, key] = digest, task
-        return await asyncio.shield(task)
-
-    @staticmethod
-    def _kept(envelope: Envelope, key: str, digest: bytes, kept: bytes, response: bytes | None) -> Answer:
-        if kept != digest:
-            raise IdempotencyMismatch(key)
-        if response is None:
-            assert envelope.id is not None
-            message = "the server stopped while this request ran; _sandboxagent/session/events tells how far it came"
-            return Answer(failure(envelope.id, _Unfinished(message)))
-        return Answer(response)
-
-    async def _run_once(
-        self, connection: Connection, envelope: Envelope, scope: str, key: str, digest: bytes
-    ) -> Answer:
-        try:
-            answer = await self.request(connection, envelope)
-            self._hub.log.save_outcome(scope, key, digest, answer.line)
-            await self._hub.log.flushed()
-            return answer
-        finally:
-            del self._running[scope, key]

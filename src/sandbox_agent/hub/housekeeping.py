@@ -48,7 +48,7 @@ class Housekeeping:
 
     def _check_turn(self, call: Call, now: float) -> None:
         session = call.session
-        if session is None or call.late or self.hub.pending.of_session(session):
+        if session is None or call.late is not None or self.hub.pending.of_session(session):
             return
         if now - session.heard_at > self.turn_idle_timeout:
             self._give_up(call, f"the agent said nothing for {self.turn_idle_timeout:g} s; the turn is not cancelled")
@@ -56,10 +56,12 @@ class Housekeeping:
     @staticmethod
     def _give_up(call: Call, reason: str) -> None:
         """The client stops waiting; the call does not: its answer goes to the stream when it comes."""
-        call.late = True
-        if not call.future.done():
-            agent = call.running.agent.id
-            call.future.set_exception(AgentTimeout(reason, agent=agent, method=call.method))
+        if call.future.done():
+            return
+        call.late = asyncio.get_running_loop().create_future()
+        error = AgentTimeout(reason, agent=call.running.agent.id, method=call.method)
+        error.late = call.late
+        call.future.set_exception(error)
 
     def _reject_unanswered(self, asked_before: float) -> None:
         for pending in self.hub.pending.asked_before(asked_before):

@@ -131,6 +131,11 @@ class Hub:
     def sessions(self) -> Iterable[Session]:
         return self._sessions.values()
 
+    def newest_session(self, agent: str) -> Session | None:
+        """The session in which an agent last told of its models and modes."""
+        known = [one for one in self._sessions.values() if one.facts.agent == agent and one.facts.offers]
+        return max(known, key=lambda session: session.facts.updated_at, default=None)
+
     def sessions_of(self, running: RunningAgent) -> list[Session]:
         return [session for session in self._sessions.values() if session.process is running]
 
@@ -296,8 +301,10 @@ class Hub:
         """Give a call its answer: to the POST that waits for it, else to the stream."""
         if not call.future.done():
             call.future.set_result(answer)
-        elif call.late and call.connection is not None:
-            self.tell_connection(call.connection, answer.line, call.session)
+        elif call.late is not None:
+            call.late.set_result(answer)
+            if call.connection is not None:
+                self.tell_connection(call.connection, answer.line, call.session)
 
     # Pending requests
 
@@ -332,6 +339,9 @@ class Hub:
 
     def withdraw(self, pending: PendingRequest, by: Connection | None = None) -> None:
         """Tell everybody who was asked, but the one who answered, what became of a request."""
+        if pending.session is not None:
+            # The time a human took is not the agent's.
+            pending.session.heard_at = self.monotonic()
         for connection in self.audience(pending):
             if connection is not by and connection.knows(pending):
                 meta = {META: {"outcome": pending.outcome, "answeredBy": by.tag if by else None}}

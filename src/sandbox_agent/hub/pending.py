@@ -8,7 +8,7 @@ from enum import StrEnum
 from typing import cast
 
 from sandbox_agent.envelope import Envelope, failure, objects_at, same_id, success, text_at
-from sandbox_agent.errors import MethodNotFound, RpcError
+from sandbox_agent.errors import MethodNotFound, RequestCancelled
 from sandbox_agent.hub.session import Process, Session
 
 QUESTION = "_sandboxagent/session/request_question"
@@ -60,7 +60,7 @@ class PendingRequest:
             case "elicitation":
                 return success(self.agent_id, {"action": "cancel"})
             case _:
-                return failure(self.agent_id, _Withdrawn("the request was cancelled"))
+                return failure(self.agent_id, RequestCancelled("the request was cancelled"))
 
     def rejection(self) -> bytes:
         """What the agent is told when in doubt: never an allow."""
@@ -81,10 +81,6 @@ class PendingRequest:
             if option.get("kind") == kind:
                 return text_at(option, "optionId")
         return None
-
-
-class _Withdrawn(RpcError):
-    slug, title, rpc_code = "request-cancelled", "Request Cancelled", -32800
 
 
 class PendingRequests:

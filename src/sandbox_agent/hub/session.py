@@ -154,6 +154,25 @@ class Session:
                     return option
         return None
 
+    def models(self) -> Object:
+        """`availableModels` and `currentModelId`, from the agent's `models` or its model option."""
+        return self._choices("model", "modelId")
+
+    def modes(self) -> Object:
+        """`availableModes` and `currentModeId`, from the agent's `modes` or its mode option."""
+        return self._choices("mode", "id")
+
+    def _choices(self, category: str, id_name: str) -> Object:
+        available, current = f"available{category.capitalize()}s", f"current{category.capitalize()}Id"
+        offered = object_at(self.facts.offers, f"{category}s")
+        if offered:
+            return {available: offered.get(available), current: offered.get(current)}
+        option = self.option(category)
+        groups = objects_at(option, "options")
+        values = [choice for group in groups for choice in objects_at(group, "options") or [group]]
+        choices = [{id_name: one.get("value"), "name": one.get("name")} | _description(one) for one in values]
+        return {available: choices, current: option.get("currentValue") if option else None}
+
     def learn_offers(self, result: Object) -> None:
         """Keep what an agent's answer says of modes, models and options."""
         for name in ("modes", "models", "configOptions"):
@@ -173,6 +192,10 @@ class Session:
             case _:
                 return False
         return True
+
+
+def _description(choice: Object) -> Object:
+    return {"description": choice["description"]} if choice.get("description") else {}
 
 
 def iso(at: float) -> str:

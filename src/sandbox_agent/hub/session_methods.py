@@ -4,6 +4,7 @@ What an agent does not advertise is answered here and never reaches it.
 """
 
 import os
+import re
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -45,7 +46,7 @@ from sandbox_agent.hub.inventory import Inventory
 from sandbox_agent.hub.session import Replay, Session
 from sandbox_agent.hub.session_settings import SessionSettings
 from sandbox_agent.hub.turns import Turns, user_messages
-from sandbox_agent.log.event import Direction
+from sandbox_agent.log.event import Chunk, Direction, session_channel
 
 Method = Callable[[Connection, Envelope], Awaitable[Answer]]
 
@@ -58,6 +59,7 @@ _ADVERTISED: Mapping[str, tuple[str, ...]] = {
     "logout": ("auth", "logout"),
 }
 HISTORY_PAGE = 1000
+_ALIAS = re.compile(r"[^/?#%\x00-\x1f\x7f]{1,256}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,8 +174,15 @@ class SessionMethods:
         return Answer(line, self.hub.record(session, line, Direction.FROM_SERVER).last)
 
     def _alias(self, asked: Object) -> str | None:
-        alias = text_at(asked, "requestedSessionId")
-        if alias is not None and not self.hub.reserve(alias):
+        alias = asked.get("requestedSessionId")
+        if alias is None:
+            return None
+        if not isinstance(alias, str) or _ALIAS.fullmatch(alias) is None:
+            message = (
+                'requestedSessionId must be 1 to 256 characters, none of them "/", "?", "#", "%" or a control character'
+            )
+            raise InvalidParams(message, requestedSessionId=alias)
+        if not self.hub.reserve(alias):
             raise InvalidParams(f"requestedSessionId {alias!r} is taken; choose another", requestedSessionId=alias)
         return alias
 
@@ -226,7 +235,6 @@ class SessionMethods:
             return await self._take_up(connection, session, envelope)
         assert envelope.id is not None
         await self._replay(connection, session)
-        self.hub.attach(connection, session)
         return Answer(success(envelope.id, session.facts.offers))
 
     async def resume(self, connection: Connection, envelope: Envelope) -> Answer:
@@ -238,25 +246,37 @@ class SessionMethods:
         return Answer(success(envelope.id, session.facts.offers))
 
     async def _replay(self, connection: Connection, session: Session) -> None:
-        """The session's past from our own log, to one connection: the agent would repeat it to everybody."""
-        after, end = 0, self.hub.log.position + 1
-        while chunks := await self.hub.log.history(session.id, after, end, HISTORY_PAGE):
-            for chunk in chunks:
-                if chunk.direction is Direction.FROM_SERVER:
-                    continue
-                for line in chunk.lines:
-                    for update in self._as_updates(session, line):
-                        self.hub.tell_connection(connection, update, session)
-            after = chunks[-1].last
+        """The session's past from our own log, to one connection: the agent would repeat it to everybody.
 
-    @staticmethod
-    def _as_updates(session: Session, line: bytes) -> list[bytes]:
-        envelope = parse(line)
-        if envelope.method == "session/update":
-            return [line]
-        running = session.process
-        echoes = isinstance(running, RunningAgent) and running.echoes_prompts
-        return user_messages(session, line) if envelope.method == "session/prompt" and not echoes else []
+        Attaches it in the step in which it has been told everything, so that it neither misses nor repeats anything.
+        """
+        log, after = self.hub.log, 0
+        attached_at = log.position if connection.attached(session.id) else None
+        while True:
+            end = log.position if attached_at is None else attached_at
+            chunks = await log.history(session.id, after, end + 1, HISTORY_PAGE)
+            for chunk in chunks:
+                self._repeat(connection, session, chunk)
+            after = chunks[-1].last if chunks else end
+            if attached_at is not None and not chunks:
+                # What came since, it has seen live.
+                return
+            rest = None if chunks else log.in_memory([session_channel(session.id)], after, log.tail_bytes)
+            if rest is not None and rest[1]:
+                break
+        for chunk in rest[0]:
+            self._repeat(connection, session, chunk)
+        self.hub.attach(connection, session)
+
+    def _repeat(self, connection: Connection, session: Session, chunk: Chunk) -> None:
+        to_come = {prompt.position for prompt in (session.unechoed, *session.waiting) if prompt is not None}
+        for position, line in enumerate(chunk.lines, chunk.first):
+            envelope = parse(line)
+            if envelope.method == "session/update":
+                self.hub.tell_connection(connection, line, session)
+            elif envelope.method == "session/prompt" and position not in to_come and not _echoes(session):
+                for update in user_messages(session, line):
+                    self.hub.tell_connection(connection, update, session)
 
     async def _take_up(self, connection: Connection, session: Session | None, envelope: Envelope) -> Answer:
         """Put a load or resume to the agent; it may know sessions that we never saw."""
@@ -276,6 +296,7 @@ class SessionMethods:
             raise
         except BaseException:
             self.hub.forget_session(session)
+            await self.forward.dismiss(running)
             raise
 
     async def _take_up_known(self, connection: Connection, session: Session, envelope: Envelope) -> Answer:
@@ -294,6 +315,7 @@ class SessionMethods:
             raise
         except BaseException:
             self.hub.unexpect(session, running)
+            await self.forward.dismiss(running)
             raise
 
     async def _load_at(
@@ -301,7 +323,10 @@ class SessionMethods:
     ) -> Answer:
         session.replay = Replay(connection.channel, history=not known)
         settle = partial(self._loaded, known=known)
-        return await self.forward.call(connection, running, session, envelope, settle)
+        answer = await self.forward.call(connection, running, session, envelope, settle)
+        if not parse(answer.line).succeeded:
+            await self.forward.dismiss(running)
+        return answer
 
     def _loaded(self, call: Call, response: Envelope, *, known: bool) -> Answer:
         session = call.session
@@ -405,6 +430,11 @@ def directory(params: Object) -> None:
         raise InvalidParams("cwd must be an absolute path", cwd=cwd)
     if "\0" in cwd or not os.path.isdir(cwd):
         raise InvalidParams(f"cwd {cwd} is not a directory on this host; create it first", cwd=cwd)
+
+
+def _echoes(session: Session) -> bool:
+    """Whether its agent repeats prompts itself, so that the log has them as updates already."""
+    return isinstance(session.process, RunningAgent) and bool(session.process.echoes_prompts)
 
 
 def _params_of(envelope: Envelope) -> bytes:

@@ -81,21 +81,6 @@ class SessionSettings:
             "options": [{"value": one.get(f"{category}Id", one.get("id")), "name": one.get("name")} for one in choices],
         }
 
-    def models(self, session: Session | None) -> Object:
-        """`availableModels` and `currentModelId`, from the agent's `models` or its model option."""
-        models = object_at(session.facts.offers, "models") if session else {}
-        if models:
-            return {"availableModels": models.get("availableModels"), "currentModelId": models.get("currentModelId")}
-        option = session.option("model") if session else None
-        values = [
-            choice for group in objects_at(option, "options") for choice in objects_at(group, "options") or [group]
-        ]
-        available = [
-            {"modelId": one.get("value"), "name": one.get("name"), "description": one.get("description")}
-            for one in values
-        ]
-        return {"availableModels": available, "currentModelId": option.get("currentValue") if option else None}
-
     async def apply(self, session: Session, asked: Object) -> list[str]:
         """Set what a client wished at the start; gives what could not be had."""
         warnings: list[str] = []

@@ -193,6 +193,11 @@ class Log:
         return await self._read(lambda database: database.history(session_id, after, before, limit, PAGE))
 
     @property
+    def tail_bytes(self) -> int:
+        """How much the tail may hold."""
+        return self._limits.tail_bytes
+
+    @property
     def full(self) -> bool:
         """Too much waits for the disk: whoever produces should pause."""
         return self._backlog > self._limits.backlog_bytes

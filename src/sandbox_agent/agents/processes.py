@@ -1,0 +1,202 @@
+"""What /proc says of the processes on this machine, and signals that reach those they are meant for and nobody else.
+
+Does not know whose a process is, nor why it is to end. All of it is synchronous; a walk takes a few milliseconds. Linux
+only.
+"""
+
+import logging
+import os
+import resource
+import signal
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+# A tree that forks faster than we freeze it must not hold up the event loop; the caller comes back.
+FREEZE_SECONDS, KILL_SECONDS, KILL_ROUNDS = 0.1, 0.2, 5
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """One process. A pid is reused; a pid with its start, in clock ticks since boot, is not."""
+
+    pid: int
+    start: int
+    parent: int = field(compare=False)
+    group: int = field(compare=False)
+    session: int = field(compare=False)
+    state: str = field(compare=False)
+    threads: int = field(compare=False)
+
+    @property
+    def alive(self) -> bool:
+        # A process whose first thread has ended looks like a zombie and is none.
+        return self.state not in "ZX" or self.threads > 1
+
+    @property
+    def still(self) -> bool:
+        """Stopped, or in the kernel until something happens: not about to fork."""
+        return self.state in "TtDZX"
+
+
+Table = dict[int, Process]
+Find = Callable[[Table], set[Process]]
+
+
+def walk() -> Table:
+    """All processes, by pid; none when there is no descriptor left to look with."""
+    try:
+        with os.scandir("/proc") as entries:
+            pids = [int(entry.name) for entry in entries if entry.name.isdigit()]
+    except OSError as error:
+        logger.warning("cannot list processes error=%s", error)
+        return {}
+    return {pid: process for pid in pids if (process := read(pid)) is not None}
+
+
+def read(pid: int) -> Process | None:
+    """One process, if there is such a one."""
+    line = _content(f"/proc/{pid}/stat")
+    # The name in parentheses may have anything in it, parentheses too.
+    values = line[line.rfind(b")") + 2 :].split()
+    if len(values) < 20:
+        return None
+    return Process(
+        pid=pid,
+        start=int(values[19]),
+        parent=int(values[1]),
+        group=int(values[2]),
+        session=int(values[3]),
+        state=values[0].decode(),
+        threads=int(values[17]),
+    )
+
+
+def environment(pid: int) -> bytes:
+    """The variables a process was started with, each between two zero bytes; none when they are not ours to see."""
+    return b"\0%s\0" % _content(f"/proc/{pid}/environ")
+
+
+def set_mark(mark: int) -> None:
+    """Mark this process for good, and all it will ever fork: the mark stays through exec, setsid and a new parent.
+
+    It is a resource limit that nothing else uses: how many microseconds a process with real-time priority may run
+    without a pause. Marks are so large that this is never.
+    """
+    # A sandbox may not have that limit, or one above us may have set it lower.
+    with suppress(ValueError, OSError):
+        resource.setrlimit(resource.RLIMIT_RTTIME, (mark, mark))
+
+
+def get_mark(pid: int) -> int:
+    """The mark of a process, or something that is none."""
+    try:
+        return resource.prlimit(pid, resource.RLIMIT_RTTIME)[1]
+    except OSError:
+        return 0
+
+
+def ticks() -> int:
+    """Now, on the clock of process starts."""
+    return int(time.clock_gettime(time.CLOCK_BOOTTIME) * os.sysconf("SC_CLK_TCK"))
+
+
+def with_descendants(roots: set[Process], table: Table) -> set[Process]:
+    """The roots and all below them, but never ourselves, our ancestors or pid 1, whatever is said of them."""
+    untouchable, pid = {1}, os.getpid()
+    while pid and pid not in untouchable:
+        untouchable.add(pid)
+        pid = table[pid].parent if pid in table else 0
+    forked: dict[int, list[Process]] = {}
+    for process in table.values():
+        forked.setdefault(process.parent, []).append(process)
+    found: set[Process] = set()
+    waiting = list(roots)
+    while waiting:
+        process = waiting.pop()
+        if process not in found and process.pid not in untouchable:
+            found.add(process)
+            waiting += forked.get(process.pid, [])
+    return found
+
+
+def send(number: int, processes: set[Process], table: Table, group: int | None = None) -> None:
+    """Signal groups as a whole where all of a group is meant (no fork escapes that), the others one by one.
+
+    `group` is signalled too, if there is nobody in it or only such as are meant.
+    """
+    mixed = {process.group for process in table.values() if process.alive and process not in processes}
+    groups = {process.group for process in processes} | {group or 0}
+    for whole in groups - mixed - {0, 1}:
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(whole, number)
+    for process in processes:
+        if process.group in mixed or process.group <= 1:
+            _send_one(number, process)
+
+
+def destroy(find: Find, group: int | None = None) -> int:
+    """Kill all that is found, whatever it forks meanwhile. Returns how many were alive: call again until it is 0."""
+    deadline = time.monotonic() + KILL_SECONDS
+    killed: set[Process] = set()
+    for _ in range(KILL_ROUNDS):
+        frozen, table = _freeze(find, killed, group)
+        send(signal.SIGKILL, frozen, table, group)
+        killed |= frozen
+        if not frozen or time.monotonic() > deadline:
+            break
+    return len(killed)
+
+
+def _freeze(find: Find, killed: set[Process], group: int | None) -> tuple[set[Process], Table]:
+    """Stop all of a tree that is not killed yet, before any of it is.
+
+    Were a parent killed first, nobody could say where that came from what it forked last.
+    """
+    deadline = time.monotonic() + FREEZE_SECONDS
+    frozen: set[Process] = set()
+    while True:
+        table = walk()
+        found = {process for process in find(table) if process.alive} - killed
+        known = found <= frozen
+        frozen = found | frozen
+        if (known and all(process.still for process in found)) or time.monotonic() > deadline:
+            return frozen, table
+        send(signal.SIGSTOP, found, table, group)
+        if known:
+            time.sleep(0.001)  # Stopping needs a moment on the processor.
+
+
+def _send_one(number: int, process: Process) -> None:
+    try:
+        descriptor = os.pidfd_open(process.pid)
+    except ProcessLookupError:
+        return
+    except OSError:  # An old kernel, a filter on system calls, or no descriptor left.
+        if read(process.pid) == process:
+            with suppress(ProcessLookupError, PermissionError):
+                os.kill(process.pid, number)
+        return
+    try:
+        if read(process.pid) == process:
+            signal.pidfd_send_signal(descriptor, number)
+    except (ProcessLookupError, PermissionError):
+        pass
+    finally:
+        os.close(descriptor)
+
+
+def _content(path: str) -> bytes:
+    """All of a file in /proc; nothing when the process is gone, or is not ours to look at."""
+    content = b""
+    with suppress(OSError):
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            while more := os.read(descriptor, 65536):
+                content += more
+        finally:
+            os.close(descriptor)
+    return content
