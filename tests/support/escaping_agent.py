@@ -3,7 +3,8 @@
 usage: escaping_agent.py DAEMON...     with DAEMON one of
 
   naked      double-forked, a session of its own, no descriptors, no environment
-  marked     the same, but with the environment it inherited
+  nameless   the same, and it has also changed the limit that is our mark
+  marked     the same as naked, but with the environment it inherited
   child      a plain child in the same session, that holds stdout and stderr
   stripped   a child in a session of its own, without environment
 
@@ -12,8 +13,11 @@ All of them ignore SIGTERM. Prints the pids of the daemons in one line when they
 """
 
 import os
+import resource
 import signal
 import sys
+
+DAEMONS = ("naked", "nameless", "marked")
 
 
 def main() -> None:
@@ -34,14 +38,16 @@ def start(kind: str) -> int:
     if forked == 0:
         if kind != "child":
             os.setsid()
-        if kind in ("naked", "marked") and os.fork() != 0:
+        if kind in DAEMONS and os.fork() != 0:
             os._exit(0)
+        if kind == "nameless":
+            resource.setrlimit(resource.RLIMIT_RTTIME, (1 << 40, 1 << 40))
         os.write(writer, str(os.getpid()).encode())
         if kind != "child":
             for descriptor in range(3):
                 os.close(descriptor)
-        environment = {} if kind in ("naked", "stripped") else dict(os.environ)
-        os.execve("/bin/sleep", ["sleep", "1000"], environment)
+        environment = dict(os.environ) if kind in ("marked", "child") else {}
+        os.execve("/bin/sleep", ["sleep", "60"], environment)
     os.close(writer)
     with open(reader) as pid:
         daemon = int(pid.read())
