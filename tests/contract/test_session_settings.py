@@ -310,7 +310,7 @@ def test_authenticate_and_logout_are_passed_to_an_agent_that_offers_them(server:
             assert await client.result("authenticate", {"methodId": "browser"}) == {}
             assert await client.result("logout") == {}
             received = [json.loads(line) for line in (await client.result("x/received"))["lines"]]
-            sent = {one["method"]: one.get("params") for one in received}
+            sent = {one.get("method"): one.get("params") for one in received}
             assert sent["authenticate"] == {"methodId": "browser"}
             assert "logout" in sent
 
