@@ -3,6 +3,7 @@
 import asyncio
 import json
 from collections.abc import AsyncGenerator, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import httpx
@@ -12,6 +13,9 @@ from tests.support.client import Client, run
 from tests.support.problems import problem
 from tests.support.running import Server, eventually
 from tests.support.wire import Wire, initialize
+
+ONE_SERVER = pytest.mark.parametrize("server", ["no-persist"], indirect=True)
+"""What is refused before anything is kept need not be tried with both ways of keeping it."""
 
 JSON = "Content-Type: application/json"
 CHUNKED = "Transfer-Encoding: chunked"
@@ -85,6 +89,7 @@ NO_ENVELOPES = [
 
 @pytest.mark.requirement("3.not-an-envelope-400", "3.good-after-bad")
 @pytest.mark.parametrize("body", NO_ENVELOPES)
+@ONE_SERVER
 def test_what_is_no_envelope_is_a_400_and_the_next_request_works(server: Server, body: str) -> None:
     async def main() -> None:
         async with Client(server) as client:
@@ -95,6 +100,7 @@ def test_what_is_no_envelope_is_a_400_and_the_next_request_works(server: Server,
 
 
 @pytest.mark.requirement("3.not-an-envelope-400")
+@ONE_SERVER
 def test_what_is_no_envelope_is_a_400_also_without_a_connection(server: Server) -> None:
     async def main() -> None:
         client = Client(server)
@@ -106,6 +112,7 @@ def test_what_is_no_envelope_is_a_400_also_without_a_connection(server: Server) 
 
 
 @pytest.mark.requirement("3.not-an-envelope-400")
+@ONE_SERVER
 def test_nothing_of_a_bad_body_reaches_the_agent(server: Server) -> None:
     async def main() -> None:
         async with Client(server) as client:
@@ -124,6 +131,7 @@ def test_nothing_of_a_bad_body_reaches_the_agent(server: Server) -> None:
 
 
 @pytest.mark.requirement("3.not-an-envelope-400")
+@ONE_SERVER
 def test_a_good_envelope_over_many_lines_is_one_line_for_the_agent(server: Server) -> None:
     async def main() -> None:
         async with Client(server) as client:
@@ -138,6 +146,7 @@ def test_a_good_envelope_over_many_lines_is_one_line_for_the_agent(server: Serve
 @pytest.mark.requirement("3.id-of-another-type-400", "3.good-after-bad")
 @pytest.mark.parametrize("id", ["null", "true", "false", "[]", "[1]", "{}", '{"id":1}'])
 @pytest.mark.parametrize("rest", ['"method":"x/echo"', '"result":{}', '"error":{"code":1,"message":"m"}'])
+@ONE_SERVER
 def test_an_id_that_is_neither_number_nor_string_is_a_400(server: Server, id: str, rest: str) -> None:
     async def main() -> None:
         async with Client(server) as client:
@@ -152,6 +161,7 @@ def test_an_id_that_is_neither_number_nor_string_is_a_400(server: Server, id: st
 @pytest.mark.parametrize(
     "text", [b"\xff", b"\xc3(", b"\xc0\xaf", b"\xed\xa0\x80", b"\xf4\x90\x80\x80", b"\xe2\x82", "é".encode("latin-1")]
 )
+@ONE_SERVER
 def test_a_body_that_is_not_utf8_is_a_400(server: Server, text: bytes) -> None:
     async def main() -> None:
         async with Client(server) as client:
@@ -169,6 +179,7 @@ def test_a_body_that_is_not_utf8_is_a_400(server: Server, text: bytes) -> None:
 
 @pytest.mark.requirement("3.not-utf8-400")
 @pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-32", "utf-7"])
+@ONE_SERVER
 def test_a_body_in_another_encoding_is_a_400(server: Server, encoding: str) -> None:
     async def main() -> None:
         async with Client(server) as client:
@@ -181,6 +192,7 @@ def test_a_body_in_another_encoding_is_a_400(server: Server, encoding: str) -> N
 @pytest.mark.requirement("3.deep-nesting-400", "3.good-after-bad")
 @pytest.mark.parametrize(("opening", "closing"), [("[", "]"), ('{"a":', "}"), ('[{"a":', "}]")])
 @pytest.mark.parametrize("depth", [5_000, 200_000])
+@ONE_SERVER
 def test_a_body_that_is_nested_too_deeply_is_a_400(server: Server, opening: str, closing: str, depth: int) -> None:
     async def main() -> None:
         async with Client(server) as client:
@@ -192,6 +204,7 @@ def test_a_body_that_is_nested_too_deeply_is_a_400(server: Server, opening: str,
 
 
 @pytest.mark.requirement("3.deep-nesting-400")
+@ONE_SERVER
 def test_a_body_that_is_nested_as_deeply_as_real_ones_is_fine(server: Server) -> None:
     async def main() -> None:
         async with Client(server) as client:
@@ -203,6 +216,7 @@ def test_a_body_that_is_nested_as_deeply_as_real_ones_is_fine(server: Server) ->
 
 @pytest.mark.requirement("3.request-200")
 @pytest.mark.parametrize("text", ["\\ud83d", "\\ude00\\ud83d", "half of \\ud83d an emoji"])
+@ONE_SERVER
 def test_half_an_emoji_is_json_and_goes_through(server: Server, text: str) -> None:
     """JavaScript writes a string that was cut between two surrogates like this; RFC 8259 allows it."""
 
@@ -220,6 +234,7 @@ def test_half_an_emoji_is_json_and_goes_through(server: Server, text: str) -> No
 
 @pytest.mark.requirement("3.max-body-413", "3.good-after-bad")
 @pytest.mark.parametrize("way", ["length", "chunked"])
+@ONE_SERVER
 def test_a_body_of_33_mib_is_a_413_and_the_next_request_on_the_socket_works(server: Server, way: str) -> None:
     connection = run(opened(server))
     text = b"x" * (33 << 20)
@@ -234,6 +249,7 @@ def test_a_body_of_33_mib_is_a_413_and_the_next_request_on_the_socket_works(serv
 
 
 @pytest.mark.requirement("3.max-body-413")
+@ONE_SERVER
 def test_a_length_over_the_limit_is_refused_before_the_body_comes(server: Server) -> None:
     connection = run(opened(server))
     with Wire(server) as wire:
@@ -242,6 +258,7 @@ def test_a_length_over_the_limit_is_refused_before_the_body_comes(server: Server
 
 
 @pytest.mark.requirement("3.max-body-413")
+@ONE_SERVER
 def test_whoever_waits_for_a_100_is_refused_without_sending_the_body(server: Server) -> None:
     connection = run(opened(server))
     with Wire(server) as wire:
@@ -277,6 +294,7 @@ def test_the_limit_is_what_max_body_says_to_the_byte() -> None:
 
 
 @pytest.mark.requirement("3.max-body-413")
+@ONE_SERVER
 def test_a_large_body_within_the_limit_is_taken(server: Server) -> None:
     async def main() -> None:
         async with Client(server) as client:
@@ -292,6 +310,7 @@ def test_a_large_body_within_the_limit_is_taken(server: Server) -> None:
 
 @pytest.mark.requirement("3.body-stops")
 @pytest.mark.parametrize("way", ["length", "chunked"])
+@ONE_SERVER
 def test_a_body_that_stops_half_way_has_no_effect(server: Server, way: str) -> None:
     async def received(client: Client) -> str:
         return "".join((await client.result("x/received"))["lines"])
@@ -316,6 +335,7 @@ def test_a_body_that_stops_half_way_has_no_effect(server: Server, way: str) -> N
 
 
 @pytest.mark.requirement("3.body-stops")
+@ONE_SERVER
 def test_a_body_that_comes_byte_by_byte_is_a_body(server: Server) -> None:
     connection = run(opened(server))
     with Wire(server) as wire:
@@ -326,6 +346,7 @@ def test_a_body_that_comes_byte_by_byte_is_a_body(server: Server) -> None:
 
 
 @pytest.mark.requirement("3.body-stops")
+@ONE_SERVER
 def test_many_clients_that_stop_half_way_leave_nothing_open(server: Server) -> None:
     def descriptors() -> int:
         return len(list(Path(f"/proc/{server.process.pid}/fd").iterdir()))
@@ -335,6 +356,18 @@ def test_many_clients_that_stop_half_way_leave_nothing_open(server: Server) -> N
         with Wire(server) as wire:
             wire.send(wire.request("POST /v1/rpc", JSON, "Content-Length: 100", body=b"{"))
     eventually(lambda: descriptors() <= before + 2, "closing the sockets")
+
+
+@pytest.mark.requirement("3.body-stops")
+def test_the_server_stops_cleanly_while_a_body_is_on_its_way() -> None:
+    # The block asserts that it ends with code 0 and without a traceback.
+    with ExitStack() as after, Server("--no-persist") as server:
+        wire = after.enter_context(Wire(server))
+        wire.send(wire.request("POST /v1/rpc", JSON, "Content-Length: 100", body=b"{"))
+        with Wire(server) as other:
+            works(other)
+        assert server.stop() == 0
+        assert wire.hung_up()
 
 
 # HTTP that can be read in two ways
@@ -387,6 +420,7 @@ AMBIGUOUS: dict[str, tuple[str, list[str | bytes]]] = {
 
 @pytest.mark.requirement("3.ambiguous-http-400", "3.good-after-bad")
 @pytest.mark.parametrize("name", AMBIGUOUS)
+@ONE_SERVER
 def test_http_that_can_be_read_in_two_ways_is_a_400(server: Server, name: str) -> None:
     start, headers = AMBIGUOUS[name]
     with Wire(server) as wire:
@@ -405,6 +439,7 @@ def test_http_that_can_be_read_in_two_ways_is_a_400(server: Server, name: str) -
 @pytest.mark.parametrize(
     "piece", [b"zz\r\n\r\n", b"-1\r\n\r\n", b"5\r\nabcdefgh\r\n", b"5;\0\r\nabcde\r\n", b"1 0\r\n"]
 )
+@ONE_SERVER
 def test_chunks_that_do_not_add_up_are_a_400(server: Server, piece: bytes) -> None:
     connection = run(opened(server))
     with Wire(server) as wire:
@@ -425,6 +460,7 @@ def test_chunks_that_do_not_add_up_are_a_400(server: Server, piece: bytes) -> No
         b"\0" * 100,
     ],
 )
+@ONE_SERVER
 def test_what_is_not_http_is_a_400(server: Server, data: bytes) -> None:
     with Wire(server) as wire:
         wire.send(data)
@@ -433,6 +469,7 @@ def test_what_is_not_http_is_a_400(server: Server, data: bytes) -> None:
 
 
 @pytest.mark.requirement("3.ambiguous-http-400")
+@ONE_SERVER
 def test_a_request_hidden_in_a_body_is_not_a_request(server: Server) -> None:
     connection = run(opened(server))
     with Wire(server) as wire:
@@ -444,6 +481,7 @@ def test_a_request_hidden_in_a_body_is_not_a_request(server: Server) -> None:
 
 
 @pytest.mark.requirement("3.ambiguous-http-400")
+@ONE_SERVER
 def test_a_bad_request_behind_a_good_one_does_not_take_its_answer(server: Server) -> None:
     with Wire(server) as wire:
         wire.send(wire.post(BODY) + b"GARBAGE\r\n\r\n")
@@ -455,6 +493,7 @@ def test_a_bad_request_behind_a_good_one_does_not_take_its_answer(server: Server
 
 @pytest.mark.requirement("3.ambiguous-http-400")
 @pytest.mark.parametrize("target", ["http://127.0.0.1/v1/health", "HTTP://127.0.0.1/v1/health"])
+@ONE_SERVER
 def test_an_absolute_target_of_the_same_host_is_fine(server: Server, target: str) -> None:
     with Wire(server) as wire:
         wire.send(wire.request(f"GET {target}"))
@@ -475,6 +514,7 @@ def test_an_absolute_target_of_the_same_host_is_fine(server: Server, target: str
         "//evil.example/v1/health",
     ],
 )
+@ONE_SERVER
 def test_an_absolute_target_of_another_host_is_refused(server: Server, target: str) -> None:
     with Wire(server) as wire:
         wire.send(wire.request(f"GET {target}"))
@@ -484,6 +524,7 @@ def test_an_absolute_target_of_another_host_is_refused(server: Server, target: s
 
 
 @pytest.mark.requirement("3.ambiguous-http-400")
+@ONE_SERVER
 def test_a_request_without_a_host_is_refused(server: Server) -> None:
     with Wire(server) as wire:
         wire.send(wire.request("GET /v1/health", host=False))
@@ -493,6 +534,7 @@ def test_a_request_without_a_host_is_refused(server: Server) -> None:
 
 
 @pytest.mark.requirement("3.ambiguous-http-400", "3.good-after-bad")
+@ONE_SERVER
 def test_options_of_the_whole_server_is_a_problem_and_the_next_request_works(server: Server) -> None:
     with Wire(server) as wire:
         wire.send(wire.request("OPTIONS *"))
@@ -502,6 +544,7 @@ def test_options_of_the_whole_server_is_a_problem_and_the_next_request_works(ser
 
 @pytest.mark.requirement("3.request-200", "3.good-after-bad")
 @pytest.mark.parametrize("protocol", ["h2c", "websocket", "TLS/1.0"])
+@ONE_SERVER
 def test_an_offer_of_another_protocol_is_not_taken_and_changes_nothing(server: Server, protocol: str) -> None:
     """`curl --http2` sends such an offer with every request."""
     connection = run(opened(server))
@@ -527,6 +570,7 @@ def test_an_offer_of_another_protocol_is_not_taken_and_changes_nothing(server: S
 @pytest.mark.requirement("3.large-headers-431")
 @pytest.mark.parametrize("pieces", [1, 2, 50], ids=["at once", "in two", "in many"])
 @pytest.mark.parametrize("what", ["one", "many", "target", "endless"])
+@ONE_SERVER
 def test_headers_over_64_kib_are_a_431(server: Server, what: str, pieces: int) -> None:
     with Wire(server) as wire:
         large: dict[str, bytes] = {
@@ -543,6 +587,7 @@ def test_headers_over_64_kib_are_a_431(server: Server, what: str, pieces: int) -
 
 
 @pytest.mark.requirement("3.large-headers-431")
+@ONE_SERVER
 def test_headers_up_to_60_kib_are_fine(server: Server) -> None:
     with Wire(server) as wire:
         wire.send(wire.request("GET /v1/health", "X-A: " + "a" * 60_000))
@@ -551,6 +596,7 @@ def test_headers_up_to_60_kib_are_fine(server: Server) -> None:
 
 
 @pytest.mark.requirement("3.large-headers-431")
+@ONE_SERVER
 def test_a_large_body_before_a_head_does_not_count_as_headers(server: Server) -> None:
     connection = run(opened(server))
     with Wire(server) as wire:
@@ -563,6 +609,7 @@ def test_a_large_body_before_a_head_does_not_count_as_headers(server: Server) ->
 
 
 @pytest.mark.requirement("3.good-after-bad")
+@ONE_SERVER
 def test_one_socket_takes_everything_bad_and_then_something_good(server: Server) -> None:
     async def main() -> None:
         async with Client(server) as client:
@@ -581,6 +628,33 @@ def test_one_socket_takes_everything_bad_and_then_something_good(server: Server)
 
 
 @pytest.mark.requirement("3.good-after-bad")
+@pytest.mark.parametrize(
+    ("start", "status"),
+    [
+        ("GET /v1/health", 200),
+        ("DELETE /v1/rpc", 400),
+        ("GET /v1/rpc", 400),
+        ("PUT /v1/rpc", 405),
+        ("POST /v1/sessions/x/messages", 410),
+        ("POST /v1/fs/mkdir", 501),
+        ("POST /opencode/session", 503),
+        ("POST /nothing", 404),
+    ],
+)
+@ONE_SERVER
+def test_a_body_that_nobody_reads_is_not_taken_for_the_next_request(server: Server, start: str, status: int) -> None:
+    with Wire(server) as wire:
+        body = wire.request("DELETE /v1/rpc") * 3000
+        wire.send(wire.request(start, JSON, f"Content-Length: {len(body)}", body=body))
+        assert wire.response().status_code == status
+        works(wire)
+        wire.send(wire.request(start, JSON, CHUNKED), *chunks(body))
+        assert wire.response().status_code == status
+        works(wire)
+
+
+@pytest.mark.requirement("3.good-after-bad")
+@ONE_SERVER
 def test_a_hundred_bad_requests_at_once_hold_up_nobody(server: Server) -> None:
     async def main() -> None:
         async with Client(server) as client:

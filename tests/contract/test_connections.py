@@ -10,6 +10,9 @@ from tests.support.client import META, Client, Json, run
 from tests.support.problems import problem
 from tests.support.running import Server
 
+ONE_SERVER = pytest.mark.parametrize("server", ["no-persist"], indirect=True)
+"""Connections are never kept."""
+
 ECHO = {"jsonrpc": "2.0", "id": 1, "method": "x/echo"}
 
 
@@ -67,6 +70,7 @@ def test_connection_ids_have_at_least_128_bits_and_never_repeat(server: Server) 
         {"_meta": {"agent": "scripted"}},
     ],
 )
+@ONE_SERVER
 def test_initialize_that_names_no_agent_is_refused(server: Server, params: Json) -> None:
     async def main() -> None:
         client = Client(server)
@@ -80,6 +84,7 @@ def test_initialize_that_names_no_agent_is_refused(server: Server, params: Json)
 
 @pytest.mark.requirement("2.agent-required")
 @pytest.mark.parametrize("params", ["", ',"params":null', ',"params":[]', ',"params":"scripted"', ',"params":5'])
+@ONE_SERVER
 def test_initialize_without_a_params_object_is_refused(server: Server, params: str) -> None:
     async def main() -> None:
         client = Client(server)
@@ -92,6 +97,7 @@ def test_initialize_without_a_params_object_is_refused(server: Server, params: s
 
 @pytest.mark.requirement("2.unknown-agent")
 @pytest.mark.parametrize("agent", ["nobody", "", "../scripted", "Scripted", "x" * 10_000])
+@ONE_SERVER
 def test_initialize_with_an_unknown_agent_is_a_404_that_lists_the_known_ones(server: Server, agent: str) -> None:
     async def main() -> None:
         client = Client(server)
@@ -115,6 +121,7 @@ def test_initialize_with_an_unknown_agent_is_a_404_that_lists_the_known_ones(ser
         {"jsonrpc": "2.0", "id": 1, "result": {}},
     ],
 )
+@ONE_SERVER
 def test_a_post_without_the_header_is_refused(server: Server, body: Json) -> None:
     async def main() -> None:
         client = Client(server)
@@ -137,6 +144,7 @@ def test_a_stream_without_the_header_is_refused(server: Server) -> None:
 
 @pytest.mark.requirement("2.unknown-404")
 @pytest.mark.parametrize("id", ["nobody", "c1", "", "x" * 4000, "../../etc", "é"])
+@ONE_SERVER
 def test_an_unknown_connection_is_a_404(server: Server, id: str) -> None:
     async def main() -> None:
         client = Client(server)
@@ -215,6 +223,7 @@ def test_delete_is_204_again_and_again(server: Server) -> None:
 
 @pytest.mark.requirement("2.delete-204")
 @pytest.mark.parametrize("id", ["never-was", "", "x" * 4000])
+@ONE_SERVER
 def test_delete_of_a_connection_that_never_was_is_204(server: Server, id: str) -> None:
     async def main() -> None:
         client = Client(server)

@@ -14,6 +14,9 @@ from tests.support.problems import problem
 from tests.support.running import BOUND, Server
 from tests.support.wire import Wire
 
+ONE_SERVER = pytest.mark.parametrize("server", ["no-persist"], indirect=True)
+"""What is said of a body is looked at before anything is kept."""
+
 IDS = [
     *("0", "1", "-1", "-0", "1.0", "1.50", "1e2", "1E+2", "-2.5e-3", "9007199254740993"),
     *("123456789012345678901234567890", "1e400", '""', '"1"', '"a b"', '"\\u0041"', '"\\/"', '"/"', '"é"', '"\\u00e9"'),
@@ -45,6 +48,7 @@ async def post(client: Client, headers: list[tuple[str, str]], body: bytes) -> h
 
 @pytest.mark.requirement("3.content-type")
 @pytest.mark.parametrize("content_type", ["text/plain", "application/x-www-form-urlencoded", "text/html", "json", ""])
+@ONE_SERVER
 def test_a_body_that_is_not_said_to_be_json_is_refused(server: Server, content_type: str) -> None:
     async def main() -> None:
         async with Client(server) as client:
@@ -68,6 +72,7 @@ def test_a_body_without_a_content_type_is_refused(server: Server) -> None:
 @pytest.mark.parametrize(
     "content_type", ["application/json", "application/json; charset=utf-8", "Application/JSON ;x=y"]
 )
+@ONE_SERVER
 def test_json_is_taken_however_it_is_spelled(server: Server, content_type: str) -> None:
     async def main() -> None:
         async with Client(server) as client:
@@ -91,6 +96,7 @@ def test_json_is_taken_however_it_is_spelled(server: Server, content_type: str) 
         ["text/html", "image/*"],
     ],
 )
+@ONE_SERVER
 def test_an_accept_that_excludes_json_is_refused(server: Server, accept: list[str]) -> None:
     async def main() -> None:
         async with Client(server) as client:
@@ -117,6 +123,7 @@ def test_an_accept_that_excludes_json_is_refused(server: Server, accept: list[st
         ["text/event-stream", "application/json"],
     ],
 )
+@ONE_SERVER
 def test_an_accept_that_includes_json_is_fine(server: Server, accept: list[str]) -> None:
     async def main() -> None:
         async with Client(server) as client:
@@ -245,6 +252,7 @@ def test_a_request_is_answered_200_with_its_response(server: Server) -> None:
 @pytest.mark.requirement("3.notification-202")
 @pytest.mark.parametrize("method", ["x/unheard-of", "session/cancel", "$/cancel_request", "session/update"])
 @pytest.mark.parametrize("params", ["{}", '{"sessionId":"nobody"}', '{"requestId":5}', "[]", "null", "5", '"text"'])
+@ONE_SERVER
 def test_a_notification_is_answered_202_with_an_empty_body(server: Server, method: str, params: str) -> None:
     async def main() -> None:
         async with Client(server) as client:

@@ -8,6 +8,10 @@ import pytest
 from tests.support.client import Client, run
 from tests.support.problems import problem
 from tests.support.running import Server
+from tests.support.wire import Wire
+
+ONE_SERVER = pytest.mark.parametrize("server", ["no-persist"], indirect=True)
+"""Routes are the same with both ways of keeping the log."""
 
 LEGACY = [
     ("POST", "/v1/sessions/abc", "session/new"),
@@ -91,6 +95,16 @@ def test_health_says_that_an_agent_runs_once_it_was_used() -> None:
         assert run(main(server)) == (False, True)
 
 
+@pytest.mark.requirement("1.health")
+def test_health_can_be_read_by_a_checker_that_speaks_http_1_0(server: Server) -> None:
+    with Wire(server) as wire:
+        wire.send(wire.health().replace(b"HTTP/1.1", b"HTTP/1.0"))
+        response = wire.response()
+        assert "transfer-encoding" not in response.headers
+        assert response.json()["status"] == "ok"
+        assert wire.hung_up()
+
+
 @pytest.mark.requirement("1.agents")
 def test_agents_are_listed_and_shown_one_by_one(server: Server) -> None:
     listed = ask(server, "GET", "/v1/agents")
@@ -148,6 +162,7 @@ def test_an_unknown_session_is_a_404(server: Server) -> None:
 
 @pytest.mark.requirement("1.files-until-they-exist")
 @pytest.mark.parametrize(("method", "path"), FILE_ROUTES)
+@ONE_SERVER
 def test_a_file_route_answers_501_until_it_exists(server: Server, method: str, path: str) -> None:
     document = problem(ask(server, method, f"{path}?path=x"), 501, "not-implemented")
 
@@ -212,6 +227,7 @@ def test_openapi_documents_the_headers_of_a_post(server: Server) -> None:
         ("GET", "/v1//rpc"),
     ],
 )
+@ONE_SERVER
 def test_every_other_v1_route_is_gone(server: Server, method: str, path: str) -> None:
     document = problem(ask(server, method, path), 410, "removed")
 
@@ -221,6 +237,7 @@ def test_every_other_v1_route_is_gone(server: Server, method: str, path: str) ->
 
 @pytest.mark.requirement("1.legacy-replacement", "1.legacy-methods")
 @pytest.mark.parametrize(("method", "path", "replacement"), LEGACY)
+@ONE_SERVER
 def test_a_legacy_route_names_what_took_its_place(server: Server, method: str, path: str, replacement: str) -> None:
     document = problem(ask(server, method, path), 410, "removed")
 
@@ -237,6 +254,7 @@ def test_a_removed_route_is_not_shown_to_whoever_has_no_token(server: Server) ->
 @pytest.mark.requirement("1.opencode")
 @pytest.mark.parametrize("method", ["GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"])
 @pytest.mark.parametrize("path", ["/opencode", "/opencode/", "/opencode/session", "/opencode/session/1/message"])
+@ONE_SERVER
 def test_the_opencode_bridge_is_not_enabled(server: Server, method: str, path: str) -> None:
     document = problem(ask(server, method, path), 503)
 
@@ -263,6 +281,7 @@ def test_the_opencode_bridge_is_not_enabled(server: Server, method: str, path: s
         ("POST", "/openapi.json", {"GET"}),
     ],
 )
+@ONE_SERVER
 def test_a_wrong_method_on_a_live_route_is_refused_with_those_it_takes(
     server: Server, method: str, path: str, allowed: set[str]
 ) -> None:
@@ -291,12 +310,14 @@ def test_head_of_the_stream_is_refused_without_opening_one(server: Server) -> No
 
 @pytest.mark.requirement("1.problem-documents")
 @pytest.mark.parametrize("path", ["/nothing", "/v2/rpc", "/opencodex", "/favicon.ico"])
+@ONE_SERVER
 def test_a_route_outside_v1_that_does_not_exist_is_a_404_problem(server: Server, path: str) -> None:
     assert problem(ask(server, "GET", path), 404, "not-found")["path"] == path
 
 
 @pytest.mark.requirement("1.problem-documents")
 @pytest.mark.parametrize("accept", ["text/html", "application/xml", "text/event-stream"])
+@ONE_SERVER
 def test_a_problem_is_a_problem_document_whatever_is_accepted(server: Server, accept: str) -> None:
     problem(ask(server, "GET", "/v1/nothing", Accept=accept), 410)
 
