@@ -1,24 +1,22 @@
-"""What is there after the server stopped or was killed: everything that was acknowledged, once, under the same ids."""
+"""What a kill may cost: nothing that was acknowledged."""
 
 import asyncio
 import json
 import signal
 from collections import Counter
 from itertools import count
-from pathlib import Path
 
 import httpx
 import pytest
 
 from tests.support.client import Client, Json, run
-from tests.support.running import Server, alive, scripted
+from tests.support.history import events_of, text_of, view_of
+from tests.support.running import Server
 
-EVENTS = "_sandboxagent/session/events"
 PERMISSION = {
     "toolCall": {"toolCallId": "t1", "title": "Write a file"},
     "options": [{"optionId": "yes", "name": "Yes", "kind": "allow_once"}],
 }
-both_ends = pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL], ids=["SIGTERM", "SIGKILL"])
 
 
 def restart(server: Server, number: int = signal.SIGKILL) -> None:
@@ -27,160 +25,8 @@ def restart(server: Server, number: int = signal.SIGKILL) -> None:
     server.start()
 
 
-async def view_of(client: Client, session: str) -> Json:
-    return (await client.http.get(f"/v1/sessions/{session}")).json()
-
-
-async def events_of(client: Client, session: str, after: int = 0) -> list[Json]:
-    """The whole log of a session after a position."""
-    events: list[Json] = []
-    while True:
-        page = await client.result(EVENTS, {"sessionId": session, "after": after})
-        events += page["events"]
-        if page["next"] is None:
-            return events
-        after = page["next"]
-
-
-def text_of(envelope: Json) -> str:
-    return envelope.get("params", {}).get("update", {}).get("content", {}).get("text", "")
-
-
 def prompt_text(envelope: Json) -> str:
     return envelope["params"]["prompt"][0]["text"]
-
-
-# Restarts
-
-
-@pytest.mark.requirement("6.restart-sessions")
-@pytest.mark.requirement("6.restart-log")
-@pytest.mark.requirement("6.restart-connection")
-@both_ends
-def test_sessions_and_their_logs_are_there_after_a_restart(number: int) -> None:
-    facts = ("sessionId", "agent", "cwd", "title", "createdAt", "model", "mode", "metadata", "alias")
-    with Server() as server:
-
-        async def before() -> tuple[str, str, Json, list[Json]]:
-            async with Client(server) as client:
-                session = await client.new_session(
-                    title="Kept", requestedSessionId="kept too", model="large", mode="plan", own=[1]
-                )
-                await client.prompt(session, [["say", "one"], ["say", "two"]])
-                assert client.id is not None
-                return client.id, session, await view_of(client, session), await events_of(client, session)
-
-        async def after(connection: str, session: str, view: Json, events: list[Json]) -> None:
-            async with Client(server) as client:
-                now = await view_of(client, "kept too")
-                assert {name: now[name] for name in facts} == {name: view[name] for name in facts}
-                assert (now["ended"], now["resumable"], now["running"], now["pending"]) == (True, True, False, 0)
-                assert now["terminationInfo"] is not None
-                logged = await events_of(client, session)
-                assert logged[: len(events)] == events
-                assert now["eventCount"] == len(logged)
-                listed = await client.result("session/list")
-                assert session in [entry["sessionId"] for entry in listed["sessions"]]
-
-                old = {"X-ACP-Connection-Id": connection}
-                body = {"jsonrpc": "2.0", "id": 1, "method": "session/list"}
-                assert (await client.http.post("/v1/rpc", json=body, headers=old)).status_code == 404
-                streamed = await client.http.get("/v1/rpc", headers=old | {"Accept": "text/event-stream"})
-                assert streamed.status_code == 404
-
-        found = run(before())
-        restart(server, number)
-        run(after(*found))
-
-
-@pytest.mark.requirement("6.restart-resume")
-@both_ends
-def test_a_prompt_after_a_restart_resumes_the_session_first(number: int, tmp_path: Path) -> None:
-    state = tmp_path / "state"
-    agents = {"remembers": scripted("--state", str(state)), "cannot": scripted("--no-load", "--no-resume")}
-    with Server(agents=agents) as server:
-
-        async def before() -> tuple[str, str]:
-            async with Client(server, "remembers") as client:
-                return await client.new_session(), await client.new_session(agent="cannot")
-
-        async def after(session: str, lost: str) -> None:
-            async with Client(server) as client, client.stream() as stream:
-                assert (await client.prompt(session, "still there?"))["result"]["stopReason"] == "end_turn"
-                await stream.until(lambda event: event.text == "still there?")
-                received = (await client.result("x/received", {"sessionId": session}))["lines"]
-                methods = [json.loads(line)["method"] for line in received]
-                assert methods[:3] == ["initialize", "session/resume", "session/prompt"]
-                assert (await view_of(client, session))["ended"] is False
-                error = (await client.prompt(lost, "and you?"))["error"]
-                assert lost in error["message"]
-                assert (await view_of(client, lost))["resumable"] is False
-
-        sessions = run(before())
-        restart(server, number)
-        run(after(*sessions))
-
-
-@pytest.mark.requirement("6.restart-catch-up")
-@both_ends
-def test_attach_and_events_give_exactly_what_a_client_missed(number: int) -> None:
-    with Server() as server:
-
-        async def before() -> tuple[str, int, list[int], list[Json]]:
-            async with Client(server) as owner, Client(server) as guest:
-                session = await owner.new_session()
-                await guest.result("_sandboxagent/session/attach", {"sessionId": session})
-                async with guest.stream() as stream:
-                    await owner.prompt(session, [["flood", 20, 10]])
-                    seen = await stream.until(lambda event: event.text.startswith("12 "))
-                await owner.prompt(session, "said while the guest was away")
-                return session, seen[-1].id, [event.id for event in seen], await events_of(owner, session)
-
-        async def after(session: str, last: int, seen: list[int], logged: list[Json]) -> None:
-            async with Client(server) as guest:
-                attached = await guest.result("_sandboxagent/session/attach", {"sessionId": session})
-                missed = await events_of(guest, session, after=last)
-                expected = [event for event in logged if event["id"] > last]
-                assert missed[: len(expected)] == expected
-                # All that may come on top is the end that the server itself brought about.
-                more = [event["envelope"]["method"] for event in missed[len(expected) :]]
-                assert more == ["_sandboxagent/session/ended"]
-                assert not {event["id"] for event in missed} & set(seen)
-                texts = [text_of(event["envelope"]).split()[0] for event in missed if text_of(event["envelope"])]
-                assert texts == [*map(str, range(13, 20)), "said"]
-                assert attached["position"] >= missed[-1]["id"]
-                async with guest.stream() as stream:
-                    await guest.prompt(session, "live again")
-                    await stream.until(lambda event: event.text == "live again")
-                    assert all(event.id > attached["position"] for event in stream.seen)
-
-        found = run(before())
-        restart(server, number)
-        run(after(*found))
-
-
-@pytest.mark.requirement("6.restart-positions")
-@both_ends
-def test_positions_are_never_given_out_again(number: int) -> None:
-    with Server() as server:
-
-        async def highest(session: str | None) -> tuple[str, int, int]:
-            async with Client(server) as client:
-                session = session or await client.new_session()
-                async with client.stream() as stream:
-                    answer = asyncio.create_task(client.prompt(session, [["flood", 50, 10], ["wait_cancel"]]))
-                    events = await stream.until(lambda event: event.text.startswith("49 "))
-                    first, last = events[0].id, events[-1].id
-                    server.stop(number)
-                    # What a running prompt is told by a server that stops is another test's business.
-                    await asyncio.wait([answer])
-                    _ = answer.exception()
-                server.start()
-                return session, first, last
-
-        session, _, last = run(highest(None))
-        _, first, _ = run(highest(session))
-        assert first > last
 
 
 @pytest.mark.requirement("6.restart-log")
@@ -203,43 +49,6 @@ def test_without_persistence_nothing_is_left_after_a_restart() -> None:
         run(after(session))
         data = server.directory / "data"
         assert not [path for path in data.rglob("*") if path.is_file() and b"forget me" in path.read_bytes()]
-
-
-@pytest.mark.requirement("6.restart-ended")
-@both_ends
-def test_the_log_says_how_a_turn_ended_that_the_server_was_stopped_in(number: int) -> None:
-    with Server() as server:
-
-        async def before() -> str:
-            async with Client(server) as client, client.stream() as stream:
-                session = await client.new_session()
-                # Its beginning is older than what a kill may cost.
-                program = [["say", "on"], ["sleep", 0.06], ["say", "later"], ["wait_cancel"]]
-                turn = asyncio.create_task(client.prompt(session, program))
-                await stream.until(lambda event: event.text == "later")
-                server.stop(number)
-                await asyncio.wait([turn])
-                _ = turn.exception()
-                return session
-
-        async def after(session: str) -> None:
-            async with Client(server) as client:
-                events = [event["envelope"] for event in await events_of(client, session)]
-                turns = [one["params"] for one in events if one.get("method") == "_sandboxagent/session/turn"]
-                assert [turn["state"] for turn in turns] == ["started", "ended"]
-                assert turns[0]["turnId"] == turns[1]["turnId"]
-                assert isinstance(turns[1]["error"]["code"], int)
-                assert turns[1]["error"]["message"]
-                ended = [one["params"] for one in events if one.get("method") == "_sandboxagent/session/ended"]
-                assert [(one["reason"], one["terminatedBy"]) for one in ended] == [("error", "daemon")]
-                info = (await view_of(client, session))["terminationInfo"]
-                assert info == {name: value for name, value in ended[0].items() if name != "sessionId"}
-                await client.prompt(session, "on we go")
-                assert (await view_of(client, session))["running"] is False
-
-        session = run(before())
-        server.start()
-        run(after(session))
 
 
 # kill -9, at once after an acknowledgement
@@ -363,28 +172,6 @@ def test_a_kill_costs_at_most_the_updates_of_the_last_50_milliseconds() -> None:
         found = run(before())
         server.start()
         run(after(*found))
-
-
-@pytest.mark.requirement("6.kill-processes")
-@both_ends
-def test_agents_do_not_outlive_the_server(number: int) -> None:
-    with Server(agents={"isolated": scripted(isolation="session")}) as server:
-
-        async def before() -> list[int]:
-            async with Client(server) as client:
-                sessions = [await client.new_session(), await client.new_session(agent="isolated")]
-                pids = []
-                for session in sessions:
-                    await client.prompt(session, [["pid"]])
-                    events = await events_of(client, session)
-                    pids += [int(text_of(event["envelope"])) for event in events if text_of(event["envelope"])]
-                return pids
-
-        pids = run(before())
-        assert len(set(pids)) == 2
-        assert all(map(alive, pids))
-        restart(server, number)
-        assert not any(map(alive, pids))
 
 
 # Chaos

@@ -11,6 +11,7 @@ import httpx
 import pytest
 
 from tests.support.client import META, Client, Json, run
+from tests.support.history import view_of
 from tests.support.running import Server, alive, eventually, scripted
 
 TERMINATE = "_sandboxagent/session/terminate"
@@ -19,10 +20,6 @@ PERMISSION = {
     "toolCall": {"toolCallId": "t1", "title": "Write a file"},
     "options": [{"optionId": "yes", "name": "Yes", "kind": "allow_once"}],
 }
-
-
-async def view_of(client: Client, session: str) -> Json:
-    return (await client.http.get(f"/v1/sessions/{session}")).json()
 
 
 async def pid_of(client: Client, session: str) -> int:

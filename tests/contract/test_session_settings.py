@@ -7,11 +7,8 @@ import acp.schema
 import pytest
 
 from tests.support.client import META, Client, Json, run
+from tests.support.history import view_of
 from tests.support.running import Server
-
-
-async def view_of(client: Client, session: str) -> Json:
-    return (await client.http.get(f"/v1/sessions/{session}")).json()
 
 
 async def sent_to_agent(client: Client, session: str, method: str) -> list[Json]:
