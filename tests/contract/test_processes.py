@@ -62,27 +62,37 @@ async def start(client: Client, session: str, flags: dict[str, bool], pids: Pids
     return agent
 
 
+@pytest.fixture(scope="module")
+def house() -> Generator[Server]:
+    """A server whose agents have a process for each session, so that one may end without the others."""
+    stubborn = scripted("--ignore-sigterm", "--ignore-eof", isolation="session")
+    agents = {"isolated": scripted(isolation="session"), "stubborn": stubborn, "other": scripted()}
+    with Server("--no-persist", "--stop-grace", "100ms", agents=agents) as running:
+        yield running
+
+
 @pytest.mark.requirement("10.tree-dies-with-the-agent")
 @every_daemon
 @pytest.mark.parametrize("end", ["exit", "kill"])
-def test_nothing_is_left_of_an_agent_that_ends(end: str, flags: dict[str, bool], pids: Pids) -> None:
-    async def main(server: Server) -> None:
-        async with Client(server) as client:
+def test_nothing_is_left_of_an_agent_that_ends(house: Server, end: str, flags: dict[str, bool], pids: Pids) -> None:
+    async def main() -> None:
+        async with Client(house, "isolated") as client:
             session = await client.new_session()
             await start(client, session, flags, pids)
             step = ["exit", 3] if end == "exit" else ["kill"]
             assert (await client.prompt(session, [step]))["error"]["code"] == -32603
 
-    with Server("--no-persist") as server:
-        run(main(server))
-        pids.gone()
+    run(main())
+    pids.gone()
 
 
 @pytest.mark.requirement("10.tree-dies-with-the-agent")
 @worst_daemons
-def test_nothing_is_left_of_an_agent_that_ends_while_another_one_works_on(flags: dict[str, bool], pids: Pids) -> None:
-    async def main(server: Server) -> None:
-        async with Client(server, "other") as bystander, Client(server) as client:
+def test_nothing_is_left_of_an_agent_that_ends_while_another_one_works_on(
+    house: Server, flags: dict[str, bool], pids: Pids
+) -> None:
+    async def main() -> None:
+        async with Client(house, "other") as bystander, Client(house, "isolated") as client:
             theirs = await bystander.new_session()
             kept = list(map(int, await said(bystander, theirs, ["pid"], ["daemon", {"setsid": True}])))
             session = await client.new_session()
@@ -92,8 +102,7 @@ def test_nothing_is_left_of_an_agent_that_ends_while_another_one_works_on(flags:
             assert all(map(alive, kept))
             assert await said(bystander, theirs, ["say", "still here"]) == ["still here"]
 
-    with Server("--no-persist", agents={"other": scripted()}) as server:
-        run(main(server))
+    run(main())
 
 
 @pytest.mark.requirement("10.tree-dies-with-the-agent")
@@ -111,11 +120,9 @@ def test_nothing_is_left_of_an_agent_that_somebody_else_killed(flags: dict[str, 
 
 @pytest.mark.requirement("10.tree-dies-with-the-session")
 @worst_daemons
-def test_a_terminated_session_takes_its_own_process_with_it(flags: dict[str, bool], pids: Pids) -> None:
-    agent = scripted("--ignore-sigterm", "--ignore-eof", isolation="session")
-
-    async def main(server: Server) -> None:
-        async with Client(server, "stubborn") as client:
+def test_a_terminated_session_takes_its_own_process_with_it(house: Server, flags: dict[str, bool], pids: Pids) -> None:
+    async def main() -> None:
+        async with Client(house, "stubborn") as client:
             other = await client.new_session()
             (kept,) = await said(client, other, ["pid"])
             session = await client.new_session()
@@ -125,8 +132,7 @@ def test_a_terminated_session_takes_its_own_process_with_it(flags: dict[str, boo
             pids.gone()
             assert await said(client, other, ["pid"]) == [kept]
 
-    with Server("--no-persist", "--stop-grace", "100ms", agents={"stubborn": agent}) as server:
-        run(main(server))
+    run(main())
 
 
 @pytest.mark.requirement("10.tree-dies-with-the-server")
@@ -193,7 +199,7 @@ def second_is(table: str, directory: Path) -> str:
 
 
 @pytest.mark.requirement("10.tree-dies-after-a-crash")
-@every_daemon
+@worst_daemons
 def test_nothing_is_left_of_a_server_that_crashed_once_the_next_one_has_started(
     flags: dict[str, bool], pids: Pids, tmp_path: Path
 ) -> None:
