@@ -6,7 +6,7 @@ as the bytes they arrived in. Ids are kept as their own text, so `1`, `1.0` and 
 
 import re
 from enum import Enum, auto
-from typing import cast
+from typing import TypeVar, cast
 
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
@@ -82,15 +82,15 @@ class Envelope:
 
     def params(self) -> Object:
         """`params` as Python values; empty when it is absent or not an object."""
-        return object_at(msgspec.json.decode(self.line, type=_WithParams).params)
+        return object_at(_decode(_params, self.line).params)
 
     def result(self) -> Object:
         """`result` as Python values; empty when it is absent or not an object."""
-        return {} if self.peek.result is UNSET else object_at(msgspec.json.decode(self.peek.result))
+        return {} if self.peek.result is UNSET else object_at(_any.decode(self.peek.result))
 
     def error(self) -> Object:
         """`error` as Python values; empty when the response is a success."""
-        return {} if self.peek.error is UNSET else object_at(msgspec.json.decode(self.peek.error))
+        return {} if self.peek.error is UNSET else object_at(_any.decode(self.peek.error))
 
     @property
     def succeeded(self) -> bool:
@@ -101,13 +101,34 @@ class _WithParams(Struct):
     params: object = None
 
 
+T = TypeVar("T")
 _peek = msgspec.json.Decoder(Peek)
 _members = msgspec.json.Decoder(dict[str, Raw])
+_params = msgspec.json.Decoder(_WithParams)
+_any = msgspec.json.Decoder(object)
+_ESCAPE = re.compile(rb"\\(?:u[dD][89abAB]..\\u[dD][c-fC-F]..|(u[dD][89a-fA-F]..)|.)")
 _MEMBER = re.compile(rb'\s*[{,]\s*("(?:[^"\\]|\\.)*")\s*:\s*')
 _AFTER_MEMBER = re.compile(rb"\s*[,}]")
 _END = re.compile(rb"\s*}\s*\Z")
 _USUAL_HEAD = re.compile(rb'\{"jsonrpc": ?"2\.0", ?"id": ?("[^"\\]*"|-?[0-9.eE+-]+)(?=[,}])')
 _FIRST_BYTES_OF_AN_ID = frozenset(b'"-0123456789')
+
+
+def _decode(decoder: "msgspec.json.Decoder[T]", text: bytes) -> T:
+    try:
+        return decoder.decode(text)
+    except msgspec.DecodeError:
+        return decoder.decode(_whole(text))
+
+
+def _whole(text: bytes) -> bytes:
+    """The text with no half of a surrogate pair in it: JSON allows one, programs that cut strings write it, msgspec refuses.
+
+    What stands in for the half is as long as it was, so that offsets stay true.
+    """
+    if b"\\u" not in text:
+        return text
+    return _ESCAPE.sub(lambda match: b"\\ufffd" if match[1] else match[0], text)
 
 
 def peek_lines(blob: bytes) -> list[Peek]:
@@ -120,7 +141,7 @@ def parse(body: bytes) -> Envelope:
     try:
         if not body.isascii():
             body.decode()
-        peek = _peek.decode(body)
+        peek = _decode(_peek, body)
     except UnicodeDecodeError as error:
         raise NotAnEnvelope(f"not UTF-8: byte {error.start} cannot be decoded") from None
     except (msgspec.DecodeError, RecursionError) as error:
@@ -157,8 +178,9 @@ def with_id(line: bytes, id: bytes) -> bytes:
     usual = _USUAL_HEAD.match(line)
     if usual is not None and line.count(b'"id"') == 1 and b"\\u" not in line:
         return line[: usual.start(1)] + id + line[usual.end(1) :]
-    members = _members.decode(line)
-    span = _id_span(line, members)
+    whole = _whole(line)
+    members = _members.decode(whole)
+    span = _id_span(whole, members)
     if span is None:
         return msgspec.json.encode(members | {"id": Raw(id)})
     return line[: span[0]] + id + line[span[1] :]
@@ -173,7 +195,7 @@ def _id_span(line: bytes, members: dict[str, Raw]) -> tuple[int, int] | None:
     for key, value in members.items():
         match = _MEMBER.match(line, at)
         raw = bytes(value)
-        if match is None or msgspec.json.decode(match[1]) != key or not line.startswith(raw, match.end()):
+        if match is None or _any.decode(match[1]) != key or not line.startswith(raw, match.end()):
             return None
         at = match.end() + len(raw)
         if _AFTER_MEMBER.match(line, at) is None:
@@ -190,7 +212,7 @@ def same_id(id: bytes) -> bytes:
 
 def param(line: bytes, name: str) -> bytes | None:
     """The text of one member of `params`; None when it is not there."""
-    params = _members.decode(line).get("params")
+    params = _decode(_members, line).get("params")
     found = _members.decode(params).get(name) if params is not None and bytes(params)[:1] == b"{" else None
     return None if found is None else bytes(found)
 
@@ -202,7 +224,7 @@ def with_param(line: bytes, name: str, value: object) -> bytes:
 
 def without_params(line: bytes, *path: str) -> bytes:
     """The same envelope without the member of `params` found under `path`."""
-    members = _members.decode(line)
+    members = _decode(_members, line)
     members["params"] = _without(members["params"], path)
     return msgspec.json.encode(members)
 
@@ -213,7 +235,7 @@ def with_result(line: bytes, name: str, value: object) -> bytes:
 
 
 def _with_member_of(line: bytes, container: str, changed: dict[str, Raw]) -> bytes:
-    members = _members.decode(line)
+    members = _decode(_members, line)
     inner = _members.decode(members[container]) if container in members else {}
     members[container] = Raw(msgspec.json.encode(inner | changed))
     return msgspec.json.encode(members)

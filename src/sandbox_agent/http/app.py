@@ -7,7 +7,7 @@ import msgspec
 
 from sandbox_agent.errors import InternalError, SandboxAgentError
 from sandbox_agent.http.asgi import App as Asgi
-from sandbox_agent.http.asgi import Headers, Message, Receive, Scope, Send, header, json_headers, respond
+from sandbox_agent.http.asgi import Headers, Message, Receive, Scope, Send, by_name, header, json_headers, respond
 from sandbox_agent.http.guard import Guard
 from sandbox_agent.http.health import Health
 from sandbox_agent.http.problems import send_problem
@@ -27,7 +27,7 @@ class App:
         self._control: Asgi | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        scope["headers_by_name"] = dict(scope["headers"])
+        scope["headers_by_name"] = by_name(scope["headers"])
         if header(scope, b"origin") is not None:
             send = _adding(send, self._guard.cors(scope))
         try:

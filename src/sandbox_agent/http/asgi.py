@@ -12,6 +12,15 @@ App = Callable[[Scope, Receive, Send], Awaitable[None]]
 Headers = Iterable[tuple[bytes, bytes]]
 
 
+def by_name(headers: list[tuple[bytes, bytes]]) -> dict[bytes, bytes]:
+    """Headers by name; of one that is there twice, both values, as of a list."""
+    found = dict(headers)
+    if len(found) != len(headers):
+        for name in found:
+            found[name] = b", ".join(value for key, value in headers if key == name)
+    return found
+
+
 def header(scope: Scope, name: bytes) -> bytes | None:
     """The value of a header; None when it is absent."""
     return scope["headers_by_name"].get(name)

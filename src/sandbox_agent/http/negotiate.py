@@ -10,7 +10,7 @@ EVENT_STREAM = "text/event-stream"
 
 def check_accept(accept: bytes | None, offered: str) -> None:
     """Raises NotAcceptable when Accept excludes what we send."""
-    if accept is not None and not _accepts(accept, offered):
+    if accept is not None and accept.strip() and not _accepts(accept, offered):
         raise NotAcceptable(offered)
 
 

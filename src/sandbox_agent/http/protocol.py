@@ -109,6 +109,13 @@ class Protocol(HttpToolsProtocol):
         if self._refusal is not None:
             self._refuse(self._refusal)
 
+    def shutdown(self) -> None:
+        """The server stops: whoever has not sent all of its request will not be answered."""
+        if self.cycle is not None and self.cycle.more_body:  # pyright: ignore[reportUnnecessaryComparison]
+            self.transport.abort()
+        else:
+            super().shutdown()
+
     def _check_target(self) -> None:
         """An absolute target has a host of its own, and whoever stands between goes by that one."""
         if self.url.startswith(b"/") or self.url == b"*":
@@ -130,10 +137,14 @@ class Protocol(HttpToolsProtocol):
         if self.transport.is_closing():
             return
         if self.cycle is not None and not self.cycle.response_complete:  # pyright: ignore[reportUnnecessaryComparison]
-            # A good request came before: its answer goes first.
-            self._refusal = error
-            self.flow.pause_reading()
-            return
+            if self.pipeline or self.cycle.response_started or not self.cycle.more_body:
+                # A good request came before: its answer goes first.
+                self._refusal = error
+                self.flow.pause_reading()
+                return
+            # It is the request itself that is broken, and it waits for the rest of its body.
+            self.cycle.disconnected = True
+            self.cycle.message_event.set()
         body = problems.document(error)
         head = [b"%b: %b\r\n" % pair for pair in (*problems.headers(error, body), (b"connection", b"close"))]
         self.transport.write(b"".join([STATUS_LINE[error.status], *head, b"\r\n", body]))

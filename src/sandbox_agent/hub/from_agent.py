@@ -93,19 +93,20 @@ class FromAgent:
             self._hub.log.when_drained(running.process.resume_reading)
 
     def oversized(self, running: RunningAgent, head: bytes) -> None:
-        self._unparsed(running, head, "the line is longer than --max-line")
+        self._unparsed(running, head, "the line is longer than --max-line", truncated=True)
 
     def exited(self, running: RunningAgent, exit: Exit) -> None:
         """Fail what waits on the process, end what lived in it."""
         error = agent_exited(running.agent.id, exit)
         calls = self._hub.calls.close_all(running)
-        sessions = self._hub.sessions_of(running)
-        for session in sessions:
+        for session in self._hub.sessions_of(running):
             self._turns.fail_waiting(session, error)
         for call in calls:
             self._resolve(call, parse(failure(call.stdio_id, error)))
         for pending in self._hub.pending.of_process(running):
             self._hub.settle(pending, Outcome.CANCELLED)
+        # Only now: a session whose load has just failed is not there any more.
+        sessions = self._hub.sessions_of(running)
         for session in sessions:
             facts = {"reason": "error", "terminatedBy": "agent", "message": str(error), **exit_facts(exit)}
             self._hub.end_session(session, server_stopped() if self._hub.stopping else facts, resumable=True)
@@ -333,10 +334,11 @@ class FromAgent:
 
     # Bad lines
 
-    def _unparsed(self, running: RunningAgent, line: bytes, reason: str) -> None:
+    def _unparsed(self, running: RunningAgent, line: bytes, reason: str, *, truncated: bool = False) -> None:
         """Set a bad line aside: clients see the head of it, the connection goes on."""
         logger.warning("agent wrote a bad line agent=%s bytes=%d reason=%s", running.agent.id, len(line), reason)
         shown = line[:UNPARSED_BYTES].decode(errors="replace")
-        params = {"agent": running.agent.id, "reason": reason, "line": shown, "truncated": len(line) > UNPARSED_BYTES}
+        truncated = truncated or len(line) > UNPARSED_BYTES
+        params = {"agent": running.agent.id, "reason": reason, "line": shown, "truncated": truncated}
         quarantined = notification("_sandboxagent/agent/unparsed", params)
         self._hub.tell_agent_followers(running.agent.id, quarantined, Direction.FROM_SERVER)

@@ -218,7 +218,9 @@ class Hub:
     def interrupted(self, session: Session) -> None:
         """The server stopped under it: its turn, if one ran, and the session itself have ended."""
         if session.facts.turn is not None:
-            self.tell_turn(session, session.facts.turn, {"state": "ended", "error": {"message": SERVER_STOPPED}})
+            self.tell_turn(
+                session, session.facts.turn, {"state": "ended", "error": {"code": -32603, "message": SERVER_STOPPED}}
+            )
             session.facts.turn = None
         self.end_session(session, server_stopped(), resumable=True)
 
