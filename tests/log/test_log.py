@@ -38,13 +38,14 @@ class FragileDatabase(Database):
         self.go = threading.Event()
         self.go.set()
 
-    def write(self, group: Group) -> None:
+    def write(self, group: Group) -> dict[str, int]:
         assert self.go.wait(BOUND)
         if self.broken:
             self.failures += 1
             raise DatabaseError("the disk is full")
-        super().write(group)
+        trims = super().write(group)
         self.groups.append(group)
+        return trims
 
 
 class Follower:
