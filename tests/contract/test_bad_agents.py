@@ -116,7 +116,7 @@ def test_an_agent_that_misbehaves_and_lives_goes_on_and_nobody_else_notices(serv
     run(main())
 
 
-@pytest.mark.requirement("5.bad-agents-die", "6.death-fails-calls", "6.death-ends-sessions")
+@pytest.mark.requirement("5.bad-agents-die", "6.death-waiting", "6.death-ended")
 @pytest.mark.parametrize("end", ["exits", "killed"])
 @pytest.mark.parametrize("state", STATES)
 def test_an_agent_that_dies_in_any_state_ends_its_own_sessions_only(server: Server, state: str, end: str) -> None:
@@ -145,7 +145,7 @@ def test_an_agent_that_dies_in_any_state_ends_its_own_sessions_only(server: Serv
     run(main())
 
 
-@pytest.mark.requirement("5.bad-agents-die", "6.death-fails-calls")
+@pytest.mark.requirement("5.bad-agents-die", "6.death-waiting")
 def test_an_agent_that_dies_before_it_answers_session_new_fails_that_call(server: Server) -> None:
     async def main() -> None:
         async with bystander(server), Client(server) as a, a.stream() as events:
@@ -158,7 +158,7 @@ def test_an_agent_that_dies_before_it_answers_session_new_fails_that_call(server
     run(main())
 
 
-@pytest.mark.requirement("6.death-ends-sessions")
+@pytest.mark.requirement("6.death-ended")
 def test_every_session_of_a_dead_process_ends_and_every_call_on_it_fails(server: Server) -> None:
     async def main() -> None:
         async with Client(server, "two-sessions") as a, Client(server, "two-sessions") as b, b.stream() as events:
@@ -178,7 +178,7 @@ def test_every_session_of_a_dead_process_ends_and_every_call_on_it_fails(server:
     run(main())
 
 
-@pytest.mark.requirement("6.death-fails-calls")
+@pytest.mark.requirement("6.death-waiting")
 def test_prompts_that_wait_fail_with_the_turn_that_ran(server: Server) -> None:
     async def main() -> None:
         async with Client(server, "queue") as a, a.stream() as events:
@@ -197,7 +197,7 @@ def test_prompts_that_wait_fail_with_the_turn_that_ran(server: Server) -> None:
     run(main())
 
 
-@pytest.mark.requirement("5.first-answer-wins", "6.death-ends-sessions")
+@pytest.mark.requirement("5.first-answer-wins", "6.death-pending")
 def test_what_a_dead_agent_asked_is_withdrawn_and_a_late_answer_is_told_so(server: Server) -> None:
     async def main() -> None:
         async with Client(server, "pending") as a, Client(server) as b, a.stream() as events, b.stream() as others:
@@ -430,7 +430,7 @@ def test_stderr_is_kept_as_its_head_and_tail_and_reaches_no_stream_before_the_en
     assert any("complaint 42\n" in log for log in logs), "all of it is in a log file"
 
 
-@pytest.mark.requirement("5.load-unknown", "6.death-ends-sessions")
+@pytest.mark.requirement("5.load-unknown", "6.death-ended")
 def test_a_session_whose_agent_died_while_it_loaded_it_never_came_to_be(tmp_path: Path) -> None:
     async def die(server: Server) -> None:
         async with Client(server) as a, a.stream() as events:

@@ -1,0 +1,200 @@
+"""A session and its turns. Contract, section 5 and 6."""
+
+from dataclasses import dataclass
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from sandbox_agent.errors import QueueFull
+from sandbox_agent.hub.session import Prompt, Replay, Session, SessionFacts, iso
+
+
+@dataclass(frozen=True)
+class FakeProcess:
+    key: str
+
+
+def session() -> Session:
+    facts = SessionFacts(session_id="s", agent_session_id="s", agent="a", cwd="/", created_at=0, updated_at=0)
+    return Session(facts)
+
+
+def prompt(position: int) -> Prompt:
+    return Prompt("c1", b"{}", position)
+
+
+def test_the_first_prompt_starts_at_once_and_the_next_ones_wait_in_their_order() -> None:
+    own, first, second, third = session(), prompt(1), prompt(2), prompt(3)
+    assert own.queue(first)
+    assert not own.queue(second)
+    assert not own.queue(third)
+
+    assert own.finish(first) is second
+    assert own.running is second
+    assert own.finish(second) is third
+    assert own.finish(third) is None
+    assert own.running is None
+    assert own.queue(prompt(4)), "an idle session starts at once"
+
+
+def test_ending_a_prompt_that_does_not_run_starts_nothing() -> None:
+    own, first, second, third = session(), prompt(1), prompt(2), prompt(3)
+    for one in (first, second, third):
+        own.queue(one)
+
+    assert own.finish(third) is None
+
+    assert own.running is first
+    assert list(own.waiting) == [second, third]
+
+
+def test_a_full_queue_says_so_and_how_many_wait() -> None:
+    own = session()
+    own.check_queue(0)
+    own.queue(prompt(0))
+    for position in range(1, 4):
+        own.check_queue(3)
+        own.queue(prompt(position))
+
+    with pytest.raises(QueueFull) as refused:
+        own.check_queue(3)
+
+    assert refused.value.rpc_code == -32000
+    assert refused.value.fields == {"sessionId": "s", "limit": 3}
+    assert "3 prompts wait" in str(refused.value)
+
+
+def test_dropping_what_waits_leaves_what_runs() -> None:
+    own, first, second, third = session(), prompt(1), prompt(2), prompt(3)
+    for one in (first, second, third):
+        own.queue(one)
+
+    assert own.drop_waiting() == [second, third]
+
+    assert own.running is first
+    assert own.drop_waiting() == []
+    assert own.finish(first) is None
+
+
+@given(st.lists(st.sampled_from(["queue", "finish", "drop"])))
+def test_prompts_run_one_at_a_time_in_the_order_they_came_and_each_ends_once(steps: list[str]) -> None:
+    own = session()
+    sent: list[Prompt] = []
+    started: list[Prompt] = []
+    dropped: list[Prompt] = []
+    for step in steps:
+        if step == "queue":
+            sent.append(prompt(len(sent)))
+            if own.queue(sent[-1]):
+                started.append(sent[-1])
+        elif step == "finish" and own.running is not None:
+            following = own.finish(own.running)
+            started += [following] if following is not None else []
+        elif step == "drop":
+            dropped += own.drop_waiting()
+        assert (own.running is None) <= (not own.waiting), "nothing waits for nothing"
+    waiting = list(own.waiting)
+    assert len({*started, *dropped, *waiting}) == len(started) + len(dropped) + len(waiting) == len(sent)
+    assert [one.position for one in started] == sorted(one.position for one in started)
+    assert own.running is None or own.running is started[-1]
+
+
+def test_an_ended_session_has_no_process_and_no_turn() -> None:
+    own = session()
+    own.process, own.replay = FakeProcess("p"), Replay("", history=False)
+    own.queue(prompt(1))
+    own.unechoed = own.running
+
+    own.end({"reason": "error"})
+
+    assert not own.live
+    assert (own.running, own.unechoed, own.replay) == (None, None, None)
+    assert own.facts.ended
+    assert own.facts.termination == {"reason": "error"}
+    assert not own.terminated
+
+
+def test_a_revived_session_is_as_if_it_had_never_ended() -> None:
+    own = session()
+    own.end({"reason": "error"})
+
+    own.revive(process := FakeProcess("p"))
+
+    assert own.live
+    assert own.process is process
+    assert not own.facts.ended
+    assert own.facts.termination is None
+    assert own.queue(prompt(2))
+
+
+def test_a_session_that_a_client_terminated_is_over_for_good() -> None:
+    own = session()
+    own.end({"reason": "terminated"})
+    assert own.terminated
+
+
+def test_it_learns_what_the_agent_offers_and_keeps_what_it_does_not_mention() -> None:
+    own = session()
+    own.learn_offers({"sessionId": "s", "modes": {"currentModeId": "a"}, "models": None})
+    own.learn_offers({"models": {"currentModelId": "m"}})
+    assert own.facts.offers == {"modes": {"currentModeId": "a"}, "models": {"currentModelId": "m"}}
+    assert (own.mode, own.model) == ("a", "m")
+
+
+def test_model_and_mode_come_from_config_options_by_category_and_else_by_id() -> None:
+    own = session()
+    options = [
+        {"id": "model", "currentValue": "by id"},
+        {"id": "x", "category": "model", "currentValue": "by category"},
+        {"id": "mode", "currentValue": "plan"},
+    ]
+    own.learn_offers({"configOptions": options})
+    assert (own.model, own.mode) == ("by category", "plan")
+    assert own.option("thought_level") is None
+
+
+@pytest.mark.parametrize("offers", [{}, {"modes": []}, {"configOptions": "x"}, {"configOptions": [None, {"id": 1}]}])
+def test_odd_offers_mean_that_nothing_is_known(offers: dict[str, object]) -> None:
+    own = session()
+    own.learn_offers(offers)
+    assert (own.mode, own.model) == (None, None)
+
+
+def test_it_learns_from_updates_and_says_whether_anything_kept_has_changed() -> None:
+    own = session()
+    own.learn_offers({"modes": {"currentModeId": "a", "availableModes": [1]}})
+    assert own.note_update({"sessionUpdate": "current_mode_update", "currentModeId": "b"})
+    assert own.facts.offers["modes"] == {"currentModeId": "b", "availableModes": [1]}
+    assert own.note_update({"sessionUpdate": "session_info_update", "title": "Named"})
+    assert own.facts.title == "Named"
+    assert own.note_update({"sessionUpdate": "session_info_update"})
+    assert own.facts.title == "Named", "what is not mentioned stays"
+    assert own.note_update({"sessionUpdate": "config_option_update", "configOptions": [{"id": "model"}]})
+    assert own.facts.offers["configOptions"] == [{"id": "model"}]
+
+
+@pytest.mark.parametrize(
+    "update", [{}, {"sessionUpdate": "usage_update"}, {"sessionUpdate": "config_option_update"}, {"sessionUpdate": 7}]
+)
+def test_other_updates_change_nothing(update: dict[str, object]) -> None:
+    own = session()
+    assert not own.note_update(update)
+    assert own.facts.offers == {}
+
+
+def test_two_sessions_share_no_facts() -> None:
+    first, second = session(), session()
+    first.learn_offers({"modes": {}})
+    first.facts.metadata["x"] = 1
+    assert second.facts.offers == {}
+    assert second.facts.metadata == {}
+
+
+def test_points_in_time_are_told_in_utc_with_milliseconds() -> None:
+    assert iso(0) == "1970-01-01T00:00:00.000Z"
+    assert iso(1_700_000_000.1239) == "2023-11-14T22:13:20.123Z"
+
+
+def test_a_turn_is_named_by_the_position_of_its_prompt() -> None:
+    assert prompt(7).turn_id == "turn-7"
