@@ -217,6 +217,11 @@ def param(line: bytes, name: str) -> bytes | None:
     return None if found is None else bytes(found)
 
 
+def params_text(line: bytes) -> bytes:
+    """The text of `params`; an empty object when there are none."""
+    return bytes(_decode(_members, line).get("params", Raw(b"{}")))
+
+
 def with_param(line: bytes, name: str, value: object) -> bytes:
     """The same envelope with one member of `params` set; the others keep their bytes."""
     return _with_member_of(line, "params", {name: Raw(msgspec.json.encode(value))})

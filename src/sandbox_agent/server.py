@@ -38,6 +38,7 @@ from sandbox_agent.hub.from_client import FromClient
 from sandbox_agent.hub.housekeeping import Housekeeping
 from sandbox_agent.hub.hub import Hub
 from sandbox_agent.hub.inventory import Inventory
+from sandbox_agent.hub.session_loading import SessionLoading
 from sandbox_agent.hub.session_methods import SessionMethods
 from sandbox_agent.hub.session_settings import SessionSettings
 from sandbox_agent.hub.turns import Turns
@@ -91,7 +92,8 @@ def build(settings: Settings, children: Children) -> Parts:
     inventory = Inventory(hub)
     session_settings = SessionSettings(hub, forward)
     agent_views = AgentViews(hub, manifest, supervisor, os.environ)
-    session_methods = SessionMethods(hub, forward, turns, from_agent.release, inventory, session_settings)
+    loading = SessionLoading(hub, forward)
+    session_methods = SessionMethods(hub, forward, turns, from_agent.release, inventory, session_settings, loading)
     extensions = ExtensionMethods(hub, forward, turns, inventory, agent_views.all)
     from_client = FromClient(
         hub, forward, turns, session_methods.table() | extensions.table(), settings.request_timeout

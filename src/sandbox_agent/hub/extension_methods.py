@@ -12,12 +12,12 @@ from sandbox_agent.agents.supervisor import RunningAgent
 from sandbox_agent.envelope import Envelope, Object, notification, success, text_at
 from sandbox_agent.errors import InvalidParams, SandboxAgentError
 from sandbox_agent.hub.calls import Answer
+from sandbox_agent.hub.checks import Method
 from sandbox_agent.hub.connection import Connection
 from sandbox_agent.hub.forward import Forward
 from sandbox_agent.hub.hub import Hub
 from sandbox_agent.hub.inventory import Inventory
 from sandbox_agent.hub.session import Session, iso
-from sandbox_agent.hub.session_methods import Method
 from sandbox_agent.hub.turns import Turns
 
 PAGE = 500

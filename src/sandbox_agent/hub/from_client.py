@@ -32,13 +32,13 @@ from sandbox_agent.errors import (
     ShuttingDown,
 )
 from sandbox_agent.hub.calls import Answer
+from sandbox_agent.hub.checks import Method
 from sandbox_agent.hub.connection import Connection
 from sandbox_agent.hub.extension_methods import advertised
 from sandbox_agent.hub.forward import Forward
 from sandbox_agent.hub.hub import Hub
 from sandbox_agent.hub.idempotency import Idempotency, scope_of
 from sandbox_agent.hub.pending import QUESTION, Outcome
-from sandbox_agent.hub.session_methods import Method
 from sandbox_agent.hub.turns import Turns
 from sandbox_agent.log.event import Direction
 

@@ -1,14 +1,9 @@
-"""The session methods of ACP that we answer or change: new, load, resume, fork, list, prompt, close, delete, settings.
+"""The session methods of ACP that we answer or change: new, fork, list, prompt, close, delete, authenticate, logout."""
 
-What an agent does not advertise is answered here and never reaches it.
-"""
-
-import os
 import re
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 
 import msgspec
 from msgspec import Raw
@@ -22,6 +17,7 @@ from sandbox_agent.envelope import (
     failure,
     object_at,
     param,
+    params_text,
     parse,
     success,
     text_at,
@@ -33,32 +29,21 @@ from sandbox_agent.envelope import (
 from sandbox_agent.errors import (
     AgentTimeout,
     InvalidParams,
-    InvalidRequest,
     LogUnavailable,
-    MethodNotFound,
     SandboxAgentError,
 )
 from sandbox_agent.hub.calls import Answer, Call
+from sandbox_agent.hub.checks import Method, directory, not_offered, require
 from sandbox_agent.hub.connection import Connection
-from sandbox_agent.hub.forward import Forward, resume_params
+from sandbox_agent.hub.forward import Forward
 from sandbox_agent.hub.hub import Hub
 from sandbox_agent.hub.inventory import Inventory
-from sandbox_agent.hub.session import Replay, Session
+from sandbox_agent.hub.session import Session
+from sandbox_agent.hub.session_loading import SessionLoading
 from sandbox_agent.hub.session_settings import SessionSettings
-from sandbox_agent.hub.turns import Turns, user_messages
-from sandbox_agent.log.event import Chunk, Direction, session_channel
+from sandbox_agent.hub.turns import Turns
+from sandbox_agent.log.event import Direction
 
-Method = Callable[[Connection, Envelope], Awaitable[Answer]]
-
-_ADVERTISED: Mapping[str, tuple[str, ...]] = {
-    "session/load": ("loadSession",),
-    "session/resume": ("sessionCapabilities", "resume"),
-    "session/fork": ("sessionCapabilities", "fork"),
-    "session/close": ("sessionCapabilities", "close"),
-    "session/delete": ("sessionCapabilities", "delete"),
-    "logout": ("auth", "logout"),
-}
-HISTORY_PAGE = 1000
 _ALIAS = re.compile(r"[^/?#%\x00-\x1f\x7f]{1,256}")
 
 
@@ -71,12 +56,13 @@ class SessionMethods:
     """Lets go what an agent said of a session before it was known."""
     inventory: Inventory
     settings: SessionSettings
+    loading: SessionLoading
 
     def table(self) -> dict[str, Method]:
         return {
             "session/new": self.new,
-            "session/load": self.load,
-            "session/resume": self.resume,
+            "session/load": self.loading.load,
+            "session/resume": self.loading.resume,
             "session/fork": self.fork,
             "session/list": self.list,
             "session/prompt": self.prompt,
@@ -136,7 +122,7 @@ class SessionMethods:
         if agent_session_id is None or call.connection is None:
             return Answer(line)
         params = request.params()
-        opened_with = Raw(_params_of(request))
+        opened_with = Raw(params_text(request.line))
         session = self.hub.add_session(call.running, agent_session_id, text_at(params, "cwd") or "", opened_with)
         session.learn_offers(response.result())
         session.facts.title = text_at(asked, "title")
@@ -208,7 +194,7 @@ class SessionMethods:
 
     async def fork(self, connection: Connection, envelope: Envelope) -> Answer:
         running, session = await self.forward.process(connection, envelope)
-        self._require(running, envelope.method)
+        require(running, envelope.method)
         assert session is not None
         if "cwd" in envelope.params():
             directory(envelope.params())
@@ -226,123 +212,6 @@ class SessionMethods:
         session.facts.title = source.facts.title
         session.facts.metadata = source.facts.metadata | {"forkedFrom": source.id}
         return self._born(call, session, request, line)
-
-    # Coming back
-
-    async def load(self, connection: Connection, envelope: Envelope) -> Answer:
-        session = self.hub.find_session(envelope.session_id)
-        if session is None or not session.live:
-            return await self._take_up(connection, session, envelope)
-        assert envelope.id is not None
-        await self._replay(connection, session)
-        return Answer(success(envelope.id, session.facts.offers))
-
-    async def resume(self, connection: Connection, envelope: Envelope) -> Answer:
-        session = self.hub.find_session(envelope.session_id)
-        if session is None or not session.live:
-            return await self._take_up(connection, session, envelope)
-        assert envelope.id is not None
-        self.hub.attach(connection, session)
-        return Answer(success(envelope.id, session.facts.offers))
-
-    async def _replay(self, connection: Connection, session: Session) -> None:
-        """The session's past from our own log, to one connection: the agent would repeat it to everybody.
-
-        Attaches it in the step in which it has been told everything, so that it neither misses nor repeats anything.
-        """
-        log, after = self.hub.log, 0
-        attached_at = log.position if connection.attached(session.id) else None
-        while True:
-            end = log.position if attached_at is None else attached_at
-            chunks = await log.history(session.id, after, end + 1, HISTORY_PAGE)
-            for chunk in chunks:
-                self._repeat(connection, session, chunk)
-            after = chunks[-1].last if chunks else end
-            if attached_at is not None and not chunks:
-                # What came since, it has seen live.
-                return
-            rest = None if chunks else log.in_memory([session_channel(session.id)], after, log.tail_bytes)
-            if rest is not None and rest[1]:
-                break
-        for chunk in rest[0]:
-            self._repeat(connection, session, chunk)
-        self.hub.attach(connection, session)
-
-    def _repeat(self, connection: Connection, session: Session, chunk: Chunk) -> None:
-        to_come = {prompt.position for prompt in (session.unechoed, *session.waiting) if prompt is not None}
-        for position, line in enumerate(chunk.lines, chunk.first):
-            envelope = parse(line)
-            if envelope.method == "session/update":
-                self.hub.tell_connection(connection, line, session)
-            elif envelope.method == "session/prompt" and position not in to_come and not _echoes(session):
-                for update in user_messages(session, line):
-                    self.hub.tell_connection(connection, update, session)
-
-    async def _take_up(self, connection: Connection, session: Session | None, envelope: Envelope) -> Answer:
-        """Put a load or resume to the agent; it may know sessions that we never saw."""
-        if envelope.session_id is None:
-            raise InvalidParams(f"{envelope.method} needs a sessionId")
-        if session is not None:
-            return await self._take_up_known(connection, session, envelope)
-        agent = self.forward.agent(connection, envelope)
-        directory(envelope.params())
-        running = await self.forward.spawn(agent)
-        self._require(running, envelope.method)
-        cwd = text_at(envelope.params(), "cwd") or ""
-        session = self.hub.add_session(running, envelope.session_id, cwd, Raw(_params_of(envelope)))
-        try:
-            return await self._load_at(connection, running, session, envelope, known=False)
-        except AgentTimeout:
-            raise
-        except BaseException:
-            self.hub.forget_session(session)
-            await self.forward.dismiss(running)
-            raise
-
-    async def _take_up_known(self, connection: Connection, session: Session, envelope: Envelope) -> Answer:
-        if session.terminated:
-            raise InvalidRequest(f"session {session.id} was terminated; start a new one", sessionId=session.id)
-        running = await self.forward.spawn(self.forward.agent_of(session))
-        self._require(running, envelope.method)
-        line = envelope.line
-        for name, value in resume_params(session).items():
-            if param(line, name) is None:
-                line = with_param(line, name, value)
-        self.hub.expect(session, running)
-        try:
-            return await self._load_at(connection, running, session, parse(line), known=True)
-        except AgentTimeout:
-            raise
-        except BaseException:
-            self.hub.unexpect(session, running)
-            await self.forward.dismiss(running)
-            raise
-
-    async def _load_at(
-        self, connection: Connection, running: RunningAgent, session: Session, envelope: Envelope, *, known: bool
-    ) -> Answer:
-        session.replay = Replay(connection.channel, history=not known)
-        settle = partial(self._loaded, known=known)
-        answer = await self.forward.call(connection, running, session, envelope, settle)
-        if not parse(answer.line).succeeded:
-            await self.forward.dismiss(running)
-        return answer
-
-    def _loaded(self, call: Call, response: Envelope, *, known: bool) -> Answer:
-        session = call.session
-        assert session is not None and call.connection is not None
-        session.replay = None
-        line = with_id(response.line, call.client_id)
-        if response.succeeded:
-            session.learn_offers(response.result())
-            self.hub.revive(session, call.running)
-            self.hub.attach(call.connection, session)
-            self.hub.record(session, line, Direction.FROM_AGENT)
-        elif known:
-            self.hub.unexpect(session, call.running)
-        else:
-            self.hub.forget_session(session)
-        return Answer(line, self.hub.log.position)
 
     # Going on and ending
 
@@ -399,44 +268,16 @@ class SessionMethods:
     async def _held(self, connection: Connection, envelope: Envelope) -> tuple[RunningAgent, Session]:
         session = self.hub.session(envelope.session_id)
         running = await self.forward.holder(session)
-        self._require(running, envelope.method)
+        require(running, envelope.method)
         return running, session
 
     async def authenticate(self, connection: Connection, envelope: Envelope) -> Answer:
         running, session = await self.forward.process(connection, envelope)
         if not running.handshake.facts.get("authMethods"):
-            raise not_offered(running, envelope.method)
+            raise not_offered(running.agent.id, envelope.method)
         return await self.forward.call(connection, running, session, envelope)
 
     async def logout(self, connection: Connection, envelope: Envelope) -> Answer:
         running, session = await self.forward.process(connection, envelope)
-        self._require(running, envelope.method)
+        require(running, envelope.method)
         return await self.forward.call(connection, running, session, envelope)
-
-    @staticmethod
-    def _require(running: RunningAgent, method: str) -> None:
-        if not running.handshake.offers(*_ADVERTISED[method]):
-            raise not_offered(running, method)
-
-
-def not_offered(running: RunningAgent, method: str) -> MethodNotFound:
-    return MethodNotFound(f"agent {running.agent.id} does not offer {method}", agent=running.agent.id, method=method)
-
-
-def directory(params: Object) -> None:
-    """Only some agents check `cwd`, so it is checked for all of them; raises InvalidParams."""
-    cwd = params.get("cwd")
-    if not isinstance(cwd, str) or not Path(cwd).is_absolute():
-        raise InvalidParams("cwd must be an absolute path", cwd=cwd)
-    if "\0" in cwd or not os.path.isdir(cwd):
-        raise InvalidParams(f"cwd {cwd} is not a directory on this host; create it first", cwd=cwd)
-
-
-def _echoes(session: Session) -> bool:
-    """Whether its agent repeats prompts itself, so that the log has them as updates already."""
-    return isinstance(session.process, RunningAgent) and bool(session.process.echoes_prompts)
-
-
-def _params_of(envelope: Envelope) -> bytes:
-    members = msgspec.json.decode(envelope.line, type=dict[str, Raw])
-    return bytes(members.get("params", Raw(b"{}")))

@@ -17,8 +17,9 @@ from sandbox_agent.envelope import (
     with_id,
     with_result,
 )
-from sandbox_agent.errors import InvalidParams, MethodNotFound, SandboxAgentError
+from sandbox_agent.errors import InvalidParams, SandboxAgentError
 from sandbox_agent.hub.calls import Answer, Call
+from sandbox_agent.hub.checks import not_offered
 from sandbox_agent.hub.connection import Connection
 from sandbox_agent.hub.forward import Forward
 from sandbox_agent.hub.hub import Hub
@@ -58,7 +59,7 @@ class SessionSettings:
             answer = await self._call(connection, session, envelope, f"session/set_{category}", translated)
             return self._with_options(session, answer)
         if not session.facts.offers.get("configOptions"):
-            raise self._not_offered(session, envelope.method)
+            raise not_offered(session.facts.agent, envelope.method)
         return await self._call(connection, session, envelope, envelope.method, params)
 
     def _with_options(self, session: Session, answer: Answer) -> Answer:
@@ -108,13 +109,8 @@ class SessionSettings:
             return f"session/set_{category}", {f"{category}Id": value}
         option = session.option(category)
         if option is None:
-            raise self._not_offered(session, f"session/set_{category}")
+            raise not_offered(session.facts.agent, f"session/set_{category}")
         return "session/set_config_option", {"configId": option.get("id"), "value": value}
-
-    @staticmethod
-    def _not_offered(session: Session, method: str) -> MethodNotFound:
-        agent = session.facts.agent
-        return MethodNotFound(f"agent {agent} does not offer {method}", agent=agent, method=method)
 
     async def _call(
         self, connection: Connection, session: Session, envelope: Envelope, method: str, params: Object

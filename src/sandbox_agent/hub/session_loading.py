@@ -1,0 +1,146 @@
+"""Taking up a session again: load and resume, at the agent or from our own log."""
+
+from dataclasses import dataclass
+from functools import partial
+
+from msgspec import Raw
+
+from sandbox_agent.agents.supervisor import RunningAgent
+from sandbox_agent.envelope import Envelope, param, params_text, parse, success, with_id, with_param
+from sandbox_agent.errors import AgentTimeout, InvalidParams, InvalidRequest
+from sandbox_agent.hub.calls import Answer, Call
+from sandbox_agent.hub.checks import directory, require
+from sandbox_agent.hub.connection import Connection
+from sandbox_agent.hub.forward import Forward, resume_params
+from sandbox_agent.hub.hub import Hub
+from sandbox_agent.hub.session import Replay, Session
+from sandbox_agent.hub.turns import user_messages
+from sandbox_agent.log.event import Chunk, Direction, session_channel
+
+HISTORY_PAGE = 1000
+"""Events of the past read at a time."""
+
+
+@dataclass(frozen=True, slots=True)
+class SessionLoading:
+    hub: Hub
+    forward: Forward
+
+    async def load(self, connection: Connection, envelope: Envelope) -> Answer:
+        session = self.hub.find_session(envelope.session_id)
+        if session is None or not session.live:
+            return await self._take_up(connection, session, envelope)
+        assert envelope.id is not None
+        await self._replay(connection, session)
+        return Answer(success(envelope.id, session.facts.offers))
+
+    async def resume(self, connection: Connection, envelope: Envelope) -> Answer:
+        session = self.hub.find_session(envelope.session_id)
+        if session is None or not session.live:
+            return await self._take_up(connection, session, envelope)
+        assert envelope.id is not None
+        self.hub.attach(connection, session)
+        return Answer(success(envelope.id, session.facts.offers))
+
+    async def _replay(self, connection: Connection, session: Session) -> None:
+        """The session's past from our own log, to one connection: the agent would repeat it to everybody.
+
+        Attaches it in the step in which it has been told everything, so that it neither misses nor repeats anything.
+        """
+        log, after = self.hub.log, 0
+        attached_at = log.position if connection.attached(session.id) else None
+        while True:
+            end = log.position if attached_at is None else attached_at
+            chunks = await log.history(session.id, after, end + 1, HISTORY_PAGE)
+            for chunk in chunks:
+                self._repeat(connection, session, chunk)
+            after = chunks[-1].last if chunks else end
+            if attached_at is not None and not chunks:
+                # What came since, it has seen live.
+                return
+            rest = None if chunks else log.in_memory([session_channel(session.id)], after, log.tail_bytes)
+            if rest is not None and rest[1]:
+                break
+        for chunk in rest[0]:
+            self._repeat(connection, session, chunk)
+        self.hub.attach(connection, session)
+
+    def _repeat(self, connection: Connection, session: Session, chunk: Chunk) -> None:
+        to_come = {prompt.position for prompt in (session.unechoed, *session.waiting) if prompt is not None}
+        for position, line in enumerate(chunk.lines, chunk.first):
+            envelope = parse(line)
+            if envelope.method == "session/update":
+                self.hub.tell_connection(connection, line, session)
+            elif envelope.method == "session/prompt" and position not in to_come and not _echoes(session):
+                for update in user_messages(session, line):
+                    self.hub.tell_connection(connection, update, session)
+
+    async def _take_up(self, connection: Connection, session: Session | None, envelope: Envelope) -> Answer:
+        """Put a load or resume to the agent; it may know sessions that we never saw."""
+        if envelope.session_id is None:
+            raise InvalidParams(f"{envelope.method} needs a sessionId")
+        if session is not None:
+            return await self._take_up_known(connection, session, envelope)
+        agent = self.forward.agent(connection, envelope)
+        cwd = directory(envelope.params())
+        running = await self.forward.spawn(agent)
+        require(running, envelope.method)
+        session = self.hub.add_session(running, envelope.session_id, cwd, Raw(params_text(envelope.line)))
+        try:
+            return await self._load_at(connection, running, session, envelope, known=False)
+        except AgentTimeout:
+            raise
+        except BaseException:
+            self.hub.forget_session(session)
+            await self.forward.dismiss(running)
+            raise
+
+    async def _take_up_known(self, connection: Connection, session: Session, envelope: Envelope) -> Answer:
+        if session.terminated:
+            raise InvalidRequest(f"session {session.id} was terminated; start a new one", sessionId=session.id)
+        running = await self.forward.spawn(self.forward.agent_of(session))
+        require(running, envelope.method)
+        line = envelope.line
+        for name, value in resume_params(session).items():
+            if param(line, name) is None:
+                line = with_param(line, name, value)
+        self.hub.expect(session, running)
+        try:
+            return await self._load_at(connection, running, session, parse(line), known=True)
+        except AgentTimeout:
+            raise
+        except BaseException:
+            self.hub.unexpect(session, running)
+            await self.forward.dismiss(running)
+            raise
+
+    async def _load_at(
+        self, connection: Connection, running: RunningAgent, session: Session, envelope: Envelope, *, known: bool
+    ) -> Answer:
+        session.replay = Replay(connection.channel, history=not known)
+        settle = partial(self._loaded, known=known)
+        answer = await self.forward.call(connection, running, session, envelope, settle)
+        if not parse(answer.line).succeeded:
+            await self.forward.dismiss(running)
+        return answer
+
+    def _loaded(self, call: Call, response: Envelope, *, known: bool) -> Answer:
+        session = call.session
+        assert session is not None and call.connection is not None
+        session.replay = None
+        line = with_id(response.line, call.client_id)
+        if response.succeeded:
+            session.learn_offers(response.result())
+            self.hub.revive(session, call.running)
+            self.hub.attach(call.connection, session)
+            self.hub.record(session, line, Direction.FROM_AGENT)
+        elif known:
+            self.hub.unexpect(session, call.running)
+        else:
+            self.hub.forget_session(session)
+        return Answer(line, self.hub.log.position)
+
+
+def _echoes(session: Session) -> bool:
+    """Whether its agent repeats prompts itself, so that the log has them as updates already."""
+    return isinstance(session.process, RunningAgent) and bool(session.process.echoes_prompts)
