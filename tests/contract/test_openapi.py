@@ -7,6 +7,7 @@ from collections.abc import Generator
 from typing import Any
 
 import httpx
+import jsonschema_rs
 import pytest
 import schemathesis
 from hypothesis import HealthCheck, given, settings
@@ -125,12 +126,34 @@ def test_the_headers_of_the_contract_are_in_the_document(document: Json) -> None
 
 
 @pytest.mark.requirement("1.openapi")
-def test_the_document_says_which_envelopes_are_refused(document: Json) -> None:
-    """An id that is null, and another version, are 400: the schema does not promise more than the server takes."""
-    envelope = document["components"]["schemas"]["RpcEnvelope"]["properties"]
+def test_the_document_and_the_server_refuse_the_same_envelopes(document: Json, fuzzed: Server) -> None:
+    body = operations(document)["POST /v1/rpc"]["requestBody"]["content"]["application/json"]["schema"]
+    schema = jsonschema_rs.validator_for({**body, "components": document["components"]})
+    request = {"jsonrpc": "2.0", "id": 1, "method": "x/echo", "params": {}}
+    accepted = [
+        request,
+        request | {"id": "one"},
+        request | {"id": 1.5},
+        request | {"_meta": {"unknown": "fields are welcome"}},
+        {"jsonrpc": "2.0", "method": "x/noted"},
+    ]
+    refused: list[object] = [
+        [request],
+        request | {"jsonrpc": "1.0"},
+        {"id": 1, "method": "x/echo"},
+        {"jsonrpc": "2.0", "id": 1},
+        {"jsonrpc": "2.0", "id": 1, "method": 7},
+        {"jsonrpc": "2.0", "id": {}, "result": {}},
+        {"jsonrpc": "2.0"},
+        "text",
+    ]
 
-    assert envelope["jsonrpc"].get("const", envelope["jsonrpc"].get("enum")) in ("2.0", ["2.0"])
-    assert "null" not in json.dumps(envelope["id"].get("anyOf", envelope["id"].get("type")))
+    async def main() -> list[int]:
+        async with Client(fuzzed) as client:
+            return [(await client.post(json.dumps(envelope))).status_code for envelope in (*accepted, *refused)]
+
+    assert [schema.is_valid(envelope) for envelope in (*accepted, *refused)] == [True] * 5 + [False] * 8
+    assert run(main()) == [200, 200, 200, 200, 202] + [400] * 8
 
 
 # --- the live server --------------------------------------------------------------------------------------------------
