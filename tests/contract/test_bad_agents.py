@@ -189,10 +189,13 @@ def test_prompts_that_wait_fail_with_the_turn_that_ran(server: Server) -> None:
                 body = {"jsonrpc": "2.0", "id": id, "method": "session/prompt", "params": a.prompt_params(session, id)}
                 assert (await a.post(body, Prefer="respond-async")).status_code == 202
             await a.answer(asked.data["id"], ALLOW)
-            await events.method(ENDED)
-            seen = await everything(a, events)
-            failed = {event.data["id"]: event.data["error"]["data"] for event in seen if "error" in event.data}
-            assert failed["w1"]["exitCode"] == failed["w2"]["exitCode"] == 6
+            failed: dict[str, Json] = {}
+            while not failed.keys() >= {"w1", "w2"}:
+                event = await events.next()
+                failed |= {event.data["id"]: event.data["error"]} if "error" in event.data else {}
+            for id in ("w1", "w2"):
+                assert failed[id]["code"] == -32603
+                assert failed[id]["data"]["exitCode"] == 6
 
     run(main())
 

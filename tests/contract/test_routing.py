@@ -9,6 +9,7 @@ import pytest
 from tests.support.asking import (
     ALLOW,
     PERMISSION,
+    UNPARSED,
     answer_line,
     ask_outright,
     everything,
@@ -145,6 +146,22 @@ def test_what_an_agent_says_reaches_clients_byte_for_byte(server: Server) -> Non
             await a.prompt(session, [["raw", line] for line in lines])
             seen = [event.line for event in await everything(a, events) if "/turn" not in event.method]
             assert seen == lines
+
+    run(main())
+
+
+@pytest.mark.requirement("5.pass-through")
+def test_half_of_a_surrogate_pair_does_not_cost_an_update(server: Server) -> None:
+    # JavaScript writes such strings when an emoji is cut in two between chunks.
+    async def main() -> None:
+        async with Client(server) as a, a.stream() as events:
+            session = await a.new_session()
+            halves = ["\ud83d", "\ude00 and on"]
+            assert "result" in await a.prompt(session, [["say", half] for half in halves])
+            said = texts(await everything(a, events))
+            assert len(said) == 2
+            assert said[1].endswith(" and on")
+            assert UNPARSED not in methods(events.seen)
 
     run(main())
 

@@ -66,11 +66,10 @@ def test_a_connection_that_is_not_attached_receives_nothing_of_a_session(server:
     async def main() -> None:
         async with Client(server) as a, Client(server) as b, b.stream() as events:
             session = await a.new_session()
-            await ask_outright(a, session, ["say", "secret"], permission(), ["wait_answer"])
-            await a.result("_sandboxagent/session/events", {"sessionId": session})
-            await b.result("_sandboxagent/session/events", {"sessionId": session})
-            await a.notify("session/cancel", {"sessionId": session})
             async with a.stream() as own:
+                await ask_outright(a, session, ["say", "secret"], permission(), ["wait_answer"])
+                await own.method(PERMISSION)
+                await a.notify("session/cancel", {"sessionId": session})
                 await own.turn_ended()
             assert await everything(b, events) == []
 
