@@ -402,8 +402,8 @@ def test_an_agent_that_does_not_read_blocks_neither_its_clients_nor_others() -> 
             async with asyncio.timeout(5):
                 assert (await a.notify("session/cancel", {"sessionId": session})).status_code == 202
                 assert (await a.answer(asked.data["id"], ALLOW)).status_code == 409
-            cancelled = [event for event in await everything(a, events) if event.data.get("id") == "w"]
-            assert cancelled[0].data["result"] == {"stopReason": "cancelled"}
+            cancelled = await events.until(lambda event: event.data.get("id") == "w")
+            assert cancelled[-1].data["result"] == {"stopReason": "cancelled"}
 
     with Server("--no-persist", "--stdin-limit", "1MiB", agents={"other": scripted()}) as server:
         run(main(server))

@@ -347,3 +347,24 @@ def test_session_cancel_also_answers_an_elicitation_that_belongs_to_the_prompt(s
             assert answer_line(texts(events.seen)[0])["result"] == {"action": "cancel"}
 
     run(main())
+
+
+@pytest.mark.requirement("5.pending-waits", "5.elicitation-request-id")
+def test_an_elicitation_whose_client_has_gone_is_delivered_to_whoever_attaches(server: Server) -> None:
+    async def main() -> None:
+        async with Client(server) as a, Client(server) as b, b.stream() as events:
+            session = await a.new_session()
+            about = {**ELICITATION_PARAMS, "sessionId": None, "requestId": "$prompt"}
+            async with a.stream() as own:
+                await ask_outright(a, session, ["ask", ELICITATION, about], ["echo_answer"])
+                await own.method(ELICITATION)
+            await a.close()
+            pending = (await b.result("_sandboxagent/session/pending", {"sessionId": session}))["pending"]
+            assert [one["kind"] for one in pending] == ["elicitation"]
+            await b.result("_sandboxagent/session/attach", {"sessionId": session})
+            asked = await events.method(ELICITATION)
+            assert (await b.answer(asked.data["id"], {"action": "decline"})).status_code == 202
+            await events.turn_ended()
+            assert answer_line(texts(events.seen)[0])["result"] == {"action": "decline"}
+
+    run(main())
