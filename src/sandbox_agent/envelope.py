@@ -22,6 +22,8 @@ Object = dict[str, object]
 
 
 class Kind(Enum):
+    """What an envelope is."""
+
     REQUEST = auto()
     NOTIFICATION = auto()
     RESPONSE = auto()
@@ -122,9 +124,9 @@ def _decode(decoder: "msgspec.json.Decoder[T]", text: bytes) -> T:
 
 
 def _whole(text: bytes) -> bytes:
-    """The text with no half of a surrogate pair in it: JSON allows one, programs that cut strings write it, msgspec refuses.
+    """The text with no half of a surrogate pair in it, which JSON allows and programs that cut strings write.
 
-    What stands in for the half is as long as it was, so that offsets stay true.
+    msgspec refuses it. What stands in for the half is as long as it was, so that offsets stay true.
     """
     if b"\\u" not in text:
         return text
@@ -256,14 +258,17 @@ def _without(raw: Raw, path: tuple[str, ...]) -> Raw:
 
 
 def request(id: bytes, method: str, params: object) -> bytes:
+    """A request of our own."""
     return msgspec.json.encode({"jsonrpc": "2.0", "id": Raw(id), "method": method, "params": params})
 
 
 def notification(method: str, params: object) -> bytes:
+    """A notification of our own."""
     return msgspec.json.encode({"jsonrpc": "2.0", "method": method, "params": params})
 
 
 def success(id: bytes, result: object) -> bytes:
+    """A response of our own."""
     return msgspec.json.encode({"jsonrpc": "2.0", "id": Raw(id), "result": result})
 
 

@@ -13,6 +13,7 @@ import sys
 from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from ipaddress import ip_address
 from pathlib import Path
 from typing import TextIO
 
@@ -170,7 +171,7 @@ async def _serve(settings: Settings, listener: socket.socket, owner: str) -> Non
         loop.add_signal_handler(number, stopping.set)
     clocks = [asyncio.create_task(parts.housekeeping.run()), asyncio.create_task(parts.streams.run())]
     serving = asyncio.create_task(server.serve([listener]))
-    while not server.started:
+    while not server.started:  # noqa: ASYNC110 - uvicorn has nothing to wait on
         await asyncio.sleep(0)
     token_file = _token_file(settings, listener)
     _announce(settings, listener, token_file)
@@ -252,7 +253,7 @@ def _announce(settings: Settings, listener: socket.socket, token_file: Path | No
     host, port = listener.getsockname()[:2]
     shown = f"[{host}]" if ":" in host else host
     url = f"http://{shown}:{port}"
-    reachable = url if host not in ("0.0.0.0", "::") else f"http://127.0.0.1:{port}"
+    reachable = f"http://127.0.0.1:{port}" if ip_address(host).is_unspecified else url
     authorization = ""
     if token_file is not None:
         print(f"token: {settings.token}  (also in {token_file})", file=sys.stderr)

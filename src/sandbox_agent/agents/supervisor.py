@@ -159,6 +159,8 @@ class AgentStatus:
 
 @dataclass(frozen=True, slots=True)
 class ProcessLimits:
+    """What one agent process may take, in seconds and bytes."""
+
     boot_timeout: float = 120.0
     max_line: int = 64 << 20
     stdin_limit: int = 64 << 20
@@ -166,6 +168,8 @@ class ProcessLimits:
 
 
 class Supervisor:
+    """All agent processes."""
+
     def __init__(
         self,
         listener: Listener,

@@ -1,4 +1,7 @@
-"""The front door: guards, then /v1/rpc and health directly, then the route table. No error leaves as anything but a problem."""
+"""The front door: guards, then /v1/rpc and health directly, then the route table.
+
+No error leaves as anything but a problem document.
+"""
 
 import logging
 from collections.abc import Callable
@@ -17,7 +20,7 @@ logger = logging.getLogger(__name__)
 
 
 class App:
-    """`control` makes the app for all other routes when the first of them is asked for: start-up does not pay for it."""
+    """`control` makes the app for all other routes when the first of them is asked for: start-up need not wait."""
 
     def __init__(self, guard: Guard, rpc: Rpc, health: Health, control: Callable[[], Asgi]) -> None:
         self._guard = guard

@@ -30,6 +30,8 @@ _SINGLE = (
 
 @dataclass(frozen=True, slots=True)
 class Guard:
+    """The checks, with what they compare to."""
+
     token: str | None
     host: str
     allowed_hosts: Collection[str]

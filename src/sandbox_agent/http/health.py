@@ -33,6 +33,8 @@ class HealthView(Struct, rename="camel"):
 
 @dataclass(frozen=True, slots=True)
 class Health:
+    """Looks at the parts and says how they are."""
+
     log: Log
     manifest: Manifest
     supervisor: Supervisor

@@ -34,5 +34,6 @@ def headers(error: SandboxAgentError, body: bytes) -> list[tuple[bytes, bytes]]:
 
 
 async def send_problem(send: Send, error: SandboxAgentError) -> None:
+    """Answer with a problem."""
     body = document(error)
     await respond(send, error.status, headers(error, body), body)

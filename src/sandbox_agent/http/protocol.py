@@ -125,7 +125,7 @@ class Protocol(HttpToolsProtocol):
             raise ValueError
 
     def _without_upgrade(self, rest: bytes) -> None:
-        """Read a request that asks for another protocol as if it had not: the parser would drop what follows its head."""
+        """Read a request that asks for another protocol as if it had not: the parser would drop all after its head."""
         dropped = (b"upgrade", b"connection", b"http2-settings")
         kept = [b"%b: %b\r\n" % (name, value) for name, value in self.headers if name not in dropped]
         head = [self.parser.get_method(), b" ", self.url, b" HTTP/1.1\r\n", *kept, b"\r\n"]

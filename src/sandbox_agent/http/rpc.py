@@ -37,6 +37,8 @@ class ClientGone(Exception):
 
 
 class Rpc:
+    """The transport of the contract, sections 2 to 4."""
+
     def __init__(self, hub: Hub, from_client: FromClient, streams: Streams, max_body: int) -> None:
         self._hub = hub
         self._from_client = from_client
@@ -102,12 +104,12 @@ class Rpc:
     async def _answer(self, scope: Scope, send: Send, connection: Connection, answer: Answer) -> None:
         if answer.commit:
             await self._hub.log.committed(answer.commit)
-        if gone(scope):
-            self._hub.tell_connection(connection, answer.line)
-            return
         last = connection.last_event
         if connection.stream is not None:
             await connection.stream.caught_up(last)
+        if gone(scope):
+            self._hub.tell_connection(connection, answer.line)
+            return
         await _send_json(send, answer.line, [(b"x-acp-last-event-id", b"%d" % last)])
 
     async def _accept(self, connection: Connection, envelope: Envelope, key: str | None, send: Send) -> None:

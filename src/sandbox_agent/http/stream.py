@@ -24,12 +24,16 @@ TICK = 0.25
 
 @dataclass(frozen=True, slots=True)
 class StreamLimits:
+    """What one stream may take, in bytes and seconds."""
+
     buffer: int = 8 << 20
     stall_timeout: float = 1.0
     heartbeat: float = 15.0
 
 
 class Stream:
+    """One reader: a cursor in the log, and what waits to be written."""
+
     def __init__(
         self, connection: Connection, log: Log, after: int, limits: StreamLimits, cut: Callable[[], None]
     ) -> None:
@@ -87,7 +91,7 @@ class Stream:
     def tick(self, now: float) -> None:
         """Cut it off when it is behind and stalled; keep it awake when nothing happens."""
         if self._writing_since is not None:
-            if not self._live and now - self._writing_since > self._limits.stall_timeout:
+            if (self._closed or not self._live) and now - self._writing_since > self._limits.stall_timeout:
                 self._cut()
         elif now - self._wrote_at >= self._limits.heartbeat:
             self._wrote_at = now
@@ -146,23 +150,20 @@ class Stream:
     async def _page(self, after: int) -> bytes:
         """A page from disk; first of all a word about what is not there any more."""
         connection = self._connection
-        # Read before the await: what is appended meanwhile is not in the page, and must not be skipped.
+        if lost := connection.lost(self._log.trims, after):
+            self._taken = lost
+            return self._gap(after, lost + 1)
+        # Read before the await: what is appended meanwhile may be on channels that we do not ask for yet.
         end, evicted = self._log.position, self._log.evicted
-        chunks = await self._log.page(connection.channels(), after)
-        seen = [chunk for chunk in chunks if connection.sees(chunk)]
-        parts = [connection.frames(chunk) for chunk in seen]
+        chunks = await self._log.page(connection.channels(), after, end)
         # Nothing of ours on disk: whatever else there is, is in memory.
         self._taken = chunks[-1].last if chunks else max(after, evicted)
-        if connection.missed(self._log.trims, after):
-            resumes_at = seen[0].first if seen else self._taken + 1 if chunks else end + 1
-            parts.insert(0, self._gap(after, resumes_at))
-            self._taken = max(self._taken, resumes_at - 1)
-        return b"".join(parts)
+        return b"".join(connection.frames(chunk) for chunk in chunks if connection.sees(chunk))
 
     @staticmethod
     def _gap(after: int, resumes_at: int) -> bytes:
         line = notification("_sandboxagent/stream/gap", {"after": after, "resumesAt": resumes_at})
-        # Its id lies before the next event's, so that a client that reconnects here misses nothing.
+        # Its id is that of the last lost event, so that a client that reconnects here is not told again.
         return frames(resumes_at - 1, [line])
 
     def _writing(self, data: bytes) -> bytes:

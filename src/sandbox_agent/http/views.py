@@ -71,6 +71,8 @@ class Endpoint:
 
 @dataclass(frozen=True, slots=True)
 class Views:
+    """The handlers."""
+
     hub: Hub
     inventory: Inventory
     agent_views: AgentViews
@@ -155,6 +157,7 @@ class Views:
 
 
 def json_response(value: object) -> Response:
+    """A view as JSON, which nobody may keep."""
     headers = {"cache-control": "no-store"}
     return Response(msgspec.json.encode(value), media_type="application/json", headers=headers)
 
@@ -175,7 +178,8 @@ _PAGE = """<!doctype html>
 The token was printed when the server started.</p>
 <h2>A first call</h2>
 <pre>curl -i {url}/v1/rpc -H "Authorization: Bearer $TOKEN" -H 'Content-Type: application/json' \\
-  -d '{{"jsonrpc":"2.0","id":1,"method":"initialize","params":{{"protocolVersion":1,"_meta":{{"sandboxagent.dev":{{"agent":"mock"}}}}}}}}'</pre>
+  -d '{{"jsonrpc":"2.0","id":1,"method":"initialize","params":
+       {{"protocolVersion":1,"_meta":{{"sandboxagent.dev":{{"agent":"mock"}}}}}}}}'</pre>
 <p>The answer's header <code>X-ACP-Connection-Id</code> goes into every later call; GET <code>/v1/rpc</code> with it
 streams what the agent says. <a href="/openapi.json">/openapi.json</a> describes all routes.</p>
 </main>

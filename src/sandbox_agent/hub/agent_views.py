@@ -1,9 +1,9 @@
 """The agents as clients see them, over HTTP and over ACP alike."""
 
-import os
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
 from msgspec import UNSET, Struct, UnsetType
@@ -72,6 +72,8 @@ class AgentsView(Struct):
 
 @dataclass(frozen=True, slots=True)
 class AgentViews:
+    """Makes the views from the manifest, the processes and the sessions."""
+
     hub: Hub
     manifest: Manifest
     supervisor: Supervisor
@@ -105,7 +107,7 @@ class AgentViews:
     def _install(self, agent: Agent, path: str | None, *, verified: bool) -> InstallView:
         artifacts: list[Artifact] = []
         if path is not None:
-            name = os.path.basename(path)
+            name = Path(path).name
             artifacts = [
                 Artifact(kind="agent_process", name=name, version=agent.version, path=path, source=agent.source)
             ]

@@ -23,6 +23,8 @@ class Answer:
 
 @dataclass(slots=True, eq=False)
 class Call:
+    """One request that waits on an agent process."""
+
     method: str
     client_id: bytes
     """The id's own text, as the client wrote it."""
@@ -42,6 +44,8 @@ class Call:
 
 
 class Calls:
+    """All of them, by their id on stdio."""
+
     def __init__(self) -> None:
         self._ids = count(1)
         self._open: dict[bytes, Call] = {}

@@ -1,6 +1,5 @@
 """What a session request must bring, and its agent must offer, before it is passed on."""
 
-import os
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 
@@ -30,6 +29,7 @@ def require(running: RunningAgent, method: str) -> None:
 
 
 def not_offered(agent: str, method: str) -> MethodNotFound:
+    """The error for a method an agent does not have."""
     return MethodNotFound(f"agent {agent} does not offer {method}", agent=agent, method=method)
 
 
@@ -38,6 +38,6 @@ def directory(params: Object) -> str:
     cwd = params.get("cwd")
     if not isinstance(cwd, str) or not Path(cwd).is_absolute():
         raise InvalidParams("cwd must be an absolute path", cwd=cwd)
-    if "\0" in cwd or not os.path.isdir(cwd):
+    if "\0" in cwd or not Path(cwd).is_dir():
         raise InvalidParams(f"cwd {cwd} is not a directory on this host; create it first", cwd=cwd)
     return cwd

@@ -37,6 +37,8 @@ class Window:
 
 @dataclass(slots=True, eq=False)
 class Connection:
+    """One client, as the hub knows it."""
+
     connection_id: str
     """A credential: it goes to its client and nowhere else. Logs, events and errors use `tag`."""
     tag: str
@@ -56,6 +58,8 @@ class Connection:
     closed: bool = False
     busy: int = 0
     """POSTs of its that wait for an answer."""
+    _forgetful: bool = False
+    """Requests have been forgotten, so it is not known any more which ids were never used."""
     _ids: dict[int, bytes] = field(default_factory=dict[int, bytes])
     _requests: OrderedDict[bytes, PendingRequest] = field(default_factory=OrderedDict[bytes, PendingRequest])
 
@@ -95,16 +99,21 @@ class Connection:
             return any(chunk.channel == agent_channel(a) and chunk.first > met for a, met in self.agents.items())
         return any(window.covers(chunk.first) for window in self.windows.get(chunk.session_id, ()))
 
-    def missed(self, trims: dict[str, int], after: int) -> bool:
-        """Whether something it should have seen after a position is no longer kept."""
+    def lost(self, trims: dict[str, int], after: int) -> int:
+        """The last position after `after` that it should have seen and that is no longer kept; 0 when there is none."""
+        ends = [trims.get(self.channel, 0)]
+        for agent, met in self.agents.items():
+            through = trims.get(agent_channel(agent), 0)
+            ends.append(through if through > met else 0)
         for session_id, windows in self.windows.items():
             through = trims.get(session_channel(session_id), 0)
-            if through > after and any(
-                window.start < through and (window.end is None or window.end > after) for window in windows
-            ):
-                return True
-        met = ((trims.get(agent_channel(agent), 0), max(after, since)) for agent, since in self.agents.items())
-        return trims.get(self.channel, 0) > after or any(through > since for through, since in met)
+            ends += [
+                through if window.end is None else min(through, window.end)
+                for window in windows
+                if window.start < through
+            ]
+        last = max(ends)
+        return last if last > after else 0
 
     def open_request(self, pending: PendingRequest) -> bytes:
         """The id under which this client knows an agent's request: the agent's own while it was never used here.
@@ -113,11 +122,18 @@ class Connection:
         """
         id = self._ids.get(pending.key)
         if id is None:
-            taken = same_id(pending.agent_id) in self._requests
-            id = b'"request-%d"' % pending.key if taken else pending.agent_id
+            taken = self._forgetful or same_id(pending.agent_id) in self._requests
+            id = self._own_id(pending.key) if taken else pending.agent_id
             self._ids[pending.key] = id
             self._requests[same_id(id)] = pending
             self._forget_old_requests()
+        return id
+
+    def _own_id(self, key: int) -> bytes:
+        id = b'"request-%d"' % key
+        while id in self._requests:
+            # An agent has thought of the same string.
+            id = id[:-1] + b'+"'
         return id
 
     def knows(self, pending: PendingRequest) -> bool:
@@ -144,4 +160,5 @@ class Connection:
         excess = len(self._requests) - REMEMBERED_REQUESTS
         settled = [id for id, pending in self._requests.items() if not pending.open] if excess > 0 else []
         for id in settled[:excess]:
+            self._forgetful = True
             del self._ids[self._requests.pop(id).key]

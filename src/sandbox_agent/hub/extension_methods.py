@@ -28,6 +28,8 @@ END_GRACE = 2.0
 
 @dataclass(frozen=True, slots=True)
 class ExtensionMethods:
+    """The methods, and what they work on."""
+
     hub: Hub
     forward: Forward
     turns: Turns

@@ -25,6 +25,8 @@ NO_ID = b"null"
 
 
 class Forward:
+    """The way to the agents."""
+
     def __init__(self, hub: Hub, supervisor: Supervisor, manifest: Manifest, request_timeout: float) -> None:
         self._hub = hub
         self._supervisor = supervisor
@@ -162,20 +164,22 @@ class Forward:
         resumes = running.handshake.offers("sessionCapabilities", "resume")
         if not resumes and not running.handshake.offers("loadSession"):
             raise InvalidRequest(f"agent {agent.id} can neither resume nor load sessions", sessionId=session.id)
+        method = "session/resume" if resumes else "session/load"
         self._hub.expect(session, running)
         session.replay = Replay(channel="", history=False)
         try:
-            method = "session/resume" if resumes else "session/load"
             response = await self.own_call(running, session, method, resume_params(session))
-            if not response.succeeded:
-                message = response.error().get("message")
-                raise InvalidRequest(f"agent {agent.id} could not resume the session: {message}", sessionId=session.id)
         except BaseException:
             self._hub.unexpect(session, running)
             await self.dismiss(running)
             raise
         finally:
             session.replay = None
+        if not response.succeeded:
+            self._hub.unexpect(session, running)
+            await self.dismiss(running)
+            message = response.error().get("message")
+            raise InvalidRequest(f"agent {agent.id} could not resume the session: {message}", sessionId=session.id)
         session.learn_offers(response.result())
         self._hub.revive(session, running)
         logger.info("session resumed session=%s agent=%s method=%s", session.id, agent.id, method)

@@ -138,18 +138,20 @@ class FromAgent:
         run_id: object = None
         for line, peek in zip(lines, peeks, strict=True):
             params = peek.params
+            # Spelled out, and not a function: this runs for every line of every agent.
             if (
                 peek.method == "session/update"
                 and peek.id is UNSET
                 and type(params) is Params
+                and type(params.sessionId) is str
                 and peek.jsonrpc == "2.0"
+                and peek.update_kind not in _SPECIAL_UPDATES
             ):
-                if peek.update_kind not in _SPECIAL_UPDATES and type(params.sessionId) is str:
-                    if params.sessionId != run_id:
-                        self._updates(running, run_id, run)
-                        run, run_id = [], params.sessionId
-                    run.append(line)
-                    continue
+                if params.sessionId != run_id:
+                    self._updates(running, run_id, run)
+                    run, run_id = [], params.sessionId
+                run.append(line)
+                continue
             self._updates(running, run_id, run)
             run, run_id = [], None
             self._checked(running, line, peek)

@@ -58,6 +58,8 @@ _ANNOUNCED = (
 
 
 class FromClient:
+    """The way in for envelopes from clients."""
+
     def __init__(
         self, hub: Hub, forward: Forward, turns: Turns, own: Mapping[str, Method], request_timeout: float
     ) -> None:
@@ -65,7 +67,7 @@ class FromClient:
         self._forward = forward
         self._turns = turns
         # What we answer or change ourselves. Every other method is the agent's business.
-        self._own = own
+        self._own = {"initialize": _initialize_again, **own}
         self._extensions = advertised([name for name in (*own, *_ANNOUNCED) if name.startswith("_")])
         self._idempotency = Idempotency(hub.log, request_timeout)
 
@@ -93,8 +95,6 @@ class FromClient:
             method = self._own.get(envelope.method)
             if method is not None:
                 return await method(connection, envelope)
-            if envelope.method == "initialize":
-                raise InvalidRequest("this connection is initialized; open another one for another agent")
             return await self._forward.request(connection, envelope)
         except _ABOUT_HTTP:
             raise
@@ -167,3 +167,7 @@ class FromClient:
         call = self._hub.calls.find(connection, id)
         if call is not None:
             call.running.send(notification("$/cancel_request", {"requestId": Raw(call.stdio_id)}))
+
+
+async def _initialize_again(connection: Connection, envelope: Envelope) -> Answer:
+    raise InvalidRequest("this connection is initialized; open another one for another agent")

@@ -19,6 +19,8 @@ TICK = 0.25
 
 @dataclass(frozen=True, slots=True)
 class Housekeeping:
+    """The clock."""
+
     hub: Hub
     request_timeout: float
     turn_idle_timeout: float

@@ -30,6 +30,8 @@ SERVER_STOPPED = "the server stopped"
 
 
 class Hub:
+    """Connections, sessions, calls and pending requests, over one log."""
+
     def __init__(
         self, log: Log, clock: Callable[[], float] = time.time, monotonic: Callable[[], float] = time.monotonic
     ) -> None:
@@ -381,6 +383,7 @@ class Hub:
 
 
 def server_stopped() -> Object:
+    """Why a session ended that the server stopped under."""
     return {"reason": "error", "terminatedBy": "daemon", "message": SERVER_STOPPED}
 
 
@@ -398,5 +401,6 @@ def exit_facts(exit: Exit) -> Object:
 
 
 def agent_exited(agent: str, exit: Exit) -> AgentExited:
+    """The error for whoever waited on a process that is gone."""
     how = f"was ended by {exit.signal}" if exit.signal else f"exited with code {exit.code}"
     return AgentExited(f"agent {agent} {how}", agent=agent, **exit_facts(exit))

@@ -23,6 +23,8 @@ class _Running:
 
 
 class Idempotency:
+    """Requests under a key, those that run and those that are kept."""
+
     def __init__(self, log: Log, patience: float) -> None:
         self._log = log
         self._patience = patience

@@ -51,6 +51,8 @@ class PendingView(Struct, rename="camel"):
 
 
 class Inventory:
+    """Tells of sessions and of what waits in them."""
+
     def __init__(self, hub: Hub) -> None:
         self._hub = hub
 

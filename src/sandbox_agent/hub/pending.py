@@ -19,6 +19,8 @@ _KINDS = {PERMISSION: "permission", QUESTION: "question", ELICITATION: "elicitat
 
 
 class Outcome(StrEnum):
+    """What became of a request."""
+
     REQUESTED = "requested"
     ANSWERED = "answered"
     REJECTED = "rejected"
@@ -27,6 +29,8 @@ class Outcome(StrEnum):
 
 @dataclass(slots=True, eq=False)
 class PendingRequest:
+    """One request of an agent."""
+
     key: int
     """Its position in the log."""
     request: Envelope
@@ -84,6 +88,8 @@ class PendingRequest:
 
 
 class PendingRequests:
+    """All that are open."""
+
     def __init__(self) -> None:
         self._open: dict[int, PendingRequest] = {}
         self._by_agent_id: dict[tuple[str, bytes], PendingRequest] = {}

@@ -71,6 +71,8 @@ class Replay:
 
 @dataclass(slots=True, eq=False)
 class Session:
+    """A session as it is now: its facts, its process, its turns."""
+
     facts: SessionFacts
     process: Process | None = None
     """The process that holds the conversation in memory; None until it is resumed."""

@@ -23,6 +23,8 @@ HISTORY_PAGE = 1000
 
 @dataclass(frozen=True, slots=True)
 class SessionLoading:
+    """`session/load` and `session/resume`."""
+
     hub: Hub
     forward: Forward
 
@@ -126,7 +128,8 @@ class SessionLoading:
 
     def _loaded(self, call: Call, response: Envelope, *, known: bool) -> Answer:
         session = call.session
-        assert session is not None and call.connection is not None
+        assert session is not None
+        assert call.connection is not None
         session.replay = None
         line = with_id(response.line, call.client_id)
         if response.succeeded:

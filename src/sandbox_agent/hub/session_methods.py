@@ -49,6 +49,8 @@ _ALIAS = re.compile(r"[^/?#%\x00-\x1f\x7f]{1,256}")
 
 @dataclass(frozen=True, slots=True)
 class SessionMethods:
+    """The methods, and what they work on."""
+
     hub: Hub
     forward: Forward
     turns: Turns

@@ -29,6 +29,8 @@ from sandbox_agent.log.event import Direction
 
 @dataclass(frozen=True, slots=True)
 class SessionSettings:
+    """`session/set_model`, `set_mode` and `set_config_option`."""
+
     hub: Hub
     forward: Forward
 

@@ -25,6 +25,8 @@ from sandbox_agent.log.event import Direction
 
 
 class Turns:
+    """Starts prompts, lets them wait, and ends them."""
+
     def __init__(self, hub: Hub, queue_limit: int) -> None:
         self._hub = hub
         self._queue_limit = queue_limit
@@ -54,7 +56,7 @@ class Turns:
         return call.future
 
     def cancel(self, session: Session) -> None:
-        """Take back what waits: prompts that have not started, and what the agent asked. The agent ends its own turn."""
+        """Take back what waits: prompts that have not started, and what the agent asked. The agent ends the turn."""
         for prompt in session.drop_waiting():
             self._answer(session, prompt, Direction.FROM_SERVER, self._cancelled(prompt), {"stopReason": "cancelled"})
         for pending in self._hub.pending.of_session(session):
@@ -132,7 +134,8 @@ class Turns:
 
     def _settle(self, call: Call, response: Envelope) -> Answer:
         session = call.session
-        assert session is not None and session.running is not None
+        assert session is not None
+        assert session.running is not None
         self.show(session)
         prompt = session.running
         end: Object = {"stopReason": text_at(response.result(), "stopReason")}

@@ -78,6 +78,8 @@ class Stored:
 
 
 class Database:
+    """The open file, or the database in memory."""
+
     def __init__(self, path: Path | None) -> None:
         try:
             self._sqlite = sqlite3.connect(path or ":memory:", check_same_thread=False, isolation_level=None)
@@ -160,16 +162,17 @@ class Database:
 
     def _keep_trims(self, trims: dict[str, int]) -> None:
         self._sqlite.executemany(
-            "insert into trims values (?, ?) on conflict(channel) do update set through = max(through, excluded.through)",
+            "insert into trims values (?, ?)"
+            " on conflict(channel) do update set through = max(through, excluded.through)",
             trims.items(),
         )
 
-    def follow(self, channels: Sequence[str], after: int, limit: int) -> list[Chunk]:
-        """Chunks of these channels after a position, oldest first, until they come to about `limit` bytes."""
+    def follow(self, channels: Sequence[str], after: int, through: int, limit: int) -> list[Chunk]:
+        """Chunks of these channels between two positions, oldest first, until they come to about `limit` bytes."""
         # One walk along the index for each channel: a query for all of them would sort everything after the position.
-        query = f"select {_EVENT} from events where channel = ? and last > ? order by last"
+        query = f"select {_EVENT} from events where channel = ? and last > ? and last <= ? order by last"
         with _reading():
-            walks = [self._sqlite.execute(query, (channel, after)) for channel in channels]
+            walks = [self._sqlite.execute(query, (channel, after, through)) for channel in channels]
             return [chunk.after(after) for chunk in _until(heapq.merge(*walks), limit)]
 
     def history(self, session_id: str, after: int, before: int, limit: int, size: int) -> list[Chunk]:

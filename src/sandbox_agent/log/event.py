@@ -9,6 +9,8 @@ from enum import StrEnum
 
 
 class Direction(StrEnum):
+    """Who said it."""
+
     FROM_CLIENT = "fromClient"
     FROM_AGENT = "fromAgent"
     FROM_SERVER = "fromServer"

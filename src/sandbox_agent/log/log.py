@@ -46,6 +46,8 @@ class _Channel:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
+    """How much is kept, in bytes and seconds."""
+
     max_bytes: int = 1 << 30
     max_age: float = 30 * 86400.0
     tail_bytes: int = 32 << 20
@@ -53,6 +55,8 @@ class Limits:
 
 
 class Log:
+    """The log of one server."""
+
     def __init__(self, database: Database, limits: Limits, clock: Callable[[], float] = time.time) -> None:
         self.stored: Stored = database.load()
         self.trims = dict(self.stored.trims)
@@ -184,9 +188,9 @@ class Log:
             limit -= chunk.size
         return chunks, True
 
-    async def page(self, channels: Sequence[str], after: int) -> list[Chunk]:
-        """Chunks after a position, from disk; a page at a time."""
-        return await self._read(lambda database: database.follow(channels, after, PAGE))
+    async def page(self, channels: Sequence[str], after: int, through: int) -> list[Chunk]:
+        """Chunks after one position and up to another, from disk; a page at a time."""
+        return await self._read(lambda database: database.follow(channels, after, through, PAGE))
 
     async def history(self, session_id: str, after: int, before: int, limit: int) -> list[Chunk]:
         """Chunks of a session's history between two positions (both exclusive), about `limit` events."""

@@ -24,6 +24,8 @@ RETRY = 0.5
 
 
 class Writer:
+    """The thread and its queue."""
+
     def __init__(
         self,
         database: Database,
