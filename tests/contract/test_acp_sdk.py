@@ -19,7 +19,7 @@ from acp.schema import (
 )
 
 from tests.support.client import META, Json, run
-from tests.support.running import Server
+from tests.support.running import BOUND, Server
 
 
 class HttpTransport:
@@ -140,7 +140,8 @@ async def connected(server: Server) -> AsyncGenerator[tuple[ClientSideConnection
     person, transport = Person(), HttpTransport(server)
     connection = acp.connect_to_agent(person, transport, use_unstable_protocol=True)  # type: ignore[arg-type]
     try:
-        yield connection, person, transport
+        async with asyncio.timeout(2 * BOUND):  # the first one boots the mock agent
+            yield connection, person, transport
     finally:
         await connection.close()
         await transport.close()
