@@ -9,6 +9,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from tests.support.asking import PERMISSION, permission
 from tests.support.client import Client, run
 from tests.support.problems import problem
 from tests.support.running import Server, eventually
@@ -225,6 +226,41 @@ def test_half_an_emoji_is_json_and_goes_through(server: Server, text: str) -> No
             response = await client.post(f'{{"jsonrpc":"2.0","id":1,"method":"x/echo","params":{{"a":"{text}"}}}}')
             assert response.status_code == 200, response.text
             assert text in response.json()["result"]["line"]
+
+    run(main())
+
+
+@pytest.mark.requirement("3.request-200")
+@ONE_SERVER
+@pytest.mark.parametrize("agent", ["scripted", "twin2"])
+def test_half_an_emoji_goes_through_every_method_we_look_into(server: Server, agent: str) -> None:
+    half = "\ud83d"
+    name = f"{half}-{agent}"
+
+    async def main() -> None:
+        client = Client(server, agent)
+        async with client.http:
+            await client.initialize(clientInfo={"name": name, "version": "1"})
+            session = await client.new_session(title=name, note=name)
+            async with client.stream() as stream:
+                say = [["say", name], permission(), ["echo_answer"]]
+                turn = asyncio.create_task(client.prompt(session, say))
+                asked = await stream.method(PERMISSION)
+                note = {"outcome": {"outcome": "cancelled"}, "note": name}
+                assert (await client.answer(asked.data["id"], note)).status_code == 202
+                assert (await turn)["result"] == {"stopReason": "end_turn"}
+                texts = [event.text for event in stream.seen + await stream.turn_ended() if event.text]
+            assert texts[0] == name
+            assert json.loads(texts[-1])["result"] == note
+            events = await client.result("_sandboxagent/session/events", {"sessionId": session})
+            assert name in [
+                each["envelope"].get("params", {}).get("update", {}).get("content", {}).get("text")
+                for each in events["events"]
+            ]
+            await client.result("_sandboxagent/session/set_metadata", {"sessionId": session, "metadata": {"a": name}})
+            assert (await client.http.get(f"/v1/sessions/{session}")).status_code == 200
+            assert (await client.http.get("/v1/sessions")).status_code == 200
+            await client.result("session/list")
 
     run(main())
 
