@@ -1,0 +1,165 @@
+"""The docs have what the code has: methods, routes, headers, modules. Their links lead somewhere, their JSON parses."""
+
+import ast
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from sandbox_agent.http import control, guard, rpc
+from sandbox_agent.hub import from_client
+
+ROOT = Path(__file__).resolve().parent.parent
+SOURCE = ROOT / "src" / "sandbox_agent"
+DOCS = ROOT / "docs"
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(DOCS.rglob("*.md"))]
+CONTRACT = (DOCS / "contract.md").read_text()
+
+FENCE = re.compile(r"^ *```(\w*)\n(.*?)^ *```$", re.MULTILINE | re.DOTALL)
+LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
+HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
+
+
+def test_every_method_that_we_answer_is_in_the_contract() -> None:
+    methods = set(answered_methods())
+
+    assert {"session/new", "_sandboxagent/session/attach"} <= methods, "found no tables"
+    assert sorted(name for name in methods if f"`{name}`" not in CONTRACT) == []
+
+
+def test_every_method_of_our_own_is_in_the_contract() -> None:
+    named = {text for text in texts(SOURCE.rglob("*.py")) if re.fullmatch(r"_sandboxagent(/\w+)+", text)}
+
+    assert set(from_client._ANNOUNCED) <= named
+    assert sorted(name for name in named if f"`{name}`" not in CONTRACT) == []
+
+
+def test_the_contract_names_no_method_of_our_own_that_is_not_there() -> None:
+    known = {*answered_methods(), *from_client._ANNOUNCED}
+
+    assert sorted(set(re.findall(r"`(_sandboxagent/[\w/]+)`", CONTRACT)) - known) == []
+
+
+def test_every_route_is_in_the_contract() -> None:
+    routes = {*endpoints(), *(f"{method} /v1/rpc" for method in rpc.METHODS.split(", "))}
+    routes |= {f"{method} {path}" for path, methods in control._FILE_ROUTES.items() for method in methods}
+
+    assert {"GET /v1/health", "POST /v1/rpc", "GET /v1/sessions/{id}"} <= routes, "found no endpoints"
+    assert sorted(route for route in routes if f"`{route}`" not in CONTRACT) == []
+
+
+def test_every_header_that_we_read_or_send_is_in_the_contract() -> None:
+    headers = {*headers_read(), *headers_sent()}
+    for several in (guard._EXPOSED, guard._ALLOWED_HEADERS):
+        headers |= {name.lower() for name in several.decode().split(", ")}
+
+    assert {"authorization", "idempotency-key", "x-acp-last-event-id", "allow", "cache-control"} <= headers
+    assert sorted(name for name in headers if not re.search(rf"`{name}[`:]", CONTRACT, re.IGNORECASE)) == []
+
+
+def test_every_section_with_requirements_is_in_the_contract() -> None:
+    sections = {heading.partition(".")[0] for heading in headings(CONTRACT)}
+    manifests = [path.stem for path in (ROOT / "tests" / "contract" / "requirements").glob("*.toml")]
+
+    assert manifests
+    assert sorted(name for name in manifests if name.removeprefix("section_") not in sections) == []
+
+
+def test_the_architecture_lists_the_modules_that_there_are() -> None:
+    listed = re.findall(r"^\| `([\w/]+\.py)` \|", (DOCS / "architecture.md").read_text(), re.MULTILINE)
+    modules = [path.relative_to(SOURCE).as_posix() for path in SOURCE.rglob("*.py") if path.name != "__init__.py"]
+
+    assert sorted(listed) == sorted(modules)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_every_link_leads_somewhere(page: Path) -> None:
+    links = [link for link in LINK.findall(FENCE.sub("", page.read_text())) if "://" not in link]
+
+    assert [link for link in links if not leads_somewhere(page, link)] == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_every_json_example_is_json(page: Path) -> None:
+    for language, block in FENCE.findall(page.read_text()):
+        if language == "json":
+            json.loads(block)
+
+
+def answered_methods() -> Iterator[str]:
+    """The keys of every table of methods in the hub."""
+    for module in trees((SOURCE / "hub").glob("*.py")):
+        for function in ast.walk(module):
+            if isinstance(function, ast.FunctionDef) and function.name == "table":
+                for node in ast.walk(function):
+                    if isinstance(node, ast.Dict):
+                        yield from (key.value for key in node.keys if isinstance(key, ast.Constant))
+
+
+def endpoints() -> Iterator[str]:
+    """Method and path of every `Endpoint(…)`."""
+    for call in calls("Endpoint"):
+        method, path = (argument.value for argument in call.args[:2] if isinstance(argument, ast.Constant))
+        yield f"{method} {path}"
+
+
+def headers_read() -> Iterator[str]:
+    """What `header(scope, b"…")` is asked for."""
+    for call in calls("header"):
+        name = call.args[1]
+        assert isinstance(name, ast.Constant), f"line {call.lineno}: a header's name is written out, not computed"
+        yield name.value.decode()
+
+
+def headers_sent() -> Iterator[str]:
+    """Names in pairs of bytes, `(b"allow", …)`, and in dictionaries called headers."""
+    for module in trees((SOURCE / "http").glob("*.py")):
+        for node in ast.walk(module):
+            match node:
+                case ast.Tuple(elts=[ast.Constant(value=bytes(name)), _]):
+                    yield name.decode()
+                case (
+                    ast.Assign(targets=[ast.Name(id="headers")], value=ast.Dict(keys=keys))
+                    | ast.keyword(arg="headers", value=ast.Dict(keys=keys))
+                ):
+                    yield from (key.value for key in keys if isinstance(key, ast.Constant))
+
+
+def calls(name: str) -> Iterator[ast.Call]:
+    """Every call of a function by its plain name, in http/."""
+    for module in trees((SOURCE / "http").glob("*.py")):
+        for node in ast.walk(module):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == name:
+                yield node
+
+
+def texts(files: Iterator[Path]) -> Iterator[str]:
+    """Every string in these files."""
+    for module in trees(files):
+        for node in ast.walk(module):
+            if isinstance(node, ast.Constant) and isinstance(node.value, str):
+                yield node.value
+
+
+def trees(files: Iterator[Path]) -> Iterator[ast.Module]:
+    return (ast.parse(file.read_text()) for file in files)
+
+
+def headings(text: str) -> list[str]:
+    return HEADING.findall(FENCE.sub("", text))
+
+
+def leads_somewhere(page: Path, link: str) -> bool:
+    """Whether the file exists, and has the heading after the `#`."""
+    path, _, anchor = link.partition("#")
+    target = page.parent / path if path else page
+    if not target.exists():
+        return False
+    return not anchor or anchor in [_anchor(heading) for heading in headings(target.read_text())]
+
+
+def _anchor(heading: str) -> str:
+    """As hosts of Markdown make it: lower case, no punctuation, hyphens for spaces."""
+    return re.sub(r"[^\w\- ]", "", heading.lower()).strip().replace(" ", "-")
