@@ -16,8 +16,8 @@ from schemathesis import Case, GenerationMode
 from schemathesis.schemas import BaseSchema
 from schemathesis.specs.openapi.checks import negative_data_rejection, positive_data_acceptance
 
+from tests.support.bytewise import ask
 from tests.support.client import Client, Json, run
-from tests.support.raw import ask
 from tests.support.running import TOKEN, Server
 
 OPERATIONS = [

@@ -9,8 +9,8 @@ from urllib.parse import urlsplit
 import httpx
 import pytest
 
+from tests.support.bytewise import Reply, ask, exchange, read_reply
 from tests.support.client import META, Client, run
-from tests.support.raw import Reply, ask, exchange, read_reply
 from tests.support.running import BOUND, TOKEN, Server, scripted
 from tests.support.saying import said
 

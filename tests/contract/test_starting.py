@@ -15,8 +15,8 @@ import httpx
 import pytest
 
 from sandbox_agent import __version__
+from tests.support.bytewise import ask
 from tests.support.client import Client, run
-from tests.support.raw import ask
 from tests.support.running import BOUND, TOKEN, Server, alive, scripted
 from tests.support.saying import said
 
