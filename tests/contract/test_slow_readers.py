@@ -114,7 +114,8 @@ def test_a_reader_that_takes_a_large_event_slowly_but_steadily_gets_it() -> None
             session = await client.new_session()
             async with raw_stream(client, receive_buffer=256 << 10) as stream:
                 await stream.until(b"\n\n")
-                turn = asyncio.create_task(client.prompt(session, [["line", size]]))
+                # What follows is more than may wait for it in memory.
+                turn = asyncio.create_task(client.prompt(session, [["line", size], ["flood", 200, 100_000]]))
                 read = 0
                 async with asyncio.timeout(20):
                     while read < size:

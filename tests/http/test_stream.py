@@ -284,6 +284,30 @@ def test_a_gap_covers_everything_that_is_lost_also_when_ended_sessions_went_firs
     world.close()
 
 
+def test_what_is_trimmed_while_a_page_waits_for_the_disk_is_announced() -> None:
+    world = World(Limits(max_bytes=4_000, tail_bytes=0))
+    client = open_client(world, "s")
+
+    async def step() -> None:
+        positions = [await say(world, "s", "x" * 300)]
+        await world.release()
+        await client.connect(0)
+        await client.read()
+        # Both in one go: it is written, then the disk is busy, and trims what is too much when that is over.
+        positions += [await say(world, "s", "x" * 300) for _ in range(10)]
+        await world.hold()
+        assert not await client.read(patient=False), "the page waits for the disk"
+        await world.release()
+        await client.drain()
+
+        assert world.log.trims
+        for position in positions:
+            assert position in client.received or client.announced(position), f"{position} is missing silently"
+
+    world.run(step())
+    world.close()
+
+
 def test_what_memory_still_holds_is_delivered_after_a_gap_while_the_disk_is_behind() -> None:
     world = World(Limits(max_bytes=1_000, tail_bytes=0))
     client = open_client(world, "s")

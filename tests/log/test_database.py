@@ -43,7 +43,7 @@ def positions(chunks: list[Chunk]) -> list[int]:
 
 
 def follow(database: Database, *channels: str, after: int = 0, limit: int = ALL) -> list[int]:
-    return positions(database.follow(channels, after, limit))
+    return positions(database.follow(channels, after, ALL, limit))
 
 
 def history(database: Database, session: str, after: int = 0, before: int = ALL, limit: int = 1000) -> list[int]:
@@ -64,7 +64,7 @@ def test_a_chunk_comes_back_as_it_was_written(database: Database) -> None:
     )
     write(database, written)
 
-    assert database.follow(["connection:c1"], 0, ALL) == [written]
+    assert database.follow(["connection:c1"], 0, ALL, ALL) == [written]
 
 
 def test_what_is_followed_are_the_channels_asked_for_in_order_of_position(database: Database) -> None:
@@ -78,7 +78,7 @@ def test_what_is_followed_are_the_channels_asked_for_in_order_of_position(databa
 def test_following_begins_in_the_middle_of_a_chunk(database: Database) -> None:
     write(database, chunk(1, b"1", b"2", b"3"), chunk(4, b"4"))
 
-    (part, rest) = database.follow([session_channel("s")], 2, ALL)
+    (part, rest) = database.follow([session_channel("s")], 2, ALL, ALL)
 
     assert (part.first, part.lines, rest.first) == (3, [b"3"], 4)
 
@@ -92,6 +92,12 @@ def test_following_stops_after_about_the_limit_and_goes_on_from_there(database: 
         after = page[-1]
 
     assert pages == [[1, 2, 3], [4, 5, 6], [7, 8, 9], [10]]
+
+
+def test_following_ends_at_a_position(database: Database) -> None:
+    write(database, *(chunk(at) for at in range(1, 8)))
+
+    assert positions(database.follow([session_channel("s")], 2, 5, ALL)) == [3, 4, 5]
 
 
 def test_a_page_is_never_empty_however_small_the_limit(database: Database) -> None:
@@ -173,7 +179,7 @@ def test_what_was_only_delivered_to_a_connection_ends_with_the_server(tmp_path: 
 def test_a_deleted_session_takes_its_events_with_it(database: Database) -> None:
     database.write(Group([chunk(1), chunk(2, session="t")], {"s": b"{}", "t": b"{}"}))
 
-    database.write(Group([], {"s": None}))
+    database.write(Group(deleted={"s": 2}))
 
     assert (history(database, "s"), history(database, "t")) == ([], [2])
     assert database.load().sessions == {"t": b"{}"}
@@ -182,7 +188,7 @@ def test_a_deleted_session_takes_its_events_with_it(database: Database) -> None:
 
 def test_a_session_deleted_and_made_again_in_one_group_begins_empty(database: Database) -> None:
     database.write(Group([chunk(1)], {"s": b"old"}))
-    group = Group([], {"s": None})
+    group = Group(deleted={"s": 1})
     group.merge(Group([chunk(2)], {"s": b"new"}))
 
     database.write(group)
@@ -277,12 +283,14 @@ def test_the_last_trimmed_position_of_a_channel_never_goes_back(database: Databa
     assert database.load().trims[channel] == 2
 
 
-def test_a_deleted_session_is_known_to_be_gone_from_its_channel(database: Database) -> None:
-    database.write(Group([chunk(1), chunk(2)], {"s": b"{}"}))
+def test_deleted_sessions_are_known_to_be_gone_from_every_channel_they_were_on(database: Database) -> None:
+    channel = connection_channel("c1")
+    database.write(Group([chunk(1), chunk(2), chunk(3, session="t", channel=channel), chunk(4, channel=channel)]))
 
-    database.write(Group([], {"s": None}))
+    trims = database.write(Group(deleted={"s": 4, "t": 4}))
 
-    assert database.load().trims[session_channel("s")] == 2
+    assert trims == {session_channel("s"): 2, channel: 4}
+    assert database.load().trims == trims
 
 
 def test_a_trimmed_log_gives_its_disk_back(tmp_path: Path) -> None:
@@ -379,7 +387,7 @@ def test_a_file_of_another_version_is_refused(tmp_path: Path) -> None:
 
 
 READS: list[Callable[[Database], object]] = [
-    lambda database: database.follow(["session:s"], 0, ALL),
+    lambda database: database.follow(["session:s"], 0, ALL, ALL),
     lambda database: database.history("s", 0, ALL, 10, ALL),
     lambda database: database.outcome("s", "k"),
     lambda database: database.load(),

@@ -12,7 +12,7 @@ from tests.support import sse
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
-    max_leaves=6,
+    max_leaves=3,
 )
 
 
@@ -25,7 +25,7 @@ def envelopes(draw: st.DrawFn) -> bytes:
     return text.encode("utf-8", "replace")
 
 
-LINES = st.lists(envelopes(), min_size=1, max_size=8)
+LINES = st.lists(envelopes(), min_size=1, max_size=4)
 POSITIONS = st.integers(1, 1 << 62)
 
 

@@ -81,7 +81,7 @@ def say(log: Log, session: str = "s", *lines: bytes, channel: str | None = None,
 
 
 async def page(log: Log, *channels: str, after: int = 0) -> list[int]:
-    return positions(await log.page(channels, after))
+    return positions(await log.page(channels, after, log.position))
 
 
 async def until(condition: Callable[[], bool]) -> None:
@@ -275,7 +275,7 @@ def test_committed_returns_when_the_event_is_on_disk(tmp_path: Path) -> None:
             await log.committed(chunk.last)
             other = Database(tmp_path / "log.db")
 
-            assert other.follow([S], 0, 1 << 30) == [chunk]
+            assert other.follow([S], 0, 1 << 30, 1 << 30) == [chunk]
             other.close()
 
     run(main())
@@ -357,7 +357,7 @@ def test_closing_writes_what_is_left(tmp_path: Path) -> None:
         log.close()
         other = Database(tmp_path / "log.db")
 
-        assert positions(other.follow([S], 0, 1 << 30)) == expected
+        assert positions(other.follow([S], 0, 1 << 30, 1 << 30)) == expected
         assert other.load().sessions == {"s": b"{}"}
         other.close()
 
@@ -369,7 +369,7 @@ def test_a_closed_log_refuses_to_be_read() -> None:
         async with opened() as log:
             say(log)
         with pytest.raises(LogUnavailable):
-            await log.page([S], 0)
+            await log.page([S], 0, log.position)
 
     run(main())
 
@@ -506,7 +506,7 @@ def test_a_read_that_fails_is_told_as_such() -> None:
     async def main() -> None:
         async with opened(Unreadable(None)) as log:
             with pytest.raises(LogUnavailable, match="the disk is gone"):
-                await log.page([S], 0)
+                await log.page([S], 0, log.position)
             assert await log.history("s", 0, 1, 1) == []
 
     run(main())
@@ -592,7 +592,7 @@ def test_events_of_a_deleted_session_are_known_to_be_gone() -> None:
             channel = connection_channel("c1")
             last, delivered = say(log), say(log, channel=channel, history=False)
             await log.committed(log.position)
-            log.save_session("s", None)
+            log.delete_session("s")
             await log.flushed()
             await asyncio.sleep(0)
 
