@@ -7,6 +7,7 @@ import hashlib
 import logging
 import os
 import secrets
+import shlex
 import signal
 import socket
 import sys
@@ -148,6 +149,7 @@ def run(settings: Settings) -> int:
 
 async def _serve(settings: Settings, listener: socket.socket, owner: str) -> None:
     children = Children(owner)
+    logger.info("starting data=%s config=%s agents=%s", settings.data_dir, settings.config_dir, settings.agents_file)
     left_over = children.sweep()
     if left_over:
         logger.warning("ended what an earlier server left behind processes=%d", left_over)
@@ -251,22 +253,29 @@ def _lock(lock: TextIO, directory: Path) -> None:
 def _announce(settings: Settings, listener: socket.socket, token_file: Path | None) -> None:
     """One line on stdout that a program can wait for; for people, the rest on stderr."""
     host, port = listener.getsockname()[:2]
-    shown = f"[{host}]" if ":" in host else host
-    url = f"http://{shown}:{port}"
-    reachable = f"http://127.0.0.1:{port}" if ip_address(host).is_unspecified else url
-    authorization = ""
-    if token_file is not None:
-        print(f"token: {settings.token}  (also in {token_file})", file=sys.stderr)
-        authorization = f"-H 'Authorization: Bearer {settings.token}' "
-    elif settings.token is not None:
-        authorization = '-H "Authorization: Bearer $SANDBOX_AGENT_TOKEN" '
+    url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+    everywhere = ip_address(host).is_unspecified
+    reachable = f"http://127.0.0.1:{port}" if everywhere else url
+    hints = [f"token: {settings.token}  (also in {token_file})"] if token_file else []
+    hints += [f"open:  {reachable}/ui/", f"try:   {_first_call(settings, reachable)}"]
+    if everywhere and settings.token is None:
+        hints.append("warning: anybody who can reach this machine can run commands on it")
+    if everywhere and not settings.allow_host:
+        hints.append("note:  clients that use a name for this machine are refused until --allow-host gives that name")
+    print("\n".join(hints), file=sys.stderr, flush=True)
+    print(f"sandbox-agent listening on {url}", flush=True)
+
+
+def _first_call(settings: Settings, url: str) -> str:
+    bearer = settings.token if settings.token_generated else "$TOKEN"
+    if settings.token_file is not None:
+        bearer = f"$(cat {shlex.quote(str(settings.token_file))})"
+    authorization = f'-H "Authorization: Bearer {bearer}" ' if settings.token else ""
     body = (
         '{"jsonrpc":"2.0","id":1,"method":"initialize","params":'
         '{"protocolVersion":1,"_meta":{"sandboxagent.dev":{"agent":"mock"}}}}'
     )
-    first_call = f"curl -i {reachable}/v1/rpc {authorization}-H 'Content-Type: application/json' -d '{body}'"
-    print(f"try:   {first_call}", file=sys.stderr, flush=True)
-    print(f"sandbox-agent listening on {url}", flush=True)
+    return f"curl -i {url}/v1/rpc {authorization}-H 'Content-Type: application/json' -d '{body}'"
 
 
 def _token_file(settings: Settings, listener: socket.socket) -> Path | None:

@@ -30,6 +30,8 @@ _STREAM_HEADERS = [
     (b"x-accel-buffering", b"no"),
 ]
 MAX_IDEMPOTENCY_KEY = 256
+MAX_DIGITS = 19
+"""Of a position in the log."""
 
 
 class ClientGone(Exception):
@@ -175,7 +177,7 @@ class Rpc:
             while (data := await stream.next()) is not None:
                 await send({"type": "http.response.body", "body": data, "more_body": True})
                 if gone(scope):
-                    return
+                    break
         except LogUnavailable as error:
             # The response has begun, so all that is left is to end it; the client resumes by id.
             logger.warning("stream ended connection=%s reason=%s", connection.tag, error)
@@ -188,7 +190,7 @@ class Rpc:
         value = header(scope, b"last-event-id")
         if value is None:
             return 0
-        if not value.isdigit():
+        if not value.isdigit() or len(value) > MAX_DIGITS:
             raise BadRequest("Last-Event-ID must be the number of an event", lastEventId=value.decode("latin-1"))
         after = int(value)
         if after > self._hub.log.position:

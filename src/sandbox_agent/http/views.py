@@ -142,7 +142,9 @@ class Views:
 
     async def page(self, request: Request) -> Response:
         """What /ui/ shows until the Inspector is there."""
-        body = _PAGE.format(version=__version__, url=html.escape(str(request.base_url).rstrip("/")))
+        ready = [each.id for each in self.agent_views.manifest.agents if each.installed]
+        url = html.escape(str(request.base_url).rstrip("/"))
+        body = _PAGE.format(version=__version__, url=url, agents=html.escape(", ".join(ready)))
         csp = "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'"
         return Response(body, media_type="text/html", headers={"content-security-policy": csp})
 
@@ -174,14 +176,24 @@ _PAGE = """<!doctype html>
 </style>
 <main>
 <h1>sandbox-agent {version}</h1>
-<p>The server is running. The web Inspector is not part of this version; everything it will show is there over HTTP.
-The token was printed when the server started.</p>
-<h2>A first call</h2>
-<pre>curl -i {url}/v1/rpc -H "Authorization: Bearer $TOKEN" -H 'Content-Type: application/json' \\
-  -d '{{"jsonrpc":"2.0","id":1,"method":"initialize","params":
-       {{"protocolVersion":1,"_meta":{{"sandboxagent.dev":{{"agent":"mock"}}}}}}}}'</pre>
-<p>The answer's header <code>X-ACP-Connection-Id</code> goes into every later call; GET <code>/v1/rpc</code> with it
-streams what the agent says. <a href="/openapi.json">/openapi.json</a> describes all routes.</p>
+<p>The server is running. Agents that are ready: {agents}. The web Inspector is not part of this version; everything it
+will show is there over HTTP, and <a href="/openapi.json">/openapi.json</a> describes it.</p>
+<h2>A first prompt</h2>
+<p>With <code>TOKEN</code> set to the server's token, which it printed when it started unless you gave it one:</p>
+<pre>call() {{ curl -s {url}/v1/rpc -H "Authorization: Bearer $TOKEN" -H 'Content-Type: application/json' "$@"; }}
+
+# initialize opens a connection; the header X-ACP-Connection-Id of the answer goes into every later call
+call -i -d '{{"jsonrpc":"2.0","id":1,"method":"initialize","params":
+  {{"protocolVersion":1,"_meta":{{"sandboxagent.dev":{{"agent":"mock"}}}}}}}}'
+
+# in a second terminal: what the agent says
+curl -N {url}/v1/rpc -H "Authorization: Bearer $TOKEN" -H "X-ACP-Connection-Id: $ID"
+
+# a session, and a prompt in it
+call -H "X-ACP-Connection-Id: $ID" -d '{{"jsonrpc":"2.0","id":2,"method":"session/new","params":
+  {{"cwd":"/tmp","mcpServers":[]}}}}'
+call -H "X-ACP-Connection-Id: $ID" -d '{{"jsonrpc":"2.0","id":3,"method":"session/prompt","params":
+  {{"sessionId":"…","prompt":[{{"type":"text","text":"help"}}]}}}}'</pre>
 </main>
 </html>
 """

@@ -82,6 +82,9 @@ class Database:
 
     def __init__(self, path: Path | None) -> None:
         try:
+            if path is not None:
+                # Whatever the directory allows: what agents and people said is the user's alone.
+                path.touch(mode=0o600)
             self._sqlite = sqlite3.connect(path or ":memory:", check_same_thread=False, isolation_level=None)
             # Without auto_vacuum a trimmed log would never give its disk back.
             self._sqlite.executescript(
@@ -92,7 +95,7 @@ class Database:
             # Deliveries to a connection are of use only as long as that connection lives, and those died with us.
             self._sqlite.execute("delete from events where not history")
             self._size = self._measure()
-        except sqlite3.Error as error:
+        except (sqlite3.Error, OSError) as error:
             raise DatabaseError(f"{path}: {error}") from error
 
     def _check_version(self, path: Path | None) -> None:
