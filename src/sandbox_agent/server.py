@@ -85,8 +85,9 @@ def build(settings: Settings, children: Children) -> Parts:
     hub = Hub(log)
     turns = Turns(hub, settings.prompt_queue)
     from_agent = FromAgent(hub, turns)
-    grace = min(settings.stop_grace, LAST_GRACE)
-    process_limits = ProcessLimits(settings.request_timeout, settings.max_line, settings.stdin_limit, grace)
+    process_limits = ProcessLimits(
+        settings.request_timeout, settings.max_line, settings.stdin_limit, settings.stop_grace
+    )
     secret = [settings.token] if settings.token else []
     stderr_logs = settings.data_dir / "logs"
     supervisor = Supervisor(from_agent, children, os.environ, secret, process_limits, stderr_logs)
@@ -185,7 +186,7 @@ async def _serve(settings: Settings, listener: socket.socket, owner: str) -> Non
         if token_file is not None:
             token_file.unlink(missing_ok=True)
         server.should_exit = True
-        await parts.supervisor.close()
+        await parts.supervisor.close(LAST_GRACE)
         await serving
         for clock in clocks:
             clock.cancel()

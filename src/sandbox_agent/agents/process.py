@@ -31,7 +31,6 @@ DRAIN_PATIENCE = 1.0
 """Seconds for the pipes to end after the process; something we cannot find may hold them."""
 REAP_INTERVAL = 1.0
 LOG_SIZE = 1024 * 1024
-STDERR_IN_ERRORS = 4096
 
 logger = logging.getLogger(__name__)
 
@@ -43,6 +42,17 @@ class Exit:
     code: int | None
     signal: str | None
     stderr: Stderr
+
+    def facts(self) -> dict[str, object]:
+        """How it ended, as clients are told."""
+        ending: dict[str, object] = {"signal": self.signal} if self.signal else {"exitCode": self.code}
+        stderr = {
+            "head": self.stderr.head,
+            "tail": self.stderr.tail,
+            "truncated": self.stderr.truncated,
+            "totalLines": self.stderr.total_lines,
+        }
+        return {**ending, "stderr": stderr}
 
 
 class ProcessListener(Protocol):
@@ -207,9 +217,7 @@ class AgentProcess(asyncio.SubprocessProtocol):
     def _gone(self) -> AgentExited:
         if self.exit is None:
             return AgentExited(f"agent {self.agent} is ending and takes no more input", agent=self.agent)
-        fields: dict[str, object] = {"agent": self.agent, "stderr": self.exit.stderr.text(STDERR_IN_ERRORS)}
-        fields.update({"signal": self.exit.signal} if self.exit.signal else {"exitCode": self.exit.code})
-        return AgentExited(f"agent {self.agent} has exited", **fields)
+        return AgentExited(f"agent {self.agent} has exited", agent=self.agent, **self.exit.facts())
 
     def _finish(self) -> None:
         """Deliver the last of it, let go of the pipes, and say so. Once."""

@@ -219,15 +219,15 @@ class Supervisor:
         """End one process, tree and all."""
         await running.process.stop(self._limits.stop_grace)
 
-    async def close(self) -> None:
-        """End all processes and start no more."""
+    async def close(self, longest: float) -> None:
+        """End all processes and start no more; none gets longer than this."""
         self._closing.set()
         for answered in self._booting.values():
             if not answered.done():
                 answered.set_exception(ShuttingDown())
         running = [one for status in self._status.values() for one in (*status.isolated, status.running) if one]
         processes = [*self._booting, *(one.process for one in running)]
-        grace = self._limits.stop_grace
+        grace = min(longest, self._limits.stop_grace)
         await asyncio.gather(*(process.stop(grace) for process in processes), return_exceptions=True)
         boots = [status.boot for status in self._status.values() if status.boot is not None]
         await asyncio.gather(*boots, return_exceptions=True)

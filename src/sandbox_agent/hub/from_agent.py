@@ -29,7 +29,7 @@ from sandbox_agent.envelope import (
 )
 from sandbox_agent.errors import InternalError, MethodNotFound, NotAnEnvelope, RpcError, UnknownSession
 from sandbox_agent.hub.calls import Answer, Call
-from sandbox_agent.hub.hub import Hub, agent_exited, exit_facts, server_stopped
+from sandbox_agent.hub.hub import Hub, agent_exited, server_stopped
 from sandbox_agent.hub.pending import Outcome, PendingRequest
 from sandbox_agent.hub.session import Session
 from sandbox_agent.hub.turns import Turns
@@ -108,7 +108,7 @@ class FromAgent:
         # Only now: a session whose load has just failed is not there any more.
         sessions = self._hub.sessions_of(running)
         for session in sessions:
-            facts = {"reason": "error", "terminatedBy": "agent", "message": str(error), **exit_facts(exit)}
+            facts = {"reason": "error", "terminatedBy": "agent", "message": str(error), **exit.facts()}
             self._hub.end_session(session, server_stopped() if self._hub.stopping else facts, resumable=True)
         self._held.pop(running.key, None)
         logger.log(

@@ -387,20 +387,7 @@ def server_stopped() -> Object:
     return {"reason": "error", "terminatedBy": "daemon", "message": SERVER_STOPPED}
 
 
-def exit_facts(exit: Exit) -> Object:
-    """How a process ended, as clients are told."""
-    stderr = exit.stderr
-    facts: Object = {"signal": exit.signal} if exit.signal else {"exitCode": exit.code}
-    facts["stderr"] = {
-        "head": stderr.head,
-        "tail": stderr.tail,
-        "truncated": stderr.truncated,
-        "totalLines": stderr.total_lines,
-    }
-    return facts
-
-
 def agent_exited(agent: str, exit: Exit) -> AgentExited:
     """The error for whoever waited on a process that is gone."""
     how = f"was ended by {exit.signal}" if exit.signal else f"exited with code {exit.code}"
-    return AgentExited(f"agent {agent} {how}", agent=agent, **exit_facts(exit))
+    return AgentExited(f"agent {agent} {how}", agent=agent, **exit.facts())

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from sandbox_agent.envelope import Envelope, failure
-from sandbox_agent.errors import AgentTimeout, IdempotencyMismatch, OutcomeUnknown
+from sandbox_agent.errors import AgentTimeout, IdempotencyMismatch, LogUnavailable, OutcomeUnknown
 from sandbox_agent.hub.calls import Answer
 from sandbox_agent.hub.connection import Connection
 from sandbox_agent.hub.session import Session
@@ -69,30 +69,38 @@ class Idempotency:
         run: Callable[[], Awaitable[Answer]],
         first: asyncio.Future[Answer],
     ) -> Answer:
+        answer: Answer | None = None
         try:
             # On disk before anything happens: after a crash it must be known that it was begun.
             self._log.save_outcome(scope, key, digest, None)
             await self._log.flushed()
-            try:
-                answer = await run()
-            except AgentTimeout as error:
-                if error.late is None:
-                    raise
-                first.set_exception(error)
-                late = await error.late
-                assert isinstance(late, Answer)
-                answer = late
+            answer = await self._answer(run, first)
             self._log.save_outcome(scope, key, digest, answer.line)
             await self._log.flushed()
         except Exception as error:
+            if answer is None and isinstance(error, LogUnavailable | AgentTimeout):
+                # Nothing was begun, so it may be tried again under the same key.
+                self._log.forget_outcome(scope, key)
             if not first.done():
                 first.set_exception(error)
-            return await first
+            raise
         finally:
             del self._running[scope, key]
         if not first.done():
             first.set_result(answer)
         return answer
+
+    @staticmethod
+    async def _answer(run: Callable[[], Awaitable[Answer]], first: asyncio.Future[Answer]) -> Answer:
+        try:
+            return await run()
+        except AgentTimeout as error:
+            if error.late is None:
+                raise
+            first.set_exception(error)
+            late = await error.late
+            assert isinstance(late, Answer)
+            return late
 
 
 def scope_of(connection: Connection, session: Session | None) -> str:

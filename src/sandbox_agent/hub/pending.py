@@ -77,8 +77,8 @@ class PendingRequest:
                 return success(self.agent_id, {"status": "rejected"})
             case "elicitation":
                 return success(self.agent_id, {"action": "decline"})
-            case method:
-                return failure(self.agent_id, MethodNotFound(f"nobody answered {method}"))
+            case _:
+                return failure(self.agent_id, MethodNotFound(f"nobody answered {self.request.method}"))
 
     def _option(self, kind: str) -> str | None:
         for option in objects_at(self.request.params(), "options"):

@@ -244,9 +244,10 @@ class SessionMethods:
             running = await self.forward.holder(session)
             turn = self.turns.submit(connection, session, running, prompt, position)
         except SandboxAgentError as error:
+            # The log has the prompt, so it gets to know what became of it.
             assert prompt.id is not None
-            answer = failure(prompt.id, error)
-            return Answer(answer, self.hub.record(session, answer, Direction.FROM_SERVER).last)
+            self.hub.record(session, failure(prompt.id, error), Direction.FROM_SERVER)
+            raise
         return await turn
 
     async def close(self, connection: Connection, envelope: Envelope) -> Answer:

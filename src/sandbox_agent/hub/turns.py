@@ -10,6 +10,7 @@ from sandbox_agent.envelope import (
     notification,
     objects_at,
     parse,
+    same_id,
     success,
     text_at,
     with_id,
@@ -68,7 +69,7 @@ class Turns:
     def take_back(self, connection: Connection, client_id: bytes) -> bool:
         """Take back a prompt that waits for its turn, by the id its client gave it; False when there is none."""
         for prompt, call in self._calls.items():
-            if call.connection is connection and call.client_id == client_id and call.session is not None:
+            if call.connection is connection and same_id(call.client_id) == same_id(client_id) and call.session:
                 if prompt not in call.session.waiting:
                     return False
                 call.session.waiting.remove(prompt)

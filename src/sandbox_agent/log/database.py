@@ -45,9 +45,10 @@ class Group:
     """Session id → its record."""
     deleted: dict[str, int] = field(default_factory=dict[str, int])
     """Session id → the position up to which its events go, with it."""
-    outcomes: list[tuple[str, str, bytes, bytes | None, float]] = field(
-        default_factory=list[tuple[str, str, bytes, bytes | None, float]]
+    outcomes: dict[tuple[str, str], tuple[bytes, bytes | None, float] | None] = field(
+        default_factory=dict[tuple[str, str], tuple[bytes, bytes | None, float] | None]
     )
+    """Scope and idempotency key → digest, response and time; None forgets the key."""
     forgotten_channels: list[str] = field(default_factory=list[str])
     reserve: int = 0
 
@@ -61,7 +62,7 @@ class Group:
         self.sessions = {id: record for id, record in self.sessions.items() if id not in later.deleted}
         self.sessions |= later.sessions
         self.deleted |= later.deleted
-        self.outcomes += later.outcomes
+        self.outcomes |= later.outcomes
         self.forgotten_channels += later.forgotten_channels
         self.reserve = max(self.reserve, later.reserve)
 
@@ -145,7 +146,9 @@ class Database:
         # A closed connection leaves deliveries that nobody can ask for any more; what is history stays.
         forgotten = [(channel,) for channel in group.forgotten_channels]
         many("delete from events where channel = ? and not history", forgotten)
-        many("insert or replace into outcomes values (?, ?, ?, ?, ?)", group.outcomes)
+        kept = [(*name, *outcome) for name, outcome in group.outcomes.items() if outcome is not None]
+        many("insert or replace into outcomes values (?, ?, ?, ?, ?)", kept)
+        many("delete from outcomes where scope = ? and key = ?", [n for n, o in group.outcomes.items() if o is None])
         if group.reserve:
             self._sqlite.execute("delete from positions")
             self._sqlite.execute("insert into positions values (?)", (group.reserve,))

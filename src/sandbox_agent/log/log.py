@@ -141,8 +141,17 @@ class Log:
 
     def save_outcome(self, scope: str, key: str, digest: bytes, response: bytes | None) -> None:
         """Keep the outcome of a request under its idempotency key; None while it runs."""
-        row = (scope, key, digest, response, self._clock())
-        self._writer.write(lambda group: group.outcomes.append(row))
+        self._write_outcome(scope, key, (digest, response, self._clock()))
+
+    def forget_outcome(self, scope: str, key: str) -> None:
+        """Nothing came of the request under this key: it may be tried again."""
+        self._write_outcome(scope, key, None)
+
+    def _write_outcome(self, scope: str, key: str, outcome: tuple[bytes, bytes | None, float] | None) -> None:
+        def change(group: Group) -> None:
+            group.outcomes[scope, key] = outcome
+
+        self._writer.write(change)
 
     async def outcome(self, scope: str, key: str) -> tuple[bytes, bytes | None] | None:
         return await self._read(lambda database: database.outcome(scope, key))

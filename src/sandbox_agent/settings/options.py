@@ -110,7 +110,7 @@ class Settings:
     stop_grace: float = option(_AGENTS, DURATION, "1s", "Time an agent has to exit before it is killed.")
 
     permission_timeout: float | None = option(
-        _HUMAN, DURATION, None, "Time to answer a permission request; then it is rejected."
+        _HUMAN, DURATION, None, "Time to answer what an agent asks; then it is rejected."
     )
     permissions_file: Path | None = option(_HUMAN, PATH, None, "File of rules that decide before anybody is asked.")
 
