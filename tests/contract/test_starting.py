@@ -9,6 +9,7 @@ import subprocess
 import sys
 import sysconfig
 import time
+from contextlib import AsyncExitStack
 from pathlib import Path
 
 import httpx
@@ -345,7 +346,10 @@ def test_it_stops_within_two_seconds_whatever_is_open_and_leaves_nobody_waiting(
         clients = [Client(server, agent) for agent in ("scripted", "stubborn", "isolated")]
         pids: list[int] = []
         waiting: list[asyncio.Task[httpx.Response]] = []
-        async with clients[0], clients[1], clients[2], clients[0].stream() as one, clients[1].stream() as other:
+        async with AsyncExitStack() as stack:
+            for client in clients:
+                await stack.enter_async_context(client)
+            streams = [await stack.enter_async_context(client.stream()) for client in clients]
             for client in clients:
                 session = await client.new_session()
                 pids.extend(map(int, await said(client, session, ["pid"])))
@@ -353,10 +357,14 @@ def test_it_stops_within_two_seconds_whatever_is_open_and_leaves_nobody_waiting(
                 params = client.prompt_params(session, program)
                 prompt = {"jsonrpc": "2.0", "id": "p", "method": "session/prompt", "params": params}
                 waiting.append(asyncio.create_task(client.post(prompt)))
-            for stream in (one, other):
-                await stream.until(lambda event: event.text == "working")
             hanging = {"jsonrpc": "2.0", "id": "h", "method": "x/hang", "params": {}}
             waiting.append(asyncio.create_task(clients[2].post(hanging)))
+            # All of them have arrived: what comes after the signal may find nobody.
+            for stream in streams:
+                await stream.until(lambda event: event.text == "working")
+            async with asyncio.timeout(BOUND):
+                while not any("x/hang" in line for line in (await clients[2].result("x/received"))["lines"]):
+                    pass
 
             begun = time.monotonic()
             code = await asyncio.to_thread(server.stop, number)
@@ -365,8 +373,8 @@ def test_it_stops_within_two_seconds_whatever_is_open_and_leaves_nobody_waiting(
             assert code == 0
             assert took < TWO_SECONDS
             assert [pid for pid in pids if alive(pid)] == []
-            await one.ended()
-            await other.ended()
+            for stream in streams:
+                await stream.ended()
             for response in await asyncio.gather(*waiting):
                 # The agent ended, or the server is about to: either way the client is told.
                 assert response.status_code == 503 or "error" in response.json(), response.text
