@@ -89,7 +89,7 @@ def test_a_loss_of_others_is_no_gap_of_mine() -> None:
     async def main(server: Server) -> None:
         async with Client(server) as loser, Client(server) as client:
             session = await loser.new_session()
-            await loser.prompt(session, [["flood", 1000, 500], ["say", "the end"]])
+            await loser.prompt(session, [*FLOOD, ["say", "the end"]])
             await replay_with_gap(loser, 0)
             mine = await client.new_session()
             await client.prompt(mine, [["say", "the end"]])

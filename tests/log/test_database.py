@@ -208,12 +208,16 @@ def test_a_forgotten_channel_loses_its_deliveries_and_keeps_its_history(database
 
 
 def test_an_outcome_is_kept_under_its_scope_and_key(database: Database) -> None:
-    database.write(Group(outcomes=[("s", "k", b"digest", None, 1.0), ("t", "k", b"other", b"{}", 1.0)]))
-    database.write(Group(outcomes=[("s", "k", b"digest", b"answer", 2.0)]))
+    database.write(Group(outcomes={("s", "k"): (b"digest", None, 1.0), ("t", "k"): (b"other", b"{}", 1.0)}))
+    database.write(Group(outcomes={("s", "k"): (b"digest", b"answer", 2.0)}))
 
     assert database.outcome("s", "k") == (b"digest", b"answer")
     assert database.outcome("t", "k") == (b"other", b"{}")
     assert database.outcome("s", "other") is None
+
+    database.write(Group(outcomes={("s", "k"): None}))
+
+    assert database.outcome("s", "k") is None
 
 
 # Trimming
@@ -241,7 +245,7 @@ def test_what_is_within_the_limits_stays(database: Database) -> None:
 
 def test_what_is_too_old_goes_however_little_there_is(database: Database) -> None:
     write(database, chunk(1, at=1.0), chunk(2, at=2.0, session="t"), chunk(3, at=3.0))
-    database.write(Group(outcomes=[("s", "old", b"", b"", 1.0), ("s", "new", b"", b"", 3.0)]))
+    database.write(Group(outcomes={("s", "old"): (b"", b"", 1.0), ("s", "new"): (b"", b"", 3.0)}))
 
     trims = database.trim(ALL, 2.5, [])
 
