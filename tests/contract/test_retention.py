@@ -9,8 +9,8 @@ from tests.support.running import BOUND, Server
 
 GAP = "_sandboxagent/stream/gap"
 SMALL_LOG = ("--log-max-bytes", "200KiB", "--replay-bytes", "20KiB")
-FLOOD = [["flood", 50, 500], ["notify", "_x/mark", {}]] * 20
-"""What comes in one piece is dropped in one piece; so it does not."""
+FLOOD = [["flood", 50, 500], ["update", {"sessionUpdate": "usage_update", "used": 1, "size": 2}]] * 20
+"""What comes in one piece is dropped in one piece; so it does not come in one."""
 
 
 def is_end(event: Event) -> bool:
