@@ -34,6 +34,10 @@ class GatheringTransport(asyncio.Transport):
             self._loop.call_soon(self._flush)
         self._gathered.append(bytes(data))
 
+    def get_write_buffer_size(self) -> int:
+        """What has not gone out yet."""
+        return self._inner.get_write_buffer_size() + sum(map(len, self._gathered))
+
     def close(self) -> None:
         """Close when everything is written."""
         self._flush()

@@ -171,7 +171,7 @@ class Rpc:
     async def _get(self, scope: Scope, receive: Receive, send: Send) -> None:
         check_accept(header(scope, b"accept"), EVENT_STREAM)
         connection = self._connection(scope)
-        stream = self._streams.open(connection, self._after(scope), transport(scope).abort)
+        stream = self._streams.open(connection, self._after(scope), transport(scope))
         await send({"type": "http.response.start", "status": 200, "headers": _STREAM_HEADERS})
         try:
             while (data := await stream.next()) is not None:

@@ -7,8 +7,8 @@ caught up; one that fell behind and takes nothing at all is cut off, and resumes
 import asyncio
 import time
 from collections import deque
-from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Protocol
 
 from sandbox_agent.envelope import notification
 from sandbox_agent.hub.connection import Connection
@@ -17,6 +17,8 @@ from sandbox_agent.log.log import Log
 
 BATCH = 256 << 10
 """Bytes handed to the socket at a time."""
+CATCH_UP_BYTES = 1 << 20
+"""How much a reader that fell behind takes from memory at a time."""
 CATCH_UP_WAIT = 0.25
 """How long an answer waits for its own client to be handed the events before it."""
 TICK = 0.25
@@ -31,16 +33,22 @@ class StreamLimits:
     heartbeat: float = 15.0
 
 
+class Socket(Protocol):
+    """What a stream is written to."""
+
+    def get_write_buffer_size(self) -> int: ...
+    def abort(self) -> None: ...
+
+
 class Stream:
     """One reader: a cursor in the log, and what waits to be written."""
 
-    def __init__(
-        self, connection: Connection, log: Log, after: int, limits: StreamLimits, cut: Callable[[], None]
-    ) -> None:
+    def __init__(self, connection: Connection, log: Log, after: int, limits: StreamLimits, socket: Socket) -> None:
         self._connection = connection
         self._log = log
         self._limits = limits
-        self._cut = cut
+        self._socket = socket
+        self._unsent = 0
         self._taken = after
         """Last position taken to be written."""
         self._live = False
@@ -91,9 +99,13 @@ class Stream:
     def tick(self, now: float) -> None:
         """Cut it off when it is behind and stalled; keep it awake when nothing happens."""
         if self._writing_since is not None:
+            unsent = self._socket.get_write_buffer_size()
+            if unsent < self._unsent:
+                self._writing_since = now
+            self._unsent = unsent
             if (self._closed or not self._live) and now - self._writing_since > self._limits.stall_timeout:
-                self._cut()
-        elif now - self._wrote_at >= self._limits.heartbeat:
+                self._socket.abort()
+        elif self._live and now - self._wrote_at >= self._limits.heartbeat:
             self._wrote_at = now
             self._comments.append(b": \n\n")
             self._notify()
@@ -139,7 +151,7 @@ class Stream:
     async def _catch_up(self) -> bytes:
         """Read on in the log; becomes live, without an await in between, when there is nothing more."""
         connection, after = self._connection, self._taken
-        in_memory = self._log.in_memory(connection.channels(), after, self._limits.buffer)
+        in_memory = self._log.in_memory(connection.channels(), after, CATCH_UP_BYTES)
         if in_memory is None:
             return await self._page(after)
         chunks, self._live = in_memory
@@ -153,10 +165,13 @@ class Stream:
         if lost := connection.lost(self._log.trims, after):
             self._taken = lost
             return self._gap(after, lost + 1)
-        # Read before the await: what is appended meanwhile may be on channels that we do not ask for yet.
-        end, evicted = self._log.position, self._log.evicted
-        chunks = await self._log.page(connection.channels(), after, end)
-        # Nothing of ours on disk: whatever else there is, is in memory.
+        # Read before the await, with the channels: those may be others when the page is there. What is no longer in
+        # memory is on disk, and what is not on disk yet is in memory.
+        evicted = self._log.evicted
+        chunks = await self._log.page(connection.channels(), after, evicted)
+        if connection.lost(self._log.trims, after):
+            # Trimmed while we waited: what is missing in the page has to be said first.
+            return b""
         self._taken = chunks[-1].last if chunks else max(after, evicted)
         return b"".join(connection.frames(chunk) for chunk in chunks if connection.sees(chunk))
 
@@ -199,11 +214,11 @@ class Streams:
         self._limits = limits
         self._live: set[Stream] = set()
 
-    def open(self, connection: Connection, after: int, cut: Callable[[], None]) -> Stream:
+    def open(self, connection: Connection, after: int, socket: Socket) -> Stream:
         """A new stream takes over: a client that reconnects must not be locked out by its own dead socket."""
         if connection.stream is not None:
             connection.stream.close("another stream took over")
-        stream = Stream(connection, self._log, max(after, connection.opened_at), self._limits, cut)
+        stream = Stream(connection, self._log, max(after, connection.opened_at), self._limits, socket)
         connection.stream = stream
         self._live.add(stream)
         return stream

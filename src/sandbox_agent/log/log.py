@@ -198,8 +198,8 @@ class Log:
         return chunks, True
 
     async def page(self, channels: Sequence[str], after: int, through: int) -> list[Chunk]:
-        """Chunks after one position and up to another, from disk; a page at a time."""
-        return await self._read(lambda database: database.follow(channels, after, through, PAGE))
+        """Chunks after one position and up to another, which must be on disk; a page at a time."""
+        return await self._read(lambda database: database.follow(channels, after, through, PAGE), fresh=False)
 
     async def history(self, session_id: str, after: int, before: int, limit: int) -> list[Chunk]:
         """Chunks of a session's history between two positions (both exclusive), about `limit` events."""
@@ -222,9 +222,9 @@ class Log:
     def close(self) -> None:
         self._writer.close()
 
-    async def _read(self, query: Callable[[Database], T]) -> T:
+    async def _read(self, query: Callable[[Database], T], *, fresh: bool = True) -> T:
         try:
-            return await self._writer.read(query)
+            return await self._writer.read(query, fresh=fresh)
         except DatabaseError as error:
             raise LogUnavailable(str(error)) from error
 

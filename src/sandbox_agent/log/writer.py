@@ -19,6 +19,8 @@ T = TypeVar("T")
 
 GATHER = 0.005
 """How long a group waits for more, unless somebody waits for it: fewer, larger transactions under load."""
+GROUP_BYTES = 8 << 20
+"""How much goes into one transaction, so that nobody waits long for one to end."""
 RETRY = 0.5
 """How long to wait before a group that could not be written (a full disk) is tried again."""
 
@@ -47,6 +49,7 @@ class Writer:
         self._changed = threading.Condition()
         self._group = Group()
         self._reads: deque[tuple[Callable[[Database], object], Future[object]]] = deque()
+        self._old_reads: deque[tuple[Callable[[Database], object], Future[object]]] = deque()
         self._urgent = False
         self._idle = False
         self._stopping = False
@@ -67,13 +70,13 @@ class Writer:
             self._urgent = True
             self._changed.notify()
 
-    async def read(self, query: Callable[[Database], T]) -> T:
-        """Run a query on the writer's thread, after everything handed over so far."""
+    async def read(self, query: Callable[[Database], T], *, fresh: bool = True) -> T:
+        """Run a query on the writer's thread: after everything handed over so far, or, if not `fresh`, at once."""
         future: Future[object] = Future()
         with self._changed:
             if self._stopping:
                 raise DatabaseError("the log is closed")
-            self._reads.append((query, future))
+            (self._reads if fresh else self._old_reads).append((query, future))
             self._urgent = True
             self._changed.notify()
         return await asyncio.wrap_future(future)  # pyright: ignore[reportReturnType]
@@ -95,9 +98,7 @@ class Writer:
                 group, self._group, self._urgent = self._group, Group(), False
                 reads, self._reads = self._reads, deque()
                 stopping = self._stopping
-            if group and not self._write(group) and not stopping:
-                with self._changed:
-                    self._changed.wait_for(lambda: self._stopping, timeout=RETRY)
+            self._write_all(group, stopping)
             self._answer(reads)
             if time.monotonic() >= self._next_trim or self._database.size > self._trim_above:
                 self._next_trim = time.monotonic() + self._trim_every
@@ -107,21 +108,39 @@ class Writer:
                 return
 
     def _busy(self) -> bool:
-        return bool(self._group or self._reads or self._stopping)
+        return bool(self._group or self._reads or self._old_reads or self._stopping)
 
-    def _write(self, group: Group) -> bool:
+    def _write_all(self, group: Group, stopping: bool) -> None:
+        rest: Group | None = group
+        while rest is not None:
+            self._answer_old()
+            group, rest = rest, rest.split(GROUP_BYTES)
+            if group and not self._write(group, rest):
+                if not stopping:
+                    with self._changed:
+                        self._changed.wait_for(lambda: self._stopping, timeout=RETRY)
+                return
+
+    def _write(self, group: Group, rest: Group | None) -> bool:
         try:
             trims = self._database.write(group)
         except DatabaseError as error:
             reason = str(error)
             logger.error("log not written reason=%s events=%d", reason, len(group.chunks))
             with self._changed:
+                if rest is not None:
+                    group.merge(rest)
                 group.merge(self._group)
                 self._group = group
             self._tell(lambda: self._failed(reason))
             return False
         self._tell(lambda: self._committed(group, trims))
         return True
+
+    def _answer_old(self) -> None:
+        with self._changed:
+            reads, self._old_reads = self._old_reads, deque()
+        self._answer(reads)
 
     def _answer(self, reads: deque[tuple[Callable[[Database], object], Future[object]]]) -> None:
         for query, future in reads:
