@@ -7,6 +7,7 @@ caught up; one that fell behind and takes nothing at all is cut off, and resumes
 import asyncio
 import time
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -21,6 +22,8 @@ CATCH_UP_BYTES = 1 << 20
 """How much a reader that fell behind takes from memory at a time."""
 CATCH_UP_WAIT = 0.25
 """How long an answer waits for its own client to be handed the events before it."""
+LONGEST_PAUSE = 0.5
+"""How long an agent's output may wait for a reader that does not keep up: time for a quick one, no loss to others."""
 TICK = 0.25
 
 
@@ -54,6 +57,8 @@ class Stream:
         self._live = False
         self._queue: deque[Chunk] = deque()
         self._queued = 0
+        self._held_back: list[Callable[[], None]] = []
+        self._patience: asyncio.TimerHandle
         self._comments: list[bytes] = [b": open\n\n"]
         self._closed = False
         self._wake: asyncio.Future[None] | None = None
@@ -73,10 +78,20 @@ class Stream:
         self._queue.append(chunk)
         self._queued += chunk.size
         if self._queued > self._limits.buffer:
-            self._queue.clear()
-            self._queued = 0
-            self._live = False
+            self._fall_behind()
         self._notify()
+
+    def hold_back(self, resume: Callable[[], None]) -> bool:
+        """Whether who produces should pause a moment, until `resume`: a quick reader then need not go by the log.
+
+        For a moment only: a reader that does not catch up in it goes by the log, and holds nobody back again.
+        """
+        if not self._live or self._queued < self._limits.buffer // 2:
+            return False
+        if not self._held_back:
+            self._patience = asyncio.get_running_loop().call_later(LONGEST_PAUSE, self._fall_behind)
+        self._held_back.append(resume)
+        return True
 
     def close(self, reason: str) -> None:
         """End it, with a last comment saying why."""
@@ -132,9 +147,24 @@ class Stream:
         """Nobody writes any more."""
         self._closed = True
         self._written()
+        self._let_go()
         for _, future in self._waiting:
             if not future.done():
                 future.set_result(None)
+
+    def _fall_behind(self) -> None:
+        self._queue.clear()
+        self._queued = 0
+        self._live = False
+        self._let_go()
+
+    def _let_go(self) -> None:
+        """Whoever was held back goes on."""
+        held_back, self._held_back = self._held_back, []
+        if held_back:
+            self._patience.cancel()
+        for resume in held_back:
+            resume()
 
     def _drain(self) -> bytes:
         parts: list[bytes] = []
@@ -146,6 +176,8 @@ class Stream:
             part = self._connection.frames(chunk)
             parts.append(part)
             size += len(part)
+        if self._held_back and self._queued < self._limits.buffer // 4:
+            self._let_go()
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
     async def _catch_up(self) -> bytes:

@@ -4,6 +4,7 @@ Pure: no I/O, no clock, no event loop.
 """
 
 from collections import OrderedDict
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -22,6 +23,7 @@ class Downlink(Protocol):
     def push(self, chunk: Chunk) -> None: ...
     def close(self, reason: str) -> None: ...
     async def caught_up(self, position: int) -> None: ...
+    def hold_back(self, resume: Callable[[], None]) -> bool: ...
 
 
 @dataclass(slots=True)

@@ -81,7 +81,7 @@ class FromAgent:
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             peeks, lines = [], [b""]
         # One value per line is not said by the numbers alone: a line may hold two, and another one none.
-        whole = blob.startswith(b"{") and blob.endswith(b"}\n") and blob.count(b"}\n{") == len(lines) - 1
+        whole = {line[:1] for line in lines} == {b"{"} and {line[-1:] for line in lines} == {b"}"}
         if not whole or b"\r" in blob or len(peeks) != len(lines):
             # Some line is no envelope on one line: look at each by itself, so that only the bad ones are set aside.
             for line in blob.split(b"\n"):
@@ -229,6 +229,9 @@ class FromAgent:
             self._turns.show(session)
         session.heard_at = self._hub.monotonic()
         self._hub.updates(session, lines)
+        for connection in self._hub.attached(session):
+            if connection.stream is not None and connection.stream.hold_back(running.process.resume_reading):
+                running.process.pause_reading()
 
     def _notify(self, running: RunningAgent, envelope: Envelope) -> None:
         if envelope.method == "$/cancel_request":
