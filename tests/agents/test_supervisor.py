@@ -45,9 +45,22 @@ class House:
         self._directory = directory
         self.listener = Recorder()
         limits = ProcessLimits(boot_timeout=5, stop_grace=0.1)
-        children = Children(f"test-{uuid.uuid4()}")
+        self._children = Children(f"test-{uuid.uuid4()}")
         environ = {"PATH": "/usr/bin:/bin"}
-        self.supervisor = Supervisor(self.listener, children, environ, (), limits, None)
+        self.supervisor = Supervisor(self.listener, self._children, environ, (), limits, None)
+
+    async def __aenter__(self) -> "House":
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        try:
+            await self.close()
+        finally:
+            # Whatever failed: with a process left, the event loop would never end.
+            self._children.sweep()
+
+    async def close(self) -> None:
+        await self.supervisor.close(0.1)
 
     def agent(self, *flags: str, lines: str | None = None, **keys: str) -> Agent:
         """An agent that remembers each start of a process in `starts`."""
@@ -84,43 +97,38 @@ async def failure(supervisor: Supervisor, agent: Agent) -> tuple[SandboxAgentErr
 
 def test_concurrent_first_callers_share_one_boot(tmp_path: Path) -> None:
     async def main() -> None:
-        house = House(tmp_path)
-        agent = house.agent("--slow-start", "0.05")
-        try:
+        async with House(tmp_path) as house:
+            agent = house.agent("--slow-start", "0.05")
             found = await asyncio.gather(*(house.supervisor.process(agent) for _ in range(10)))
             assert len(set(found)) == 1
             assert house.starts == 1
             assert await house.supervisor.process(agent) is found[0]
             assert house.supervisor.running("tested") is found[0]
             assert house.supervisor.status("tested").status == "running"
-        finally:
-            await house.supervisor.close()
 
     run(main())
 
 
 def test_a_failed_boot_fails_all_who_wait_and_is_not_kept(tmp_path: Path) -> None:
     async def main() -> None:
-        house = House(tmp_path)
-        broken = house.agent("--exit-at-once", "5")
-        results = await asyncio.gather(*(house.supervisor.process(broken) for _ in range(5)), return_exceptions=True)
-        assert [type(result) for result in results] == [AgentBootFailed] * 5
-        assert house.starts == 1
-        mended = house.agent()
-        try:
+        async with House(tmp_path) as house:
+            broken = house.agent("--exit-at-once", "5")
+            results = await asyncio.gather(
+                *(house.supervisor.process(broken) for _ in range(5)), return_exceptions=True
+            )
+            assert [type(result) for result in results] == [AgentBootFailed] * 5
+            assert house.starts == 1
+            mended = house.agent()
             assert (await house.supervisor.process(mended)).alive
             assert house.starts == 2
-        finally:
-            await house.supervisor.close()
 
     run(main())
 
 
 def test_a_caller_that_goes_away_leaves_the_boot_to_the_others(tmp_path: Path) -> None:
     async def main() -> None:
-        house = House(tmp_path)
-        agent = house.agent("--slow-start", "0.1")
-        try:
+        async with House(tmp_path) as house:
+            agent = house.agent("--slow-start", "0.1")
             first = asyncio.create_task(house.supervisor.process(agent))
             second = asyncio.create_task(house.supervisor.process(agent))
             await asyncio.sleep(0)
@@ -129,8 +137,6 @@ def test_a_caller_that_goes_away_leaves_the_boot_to_the_others(tmp_path: Path) -
             assert house.starts == 1
             with pytest.raises(asyncio.CancelledError):
                 await first
-        finally:
-            await house.supervisor.close()
 
     run(main())
 
@@ -145,25 +151,25 @@ def test_a_caller_that_goes_away_leaves_the_boot_to_the_others(tmp_path: Path) -
 )
 def test_a_boot_that_fails_says_why_and_leaves_no_process(flags: list[str], reason: str, tmp_path: Path) -> None:
     async def main() -> None:
-        house = House(tmp_path)
-        error, _ = await failure(house.supervisor, house.agent(*flags))
-        assert isinstance(error, AgentBootFailed)
-        assert reason in str(error)
-        assert error.fields["agent"] == "tested"
-        status = house.supervisor.status("tested")
-        assert (status.status, status.running, status.last_error) == ("error", None, str(error))
-        started = int((tmp_path / "starts").read_text().split(":")[1].strip(" }\n"))
-        assert not alive(started)
+        async with House(tmp_path) as house:
+            error, _ = await failure(house.supervisor, house.agent(*flags))
+            assert isinstance(error, AgentBootFailed)
+            assert reason in str(error)
+            assert error.fields["agent"] == "tested"
+            status = house.supervisor.status("tested")
+            assert (status.status, status.running, status.last_error) == ("error", None, str(error))
+            started = int((tmp_path / "starts").read_text().split(":")[1].strip(" }\n"))
+            assert not alive(started)
 
     run(main())
 
 
 def test_what_the_agent_wrote_to_stderr_is_in_the_error(tmp_path: Path) -> None:
     async def main() -> None:
-        house = House(tmp_path)
-        error, _ = await failure(house.supervisor, house.agent("--exit-at-once", "5"))
-        assert error.fields["exitCode"] == 5
-        assert error.fields["stderr"] == "scripted agent: exiting at once"
+        async with House(tmp_path) as house:
+            error, _ = await failure(house.supervisor, house.agent("--exit-at-once", "5"))
+            assert error.fields["exitCode"] == 5
+            assert error.fields["stderr"] == "scripted agent: exiting at once"
 
     run(main())
 
@@ -174,13 +180,10 @@ def test_what_an_agent_says_before_its_handshake_is_not_lost(tmp_path: Path) -> 
     script = f"read line; echo '{early}'; echo nonsense; echo '{answer}'; cat"
 
     async def main() -> None:
-        house = House(tmp_path)
-        agent = house.agent(lines=f"command = ['sh', '-c', '''{script}''']")
-        try:
+        async with House(tmp_path) as house:
+            agent = house.agent(lines=f"command = ['sh', '-c', '''{script}''']")
             assert (await house.supervisor.process(agent)).alive
             assert early.encode() + b"\n" in b"".join(house.listener.received)
-        finally:
-            await house.supervisor.close()
 
     run(main())
 
@@ -190,37 +193,37 @@ def test_what_an_agent_says_before_its_handshake_is_not_lost(tmp_path: Path) -> 
 
 def test_repeated_crashes_at_start_cost_a_growing_wait(tmp_path: Path) -> None:
     async def main() -> None:
-        house = House(tmp_path)
-        agent = house.agent("--exit-at-once")
-        waits = [(await failure(house.supervisor, agent))[1] for _ in range(FREE_CRASHES + 2)]
-        assert max(waits[:FREE_CRASHES]) < FIRST_WAIT
-        assert waits[FREE_CRASHES] >= FIRST_WAIT
-        assert waits[FREE_CRASHES + 1] >= SECOND_WAIT
-        assert house.starts == FREE_CRASHES + 2
+        async with House(tmp_path) as house:
+            agent = house.agent("--exit-at-once")
+            waits = [(await failure(house.supervisor, agent))[1] for _ in range(FREE_CRASHES + 2)]
+            assert max(waits[:FREE_CRASHES]) < FIRST_WAIT
+            assert waits[FREE_CRASHES] >= FIRST_WAIT
+            assert waits[FREE_CRASHES + 1] >= SECOND_WAIT
+            assert house.starts == FREE_CRASHES + 2
 
     run(main())
 
 
 def test_a_program_that_is_not_there_costs_no_process_and_is_named(tmp_path: Path) -> None:
     async def main() -> None:
-        house = House(tmp_path)
-        missing = str(tmp_path / "no-such-program")
-        error, _ = await failure(house.supervisor, house.agent(lines=f"command = [{missing!r}]"))
-        assert isinstance(error, AgentBootFailed)
-        assert error.fields["command"] == [missing]
-        assert house.listener.exits == []
+        async with House(tmp_path) as house:
+            missing = str(tmp_path / "no-such-program")
+            error, _ = await failure(house.supervisor, house.agent(lines=f"command = [{missing!r}]"))
+            assert isinstance(error, AgentBootFailed)
+            assert error.fields["command"] == [missing]
+            assert house.listener.exits == []
 
     run(main())
 
 
 def test_what_is_not_installed_is_refused_without_any_wait(tmp_path: Path) -> None:
     async def main() -> None:
-        house = House(tmp_path)
-        claude = load_manifest(None).agent("claude")
-        refusals = [await failure(house.supervisor, claude) for _ in range(FREE_CRASHES + 3)]
-        assert {type(error) for error, _ in refusals} == {AgentNotInstalled}
-        assert max(took for _, took in refusals) < FIRST_WAIT
-        assert house.supervisor.status("claude").status == "stopped"
+        async with House(tmp_path) as house:
+            claude = load_manifest(None).agent("claude")
+            refusals = [await failure(house.supervisor, claude) for _ in range(FREE_CRASHES + 3)]
+            assert {type(error) for error, _ in refusals} == {AgentNotInstalled}
+            assert max(took for _, took in refusals) < FIRST_WAIT
+            assert house.supervisor.status("claude").status == "stopped"
 
     run(main())
 
@@ -228,26 +231,24 @@ def test_what_is_not_installed_is_refused_without_any_wait(tmp_path: Path) -> No
 @pytest.mark.parametrize("isolation", ["agent", "session"])
 def test_a_process_that_we_stopped_ourselves_is_no_crash(isolation: str, tmp_path: Path) -> None:
     async def main() -> None:
-        house = House(tmp_path)
-        agent = house.agent(isolation=isolation)
-        start = house.supervisor.process if isolation == "agent" else lambda agent: house.supervisor.isolated(agent, {})
-        try:
+        async with House(tmp_path) as house:
+            agent = house.agent(isolation=isolation)
+            start = (
+                house.supervisor.process if isolation == "agent" else lambda agent: house.supervisor.isolated(agent, {})
+            )
             for _ in range(FREE_CRASHES + 1):
                 await house.supervisor.stop(await start(agent))
             begun = time.monotonic()
             assert (await house.supervisor.process(agent)).alive
             assert time.monotonic() - begun < SECOND_WAIT, "that was a back-off"
-        finally:
-            await house.supervisor.close()
 
     run(main())
 
 
 def test_the_next_caller_gets_a_new_process_after_a_crash_and_it_is_counted(tmp_path: Path) -> None:
     async def main() -> None:
-        house = House(tmp_path)
-        agent = house.agent()
-        try:
+        async with House(tmp_path) as house:
+            agent = house.agent()
             first = await house.supervisor.process(agent)
             first.process.send(b'{"jsonrpc":"2.0","id":1,"method":"session/prompt","params":{"sessionId":"s",'
                                b'"prompt":[{"type":"text","text":"[[\\"exit\\",7]]"}]}}')  # fmt: skip
@@ -260,8 +261,6 @@ def test_the_next_caller_gets_a_new_process_after_a_crash_and_it_is_counted(tmp_
             assert second.key != first.key
             status = house.supervisor.status("tested")
             assert (status.status, status.restart_count) == ("running", 1)
-        finally:
-            await house.supervisor.close()
 
     run(main())
 
@@ -271,18 +270,16 @@ def test_the_next_caller_gets_a_new_process_after_a_crash_and_it_is_counted(tmp_
 
 def test_isolated_processes_are_each_their_own_and_get_their_own_environment(tmp_path: Path) -> None:
     async def main() -> None:
-        house = House(tmp_path)
-        agent = house.agent(isolation="session")
-        try:
+        async with House(tmp_path) as house:
+            agent = house.agent(isolation="session")
             one = await house.supervisor.isolated(agent, {"WHO": "one"})
             other = await house.supervisor.isolated(agent, {"WHO": "other"})
             environments = [environ(running.process.pid) for running in (one, other)]
             assert [b"WHO=one" in environments[0], b"WHO=other" in environments[1]] == [True, True]
             await house.supervisor.stop(one)
             assert (one.alive, other.alive) == (False, True)
-        finally:
-            await house.supervisor.close()
-        assert not other.alive
+            await house.close()
+            assert not other.alive
 
     run(main())
 
@@ -293,36 +290,36 @@ def environ(pid: int) -> list[bytes]:
 
 def test_after_the_end_nothing_is_left_and_nothing_is_started(tmp_path: Path) -> None:
     async def main() -> None:
-        house = House(tmp_path)
-        agent = house.agent("--ignore-sigterm", "--ignore-eof")
-        shared = await house.supervisor.process(agent)
-        isolated = await house.supervisor.isolated(agent, {})
-        await house.supervisor.close()
-        assert not alive(shared.process.pid)
-        assert not alive(isolated.process.pid)
-        for start in (house.supervisor.process(agent), house.supervisor.isolated(agent, {})):
-            with pytest.raises(ShuttingDown):
-                await start
+        async with House(tmp_path) as house:
+            agent = house.agent("--ignore-sigterm", "--ignore-eof")
+            shared = await house.supervisor.process(agent)
+            isolated = await house.supervisor.isolated(agent, {})
+            await house.close()
+            assert not alive(shared.process.pid)
+            assert not alive(isolated.process.pid)
+            for start in (house.supervisor.process(agent), house.supervisor.isolated(agent, {})):
+                with pytest.raises(ShuttingDown):
+                    await start
 
     run(main())
 
 
 def test_who_waits_for_a_boot_or_a_back_off_is_told_at_once_when_it_ends(tmp_path: Path) -> None:
     async def main() -> None:
-        house = House(tmp_path)
-        broken = house.agent("--exit-at-once")
-        for _ in range(FREE_CRASHES + 3):
-            house.supervisor.status("tested").short_lives += 1
-        backing_off = asyncio.create_task(house.supervisor.process(broken))
-        silent = house.agent("--bad-handshake", "silent", "--ignore-eof", isolation="session")
-        booting = asyncio.create_task(house.supervisor.isolated(silent, {}))
-        await asyncio.to_thread(eventually, lambda: house.starts == 1, "the start of the agent")
-        begun = time.monotonic()
-        await house.supervisor.close()
-        for waiting in (backing_off, booting):
-            with pytest.raises(ShuttingDown):
-                await waiting
-        assert time.monotonic() - begun < 1
-        assert house.starts == 1
+        async with House(tmp_path) as house:
+            broken = house.agent("--exit-at-once")
+            for _ in range(FREE_CRASHES + 3):
+                house.supervisor.status("tested").short_lives += 1
+            backing_off = asyncio.create_task(house.supervisor.process(broken))
+            silent = house.agent("--bad-handshake", "silent", "--ignore-eof", isolation="session")
+            booting = asyncio.create_task(house.supervisor.isolated(silent, {}))
+            await asyncio.to_thread(eventually, lambda: house.starts == 1, "the start of the agent")
+            begun = time.monotonic()
+            await house.close()
+            for waiting in (backing_off, booting):
+                with pytest.raises(ShuttingDown):
+                    await waiting
+            assert time.monotonic() - begun < 1
+            assert house.starts == 1
 
     run(main())
