@@ -1,6 +1,7 @@
 """One process per agent (contract, section 5): shared boots, failed ones, back-off, and the end of it all."""
 
 import asyncio
+import gc
 import time
 import uuid
 from collections.abc import Coroutine
@@ -160,6 +161,30 @@ def test_a_boot_that_fails_says_why_and_leaves_no_process(flags: list[str], reas
             assert (status.status, status.running, status.last_error) == ("error", None, str(error))
             started = int((tmp_path / "starts").read_text().split(":")[1].strip(" }\n"))
             assert not alive(started)
+
+    run(main())
+
+
+def test_an_agent_that_is_gone_before_it_is_greeted_is_a_failed_boot(tmp_path: Path) -> None:
+    async def busy() -> None:
+        """Keeps the event loop from noticing anything until the process has ended."""
+        for _ in range(3):
+            await asyncio.sleep(0)
+            time.sleep(0.02)  # noqa: ASYNC251 - blocking is the point
+
+    async def main() -> None:
+        unheard: list[object] = []
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: unheard.append(context))
+        async with House(tmp_path) as house:
+            agent = house.agent(lines="command = ['true']")
+            meanwhile = asyncio.create_task(busy())
+            error, _ = await failure(house.supervisor, agent)
+            await meanwhile
+            assert isinstance(error, AgentBootFailed)
+            assert error.fields["exitCode"] == 0
+            assert house.supervisor.status("tested").status == "error"
+        gc.collect()
+        assert unheard == []
 
     run(main())
 
