@@ -31,6 +31,7 @@ from sandbox_agent.http.guard import Guard
 from sandbox_agent.http.health import Health
 from sandbox_agent.http.protocol import Protocol
 from sandbox_agent.http.rpc import Rpc
+from sandbox_agent.http.shortcut import Shortcut
 from sandbox_agent.http.stream import StreamLimits, Streams
 from sandbox_agent.hub.agent_views import AgentViews
 from sandbox_agent.hub.extension_methods import ExtensionMethods
@@ -112,7 +113,8 @@ def build(settings: Settings, children: Children) -> Parts:
 
     hosts = {name.lower() for name in settings.allow_host}
     guard = Guard(settings.token, settings.host, hosts, settings.cors_origin, settings.public_health)
-    app = App(guard, Rpc(hub, from_client, streams, settings.max_body), health, control)
+    shortcut = Shortcut(guard, hub, from_client)
+    app = App(guard, Rpc(hub, from_client, streams, settings.max_body), health, control, shortcut)
     housekeeping = Housekeeping(
         hub,
         settings.request_timeout,

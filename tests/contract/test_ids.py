@@ -18,6 +18,7 @@ from tests.support.asking import (
     methods,
     permission,
     received,
+    received_envelopes,
     texts,
 )
 from tests.support.client import Client, Json, run
@@ -37,6 +38,11 @@ async def hanging(client: Client, *marks: str, agent: str | None = None) -> dict
             asked = {line["params"].get("mark"): line["id"] for line in lines if line.get("method") == "x/hang"}
             if asked.keys() >= set(marks):
                 return asked
+
+
+def of_session(line: Json, session: str) -> bool:
+    params = line.get("params")
+    return isinstance(params, dict) and params.get("sessionId") == session
 
 
 @pytest.mark.requirement("5.client-ids-restored")
@@ -240,8 +246,8 @@ def test_a_cancel_request_for_a_running_prompt_is_translated_too(server: Server)
             turn = asyncio.create_task(a.post(body))
             asked = await events.method(PERMISSION)
             await a.notify(CANCEL, {"requestId": "my prompt"})
-            lines = [json.loads(line) for line in await received(a)]
-            (prompt,) = [line for line in lines if line.get("params", {}).get("sessionId") == session and "id" in line]
+            lines = await received_envelopes(a)
+            (prompt,) = [line for line in lines if of_session(line, session) and "id" in line]
             assert lines[-2]["method"] == CANCEL
             assert lines[-2]["params"]["requestId"] == prompt["id"]
             await a.answer(asked.data["id"], ALLOW)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.asking import everything, opened, permission, received, texts
+from tests.support.asking import everything, opened, permission, received_envelopes, texts
 from tests.support.client import META, Client, run
 from tests.support.running import SCRIPTED, Server, scripted
 
@@ -74,7 +74,7 @@ def test_all_connections_of_an_agent_share_one_process(server: Server) -> None:
 def test_the_agent_is_shaken_hands_with_once_however_many_connections_are_opened(server: Server) -> None:
     async def main() -> None:
         async with Client(server) as a, Client(server), Client(server):
-            handshakes = [line for line in await received(a) if json.loads(line)["method"] == "initialize"]
+            handshakes = [one for one in await received_envelopes(a) if one.get("method") == "initialize"]
             assert len(handshakes) == 1
 
     run(main())
@@ -85,8 +85,8 @@ def test_the_handshake_offers_the_servers_own_capabilities_not_a_clients(server:
     async def main() -> None:
         async with Client(server) as a:
             await opened(server, clientCapabilities={"vendor": {"secret": True}})
-            (handshake,) = [line for line in await received(a) if json.loads(line)["method"] == "initialize"]
-            offered = json.loads(handshake)["params"]["clientCapabilities"]
+            (handshake,) = [one for one in await received_envelopes(a) if one.get("method") == "initialize"]
+            offered = handshake["params"]["clientCapabilities"]
             assert offered.keys() >= {"fs", "terminal", "elicitation", "plan"}
             assert offered["elicitation"] == {"form": {}, "url": {}}
             assert "vendor" not in offered

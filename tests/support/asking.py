@@ -71,6 +71,12 @@ async def received(client: Client, agent: str | None = None, session: str | None
     return (await client.result("x/received", params))["lines"]
 
 
+async def received_envelopes(client: Client) -> list[Json]:
+    """Every JSON object among the lines an agent has been sent, whoever sent them."""
+    lines = [json.loads(line) for line in await received(client)]
+    return [line for line in lines if isinstance(line, dict)]
+
+
 def texts(events: list[Event], kind: str = "agent_message_chunk") -> list[str]:
     """The texts of the message chunks of a kind."""
     return [event.text for event in events if event.update.get("sessionUpdate") == kind]

@@ -92,6 +92,7 @@ class AgentProcess(asyncio.SubprocessProtocol):
         self._log: StderrLog | None = None
         self._open = {STDIN, STDOUT, STDERR}
         self._paused = False
+        self._unanswered = False
         self._gathered: list[bytes] = []
         self._gathered_size = 0
         self._loop = asyncio.get_running_loop()
@@ -153,7 +154,11 @@ class AgentProcess(asyncio.SubprocessProtocol):
             raise self._gone()
         if self._stdin.get_write_buffer_size() + self._gathered_size + len(line) > self._stdin_limit:
             raise AgentNotReading(self.agent)
-        # One system call for all that is sent in one turn of the event loop.
+        # The first line after it has said something goes at once; when there are more, they go together.
+        if not self._unanswered:
+            self._unanswered = True
+            self._stdin.write(line + b"\n")
+            return
         if not self._gathered:
             self._loop.call_soon(self._flush)
         self._gathered += (line, b"\n")
@@ -261,7 +266,7 @@ class AgentProcess(asyncio.SubprocessProtocol):
     def _enlarge_stdout(self) -> None:
         """Let the agent process write on while we are busy: fewer, larger reads."""
         pipe = self._stdout.get_extra_info("pipe")
-        with suppress(AttributeError, OSError):
+        with suppress(AttributeError, ValueError, OSError):
             fcntl.fcntl(pipe.fileno(), fcntl.F_SETPIPE_SZ, STDOUT_PIPE)
 
     def _reap(self) -> None:
@@ -284,6 +289,7 @@ class AgentProcess(asyncio.SubprocessProtocol):
         if self.exit is not None:
             return
         if fd == STDOUT:
+            self._unanswered = bool(self._gathered)
             self._deliver(self._lines.feed(data))
         else:
             self._stderr.feed(data)

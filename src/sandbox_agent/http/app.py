@@ -15,6 +15,7 @@ from sandbox_agent.http.guard import Guard
 from sandbox_agent.http.health import Health
 from sandbox_agent.http.problems import send_problem
 from sandbox_agent.http.rpc import Rpc
+from sandbox_agent.http.shortcut import Shortcut
 
 logger = logging.getLogger(__name__)
 
@@ -22,7 +23,8 @@ logger = logging.getLogger(__name__)
 class App:
     """`control` makes the app for all other routes when the first of them is asked for: start-up need not wait."""
 
-    def __init__(self, guard: Guard, rpc: Rpc, health: Health, control: Callable[[], Asgi]) -> None:
+    def __init__(self, guard: Guard, rpc: Rpc, health: Health, control: Callable[[], Asgi], shortcut: Shortcut) -> None:
+        self.shortcut = shortcut
         self._guard = guard
         self._rpc = rpc
         self._health = health

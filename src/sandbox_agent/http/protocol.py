@@ -4,10 +4,15 @@ import asyncio
 from typing import cast
 
 import httptools
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
 from sandbox_agent.errors import BadRequest, HeadersTooLarge, SandboxAgentError
 from sandbox_agent.http import problems
+from sandbox_agent.http.app import App
+from sandbox_agent.http.asgi import Scope, json_headers
+from sandbox_agent.http.shortcut import Shortcut
+from sandbox_agent.hub.calls import Answer, Continuation
+from sandbox_agent.hub.connection import Connection
 
 MAX_HEAD = 64 << 10
 """Bytes of a request line and its headers: they come before anybody has shown a token."""
@@ -34,6 +39,13 @@ class GatheringTransport(asyncio.Transport):
             self._loop.call_soon(self._flush)
         self._gathered.append(bytes(data))
 
+    def write_whole(self, data: bytes) -> None:
+        """Write at once what needs nothing more."""
+        if self._gathered:
+            self._gathered.append(data)
+        else:
+            self._inner.write(data)
+
     def get_write_buffer_size(self) -> int:
         """What has not gone out yet."""
         return self._inner.get_write_buffer_size() + sum(map(len, self._gathered))
@@ -50,11 +62,28 @@ class GatheringTransport(asyncio.Transport):
                 self._inner.write(gathered[0] if len(gathered) == 1 else b"".join(gathered))
 
 
+class ShortCycle:
+    """Stands where uvicorn has the request under way, while that one takes the short way."""
+
+    def __init__(self) -> None:
+        self.response_complete = False
+        self.response_started = False
+        self.disconnected = False
+        self.more_body = False
+        self.keep_alive = True
+        self.message_event = asyncio.Event()
+
+
 class Protocol(HttpToolsProtocol):
     """One socket."""
 
+    _waiting: Connection | None = None
+    """The connection of a request that may take the short way, while its body is read."""
+    _body = b""
+    _short: ShortCycle | None = None
     _in_head = False
     _head_size = 0
+    _read_size = 0
     _begun = False
     """A request began in the read that is being looked at."""
     _refusal: SandboxAgentError | None = None
@@ -66,6 +95,7 @@ class Protocol(HttpToolsProtocol):
     def data_received(self, data: bytes) -> None:
         """Bytes from the socket."""
         self._begun = False
+        self._read_size = len(data)
         self._unset_keepalive_if_required()
         try:
             self.parser.feed_data(data)
@@ -90,20 +120,36 @@ class Protocol(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         """Its headers are whole."""
         self._in_head = False
-        if len(self.url) + sum(len(name) + len(value) for name, value in self.headers) > MAX_HEAD:
+        in_one_read = self._begun and self._read_size <= MAX_HEAD
+        if not in_one_read and self._exact_head_size() > MAX_HEAD:
             self._refusal = HeadersTooLarge(MAX_HEAD)
             raise ValueError
         self._check_target()
-        if not self.parser.should_upgrade():
+        if self.parser.should_upgrade():
+            return
+        self._waiting = self._admit()
+        if self._waiting is None:
             super().on_headers_complete()
+
+    def _exact_head_size(self) -> int:
+        return len(self.url) + sum(len(name) + len(value) for name, value in self.headers)
 
     def on_body(self, body: bytes) -> None:
         """A part of its body."""
-        if not self.parser.should_upgrade():
+        if self._waiting is not None:
+            self._body += body
+        elif not self.parser.should_upgrade():
             super().on_body(body)
 
     def on_message_complete(self) -> None:
         """It is whole."""
+        if self._waiting is not None:
+            connection, body = self._waiting, self._body
+            self._waiting, self._body = None, b""
+            if self._take_short_way(connection, body):
+                return
+            super().on_headers_complete()
+            super().on_body(body)
         if not self.parser.should_upgrade():
             super().on_message_complete()
 
@@ -119,6 +165,79 @@ class Protocol(HttpToolsProtocol):
             self.transport.abort()
         else:
             super().shutdown()
+
+    # The short way
+
+    @property
+    def _shortcut(self) -> Shortcut:
+        return cast("App", self.app).shortcut
+
+    def _admit(self) -> Connection | None:
+        idle = self.cycle is None or self.cycle.response_complete  # pyright: ignore[reportUnnecessaryComparison]
+        common = idle and self.url == b"/v1/rpc" and self.parser.get_method() == b"POST"
+        if not common or self.parser.get_http_version() != "1.1":
+            return None
+        scope = cast("Scope", cast("object", self.scope))
+        scope["method"], scope["path"] = "POST", "/v1/rpc"
+        return self._shortcut.admit(scope)
+
+    def _take_short_way(self, connection: Connection, body: bytes) -> bool:
+        def then(answer: Answer | None, error: SandboxAgentError | None) -> None:
+            self._answered(connection, answer, error)
+
+        if not self._shortcut.begin(connection, body, Continuation(then)):
+            return False
+        if self._short is None:
+            self._short = ShortCycle()
+        self._short.response_complete = False
+        self.cycle = cast("RequestResponseCycle", cast("object", self._short))
+        return True
+
+    def _answered(self, connection: Connection, answer: Answer | None, error: SandboxAgentError | None) -> None:
+        self._shortcut.end(connection)
+        if error is not None:
+            body = problems.document(error)
+            self._finish(error.status, problems.headers(error, body), body)
+        elif answer is not None and (connection.stream is None or connection.stream.is_at(connection.last_event)):
+            self._send_answer(connection, answer)
+        elif answer is not None:
+            task = self.loop.create_task(self._answer_later(connection, answer))
+            task.add_done_callback(self.tasks.discard)
+            self.tasks.add(task)
+
+    async def _answer_later(self, connection: Connection, answer: Answer) -> None:
+        if connection.stream is not None:
+            await connection.stream.caught_up(connection.last_event)
+        self._send_answer(connection, answer)
+
+    def _send_answer(self, connection: Connection, answer: Answer) -> None:
+        if self.transport.is_closing():
+            self._shortcut.keep(connection, answer)
+        else:
+            last = (b"x-acp-last-event-id", b"%d" % connection.last_event)
+            in_turn = connection.stream is not None
+            self._finish(200, [*json_headers(answer.line), last], answer.line, in_turn=in_turn)
+
+    def _finish(self, status: int, headers: list[tuple[bytes, bytes]], body: bytes, *, in_turn: bool = False) -> None:
+        """Answer at once or, `in_turn`, after what was written to other sockets before."""
+        assert self._short is not None
+        self._short.response_complete = True
+        if self.transport.is_closing():
+            return
+        lines = [b"%b: %b\r\n" % pair for pair in (*self.server_state.default_headers, *headers)]
+        if not self._short.keep_alive:
+            lines.append(b"connection: close\r\n")
+        response = b"".join([STATUS_LINE[status], *lines, b"\r\n", body])
+        if in_turn:
+            self.transport.write(response)
+        else:
+            cast("GatheringTransport", self.transport).write_whole(response)
+        if not self._short.keep_alive:
+            self.transport.close()
+        elif self.pipeline or self._refusal is not None:
+            self.on_response_complete()
+
+    # What cannot be read
 
     def _check_target(self) -> None:
         """An absolute target has a host of its own, and whoever stands between goes by that one."""

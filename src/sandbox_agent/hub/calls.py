@@ -21,6 +21,27 @@ class Answer:
     """Position that has to be on disk before the client may read this."""
 
 
+class Continuation:
+    """What happens with an answer, in place of a future that somebody waits on: it happens at once."""
+
+    __slots__ = ("_then", "_went")
+
+    def __init__(self, then: Callable[[Answer | None, SandboxAgentError | None], None]) -> None:
+        self._then = then
+        self._went = False
+
+    def done(self) -> bool:
+        return self._went
+
+    def set_result(self, answer: Answer) -> None:
+        self._went = True
+        self._then(answer, None)
+
+    def set_exception(self, error: SandboxAgentError) -> None:
+        self._went = True
+        self._then(None, error)
+
+
 @dataclass(slots=True, eq=False)
 class Call:
     """One request that waits on an agent process."""
@@ -40,7 +61,9 @@ class Call:
     """Its client was told that it took too long; the answer goes to the stream, and here."""
     makes_session: bool = False
     """Until it is answered, updates may come for a session nobody knows yet."""
-    future: asyncio.Future[Answer] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
+    future: "asyncio.Future[Answer] | Continuation" = field(
+        default_factory=lambda: asyncio.get_running_loop().create_future()
+    )
 
 
 class Calls:

@@ -13,7 +13,7 @@ from sandbox_agent.agents.manifest import Agent, Manifest
 from sandbox_agent.agents.supervisor import RunningAgent, Supervisor
 from sandbox_agent.envelope import META, Envelope, Object, param, request, text_at, with_id, with_param
 from sandbox_agent.errors import InvalidRequest, RpcError
-from sandbox_agent.hub.calls import Answer, Call
+from sandbox_agent.hub.calls import Answer, Call, Continuation
 from sandbox_agent.hub.connection import Connection
 from sandbox_agent.hub.hub import Hub
 from sandbox_agent.hub.session import Replay, Session
@@ -107,7 +107,23 @@ class Forward:
         call.makes_session = makes_session
         self._hub.calls.open(call)
         self._send(call, self.line_for(session, envelope))
+        assert isinstance(call.future, asyncio.Future)
         return await call.future
+
+    def begin(self, connection: Connection, envelope: Envelope, then: Continuation) -> bool:
+        """Pass a request on at once; False when it has to wait for something, or is more than passed on."""
+        running = self._supervisor.running(connection.agent)
+        if running is None or envelope.session_id is not None or _META_KEY in envelope.line:
+            return False
+        assert envelope.id is not None
+        deadline = self._hub.monotonic() + self._request_timeout
+        call = Call(envelope.method, envelope.id, connection, running, None, self.passed_back, deadline, future=then)
+        self._hub.calls.open(call)
+        try:
+            self._send(call, envelope.line)
+        except RpcError:
+            return False
+        return True
 
     async def own_call(self, running: RunningAgent, session: Session | None, method: str, params: Object) -> Envelope:
         """Ask a process on the server's own account."""
@@ -121,6 +137,7 @@ class Forward:
         call = Call(method, NO_ID, None, running, session, settle, deadline)
         self._hub.calls.open(call)
         self._send(call, request(NO_ID, method, params))
+        assert isinstance(call.future, asyncio.Future)
         await call.future
         return answers[0]
 

@@ -11,6 +11,7 @@ from sandbox_agent.agents.supervisor import RunningAgent
 from sandbox_agent.envelope import (
     META,
     Envelope,
+    Kind,
     Object,
     failure,
     notification,
@@ -31,7 +32,7 @@ from sandbox_agent.errors import (
     SandboxAgentError,
     ShuttingDown,
 )
-from sandbox_agent.hub.calls import Answer
+from sandbox_agent.hub.calls import Answer, Continuation
 from sandbox_agent.hub.checks import Method
 from sandbox_agent.hub.connection import Connection
 from sandbox_agent.hub.extension_methods import advertised
@@ -81,6 +82,12 @@ class FromClient:
         running = await self._forward.start(agent)
         connection = self._hub.open_connection(agent, params)
         return connection, Answer(success(envelope.id, self._greeting(running)))
+
+    def begin(self, connection: Connection, envelope: Envelope, then: Continuation) -> bool:
+        """Begin a request that is only passed on, to an agent that runs; False for all others."""
+        if envelope.kind is not Kind.REQUEST or envelope.method in self._own or self._hub.stopping:
+            return False
+        return self._forward.begin(connection, envelope, then)
 
     async def request(self, connection: Connection, envelope: Envelope, key: str | None = None) -> Answer:
         """Answer a request; a failure of the method is a JSON-RPC error, not an exception."""

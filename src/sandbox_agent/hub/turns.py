@@ -54,6 +54,7 @@ class Turns:
         self._calls[prompt] = call
         if starts:
             self._start(session, prompt)
+        assert isinstance(call.future, asyncio.Future)
         return call.future
 
     def cancel(self, session: Session) -> None:
@@ -89,7 +90,9 @@ class Turns:
     async def ended(self, session: Session) -> None:
         """Wait until the running turn is over."""
         if session.running is not None:
-            await asyncio.wait([self._calls[session.running].future])
+            future = self._calls[session.running].future
+            assert isinstance(future, asyncio.Future)
+            await asyncio.wait([future])
 
     def give_up(self, error: SandboxAgentError) -> None:
         """Nobody waits any longer; what runs is ended by others."""
