@@ -3,6 +3,7 @@
 import asyncio
 import errno
 import fcntl
+import gc
 import hashlib
 import logging
 import os
@@ -52,7 +53,9 @@ from sandbox_agent.settings import Settings
 
 logger = logging.getLogger(__name__)
 
-EXIT_SETTINGS, EXIT_PORT_TAKEN = 2, 3
+EXIT_PORT_TAKEN = 3
+GC_THRESHOLDS = (20_000, 20, 50)
+"""Envelopes make no cycles, so that looking for some can wait."""
 LAST_GRACE = 0.5
 """Agents get no longer than this when the server itself is told to stop: it promises to be gone within two seconds."""
 
@@ -178,6 +181,10 @@ async def _serve(settings: Settings, listener: socket.socket, owner: str) -> Non
     serving = asyncio.create_task(server.serve([listener]))
     while not server.started:  # noqa: ASYNC110 - uvicorn has nothing to wait on
         await asyncio.sleep(0)
+    # What is there now stays for ever: the collector need not look at it again and again.
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(*GC_THRESHOLDS)
     token_file = _token_file(settings, listener)
     _announce(settings, listener, token_file)
     try:

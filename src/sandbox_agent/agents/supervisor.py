@@ -22,7 +22,14 @@ from sandbox_agent.agents.children import Children
 from sandbox_agent.agents.manifest import Agent, child_environment
 from sandbox_agent.agents.process import AgentProcess, Exit
 from sandbox_agent.envelope import META, Envelope, Kind, Object, at, object_at, parse, request
-from sandbox_agent.errors import AgentBootFailed, AgentNotInstalled, AgentTimeout, NotAnEnvelope, ShuttingDown
+from sandbox_agent.errors import (
+    AgentBootFailed,
+    AgentExited,
+    AgentNotInstalled,
+    AgentTimeout,
+    NotAnEnvelope,
+    ShuttingDown,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -300,7 +307,9 @@ class Supervisor:
     ) -> RunningAgent:
         info = {"name": "sandbox-agent", "title": "sandbox-agent", "version": __version__}
         params = {"protocolVersion": PROTOCOL_VERSION, "clientCapabilities": CLIENT_CAPABILITIES, "clientInfo": info}
-        process.send(request(HANDSHAKE_ID, "initialize", params))
+        # One that is gone already is told of by its exit, with its stderr.
+        with suppress(AgentExited):
+            process.send(request(HANDSHAKE_ID, "initialize", params))
         try:
             async with asyncio.timeout(self._limits.boot_timeout):
                 answer = await answered

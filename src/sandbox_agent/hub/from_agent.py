@@ -33,7 +33,7 @@ from sandbox_agent.hub.hub import Hub, agent_exited, server_stopped
 from sandbox_agent.hub.pending import Outcome, PendingRequest
 from sandbox_agent.hub.session import Session
 from sandbox_agent.hub.turns import Turns
-from sandbox_agent.log.event import Direction, agent_channel, connection_channel, session_channel
+from sandbox_agent.log.event import LONG_LINE, Direction, agent_channel, connection_channel, session_channel
 
 logger = logging.getLogger(__name__)
 
@@ -76,8 +76,7 @@ class FromAgent:
             if not blob.isascii():
                 blob.decode()
             peeks = peek_lines(blob)
-            lines = blob.split(b"\n")
-            lines.pop()
+            lines = _split(blob, len(peeks))
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             peeks, lines = [], [b""]
         # One value per line is not said by the numbers alone: a line may hold two, and another one none.
@@ -347,3 +346,18 @@ class FromAgent:
         params = {"agent": running.agent.id, "reason": reason, "line": shown, "truncated": truncated}
         quarantined = notification("_sandboxagent/agent/unparsed", params)
         self._hub.tell_agent_followers(running.agent.id, quarantined, Direction.FROM_SERVER)
+
+
+def _split(blob: bytes, about: int) -> list[bytes]:
+    """The lines of a blob, without their line breaks."""
+    if len(blob) < LONG_LINE * about:
+        lines = blob.split(b"\n")
+        lines.pop()
+        return lines
+    # `split` looks at each byte by itself; `find` does not, which is what counts when lines are long.
+    lines: list[bytes] = []
+    start = 0
+    while (end := blob.find(b"\n", start)) >= 0:
+        lines.append(blob[start:end])
+        start = end + 1
+    return lines

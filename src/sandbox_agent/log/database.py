@@ -101,7 +101,8 @@ class Database:
             self._sqlite = sqlite3.connect(path or ":memory:", check_same_thread=False, isolation_level=None)
             # Without auto_vacuum a trimmed log would never give its disk back.
             self._sqlite.executescript(
-                "pragma auto_vacuum = incremental; pragma journal_mode = wal; pragma synchronous = normal;"
+                "pragma page_size = 8192; pragma auto_vacuum = incremental;"
+                "pragma journal_mode = wal; pragma synchronous = normal;"
                 # Fewer, larger checkpoints: a third more throughput, and half the time for a small commit.
                 "pragma wal_autocheckpoint = 4000;"
             )

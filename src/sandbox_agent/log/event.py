@@ -37,6 +37,8 @@ def agent_channel(agent: str) -> str:
 
 _FRAME = b"event: message\nid: %d\ndata: %b\n\n"
 _FRAME_OVERHEAD = 40
+LONG_LINE = 1024
+"""Bytes from which on a line is better handled by itself than in a batch."""
 
 
 @dataclass(slots=True)
@@ -85,6 +87,12 @@ def frames(first: int, lines: list[bytes]) -> bytes:
     """Envelopes as server-sent events with consecutive ids."""
     if len(lines) == 1:
         return _FRAME % (first, lines[0])
+    if sum(map(len, lines)) > LONG_LINE * len(lines):
+        # Long lines are copied once, into a place of the right size; formatting would move them as it grows.
+        parts: list[bytes] = []
+        for position, line in enumerate(lines, first):
+            parts += (b"event: message\nid: %d\ndata: " % position, line, b"\n\n")
+        return b"".join(parts)
     values: list[object] = [None] * (2 * len(lines))
     values[::2] = range(first, first + len(lines))
     values[1::2] = lines
