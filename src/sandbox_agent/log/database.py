@@ -162,6 +162,7 @@ class Database:
         # A closed connection leaves deliveries that nobody can ask for any more; what is history stays.
         forgotten = [(channel,) for channel in group.forgotten_channels]
         many("delete from events where channel = ? and not history", forgotten)
+        many("delete from trims where channel = ?", forgotten)
         kept = [(*name, *outcome) for name, outcome in group.outcomes.items() if outcome is not None]
         many("insert or replace into outcomes values (?, ?, ?, ?, ?)", kept)
         many("delete from outcomes where scope = ? and key = ?", [n for n, o in group.outcomes.items() if o is None])

@@ -182,6 +182,7 @@ class Log:
 
     def forget(self, channel: str) -> None:
         """Nobody will ask for this channel's deliveries again."""
+        self.trims.pop(channel, None)
         self._writer.write(lambda group: group.forgotten_channels.append(channel))
 
     def in_memory(self, channels: Iterable[str], after: int, limit: int) -> tuple[list[Chunk], bool] | None:
