@@ -14,7 +14,7 @@ LEGEND = """\
 Each figure is the median of its rounds; the ratio is taken round by round. ↓: lower is better; otherwise higher is.
 Events/s are events that arrived, over all readers together, divided by the time from sending the prompt to the last
 event that arrived on any reader; an event that was lost counts for nothing. Lost: events missing on a reader, of all
-that were sent to all readers in all rounds. Expected: what prototypes reached as ours/peer; – where none was taken."""
+that were sent to all readers in all rounds. Expected: the ratio we mean to keep; – where none is set."""
 
 
 @dataclass(frozen=True, slots=True)
