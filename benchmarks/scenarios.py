@@ -162,7 +162,7 @@ def _bytes(number: int) -> str:
     return f"{number // 1024} KiB" if number % 1024 == 0 else f"{number} B"
 
 
-# Expected: what prototypes reached (plain ASGI – protocol-level fast path), as ours/peer.
+# Expected: the ratio ours/peer that we mean to keep.
 SCENARIOS = [
     Scenario("post-1", "–", posts(1, 20_000), posts(1, 3_000)),
     Scenario("post-32", "≥ 1.3", posts(32, 2_000), posts(32, 200)),

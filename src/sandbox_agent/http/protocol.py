@@ -81,6 +81,8 @@ class Protocol(HttpToolsProtocol):
     """The connection of a request that may take the short way, while its body is read."""
     _body = b""
     _short: ShortCycle | None = None
+    _used_at = 0.0
+    _idle_check: asyncio.TimerHandle | None = None
     _in_head = False
     _head_size = 0
     _read_size = 0
@@ -218,12 +220,32 @@ class Protocol(HttpToolsProtocol):
             in_turn = connection.stream is not None
             self._finish(200, [*json_headers(answer.line), last], answer.line, in_turn=in_turn)
 
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The socket is gone."""
+        if self._idle_check is not None:
+            self._idle_check.cancel()
+            self._idle_check = None
+        super().connection_lost(exc)
+
+    def _check_idle(self) -> None:
+        """Close a socket that has not been used for a while. One timer that looks, not one for each request."""
+        idle = self.loop.time() - self._used_at
+        self._idle_check = None
+        if idle < self.timeout_keep_alive or not self.cycle.response_complete:
+            left = max(self.timeout_keep_alive - idle, 1.0)
+            self._idle_check = self.loop.call_later(left, self._check_idle)
+        elif not self.transport.is_closing():
+            self.transport.close()
+
     def _finish(self, status: int, headers: list[tuple[bytes, bytes]], body: bytes, *, in_turn: bool = False) -> None:
         """Answer at once or, `in_turn`, after what was written to other sockets before."""
         assert self._short is not None
         self._short.response_complete = True
         if self.transport.is_closing():
             return
+        self._used_at = self.loop.time()
+        if self._idle_check is None:
+            self._idle_check = self.loop.call_later(self.timeout_keep_alive, self._check_idle)
         lines = [b"%b: %b\r\n" % pair for pair in (*self.server_state.default_headers, *headers)]
         if not self._short.keep_alive:
             lines.append(b"connection: close\r\n")
