@@ -116,7 +116,7 @@ def build(settings: Settings, children: Children) -> Parts:
 
     hosts = {name.lower() for name in settings.allow_host}
     guard = Guard(settings.token, settings.host, hosts, settings.cors_origin, settings.public_health)
-    shortcut = Shortcut(guard, hub, from_client)
+    shortcut = Shortcut(guard, hub, from_client, settings.max_body)
     app = App(guard, Rpc(hub, from_client, streams, settings.max_body), health, control, shortcut)
     housekeeping = Housekeeping(
         hub,

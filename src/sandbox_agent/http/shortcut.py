@@ -15,13 +15,14 @@ from sandbox_agent.hub.from_client import FromClient
 from sandbox_agent.hub.hub import Hub
 
 LONGEST_BODY = 64 << 10
-_UNCOMMON = frozenset({b"origin", b"prefer", b"idempotency-key", b"expect", b"transfer-encoding", b"connection"})
+_UNCOMMON = frozenset({b"origin", b"prefer", b"idempotency-key", b"expect", b"transfer-encoding"})
 
 
 class Shortcut:
     """Decides whether a request takes the short way, and takes it."""
 
-    def __init__(self, guard: Guard, hub: Hub, from_client: FromClient) -> None:
+    def __init__(self, guard: Guard, hub: Hub, from_client: FromClient, max_body: int) -> None:
+        self._max_body = min(max_body, LONGEST_BODY)
         self._guard = guard
         self._hub = hub
         self._from_client = from_client
@@ -30,7 +31,9 @@ class Shortcut:
         """The connection of a request that may take the short way, as far as its headers tell."""
         headers = scope["headers_by_name"] = by_name(scope["headers"])
         length = headers.get(b"content-length", b"")
-        if not _UNCOMMON.isdisjoint(headers) or not length.isdigit() or len(length) > 5 or int(length) > LONGEST_BODY:
+        if not _UNCOMMON.isdisjoint(headers) or not length.isdigit() or len(length) > 5 or int(length) > self._max_body:
+            return None
+        if headers.get(b"connection", b"keep-alive").lower() != b"keep-alive":
             return None
         try:
             self._guard.check(scope)
