@@ -108,7 +108,8 @@ _peek = msgspec.json.Decoder(Peek)
 _members = msgspec.json.Decoder(dict[str, Raw])
 _params = msgspec.json.Decoder(_WithParams)
 _any = msgspec.json.Decoder(object)
-_ESCAPE = re.compile(rb"\\(?:u[dD][89abAB]..\\u[dD][c-fC-F]..|(u[dD][89a-fA-F]..)|.)")
+_HEX = rb"[0-9a-fA-F]"
+_ESCAPE = re.compile(rb"\\(?:u[dD][89abAB]%b{2}\\u[dD][c-fC-F]%b{2}|(u[dD][89a-fA-F]%b{2})|.)" % (_HEX, _HEX, _HEX))
 _MEMBER = re.compile(rb'\s*[{,]\s*("(?:[^"\\]|\\.)*")\s*:\s*')
 _AFTER_MEMBER = re.compile(rb"\s*[,}]")
 _END = re.compile(rb"\s*}\s*\Z")
@@ -170,7 +171,8 @@ def fault(peek: Peek) -> str | None:
 def one_line(body: bytes) -> bytes:
     """The same JSON on one line: a line break would end it early on stdio and in an SSE frame."""
     if b"\n" in body or b"\r" in body:
-        return msgspec.json.format(body, indent=-1)
+        # In JSON they can only stand between tokens: inside a string they are escaped.
+        body = body.replace(b"\n", b" ").replace(b"\r", b" ")
     return body.strip()
 
 

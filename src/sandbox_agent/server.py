@@ -134,6 +134,9 @@ def run(settings: Settings) -> int:
         # To ignore rules that somebody relies on would allow what they meant to forbid.
         raise SettingsError("--permissions-file: permission rules are not in this version; leave it away")
     set_up_logging(settings.log_level, settings.log_format)
+    for flag, given in _without_effect(settings).items():
+        if given:
+            logger.warning("a flag has no effect in this version flag=%s", flag)
     try:
         listener = _bind(settings.host, settings.port)
     except OSError as error:
@@ -151,6 +154,15 @@ def run(settings: Settings) -> int:
     except DatabaseError as error:
         raise SettingsError(f"the session log cannot be opened: {error}; choose another --data-dir") from error
     return 0
+
+
+def _without_effect(settings: Settings) -> dict[str, bool]:
+    """Flags of the contract whose part is not there yet, and whether they were given."""
+    return {
+        "--fs-root": bool(settings.fs_root),
+        "--client-fs": settings.client_fs,
+        "--require-preinstall": settings.require_preinstall,
+    }
 
 
 async def _serve(settings: Settings, listener: socket.socket, owner: str) -> None:
@@ -281,11 +293,12 @@ def _first_call(settings: Settings, url: str) -> str:
     if settings.token_file is not None:
         bearer = f"$(cat {shlex.quote(str(settings.token_file))})"
     authorization = f'-H "Authorization: Bearer {bearer}" ' if settings.token else ""
+    hint = "  # with TOKEN set to the token you gave" if bearer == "$TOKEN" and settings.token else ""
     body = (
         '{"jsonrpc":"2.0","id":1,"method":"initialize","params":'
         '{"protocolVersion":1,"_meta":{"sandboxagent.dev":{"agent":"mock"}}}}'
     )
-    return f"curl -i {url}/v1/rpc {authorization}-H 'Content-Type: application/json' -d '{body}'"
+    return f"curl -i {url}/v1/rpc {authorization}-H 'Content-Type: application/json' -d '{body}'{hint}"
 
 
 def _token_file(settings: Settings, listener: socket.socket) -> Path | None:

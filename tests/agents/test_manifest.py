@@ -2,6 +2,7 @@
 
 import re
 import sys
+import tomllib
 from collections.abc import Callable
 from pathlib import Path
 
@@ -55,8 +56,9 @@ def test_every_other_agent_is_pinned_not_installed_and_says_what_to_do(id: str) 
     assert re.fullmatch(r"\d+(\.\d+)+(-\w+)?", agent.version or "")
     assert agent.credentials
     if agent.supported:
-        assert f"npm install {agent.packages[0].name}@{agent.version}" in agent.instructions
-        assert f"[agents.{id}] command = [" in agent.instructions
+        assert f"npm install --prefix DIR {agent.packages[0].name}@{agent.version}" in agent.instructions
+        line = agent.instructions.rpartition("agents.toml: ")[2]
+        assert tomllib.loads(line)["agents"][id]["command"]
     else:
         assert agent.unsupported_reason is not None
         assert agent.unsupported_reason in agent.instructions

@@ -190,8 +190,12 @@ def _instructions(id: str, source: Source, entry: KnownAgent, agents_file: Path)
         return f"not supported: {entry.unsupported_reason}"
     npm = [f"{each.name}@{each.version}" for each in entry.packages if each.index == "npm"]
     pypi = [f"{each.name}=={each.version}" for each in entry.packages if each.index == "pypi"]
-    steps = [f"run {tool} install {' '.join(names)}" for tool, names in (("npm", npm), ("pip", pypi)) if names]
-    return f"{', '.join(steps)}, then name the program in {agents_file}: [agents.{id}] command = {command}"
+    steps = [f"npm install --prefix DIR {' '.join(npm)}"] if npm else []
+    steps += [f"pip install --prefix DIR {' '.join(pypi)}"] if pypi else []
+    folder = "DIR/node_modules/.bin" if npm else "DIR/bin"
+    parts = [f"{folder}/{part}" if at == 0 else part for at, part in enumerate(entry.command or ())]
+    line = f"agents.{id}.command = {json.dumps(parts, ensure_ascii=False)}"
+    return f"run {', then '.join(steps)} (DIR: a folder of yours), and add to {agents_file}: {line}"
 
 
 class _OwnAgents:

@@ -287,7 +287,7 @@ class Supervisor:
                 stdin_limit=self._limits.stdin_limit,
             )
         except OSError as error:
-            reason = f"agent {agent.id} could not be started: {error}"
+            reason = f"agent {agent.id} could not be started: {command[0]}: {error.strerror}"
             raise AgentBootFailed(reason, agent=agent.id, command=list(command)) from error
         logger.info("agent process started agent=%s pid=%d", agent.id, process.pid)
         self._booting[process] = answered

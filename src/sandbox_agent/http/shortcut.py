@@ -47,7 +47,8 @@ class Shortcut:
         """Put it to the agent; False when it has to go the ordinary way after all."""
         try:
             begun = self._from_client.begin(connection, parse(body), then)
-        except SandboxAgentError:
+        except Exception:
+            # Whatever it is, the ordinary way comes to it again, and says so; an exception here would be the parser's.
             return False
         if begun:
             connection.used_at = self._hub.monotonic()

@@ -180,20 +180,23 @@ _PAGE = """<!doctype html>
 will show is there over HTTP, and <a href="/openapi.json">/openapi.json</a> describes it.</p>
 <h2>A first prompt</h2>
 <p>With <code>TOKEN</code> set to the server's token, which it printed when it started unless you gave it one:</p>
-<pre>call() {{ curl -s {url}/v1/rpc -H "Authorization: Bearer $TOKEN" -H 'Content-Type: application/json' "$@"; }}
+<pre>rpc() {{ curl -s {url}/v1/rpc -H "Authorization: Bearer $TOKEN" -H 'Content-Type: application/json' "$@"; }}
 
-# initialize opens a connection; the header X-ACP-Connection-Id of the answer goes into every later call
-call -i -d '{{"jsonrpc":"2.0","id":1,"method":"initialize","params":
+# initialize opens a connection; its id comes back in the header X-ACP-Connection-Id
+rpc -i -d '{{"jsonrpc":"2.0","id":1,"method":"initialize","params":
   {{"protocolVersion":1,"_meta":{{"sandboxagent.dev":{{"agent":"mock"}}}}}}}}'
 
-# in a second terminal: what the agent says
-curl -N {url}/v1/rpc -H "Authorization: Bearer $TOKEN" -H "X-ACP-Connection-Id: $ID"
+ID=...        # as it came back; it goes into every later call
+
+# in the background: what the agent says
+curl -sN {url}/v1/rpc -H "Authorization: Bearer $TOKEN" -H "X-ACP-Connection-Id: $ID" &amp;
 
 # a session, and a prompt in it
-call -H "X-ACP-Connection-Id: $ID" -d '{{"jsonrpc":"2.0","id":2,"method":"session/new","params":
+rpc -H "X-ACP-Connection-Id: $ID" -d '{{"jsonrpc":"2.0","id":2,"method":"session/new","params":
   {{"cwd":"/tmp","mcpServers":[]}}}}'
-call -H "X-ACP-Connection-Id: $ID" -d '{{"jsonrpc":"2.0","id":3,"method":"session/prompt","params":
-  {{"sessionId":"…","prompt":[{{"type":"text","text":"help"}}]}}}}'</pre>
+SESSION=...   # the sessionId that came back
+rpc -H "X-ACP-Connection-Id: $ID" -d '{{"jsonrpc":"2.0","id":3,"method":"session/prompt","params":
+  {{"sessionId":"'"$SESSION"'","prompt":[{{"type":"text","text":"help"}}]}}}}'</pre>
 </main>
 </html>
 """
