@@ -182,7 +182,7 @@ async def _permission(turn: Turn, _: re.Match[str]) -> None:
     )
     chosen = response.outcome.option_id if isinstance(response.outcome, AllowedOutcome) else "cancelled"
     await turn.send(update_tool_call(call, status="completed" if chosen.startswith("allow") else "failed"))
-    await turn.say(f"You chose: {chosen}\n\nNo file was touched.")
+    await turn.say(f"You chose: {chosen}")
 
 
 async def _question(turn: Turn, _: re.Match[str]) -> None:
