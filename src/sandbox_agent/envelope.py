@@ -5,6 +5,7 @@ as the bytes they arrived in. Ids are kept as their own text, so `1`, `1.0` and 
 """
 
 import re
+from collections.abc import Callable
 from enum import Enum, auto
 from typing import TypeVar, cast
 
@@ -69,11 +70,13 @@ class Peek(Struct, gc=False):
 class Envelope:
     """A checked envelope: `line` is its bytes on one line, `id` its id's own text."""
 
-    __slots__ = ("id", "kind", "line", "method", "peek", "session_id")
+    __slots__ = ("id", "kind", "line", "method", "peek", "recorded", "session_id")
 
     def __init__(self, line: bytes, peek: Peek) -> None:
         self.line = line
         self.peek = peek
+        self.recorded: Callable[[], None] | None = None
+        """Called once it is in the log, for whoever acknowledges it before it is answered."""
         self.id = None if peek.id is UNSET else bytes(peek.id)
         self.method = peek.method if isinstance(peek.method, str) else ""
         self.session_id = peek.session_id
@@ -84,19 +87,27 @@ class Envelope:
 
     def params(self) -> Object:
         """`params` as Python values; empty when it is absent or not an object."""
-        return object_at(_decode(_params, self.line).params)
+        return _object(lambda: _decode(_params, self.line).params)
 
     def result(self) -> Object:
         """`result` as Python values; empty when it is absent or not an object."""
-        return {} if self.peek.result is UNSET else object_at(_any.decode(self.peek.result))
+        return {} if self.peek.result is UNSET else _object(lambda: _any.decode(cast(Raw, self.peek.result)))
 
     def error(self) -> Object:
         """`error` as Python values; empty when the response is a success."""
-        return {} if self.peek.error is UNSET else object_at(_any.decode(self.peek.error))
+        return {} if self.peek.error is UNSET else _object(lambda: _any.decode(cast(Raw, self.peek.error)))
 
     @property
     def succeeded(self) -> bool:
         return self.peek.error is UNSET
+
+
+def _object(decode: Callable[[], object]) -> "Object":
+    """An object as Python values; empty for what Python cannot hold, such as a number that is out of range."""
+    try:
+        return object_at(decode())
+    except (msgspec.DecodeError, RecursionError):
+        return {}
 
 
 class _WithParams(Struct):

@@ -112,19 +112,6 @@ def test_they_are_listed_by_session_process_and_age_in_the_order_they_were_asked
     assert table.asked_before(100) == [second, third]
 
 
-def test_a_reopened_one_is_open_and_found_again() -> None:
-    table, pending = PendingRequests(), request(1, "7", of=(own := session()))
-    table.ask(pending)
-    table.settle(pending, Outcome.ANSWERED, "c1")
-
-    table.reopen(pending)
-
-    assert pending.open
-    assert pending.answered_by is None
-    assert table.find(P1, b"7") is pending
-    assert table.of_session(own) == [pending]
-
-
 def test_a_cancelled_one_is_answered_in_the_words_of_its_kind_under_the_agents_id() -> None:
     def told(method: str) -> object:
         return json.loads(request(1, '"u-1"', method).cancellation())

@@ -50,6 +50,8 @@ FREE_CRASHES = 3
 """This many short lives in a row cost no wait."""
 MAX_BACKOFF = 30.0
 STDERR_IN_ERRORS = 4096
+EARLY_BYTES = 8 << 20
+"""What an agent may say before it has answered our initialize."""
 
 
 class Listener(Protocol):
@@ -128,6 +130,7 @@ class _Boot:
     def __init__(self, agent: str, answered: asyncio.Future[Envelope]) -> None:
         self._agent = agent
         self._answered = answered
+        self._early_size = 0
         self.early: list[bytes] = []
         """Envelopes that came before the answer."""
 
@@ -140,8 +143,12 @@ class _Boot:
                 continue
             if envelope.kind is Kind.RESPONSE and envelope.id == HANDSHAKE_ID and not self._answered.done():
                 self._answered.set_result(envelope)
-            else:
+            elif self._early_size + len(line) <= EARLY_BYTES:
                 self.early.append(line)
+                self._early_size += len(line)
+            elif not self._answered.done():
+                reason = f"it wrote more than {EARLY_BYTES} bytes before it answered initialize"
+                self._answered.set_exception(_boot_failed(self._agent, reason, None))
 
     def oversized(self, process: AgentProcess, head: bytes) -> None:
         logger.warning("agent wrote an oversized line agent=%s", self._agent)
@@ -259,6 +266,10 @@ class Supervisor:
         finally:
             status.boot = None
 
+    def _check_open(self) -> None:
+        if self._closing.is_set():
+            raise ShuttingDown
+
     async def _wait(self, seconds: float) -> None:
         if seconds:
             with suppress(TimeoutError):
@@ -266,8 +277,7 @@ class Supervisor:
                     await self._closing.wait()
 
     async def _boot(self, agent: Agent, environment: Mapping[str, str]) -> RunningAgent:
-        if self._closing.is_set():
-            raise ShuttingDown
+        self._check_open()
         command = _check_installed(agent)
         key = f"{agent.id}-{next(self._keys)}"
         answered: asyncio.Future[Envelope] = asyncio.get_running_loop().create_future()
@@ -292,6 +302,7 @@ class Supervisor:
         logger.info("agent process started agent=%s pid=%d", agent.id, process.pid)
         self._booting[process] = answered
         try:
+            self._check_open()
             return await self._shake_hands(agent, process, boot, answered)
         except BaseException as error:
             # Whatever went wrong, nothing half-booted stays behind; shielded, for we may be cancelled ourselves.

@@ -15,10 +15,12 @@ Headers = Iterable[tuple[bytes, bytes]]
 def by_name(headers: list[tuple[bytes, bytes]]) -> dict[bytes, bytes]:
     """Headers by name; of one that is there twice, both values, as of a list."""
     found = dict(headers)
-    if len(found) != len(headers):
-        for name in found:
-            found[name] = b", ".join(value for key, value in headers if key == name)
-    return found
+    if len(found) == len(headers):
+        return found
+    values: dict[bytes, list[bytes]] = {}
+    for name, value in headers:
+        values.setdefault(name, []).append(value)
+    return {name: b", ".join(parts) for name, parts in values.items()}
 
 
 def header(scope: Scope, name: bytes) -> bytes | None:

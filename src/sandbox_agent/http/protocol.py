@@ -18,6 +18,11 @@ MAX_HEAD = 64 << 10
 """Bytes of a request line and its headers: they come before anybody has shown a token."""
 
 
+MAX_HEADERS = 200
+GATHERED = 64 << 10
+"""Bytes that may wait for the end of a turn; beyond, the socket has to say whether it takes more."""
+
+
 class GatheringTransport(asyncio.Transport):
     """Gathers what is written in one turn of the event loop into one system call: a head and its body, mostly."""
 
@@ -26,6 +31,7 @@ class GatheringTransport(asyncio.Transport):
         self._inner = inner
         self._loop = loop
         self._gathered: list[bytes] = []
+        self._gathered_size = 0
         self.get_extra_info = inner.get_extra_info
         self.is_closing = inner.is_closing
         self.pause_reading = inner.pause_reading
@@ -38,17 +44,20 @@ class GatheringTransport(asyncio.Transport):
         if not self._gathered:
             self._loop.call_soon(self._flush)
         self._gathered.append(bytes(data))
+        self._gathered_size += len(data)
+        if self._gathered_size > GATHERED:
+            self._flush()
 
     def write_whole(self, data: bytes) -> None:
         """Write at once what needs nothing more."""
         if self._gathered:
-            self._gathered.append(data)
+            self.write(data)
         else:
             self._inner.write(data)
 
     def get_write_buffer_size(self) -> int:
         """What has not gone out yet."""
-        return self._inner.get_write_buffer_size() + sum(map(len, self._gathered))
+        return self._inner.get_write_buffer_size() + self._gathered_size
 
     def close(self) -> None:
         """Close when everything is written."""
@@ -57,7 +66,7 @@ class GatheringTransport(asyncio.Transport):
 
     def _flush(self) -> None:
         if self._gathered:
-            gathered, self._gathered = self._gathered, []
+            gathered, self._gathered, self._gathered_size = self._gathered, [], 0
             if not self._inner.is_closing():
                 self._inner.write(gathered[0] if len(gathered) == 1 else b"".join(gathered))
 
@@ -98,6 +107,7 @@ class Protocol(HttpToolsProtocol):
         """Bytes from the socket."""
         self._begun = False
         self._read_size = len(data)
+        self._used_at = self.loop.time()
         self._unset_keepalive_if_required()
         try:
             self.parser.feed_data(data)
@@ -123,7 +133,7 @@ class Protocol(HttpToolsProtocol):
         """Its headers are whole."""
         self._in_head = False
         in_one_read = self._begun and self._read_size <= MAX_HEAD
-        if not in_one_read and self._exact_head_size() > MAX_HEAD:
+        if len(self.headers) > MAX_HEADERS or (not in_one_read and self._exact_head_size() > MAX_HEAD):
             self._refusal = HeadersTooLarge(MAX_HEAD)
             raise ValueError
         self._check_target()
@@ -134,7 +144,7 @@ class Protocol(HttpToolsProtocol):
             super().on_headers_complete()
 
     def _exact_head_size(self) -> int:
-        return len(self.url) + sum(len(name) + len(value) for name, value in self.headers)
+        return len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers)
 
     def on_body(self, body: bytes) -> None:
         """A part of its body."""
@@ -157,6 +167,7 @@ class Protocol(HttpToolsProtocol):
 
     def on_response_complete(self) -> None:
         """It was answered."""
+        self._used_at = self.loop.time()
         super().on_response_complete()
         if self._refusal is not None:
             self._refuse(self._refusal)
@@ -231,7 +242,8 @@ class Protocol(HttpToolsProtocol):
         """Close a socket that has not been used for a while. One timer that looks, not one for each request."""
         idle = self.loop.time() - self._used_at
         self._idle_check = None
-        if idle < self.timeout_keep_alive or not self.cycle.response_complete:
+        busy = self._waiting is not None or self._in_head or not self.cycle.response_complete
+        if idle < self.timeout_keep_alive or busy:
             left = max(self.timeout_keep_alive - idle, 1.0)
             self._idle_check = self.loop.call_later(left, self._check_idle)
         elif not self.transport.is_closing():

@@ -116,11 +116,15 @@ class Rpc:
 
     async def _accept(self, connection: Connection, envelope: Envelope, key: str | None, send: Send) -> None:
         """202 at once; the response comes on the stream."""
+        recorded = asyncio.Event()
+        envelope.recorded = recorded.set
         task = asyncio.create_task(self._later(connection, envelope, key))
         self._background.add(task)
         task.add_done_callback(self._background.discard)
-        # One step, and the prompt is in the log; then what we acknowledge is on disk.
-        await asyncio.sleep(0)
+        if envelope.method == "session/prompt":
+            # What we acknowledge is in the log, and then on disk.
+            task.add_done_callback(lambda _: recorded.set())
+            await recorded.wait()
         await self._hub.log.committed(self._hub.log.position)
         await respond(send, 202, [(b"content-length", b"0"), (b"preference-applied", b"respond-async")])
 
@@ -137,6 +141,7 @@ class Rpc:
             answer = Answer(failure(envelope.id, error))
         finally:
             connection.busy -= 1
+            connection.used_at = self._hub.monotonic()
         self._hub.tell_connection(connection, answer.line)
 
     async def _body(self, scope: Scope, receive: Receive) -> bytes:

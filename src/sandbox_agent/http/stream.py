@@ -122,7 +122,8 @@ class Stream:
             if unsent < self._unsent:
                 self._writing_since = now
             self._unsent = unsent
-            if (self._closed or not self._live) and now - self._writing_since > self._limits.stall_timeout:
+            behind = self._closed or not self._live or unsent > self._limits.buffer
+            if behind and now - self._writing_since > self._limits.stall_timeout:
                 self._socket.abort()
         elif self._live and now - self._wrote_at >= self._limits.heartbeat:
             self._wrote_at = now

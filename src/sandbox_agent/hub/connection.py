@@ -10,7 +10,7 @@ from typing import Protocol
 
 from sandbox_agent.envelope import Object, same_id, with_id
 from sandbox_agent.errors import AlreadyAnswered, NobodyAsked
-from sandbox_agent.hub.pending import PendingRequest
+from sandbox_agent.hub.pending import Outcome, PendingRequest
 from sandbox_agent.log.event import Chunk, agent_channel, connection_channel, frames, session_channel
 
 REMEMBERED_REQUESTS = 10_000
@@ -79,7 +79,12 @@ class Connection:
         return bool(windows) and windows[-1].end is None
 
     def attach(self, session_id: str, after: int) -> None:
-        self.windows.setdefault(session_id, []).append(Window(after))
+        windows = self.windows.setdefault(session_id, [])
+        if windows and windows[-1].end == after:
+            # Nothing has happened in between.
+            windows[-1].end = None
+        else:
+            windows.append(Window(after))
 
     def detach(self, session_id: str, at: int) -> None:
         self.windows[session_id][-1].end = at
@@ -147,8 +152,9 @@ class Connection:
         pending = self._requests.get(same_id(id))
         if pending is None:
             raise NobodyAsked(id.decode())
-        if not pending.open:
-            raise AlreadyAnswered(id.decode(), pending.outcome)
+        if not pending.open or pending.answering:
+            outcome = pending.outcome if not pending.open else Outcome.ANSWERED
+            raise AlreadyAnswered(id.decode(), outcome)
         return pending
 
     def frames(self, chunk: Chunk) -> bytes:

@@ -5,7 +5,8 @@ A session whose process is gone is brought back to its agent first.
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
 
 from msgspec import Raw
 
@@ -33,6 +34,8 @@ class Forward:
         self._manifest = manifest
         self._request_timeout = request_timeout
         self._revivals: dict[str, asyncio.Task[RunningAgent]] = {}
+        self._locks: dict[str, asyncio.Lock] = {}
+        self._dismissals: set[asyncio.Task[None]] = set()
 
     def agent(self, connection: Connection, envelope: Envelope) -> Agent:
         """The agent an envelope without a session is for: the one it names, else the connection's."""
@@ -82,6 +85,23 @@ class Forward:
         """A session is over: its process goes too when it had one to itself, and left no fork in it."""
         if running.agent.isolation == "session" and not self._hub.sessions_of(running):
             await self._supervisor.stop(running)
+
+    def dismiss_soon(self, running: RunningAgent) -> None:
+        """The same, for who cannot wait."""
+        task = asyncio.create_task(self.dismiss(running))
+        self._dismissals.add(task)
+        task.add_done_callback(self._dismissals.discard)
+
+    @asynccontextmanager
+    async def taking_up(self, session: Session) -> AsyncGenerator[None]:
+        """One at a time brings a session back; whoever comes second finds it there."""
+        lock = self._locks.setdefault(session.id, asyncio.Lock())
+        try:
+            async with lock:
+                yield
+        finally:
+            if not lock.locked():
+                self._locks.pop(session.id, None)
 
     async def request(self, connection: Connection, envelope: Envelope) -> Answer:
         """Pass a request on as it is, and its response back."""
@@ -158,7 +178,7 @@ class Forward:
     def _send(self, call: Call, line: bytes) -> None:
         try:
             call.running.send(with_id(line, call.stdio_id))
-        except RpcError:
+        except BaseException:
             self._hub.calls.close(call.running, call.stdio_id)
             raise
 
@@ -170,37 +190,41 @@ class Forward:
         return with_param(envelope.line, "sessionId", session.facts.agent_session_id)
 
     async def _revive(self, session: Session) -> RunningAgent:
-        facts = session.facts
-        agent = self.agent_of(session)
-        if not facts.can_resume:
-            raise InvalidRequest(
-                f"session {session.id} has ended and cannot be resumed; start a new one with session/new",
-                sessionId=session.id,
-            )
-        running = await self.spawn(agent)
+        async with self.taking_up(session):
+            if isinstance(session.process, RunningAgent):
+                return session.process
+            agent = self.agent_of(session)
+            if not session.facts.can_resume:
+                raise InvalidRequest(
+                    f"session {session.id} has ended and cannot be resumed; start a new one with session/new",
+                    sessionId=session.id,
+                )
+            running = await self.spawn(agent)
+            try:
+                await self._revive_at(session, running)
+            except BaseException:
+                self._hub.unexpect(session, running)
+                await self.dismiss(running)
+                raise
+            finally:
+                session.replay = None
+            return running
+
+    async def _revive_at(self, session: Session, running: RunningAgent) -> None:
+        agent = running.agent.id
         resumes = running.handshake.offers("sessionCapabilities", "resume")
         if not resumes and not running.handshake.offers("loadSession"):
-            raise InvalidRequest(f"agent {agent.id} can neither resume nor load sessions", sessionId=session.id)
+            raise InvalidRequest(f"agent {agent} can neither resume nor load sessions", sessionId=session.id)
         method = "session/resume" if resumes else "session/load"
         self._hub.expect(session, running)
         session.replay = Replay(channel="", history=False)
-        try:
-            response = await self.own_call(running, session, method, resume_params(session))
-        except BaseException:
-            self._hub.unexpect(session, running)
-            await self.dismiss(running)
-            raise
-        finally:
-            session.replay = None
+        response = await self.own_call(running, session, method, resume_params(session))
         if not response.succeeded:
-            self._hub.unexpect(session, running)
-            await self.dismiss(running)
             message = response.error().get("message")
-            raise InvalidRequest(f"agent {agent.id} could not resume the session: {message}", sessionId=session.id)
+            raise InvalidRequest(f"agent {agent} could not resume the session: {message}", sessionId=session.id)
         session.learn_offers(response.result())
         self._hub.revive(session, running)
-        logger.info("session resumed session=%s agent=%s method=%s", session.id, agent.id, method)
-        return running
+        logger.info("session resumed session=%s agent=%s method=%s", session.id, agent, method)
 
 
 def resume_params(session: Session) -> Object:

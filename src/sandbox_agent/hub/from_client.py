@@ -23,6 +23,7 @@ from sandbox_agent.envelope import (
 )
 from sandbox_agent.errors import (
     AgentTimeout,
+    AlreadyAnswered,
     IdempotencyMismatch,
     InternalError,
     InvalidRequest,
@@ -97,7 +98,7 @@ class FromClient:
         try:
             if key is not None:
                 session = self._hub.find_session(envelope.session_id)
-                scope = scope_of(connection, session)
+                scope = scope_of(connection, session.id if session else envelope.session_id)
                 return await self._idempotency.once(scope, key, envelope, lambda: self.request(connection, envelope))
             method = self._own.get(envelope.method)
             if method is not None:
@@ -132,15 +133,18 @@ class FromClient:
         outcome = Outcome.ANSWERED
         if pending.kind == "question" and envelope.result().get("status") == "rejected":
             outcome = Outcome.REJECTED
-        self._hub.pending.settle(pending, outcome, connection.tag)
         if pending.session is not None:
+            pending.answering = True
             position = self._hub.record(pending.session, line, Direction.FROM_CLIENT).last
             try:
                 # The agent acts on it only after it is kept: an action without a record of who allowed it must not be.
                 await self._hub.log.committed(position)
-            except LogUnavailable:
-                self._hub.pending.reopen(pending)
-                raise
+            finally:
+                pending.answering = False
+            if not pending.open:
+                # Cancelled meanwhile, by somebody or with its process: an allow must not come after that.
+                raise AlreadyAnswered(envelope.id.decode(), pending.outcome)
+        self._hub.pending.settle(pending, outcome, connection.tag)
         self._hub.withdraw(pending, connection)
         assert isinstance(pending.process, RunningAgent)
         try:

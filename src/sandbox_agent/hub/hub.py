@@ -91,7 +91,7 @@ class Hub:
 
     def meet(self, connection: Connection, agent: str) -> None:
         """From now on it hears what this agent says outside any session."""
-        if agent not in connection.agents:
+        if agent not in connection.agents and not connection.closed:
             connection.agents[agent] = self.log.position
             self._of_agent.setdefault(agent, set()).add(connection)
             self.log.follow(agent_channel(agent), connection)
@@ -124,7 +124,8 @@ class Hub:
     def find_session(self, session_id: str | None) -> Session | None:
         if session_id is None:
             return None
-        return self._sessions.get(session_id) or self._sessions.get(self._aliases.get(session_id, ""))
+        alias = self._aliases.get(session_id)
+        return self._sessions.get(session_id) or (self._sessions.get(alias) if alias else None)
 
     def session_at(self, running: RunningAgent, agent_session_id: str) -> Session | None:
         """The session an agent process means by its id."""
@@ -144,7 +145,7 @@ class Hub:
     def add_session(self, running: RunningAgent, agent_session_id: str, cwd: str, opened_with: Raw) -> Session:
         """A new session, or a known one that this process holds from now on."""
         known = self._sessions.get(agent_session_id)
-        if known is not None and known.facts.agent == running.agent.id and not known.live:
+        if known is not None and known.facts.agent == running.agent.id and not known.live and not known.terminated:
             self.revive(known, running)
             return known
         session_id = agent_session_id if known is None else f"{running.agent.id}-{secrets.token_hex(8)}"
@@ -196,8 +197,11 @@ class Hub:
 
     def forget_session(self, session: Session) -> None:
         """Its agent has deleted it: the log goes too."""
+        if self._sessions.get(session.id) is not session:
+            return
         for connection in list(self._attached.get(session.id, ())):
             self.detach(connection, session)
+        self._attached.pop(session.id, None)
         self._release(session)
         del self._sessions[session.id]
         self._ended.discard(session.id)
@@ -206,6 +210,9 @@ class Hub:
         self.log.delete_session(session.id)
 
     def save(self, session: Session) -> None:
+        if self._sessions.get(session.id) is not session:
+            # Deleted while something was still under way in it.
+            return
         self.log.save_session(session.id, msgspec.json.encode(session.facts))
 
     def end_session(self, session: Session, termination: Object, resumable: bool) -> None:
@@ -281,6 +288,8 @@ class Hub:
     def _append(
         self, session: Session, lines: list[bytes], direction: Direction, channel: str, history: bool = True
     ) -> Chunk:
+        if self._sessions.get(session.id) is not session:
+            return self.log.append(lines, direction, None, NOBODY, history=False)
         chunk = self.log.append(lines, direction, session.id, channel, history=history)
         if history:
             session.event_count += len(lines)
@@ -324,9 +333,17 @@ class Hub:
             connection.open_request(pending)
         return pending
 
+    def is_anothers(self, pending: PendingRequest, connection: Connection) -> bool:
+        """Whether a request belongs to a call of another connection, which is there to answer it."""
+        own = self._own(pending)
+        return bool(own) and connection not in own
+
+    def _own(self, pending: PendingRequest) -> list[Connection]:
+        return [connection for connection in self._connections.values() if connection.tag == pending.only_tag]
+
     def audience(self, pending: PendingRequest) -> list[Connection]:
         """Connections that may answer."""
-        own = [connection for connection in self._connections.values() if connection.tag == pending.only_tag]
+        own = self._own(pending)
         if own:
             return own
         if pending.session is not None:

@@ -9,7 +9,6 @@ from sandbox_agent.envelope import Envelope, failure
 from sandbox_agent.errors import AgentTimeout, IdempotencyMismatch, LogUnavailable, OutcomeUnknown
 from sandbox_agent.hub.calls import Answer
 from sandbox_agent.hub.connection import Connection
-from sandbox_agent.hub.session import Session
 from sandbox_agent.log.log import Log
 
 
@@ -103,10 +102,10 @@ class Idempotency:
             return late
 
 
-def scope_of(connection: Connection, session: Session | None) -> str:
+def scope_of(connection: Connection, session_id: str | None) -> str:
     """Keys are a session's own; without one, a connection's."""
-    if session is not None:
-        return f"session:{session.id}"
+    if session_id is not None:
+        return f"session:{session_id}"
     # Not the tag, which another connection may have after a restart; nor the id, which is a secret.
     return f"connection:{hashlib.sha256(connection.connection_id.encode()).hexdigest()}"
 

@@ -111,7 +111,7 @@ class Inventory:
     def pending(self, connection: Connection, sessions: Sequence[Session]) -> list[PendingView]:
         """What waits for an answer, under the ids this connection may answer with."""
         asked = [pending for session in sessions for pending in self._hub.pending.of_session(session)]
-        return [self._pending(connection, pending) for pending in asked]
+        return [self._pending(connection, one) for one in asked if not self._hub.is_anothers(one, connection)]
 
     @staticmethod
     def _pending(connection: Connection, pending: PendingRequest) -> PendingView:

@@ -41,6 +41,8 @@ class PendingRequest:
     """The connection it concerns, when it belongs to a call of that connection; others only once that one is gone."""
     outcome: Outcome = Outcome.REQUESTED
     answered_by: str | None = None
+    answering: bool = False
+    """Somebody's answer is on its way to the disk; it may still be cancelled, but nobody else may answer."""
 
     @property
     def agent_id(self) -> bytes:
@@ -105,11 +107,6 @@ class PendingRequests:
         id = (pending.process.key, same_id(pending.agent_id))
         if self._by_agent_id.get(id) is pending:
             del self._by_agent_id[id]
-
-    def reopen(self, pending: PendingRequest) -> None:
-        """Its answer could not be kept, so it was not given."""
-        pending.outcome, pending.answered_by = Outcome.REQUESTED, None
-        self.ask(pending)
 
     def find(self, process: Process, agent_id: bytes) -> PendingRequest | None:
         return self._by_agent_id.get((process.key, same_id(agent_id)))

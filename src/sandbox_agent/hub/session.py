@@ -50,7 +50,7 @@ class Prompt:
 
     tag: str
     """Who sent it."""
-    line: bytes
+    line: bytes = field(repr=False)
     position: int
     """Of the prompt in the log."""
 

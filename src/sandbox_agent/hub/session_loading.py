@@ -32,15 +32,15 @@ class SessionLoading:
         session = self.hub.find_session(envelope.session_id)
         if session is None or not session.live:
             return await self._take_up(connection, session, envelope)
-        assert envelope.id is not None
-        await self._replay(connection, session)
-        return Answer(success(envelope.id, session.facts.offers))
+        return await self._held(connection, session, envelope)
 
-    async def resume(self, connection: Connection, envelope: Envelope) -> Answer:
-        session = self.hub.find_session(envelope.session_id)
-        if session is None or not session.live:
-            return await self._take_up(connection, session, envelope)
+    resume = load
+
+    async def _held(self, connection: Connection, session: Session, envelope: Envelope) -> Answer:
+        """A process holds the session: a load is answered from our own log, a resume just attaches."""
         assert envelope.id is not None
+        if envelope.method == "session/load":
+            await self._replay(connection, session)
         self.hub.attach(connection, session)
         return Answer(success(envelope.id, session.facts.offers))
 
@@ -86,35 +86,41 @@ class SessionLoading:
         agent = self.forward.agent(connection, envelope)
         cwd = directory(envelope.params())
         running = await self.forward.spawn(agent)
-        require(running, envelope.method)
-        session = self.hub.add_session(running, envelope.session_id, cwd, Raw(params_text(envelope.line)))
+        session = None
         try:
+            require(running, envelope.method)
+            opened_with = Raw(params_text(envelope.line))
+            session = self.hub.add_session(running, envelope.session_id, cwd, opened_with)
             return await self._load_at(connection, running, session, envelope, known=False)
         except AgentTimeout:
             raise
         except BaseException:
-            self.hub.forget_session(session)
+            if session is not None:
+                self.hub.forget_session(session)
             await self.forward.dismiss(running)
             raise
 
     async def _take_up_known(self, connection: Connection, session: Session, envelope: Envelope) -> Answer:
         if session.terminated:
             raise InvalidRequest(f"session {session.id} was terminated; start a new one", sessionId=session.id)
-        running = await self.forward.spawn(self.forward.agent_of(session))
-        require(running, envelope.method)
-        line = envelope.line
-        for name, value in resume_params(session).items():
-            if param(line, name) is None:
-                line = with_param(line, name, value)
-        self.hub.expect(session, running)
-        try:
-            return await self._load_at(connection, running, session, parse(line), known=True)
-        except AgentTimeout:
-            raise
-        except BaseException:
-            self.hub.unexpect(session, running)
-            await self.forward.dismiss(running)
-            raise
+        async with self.forward.taking_up(session):
+            if session.live:
+                return await self._held(connection, session, envelope)
+            line = envelope.line
+            for name, value in resume_params(session).items():
+                if param(line, name) is None:
+                    line = with_param(line, name, value)
+            running = await self.forward.spawn(self.forward.agent_of(session))
+            try:
+                require(running, envelope.method)
+                self.hub.expect(session, running)
+                return await self._load_at(connection, running, session, parse(line), known=True)
+            except AgentTimeout:
+                raise
+            except BaseException:
+                self.hub.unexpect(session, running)
+                await self.forward.dismiss(running)
+                raise
 
     async def _load_at(
         self, connection: Connection, running: RunningAgent, session: Session, envelope: Envelope, *, known: bool
@@ -141,6 +147,8 @@ class SessionLoading:
             self.hub.unexpect(session, call.running)
         else:
             self.hub.forget_session(session)
+        if call.late is not None:
+            self.forward.dismiss_soon(call.running)
         return Answer(line, self.hub.log.position)
 
 

@@ -112,8 +112,7 @@ class SessionMethods:
         except BaseException:
             await self.forward.dismiss(running)
             raise
-        if not parse(answer.line).succeeded:
-            await self.forward.dismiss(running)
+        await self.forward.dismiss(running)
         return answer
 
     def _created(
@@ -121,8 +120,8 @@ class SessionMethods:
     ) -> Answer:
         line = with_id(response.line, call.client_id)
         agent_session_id = text_at(response.result(), "sessionId")
-        if agent_session_id is None or call.connection is None:
-            return Answer(line)
+        if not agent_session_id or call.connection is None:
+            return self._unborn(call, line)
         params = request.params()
         opened_with = Raw(params_text(request.line))
         session = self.hub.add_session(call.running, agent_session_id, text_at(params, "cwd") or "", opened_with)
@@ -132,6 +131,13 @@ class SessionMethods:
         if alias is not None:
             self.hub.name(session, alias)
         return self._born(call, session, request, line)
+
+    def _unborn(self, call: Call, line: bytes) -> Answer:
+        """No session came about: what was held for it goes its way, and its process, if it had one, goes too."""
+        self.release(call.running, "")
+        if call.late is not None:
+            self.forward.dismiss_soon(call.running)
+        return Answer(line)
 
     def _born(self, call: Call, session: Session, request: Envelope, line: bytes) -> Answer:
         """A session is there: keep it, attach whoever asked for it, and let go what its agent said of it before."""
@@ -206,8 +212,8 @@ class SessionMethods:
     def _forked(self, call: Call, response: Envelope, *, source: Session, request: Envelope) -> Answer:
         line = with_id(response.line, call.client_id)
         agent_session_id = text_at(response.result(), "sessionId")
-        if agent_session_id is None:
-            return Answer(line)
+        if not agent_session_id:
+            return self._unborn(call, line)
         cwd = text_at(request.params(), "cwd") or source.facts.cwd
         session = self.hub.add_session(call.running, agent_session_id, cwd, source.facts.opened_with)
         session.learn_offers(source.facts.offers | response.result())
@@ -239,6 +245,8 @@ class SessionMethods:
             line = with_param(line, "sessionId", session.id)
         # Before anything is awaited: whoever is told that the prompt was taken finds it in the log.
         position = self.hub.record(session, line, Direction.FROM_CLIENT).last
+        if envelope.recorded is not None:
+            envelope.recorded()
         prompt = parse(line)
         try:
             running = await self.forward.holder(session)

@@ -154,6 +154,8 @@ class Turns:
 
     def _finish(self, session: Session, prompt: Prompt, direction: Direction, line: bytes, end: Object) -> Answer:
         del self._calls[prompt]
+        if session.unechoed is prompt:
+            session.unechoed = None
         if session.running is prompt:
             session.facts.turn = None
         # Saved first: what is on disk up to the position below includes it.

@@ -20,6 +20,7 @@ create table if not exists events(
 create index if not exists events_by_channel on events(channel, last);
 create index if not exists events_by_session on events(session_id, history, last, at);
 create index if not exists events_by_size on events(size);
+create index if not exists events_by_age on events(at);
 create table if not exists sessions(session_id text primary key, record blob not null);
 create table if not exists trims(channel text primary key, through integer not null);
 create table if not exists outcomes(
@@ -254,11 +255,15 @@ class Database:
 
     def _drop(self, firsts: list[int]) -> dict[str, int]:
         trims: dict[str, int] = {}
-        for first in firsts:
-            row = self._sqlite.execute("select channel, session_id, last from events where first = ?", (first,))
-            channel, session_id, last = row.fetchone()
-            for name in {channel, f"history:{session_id}"}:
-                trims[name] = max(trims.get(name, 0), last)
+        for at in range(0, len(firsts), 500):
+            some = firsts[at : at + 500]
+            marks = ", ".join("?" * len(some))
+            rows = self._sqlite.execute(
+                f"select channel, session_id, max(last) from events where first in ({marks}) group by 1, 2", some
+            )
+            for channel, session_id, last in rows:
+                for name in {channel, f"history:{session_id}"}:
+                    trims[name] = max(trims.get(name, 0), last)
         self._sqlite.executemany("delete from events where first = ?", [(first,) for first in firsts])
         self._keep_trims(trims)
         return trims

@@ -284,7 +284,10 @@ class Log:
         if not self.full:
             drained, self._drained = self._drained, []
             for callback in drained:
-                callback()
+                try:
+                    callback()
+                except Exception:
+                    logger.exception("whoever waited for the disk failed")
 
     def _on_failed(self, reason: str) -> None:
         self.failure = reason

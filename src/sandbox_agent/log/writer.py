@@ -124,9 +124,12 @@ class Writer:
     def _write(self, group: Group, rest: Group | None) -> bool:
         try:
             trims = self._database.write(group)
-        except DatabaseError as error:
+        except Exception as error:
+            # Whatever it is: a thread that ends would leave everybody waiting for ever.
             reason = str(error)
-            logger.error("log not written reason=%s events=%d", reason, len(group.chunks))
+            logger.error(
+                "log not written reason=%s events=%d", reason, len(group.chunks), exc_info=not _expected(error)
+            )
             with self._changed:
                 if rest is not None:
                     group.merge(rest)
@@ -156,3 +159,7 @@ class Writer:
             self._loop.call_soon_threadsafe(callback)
         except RuntimeError:
             logger.debug("event loop is gone")
+
+
+def _expected(error: Exception) -> bool:
+    return isinstance(error, DatabaseError)
