@@ -21,7 +21,7 @@ SandboxAgentError
 ├── BodyTooLarge            413  over --max-body
 ├── UnsupportedMediaType    415  a POST that is not JSON
 ├── Misdirected             421  a Host that is not ours
-├── HeadersTooLarge         431  a request line and headers over 64 KiB
+├── HeadersTooLarge         431  a request line and headers over 64 KiB, or over 200 headers
 ├── NotImplementedYet       501  in the contract, not in this version
 ├── AgentBootFailed         502  the agent process did not start or did not shake hands
 ├── BridgeDisabled          503  /opencode/*
@@ -205,7 +205,7 @@ class HeadersTooLarge(SandboxAgentError):
     slug, title, status = "headers-too-large", "Request Header Fields Too Large", 431
 
     def __init__(self, limit: int) -> None:
-        super().__init__(f"the request line and headers are larger than {limit} bytes", limit=limit)
+        super().__init__(f"the request line and headers are larger than {limit} bytes, or too many", limit=limit)
 
 
 class NotImplementedYet(SandboxAgentError):
