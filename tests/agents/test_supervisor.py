@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import json
 import time
 import uuid
 from collections.abc import Coroutine
@@ -106,6 +107,26 @@ def test_concurrent_first_callers_share_one_boot(tmp_path: Path) -> None:
             assert await house.supervisor.process(agent) is found[0]
             assert house.supervisor.running("tested") is found[0]
             assert house.supervisor.status("tested").status == "running"
+
+    run(main())
+
+
+@pytest.mark.requirement("12.boot-failed-502")
+def test_an_agent_that_floods_before_it_answers_initialize_has_not_started(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sandbox_agent.agents.supervisor.EARLY_BYTES", 1000)
+
+    async def main() -> None:
+        async with House(tmp_path) as house:
+            line = json.dumps({"jsonrpc": "2.0", "method": "x/noise"})
+            agent = house.agent(lines=f"command = ['yes', '{line}']")
+            error, _ = await failure(house.supervisor, agent)
+            assert isinstance(error, AgentBootFailed)
+            assert str(error).endswith("it wrote more than 1000 bytes before it answered initialize")
+            assert error.status == 502
+            assert house.supervisor.running("tested") is None
+            assert house.listener.received == []
 
     run(main())
 

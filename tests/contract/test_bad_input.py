@@ -623,6 +623,35 @@ def test_headers_over_64_kib_are_a_431(server: Server, what: str, pieces: int) -
 
 
 @pytest.mark.requirement("3.large-headers-431")
+@pytest.mark.parametrize("token", [True, False], ids=["with a token", "without a token"])
+@pytest.mark.parametrize("count", [201, 9000])
+@ONE_SERVER
+def test_more_than_200_headers_are_a_431_however_short_they_are(server: Server, count: int, token: bool) -> None:
+    with Wire(server) as wire:
+        # Host is one of them; one name is there twice, so that all of them have to be compared.
+        own = [f"Authorization: Bearer {server.token}"] if token else ["A: b"]
+        names = [f"{n:x}:" for n in range(count - 3)]
+        lines = ["GET /v1/health HTTP/1.1", "Host: 127.0.0.1", *own, *names, names[0], "", ""]
+        head = "\r\n".join(lines).encode()
+        assert len(head) < 64 << 10
+        wire.send(head)
+        problem(wire.response(), 431, "headers-too-large")
+        assert wire.hung_up()
+
+
+@pytest.mark.requirement("3.large-headers-431")
+@ONE_SERVER
+def test_two_hundred_headers_are_fine_and_need_the_token_like_any(server: Server) -> None:
+    with Wire(server) as wire:
+        names = [f"X-{n}: a" for n in range(197)]
+        wire.send(wire.request("GET /v1/health", *names, "X-0: b"))
+        assert wire.response().status_code == 200
+        head = wire.request("GET /v1/health", *names, "X-0: b")
+        wire.send(head.replace(b"Authorization: Bearer", b"X-Other:"))
+        problem(wire.response(), 401, "unauthorized")
+
+
+@pytest.mark.requirement("3.large-headers-431")
 @ONE_SERVER
 def test_headers_up_to_60_kib_are_fine(server: Server) -> None:
     with Wire(server) as wire:

@@ -67,6 +67,20 @@ def test_it_sees_a_session_only_while_it_is_attached() -> None:
     assert not own.sees(chunk(15, session_channel("other"), "other"))
 
 
+def test_detaching_and_attaching_with_nothing_in_between_leaves_one_window() -> None:
+    own = connection()
+    own.attach("s", 10)
+    for _ in range(1000):
+        own.detach("s", 20)
+        own.attach("s", 20)
+    assert len(own.windows["s"]) == 1
+    assert own.attached("s")
+    own.detach("s", 30)
+    own.attach("s", 40)
+    seen = [at for at in (10, 11, 20, 21, 30, 31, 41) if own.sees(chunk(at, session_channel("s"), "s"))]
+    assert seen == [11, 20, 21, 30, 41]
+
+
 def test_it_is_attached_from_attach_to_detach() -> None:
     own = connection()
     states = [own.attached("s")]
