@@ -66,7 +66,7 @@ STATES: dict[str, Steps] = {
 }
 
 
-MORE = ["stderr", "two-sessions", "queue", "pending", "again", "neighbours", "shifted", "truncated", "huge", "flood"]
+MORE = ["stderr", "two-sessions", "queue", "pending", "again", "neighbours", "shifted", "truncated", "huge", "flood", "numbers"]
 
 
 @pytest.fixture(scope="module")
@@ -458,3 +458,30 @@ def test_a_session_whose_agent_died_while_it_loaded_it_never_came_to_be(tmp_path
         run(die(server))
     with server:
         run(look(server))
+
+
+@pytest.mark.requirement("5.bad-agents-live")
+@pytest.mark.parametrize("number", ["1e999", "-1e999", "1" * 5000])
+def test_a_result_with_a_number_out_of_range_ends_its_turn(server: Server, number: str) -> None:
+    async def main() -> None:
+        async with Client(server, "numbers") as client, client.stream() as events:
+            session = await client.new_session()
+            await client.prompt(session, "which id comes next?")
+            prompts = [line for line in (await client.result("x/received"))["lines"] if "which id" in line]
+            # The ids on stdio count up: the x/received above had one, the prompt below has the next.
+            id = json.loads(prompts[-1])["id"] + 2
+            result = f'{{"stopReason":"end_turn","x":{number}}}'
+            line = f'{{"jsonrpc":"2.0","id":{id},"result":{result}}}'
+            response = await client.post(
+                {
+                    "jsonrpc": "2.0",
+                    "id": "p",
+                    "method": "session/prompt",
+                    "params": client.prompt_params(session, [["raw", line], ["wait_cancel"]]),
+                }
+            )
+            assert response.text == f'{{"jsonrpc":"2.0","id":"p","result":{result}}}'
+            await events.turn_ended()
+            assert (await client.prompt(session, "next"))["result"] == {"stopReason": "end_turn"}
+
+    run(main())

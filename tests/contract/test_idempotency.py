@@ -307,3 +307,18 @@ def test_two_keys_on_one_request_are_refused(server: Server) -> None:
             problem(response, 400)
 
     run(main())
+
+
+@pytest.mark.requirement("3.idempotency-repeats")
+def test_deleting_a_session_again_under_one_key_gives_the_first_outcome(server: Server) -> None:
+    async def main() -> None:
+        async with Client(server) as client:
+            session = await client.new_session()
+            sent = body("session/delete", {"sessionId": session})
+            first, second = [await client.post(sent, Idempotency_Key="k") for _ in range(2)]
+            assert first.status_code == second.status_code == 200
+            assert "result" in first.json(), first.text
+            assert second.content == first.content
+            assert (await client.post(sent, Idempotency_Key="other")).json()["error"]["code"] == -32002
+
+    run(main())

@@ -55,6 +55,30 @@ def test_without_persistence_nothing_is_left_after_a_restart() -> None:
 
 
 @pytest.mark.requirement("6.kill-acknowledged")
+def test_a_prompt_that_was_accepted_under_a_key_survives_a_kill_at_that_moment() -> None:
+    with Server() as server:
+
+        async def accepted() -> str:
+            async with Client(server) as client:
+                session = await client.new_session()
+                body = {"jsonrpc": "2.0", "id": 1, "method": "session/prompt"}
+                body |= {"params": client.prompt_params(session, [["wait_cancel"], ["say", "accepted"]])}
+                response = await client.post(body, Prefer="respond-async", Idempotency_Key="k")
+                server.process.kill()
+                assert response.status_code == 202
+                return session
+
+        async def prompts(session: str) -> list[str]:
+            async with Client(server) as client:
+                envelopes = [event["envelope"] for event in await events_of(client, session)]
+                return [prompt_text(one) for one in envelopes if one.get("method") == "session/prompt"]
+
+        session = run(accepted())
+        restart(server)
+        assert run(prompts(session)) == ['[["wait_cancel"], ["say", "accepted"]]']
+
+
+@pytest.mark.requirement("6.kill-acknowledged")
 def test_whatever_was_acknowledged_survives_a_kill_at_that_moment() -> None:
     """One server, killed right after each kind of acknowledgement."""
     with Server() as server:
