@@ -251,3 +251,30 @@ def test_an_agent_has_a_session_and_a_group_of_its_own(server: Server) -> None:
             assert os.getsid(pid) != os.getsid(server.process.pid)
 
     run(main())
+
+
+@pytest.mark.requirement("6.isolation")
+@pytest.mark.parametrize("known", [False, True], ids=["an unknown session", "a session of ours"])
+@pytest.mark.parametrize("method", ["session/load", "session/resume"])
+def test_a_load_that_the_agent_does_not_offer_leaves_no_process(tmp_path: Path, method: str, known: bool) -> None:
+    def processes() -> list[int]:
+        facts = map(json.loads, state.read_text().splitlines())
+        return [fact["started"] for fact in facts if "started" in fact]
+
+    async def main(server: Server) -> None:
+        async with Client(server, "bare") as client:
+            (shared,) = processes()
+            session = "unknown"
+            if known:
+                session = await client.new_session()
+                assert "error" in await client.prompt(session, [["exit", 0]])
+            params = {"sessionId": session, "cwd": server.work, "mcpServers": []}
+            for _ in range(3):
+                assert (await client.error(method, params))["code"] == -32601
+            assert len(processes()) == 4 + known
+            eventually(lambda: [pid for pid in processes() if alive(pid)] == [shared], "the end of the others")
+
+    state = tmp_path / "state"
+    bare = scripted("--capabilities", "{}", "--state", str(state), isolation="session")
+    with Server("--no-persist", agents={"bare": bare}) as server:
+        run(main(server))

@@ -5,6 +5,7 @@ Contract, section 5 and 12.
 
 import asyncio
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -23,7 +24,8 @@ from tests.support.asking import (
     texts,
 )
 from tests.support.client import Client, Event, Json, run
-from tests.support.running import Server
+from tests.support.history import events_of, text_of
+from tests.support.running import Server, alive, eventually, scripted
 
 ATTACH, DETACH = "_sandboxagent/session/attach", "_sandboxagent/session/detach"
 USER = "user_message_chunk"
@@ -388,6 +390,33 @@ def test_resuming_a_live_session_just_attaches(server: Server) -> None:
             assert not any("session/resume" in line and session in line for line in await received(a))
 
     run(main())
+
+
+@pytest.mark.requirement("5.load-forwarded")
+@pytest.mark.parametrize("isolation", ["agent", "session"])
+def test_two_loads_at_once_of_a_session_without_a_process_take_it_up_once(tmp_path: Path, isolation: str) -> None:
+    async def main(server: Server) -> None:
+        async with Client(server, "lasting") as a, Client(server, "lasting") as b:
+            session = await a.new_session()
+            await a.prompt(session, "hello")
+            assert "error" in await a.prompt(session, [["exit", 0]])
+            before = [text_of(event["envelope"]) for event in await events_of(a, session)]
+            loads = [one.call("session/load", loading(server, session)) for one in (a, b, a, b)]
+            for answer in await asyncio.gather(*loads):
+                assert "result" in answer, answer
+            after = [text_of(event["envelope"]) for event in await events_of(a, session)]
+            assert [text for text in after if text] == [text for text in before if text] == ["hello"]
+            assert (await a.prompt(session, "again"))["result"] == {"stopReason": "end_turn"}
+            # One for the handshake and, when it is not shared, one for the session.
+            pids = [
+                fact["started"] for line in state.read_text().splitlines() if "started" in (fact := json.loads(line))
+            ]
+            eventually(lambda: sum(map(alive, pids)) == (1 if isolation == "agent" else 2), "the end of the others")
+
+    state = tmp_path / "state"
+    agents = {"lasting": scripted("--state", str(state), isolation=isolation)}
+    with Server("--no-persist", agents=agents) as server:
+        run(main(server))
 
 
 @pytest.mark.requirement("5.load-forwarded")
