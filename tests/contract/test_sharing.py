@@ -420,6 +420,20 @@ def test_two_loads_at_once_of_a_session_without_a_process_take_it_up_once(tmp_pa
 
 
 @pytest.mark.requirement("5.load-forwarded")
+def test_two_loads_at_once_of_a_session_nobody_has_seen_make_one_session() -> None:
+    async def main(server: Server) -> None:
+        async with Client(server, "own") as a, Client(server, "own") as b:
+            loads = [one.call("session/load", loading(server, "stranger")) for one in (a, b)]
+            for answer in await asyncio.gather(*loads):
+                assert "result" in answer, answer
+            listed = (await a.result("session/list"))["sessions"]
+            assert [session["sessionId"] for session in listed] == ["stranger"]
+
+    with Server("--no-persist", agents={"own": scripted(isolation="session")}) as server:
+        run(main(server))
+
+
+@pytest.mark.requirement("5.load-forwarded")
 def test_while_the_agent_loads_a_session_its_updates_go_to_the_loader_alone(server: Server) -> None:
     async def main() -> None:
         async with Client(server) as a, Client(server) as b, a.stream() as seen_a, b.stream() as seen_b:

@@ -93,15 +93,15 @@ class Forward:
         task.add_done_callback(self._dismissals.discard)
 
     @asynccontextmanager
-    async def taking_up(self, session: Session) -> AsyncGenerator[None]:
+    async def taking_up(self, session_id: str) -> AsyncGenerator[None]:
         """One at a time brings a session back; whoever comes second finds it there."""
-        lock = self._locks.setdefault(session.id, asyncio.Lock())
+        lock = self._locks.setdefault(session_id, asyncio.Lock())
         try:
             async with lock:
                 yield
         finally:
             if not lock.locked():
-                self._locks.pop(session.id, None)
+                self._locks.pop(session_id, None)
 
     async def request(self, connection: Connection, envelope: Envelope) -> Answer:
         """Pass a request on as it is, and its response back."""
@@ -190,7 +190,7 @@ class Forward:
         return with_param(envelope.line, "sessionId", session.facts.agent_session_id)
 
     async def _revive(self, session: Session) -> RunningAgent:
-        async with self.taking_up(session):
+        async with self.taking_up(session.id):
             if isinstance(session.process, RunningAgent):
                 return session.process
             agent = self.agent_of(session)

@@ -30,9 +30,18 @@ class SessionLoading:
 
     async def load(self, connection: Connection, envelope: Envelope) -> Answer:
         session = self.hub.find_session(envelope.session_id)
-        if session is None or not session.live:
-            return await self._take_up(connection, session, envelope)
-        return await self._held(connection, session, envelope)
+        if session is not None and session.live:
+            return await self._held(connection, session, envelope)
+        if envelope.session_id is None:
+            raise InvalidParams(f"{envelope.method} needs a sessionId")
+        async with self.forward.taking_up(session.id if session else envelope.session_id):
+            # Somebody else may have taken it up while we waited.
+            session = self.hub.find_session(envelope.session_id)
+            if session is None:
+                return await self._take_up_unknown(connection, envelope.session_id, envelope)
+            if session.live:
+                return await self._held(connection, session, envelope)
+            return await self._take_up_known(connection, session, envelope)
 
     resume = load
 
@@ -77,12 +86,8 @@ class SessionLoading:
                 for update in user_messages(session, line):
                     self.hub.tell_connection(connection, update, session)
 
-    async def _take_up(self, connection: Connection, session: Session | None, envelope: Envelope) -> Answer:
-        """Put a load or resume to the agent; it may know sessions that we never saw."""
-        if envelope.session_id is None:
-            raise InvalidParams(f"{envelope.method} needs a sessionId")
-        if session is not None:
-            return await self._take_up_known(connection, session, envelope)
+    async def _take_up_unknown(self, connection: Connection, session_id: str, envelope: Envelope) -> Answer:
+        """Put a load or resume to the agent: it may know sessions that we never saw."""
         agent = self.forward.agent(connection, envelope)
         cwd = directory(envelope.params())
         running = await self.forward.spawn(agent)
@@ -90,7 +95,7 @@ class SessionLoading:
         try:
             require(running, envelope.method)
             opened_with = Raw(params_text(envelope.line))
-            session = self.hub.add_session(running, envelope.session_id, cwd, opened_with)
+            session = self.hub.add_session(running, session_id, cwd, opened_with)
             return await self._load_at(connection, running, session, envelope, known=False)
         except AgentTimeout:
             raise
@@ -103,24 +108,21 @@ class SessionLoading:
     async def _take_up_known(self, connection: Connection, session: Session, envelope: Envelope) -> Answer:
         if session.terminated:
             raise InvalidRequest(f"session {session.id} was terminated; start a new one", sessionId=session.id)
-        async with self.forward.taking_up(session):
-            if session.live:
-                return await self._held(connection, session, envelope)
-            line = envelope.line
-            for name, value in resume_params(session).items():
-                if param(line, name) is None:
-                    line = with_param(line, name, value)
-            running = await self.forward.spawn(self.forward.agent_of(session))
-            try:
-                require(running, envelope.method)
-                self.hub.expect(session, running)
-                return await self._load_at(connection, running, session, parse(line), known=True)
-            except AgentTimeout:
-                raise
-            except BaseException:
-                self.hub.unexpect(session, running)
-                await self.forward.dismiss(running)
-                raise
+        line = envelope.line
+        for name, value in resume_params(session).items():
+            if param(line, name) is None:
+                line = with_param(line, name, value)
+        running = await self.forward.spawn(self.forward.agent_of(session))
+        try:
+            require(running, envelope.method)
+            self.hub.expect(session, running)
+            return await self._load_at(connection, running, session, parse(line), known=True)
+        except AgentTimeout:
+            raise
+        except BaseException:
+            self.hub.unexpect(session, running)
+            await self.forward.dismiss(running)
+            raise
 
     async def _load_at(
         self, connection: Connection, running: RunningAgent, session: Session, envelope: Envelope, *, known: bool
