@@ -73,6 +73,7 @@ class Envelope:
     __slots__ = ("id", "kind", "line", "method", "peek", "recorded", "session_id")
 
     def __init__(self, line: bytes, peek: Peek) -> None:
+        """`peek` must have no fault."""
         self.line = line
         self.peek = peek
         self.recorded: Callable[[], None] | None = None

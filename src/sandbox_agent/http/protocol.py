@@ -90,6 +90,8 @@ class Protocol(HttpToolsProtocol):
     """The connection of a request that may take the short way, while its body is read."""
     _body = b""
     _short: ShortCycle | None = None
+    _admitted: Connection | None = None
+    _admitted_headers: list[tuple[bytes, bytes]] | None = None
     _used_at = 0.0
     _idle_check: asyncio.TimerHandle | None = None
     _in_head = False
@@ -190,9 +192,13 @@ class Protocol(HttpToolsProtocol):
         common = idle and self.url == b"/v1/rpc" and self.parser.get_method() == b"POST"
         if not common or self.parser.get_http_version() != "1.1":
             return None
+        if self._admitted is not None and not self._admitted.closed and self.headers == self._admitted_headers:
+            # The same headers on the same socket: what was decided then holds.
+            return self._admitted
         scope = cast("Scope", cast("object", self.scope))
         scope["method"], scope["path"] = "POST", "/v1/rpc"
-        return self._shortcut.admit(scope)
+        self._admitted, self._admitted_headers = self._shortcut.admit(scope), self.headers
+        return self._admitted
 
     def _take_short_way(self, connection: Connection, body: bytes) -> bool:
         def then(answer: Answer | None, error: SandboxAgentError | None) -> None:
