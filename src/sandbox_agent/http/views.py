@@ -6,7 +6,6 @@ One table of endpoints: the router and the OpenAPI document are both made from i
 import html
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from typing import Literal
 
 import msgspec
 from msgspec import UNSET, Struct, UnsetType
@@ -47,12 +46,6 @@ class InstallResult(Struct, rename="camel"):
     source: str
     verified: bool
     artifacts: list[Artifact]
-
-
-class OpenApi(Struct):
-    """An OpenAPI 3.1 document."""
-
-    openapi: Literal["3.1.0"]
 
 
 @dataclass(frozen=True, slots=True)
