@@ -1,10 +1,17 @@
 """Fixtures that all black-box tests share: one server per worker and way of keeping the log."""
 
+import os
 from collections.abc import Generator
 
 import pytest
+from hypothesis import settings
 
 from tests.support.running import Server, scripted
+
+# CI tries the same examples every time; who works here tries new ones, and keeps what fails.
+settings.register_profile("ci", derandomize=True)
+if os.environ.get("CI"):
+    settings.load_profile("ci")
 
 AGENTS = {
     "other": scripted(),
