@@ -199,7 +199,7 @@ def world() -> Iterator[World]:
 
 def open_client(world: World, *sessions: str) -> Client:
     async def step() -> Client:
-        client = Client(world, world.hub.open_connection("a", {}))
+        client = Client(world, world.hub.open_connection("a"))
         for session in sessions:
             world.hub.attach(client.connection, world.session(session))
         return client
@@ -471,7 +471,7 @@ class ExactlyOnce(RuleBasedStateMachine):
 
     def open(self, agent: str) -> None:
         async def step() -> Connection:
-            return self.hub.open_connection(agent, {})
+            return self.hub.open_connection(agent)
 
         client = Client(self.world, self.run(step()))
         client.cursor = client.connection.opened_at

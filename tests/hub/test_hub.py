@@ -81,7 +81,7 @@ class World:
         settings, loading = SessionSettings(self.hub, self.forward), SessionLoading(self.hub, self.forward)
         methods = SessionMethods(self.hub, self.forward, self.turns, release, self.inventory, settings, loading)
         self.from_client = FromClient(self.hub, self.forward, self.turns, methods.table(), 120)
-        self.client = self.hub.open_connection("a", {})
+        self.client = self.hub.open_connection("a")
         self.session = self.hub.add_session(self.running, "s", "/", Raw(b"{}"))
         self.session.learn_offers(OFFERED)
         self.hub.save(self.session)
@@ -196,7 +196,7 @@ def test_an_answer_that_could_not_be_kept_may_be_given_again() -> None:
 def test_what_belongs_to_the_call_of_a_live_connection_is_not_pending_for_another() -> None:
     async def main() -> None:
         async with world() as own:
-            other = own.hub.open_connection("a", {})
+            other = own.hub.open_connection("a")
             own.hub.attach(other, own.session)
             call = own.request("x/login", {"sessionId": "s"})
             await own.process.has_been_sent(1)

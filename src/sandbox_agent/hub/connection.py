@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from sandbox_agent.envelope import Object, same_id, with_id
+from sandbox_agent.envelope import same_id, with_id
 from sandbox_agent.errors import AlreadyAnswered, NobodyAsked
 from sandbox_agent.hub.pending import Outcome, PendingRequest
 from sandbox_agent.log.event import Chunk, agent_channel, connection_channel, frames, session_channel
@@ -51,8 +51,6 @@ class Connection:
     """Position of the log when it was opened: nothing before was meant for it."""
     agents: dict[str, int] = field(default_factory=dict[str, int])
     """Agents it has spoken to, and since which position: it hears what they say outside any session."""
-    client: Object = field(default_factory=Object)
-    """`params` of its initialize."""
     windows: dict[str, list[Window]] = field(default_factory=dict[str, list[Window]])
     """Session id → when it was attached."""
     stream: Downlink | None = None

@@ -66,10 +66,10 @@ class Hub:
 
     # Connections
 
-    def open_connection(self, agent: str, client: Object) -> Connection:
+    def open_connection(self, agent: str) -> Connection:
         tag = f"c{next(self._tags)}"
         opened_at = self.log.position
-        connection = Connection(secrets.token_urlsafe(24), tag, agent, self.monotonic(), opened_at, client=client)
+        connection = Connection(secrets.token_urlsafe(24), tag, agent, self.monotonic(), opened_at)
         self._connections[connection.connection_id] = connection
         self.log.follow(connection.channel, connection)
         self.meet(connection, agent)
