@@ -159,6 +159,7 @@ def run(settings: Settings) -> int:
 def _without_effect(settings: Settings) -> dict[str, bool]:
     """Flags of the contract whose part is not there yet, and whether they were given."""
     return {
+        "--agents-dir": settings.agents_dir != settings.data_dir / "agents",
         "--fs-root": bool(settings.fs_root),
         "--client-fs": settings.client_fs,
         "--require-preinstall": settings.require_preinstall,
