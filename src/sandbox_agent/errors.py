@@ -21,13 +21,22 @@ SandboxAgentError
 ├── BodyTooLarge            413  over --max-body
 ├── UnsupportedMediaType    415  a POST that is not JSON
 ├── Misdirected             421  a Host that is not ours
+├── UnsupportedAgent        422  known, and cannot be had
+├── UnsupportedPlatform     422  the agent has no build for this machine
+├── UnknownVersion          422  no such version of the agent
 ├── HeadersTooLarge         431  a request line and headers over 64 KiB, or over 200 headers
 ├── NotImplementedYet       501  in the contract, not in this version
 ├── AgentBootFailed         502  the agent process did not start or did not shake hands
+├── RegistryUnavailable     502  the ACP registry cannot be read, and there is no copy of it
+├── DownloadFailed          502  a package or an archive could not be fetched
+├── ChecksumMismatch        502  what was fetched is not what was pinned
+├── UnsafeArchive           502  an archive that reaches outside its folder, or is too large
+├── InstallFailed           502  the agent was fetched and is not usable
 ├── BridgeDisabled          503  /opencode/*
 ├── ShuttingDown            503  the server is stopping
 ├── AgentTimeout            504  no answer in time
 ├── LogUnavailable          507  the log cannot be written
+├── DiskFull                507  no room to install
 ├── InternalError           500  our bug
 ├── RpcError               (200)  a JSON-RPC error with its own code and data
 │   ├── UnknownSession   -32002  no such session
@@ -201,6 +210,29 @@ class Misdirected(SandboxAgentError):
         super().__init__("this server does not answer to that Host; --allow-host adds a name", host=host)
 
 
+class UnsupportedAgent(SandboxAgentError):
+    slug, title, status = "unsupported-agent", "Unsupported Agent", 422
+
+    def __init__(self, agent: str, reason: str) -> None:
+        super().__init__(f"agent {agent} is not supported: {reason}", agent=agent)
+
+
+class UnsupportedPlatform(SandboxAgentError):
+    slug, title, status = "unsupported-platform", "Unsupported Platform", 422
+
+    def __init__(self, agent: str, platform: str, offered: list[str]) -> None:
+        super().__init__(
+            f"agent {agent} has no build for {platform}; it has: {', '.join(offered)}",
+            agent=agent,
+            platform=platform,
+            offered=offered,
+        )
+
+
+class UnknownVersion(SandboxAgentError):
+    slug, title, status, rpc_code = "unknown-version", "Unknown Version", 422, -32602
+
+
 class HeadersTooLarge(SandboxAgentError):
     slug, title, status = "headers-too-large", "Request Header Fields Too Large", 431
 
@@ -214,6 +246,34 @@ class NotImplementedYet(SandboxAgentError):
 
 class AgentBootFailed(SandboxAgentError):
     slug, title, status = "agent-boot-failed", "Agent Failed To Start", 502
+
+
+class RegistryUnavailable(SandboxAgentError):
+    slug, title, status = "registry-unavailable", "Registry Unavailable", 502
+
+
+class DownloadFailed(SandboxAgentError):
+    slug, title, status = "download-failed", "Download Failed", 502
+
+
+class ChecksumMismatch(SandboxAgentError):
+    slug, title, status = "checksum-mismatch", "Checksum Mismatch", 502
+
+    def __init__(self, name: str, expected: str, actual: str) -> None:
+        super().__init__(
+            f"{name} is not what was pinned: expected {expected}, got {actual}; nothing was installed",
+            name=name,
+            expected=expected,
+            actual=actual,
+        )
+
+
+class UnsafeArchive(SandboxAgentError):
+    slug, title, status = "unsafe-archive", "Unsafe Archive", 502
+
+
+class InstallFailed(SandboxAgentError):
+    slug, title, status = "install-failed", "Install Failed", 502
 
 
 class BridgeDisabled(SandboxAgentError):
@@ -242,6 +302,15 @@ class LogUnavailable(SandboxAgentError):
 
     def __init__(self, reason: str) -> None:
         super().__init__(f"the session log cannot be written: {reason}; free space in the data directory and retry")
+
+
+class DiskFull(SandboxAgentError):
+    slug, title, status = "disk-full", "Disk Full", 507
+
+    def __init__(self, directory: str) -> None:
+        super().__init__(
+            f"no room left in {directory}; free some, or choose another with --agents-dir", directory=directory
+        )
 
 
 class InternalError(SandboxAgentError):
