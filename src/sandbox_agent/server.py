@@ -22,7 +22,6 @@ from typing import TextIO
 import uvicorn
 import uvloop
 
-from sandbox_agent.agents.children import Children
 from sandbox_agent.agents.manifest import load_manifest
 from sandbox_agent.agents.supervisor import ProcessLimits, Supervisor
 from sandbox_agent.errors import SettingsError, ShuttingDown
@@ -48,6 +47,7 @@ from sandbox_agent.hub.session_settings import SessionSettings
 from sandbox_agent.hub.turns import Turns
 from sandbox_agent.log.database import Database, DatabaseError
 from sandbox_agent.log.log import Limits, Log
+from sandbox_agent.processes.children import Children
 from sandbox_agent.reports import set_up_logging
 from sandbox_agent.settings import Settings
 

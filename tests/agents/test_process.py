@@ -14,9 +14,9 @@ from typing import Protocol
 import pytest
 import uvloop
 
-from sandbox_agent.agents.children import Children
 from sandbox_agent.agents.process import LOG_SIZE, AgentProcess, Exit
 from sandbox_agent.errors import AgentExited, AgentNotReading
+from sandbox_agent.processes.children import Children
 
 ESCAPING_AGENT = Path(__file__).parent.parent / "support" / "escaping_agent.py"
 ECHO = ("cat",)

@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 import uvloop
 
-from sandbox_agent.agents.children import Children
 from sandbox_agent.agents.manifest import Agent, load_manifest
 from sandbox_agent.agents.process import Exit
 from sandbox_agent.agents.supervisor import FREE_CRASHES, ProcessLimits, RunningAgent, Supervisor
 from sandbox_agent.errors import AgentBootFailed, AgentNotInstalled, SandboxAgentError, ShuttingDown
+from sandbox_agent.processes.children import Children
 from tests.support.running import alive, eventually, scripted
 
 FIRST_WAIT = 0.5

@@ -16,9 +16,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, cast
 
-from sandbox_agent.agents.children import Children
 from sandbox_agent.agents.lines import MAX_LINE, LineSplitter, Stderr, StderrTail
 from sandbox_agent.errors import AgentExited, AgentNotReading
+from sandbox_agent.processes.children import Children
 
 STDIN, STDOUT, STDERR = 0, 1, 2
 STDOUT_PIPE = 1024 * 1024

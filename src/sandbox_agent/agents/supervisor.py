@@ -18,7 +18,6 @@ import msgspec
 from msgspec import Raw
 
 from sandbox_agent import __version__
-from sandbox_agent.agents.children import Children
 from sandbox_agent.agents.manifest import Agent, child_environment
 from sandbox_agent.agents.process import AgentProcess, Exit
 from sandbox_agent.envelope import META, Envelope, Kind, Object, at, object_at, parse, request
@@ -30,6 +29,7 @@ from sandbox_agent.errors import (
     NotAnEnvelope,
     ShuttingDown,
 )
+from sandbox_agent.processes.children import Children
 
 logger = logging.getLogger(__name__)
 

@@ -21,7 +21,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import ClassVar
 
-from sandbox_agent.agents.processes import (
+from sandbox_agent.processes.table import (
     Process,
     Table,
     destroy,
@@ -98,7 +98,7 @@ class Children:
         # An entry point may have started daemons before it became this server.
         self._strangers = {process for process in walk().values() if process.parent == self._pid}
         if _prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
-            logger.warning("daemons of agents cannot be adopted errno=%d", ctypes.get_errno())
+            logger.warning("daemons cannot be adopted errno=%d", ctypes.get_errno())
 
     def environment(self, key: str) -> dict[str, str]:
         """What a child's environment must have, above all else in it, so that we know it and its descendants."""
@@ -244,7 +244,7 @@ class Children:
         }
 
     def _adopted(self, table: Table) -> set[Process]:
-        """Our children that we did not start: agents run in sessions of their own, so nothing of theirs is in ours."""
+        """Our children that we did not start: all run in sessions of their own, so nothing of theirs is in ours."""
         session = os.getsid(0)
         ours = {process for process in table.values() if process.parent == self._pid and process.session != session}
         return ours - self._strangers - self._started(table).keys()

@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from sandbox_agent.agents.children import Children
+from sandbox_agent.processes.children import Children
 
 ESCAPING_AGENT = Path(__file__).parent.parent / "support" / "escaping_agent.py"
 
 SERVER = """
 import subprocess, sys, time
-from sandbox_agent.agents.children import Children
+from sandbox_agent.processes.children import Children
 children = Children(sys.argv[1])
 with children.spawning("agent"):
     agent = subprocess.Popen(
@@ -30,7 +30,7 @@ time.sleep(60)
 
 PID_1 = """
 import os, subprocess, sys, time
-from sandbox_agent.agents.children import Children
+from sandbox_agent.processes.children import Children
 print(os.getpid())
 children = Children("owner")
 with children.spawning("agent"):
@@ -375,7 +375,7 @@ def test_sweep_kills_what_a_killed_server_of_the_same_owner_left(agents: Agents)
 
 def test_sweep_spares_the_server_and_its_ancestors_whatever_they_inherited() -> None:
     owner = f"test-{uuid.uuid4()}"
-    server = f"from sandbox_agent.agents.children import Children; print(Children({owner!r}).sweep())"
+    server = f"from sandbox_agent.processes.children import Children; print(Children({owner!r}).sweep())"
     # The shell is an ancestor of the server, the sleep is its brother: all three have the marker.
     script = 'sleep 60 >/dev/null & "$0" -c "$1"; echo survived'
 
