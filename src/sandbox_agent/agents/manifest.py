@@ -3,30 +3,30 @@
 Knows what an agent is and which environment its process gets; does not install or start anything.
 """
 
-import json
 import re
-import shutil
 import sys
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path
+from secrets import token_urlsafe
 from typing import Annotated, Literal, cast
 
 import msgspec
 from msgspec import Meta, structs
 
-from sandbox_agent import __version__
-from sandbox_agent.errors import SettingsError, UnknownAgent
+from sandbox_agent.errors import SettingsError
 from sandbox_agent.settings.files import did_you_mean, line_of, read_toml
 from sandbox_agent.settings.options import PREFIX
 
 Isolation = Literal["agent", "session"]
-Source = Literal["bundled", "path", "fallback"]
+Source = Literal["bundled", "path", "registry", "fallback"]
+"""Where its program comes from: with us, named by the user, by the ACP registry, or pinned in the manifest."""
 
 _ID = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
 Text = Annotated[str, Meta(pattern=r"^[^\x00]*$")]
 Name = Annotated[str, Meta(pattern=r"^[^\x00=]+$")]
+Slugs = str | tuple[str, ...]
 
 # What every agent may see of the server's environment.
 _ALLOWED = (
@@ -42,6 +42,7 @@ KEYS = {
         "a list of texts, the program first",
         "A program that speaks ACP on stdio, and its arguments; run as is: no shell, the server's working directory.",
     ),
+    "registry": ("a slug of the ACP registry", "Install it by that slug, instead of naming a command."),
     "env": ("a table of texts", "Variables added to its environment."),
     "title": ("a text", "Name to show to people."),
     "description": ("a text", "What people should know about it."),
@@ -49,6 +50,10 @@ KEYS = {
     "credentials": (
         "a list of names of variables",
         "Variables of the server's environment that it may see, any one of which lets it reach a model.",
+    ),
+    "credential_files": (
+        "a list of paths",
+        "Files, any one of which lets it reach a model as well; `~` and `$NAME` are understood.",
     ),
     "variables": (
         "a list of names of variables",
@@ -62,62 +67,98 @@ class OwnAgent(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What `[agents.<id>]` may hold in agents.toml."""
 
     command: Annotated[tuple[Text, ...], Meta(min_length=1)] | None = None
+    registry: Slugs | None = None
     env: dict[Name, Text] = {}
     title: str | None = None
     description: str | None = None
     isolation: Isolation | None = None
     credentials: tuple[Name, ...] | None = None
+    credential_files: tuple[Text, ...] | None = None
     variables: tuple[Name, ...] | None = None
     echoes_prompts: bool | None = None
 
 
 class Package(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A package, pinned."""
+    """A package of npm or PyPI, pinned. `{platform}` in its name is the machine's."""
 
     name: str
     version: str
     index: Literal["npm", "pypi"] = "npm"
+    integrity: str | dict[str, str] | None = None
+    """What npm must find, where that is known; by platform when the name depends on it."""
+    program: str | None = None
+    """Path of the program in it, when it is not what its package.json calls by the command's name."""
+    optional: bool = True
+    """Whether its optional dependencies are installed."""
+
+
+class Native(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The agent itself, where the first package is an adapter to it."""
+
+    name: str
+    program: str
+    env: str
+    """The variable that tells the adapter where it is."""
+    version: str | None = None
+    """None when the adapter brings its own; another is installed only when somebody asks for it."""
+    inside: str | None = None
+    """The package that the adapter brings it in."""
+    version_field: str = "version"
+    integrity: str | None = None
+
+
+class Features(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What people and clients should know before they choose an agent."""
+
+    permissions: Literal["always", "mode", "configured", "never"]
+    """When it asks: always, in some of its modes, when its own configuration says so, or never."""
+    questions: Literal["form", "permission", "extension", "none"]
+    """How its questions arrive: as elicitation, inside a permission request, as our extension, or not at all."""
+    attachments: Literal["link", "text"] = "link"
+    images: bool = False
 
 
 class KnownAgent(OwnAgent, frozen=True, forbid_unknown_fields=True):
     """What `[agents.<id>]` may hold in manifest.toml."""
 
     bundled: bool = False
-    registry: str | None = None
     packages: tuple[Package, ...] = ()
+    native: Native | None = None
+    platforms: tuple[str, ...] = ()
+    random_env: tuple[str, ...] = ()
+    features: Features | None = None
     supported: bool = True
     unsupported_reason: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Agent:
-    """One agent. `command` is None as long as there is nothing to run; `instructions` say how to get there."""
+    """One agent. `command` is how it is started; what is not bundled and not the user's own is installed first."""
 
     id: str
     title: str
     description: str
     source: Source
-    command: tuple[str, ...] | None
+    command: tuple[str, ...]
     env: Mapping[str, str] = field(repr=False)
-    isolation: Isolation
-    credentials: tuple[str, ...]
-    variables: tuple[str, ...]
-    echoes_prompts: bool | None
-    registry: str | None
-    packages: tuple[Package, ...]
-    version: str | None
-    supported: bool
-    unsupported_reason: str | None
-    instructions: str
+    isolation: Isolation = "agent"
+    credentials: tuple[str, ...] = ()
+    credential_files: tuple[str, ...] = ()
+    variables: tuple[str, ...] = ()
+    random_env: tuple[str, ...] = ()
+    echoes_prompts: bool | None = None
+    registry: tuple[str, ...] = ()
+    packages: tuple[Package, ...] = ()
+    native: Native | None = None
+    platforms: tuple[str, ...] = ()
+    features: Features | None = None
+    supported: bool = True
+    unsupported_reason: str | None = None
 
     @property
-    def path(self) -> str | None:
-        """The program that would run now; None when there is none."""
-        return None if self.command is None else shutil.which(self.command[0], path=self.env.get("PATH"))
-
-    @property
-    def installed(self) -> bool:
-        return self.path is not None
+    def installable(self) -> bool:
+        """Whether it comes from an index or the registry, rather than with us or from the user."""
+        return self.source in ("registry", "fallback")
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,12 +171,8 @@ class Manifest:
     def __post_init__(self) -> None:
         object.__setattr__(self, "_by_id", {agent.id: agent for agent in self.agents})
 
-    def agent(self, id: str) -> Agent:
-        """The agent of that id, or UnknownAgent, which lists them all."""
-        agent = self._by_id.get(id)
-        if agent is None:
-            raise UnknownAgent(id, list(self._by_id))
-        return agent
+    def find(self, id: str) -> Agent | None:
+        return self._by_id.get(id)
 
 
 def load_manifest(agents_file: Path | None) -> Manifest:
@@ -147,55 +184,46 @@ def load_manifest(agents_file: Path | None) -> Manifest:
     known = msgspec.convert(content["agents"], dict[str, KnownAgent])
     own = {} if agents_file is None else _OwnAgents(agents_file).read(known)
     ids = [*known, *(id for id in own if id not in known)]
-    return Manifest(tuple(_agent(id, known.get(id), own.get(id), agents_file) for id in ids))
+    return Manifest(tuple(_agent(id, known.get(id), own.get(id)) for id in ids))
 
 
-def _agent(id: str, known: KnownAgent | None, own: OwnAgent | None, agents_file: Path | None) -> Agent:
+def _agent(id: str, known: KnownAgent | None, own: OwnAgent | None) -> Agent:
     known, own = known or KnownAgent(), own or OwnAgent()
     if own.command is not None:  # Another program: what we knew of ours says nothing about it.
-        known = structs.replace(
-            known, bundled=False, packages=(), registry=None, supported=True, unsupported_reason=None
-        )
+        known = KnownAgent(title=known.title, env=known.env, credentials=known.credentials, variables=known.variables)
+    elif own.registry is not None:  # The user's choice, not our pins.
+        known = structs.replace(known, packages=(), native=None, platforms=(), supported=True, unsupported_reason=None)
     changed = {key: value for key, value in structs.asdict(own).items() if value is not None}
     entry = structs.replace(known, **changed | {"env": {**known.env, **own.env}})
-    source: Source = "path" if own.command is not None else "bundled" if known.bundled else "fallback"
-    command = tuple(sys.executable if part == "{python}" and known.bundled else part for part in entry.command or ())
     return Agent(
         id=id,
         title=entry.title or id,
         description=entry.description or "",
-        source=source,
-        command=None if source == "fallback" else command,
+        source=_source(entry, own),
+        command=tuple(sys.executable if part == "{python}" and known.bundled else part for part in entry.command or ()),
         env=entry.env,
         isolation=entry.isolation or "agent",
         credentials=entry.credentials or (),
+        credential_files=entry.credential_files or (),
         variables=entry.variables or (),
+        random_env=entry.random_env,
         echoes_prompts=entry.echoes_prompts,
-        registry=entry.registry,
+        registry=(entry.registry,) if isinstance(entry.registry, str) else entry.registry or (),
         packages=entry.packages,
-        version=__version__ if entry.bundled else entry.packages[0].version if entry.packages else None,
+        native=entry.native,
+        platforms=entry.platforms,
+        features=entry.features,
         supported=entry.supported,
         unsupported_reason=entry.unsupported_reason,
-        instructions=_instructions(id, source, entry, agents_file or Path("agents.toml")),
     )
 
 
-def _instructions(id: str, source: Source, entry: KnownAgent, agents_file: Path) -> str:
-    command = json.dumps(entry.command, ensure_ascii=False)
-    if source == "bundled":
-        return "nothing to install: it comes with sandbox-agent"
-    if source == "path":
-        return f"{agents_file} runs {command}; that program must be on PATH, or be a path that exists"
-    if not entry.supported:
-        return f"not supported: {entry.unsupported_reason}"
-    npm = [f"{each.name}@{each.version}" for each in entry.packages if each.index == "npm"]
-    pypi = [f"{each.name}=={each.version}" for each in entry.packages if each.index == "pypi"]
-    steps = [f"npm install --prefix DIR {' '.join(npm)}"] if npm else []
-    steps += [f"pip install --prefix DIR {' '.join(pypi)}"] if pypi else []
-    folder = "DIR/node_modules/.bin" if npm else "DIR/bin"
-    parts = [f"{folder}/{part}" if at == 0 else part for at, part in enumerate(entry.command or ())]
-    line = f"agents.{id}.command = {json.dumps(parts, ensure_ascii=False)}"
-    return f"run {', then '.join(steps)} (DIR: a folder of yours), and add to {agents_file}: {line}"
+def _source(entry: KnownAgent, own: OwnAgent) -> Source:
+    if own.command is not None:
+        return "path"
+    if entry.bundled:
+        return "bundled"
+    return "fallback" if entry.packages else "registry"
 
 
 class _OwnAgents:
@@ -222,8 +250,11 @@ class _OwnAgents:
             if key not in types:
                 raise self._unknown(id, key, value)
             self._check(id, key, value, types[key])
-        if "command" not in table and id not in known:
-            raise self._wrong(["agents", id], f"agent {id} has no command, which is {KEYS['command'][0]}")
+        if "command" in table and "registry" in table:
+            raise self._wrong(["agents", id, "registry"], f"agent {id} has both a command and a registry slug")
+        if "command" not in table and "registry" not in table and id not in known:
+            needed = f"a command, which is {KEYS['command'][0]}, nor a registry slug"
+            raise self._wrong(["agents", id], f"agent {id} has neither {needed}")
         return msgspec.convert(table, OwnAgent)
 
     def _unknown(self, id: str, key: str, value: object) -> SettingsError:
@@ -255,10 +286,16 @@ def child_environment(
 
     Nothing of the server's own settings, and no value that is one of `secrets`, wherever it comes from.
     """
-    patterns = (*_ALLOWED, *agent.credentials, *agent.variables)
-    seen = {
+    seen = allowed_environment(environ, (*agent.credentials, *agent.variables))
+    made = {name: token_urlsafe(24) for name in agent.random_env}
+    return {name: value for name, value in {**made, **seen, **agent.env, **extra}.items() if value not in secrets}
+
+
+def allowed_environment(environ: Mapping[str, str], more: Sequence[str]) -> dict[str, str]:
+    """What any child may see of the server's environment, and what matches `more`."""
+    patterns = (*_ALLOWED, *more)
+    return {
         name: value
         for name, value in environ.items()
         if not name.startswith(PREFIX) and any(fnmatchcase(name, pattern) for pattern in patterns)
     }
-    return {name: value for name, value in {**seen, **agent.env, **extra}.items() if value not in secrets}

@@ -1,0 +1,182 @@
+"""From a plan to a folder that has everything in it, and the record of what that is."""
+
+import asyncio
+import hashlib
+import stat
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from msgspec import UNSET
+
+from sandbox_agent.agents.install.archive import extract, fetch
+from sandbox_agent.agents.install.packages import Packages
+from sandbox_agent.agents.install.plan import Plan
+from sandbox_agent.agents.install.platforms import current_platform
+from sandbox_agent.agents.install.progress import Job
+from sandbox_agent.agents.install.record import FOLDER, NODE, SHIMS, Artifact, Record, now
+from sandbox_agent.agents.install.registry import BinaryTarget
+from sandbox_agent.agents.manifest import Agent, Package
+from sandbox_agent.agents.node import bundled_node
+from sandbox_agent.errors import InstallFailed
+
+MAX_ARCHIVE, MAX_UNPACKED, MAX_ENTRIES = 2 << 30, 8 << 30, 200_000
+
+
+@dataclass(frozen=True, slots=True)
+class Assembly:
+    """Puts one agent together in one folder."""
+
+    agent: Agent
+    plan: Plan
+    folder: Path
+    packages: Packages
+    job: Job
+
+    async def record(self) -> Record:
+        """Fetch all of it, and say what there is. Not verified yet."""
+        if self.plan.archive is not None:
+            program, fetched = await self._unpacked(self.plan.archive)
+        else:
+            program, fetched = await self._installed(), None
+        artifacts = [await self._artifact("agent_process", program, fetched)]
+        env = dict(self.plan.env)
+        if self.agent.native is not None:
+            artifacts += await self._native(env)
+        return Record(
+            agent=self.agent.id,
+            folder=self.folder.name,
+            title=self.agent.title,
+            description=self.agent.description,
+            source=self.plan.source,
+            version=self.plan.version,
+            command=(*self._started_by(program), *self.plan.arguments),
+            env=env,
+            artifacts=artifacts,
+            installed_at=now(),
+            verified_at="",
+            platform=current_platform().registry,
+            node=bundled_node().version,
+            registry_slug=self.plan.slug,
+            package=self.plan.packages[0].name if self.plan.packages else None,
+            native_version=artifacts[1].version if len(artifacts) > 1 else None,
+            note=self.plan.note,
+        )
+
+    async def _installed(self) -> Path:
+        names = " and ".join(f"{each.name}@{each.version}" for each in self.plan.packages)
+        tell = self._teller(names)
+        native = [self.plan.native] if self.plan.native else []
+        npm = [each for each in self.plan.packages if each.index == "npm"] + native
+        pypi = [each for each in self.plan.packages if each.index == "pypi"]
+        if npm:
+            await self.packages.npm(npm, tell)
+        if pypi:
+            await self.packages.pypi(pypi, tell)
+        first = self.plan.packages[0]
+        if first.index == "npm":
+            return self.packages.program(first, self.plan.program)
+        script = self.folder / "venv/bin" / self.plan.program
+        if not script.is_file():
+            raise InstallFailed(f"the package {first.name} has no program {self.plan.program}", agent=self.agent.id)
+        return script
+
+    async def _unpacked(self, target: BinaryTarget) -> tuple[Path, str]:
+        name = target.archive.rpartition("/")[2].partition("?")[0]
+        archive = self.folder / ".archive"
+
+        def progress(bytes: int, total: int | None) -> None:
+            self.job.tell("fetching", f"fetching {name}", bytes, total)
+
+        progress(0, None)
+        sha256 = await fetch(
+            target.archive, archive, sha256=target.sha256, max_bytes=MAX_ARCHIVE, progress=progress
+        )
+        self.job.tell("unpacking", f"unpacking {name}")
+        into = self.folder / "archive"
+        into.mkdir()
+        await asyncio.to_thread(
+            extract, archive, into, name=name, max_bytes=MAX_UNPACKED, max_entries=MAX_ENTRIES
+        )
+        archive.unlink()
+        program = (into / target.cmd).resolve()
+        if not program.is_relative_to(into.resolve()) or not program.is_file():
+            raise InstallFailed(f"the archive {name} has no program {target.cmd}", agent=self.agent.id)
+        program.chmod(program.stat().st_mode | stat.S_IXUSR)
+        return program, sha256
+
+    async def _native(self, env: dict[str, str]) -> list[Artifact]:
+        """The agent behind the adapter: a program of its own, or what the adapter brought."""
+        native, package = self.agent.native, self.plan.native
+        assert native is not None
+        if package is not None:
+            program = self.packages.program(package, package.name)
+            env[native.env] = f"{FOLDER}/bin/{self._wrapped(program, native.env.lower())}"
+            return [await self._artifact("native", program, None, package)]
+        facts = self.packages.facts(native.inside or native.name)
+        version = facts.get(native.version_field)
+        if not isinstance(version, str):
+            return []
+        name = native.inside or native.name
+        return [Artifact(kind="native", name=name, version=version, path=None, source=self.plan.source)]
+
+    async def _artifact(
+        self, kind: Literal["agent_process", "native"], program: Path, sha256: str | None, package: Package | None = None
+    ) -> Artifact:
+        first = self.plan.packages[0] if self.plan.packages else None
+        package = package or first
+        integrity = self.packages.integrity(package.name) if package and package.index == "npm" else None
+        return Artifact(
+            kind=kind,
+            name=package.name if package else program.name,
+            version=package.version if package else self.plan.version,
+            path=str(program),
+            source=self.plan.source,
+            sha256=sha256 or await asyncio.to_thread(_sha256, program),
+            integrity=integrity or UNSET,
+        )
+
+    def _started_by(self, program: Path) -> tuple[str, ...]:
+        """A script of Node by our Node, anything else by itself."""
+        path = f"{FOLDER}/{program.relative_to(self.folder)}"
+        if _is_node(program):
+            return NODE, path
+        program.chmod(program.stat().st_mode | stat.S_IXUSR)
+        return (path,)
+
+    def _wrapped(self, program: Path, name: str) -> str:
+        """A program that others start by its path, and that starts this one with our Node."""
+        folder = self.folder / "bin"
+        folder.mkdir(exist_ok=True)
+        wrapper = folder / name
+        path = program.relative_to(self.folder)
+        node = f'"$(dirname "$0")/../../../{SHIMS}/node" ' if _is_node(program) else ""
+        program.chmod(program.stat().st_mode | stat.S_IXUSR)
+        wrapper.write_text(f'#!/bin/sh\nexec {node}"$(dirname "$0")/../{path}" "$@"\n')
+        wrapper.chmod(0o755)
+        return name
+
+    def _teller(self, names: str) -> "Teller":
+        return Teller(self.job, names)
+
+
+@dataclass(frozen=True, slots=True)
+class Teller:
+    """Passes on what an index's program says of itself."""
+
+    job: Job
+    names: str
+
+    def __call__(self, message: str) -> None:
+        self.job.tell("fetching", f"{self.names}: {message:.200}")
+
+
+def _is_node(program: Path) -> bool:
+    with program.open("rb") as stream:
+        line = stream.readline(200)
+    return line.startswith(b"#!") and b"node" in line or (program.suffix in (".js", ".mjs", ".cjs"))
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()

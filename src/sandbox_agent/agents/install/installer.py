@@ -1,0 +1,201 @@
+"""Installing an agent: lock, fetch beside what is there, verify by a real handshake, then put it in place at once.
+
+Callers who want the same share one install and one result; it goes on when they leave. What fails leaves nothing.
+"""
+
+import asyncio
+import errno
+import logging
+import os
+import shutil
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from msgspec import structs
+
+from sandbox_agent.agents.boot import Handshake
+from sandbox_agent.agents.install.assembly import Assembly
+from sandbox_agent.agents.install.command import Runner
+from sandbox_agent.agents.install.packages import Packages
+from sandbox_agent.agents.install.plan import Plan, Wanted, plan
+from sandbox_agent.agents.install.platforms import current_platform
+from sandbox_agent.agents.install.progress import Job
+from sandbox_agent.agents.install.record import Record, Store, now
+from sandbox_agent.agents.install.registry import Registry, Snapshot
+from sandbox_agent.agents.launch import Launch
+from sandbox_agent.agents.manifest import Agent, allowed_environment
+from sandbox_agent.envelope import object_at
+from sandbox_agent.errors import (
+    AgentBootFailed,
+    AgentTimeout,
+    DiskFull,
+    InstallFailed,
+    RegistryUnavailable,
+    ShuttingDown,
+)
+
+logger = logging.getLogger(__name__)
+
+LOCK_INTERVAL = 0.1
+# What npm and uv need of the server's environment beyond what every agent sees.
+_TOOL_VARIABLES = ("npm_config_*", "NPM_*", "NODE_AUTH_TOKEN", "UV_*", "PIP_CERT")
+
+Verify = Callable[[Agent, Launch], Awaitable[Handshake]]
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What an install came to."""
+
+    record: Record
+    already: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _Request:
+    wanted: Wanted
+    reinstall: bool
+
+
+@dataclass(slots=True)
+class _Running:
+    request: _Request
+    job: Job
+    task: "asyncio.Task[Outcome]"
+
+
+class Installer:
+    """All installs of one server, or of one command line."""
+
+    def __init__(
+        self, store: Store, registry: Registry, runner: Runner, verify: Verify, environ: Mapping[str, str]
+    ) -> None:
+        self._store = store
+        self._registry = registry
+        self._runner = runner
+        self._verify = verify
+        self._environ = environ
+        self._running: dict[str, _Running] = {}
+        self._closed = False
+
+    def job(self, agent: str) -> Job | None:
+        """The install under way, if there is one."""
+        running = self._running.get(agent)
+        return running.job if running else None
+
+    async def install(self, agent: Agent, wanted: Wanted | None = None, *, reinstall: bool = False) -> Outcome:
+        """Have the agent installed, in the versions wanted; an error says what hindered it."""
+        return await asyncio.shield(self.begin(agent, wanted, reinstall=reinstall)[1])
+
+    def begin(
+        self, agent: Agent, wanted: Wanted | None = None, *, reinstall: bool = False
+    ) -> tuple[Job, "asyncio.Task[Outcome]"]:
+        """The same, for who wants to follow it. The task is shared: shield it."""
+        if self._closed:
+            raise ShuttingDown
+        request = _Request(wanted or Wanted(), reinstall)
+        running = self._running.get(agent.id)
+        if running is not None and running.request == request:
+            return running.job, running.task
+        job = Job()
+        task = asyncio.create_task(self._run(agent, request, job, running), name=f"install {agent.id}")
+        mine = self._running[agent.id] = _Running(request, job, task)
+        task.add_done_callback(lambda _: self._forget(agent.id, mine))
+        return job, task
+
+    async def uninstall(self, agent: str) -> bool:
+        """Remove what is installed of an agent; what still runs of it goes when it has ended."""
+        async with self._locked(agent, Job()):
+            return await asyncio.to_thread(self._store.remove, agent)
+
+    async def close(self) -> None:
+        """End what is under way and begin nothing more."""
+        self._closed = True
+        tasks = [running.task for running in self._running.values()]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _forget(self, agent: str, mine: _Running) -> None:
+        if self._running.get(agent) is mine:
+            del self._running[agent]
+        if not mine.task.cancelled() and (error := mine.task.exception()) is not None:
+            logger.warning("install failed agent=%s error=%s", agent, error)
+
+    async def _run(self, agent: Agent, request: _Request, job: Job, before: _Running | None) -> Outcome:
+        if before is not None:  # Somebody wants it otherwise: one after the other.
+            await asyncio.wait({before.task})
+        async with self._locked(agent.id, job):
+            await asyncio.to_thread(self._store.clean, agent.id)
+            there = self._store.record(agent.id)
+            if there is not None and not request.reinstall and _satisfies(there, request.wanted, agent):
+                return Outcome(there, already=True)
+            record = await self._install(agent, request.wanted, job)
+            await asyncio.to_thread(self._store.clean, agent.id)
+        logger.info("installed agent=%s version=%s source=%s", agent.id, record.version, record.source)
+        return Outcome(record, already=False)
+
+    @asynccontextmanager
+    async def _locked(self, agent: str, job: Job) -> AsyncGenerator[None]:
+        """Wait until nobody else, in any process, installs this agent."""
+        while True:
+            with self._store.locked(agent) as ours:
+                if ours:
+                    yield
+                    return
+            job.tell("waiting", "another process is installing it")
+            await asyncio.sleep(LOCK_INTERVAL)
+
+    async def _install(self, agent: Agent, wanted: Wanted, job: Job) -> Record:
+        job.tell("resolving", "looking it up in the ACP registry")
+        snapshot, note = await self._snapshot(agent)
+        chosen = plan(agent, snapshot, note, wanted, current_platform())
+        folder = self._store.begin(agent.id)
+        try:
+            fetched = await self._assembled(agent, chosen, folder, job)
+            job.tell("verifying", "starting it to see that it works")
+            record = await self._verified(agent, fetched)
+            self._store.commit(record)
+        except BaseException as error:
+            await asyncio.shield(asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True))
+            if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+                raise DiskFull(str(self._store.directory)) from error
+            raise
+        job.tell("done", f"{agent.id} {record.version} is installed")
+        return record
+
+    async def _snapshot(self, agent: Agent) -> tuple[Snapshot | None, str | None]:
+        if not agent.registry:
+            return None, None
+        try:
+            snapshot = await self._registry.snapshot()
+        except RegistryUnavailable as error:
+            if not agent.packages:
+                raise
+            return None, str(error)
+        return snapshot, snapshot.problem
+
+    async def _assembled(self, agent: Agent, chosen: Plan, folder: Path, job: Job) -> Record:
+        environment = allowed_environment(self._environ, _TOOL_VARIABLES)
+        shims = await asyncio.to_thread(self._store.shims)
+        environment["PATH"] = f"{shims}{os.pathsep}{environment.get('PATH', os.defpath)}"
+        packages = Packages(self._runner, environment, agent.id, folder, current_platform().npm)
+        return await Assembly(agent, chosen, folder, packages, job).record()
+
+    async def _verified(self, agent: Agent, record: Record) -> Record:
+        """The record with what the agent says of itself; raises InstallFailed when it does not speak."""
+        try:
+            handshake = await self._verify(agent, self._store.launch(record, self._environ.get("PATH")))
+        except (AgentBootFailed, AgentTimeout) as error:
+            text = f"agent {agent.id} was fetched but does not work: {error}; nothing was installed"
+            raise InstallFailed(text, **error.fields) from error
+        info = object_at(handshake.facts, "agentInfo")
+        return structs.replace(record, verified_at=now(), agent_info=info, capabilities=handshake.capabilities)
+
+
+def _satisfies(record: Record, wanted: Wanted, agent: Agent) -> bool:
+    """Whether what is there is what somebody asks for."""
+    native = record.native_version if agent.native else record.version
+    return wanted.process in (None, record.version) and wanted.agent in (None, native)

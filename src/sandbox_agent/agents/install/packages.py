@@ -1,0 +1,153 @@
+"""npm and PyPI packages in a folder of their own: never global, never running what a package brings to be run."""
+
+import json
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import cast
+
+from sandbox_agent.agents.install.command import Finished, Runner
+from sandbox_agent.agents.manifest import Package
+from sandbox_agent.agents.node import bundled_node
+from sandbox_agent.envelope import Object
+from sandbox_agent.errors import (
+    ChecksumMismatch,
+    DiskFull,
+    DownloadFailed,
+    InstallFailed,
+    SandboxAgentError,
+    UnknownVersion,
+    UnsupportedPlatform,
+)
+
+Tell = Callable[[str], None]
+
+_NPM_FLAGS = (
+    *("--ignore-scripts", "--no-audit", "--no-fund", "--no-update-notifier", "--save-exact", "--loglevel=http"),
+    # The defaults keep somebody waiting for minutes when the registry is down.
+    *("--fetch-retries=2", "--fetch-retry-mintimeout=1000", "--fetch-retry-maxtimeout=5000"),
+)
+_UNREACHABLE = re.compile(r"ENOTFOUND|ECONN|EAI_AGAIN|TIMEDOUT|TIMEOUT|EHOSTUNREACH|ENETUNREACH|FETCH|CERT|SSL|E5\d\d")
+_NPM_CODE = re.compile(r"^npm (?:error|ERR!) code (\S+)", re.MULTILINE)
+_INTEGRITY = re.compile(r"wanted (\S+) but got (\S+)")
+
+
+@dataclass(frozen=True, slots=True)
+class Packages:
+    """Installs packages for one agent into one folder."""
+
+    runner: Runner
+    environment: Mapping[str, str]
+    agent: str
+    folder: Path
+    platform: str
+
+    async def npm(self, packages: Sequence[Package], tell: Tell) -> None:
+        """Install these and what they need; each must be what its pin says."""
+        node = bundled_node()
+        (self.folder / "package.json").write_text('{"private": true}\n')
+        optional = [] if all(package.optional for package in packages) else ["--omit=optional"]
+        specs = [f"{package.name}@{package.version}" for package in packages]
+        command = [str(node.program), str(node.npm), "install", "--prefix", str(self.folder), *_NPM_FLAGS]
+        fetched = 0
+
+        def line(text: str) -> None:
+            nonlocal fetched
+            if text.startswith("npm http fetch"):
+                fetched += 1
+                tell(f"{fetched} files fetched")
+
+        done = await self.runner.run([*command, *optional, *specs], self.environment, self.folder, line)
+        if done.code != 0:
+            raise self._npm_failure(done, specs)
+        for package in packages:
+            self._check_pin(package)
+
+    async def pypi(self, packages: Sequence[Package], tell: Tell) -> None:
+        """Install these into a virtual environment; only wheels, because anything else runs code to be built."""
+        import sys
+
+        from uv import find_uv_bin
+
+        specs = [f"{package.name}=={package.version}" for package in packages]
+        python = str(self.folder / "venv/bin/python")
+        uv = [find_uv_bin(), "--system-certs", "--no-progress"]
+        make = [*uv, "venv", "--python", sys.executable, str(self.folder / "venv")]
+        install = [*uv, "pip", "install", "--python", python, "--only-binary", ":all:", *specs]
+        for command in (make, install):
+            done = await self.runner.run(command, self.environment, self.folder, tell)
+            if done.code != 0:
+                raise self._uv_failure(done, specs)
+
+    def integrity(self, name: str) -> str | None:
+        """What npm checked a package against."""
+        lock = _json(self.folder / "node_modules/.package-lock.json")
+        packages = cast("dict[str, Object]", lock.get("packages") or {})
+        found = packages.get(f"node_modules/{name}", {}).get("integrity")
+        return found if isinstance(found, str) else None
+
+    def facts(self, name: str) -> Object:
+        """A package's own package.json, wherever npm has put it; empty when it is not there."""
+        places = [self.folder / "node_modules" / name]
+        places += sorted(self.folder.glob(f"node_modules/**/node_modules/{name}"))
+        return next((facts for place in places if (facts := _json(place / "package.json"))), {})
+
+    def program(self, package: Package, command: str) -> Path:
+        """The file to run: the one named, or what the package itself calls by the command's name."""
+        home = self.folder / "node_modules" / package.name
+        path = package.program
+        if path is None:
+            programs = _json(home / "package.json").get("bin")
+            named = cast("dict[str, str]", programs) if isinstance(programs, dict) else {}
+            only = next(iter(named.values())) if len(named) == 1 else None
+            path = programs if isinstance(programs, str) else named.get(command, only)
+        if path is None or not (home / path).is_file():
+            raise InstallFailed(f"the package {package.name} has no program {command}", agent=self.agent)
+        return home / path
+
+    def _check_pin(self, package: Package) -> None:
+        pins = package.integrity
+        pinned = pins.get(self.platform) if isinstance(pins, dict) else pins
+        found = self.integrity(package.name)
+        if pinned is not None and found != pinned:
+            raise ChecksumMismatch(f"{package.name}@{package.version}", pinned, found or "none")
+
+    def _npm_failure(self, done: Finished, specs: Sequence[str]) -> SandboxAgentError:
+        match = _NPM_CODE.search(done.text)
+        code = match[1] if match else ""
+        wanted = " ".join(specs)
+        facts: Object = {"agent": self.agent, "stderr": done.text}
+        if code in ("ETARGET", "E404"):
+            return UnknownVersion(f"npm has no {wanted}; ask for a version that exists", **facts)
+        if code == "EBADPLATFORM":
+            return UnsupportedPlatform(self.agent, self.platform, [])
+        if code == "EINTEGRITY":
+            pin = _INTEGRITY.search(done.text)
+            return ChecksumMismatch(wanted, pin[1] if pin else "another", pin[2] if pin else "this")
+        return self._failure("npm", wanted, code, done)
+
+    def _uv_failure(self, done: Finished, specs: Sequence[str]) -> SandboxAgentError:
+        wanted = " ".join(specs)
+        if "no version of" in done.text or "was not found in the package registry" in done.text:
+            text = f"PyPI has no {wanted}; ask for a version that exists"
+            return UnknownVersion(text, agent=self.agent, stderr=done.text)
+        unreachable = "Failed to fetch" in done.text or "error sending request" in done.text
+        return self._failure("uv", wanted, "FETCH" if unreachable else "", done)
+
+    def _failure(self, program: str, wanted: str, code: str, done: Finished) -> SandboxAgentError:
+        if "ENOSPC" in done.text or "No space left on device" in done.text:
+            return DiskFull(str(self.folder.parent.parent))
+        facts: Object = {"agent": self.agent, "stderr": done.text}
+        if _UNREACHABLE.search(code):
+            return DownloadFailed(f"{program} could not fetch {wanted} ({code}); check the network and retry", **facts)
+        how = f"exited with code {done.code}" if done.code is not None else "was killed"
+        return InstallFailed(f"{program} could not install {wanted}: it {how}", **facts)
+
+
+def _json(path: Path) -> Object:
+    try:
+        found: object = json.loads(path.read_bytes())
+    except (OSError, ValueError):
+        return {}
+    return cast("Object", found) if isinstance(found, dict) else {}

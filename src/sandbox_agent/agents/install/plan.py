@@ -1,0 +1,153 @@
+"""What is to be installed for an agent: what the ACP registry has under one of its slugs, else the manifest's pins."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+from msgspec import structs
+
+from sandbox_agent.agents.install.platforms import Platform
+from sandbox_agent.agents.install.registry import BinaryTarget, Entry, PackageDistribution, Snapshot
+from sandbox_agent.agents.manifest import Agent, Package
+from sandbox_agent.errors import UnknownVersion, UnsupportedAgent, UnsupportedPlatform
+
+_VERSION = re.compile(r"[A-Za-z0-9][A-Za-z0-9.+_-]{0,99}")
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """The versions somebody asks for: of the agent itself, and of the program that speaks ACP for it."""
+
+    agent: str | None = None
+    process: str | None = None
+
+    def __post_init__(self) -> None:
+        for version in (self.agent, self.process):
+            # It becomes part of a package's name; npm would take a URL or a path there too.
+            if version is not None and not _VERSION.fullmatch(version):
+                raise UnknownVersion(f"{version!r:.100} is not a version", version=version)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What to fetch, and how it is started then."""
+
+    source: Literal["registry", "fallback"]
+    version: str
+    program: str
+    arguments: tuple[str, ...]
+    env: Mapping[str, str] = field(repr=False)
+    packages: tuple[Package, ...] = ()
+    native: Package | None = None
+    archive: BinaryTarget | None = None
+    slug: str | None = None
+    note: str | None = None
+
+
+def plan(agent: Agent, snapshot: Snapshot | None, note: str | None, wanted: Wanted, platform: Platform) -> Plan:
+    """Decide. `note` says what is wrong with the snapshot, or why there is none.
+
+    Raises UnsupportedAgent, UnsupportedPlatform or UnknownVersion.
+    """
+    process = _process_version(agent, wanted)
+    entries = snapshot.entries if snapshot else {}
+    entry = next((entries[slug] for slug in agent.registry if slug in entries), None)
+    chosen = None if entry is None else _from_registry(agent, entry, process, platform)
+    if chosen is None:
+        chosen = _from_manifest(agent, entry, process, platform)
+    return replace(chosen, native=_native(agent, wanted, platform), note=note)
+
+
+def _process_version(agent: Agent, wanted: Wanted) -> str | None:
+    if agent.native is not None or wanted.agent is None:
+        return wanted.process
+    if wanted.process not in (None, wanted.agent):
+        text = f"agent {agent.id} is one program: agentVersion and agentProcessVersion cannot differ"
+        raise UnknownVersion(text, agent=agent.id)
+    return wanted.agent
+
+
+def _native(agent: Agent, wanted: Wanted, platform: Platform) -> Package | None:
+    native = agent.native
+    version = native and (wanted.agent or native.version)
+    if native is None or version is None:
+        return None
+    name = native.name.replace("{platform}", platform.npm)
+    return Package(name, version, program=native.program, integrity=_pin(native.integrity, native.version, version))
+
+
+def _from_registry(agent: Agent, entry: Entry, process: str | None, platform: Platform) -> Plan | None:
+    """What the registry has for this machine, packages first: an index checks what it hands out, an archive is a file."""
+    ways = entry.distribution
+    if ways.npx is not None:
+        return _from_package(agent, entry, ways.npx, "npm", process)
+    if ways.uvx is not None:
+        return _from_package(agent, entry, ways.uvx, "pypi", process)
+    target = ways.binary.get(platform.registry)
+    if target is None:
+        return None
+    if process not in (None, entry.version):
+        text = f"agent {agent.id} comes as an archive, which the registry has only in version {entry.version}"
+        raise UnknownVersion(text, agent=agent.id, offered=[entry.version])
+    return Plan(
+        source="registry",
+        version=entry.version,
+        program=target.cmd,
+        arguments=tuple(target.args),
+        env=target.env,
+        archive=target,
+        slug=entry.id,
+    )
+
+
+def _from_package(
+    agent: Agent, entry: Entry, way: PackageDistribution, index: Literal["npm", "pypi"], process: str | None
+) -> Plan:
+    name, version = way.name, process or way.version or entry.version
+    package, program = Package(name, version, index), name.rpartition("/")[2]
+    if agent.packages and agent.packages[0].name == name:  # We know more about it.
+        ours = agent.packages[0]
+        program = agent.command[0]
+        package = structs.replace(ours, version=version, integrity=_pin(ours.integrity, ours.version, version))
+    return Plan(
+        source="registry",
+        version=version,
+        program=program,
+        arguments=tuple(way.args),
+        env=way.env,
+        packages=(package,),
+        slug=entry.id,
+    )
+
+
+def _from_manifest(agent: Agent, entry: Entry | None, process: str | None, platform: Platform) -> Plan:
+    if not agent.packages:
+        if entry is not None:
+            raise UnsupportedPlatform(agent.id, platform.registry, sorted(entry.distribution.binary))
+        missing = f"the ACP registry does not have it ({', '.join(agent.registry) or 'no slug'})"
+        raise UnsupportedAgent(agent.id, agent.unsupported_reason or missing)
+    if agent.platforms and platform.npm not in agent.platforms:
+        raise UnsupportedPlatform(agent.id, platform.npm, list(agent.platforms))
+    first, *more = agent.packages
+    version = process or first.version
+    first = structs.replace(
+        first,
+        name=first.name.replace("{platform}", platform.npm),
+        version=version,
+        integrity=_pin(first.integrity, first.version, version),
+    )
+    program, *arguments = agent.command
+    return Plan(
+        source="fallback",
+        version=version,
+        program=program,
+        arguments=tuple(arguments),
+        env={},
+        packages=(first, *more),
+    )
+
+
+def _pin(integrity: str | dict[str, str] | None, pinned: str | None, version: str) -> str | dict[str, str] | None:
+    """What we know about a version says nothing about another."""
+    return integrity if version == pinned else None
