@@ -8,7 +8,6 @@ import asyncio
 import fcntl
 import logging
 import os
-import signal
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -19,6 +18,7 @@ from typing import Protocol, cast
 from sandbox_agent.agents.lines import MAX_LINE, LineSplitter, Stderr, StderrTail
 from sandbox_agent.errors import AgentExited, AgentNotReading
 from sandbox_agent.processes.children import Children
+from sandbox_agent.processes.lifetime import KILL_PATIENCE, begin, end, ending, within
 
 STDIN, STDOUT, STDERR = 0, 1, 2
 STDOUT_PIPE = 1024 * 1024
@@ -27,8 +27,6 @@ STDIN_LIMIT = 64 * 1024 * 1024
 
 STDIN_PATIENCE = 0.3
 """Seconds to leave after the end of stdin, before SIGTERM."""
-KILL_PATIENCE = 0.2
-"""Seconds to die after SIGKILL; who is still there then is in the kernel, and may never come back."""
 DRAIN_PATIENCE = 1.0
 """Seconds for the pipes to end after the process; something we cannot find may hold them."""
 REAP_INTERVAL = 1.0
@@ -189,30 +187,16 @@ class AgentProcess(asyncio.SubprocessProtocol):
         return await asyncio.shield(self._stopping)
 
     async def _start(self, command: Sequence[str], environment: Mapping[str, str], directory: str | None) -> None:
-        with self._children.spawning(self.key):
-            await self._loop.subprocess_exec(
-                lambda: self,
-                *command,
-                stdin=asyncio.subprocess.PIPE,
-                stdout=asyncio.subprocess.PIPE,
-                stderr=asyncio.subprocess.PIPE,
-                env={**environment, **self._children.environment(self.key)},
-                cwd=directory,
-                start_new_session=True,
-                preexec_fn=self._children.preexec(self.key),
-            )
+        pipe = asyncio.subprocess.PIPE
+        await begin(self._children, self.key, self, command, environment, directory, (pipe, pipe, pipe))
 
     async def _stop(self, grace: float) -> Exit:
         if STDIN in self._open:
             self._flush()
             self._stdin.close()
-        if not await _within(STDIN_PATIENCE, self._dead):
-            self._children.terminate(self.key)
-            if not await _within(grace, self._dead):
-                deadline = self._loop.time() + KILL_PATIENCE
-                while self._children.kill(self.key) and not self._dead.done() and self._loop.time() < deadline:
-                    await _within(0.02, self._dead)
-        if not await _within(KILL_PATIENCE if self._dead.done() else 0, self._done):
+        if not await within(STDIN_PATIENCE, self._dead):
+            await end(self._children, self.key, self._dead, grace)
+        if not await within(KILL_PATIENCE if self._dead.done() else 0, self._done):
             self._finish()
         return self._done.result()
 
@@ -232,7 +216,7 @@ class AgentProcess(asyncio.SubprocessProtocol):
             return
         if rest := self._lines.rest():
             self._deliver(rest + b"\n")
-        self.exit = Exit(*_ending(self._transport.get_returncode()), self._stderr.snapshot())
+        self.exit = Exit(*ending(self._transport.get_returncode()), self._stderr.snapshot())
         self._done.set_result(self.exit)
         try:
             self.listener.exited(self, self.exit)
@@ -350,19 +334,3 @@ class StderrLog:
         if self._path.exists() and os.path.samestat(os.fstat(descriptor), self._path.stat()):
             self._path.replace(self._path.with_name(self._path.name + ".1"))
         self.close()
-
-
-def _ending(returncode: int | None) -> tuple[int | None, str | None]:
-    if returncode is None:
-        return None, "SIGKILL"
-    if returncode >= 0:
-        return returncode, None
-    try:
-        return None, signal.Signals(-returncode).name
-    except ValueError:  # A real-time signal.
-        return None, f"SIG{-returncode}"
-
-
-async def _within(seconds: float, future: "asyncio.Future[None] | asyncio.Future[Exit]") -> bool:
-    await asyncio.wait({future}, timeout=seconds)
-    return future.done()
