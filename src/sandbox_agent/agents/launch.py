@@ -23,13 +23,23 @@ class Launch:
         """The program that would run, searched for on `path`; None when there is none."""
         return shutil.which(self.command[0], path=path)
 
-    def hold(self) -> int | None:
-        """Keep others from removing the folder, until the descriptor is closed."""
-        if self.folder is None:
-            return None
-        descriptor = None
-        # What cannot be held may still be run: a folder that only root may write, for one.
-        with suppress(OSError):
-            descriptor = os.open(self.folder / IN_USE, os.O_RDONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
-            fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        return descriptor
+    def hold(self) -> "Hold":
+        """Keep others from removing the folder, until it is released."""
+        return Hold(self.folder)
+
+
+class Hold:
+    """A shared lock on a folder. What cannot be locked may still be run: a folder that only root may write, for one."""
+
+    def __init__(self, folder: Path | None) -> None:
+        self._descriptor: int | None = None
+        if folder is not None:
+            with suppress(OSError):
+                self._descriptor = os.open(folder / IN_USE, os.O_RDONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+                fcntl.flock(self._descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+
+    def release(self) -> None:
+        """Let it go; a second time does nothing."""
+        descriptor, self._descriptor = self._descriptor, None
+        if descriptor is not None:
+            os.close(descriptor)

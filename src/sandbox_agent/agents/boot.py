@@ -1,0 +1,318 @@
+"""Starting one agent process and shaking hands with it; nothing half-booted stays behind.
+
+Does not know which processes there should be, nor who uses them.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Collection, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from itertools import count
+from pathlib import Path
+from typing import Protocol
+
+import msgspec
+from msgspec import Raw
+
+from sandbox_agent import __version__
+from sandbox_agent.agents.launch import Launch
+from sandbox_agent.agents.manifest import Agent, child_environment
+from sandbox_agent.agents.process import AgentProcess, Exit
+from sandbox_agent.envelope import META, Envelope, Kind, Object, at, object_at, parse, request
+from sandbox_agent.errors import AgentBootFailed, AgentExited, AgentTimeout, NotAnEnvelope, ShuttingDown
+from sandbox_agent.processes.children import Children
+
+logger = logging.getLogger(__name__)
+
+HANDSHAKE_ID = b'"sandbox-agent-initialize"'
+PROTOCOL_VERSION = 1
+CLIENT_CAPABILITIES: Object = {
+    # Files and terminals are not served yet, so they are not promised.
+    "fs": {"readTextFile": False, "writeTextFile": False},
+    "terminal": False,
+    "elicitation": {"form": {}, "url": {}},
+    "plan": {},
+    "_meta": {META: {"questions": True}},
+}
+
+STDERR_IN_ERRORS = 4096
+EARLY_BYTES = 8 << 20
+"""What an agent may say before it has answered our initialize."""
+
+
+class Listener(Protocol):
+    """Who hears what agent processes say. Nothing here may raise."""
+
+    def receive(self, running: "RunningAgent", blob: bytes) -> None: ...
+    def oversized(self, running: "RunningAgent", head: bytes) -> None: ...
+    def exited(self, running: "RunningAgent", exit: Exit) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Handshake:
+    """What an agent answered to `initialize`."""
+
+    result: Raw
+    facts: Object
+
+    @property
+    def capabilities(self) -> Object:
+        return object_at(self.facts, "agentCapabilities")
+
+    def offers(self, *path: str) -> bool:
+        """Whether the agent advertises a capability: `true`, or an object."""
+        found = at(self.capabilities, *path)
+        return found is not None and found is not False
+
+    @property
+    def resumes(self) -> bool:
+        return self.offers("loadSession") or self.offers("sessionCapabilities", "resume")
+
+
+Gone = Callable[["RunningAgent", Exit], None]
+
+
+class RunningAgent:
+    """One agent process after its handshake."""
+
+    def __init__(
+        self,
+        agent: Agent,
+        process: AgentProcess,
+        handshake: Handshake,
+        listener: Listener,
+        gone: Gone,
+    ) -> None:
+        self.agent = agent
+        self.process = process
+        self.handshake = handshake
+        self.echoes_prompts: bool | None = agent.echoes_prompts
+        """Whether it repeats prompts as user_message_chunk; None until it has shown it."""
+        self._listener = listener
+        self._gone = gone
+    @property
+    def key(self) -> str:
+        return self.process.key
+
+    @property
+    def alive(self) -> bool:
+        return self.process.alive
+
+    def send(self, line: bytes) -> None:
+        self.process.send(line)
+
+    def lines(self, process: AgentProcess, blob: bytes) -> None:
+        self._listener.receive(self, blob)
+
+    def oversized(self, process: AgentProcess, head: bytes) -> None:
+        self._listener.oversized(self, head)
+
+    def exited(self, process: AgentProcess, exit: Exit) -> None:
+        self._gone(self, exit)
+        self._listener.exited(self, exit)
+
+
+class _Boot:
+    """Listens to a process until it has answered our initialize."""
+
+    def __init__(self, agent: str, answered: asyncio.Future[Envelope]) -> None:
+        self._agent = agent
+        self._answered = answered
+        self._early_size = 0
+        self.early: list[bytes] = []
+        """Envelopes that came before the answer."""
+
+    def lines(self, process: AgentProcess, blob: bytes) -> None:
+        for line in blob.splitlines():
+            try:
+                envelope = parse(line)
+            except NotAnEnvelope:
+                logger.warning("agent wrote a line that is not an envelope agent=%s bytes=%d", self._agent, len(line))
+                continue
+            if envelope.kind is Kind.RESPONSE and envelope.id == HANDSHAKE_ID and not self._answered.done():
+                self._answered.set_result(envelope)
+            elif self._early_size + len(line) <= EARLY_BYTES:
+                self.early.append(line)
+                self._early_size += len(line)
+            elif not self._answered.done():
+                reason = f"it wrote more than {EARLY_BYTES} bytes before it answered initialize"
+                self._answered.set_exception(_boot_failed(self._agent, reason, None))
+
+    def oversized(self, process: AgentProcess, head: bytes) -> None:
+        logger.warning("agent wrote an oversized line agent=%s", self._agent)
+
+    def exited(self, process: AgentProcess, exit: Exit) -> None:
+        if not self._answered.done():
+            self._answered.set_exception(_boot_failed(self._agent, "it exited before it answered initialize", exit))
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessLimits:
+    """What one agent process may take, in seconds and bytes."""
+
+    boot_timeout: float = 120.0
+    max_line: int = 64 << 20
+    stdin_limit: int = 64 << 20
+    stop_grace: float = 1.0
+
+
+class Boots:
+    """Starts agent processes."""
+
+    def __init__(
+        self,
+        children: Children,
+        environ: Mapping[str, str],
+        secrets: Collection[str],
+        limits: ProcessLimits,
+        log_directory: Path | None,
+    ) -> None:
+        self._children = children
+        self._environ = environ
+        self._secrets = secrets
+        self._limits = limits
+        self._log_directory = log_directory
+        self._keys = count(1)
+        self._booting: dict[AgentProcess, asyncio.Future[Envelope]] = {}
+        self._closed = False
+
+    async def boot(
+        self, agent: Agent, launch: Launch, environment: Mapping[str, str], listener: Listener, gone: Gone
+    ) -> RunningAgent:
+        """A process that has answered our initialize; raises AgentBootFailed or AgentTimeout, with its stderr."""
+        self._check_open()
+        key = f"{agent.id}-{next(self._keys)}"
+        answered: asyncio.Future[Envelope] = asyncio.get_running_loop().create_future()
+        boot = _Boot(agent.id, answered)
+        child = child_environment(agent, self._environ, {**launch.env, **environment}, self._secrets)
+        child |= self._children.environment(key)
+        held = launch.hold()
+
+        def ended(running: RunningAgent, exit: Exit) -> None:
+            held.release()
+            gone(running, exit)
+
+        try:
+            process = await self._spawned(agent, launch, child, key, boot)
+            self._booting[process] = answered
+            return await self._shaken(agent, process, boot, answered, listener, ended)
+        except BaseException:
+            held.release()
+            raise
+
+    async def verify(self, agent: Agent, launch: Launch) -> Handshake:
+        """Boot it, hear what it answers, and end it again."""
+        running = await self.boot(agent, launch, {}, _Nobody(), lambda _running, _exit: None)
+        await self.stop(running)
+        return running.handshake
+
+    async def stop(self, running: RunningAgent, longest: float | None = None) -> None:
+        """End one process, tree and all; it gets no longer than `longest`."""
+        grace = self._limits.stop_grace
+        await running.process.stop(grace if longest is None else min(longest, grace))
+
+    async def close(self, longest: float) -> None:
+        """End what is booting, and boot no more."""
+        self._closed = True
+        for answered in self._booting.values():
+            if not answered.done():
+                answered.set_exception(ShuttingDown())
+        grace = min(longest, self._limits.stop_grace)
+        await asyncio.gather(*(process.stop(grace) for process in self._booting), return_exceptions=True)
+
+    async def _spawned(
+        self, agent: Agent, launch: Launch, environment: Mapping[str, str], key: str, boot: _Boot
+    ) -> AgentProcess:
+        try:
+            process = await AgentProcess.spawn(
+                agent=agent.id,
+                key=key,
+                command=launch.command,
+                environment=environment,
+                directory=None,
+                listener=boot,
+                children=self._children,
+                stderr_log=self._log_directory / f"{agent.id}.stderr.log" if self._log_directory else None,
+                max_line=self._limits.max_line,
+                stdin_limit=self._limits.stdin_limit,
+            )
+        except OSError as error:
+            reason = f"agent {agent.id} could not be started: {launch.command[0]}: {error.strerror}"
+            raise AgentBootFailed(reason, agent=agent.id, command=list(launch.command)) from error
+        logger.info("agent process started agent=%s pid=%d", agent.id, process.pid)
+        return process
+
+    async def _shaken(
+        self,
+        agent: Agent,
+        process: AgentProcess,
+        boot: _Boot,
+        answered: asyncio.Future[Envelope],
+        listener: Listener,
+        gone: Gone,
+    ) -> RunningAgent:
+        try:
+            self._check_open()
+            handshake = await self._shake_hands(agent, process, answered)
+            running = RunningAgent(agent, process, handshake, listener, gone)
+            process.listener = running
+            if boot.early:
+                running.lines(process, b"".join(line + b"\n" for line in boot.early))
+            if process.exit is not None:
+                raise _boot_failed(agent.id, "it exited right after initialize", process.exit)
+            return running
+        except BaseException as error:
+            # Whatever went wrong, nothing half-booted stays behind; shielded, for we may be cancelled ourselves.
+            exit = await asyncio.shield(process.stop(self._limits.stop_grace))
+            if isinstance(error, AgentBootFailed | AgentTimeout):
+                error.fields.setdefault("stderr", exit.stderr.text(STDERR_IN_ERRORS))
+            raise
+        finally:
+            del self._booting[process]
+
+    async def _shake_hands(
+        self, agent: Agent, process: AgentProcess, answered: asyncio.Future[Envelope]
+    ) -> Handshake:
+        info = {"name": "sandbox-agent", "title": "sandbox-agent", "version": __version__}
+        params = {"protocolVersion": PROTOCOL_VERSION, "clientCapabilities": CLIENT_CAPABILITIES, "clientInfo": info}
+        # One that is gone already is told of by its exit, with its stderr.
+        with suppress(AgentExited):
+            process.send(request(HANDSHAKE_ID, "initialize", params))
+        try:
+            async with asyncio.timeout(self._limits.boot_timeout):
+                answer = await answered
+        except TimeoutError:
+            seconds = self._limits.boot_timeout
+            raise AgentTimeout(f"agent {agent.id} did not answer initialize in {seconds:g} s", agent=agent.id) from None
+        if not answer.succeeded:
+            raise _boot_failed(agent.id, f"it refused initialize: {answer.error().get('message')}", None)
+        if not bytes(msgspec.json.encode(answer.peek.result)).startswith(b"{"):
+            raise _boot_failed(agent.id, "its answer to initialize is not an object", None)
+        return Handshake(Raw(bytes(msgspec.json.encode(answer.peek.result))), answer.result())
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise ShuttingDown
+
+
+class _Nobody:
+    """Listens to a process that is only looked at."""
+
+    def receive(self, running: RunningAgent, blob: bytes) -> None: ...
+    def oversized(self, running: RunningAgent, head: bytes) -> None: ...
+    def exited(self, running: RunningAgent, exit: Exit) -> None: ...
+
+
+def describe_exit(exit: Exit) -> str:
+    """How it ended, for people."""
+    return f"ended by {exit.signal}" if exit.signal else f"exited with code {exit.code}"
+
+
+def _boot_failed(agent: str, reason: str, exit: Exit | None) -> AgentBootFailed:
+    fields: Object = {"agent": agent}
+    if exit is not None:
+        fields["stderr"] = exit.stderr.text(STDERR_IN_ERRORS)
+        fields.update({"signal": exit.signal} if exit.signal else {"exitCode": exit.code})
+    return AgentBootFailed(f"agent {agent} did not start: {reason}", **fields)
+

@@ -1,0 +1,109 @@
+"""Which agents there are, and which of them could be started now: manifest, agents.toml, ACP registry, installations."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from sandbox_agent.agents.install.record import Record, Store
+from sandbox_agent.agents.install.registry import Entry, Registry
+from sandbox_agent.agents.launch import Launch
+from sandbox_agent.agents.manifest import Agent, Manifest
+from sandbox_agent.errors import RegistryUnavailable, UnknownAgent
+
+
+@dataclass(frozen=True, slots=True)
+class Catalog:
+    """All agents."""
+
+    manifest: Manifest
+    store: Store
+    registry: Registry
+    environ: Mapping[str, str]
+
+    def agents(self) -> list[Agent]:
+        """Those that we know, the user's own, and whatever else is installed."""
+        others = [record for id in self.store.agents() if self._named(id) is None and (record := self.store.record(id))]
+        return [*self.manifest.agents, *map(_installed, others)]
+
+    async def all(self) -> list[Agent]:
+        """The same and all that the ACP registry has, as far as it can be read."""
+        known = self.agents()
+        try:
+            entries = (await self.registry.snapshot()).entries
+        except RegistryUnavailable:
+            return known
+        taken = {slug for agent in known for slug in (agent.id, *agent.registry)}
+        return known + [_listed(entry) for slug, entry in entries.items() if slug not in taken]
+
+    def agent(self, id: str) -> Agent:
+        """The agent of that name or registry slug; raises UnknownAgent, which lists those that we know."""
+        agent = self._known(id)
+        if agent is None:
+            snapshot = self.registry.cached()
+            entry = snapshot.entries.get(id) if snapshot else None
+            agent = None if entry is None else _listed(entry)
+        if agent is None:
+            raise UnknownAgent(id, [each.id for each in self.agents()])
+        return agent
+
+    async def find(self, id: str) -> Agent:
+        """The same, and asks the registry for a name that nobody here knows."""
+        agent = self._known(id)
+        if agent is not None:
+            return agent
+        try:
+            entry = (await self.registry.snapshot()).entries.get(id)
+        except RegistryUnavailable as error:
+            unknown = UnknownAgent(id, [each.id for each in self.agents()])
+            unknown.fields["registry"] = str(error)
+            raise unknown from error
+        return self.agent(id) if entry is None else _listed(entry)
+
+    def record(self, agent: Agent) -> Record | None:
+        """What is installed of it."""
+        return self.store.record(agent.id) if agent.installable else None
+
+    def launch(self, agent: Agent) -> Launch | None:
+        """How it would be started now; None when it has to be installed first."""
+        if not agent.installable:
+            return Launch(agent.command)
+        record = self.store.record(agent.id)
+        return None if record is None else self.store.launch(record, self.path(agent))
+
+    def program(self, agent: Agent) -> str | None:
+        """The program that would run now; None when there is none."""
+        if not agent.installable:
+            return Launch(agent.command).program(self.path(agent))
+        record = self.store.record(agent.id)
+        return None if record is None else record.artifacts[0].path
+
+    def path(self, agent: Agent) -> str | None:
+        """Where it looks for programs."""
+        return agent.env.get("PATH") or self.environ.get("PATH")
+
+    def _known(self, id: str) -> Agent | None:
+        record = None if self._named(id) else self.store.record(id) if _is_name(id) else None
+        return self._named(id) or (None if record is None else _installed(record))
+
+    def _named(self, id: str) -> Agent | None:
+        by_slug = (agent for agent in self.manifest.agents if id in agent.registry)
+        return self.manifest.find(id) or next(by_slug, None)
+
+
+def _is_name(id: str) -> bool:
+    """Whether it may be the name of a folder: it comes from a client."""
+    return Path(id).name == id and not id.startswith(".")
+
+
+def _installed(record: Record) -> Agent:
+    return _registry_agent(record.agent, record.title, record.description)
+
+
+def _listed(entry: Entry) -> Agent:
+    return _registry_agent(entry.id, entry.name, entry.description)
+
+
+def _registry_agent(slug: str, title: str, description: str) -> Agent:
+    return Agent(
+        id=slug, title=title, description=description, source="registry", command=(), env={}, registry=(slug,)
+    )
