@@ -22,8 +22,15 @@ from typing import TextIO
 import uvicorn
 import uvloop
 
+from sandbox_agent.agents.boot import Boots, ProcessLimits
+from sandbox_agent.agents.catalog import Catalog
+from sandbox_agent.agents.install.command import Runner
+from sandbox_agent.agents.install.installer import Installer
+from sandbox_agent.agents.install.record import Store
+from sandbox_agent.agents.install.registry import Registry
 from sandbox_agent.agents.manifest import load_manifest
-from sandbox_agent.agents.supervisor import ProcessLimits, Supervisor
+from sandbox_agent.agents.provision import Provision
+from sandbox_agent.agents.supervisor import Supervisor
 from sandbox_agent.errors import SettingsError, ShuttingDown
 from sandbox_agent.http.app import App
 from sandbox_agent.http.asgi import App as Asgi
@@ -33,6 +40,7 @@ from sandbox_agent.http.protocol import Protocol
 from sandbox_agent.http.rpc import Rpc
 from sandbox_agent.http.shortcut import Shortcut
 from sandbox_agent.http.stream import StreamLimits, Streams
+from sandbox_agent.hub.agent_installs import AgentInstalls
 from sandbox_agent.hub.agent_views import AgentViews
 from sandbox_agent.hub.extension_methods import ExtensionMethods
 from sandbox_agent.hub.forward import Forward
@@ -70,6 +78,7 @@ class Parts:
     turns: Turns
     streams: Streams
     supervisor: Supervisor
+    installer: Installer
     housekeeping: Housekeeping
 
     def stop(self) -> None:
@@ -82,7 +91,9 @@ class Parts:
 
 def build(settings: Settings, children: Children) -> Parts:
     """Construct everything, bottom to top. Needs a running event loop."""
-    manifest = load_manifest(settings.agents_file)
+    store = Store(settings.agents_dir)
+    registry = Registry(settings.acp_registry_url, settings.agents_dir / ".registry")
+    catalog = Catalog(load_manifest(settings.agents_file), store, registry, os.environ)
     tail = settings.replay_bytes
     limits = Limits(settings.log_max_bytes, settings.log_max_age, tail, settings.write_backlog)
     log = Log(Database(None if settings.no_persist else settings.data_dir / "log.db"), limits)
@@ -94,25 +105,31 @@ def build(settings: Settings, children: Children) -> Parts:
     )
     secret = [settings.token] if settings.token else []
     stderr_logs = settings.data_dir / "logs"
-    supervisor = Supervisor(from_agent, children, os.environ, secret, process_limits, stderr_logs)
-    forward = Forward(hub, supervisor, manifest, settings.request_timeout)
+    boots = Boots(children, os.environ, secret, process_limits, stderr_logs)
+    runner = Runner(children, settings.install_timeout)
+    installer = Installer(store, registry, runner, boots.verify, os.environ)
+    provision = Provision(catalog, installer, may_install=not settings.require_preinstall)
+    supervisor = Supervisor(from_agent, boots, provision)
+    forward = Forward(hub, supervisor, catalog, settings.request_timeout)
     inventory = Inventory(hub)
     session_settings = SessionSettings(hub, forward)
-    agent_views = AgentViews(hub, manifest, supervisor, os.environ)
+    agent_views = AgentViews(hub, catalog, installer, supervisor, os.environ)
+    installs = AgentInstalls(catalog, installer)
     loading = SessionLoading(hub, forward)
     session_methods = SessionMethods(hub, forward, turns, from_agent.release, inventory, session_settings, loading)
-    extensions = ExtensionMethods(hub, forward, turns, inventory, agent_views.all)
+    extensions = ExtensionMethods(hub, forward, turns, inventory, agent_views, installs)
     from_client = FromClient(
         hub, forward, turns, session_methods.table() | extensions.table(), settings.request_timeout
     )
     streams = Streams(log, StreamLimits(settings.stream_buffer, settings.stall_timeout, settings.heartbeat))
-    health = Health(log, manifest, supervisor)
+    health = Health(log, catalog, supervisor)
 
     def control() -> Asgi:
         from sandbox_agent.http.control import control
+        from sandbox_agent.http.installs import Installs
         from sandbox_agent.http.views import Views
 
-        return control(Views(hub, inventory, agent_views, health))
+        return control(Views(hub, inventory, agent_views, Installs(installs, settings.heartbeat), health))
 
     hosts = {name.lower() for name in settings.allow_host}
     guard = Guard(settings.token, settings.host, hosts, settings.cors_origin, settings.public_health)
@@ -125,7 +142,7 @@ def build(settings: Settings, children: Children) -> Parts:
         settings.permission_timeout,
         settings.connection_ttl,
     )
-    return Parts(app, log, hub, turns, streams, supervisor, housekeeping)
+    return Parts(app, log, hub, turns, streams, supervisor, installer, housekeeping)
 
 
 def run(settings: Settings) -> int:
@@ -159,10 +176,8 @@ def run(settings: Settings) -> int:
 def _without_effect(settings: Settings) -> dict[str, bool]:
     """Flags of the contract whose part is not there yet, and whether they were given."""
     return {
-        "--agents-dir": settings.agents_dir != settings.data_dir / "agents",
         "--fs-root": bool(settings.fs_root),
         "--client-fs": settings.client_fs,
-        "--require-preinstall": settings.require_preinstall,
     }
 
 
@@ -173,6 +188,7 @@ async def _serve(settings: Settings, listener: socket.socket, owner: str) -> Non
     if left_over:
         logger.warning("ended what an earlier server left behind processes=%d", left_over)
     parts = build(settings, children)
+    await asyncio.to_thread(Store(settings.agents_dir).sweep)
     config = uvicorn.Config(
         parts.app,
         http=Protocol,
@@ -208,7 +224,7 @@ async def _serve(settings: Settings, listener: socket.socket, owner: str) -> Non
         if token_file is not None:
             token_file.unlink(missing_ok=True)
         server.should_exit = True
-        await parts.supervisor.close(LAST_GRACE)
+        await asyncio.gather(parts.installer.close(), parts.supervisor.close(LAST_GRACE))
         await serving
         for clock in clocks:
             clock.cancel()

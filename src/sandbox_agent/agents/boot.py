@@ -91,6 +91,7 @@ class RunningAgent:
         """Whether it repeats prompts as user_message_chunk; None until it has shown it."""
         self._listener = listener
         self._gone = gone
+
     @property
     def key(self) -> str:
         return self.process.key
@@ -255,13 +256,7 @@ class Boots:
         try:
             self._check_open()
             handshake = await self._shake_hands(agent, process, answered)
-            running = RunningAgent(agent, process, handshake, listener, gone)
-            process.listener = running
-            if boot.early:
-                running.lines(process, b"".join(line + b"\n" for line in boot.early))
-            if process.exit is not None:
-                raise _boot_failed(agent.id, "it exited right after initialize", process.exit)
-            return running
+            return _taken_over(RunningAgent(agent, process, handshake, listener, gone), boot)
         except BaseException as error:
             # Whatever went wrong, nothing half-booted stays behind; shielded, for we may be cancelled ourselves.
             exit = await asyncio.shield(process.stop(self._limits.stop_grace))
@@ -271,9 +266,7 @@ class Boots:
         finally:
             del self._booting[process]
 
-    async def _shake_hands(
-        self, agent: Agent, process: AgentProcess, answered: asyncio.Future[Envelope]
-    ) -> Handshake:
+    async def _shake_hands(self, agent: Agent, process: AgentProcess, answered: asyncio.Future[Envelope]) -> Handshake:
         info = {"name": "sandbox-agent", "title": "sandbox-agent", "version": __version__}
         params = {"protocolVersion": PROTOCOL_VERSION, "clientCapabilities": CLIENT_CAPABILITIES, "clientInfo": info}
         # One that is gone already is told of by its exit, with its stderr.
@@ -304,6 +297,17 @@ class _Nobody:
     def exited(self, running: RunningAgent, exit: Exit) -> None: ...
 
 
+def _taken_over(running: RunningAgent, boot: _Boot) -> RunningAgent:
+    """It speaks to its listener from now on, and what it has said already is not lost."""
+    process = running.process
+    process.listener = running
+    if boot.early:
+        running.lines(process, b"".join(line + b"\n" for line in boot.early))
+    if process.exit is not None:
+        raise _boot_failed(running.agent.id, "it exited right after initialize", process.exit)
+    return running
+
+
 def describe_exit(exit: Exit) -> str:
     """How it ended, for people."""
     return f"ended by {exit.signal}" if exit.signal else f"exited with code {exit.code}"
@@ -315,4 +319,3 @@ def _boot_failed(agent: str, reason: str, exit: Exit | None) -> AgentBootFailed:
         fields["stderr"] = exit.stderr.text(STDERR_IN_ERRORS)
         fields.update({"signal": exit.signal} if exit.signal else {"exitCode": exit.code})
     return AgentBootFailed(f"agent {agent} did not start: {reason}", **fields)
-

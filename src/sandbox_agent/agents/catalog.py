@@ -1,4 +1,4 @@
-"""Which agents there are, and which of them could be started now: manifest, agents.toml, ACP registry, installations."""
+"""Which agents there are, by manifest, agents.toml, ACP registry and installations, and which could be started now."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -104,6 +104,4 @@ def _listed(entry: Entry) -> Agent:
 
 
 def _registry_agent(slug: str, title: str, description: str) -> Agent:
-    return Agent(
-        id=slug, title=title, description=description, source="registry", command=(), env={}, registry=(slug,)
-    )
+    return Agent(id=slug, title=title, description=description, source="registry", command=(), env={}, registry=(slug,))

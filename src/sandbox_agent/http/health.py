@@ -7,7 +7,8 @@ from typing import Literal
 from msgspec import UNSET, Struct, UnsetType
 
 from sandbox_agent import __version__
-from sandbox_agent.agents.manifest import Manifest
+from sandbox_agent.agents.catalog import Catalog
+from sandbox_agent.agents.manifest import Agent
 from sandbox_agent.agents.supervisor import Supervisor
 from sandbox_agent.log.log import Log
 
@@ -36,15 +37,12 @@ class Health:
     """Looks at the parts and says how they are."""
 
     log: Log
-    manifest: Manifest
+    catalog: Catalog
     supervisor: Supervisor
     started_at: float = field(default_factory=time.monotonic)
 
     def view(self) -> HealthView:
-        agents = [
-            AgentHealth(agent.id, agent.installed, self.supervisor.running(agent.id) is not None)
-            for agent in self.manifest.agents
-        ]
+        agents = [self._agent(agent) for agent in self.catalog.agents()]
         failure = self.log.failure
         return HealthView(
             "ok" if failure is None else "degraded",
@@ -53,3 +51,7 @@ class Health:
             agents,
             UNSET if failure is None else f"the session log cannot be written: {failure}",
         )
+
+    def _agent(self, agent: Agent) -> AgentHealth:
+        installed, running = self.catalog.program(agent), self.supervisor.running(agent.id)
+        return AgentHealth(agent.id, installed is not None, running is not None)

@@ -100,7 +100,7 @@ _ENVELOPES = (RpcRequest, RpcNotification, RpcSuccess, RpcFailure)
 
 def document(endpoints: Sequence[Endpoint]) -> Object:
     """The whole document."""
-    types = [each.returns for each in endpoints if each.returns is not None]
+    types = [each for end in endpoints for each in (end.returns, end.body) if each is not None]
     schemas, components = msgspec.json.schema_components(
         [*types, Problem, *_ENVELOPES], schema_hook=_anything, ref_template="#/components/schemas/{name}"
     )
@@ -142,12 +142,15 @@ def _operation(endpoint: Endpoint, refs: dict[type, Object]) -> Object:
         content = {"application/json": {"schema": refs[endpoint.returns]}}
         responses[str(endpoint.status)] = {"description": endpoint.summary, "content": content}
     responses |= _problems((*_ALWAYS, *endpoint.problems), refs)
-    return {
+    operation: Object = {
         "operationId": endpoint.handle.__name__,
         "summary": endpoint.summary,
         "parameters": parameters,
         "responses": responses,
     }
+    if endpoint.body is not None:
+        operation["requestBody"] = {"content": {"application/json": {"schema": refs[endpoint.body]}}}
+    return operation
 
 
 def _rpc(refs: dict[type, Object]) -> Object:

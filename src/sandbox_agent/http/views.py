@@ -14,18 +14,36 @@ from starlette.responses import RedirectResponse, Response
 
 from sandbox_agent import __version__
 from sandbox_agent.errors import (
+    AgentNotInstalled,
     BadRequest,
     BridgeDisabled,
+    ChecksumMismatch,
+    DiskFull,
+    DownloadFailed,
+    InstallFailed,
     InvalidParams,
     NotImplementedYet,
+    RegistryUnavailable,
     SandboxAgentError,
     SessionNotFound,
+    ShuttingDown,
     UnknownAgent,
+    UnknownVersion,
+    UnsafeArchive,
+    UnsupportedAgent,
+    UnsupportedPlatform,
 )
 from sandbox_agent.http.health import Health, HealthView
-from sandbox_agent.hub.agent_views import AgentsView, AgentView, AgentViews, Artifact
+from sandbox_agent.http.installs import Installs
+from sandbox_agent.hub.agent_installs import InstallRequest, InstallResult
+from sandbox_agent.hub.agent_views import AgentsView, AgentView, AgentViews
 from sandbox_agent.hub.hub import Hub
 from sandbox_agent.hub.inventory import Inventory, SessionView
+
+INSTALL_PROBLEMS: tuple[type[SandboxAgentError], ...] = (
+    *(UnknownAgent, AgentNotInstalled, UnsupportedAgent, UnsupportedPlatform, UnknownVersion),
+    *(RegistryUnavailable, DownloadFailed, ChecksumMismatch, UnsafeArchive, InstallFailed, ShuttingDown, DiskFull),
+)
 
 Handler = Callable[[Request], Awaitable[Response]]
 
@@ -35,17 +53,6 @@ class SessionsView(Struct, rename="camel"):
 
     sessions: list[SessionView]
     next_cursor: str | UnsetType = UNSET
-
-
-class InstallResult(Struct, rename="camel"):
-    """What an install did."""
-
-    agent: str
-    already_installed: bool
-    version: str | None
-    source: str
-    verified: bool
-    artifacts: list[Artifact]
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +67,8 @@ class Endpoint:
     query: dict[str, str] = field(default_factory=dict[str, str])
     problems: tuple[type[SandboxAgentError], ...] = ()
     status: int = 200
+    body: type | None = None
+    """What may be sent; it may be left out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,21 +78,24 @@ class Views:
     hub: Hub
     inventory: Inventory
     agent_views: AgentViews
+    installs: Installs
     health: Health
 
     def endpoints(self) -> list[Endpoint]:
+        which = {"registry": "`true`: also what the ACP registry has and nobody has installed."}
         page = {"cursor": "`nextCursor` of the page before.", "cwd": "Only sessions of this directory."}
         return [
             Endpoint("GET", "/v1/health", self.get_health, "Is the server up, and which agents run?", HealthView),
-            Endpoint("GET", "/v1/agents", self.get_agents, "All agents.", AgentsView),
+            Endpoint("GET", "/v1/agents", self.get_agents, "All agents.", AgentsView, which),
             Endpoint("GET", "/v1/agents/{agent}", self.get_agent, "One agent.", AgentView, problems=(UnknownAgent,)),
             Endpoint(
                 "POST",
                 "/v1/agents/{agent}/install",
-                self.install,
-                "Install an agent.",
+                self.installs.install,
+                "Install an agent. With `Accept: text/event-stream`, its progress as events.",
                 InstallResult,
-                problems=(UnknownAgent, NotImplementedYet),
+                problems=INSTALL_PROBLEMS,
+                body=InstallRequest,
             ),
             Endpoint(
                 "GET",
@@ -103,21 +115,12 @@ class Views:
         return json_response(self.health.view())
 
     async def get_agents(self, request: Request) -> Response:
-        return json_response(self.agent_views.all())
+        registry = request.query_params.get("registry") == "true"
+        return json_response(await self.agent_views.all(registry=registry))
 
     async def get_agent(self, request: Request) -> Response:
-        agent = self.agent_views.manifest.agent(request.path_params["agent"])
+        agent = await self.agent_views.catalog.find(request.path_params["agent"])
         return json_response(self.agent_views.view(agent))
-
-    async def install(self, request: Request) -> Response:
-        agent = self.agent_views.manifest.agent(request.path_params["agent"])
-        view = self.agent_views.view(agent)
-        if not view.installed:
-            raise NotImplementedYet(f"this version does not install agents; {agent.instructions}", agent=agent.id)
-        install = view.install
-        return json_response(
-            InstallResult(agent.id, True, agent.version, install.source, install.verified, install.artifacts)
-        )
 
     async def get_sessions(self, request: Request) -> Response:
         query = request.query_params
@@ -135,7 +138,8 @@ class Views:
 
     async def page(self, request: Request) -> Response:
         """What /ui/ shows until the Inspector is there."""
-        ready = [each.id for each in self.agent_views.manifest.agents if each.installed]
+        catalog = self.agent_views.catalog
+        ready = [each.id for each in catalog.agents() if catalog.program(each)]
         url = html.escape(str(request.base_url).rstrip("/"))
         body = _PAGE.format(version=__version__, url=url, agents=html.escape(", ".join(ready)))
         csp = "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'"

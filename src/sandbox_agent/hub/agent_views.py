@@ -8,31 +8,36 @@ from typing import Literal
 
 from msgspec import UNSET, Struct, UnsetType
 
-from sandbox_agent.agents.manifest import Agent, Manifest
+from sandbox_agent import __version__
+from sandbox_agent.agents.catalog import Catalog
+from sandbox_agent.agents.credentials import available
+from sandbox_agent.agents.install.installer import Installer
+from sandbox_agent.agents.install.progress import Progress
+from sandbox_agent.agents.install.record import Artifact, Record
+from sandbox_agent.agents.instructions import instructions
+from sandbox_agent.agents.manifest import Agent, Features, Source
 from sandbox_agent.agents.supervisor import Supervisor
 from sandbox_agent.envelope import Object
 from sandbox_agent.hub.hub import Hub
 
 
-class Artifact(Struct, rename="camel", kw_only=True):
-    """One program that an agent needs."""
-
-    kind: Literal["agent_process", "native"]
-    name: str
-    version: str | None
-    path: str | None
-    source: str
-
-
 class InstallView(Struct, rename="camel", kw_only=True):
     """Where an agent comes from."""
 
-    source: str
+    source: Source
     non_registry: bool
     verified: bool
     artifacts: list[Artifact]
     registry_slug: str | UnsetType = UNSET
     package: str | UnsetType = UNSET
+    installed_at: str | UnsetType = UNSET
+    verified_at: str | UnsetType = UNSET
+    verification_error: str | UnsetType = UNSET
+    note: str | UnsetType = UNSET
+    """What else is to be said about its source."""
+    node: str | UnsetType = UNSET
+    progress: Progress | UnsetType = UNSET
+    """While it is being installed."""
 
 
 class ServerStatus(Struct, rename="camel", kw_only=True):
@@ -59,7 +64,9 @@ class AgentView(Struct, rename="camel", kw_only=True):
     instructions: str
     unsupported_reason: str | UnsetType = UNSET
     version: str | UnsetType = UNSET
+    native_version: str | UnsetType = UNSET
     path: str | UnsetType = UNSET
+    features: Features | UnsetType = UNSET
     models: Object | UnsetType = UNSET
     modes: Object | UnsetType = UNSET
 
@@ -72,61 +79,89 @@ class AgentsView(Struct):
 
 @dataclass(frozen=True, slots=True)
 class AgentViews:
-    """Makes the views from the manifest, the processes and the sessions."""
+    """Makes the views from the catalog, the processes and the sessions."""
 
     hub: Hub
-    manifest: Manifest
+    catalog: Catalog
+    installer: Installer
     supervisor: Supervisor
     environ: Mapping[str, str]
 
-    def all(self) -> AgentsView:
-        return AgentsView([self.view(agent) for agent in self.manifest.agents])
+    async def all(self, *, registry: bool = False) -> AgentsView:
+        """Those that are known here; with `registry`, all that could be installed too."""
+        agents = await self.catalog.all() if registry else self.catalog.agents()
+        return AgentsView([self.view(agent) for agent in agents])
 
     def view(self, agent: Agent) -> AgentView:
-        status = self.supervisor.status(agent.id)
-        running = status.running
-        path = agent.path
+        running = self.supervisor.running(agent.id)
+        record = self.catalog.record(agent)
+        path = self.catalog.program(agent)
         newest = self.hub.newest_session(agent.id)
+        known = record.capabilities if record else {}
+        version = __version__ if agent.source == "bundled" else record and record.version
         return AgentView(
             id=agent.id,
             title=agent.title,
-            supported=agent.supported,
+            supported=agent.supported or record is not None,
             installed=path is not None,
-            credentials_available=not agent.credentials or any(map(self.environ.get, agent.credentials)),
-            install=self._install(agent, path, verified=running is not None),
-            capabilities=running.handshake.capabilities if running else {},
+            credentials_available=available(agent, self.environ),
+            install=self._install(agent, record, path, verified=running is not None),
+            capabilities=running.handshake.capabilities if running else known,
             server_status=self._status(agent.id),
-            instructions=agent.instructions,
+            instructions=instructions(agent),
             unsupported_reason=agent.unsupported_reason or UNSET,
-            version=agent.version or UNSET,
+            version=version or UNSET,
+            native_version=(record and record.native_version) or UNSET,
             path=path or UNSET,
+            features=agent.features or UNSET,
             models=newest.models() if newest else UNSET,
             modes=newest.modes() if newest else UNSET,
         )
 
-    def _install(self, agent: Agent, path: str | None, *, verified: bool) -> InstallView:
-        artifacts: list[Artifact] = []
-        if path is not None:
-            name = Path(path).name
-            artifacts = [
-                Artifact(kind="agent_process", name=name, version=agent.version, path=path, source=agent.source)
-            ]
+    def _install(self, agent: Agent, record: Record | None, path: str | None, *, verified: bool) -> InstallView:
+        job = self.installer.job(agent.id)
+        progress = job.progress if job else UNSET
+        failure = self.installer.failure(agent.id) or UNSET
+        if record is None:
+            artifacts = [] if path is None else [_program(agent, path)]
+            return InstallView(
+                source=agent.source,
+                non_registry=not agent.registry,
+                verified=verified,
+                artifacts=artifacts,
+                registry_slug=agent.registry[0] if agent.registry else UNSET,
+                package=agent.packages[0].name if agent.packages else UNSET,
+                verification_error=failure,
+                progress=progress,
+            )
         return InstallView(
-            source=agent.source,
-            non_registry=agent.registry is None,
-            verified=verified,
-            artifacts=artifacts,
-            registry_slug=agent.registry or UNSET,
-            package=agent.packages[0].name if agent.packages else UNSET,
+            source=record.source,
+            non_registry=record.registry_slug is None,
+            verified=True,
+            artifacts=record.artifacts,
+            registry_slug=record.registry_slug or UNSET,
+            package=record.package or UNSET,
+            installed_at=record.installed_at,
+            verified_at=record.verified_at,
+            verification_error=failure,
+            note=record.note or UNSET,
+            node=record.node,
+            progress=progress,
         )
 
     def _status(self, agent: str) -> ServerStatus:
         status = self.supervisor.status(agent)
         process = status.running.process if status.running else None
         return ServerStatus(
-            status=status.status,
+            status="installing" if process is None and self.installer.job(agent) else status.status,
             restart_count=status.restart_count,
             pid=process.pid if process else UNSET,
             uptime_ms=int((time.time() - process.started_at) * 1000) if process else UNSET,
             last_error=status.last_error or UNSET,
         )
+
+
+def _program(agent: Agent, path: str) -> Artifact:
+    """What stands for an agent that is not installed by us."""
+    version = __version__ if agent.source == "bundled" else None
+    return Artifact(kind="agent_process", name=Path(path).name, version=version, path=path, source=agent.source)

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import count
 
-from sandbox_agent.agents.supervisor import RunningAgent
+from sandbox_agent.agents.boot import RunningAgent
 from sandbox_agent.envelope import Envelope, same_id
 from sandbox_agent.errors import SandboxAgentError
 from sandbox_agent.hub.connection import Connection

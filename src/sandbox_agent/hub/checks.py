@@ -3,7 +3,7 @@
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 
-from sandbox_agent.agents.supervisor import RunningAgent
+from sandbox_agent.agents.boot import RunningAgent
 from sandbox_agent.envelope import Envelope, Object
 from sandbox_agent.errors import InvalidParams, MethodNotFound
 from sandbox_agent.hub.calls import Answer

@@ -1,16 +1,17 @@
 """The `_sandboxagent/*` methods of clients: attach, history, metadata, ending, and the HTTP views over ACP."""
 
 import asyncio
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Annotated
 
 import msgspec
 from msgspec import Raw
 
-from sandbox_agent.agents.supervisor import RunningAgent
+from sandbox_agent.agents.boot import RunningAgent
 from sandbox_agent.envelope import Envelope, Object, notification, success, text_at
-from sandbox_agent.errors import InvalidParams, SandboxAgentError
+from sandbox_agent.errors import BadRequest, InvalidParams, SandboxAgentError
+from sandbox_agent.hub.agent_installs import AgentInstalls, install_request
+from sandbox_agent.hub.agent_views import AgentViews
 from sandbox_agent.hub.calls import Answer
 from sandbox_agent.hub.checks import Method
 from sandbox_agent.hub.connection import Connection
@@ -34,8 +35,8 @@ class ExtensionMethods:
     forward: Forward
     turns: Turns
     inventory: Inventory
-    agents: Callable[[], object]
-    """The agents as `GET /v1/agents` shows them."""
+    agent_views: AgentViews
+    installs: AgentInstalls
 
     def table(self) -> dict[str, Method]:
         return {
@@ -49,6 +50,7 @@ class ExtensionMethods:
             "_sandboxagent/session/events": self.events,
             "_sandboxagent/session/pending": self.pending,
             "_sandboxagent/agent/list": self.agent_list,
+            "_sandboxagent/agent/install": self.agent_install,
         }
 
     async def attach(self, connection: Connection, envelope: Envelope) -> Answer:
@@ -170,7 +172,17 @@ class ExtensionMethods:
         return _answer(envelope, {"pending": self.inventory.pending(connection, sessions)})
 
     async def agent_list(self, connection: Connection, envelope: Envelope) -> Answer:
-        return _answer(envelope, self.agents())
+        registry = envelope.params().get("registry") is True
+        return _answer(envelope, await self.agent_views.all(registry=registry))
+
+    async def agent_install(self, connection: Connection, envelope: Envelope) -> Answer:
+        params = envelope.params()
+        try:
+            asked = install_request(params)
+        except BadRequest as error:
+            raise InvalidParams(str(error)) from error
+        agent = text_at(params, "agent") or connection.agent
+        return _answer(envelope, await self.installs.install(agent, asked))
 
 
 class _Range(msgspec.Struct):

@@ -10,8 +10,10 @@ from contextlib import asynccontextmanager
 
 from msgspec import Raw
 
-from sandbox_agent.agents.manifest import Agent, Manifest
-from sandbox_agent.agents.supervisor import RunningAgent, Supervisor
+from sandbox_agent.agents.boot import RunningAgent
+from sandbox_agent.agents.catalog import Catalog
+from sandbox_agent.agents.manifest import Agent
+from sandbox_agent.agents.supervisor import Supervisor
 from sandbox_agent.envelope import META, Envelope, Object, param, request, text_at, with_id, with_param
 from sandbox_agent.errors import InvalidRequest, RpcError
 from sandbox_agent.hub.calls import Answer, Call, Continuation
@@ -28,10 +30,10 @@ NO_ID = b"null"
 class Forward:
     """The way to the agents."""
 
-    def __init__(self, hub: Hub, supervisor: Supervisor, manifest: Manifest, request_timeout: float) -> None:
+    def __init__(self, hub: Hub, supervisor: Supervisor, catalog: Catalog, request_timeout: float) -> None:
         self._hub = hub
         self._supervisor = supervisor
-        self._manifest = manifest
+        self._catalog = catalog
         self._request_timeout = request_timeout
         self._revivals: dict[str, asyncio.Task[RunningAgent]] = {}
         self._locks: dict[str, asyncio.Lock] = {}
@@ -42,11 +44,11 @@ class Forward:
         named = None
         if _META_KEY in envelope.line:
             named = text_at(envelope.params(), "_meta", META, "agent")
-        return self._manifest.agent(named or connection.agent)
+        return self._catalog.agent(named or connection.agent)
 
     def named(self, agent: str) -> Agent:
         """Raises UnknownAgent."""
-        return self._manifest.agent(agent)
+        return self._catalog.agent(agent)
 
     def agent_of(self, session: Session) -> Agent:
         return self.named(session.facts.agent)
@@ -72,8 +74,8 @@ class Forward:
         return await asyncio.shield(revival)
 
     async def start(self, agent: str) -> RunningAgent:
-        """An agent's shared process, by name; raises UnknownAgent, AgentNotInstalled or AgentBootFailed."""
-        return await self._supervisor.process(self._manifest.agent(agent))
+        """An agent's shared process, by name; installs it first when that is needed and allowed."""
+        return await self._supervisor.process(await self._catalog.find(agent))
 
     async def spawn(self, agent: Agent, environment: dict[str, str] | None = None) -> RunningAgent:
         """The process for a new session of an agent."""

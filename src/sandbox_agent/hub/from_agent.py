@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 import msgspec
 from msgspec import UNSET, Raw
 
+from sandbox_agent.agents.boot import RunningAgent
 from sandbox_agent.agents.process import Exit
-from sandbox_agent.agents.supervisor import RunningAgent
 from sandbox_agent.envelope import (
     Envelope,
     Kind,

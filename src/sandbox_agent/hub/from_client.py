@@ -7,7 +7,7 @@ import msgspec
 from msgspec import Raw
 
 from sandbox_agent import __version__
-from sandbox_agent.agents.supervisor import RunningAgent
+from sandbox_agent.agents.boot import RunningAgent
 from sandbox_agent.envelope import (
     META,
     Envelope,
@@ -80,7 +80,7 @@ class FromClient:
         if agent is None:
             raise MissingAgent
         running = await self._forward.start(agent)
-        connection = self._hub.open_connection(agent)
+        connection = self._hub.open_connection(running.agent.id)
         return connection, Answer(success(envelope.id, self._greeting(running)))
 
     def begin(self, connection: Connection, envelope: Envelope, then: Continuation) -> bool:

@@ -4,7 +4,7 @@ import asyncio
 import logging
 from dataclasses import dataclass
 
-from sandbox_agent.agents.supervisor import RunningAgent
+from sandbox_agent.agents.boot import RunningAgent
 from sandbox_agent.errors import AgentTimeout, RpcError
 from sandbox_agent.hub.calls import Call
 from sandbox_agent.hub.hub import Hub

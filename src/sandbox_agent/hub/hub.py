@@ -12,8 +12,8 @@ from itertools import count
 import msgspec
 from msgspec import Raw
 
+from sandbox_agent.agents.boot import RunningAgent
 from sandbox_agent.agents.process import Exit
-from sandbox_agent.agents.supervisor import RunningAgent
 from sandbox_agent.envelope import META, Object, notification, with_param
 from sandbox_agent.errors import AgentExited, UnknownConnection, UnknownSession
 from sandbox_agent.hub.calls import Answer, Call, Calls

@@ -5,7 +5,7 @@ from functools import partial
 
 from msgspec import Raw
 
-from sandbox_agent.agents.supervisor import RunningAgent
+from sandbox_agent.agents.boot import RunningAgent
 from sandbox_agent.envelope import Envelope, param, params_text, parse, success, with_id, with_param
 from sandbox_agent.errors import AgentTimeout, InvalidParams, InvalidRequest
 from sandbox_agent.hub.calls import Answer, Call

@@ -8,8 +8,8 @@ from functools import partial
 import msgspec
 from msgspec import Raw
 
+from sandbox_agent.agents.boot import RunningAgent
 from sandbox_agent.agents.manifest import Agent, Name, Text
-from sandbox_agent.agents.supervisor import RunningAgent
 from sandbox_agent.envelope import (
     META,
     Envelope,

@@ -2,7 +2,7 @@
 
 import asyncio
 
-from sandbox_agent.agents.supervisor import RunningAgent
+from sandbox_agent.agents.boot import RunningAgent
 from sandbox_agent.envelope import (
     Envelope,
     Object,

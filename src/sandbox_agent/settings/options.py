@@ -12,6 +12,7 @@ from sandbox_agent.settings.values import (
     COUNT,
     DURATION,
     HOST,
+    LOCATION,
     ORIGIN,
     PATH,
     PORT,
@@ -27,6 +28,7 @@ from sandbox_agent.settings.values import (
 T = TypeVar("T")
 
 PREFIX = "SANDBOX_AGENT_"
+REGISTRY = "https://cdn.agentclientprotocol.com/registry/v1/latest/registry.json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +105,10 @@ class Settings:
     agents_file: Path = derived(
         _AGENTS, PATH, "agents.toml in the configuration directory", "File that names your own agents."
     )
+    acp_registry_url: str = option(
+        _AGENTS, LOCATION, REGISTRY, "Where the ACP registry is: an address, or a path to a file."
+    )
+    install_timeout: float = option(_AGENTS, DURATION, "10m", "Time that installing an agent may take.")
     require_preinstall: bool = switch(_AGENTS, "Never install an agent on first use; refuse it instead.")
     prompt_queue: int = option(_AGENTS, COUNT, "16", "Prompts of one session that may wait for their turn.")
     max_line: int = option(_AGENTS, SIZE, "64MiB", "Longest line an agent may write.")

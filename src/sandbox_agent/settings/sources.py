@@ -11,8 +11,8 @@ from sandbox_agent.settings.files import did_you_mean, line_of, read_toml
 from sandbox_agent.settings.options import OPTIONS, PREFIX, Settings
 from sandbox_agent.settings.values import FILE, FLAG, PATH, TOKEN, VARIABLE, Given, is_loopback
 
-# Read elsewhere: the installer's registry, and the marks by which a server finds the processes it left behind.
-_OTHER_VARIABLES = frozenset({f"{PREFIX}ACP_REGISTRY_URL", f"{PREFIX}OWNER", f"{PREFIX}PROCESS"})
+# Read elsewhere: the marks by which a server finds the processes it left behind.
+_OTHER_VARIABLES = frozenset({f"{PREFIX}OWNER", f"{PREFIX}PROCESS"})
 
 
 def load(argv_options: Mapping[str, object], environ: Mapping[str, str]) -> Settings:

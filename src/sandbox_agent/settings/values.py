@@ -98,6 +98,13 @@ def _path(given: Given) -> Path:
         raise ValueError from no_such_place
 
 
+def _location(given: Given) -> str:
+    text = _text(given)
+    if re.match("[A-Za-z][A-Za-z0-9+.-]*://", text):
+        return _match(r"(?:https?|file)://\S+", text)[0]
+    return str(_path(given))
+
+
 def _whole(highest: int) -> Callable[[Given], int]:
     def read(given: Given) -> int:
         number = _number(given)
@@ -159,6 +166,7 @@ TOKEN = Kind("TOKEN", "printable ASCII characters without spaces", _token, secre
 HOST = Kind("HOST", "a host name or address without scheme or port", _host)
 ORIGIN = Kind("ORIGIN", "an origin such as https://app.example.org", _origin)
 PATH = Kind("PATH", "a path", _path)
+LOCATION = Kind("LOCATION", "an http, https or file address, or a path", _location)
 PORT = Kind("PORT", "a port number from 0 to 65535", _whole(65535))
 COUNT = Kind("N", "a whole number from 0 to 1000000", _whole(1_000_000))
 DURATION = Kind(

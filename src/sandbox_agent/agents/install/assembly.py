@@ -9,7 +9,6 @@ from typing import Literal
 
 from msgspec import UNSET
 
-from sandbox_agent.agents.install.archive import extract, fetch
 from sandbox_agent.agents.install.packages import Packages
 from sandbox_agent.agents.install.plan import Plan
 from sandbox_agent.agents.install.platforms import current_platform
@@ -55,7 +54,7 @@ class Assembly:
             artifacts=artifacts,
             installed_at=now(),
             verified_at="",
-            platform=current_platform().registry,
+            platform=current_platform(),
             node=bundled_node().version,
             registry_slug=self.plan.slug,
             package=self.plan.packages[0].name if self.plan.packages else None,
@@ -65,7 +64,10 @@ class Assembly:
 
     async def _installed(self) -> Path:
         names = " and ".join(f"{each.name}@{each.version}" for each in self.plan.packages)
-        tell = self._teller(names)
+
+        def tell(message: str) -> None:
+            self.job.tell("fetching", f"{names}: {message:.200}")
+
         native = [self.plan.native] if self.plan.native else []
         npm = [each for each in self.plan.packages if each.index == "npm"] + native
         pypi = [each for each in self.plan.packages if each.index == "pypi"]
@@ -82,6 +84,8 @@ class Assembly:
         return script
 
     async def _unpacked(self, target: BinaryTarget) -> tuple[Path, str]:
+        from sandbox_agent.agents.install.archive import extract, fetch
+
         name = target.archive.rpartition("/")[2].partition("?")[0]
         archive = self.folder / ".archive"
 
@@ -89,15 +93,11 @@ class Assembly:
             self.job.tell("fetching", f"fetching {name}", bytes, total)
 
         progress(0, None)
-        sha256 = await fetch(
-            target.archive, archive, sha256=target.sha256, max_bytes=MAX_ARCHIVE, progress=progress
-        )
+        sha256 = await fetch(target.archive, archive, sha256=target.sha256, max_bytes=MAX_ARCHIVE, progress=progress)
         self.job.tell("unpacking", f"unpacking {name}")
         into = self.folder / "archive"
         into.mkdir()
-        await asyncio.to_thread(
-            extract, archive, into, name=name, max_bytes=MAX_UNPACKED, max_entries=MAX_ENTRIES
-        )
+        await asyncio.to_thread(extract, archive, into, name=name, max_bytes=MAX_UNPACKED, max_entries=MAX_ENTRIES)
         archive.unlink()
         program = (into / target.cmd).resolve()
         if not program.is_relative_to(into.resolve()) or not program.is_file():
@@ -121,7 +121,11 @@ class Assembly:
         return [Artifact(kind="native", name=name, version=version, path=None, source=self.plan.source)]
 
     async def _artifact(
-        self, kind: Literal["agent_process", "native"], program: Path, sha256: str | None, package: Package | None = None
+        self,
+        kind: Literal["agent_process", "native"],
+        program: Path,
+        sha256: str | None,
+        package: Package | None = None,
     ) -> Artifact:
         first = self.plan.packages[0] if self.plan.packages else None
         package = package or first
@@ -156,25 +160,11 @@ class Assembly:
         wrapper.chmod(0o755)
         return name
 
-    def _teller(self, names: str) -> "Teller":
-        return Teller(self.job, names)
-
-
-@dataclass(frozen=True, slots=True)
-class Teller:
-    """Passes on what an index's program says of itself."""
-
-    job: Job
-    names: str
-
-    def __call__(self, message: str) -> None:
-        self.job.tell("fetching", f"{self.names}: {message:.200}")
-
 
 def _is_node(program: Path) -> bool:
     with program.open("rb") as stream:
         line = stream.readline(200)
-    return line.startswith(b"#!") and b"node" in line or (program.suffix in (".js", ".mjs", ".cjs"))
+    return (line.startswith(b"#!") and b"node" in line) or program.suffix in (".js", ".mjs", ".cjs")
 
 
 def _sha256(path: Path) -> str:

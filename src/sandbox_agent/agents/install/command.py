@@ -1,4 +1,4 @@
-"""Running a program to its end: npm and uv. It dies whole when nobody waits for it any more, or when it takes too long."""
+"""Running npm or uv to its end. It dies whole when nobody waits for it any more, or when it takes too long."""
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence

@@ -20,7 +20,7 @@ from sandbox_agent.agents.install.assembly import Assembly
 from sandbox_agent.agents.install.command import Runner
 from sandbox_agent.agents.install.packages import Packages
 from sandbox_agent.agents.install.plan import Plan, Wanted, plan
-from sandbox_agent.agents.install.platforms import current_platform
+from sandbox_agent.agents.install.platforms import npm_platform
 from sandbox_agent.agents.install.progress import Job
 from sandbox_agent.agents.install.record import Record, Store, now
 from sandbox_agent.agents.install.registry import Registry, Snapshot
@@ -33,6 +33,7 @@ from sandbox_agent.errors import (
     DiskFull,
     InstallFailed,
     RegistryUnavailable,
+    SandboxAgentError,
     ShuttingDown,
 )
 
@@ -78,12 +79,17 @@ class Installer:
         self._verify = verify
         self._environ = environ
         self._running: dict[str, _Running] = {}
+        self._failures: dict[str, str] = {}
         self._closed = False
 
     def job(self, agent: str) -> Job | None:
         """The install under way, if there is one."""
         running = self._running.get(agent)
         return running.job if running else None
+
+    def failure(self, agent: str) -> str | None:
+        """Why the last install failed; None when there was none, or it did not."""
+        return self._failures.get(agent)
 
     async def install(self, agent: Agent, wanted: Wanted | None = None, *, reinstall: bool = False) -> Outcome:
         """Have the agent installed, in the versions wanted; an error says what hindered it."""
@@ -121,8 +127,15 @@ class Installer:
     def _forget(self, agent: str, mine: _Running) -> None:
         if self._running.get(agent) is mine:
             del self._running[agent]
-        if not mine.task.cancelled() and (error := mine.task.exception()) is not None:
-            logger.warning("install failed agent=%s error=%s", agent, error)
+        if mine.task.cancelled():
+            return
+        error = mine.task.exception()
+        if error is None:
+            self._failures.pop(agent, None)
+        else:
+            self._failures[agent] = str(error)
+            known = isinstance(error, SandboxAgentError)
+            logger.warning("install failed agent=%s error=%s", agent, error, exc_info=None if known else error)
 
     async def _run(self, agent: Agent, request: _Request, job: Job, before: _Running | None) -> Outcome:
         if before is not None:  # Somebody wants it otherwise: one after the other.
@@ -151,7 +164,7 @@ class Installer:
     async def _install(self, agent: Agent, wanted: Wanted, job: Job) -> Record:
         job.tell("resolving", "looking it up in the ACP registry")
         snapshot, note = await self._snapshot(agent)
-        chosen = plan(agent, snapshot, note, wanted, current_platform())
+        chosen = plan(agent, snapshot, note, wanted)
         folder = self._store.begin(agent.id)
         try:
             fetched = await self._assembled(agent, chosen, folder, job)
@@ -181,7 +194,7 @@ class Installer:
         environment = allowed_environment(self._environ, _TOOL_VARIABLES)
         shims = await asyncio.to_thread(self._store.shims)
         environment["PATH"] = f"{shims}{os.pathsep}{environment.get('PATH', os.defpath)}"
-        packages = Packages(self._runner, environment, agent.id, folder, current_platform().npm)
+        packages = Packages(self._runner, environment, agent.id, folder, npm_platform())
         return await Assembly(agent, chosen, folder, packages, job).record()
 
     async def _verified(self, agent: Agent, record: Record) -> Record:

@@ -91,7 +91,10 @@ class Packages:
         """A package's own package.json, wherever npm has put it; empty when it is not there."""
         places = [self.folder / "node_modules" / name]
         places += sorted(self.folder.glob(f"node_modules/**/node_modules/{name}"))
-        return next((facts for place in places if (facts := _json(place / "package.json"))), {})
+        for place in places:
+            if facts := _json(place / "package.json"):
+                return facts
+        return {}
 
     def program(self, package: Package, command: str) -> Path:
         """The file to run: the one named, or what the package itself calls by the command's name."""

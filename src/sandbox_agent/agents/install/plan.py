@@ -7,7 +7,7 @@ from typing import Literal
 
 from msgspec import structs
 
-from sandbox_agent.agents.install.platforms import Platform
+from sandbox_agent.agents.install.platforms import current_platform, npm_platform
 from sandbox_agent.agents.install.registry import BinaryTarget, Entry, PackageDistribution, Snapshot
 from sandbox_agent.agents.manifest import Agent, Package
 from sandbox_agent.errors import UnknownVersion, UnsupportedAgent, UnsupportedPlatform
@@ -45,18 +45,21 @@ class Plan:
     note: str | None = None
 
 
-def plan(agent: Agent, snapshot: Snapshot | None, note: str | None, wanted: Wanted, platform: Platform) -> Plan:
+def plan(agent: Agent, snapshot: Snapshot | None, note: str | None, wanted: Wanted) -> Plan:
     """Decide. `note` says what is wrong with the snapshot, or why there is none.
 
     Raises UnsupportedAgent, UnsupportedPlatform or UnknownVersion.
     """
     process = _process_version(agent, wanted)
-    entries = snapshot.entries if snapshot else {}
-    entry = next((entries[slug] for slug in agent.registry if slug in entries), None)
-    chosen = None if entry is None else _from_registry(agent, entry, process, platform)
+    entry = None if snapshot is None else _listed(agent, snapshot)
+    chosen = None if entry is None else _from_registry(agent, entry, process)
     if chosen is None:
-        chosen = _from_manifest(agent, entry, process, platform)
-    return replace(chosen, native=_native(agent, wanted, platform), note=note)
+        chosen = _from_manifest(agent, entry, process)
+    return replace(chosen, native=_native(agent, wanted), note=note)
+
+
+def _listed(agent: Agent, snapshot: Snapshot) -> Entry | None:
+    return next((snapshot.entries[slug] for slug in agent.registry if slug in snapshot.entries), None)
 
 
 def _process_version(agent: Agent, wanted: Wanted) -> str | None:
@@ -68,23 +71,23 @@ def _process_version(agent: Agent, wanted: Wanted) -> str | None:
     return wanted.agent
 
 
-def _native(agent: Agent, wanted: Wanted, platform: Platform) -> Package | None:
+def _native(agent: Agent, wanted: Wanted) -> Package | None:
     native = agent.native
     version = native and (wanted.agent or native.version)
     if native is None or version is None:
         return None
-    name = native.name.replace("{platform}", platform.npm)
+    name = native.name.replace("{platform}", npm_platform())
     return Package(name, version, program=native.program, integrity=_pin(native.integrity, native.version, version))
 
 
-def _from_registry(agent: Agent, entry: Entry, process: str | None, platform: Platform) -> Plan | None:
-    """What the registry has for this machine, packages first: an index checks what it hands out, an archive is a file."""
+def _from_registry(agent: Agent, entry: Entry, process: str | None) -> Plan | None:
+    """What the registry has for this machine; packages first, because an index vouches for what it hands out."""
     ways = entry.distribution
     if ways.npx is not None:
         return _from_package(agent, entry, ways.npx, "npm", process)
     if ways.uvx is not None:
         return _from_package(agent, entry, ways.uvx, "pypi", process)
-    target = ways.binary.get(platform.registry)
+    target = ways.binary.get(current_platform())
     if target is None:
         return None
     if process not in (None, entry.version):
@@ -121,19 +124,19 @@ def _from_package(
     )
 
 
-def _from_manifest(agent: Agent, entry: Entry | None, process: str | None, platform: Platform) -> Plan:
+def _from_manifest(agent: Agent, entry: Entry | None, process: str | None) -> Plan:
     if not agent.packages:
         if entry is not None:
-            raise UnsupportedPlatform(agent.id, platform.registry, sorted(entry.distribution.binary))
+            raise UnsupportedPlatform(agent.id, current_platform(), sorted(entry.distribution.binary))
         missing = f"the ACP registry does not have it ({', '.join(agent.registry) or 'no slug'})"
         raise UnsupportedAgent(agent.id, agent.unsupported_reason or missing)
-    if agent.platforms and platform.npm not in agent.platforms:
-        raise UnsupportedPlatform(agent.id, platform.npm, list(agent.platforms))
+    if agent.platforms and npm_platform() not in agent.platforms:
+        raise UnsupportedPlatform(agent.id, npm_platform(), list(agent.platforms))
     first, *more = agent.packages
     version = process or first.version
     first = structs.replace(
         first,
-        name=first.name.replace("{platform}", platform.npm),
+        name=first.name.replace("{platform}", npm_platform()),
         version=version,
         integrity=_pin(first.integrity, first.version, version),
     )

@@ -1,28 +1,25 @@
-"""What machine this is, as the ACP registry and as npm packages spell it."""
+"""What machine this is, by the names that the ACP registry (linux-x86_64) and npm packages (linux-x64-musl) have."""
 
 import platform
-import sys
-from dataclasses import dataclass
 from functools import cache
 
-_NPM = {"x86_64": "x64", "aarch64": "arm64"}
+PLATFORMS = tuple(
+    f"{system}-{machine}" for system in ("darwin", "linux", "windows") for machine in ("aarch64", "x86_64")
+)
+
+_NPM_MACHINES = {"x86_64": "x64", "aarch64": "arm64"}
+_MACHINES = {"amd64": "x86_64", "arm64": "aarch64"}
 
 
-@dataclass(frozen=True, slots=True)
-class Platform:
-    """A system and a processor."""
-
-    registry: str
-    """As the registry has it: linux-x86_64."""
-    npm: str
-    """As packages have it in their names: linux-x64, linux-x64-musl."""
+def current_platform() -> str:
+    """This machine's platform; a name of the same form for one that the registry does not know."""
+    machine = platform.machine().lower()
+    return f"{platform.system().lower()}-{_MACHINES.get(machine, machine)}"
 
 
 @cache
-def current_platform() -> Platform:
-    """This machine."""
-    system = {"win32": "windows"}.get(sys.platform, sys.platform)
-    machine = platform.machine().lower()
-    machine = {"amd64": "x86_64", "arm64": "aarch64"}.get(machine, machine)
+def npm_platform() -> str:
+    """This machine, as packages have it in their names."""
+    system, _, machine = current_platform().partition("-")
     musl = "-musl" if system == "linux" and platform.libc_ver()[0] != "glibc" else ""
-    return Platform(f"{system}-{machine}", f"{system}-{_NPM.get(machine, machine)}{musl}")
+    return f"{system}-{_NPM_MACHINES.get(machine, machine)}{musl}"

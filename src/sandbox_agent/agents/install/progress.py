@@ -25,9 +25,7 @@ class Job:
         self._changed = asyncio.Event()
 
     def tell(self, stage: Stage, message: str, bytes: int | None = None, total: int | None = None) -> None:
-        self.progress = Progress(
-            stage, message, UNSET if bytes is None else bytes, UNSET if total is None else total
-        )
+        self.progress = Progress(stage, message, UNSET if bytes is None else bytes, UNSET if total is None else total)
         changed, self._changed = self._changed, asyncio.Event()
         changed.set()
 

@@ -1,4 +1,4 @@
-"""What is installed, and where: a folder for each installation, and one file for each agent that names the folder in use.
+"""What is installed, and where: a folder for each installation, and a file for each agent that names the one in use.
 
 The file is written last and at once, so an installation is there whole or not at all; a folder that no file names is
 what somebody who was killed left behind, or a predecessor that may still be running.
@@ -148,8 +148,8 @@ class Store:
         """Delete what is neither installed nor running. Needs the lock."""
         record = self.record(agent)
         directory = self.directory / agent
-        for path in directory.iterdir() if directory.is_dir() else []:
-            if path.is_dir() and (record is None or path.name != record.folder) and not _in_use(path):
+        for path in directory.glob("*/"):
+            if (record is None or path.name != record.folder) and not _in_use(path):
                 shutil.rmtree(path, ignore_errors=True)
         with suppress(OSError):  # Not empty.
             directory.rmdir()

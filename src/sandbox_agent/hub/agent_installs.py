@@ -1,0 +1,91 @@
+"""Installing an agent because a client asks for it, over HTTP and over ACP alike."""
+
+import asyncio
+from dataclasses import dataclass
+
+import msgspec
+from msgspec import UNSET, Struct, UnsetType
+
+from sandbox_agent import __version__
+from sandbox_agent.agents.catalog import Catalog
+from sandbox_agent.agents.install.installer import Installer, Outcome
+from sandbox_agent.agents.install.plan import Wanted
+from sandbox_agent.agents.install.progress import Job
+from sandbox_agent.agents.install.record import Artifact
+from sandbox_agent.agents.instructions import instructions
+from sandbox_agent.agents.manifest import Agent
+from sandbox_agent.envelope import Object
+from sandbox_agent.errors import AgentNotInstalled, BadRequest
+
+
+class InstallRequest(Struct, rename="camel"):
+    """What to install; all of it may be left out."""
+
+    reinstall: bool = False
+    agent_version: str | None = None
+    """Of the agent itself."""
+    agent_process_version: str | None = None
+    """Of the program that speaks ACP for it."""
+
+
+class InstallResult(Struct, rename="camel"):
+    """What an install did."""
+
+    agent: str
+    already_installed: bool
+    version: str | None
+    source: str
+    verified: bool
+    artifacts: list[Artifact]
+    native_version: str | UnsetType = UNSET
+
+
+@dataclass(frozen=True, slots=True)
+class AgentInstalls:
+    """The way from a request to the installer."""
+
+    catalog: Catalog
+    installer: Installer
+
+    async def install(self, name: str, asked: InstallRequest) -> InstallResult:
+        """Have an agent installed; it goes on when nobody waits any more."""
+        begun = await self.begin(name, asked)
+        return begun if isinstance(begun, InstallResult) else await self.result(begun[1])
+
+    async def begin(self, name: str, asked: InstallRequest) -> "InstallResult | tuple[Job, asyncio.Task[Outcome]]":
+        """The result when there is nothing to do, else what is under way."""
+        agent = await self.catalog.find(name)
+        if not agent.installable:
+            return self._there(agent)
+        wanted = Wanted(asked.agent_version, asked.agent_process_version)
+        return self.installer.begin(agent, wanted, reinstall=asked.reinstall)
+
+    async def result(self, task: "asyncio.Task[Outcome]") -> InstallResult:
+        """What came of it. Others may wait for the same."""
+        outcome = await asyncio.shield(task)
+        record = outcome.record
+        return InstallResult(
+            record.agent,
+            outcome.already,
+            record.version,
+            record.source,
+            True,
+            record.artifacts,
+            record.native_version or UNSET,
+        )
+
+    def _there(self, agent: Agent) -> InstallResult:
+        path = self.catalog.program(agent)
+        if path is None:
+            raise AgentNotInstalled(agent.id, instructions(agent))
+        version = __version__ if agent.source == "bundled" else None
+        artifact = Artifact(kind="agent_process", name=agent.id, version=version, path=path, source=agent.source)
+        return InstallResult(agent.id, True, version, agent.source, agent.source == "bundled", [artifact])
+
+
+def install_request(params: Object) -> InstallRequest:
+    """What a client asks for; raises BadRequest, which names the field."""
+    try:
+        return msgspec.convert(params, InstallRequest)
+    except msgspec.ValidationError as error:
+        raise BadRequest(f"install takes reinstall, agentVersion and agentProcessVersion: {error}") from None
