@@ -55,6 +55,7 @@ KEYS = {
         "Further variables of the server's environment that it may see; `MY_*` is understood.",
     ),
     "echoes_prompts": ("true or false", "Whether it sends a prompt's text back as an update."),
+    "any_model": ("true or false", "Whether it takes models that are not in its list."),
 }
 
 
@@ -69,6 +70,7 @@ class OwnAgent(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     credentials: tuple[Name, ...] | None = None
     variables: tuple[Name, ...] | None = None
     echoes_prompts: bool | None = None
+    any_model: bool | None = None
 
 
 class Package(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -103,6 +105,7 @@ class Agent:
     credentials: tuple[str, ...]
     variables: tuple[str, ...]
     echoes_prompts: bool | None
+    any_model: bool
     registry: str | None
     packages: tuple[Package, ...]
     version: str | None
@@ -171,6 +174,7 @@ def _agent(id: str, known: KnownAgent | None, own: OwnAgent | None, agents_file:
         credentials=entry.credentials or (),
         variables=entry.variables or (),
         echoes_prompts=entry.echoes_prompts,
+        any_model=bool(entry.any_model),
         registry=entry.registry,
         packages=entry.packages,
         version=__version__ if entry.bundled else entry.packages[0].version if entry.packages else None,
