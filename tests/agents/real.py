@@ -5,7 +5,7 @@ import json
 import os
 from collections.abc import AsyncGenerator, Callable, Generator
 from contextlib import asynccontextmanager, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from itertools import count
 from pathlib import Path
@@ -15,6 +15,7 @@ import httpx
 from tests.agents.recipe import Recipe, isolated
 from tests.support.asking import PERMISSION, TURN, texts
 from tests.support.client import Client, Event, Json, Stream
+from tests.support.model.api import Request
 from tests.support.model.gate import BOUND
 from tests.support.model.script import Script
 from tests.support.model.server import ModelServer
@@ -61,11 +62,15 @@ class Prompt:
     def __init__(self, session: "Session", params: Json) -> None:
         self._session = session
         self._start = len(session.stream.seen)
-        self._response = asyncio.create_task(session.client.call("session/prompt", params))
+        self._posted = asyncio.create_task(session.client.call("session/prompt", params))
+
+    async def response(self) -> Json:
+        """Wait for its answer."""
+        return await self._posted
 
     async def ended(self) -> Turn:
-        """Wait for its answer, and for all that came before it on the stream."""
-        response = await self._response
+        """Wait for its answer, and for all that came on the stream up to the end of the turn."""
+        response = await self.response()
         stream = self._session.stream
         if not any(map(self._is_end, stream.seen[self._start :])):
             await stream.until(self._is_end, BOUND)
@@ -100,8 +105,20 @@ class Session:
         """The agent's next request."""
         return await self.next(lambda event: event.method == method)
 
+    async def said(self, text: str) -> None:
+        """Wait until the agent says this."""
+        await self.next(lambda event: text in event.text)
+
     async def next(self, wanted: Callable[[Event], bool]) -> Event:
         return (await self.stream.until(wanted, BOUND))[-1]
+
+    def named(self, id: str) -> "Session":
+        """Another session on the same connection."""
+        return replace(self, id=id)
+
+    def on(self, client: Client, stream: Stream) -> "Session":
+        """The same session on another connection."""
+        return replace(self, client=client, stream=stream)
 
     async def decide(self, request: Event, kind: str) -> None:
         """Answer a request for permission with the option of that kind."""
@@ -129,6 +146,10 @@ class RealAgent:
     def client(self) -> Client:
         return Client(self.server, self.recipe.agent)
 
+    def other(self) -> Client:
+        """A client of another agent on the same server."""
+        return Client(self.server)
+
     @asynccontextmanager
     async def session(self, **meta: object) -> AsyncGenerator[Session]:
         """A new session on a new connection, with an open stream."""
@@ -142,6 +163,12 @@ class RealAgent:
         params: Json = {"cwd": str(folder), "mcpServers": [], "_meta": {"sandboxagent.dev": meta}}
         settings = await client.result("session/new", params)
         return Session(settings["sessionId"], client, stream, folder, settings)
+
+
+def told(request: Request) -> str:
+    """All that a model was told, by whomever."""
+    assert request.conversation is not None
+    return "\n".join(turn.text for turn in request.conversation.turns)
 
 
 @contextmanager

@@ -33,6 +33,16 @@ class Recipe:
     """The stop reason of a turn in which it was not allowed to write."""
     reject_asks_model: bool = True
     """Whether the model hears of that in the same turn."""
+    reads_links: bool = False
+    """Whether it reads the file of a link itself; else the model is only told of the link."""
+    modes: tuple[str, str] | None = None
+    """The mode that a session begins in, and another."""
+    models: tuple[str, str] | None = None
+    """The model that a session begins with, and another."""
+    wire_models: tuple[str, str] | None = None
+    """A part of how these are called when they are asked; None: they are called so."""
+    option: tuple[str, str, str] | None = None
+    """A further option of a session: its id, the value it begins with, and another."""
 
     @property
     def manifest(self) -> Json:

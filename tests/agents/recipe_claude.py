@@ -32,4 +32,8 @@ RECIPE = Recipe(
     session_methods=frozenset({"load", "resume", "list", "fork", "close", "delete"}),
     contents=frozenset({"image", "embeddedContext"}),
     asks=True,
+    modes=("default", "plan"),
+    models=("default", "sonnet"),
+    wire_models=("opus", "sonnet"),
+    option=("effort", "default", "low"),
 )

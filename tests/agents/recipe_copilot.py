@@ -6,6 +6,8 @@ from pathlib import Path
 from tests.agents.recipe import Recipe
 from tests.support.model.script import Call
 
+_MODES = "https://agentclientprotocol.com/protocol/session-modes"
+
 
 def environment(home: Path, model: str) -> Mapping[str, str]:
     return {
@@ -30,4 +32,7 @@ RECIPE = Recipe(
     session_methods=frozenset({"load", "list", "close"}),
     contents=frozenset({"image", "embeddedContext"}),
     asks=True,
+    reject_asks_model=False,
+    modes=(f"{_MODES}#agent", f"{_MODES}#plan"),
+    option=("allow_all", "off", "on"),
 )

@@ -11,7 +11,7 @@ from tests.support.model.script import Call
 def environment(home: Path, model: str) -> Mapping[str, str]:
     folder = home / ".pi" / "agent"
     folder.mkdir(parents=True)
-    models = [{"id": "small"}, {"id": "large"}]
+    models = [{"id": id, "reasoning": True, "input": ["text", "image"]} for id in ("small", "large")]
     provider = {"baseUrl": model, "api": "anthropic-messages", "apiKey": "none", "models": models}
     (folder / "models.json").write_text(json.dumps({"providers": {"scripted": provider}}))
     settings = {"defaultProvider": "scripted", "defaultModel": "small", "quietStartup": True}
@@ -30,4 +30,7 @@ RECIPE = Recipe(
     session_methods=frozenset({"load", "list", "delete"}),
     contents=frozenset({"image"}),
     asks=False,
+    models=("scripted/small", "scripted/large"),
+    wire_models=("small", "large"),
+    option=("thought_level", "medium", "high"),
 )
