@@ -40,11 +40,14 @@ SandboxAgentError
 ├── InternalError           500  our bug
 ├── RpcError               (200)  a JSON-RPC error with its own code and data
 │   ├── UnknownSession   -32002  no such session
+│   ├── UnknownTerminal  -32002  no such terminal
+│   ├── NoSuchFile       -32002  an agent asked for a file that is not there
 │   ├── InvalidParams    -32602  a parameter is missing or wrong
 │   ├── MethodNotFound   -32601  the agent does not offer it
 │   ├── InvalidRequest   -32600  not allowed in this state
 │   ├── QueueFull        -32000  too many prompts wait
 │   ├── RequestCancelled -32800  the request was taken back
+│   ├── FileFailed       -32603  the file system does not let an agent have its way
 │   ├── OutcomeUnknown   -32603  the server stopped while a request under this key ran
 │   ├── AgentExited      -32603  the agent process died while we waited on it
 │   └── AgentNotReading  -32603  the agent process does not take its input
@@ -333,6 +336,20 @@ class UnknownSession(RpcError):
         super().__init__(f"unknown session: {session_id}; session/list lists them", sessionId=session_id)
 
 
+class UnknownTerminal(RpcError):
+    slug, title, rpc_code = "unknown-terminal", "Unknown Terminal", -32002
+
+    def __init__(self, terminal_id: str) -> None:
+        super().__init__(
+            f"this session has no terminal {terminal_id}; it was never created, or has been released",
+            terminalId=terminal_id,
+        )
+
+
+class NoSuchFile(RpcError):
+    slug, title, rpc_code = "no-such-file", "No Such File", -32002
+
+
 class InvalidParams(RpcError):
     slug, title, rpc_code = "invalid-params", "Invalid Params", -32602
 
@@ -351,6 +368,10 @@ class QueueFull(RpcError):
 
 class RequestCancelled(RpcError):
     slug, title, rpc_code = "request-cancelled", "Request Cancelled", -32800
+
+
+class FileFailed(RpcError):
+    slug, title = "file-failed", "File Failed"
 
 
 class OutcomeUnknown(RpcError):

@@ -151,7 +151,6 @@ def test_model_and_mode_come_from_config_options_by_category_and_else_by_id() ->
     ]
     own.learn_offers({"configOptions": options})
     assert (own.model, own.mode) == ("by category", "plan")
-    assert own.option("thought_level") is None
 
 
 @pytest.mark.parametrize("offers", [{}, {"modes": []}, {"configOptions": "x"}, {"configOptions": [None, {"id": 1}]}])

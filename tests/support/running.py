@@ -31,7 +31,7 @@ class Server:
         agents: Mapping[str, str] | None = None,
         token: str | None = TOKEN,
         directory: Path | None = None,
-        environment: Mapping[str, str] | None = None,
+        environment: Mapping[str, str | None] | None = None,
     ) -> None:
         self._temporary = tempfile.TemporaryDirectory(ignore_cleanup_errors=True) if directory is None else None
         self.directory = directory or Path(self._temporary.name)  # type: ignore[union-attr]
@@ -55,6 +55,8 @@ class Server:
         command = [sys.executable, "-m", "sandbox_agent", "server", "--port", "0", *token]
         command += ["--data-dir", str(self.directory / "data"), "--config-dir", str(config), *self.flags]
         state = {"MOCK_AGENT_STATE_DIR": str(self.directory / "mock"), "XDG_STATE_HOME": str(self.directory / "state")}
+        # None takes a variable away.
+        environment = {**os.environ, **state, **self.environment}
         with (self.directory / "stderr").open("a") as stderr:
             self.process = subprocess.Popen(
                 command,
@@ -62,7 +64,7 @@ class Server:
                 stdout=subprocess.PIPE,
                 stderr=stderr,
                 text=True,
-                env={**os.environ, **state, **self.environment},
+                env={name: value for name, value in environment.items() if value is not None},
             )
         assert self.process.stdout is not None
         line = self.process.stdout.readline()

@@ -60,6 +60,7 @@ KEYS = {
         "Further variables of the server's environment that it may see; `MY_*` is understood.",
     ),
     "echoes_prompts": ("true or false", "Whether it sends a prompt's text back as an update."),
+    "any_model": ("true or false", "Whether it takes models that are not in its list."),
 }
 
 
@@ -76,6 +77,7 @@ class OwnAgent(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     credential_files: tuple[Text, ...] | None = None
     variables: tuple[Name, ...] | None = None
     echoes_prompts: bool | None = None
+    any_model: bool | None = None
 
 
 class Package(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -147,6 +149,7 @@ class Agent:
     variables: tuple[str, ...] = ()
     random_env: tuple[str, ...] = ()
     echoes_prompts: bool | None = None
+    any_model: bool = False
     registry: tuple[str, ...] = ()
     packages: tuple[Package, ...] = ()
     native: Native | None = None
@@ -208,6 +211,7 @@ def _agent(id: str, known: KnownAgent | None, own: OwnAgent | None) -> Agent:
         variables=entry.variables or (),
         random_env=entry.random_env,
         echoes_prompts=entry.echoes_prompts,
+        any_model=bool(entry.any_model),
         registry=(entry.registry,) if isinstance(entry.registry, str) else entry.registry or (),
         packages=entry.packages,
         native=entry.native,

@@ -52,6 +52,8 @@ _SPECIAL_UPDATES = frozenset(
     }
 )
 """Updates that change what we know, or say nothing of whether the agent echoes prompts. Others are passed on unread."""
+_VENDORS_CHOICE = b'"currentMod'
+"""In notifications of agents' own making that tell a mode or a model; others are passed on unread."""
 _OURS = ("fs/", "terminal/")
 """Requests about the host; the handshake does not promise them."""
 
@@ -246,8 +248,12 @@ class FromAgent:
         kind = envelope.peek.update_kind
         if kind == "user_message_chunk" and session.replay is None and session.unechoed is not None:
             running.echoes_prompts, session.unechoed = True, None
-        if kind in _SPECIAL_UPDATES and session.note_update(object_at(envelope.params(), "update")):
-            self._hub.save(session)
+        if kind in _SPECIAL_UPDATES:
+            learned = session.note_update(object_at(envelope.params(), "update"))
+        else:
+            learned = _VENDORS_CHOICE in envelope.line and session.note_vendor(envelope.params())
+        if learned:
+            self._hub.learned(session)
         session.heard_at = self._hub.monotonic()
         self._hub.updates(session, [envelope.line])
 

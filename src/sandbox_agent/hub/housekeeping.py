@@ -1,4 +1,4 @@
-"""What happens by the clock: deadlines of calls, idle turns, unanswered requests, unused connections."""
+"""What happens by the clock: late calls, idle turns, changes nobody told, unanswered requests, unused connections."""
 
 import asyncio
 import logging
@@ -15,6 +15,8 @@ logger = logging.getLogger(__name__)
 
 TICK = 0.25
 """One coarse clock for everything, instead of a timer for each."""
+TELL_AFTER = 0.25
+"""How long an agent may take to tell of a change itself; some do so after their answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +44,7 @@ class Housekeeping:
             self._give_up(call, f"{call.method} was not answered within {self.request_timeout:g} s")
         for call in self.hub.calls.turns():
             self._check_turn(call, now)
+        self.hub.tell_untold(now - TELL_AFTER)
         if self.permission_timeout is not None:
             self._reject_unanswered(self.hub.clock() - self.permission_timeout)
         for connection in self.hub.connections():

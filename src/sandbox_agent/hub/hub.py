@@ -50,6 +50,7 @@ class Hub:
         self._aliases: dict[str, str] = {}
         self._at_agent: dict[tuple[str, str], Session] = {}
         self._ended: set[str] = set()
+        self._untold: dict[str, float] = {}
         log.ended_sessions = self._ended
         self._load_sessions()
 
@@ -170,7 +171,7 @@ class Hub:
         session.revive(running)
         self._ended.discard(session.id)
         self._hold(session, running)
-        self.save(session)
+        self.learned(session)
 
     def expect(self, session: Session, running: RunningAgent) -> None:
         """A process is about to hold it: what it says of the session meanwhile belongs to it."""
@@ -214,6 +215,22 @@ class Hub:
             # Deleted while something was still under way in it.
             return
         self.log.save_session(session.id, msgspec.json.encode(session.facts))
+
+    def learned(self, session: Session) -> None:
+        """More is known of its mode, model or options: keep it, and see to it that clients are told."""
+        self.save(session)
+        self._untold.setdefault(session.id, self.monotonic())
+
+    def tell_untold(self, before: float) -> None:
+        """Tell everybody attached what was learned before then, as far as no agent has told them meanwhile."""
+        for session_id in [one for one, at in self._untold.items() if at <= before]:
+            del self._untold[session_id]
+            session = self._sessions.get(session_id)
+            if session is None or not session.live:
+                continue
+            for update in session.untold():
+                params = {"sessionId": session_id, "update": update, "_meta": {META: {"fromServer": True}}}
+                self.tell(session, notification("session/update", params))
 
     def end_session(self, session: Session, termination: Object, resumable: bool) -> None:
         """Mark it ended and tell everybody attached."""

@@ -8,8 +8,10 @@ from typing import Protocol
 import msgspec
 from msgspec import Raw
 
-from sandbox_agent.envelope import Object, object_at, objects_at, text_at
+from sandbox_agent.envelope import Object, text_at
 from sandbox_agent.errors import QueueFull
+from sandbox_agent.hub import choices
+from sandbox_agent.hub.choices import MODE, MODEL, Category
 
 
 class SessionFacts(msgspec.Struct, kw_only=True):
@@ -85,6 +87,12 @@ class Session:
     """When its agent last said something for it."""
     replay: "Replay | None" = None
     """While a `session/load` runs at the agent."""
+    _told_mode: str | None = field(init=False)
+    _told_options: object = field(init=False)
+    """What clients have been told last, by an answer or an update."""
+
+    def __post_init__(self) -> None:
+        self.all_told()
 
     @property
     def id(self) -> str:
@@ -139,65 +147,66 @@ class Session:
 
     @property
     def mode(self) -> str | None:
-        current = text_at(self.facts.offers, "modes", "currentModeId")
-        return current or text_at(self.option("mode"), "currentValue")
+        return choices.current(self.facts.offers, MODE)
 
     @property
     def model(self) -> str | None:
-        current = text_at(self.facts.offers, "models", "currentModelId")
-        return current or text_at(self.option("model"), "currentValue")
-
-    def option(self, category: str) -> Object | None:
-        """The agent's config option of a category (`model`, `mode`), or the one of that id."""
-        options = objects_at(self.facts.offers, "configOptions")
-        for name in ("category", "id"):
-            for option in options:
-                if option.get(name) == category:
-                    return option
-        return None
+        return choices.current(self.facts.offers, MODEL)
 
     def models(self) -> Object:
-        """`availableModels` and `currentModelId`, from the agent's `models` or its model option."""
-        return self._choices("model", "modelId")
+        """`availableModels` and `currentModelId`, whatever shape the agent has."""
+        return choices.listing(self.facts.offers, MODEL)
 
     def modes(self) -> Object:
-        """`availableModes` and `currentModeId`, from the agent's `modes` or its mode option."""
-        return self._choices("mode", "id")
+        """`availableModes` and `currentModeId`, whatever shape the agent has."""
+        return choices.listing(self.facts.offers, MODE)
 
-    def _choices(self, category: str, id_name: str) -> Object:
-        available, current = f"available{category.capitalize()}s", f"current{category.capitalize()}Id"
-        offered = object_at(self.facts.offers, f"{category}s")
-        if offered:
-            return {available: offered.get(available), current: offered.get(current)}
-        option = self.option(category)
-        groups = objects_at(option, "options")
-        values = [choice for group in groups for choice in objects_at(group, "options") or [group]]
-        choices = [{id_name: one.get("value"), "name": one.get("name")} | _description(one) for one in values]
-        return {available: choices, current: option.get("currentValue") if option else None}
+    def learn_offers(self, told: Object) -> None:
+        """Keep what an agent says of modes, models and options."""
+        self.facts.offers = choices.learned(self.facts.offers, told)
 
-    def learn_offers(self, result: Object) -> None:
-        """Keep what an agent's answer says of modes, models and options."""
-        for name in ("modes", "models", "configOptions"):
-            if result.get(name) is not None:
-                self.facts.offers[name] = result[name]
+    def choose(self, category: Category, value: str) -> None:
+        """The agent has taken a mode or a model."""
+        self.facts.offers = choices.chosen(self.facts.offers, category, value)
 
     def note_update(self, update: Object) -> bool:
         """Learn from one of the agent's updates; True when a kept fact changed."""
-        match update.get("sessionUpdate"):
-            case "session_info_update":
+        match update:
+            case {"sessionUpdate": "session_info_update"}:
                 self.facts.title = text_at(update, "title") or self.facts.title
-            case "current_mode_update":
-                modes = object_at(self.facts.offers, "modes")
-                self.facts.offers["modes"] = modes | {"currentModeId": update.get("currentModeId")}
-            case "config_option_update" if isinstance(update.get("configOptions"), list):
-                self.facts.offers["configOptions"] = update["configOptions"]
+            case {"sessionUpdate": "current_mode_update", "currentModeId": str(mode)}:
+                self.choose(MODE, mode)
+                self._told_mode = mode if self.replay is None else self._told_mode
+            case {"sessionUpdate": "config_option_update", "configOptions": list()}:
+                self.learn_offers(update)
+                self._told_options = update["configOptions"] if self.replay is None else self._told_options
             case _:
                 return False
         return True
 
+    def note_vendor(self, params: Object) -> bool:
+        """Learn from a notification of the agent's own making, by the names that ACP has for these things."""
+        found = [(category, text_at(params, category.current)) for category in choices.CATEGORIES]
+        for category, value in found:
+            if value is not None:
+                self.choose(category, value)
+        return any(value is not None for _, value in found)
 
-def _description(choice: Object) -> Object:
-    return {"description": choice["description"]} if choice.get("description") else {}
+    def untold(self) -> list[Object]:
+        """Updates that tell clients what no update has told them of the mode and the options. Asked once."""
+        told_mode, told_options = self._told_mode, self._told_options
+        self.all_told()
+        updates: list[Object] = []
+        if self._told_mode not in (None, told_mode):
+            updates.append({"sessionUpdate": "current_mode_update", "currentModeId": self._told_mode})
+        if self._told_options not in (None, told_options):
+            updates.append({"sessionUpdate": "config_option_update", "configOptions": self._told_options})
+        return updates
+
+    def all_told(self) -> None:
+        """Clients know all of it."""
+        self._told_mode = self.mode
+        self._told_options = choices.complete(self.facts.offers).get(choices.OPTIONS)
 
 
 def iso(at: float) -> str:

@@ -10,6 +10,7 @@ from sandbox_agent.envelope import Envelope, param, params_text, parse, success,
 from sandbox_agent.errors import AgentTimeout, InvalidParams, InvalidRequest
 from sandbox_agent.hub.calls import Answer, Call
 from sandbox_agent.hub.checks import directory, require
+from sandbox_agent.hub.choices import completed
 from sandbox_agent.hub.connection import Connection
 from sandbox_agent.hub.forward import Forward, resume_params
 from sandbox_agent.hub.hub import Hub
@@ -51,7 +52,7 @@ class SessionLoading:
         if envelope.method == "session/load":
             await self._replay(connection, session)
         self.hub.attach(connection, session)
-        return Answer(success(envelope.id, session.facts.offers))
+        return Answer(completed(success(envelope.id, session.facts.offers), session.facts.offers))
 
     async def _replay(self, connection: Connection, session: Session) -> None:
         """The session's past from our own log, to one connection: the agent would repeat it to everybody.
@@ -142,6 +143,9 @@ class SessionLoading:
         line = with_id(response.line, call.client_id)
         if response.succeeded:
             session.learn_offers(response.result())
+            line = completed(line, session.facts.offers)
+            if not known:
+                session.all_told()
             self.hub.revive(session, call.running)
             self.hub.attach(call.connection, session)
             self.hub.record(session, line, Direction.FROM_AGENT)

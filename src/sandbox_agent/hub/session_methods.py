@@ -34,6 +34,7 @@ from sandbox_agent.errors import (
 )
 from sandbox_agent.hub.calls import Answer, Call
 from sandbox_agent.hub.checks import Method, directory, not_offered, require
+from sandbox_agent.hub.choices import complete, completed
 from sandbox_agent.hub.connection import Connection
 from sandbox_agent.hub.forward import Forward
 from sandbox_agent.hub.hub import Hub
@@ -142,12 +143,14 @@ class SessionMethods:
     def _born(self, call: Call, session: Session, request: Envelope, line: bytes) -> Answer:
         """A session is there: keep it, attach whoever asked for it, and let go what its agent said of it before."""
         assert call.connection is not None
+        session.all_told()
         self.hub.attach(call.connection, session)
         self.hub.save(session)
         self.hub.record(session, request.line, Direction.FROM_CLIENT)
         self.release(call.running, session.facts.agent_session_id)
         if session.id != session.facts.agent_session_id:
             line = with_result(line, "sessionId", session.id)
+        line = completed(line, session.facts.offers)
         return Answer(line, self.hub.record(session, line, Direction.FROM_AGENT).last)
 
     async def _apply(self, asked: Object, answer: Answer) -> Answer:
@@ -159,8 +162,9 @@ class SessionMethods:
             return answer
         warnings = await self.settings.apply(session, asked)
         line, result = answer.line, parse(answer.line).result()
-        for name in session.facts.offers.keys() & result.keys():
-            line = with_result(line, name, session.facts.offers[name])
+        offers = complete(session.facts.offers)
+        for name in offers.keys() & result.keys():
+            line = with_result(line, name, offers[name])
         if warnings:
             meta = object_at(result, "_meta")
             line = with_result(line, "_meta", meta | {META: object_at(meta, META) | {"warnings": warnings}})

@@ -1,30 +1,37 @@
-"""Model, mode and options of a session, the same for a client whatever shape its agent has them in.
+"""Setting a session's mode, model and options, the same for a client whatever shapes its agent has.
 
-Agents have `models` and `modes` with methods of their own, or config options of these categories, or both.
+A client may use any of the three methods for any agent that has the thing in any shape. The answer has the form of the
+method that was used.
 """
 
 from dataclasses import dataclass
 from functools import partial
 
+from sandbox_agent.agents.boot import RunningAgent
 from sandbox_agent.envelope import (
     Envelope,
     Object,
-    object_at,
     objects_at,
     parse,
     request,
+    success,
     text_at,
     with_id,
-    with_result,
+    with_param,
 )
-from sandbox_agent.errors import InvalidParams, SandboxAgentError
+from sandbox_agent.errors import InvalidParams, MethodNotFound, SandboxAgentError
+from sandbox_agent.hub import choices
 from sandbox_agent.hub.calls import Answer, Call
-from sandbox_agent.hub.checks import not_offered
+from sandbox_agent.hub.choices import CATEGORIES, MODE, MODEL, OPTIONS, SET_OPTION, Category, Way
 from sandbox_agent.hub.connection import Connection
 from sandbox_agent.hub.forward import Forward
 from sandbox_agent.hub.hub import Hub
 from sandbox_agent.hub.session import Session
 from sandbox_agent.log.event import Direction
+
+LISTED = 20
+"""How many values an error's sentence lists; its data has them all."""
+_OWN_PARAMS = {MODE.param, MODEL.param, "configId", "value", "type"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,115 +42,137 @@ class SessionSettings:
     forward: Forward
 
     async def set_model(self, connection: Connection, envelope: Envelope) -> Answer:
-        return await self._set(connection, envelope, "model")
+        return await self._set(connection, envelope, MODEL)
 
     async def set_mode(self, connection: Connection, envelope: Envelope) -> Answer:
-        return await self._set(connection, envelope, "mode")
+        return await self._set(connection, envelope, MODE)
 
-    async def _set(self, connection: Connection, envelope: Envelope, category: str) -> Answer:
+    async def _set(self, connection: Connection, envelope: Envelope, category: Category) -> Answer:
         session = self.hub.session(envelope.session_id)
-        value = text_at(envelope.params(), f"{category}Id")
+        value = text_at(envelope.params(), category.param)
         if value is None:
-            raise InvalidParams(f"{envelope.method} needs {category}Id, a string")
-        method, params = self._how(session, category, value)
-        return await self._call(connection, session, envelope, method, params)
+            raise InvalidParams(f"{envelope.method} needs {category.param}, a string")
+        # Before anything is decided: an agent that takes the session up again tells anew what there is.
+        running = await self.forward.holder(session)
+        return await self._call(connection, running, session, envelope, self._way(session, category, value))
 
     async def set_config_option(self, connection: Connection, envelope: Envelope) -> Answer:
         session = self.hub.session(envelope.session_id)
         params = envelope.params()
-        category = params.get("configId")
-        if (
-            category in ("model", "mode")
-            and session.option(category) is None
-            and session.facts.offers.get(f"{category}s")
-        ):
-            translated: Object = {f"{category}Id": params.get("value")}
-            answer = await self._call(connection, session, envelope, f"session/set_{category}", translated)
-            return self._with_options(session, answer)
-        if not session.facts.offers.get("configOptions"):
-            raise not_offered(session.facts.agent, envelope.method)
-        return await self._call(connection, session, envelope, envelope.method, params)
-
-    def _with_options(self, session: Session, answer: Answer) -> Answer:
-        """What a client expects in answer to set_config_option, of an agent that has no options."""
-        if not parse(answer.line).succeeded:
-            return answer
-        options = [*objects_at(session.facts.offers, "configOptions"), *map(self._as_option, _offered(session))]
-        return Answer(with_result(answer.line, "configOptions", options), answer.commit)
-
-    @staticmethod
-    def _as_option(offer: tuple[str, Object]) -> Object:
-        category, offered = offer
-        choices = objects_at(offered, f"available{category.capitalize()}s")
-        return {
-            "id": category,
-            "name": category.capitalize(),
-            "category": category,
-            "type": "select",
-            "currentValue": offered.get(f"current{category.capitalize()}Id"),
-            "options": [{"value": one.get(f"{category}Id", one.get("id")), "name": one.get("name")} for one in choices],
-        }
+        config_id = text_at(params, "configId")
+        if config_id is None or "value" not in params:
+            raise InvalidParams(f"{envelope.method} needs configId, a string, and value")
+        running = await self.forward.holder(session)
+        way = self._option_way(session, config_id, params["value"])
+        return await self._call(connection, running, session, envelope, way)
 
     async def apply(self, session: Session, asked: Object) -> list[str]:
         """Set what a client wished at the start; gives what could not be had."""
         warnings: list[str] = []
-        for category in ("mode", "model"):
-            wished = text_at(asked, category)
+        for category in CATEGORIES:
+            wished = text_at(asked, category.name)
             if wished is None:
                 continue
             try:
-                method, params = self._how(session, category, wished)
                 running = await self.forward.holder(session)
-                params["sessionId"] = session.facts.agent_session_id
-                response = await self.forward.own_call(running, session, method, params)
+                way = self._way(session, category, wished)
+                params = {"sessionId": session.facts.agent_session_id} | way.params
+                response = await self.forward.own_call(running, session, way.method, params)
             except SandboxAgentError as error:
-                warnings.append(f"{category} {wished!r} was not set: {error}")
+                warnings.append(f"{category.name} {wished!r} was not set: {error}")
                 continue
             if response.succeeded:
-                self._note(session, method, params, response.result())
+                self._note(session, way, response.result())
             else:
-                warnings.append(f"{category} {wished!r} was not set: {response.error().get('message')}")
+                warnings.append(f"{category.name} {wished!r} was not set: {response.error().get('message')}")
         return warnings
 
-    def _how(self, session: Session, category: str, value: str) -> tuple[str, Object]:
-        """The method and parameters by which this agent takes a mode or a model."""
-        if session.facts.offers.get(f"{category}s"):
-            return f"session/set_{category}", {f"{category}Id": value}
-        option = session.option(category)
-        if option is None:
-            raise not_offered(session.facts.agent, f"session/set_{category}")
-        return "session/set_config_option", {"configId": option.get("id"), "value": value}
+    # What to ask the agent for
+
+    def _way(self, session: Session, category: Category, value: str) -> Way:
+        """How its agent takes a mode or a model; raises MethodNotFound, or InvalidParams for one it does not have."""
+        agent, offers = session.facts.agent, session.facts.offers
+        ways = choices.ways(offers, category, value)
+        if not ways:
+            raise MethodNotFound(f"agent {agent} offers no {category.shape}", agent=agent, method=category.method)
+        for way in ways:
+            if not way.values or value in way.values:
+                return way
+        if value == choices.current(offers, category) or self._takes_any(session, category):
+            return ways[0]
+        known = list(dict.fromkeys(value for way in ways for value in way.values))
+        raise _not_there(agent, category.name, value, known)
+
+    def _option_way(self, session: Session, config_id: str, value: object) -> Way:
+        """The same for an option, by its id or category; `mode` and `model` are understood whatever the shape."""
+        agent, offers = session.facts.agent, session.facts.offers
+        option = choices.option(offers, config_id)
+        if option is not None:
+            way = Way(SET_OPTION, {"configId": option.get("id"), "value": value}, choices.values_of(option))
+            fits = not way.values or value in [*way.values, option.get("currentValue")]
+            if fits or (option is choices.option_of(offers, MODEL) and self._takes_any(session, MODEL)):
+                return way
+            raise _not_there(agent, config_id, value, way.values)
+        for category in CATEGORIES:
+            if config_id == category.name and offers.get(category.shape):
+                if not isinstance(value, str):
+                    raise InvalidParams(f"the value of {config_id} must be a string", value=value)
+                return self._way(session, category, value)
+        known = [str(one.get("id")) for one in objects_at(choices.complete(offers), OPTIONS)]
+        if not known:
+            raise MethodNotFound(f"agent {agent} offers no options", agent=agent, method=SET_OPTION)
+        raise _not_there(agent, "option", config_id, known)
+
+    def _takes_any(self, session: Session, category: Category) -> bool:
+        return category is MODEL and self.forward.agent_of(session).any_model
+
+    # Asking it, and what its answer means
 
     async def _call(
-        self, connection: Connection, session: Session, envelope: Envelope, method: str, params: Object
+        self, connection: Connection, running: RunningAgent, session: Session, envelope: Envelope, way: Way
     ) -> Answer:
-        assert envelope.id is not None
-        running = await self.forward.holder(session)
-        asked = envelope
-        if method != envelope.method:
-            asked = parse(request(envelope.id, method, {"sessionId": session.id, **params}))
-        settle = partial(self._changed, method=method, params=params)
-        return await self.forward.call(connection, running, session, asked, settle)
+        settle = partial(self._changed, asked=envelope.method, way=way)
+        return await self.forward.call(connection, running, session, _translated(envelope, way), settle)
 
-    def _changed(self, call: Call, response: Envelope, *, method: str, params: Object) -> Answer:
-        assert call.session is not None
+    def _changed(self, call: Call, response: Envelope, *, asked: str, way: Way) -> Answer:
+        session = call.session
+        assert session is not None
         line = with_id(response.line, call.client_id)
-        if response.succeeded:
-            self._note(call.session, method, params, response.result())
-        return Answer(line, self.hub.record(call.session, line, Direction.FROM_AGENT).last)
+        if not response.succeeded:
+            return Answer(line, self.hub.record(session, line, Direction.FROM_AGENT).last)
+        result = response.result()
+        self._note(session, way, result)
+        position = self.hub.record(session, line, Direction.FROM_AGENT).last
+        if asked == SET_OPTION and not isinstance(result.get(OPTIONS), list):
+            options = choices.complete(session.facts.offers).get(OPTIONS, [])
+            line = success(call.client_id, result | {OPTIONS: options})
+        elif asked != SET_OPTION and way.method == SET_OPTION:
+            line = success(call.client_id, {name: value for name, value in result.items() if name != OPTIONS})
+        return Answer(line, position)
 
-    def _note(self, session: Session, method: str, params: Object, result: Object) -> None:
-        offers = session.facts.offers
-        match method:
-            case "session/set_mode":
-                offers["modes"] = object_at(offers, "modes") | {"currentModeId": params.get("modeId")}
-            case "session/set_model":
-                offers["models"] = object_at(offers, "models") | {"currentModelId": params.get("modelId")}
-            case _:
-                session.learn_offers(result)
-        self.hub.save(session)
+    def _note(self, session: Session, way: Way, result: Object) -> None:
+        if way.method != SET_OPTION:
+            category = MODE if way.method == MODE.method else MODEL
+            session.choose(category, str(way.params[category.param]))
+        elif isinstance(result.get(OPTIONS), list):
+            session.learn_offers(result)
+        elif (option := choices.option(session.facts.offers, str(way.params["configId"]))) is not None:
+            session.learn_offers({OPTIONS: choices.with_value(session.facts.offers, option, way.params["value"])})
+        self.hub.learned(session)
 
 
-def _offered(session: Session) -> list[tuple[str, Object]]:
-    offers = ((category, object_at(session.facts.offers, f"{category}s")) for category in ("mode", "model"))
-    return [(category, offered) for category, offered in offers if offered and session.option(category) is None]
+def _translated(envelope: Envelope, way: Way) -> Envelope:
+    """The request as this agent takes it. One that it takes as it is keeps its bytes."""
+    assert envelope.id is not None
+    params = envelope.params()
+    if envelope.method == way.method:
+        renamed = params | way.params != params
+        return parse(with_param(envelope.line, "configId", way.params["configId"])) if renamed else envelope
+    others = {name: value for name, value in params.items() if name not in _OWN_PARAMS}
+    return parse(request(envelope.id, way.method, others | way.params))
+
+
+def _not_there(agent: str, what: str, value: object, known: list[str]) -> InvalidParams:
+    listed = ", ".join(known[:LISTED]) + (f" and {len(known) - LISTED} more" if len(known) > LISTED else "")
+    message = f"agent {agent} has no {what} {value!r}; it has {listed}"
+    return InvalidParams(message, agent=agent, value=value, available=known)

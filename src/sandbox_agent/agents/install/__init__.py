@@ -1,1 +1,1 @@
-"""Getting agents: where they come from, how they are put in place, and what is remembered of it."""
+"""Getting agents onto this machine: the ACP registry, archives, packages, and what is installed."""

@@ -1,0 +1,179 @@
+"""A folder that fills from an archive: whatever the entries are called, nothing outside of it is touched.
+
+Knows no archive formats. It keeps account of all it made, so that what is on disk need not be asked: every name is made
+once, below folders of its own making, and links come last, when nothing is written any more that could go through one.
+"""
+
+import errno
+import os
+import unicodedata
+from collections.abc import Generator, Iterable
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Literal, NoReturn
+
+from sandbox_agent.errors import DiskFull, UnsafeArchive
+
+Parts = tuple[str, ...]
+Kind = Literal["folder", "file", "link"]
+
+PIECE = 1 << 16
+MOST_LINKS = 40
+"""Links that a kernel follows for one path, at most."""
+
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+
+
+class Damaged(Exception):
+    """What should be an archive makes no sense."""
+
+
+class Tree:
+    """What was unpacked so far. `label` names the archive for people; `root` must be new or empty.
+
+    Every method may raise UnsafeArchive, which names the entry and the rule, or DiskFull.
+    """
+
+    def __init__(self, root: Path, label: str, *, max_bytes: int, max_entries: int) -> None:
+        self._root = root
+        self._label = label
+        self._max_bytes = max_bytes
+        self._max_entries = max_entries
+        self._bytes = 0
+        self._kinds: dict[Parts, Kind] = {}
+        self._links: dict[Parts, str] = {}
+        self._similar: dict[Parts, str] = {}
+        """The same, by names as a file system sees them that knows no upper case."""
+        with self._disk(""):
+            root.mkdir(parents=True, exist_ok=True)
+
+    def folder(self, name: str) -> None:
+        parts = self._parts(name)
+        for depth in range(1, len(parts) + 1):
+            self._folder(name, parts[:depth])
+
+    def file(self, name: str, mode: int, pieces: Iterable[bytes]) -> None:
+        """Write a file. Of its mode only one fact is kept: whether it can be run."""
+        path = self._claim(name, "file")
+        permissions = 0o755 if mode & 0o111 else 0o644
+        with self._disk(name), open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, permissions), "wb") as file:
+            for piece in pieces:
+                self._bytes += len(piece)
+                if self._bytes > self._max_bytes:
+                    self.refuse(name, f"makes the whole larger than {self._max_bytes} bytes")
+                file.write(piece)
+
+    def copy(self, name: str, original: str) -> None:
+        """What stands for a hard link: a file with the content of an earlier one."""
+        parts = tuple(part for part in original.split("/") if part not in ("", "."))
+        if original.startswith("/") or self._kinds.get(parts) != "file":
+            self.refuse(name, "is a hard link to something that is not an earlier file of the archive")
+        source = self._root.joinpath(*parts)
+        with self._disk(name), source.open("rb") as file:
+            self.file(name, source.stat().st_mode, iter(lambda: file.read(PIECE), b""))
+
+    def link(self, name: str, target: str) -> None:
+        """Remember a symbolic link; `finish` makes it."""
+        if not target or "\0" in target or "\\" in target:
+            self.refuse(name, "is a link to something that has no proper name")
+        if target.startswith("/"):
+            self.refuse(name, "is a link to an absolute path")
+        self._claim(name, "link")
+        parts = self._parts(name)
+        self._links[parts] = target
+        self._similar.setdefault(_folded(parts), target)
+
+    def finish(self) -> None:
+        """Make the links, once all of them are known to stay inside."""
+        for parts, target in self._links.items():
+            self._follow(parts, target)
+        for parts, target in self._links.items():
+            with self._disk("/".join(parts)):
+                self._root.joinpath(*parts).symlink_to(target)
+
+    def refuse(self, name: str, rule: str) -> NoReturn:
+        """Raise UnsafeArchive for an entry, or for the whole when it has no name."""
+        who = f"its entry {name!r:.200}" if name else "it"
+        # Names need not be text, and one that is not cannot be sent as JSON.
+        entry = name.encode("utf-8", "backslashreplace").decode()
+        raise UnsafeArchive(f"{self._label} is not unpacked: {who} {rule}", archive=self._label, entry=entry, rule=rule)
+
+    def _parts(self, name: str) -> Parts:
+        if "\0" in name or "\\" in name:
+            self.refuse(name, "has a NUL or a backslash in its name")
+        if name.startswith("/"):
+            self.refuse(name, "has an absolute name")
+        parts = tuple(part for part in name.split("/") if part not in ("", "."))
+        if ".." in parts:
+            self.refuse(name, "has '..' in its name")
+        return parts
+
+    def _claim(self, name: str, kind: Kind) -> Path:
+        parts = self._parts(name)
+        if not parts:
+            self.refuse(name, "has no name")
+        for depth in range(1, len(parts)):
+            self._folder(name, parts[:depth])
+        if parts in self._kinds:
+            self.refuse(name, "has the name of another entry")
+        self._count(name)
+        self._kinds[parts] = kind
+        return self._root.joinpath(*parts)
+
+    def _folder(self, name: str, parts: Parts) -> None:
+        kind = self._kinds.get(parts)
+        if kind is None:
+            self._count(name)
+            self._kinds[parts] = "folder"
+            with self._disk(name):
+                self._root.joinpath(*parts).mkdir()
+        elif kind != "folder":
+            self.refuse(name, f"needs a folder where another entry is a {kind}")
+
+    def _count(self, name: str) -> None:
+        if len(self._kinds) >= self._max_entries:
+            self.refuse(name, f"is one more than the {self._max_entries} files and folders that are allowed")
+
+    def _follow(self, parts: Parts, target: str) -> None:
+        """Go where a link leads, as the kernel would; refuse it when that is up and out, at any point on the way."""
+        name = "/".join(parts)
+        at = list(parts[:-1])
+        ahead = target.split("/")[::-1]
+        followed = 0
+        while ahead:
+            part = ahead.pop()
+            if part in ("", "."):
+                continue
+            if part == "..":
+                if not at:
+                    self.refuse(name, "is a link that leads out of the folder")
+                at.pop()
+                continue
+            here = (*at, part)
+            further = self._links.get(here)
+            if further is None and here not in self._kinds:
+                further = self._similar.get(_folded(here))
+            if further is None:
+                at.append(part)
+                continue
+            followed += 1
+            if followed > MOST_LINKS:
+                return  # It leads in a circle, that is nowhere.
+            ahead += further.split("/")[::-1]
+
+    @contextmanager
+    def _disk(self, name: str) -> Generator[None]:
+        try:
+            yield
+        except OSError as error:
+            if error.errno in _FULL:
+                raise DiskFull(str(self._root)) from error
+            if error.errno == errno.EEXIST:
+                self.refuse(name, "has a name that is taken, perhaps but for upper and lower case")
+            if error.errno == errno.ENAMETOOLONG:
+                self.refuse(name, "has a name that is too long")
+            raise
+
+
+def _folded(parts: Parts) -> Parts:
+    return tuple(unicodedata.normalize("NFC", part).casefold() for part in parts)

@@ -1,0 +1,69 @@
+"""Zip archives into a tree."""
+
+import mmap
+import re
+import stat
+import struct
+import zipfile
+import zlib
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+
+from sandbox_agent.agents.install.tree import PIECE, Damaged, Tree
+
+# RuntimeError: NotImplementedError, for a method of packing that Python does not know.
+_DAMAGE = (zipfile.BadZipFile, zlib.error, struct.error, EOFError, OSError, RuntimeError, ValueError, LookupError)
+
+_ENTRY = re.compile(rb"PK\x01\x02")
+_ENCRYPTED = 0x1
+_LONGEST_TARGET = 4096  # No file system takes more, so that a longer one is refused when it is made.
+
+
+def unpack(archive: Path, tree: Tree, *, max_entries: int) -> None:
+    """Put everything into the tree, which counts what it gets.
+
+    Raises:
+        Damaged: it makes no sense.
+    """
+    try:
+        _unpack(archive, tree, max_entries)
+    except _DAMAGE as error:
+        raise Damaged(str(error)) from error
+
+
+def _unpack(archive: Path, tree: Tree, max_entries: int) -> None:
+    with archive.open("rb") as file:
+        # ZipFile makes an object of every entry before anybody can look; the archive's own count may be a lie.
+        with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+            if next(islice(_ENTRY.finditer(content), max_entries, None), None) is not None:
+                tree.refuse("", f"has more than {max_entries} entries")
+        with zipfile.ZipFile(file) as packed:
+            for info in packed.infolist():
+                _put(packed, info, tree)
+
+
+def _put(packed: zipfile.ZipFile, info: zipfile.ZipInfo, tree: Tree) -> None:
+    name = info.orig_filename  # As it is in the archive: `filename` is cut off at a NUL.
+    mode = info.external_attr >> 16
+    if info.flag_bits & _ENCRYPTED:
+        tree.refuse(name, "is encrypted")
+    match stat.S_IFMT(mode):
+        case stat.S_IFLNK:
+            with packed.open(info) as file:
+                target = file.read(_LONGEST_TARGET + 1)
+            tree.link(name, target.decode("utf-8", "surrogateescape"))
+        case stat.S_IFDIR:
+            tree.folder(name)
+        case 0 | stat.S_IFREG if name.endswith("/"):
+            tree.folder(name)
+        case 0 | stat.S_IFREG:
+            tree.file(name, mode, _pieces(packed, info))
+        case _:
+            tree.refuse(name, "is neither a file nor a folder nor a link")
+
+
+def _pieces(packed: zipfile.ZipFile, info: zipfile.ZipInfo) -> Iterator[bytes]:
+    with packed.open(info) as file:
+        while piece := file.read(PIECE):
+            yield piece

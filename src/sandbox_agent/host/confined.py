@@ -1,0 +1,265 @@
+"""Paths beneath given directories, opened so that no link and no race leads out of them.
+
+A path is walked name by name. Each name is opened beside the descriptor of its directory and never followed; links are
+read and resolved here. What was looked at is what is opened: nothing is checked by its name and then opened by it.
+
+The directories themselves are the caller's word, and may be links. A hard link is a file like any other: nobody can say
+where else it has a name. Synchronous, and Linux only.
+"""
+
+import errno
+import io
+import os
+import secrets
+import stat
+from collections import deque
+from collections.abc import Generator, Iterable
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from typing import BinaryIO
+
+MAX_PATH = 4096
+MAX_LINKS = 40
+MAX_STEPS = 4096
+"""Names that one walk may look at, those of links included."""
+
+_LOOK = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
+_READ = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+_CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+class Outside(OSError):
+    """A path that leads out of the directories."""
+
+
+class NotAFile(OSError):
+    """Neither a regular file nor a directory: to open it might block, or do something."""
+
+
+class Confined:
+    """Some directories and all that is beneath them. Every error is an OSError with its `errno` and the path."""
+
+    def __init__(self, directories: Iterable[str]) -> None:
+        self.directories = tuple(directories)
+        # Programs spell a directory as they were told, or as it is really called.
+        given = [_encoded(each) for each in self.directories]
+        spellings = [*given, *map(os.path.realpath, given)]
+        self._roots = sorted({_root(each) for each in spellings}, key=len, reverse=True)
+
+    def open(self, path: str) -> io.FileIO:
+        """A regular file, to be read."""
+        with self._walked(path) as place:
+            descriptor = os.open(_itself(_regular(place.existing())), _READ)
+            return io.FileIO(descriptor, "rb")
+
+    def open_directory(self, path: str) -> int:
+        """The descriptor of a directory, to go there; the caller closes it."""
+        with self._walked(path) as place:
+            node = place.existing()
+            if not stat.S_ISDIR(os.fstat(node).st_mode):
+                raise _error(errno.ENOTDIR)
+            return os.dup(node)
+
+    @contextmanager
+    def replace(self, path: str, *, parents: bool = False) -> Generator[BinaryIO]:
+        """A new file, to be written, that takes the place of another when the block ends, and not when it fails.
+
+        Keeps the mode of the old one, and its owner if it can. A link stays and is written through; other hard links of
+        the old one keep the old content.
+        """
+        with self._walked(path, parents=parents) as place:
+            old = None if place.node is None else os.fstat(_writable(_regular(place.node)))
+            temporary = b".sandbox-agent-%b" % secrets.token_hex(8).encode()
+            # Before it has its final mode, nobody else may read what may be secret.
+            descriptor = os.open(temporary, _CREATE, 0o666 if old is None else 0o600, dir_fd=place.directory)
+            try:
+                with os.fdopen(descriptor, "wb") as file:
+                    yield file
+                    file.flush()
+                    if old is not None:
+                        _be_like(old, file.fileno())
+                os.rename(temporary, place.name, src_dir_fd=place.directory, dst_dir_fd=place.directory)
+            except BaseException:
+                with suppress(OSError):
+                    os.unlink(temporary, dir_fd=place.directory)
+                raise
+
+    @contextmanager
+    def _walked(self, path: str, *, parents: bool = False) -> Generator["_Place"]:
+        walk = _Walk(self._roots, parents)
+        node = None
+        try:
+            place = walk.go(_names(_encoded(path)))
+            node = place.node
+            yield place
+        except OSError as error:
+            # The caller knows the whole path, and nothing of the names on the way.
+            error.filename, error.filename2 = path, None
+            raise
+        finally:
+            walk.close()
+            if node is not None:
+                os.close(node)
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Where a path leads: a directory, a name in it, and what has that name."""
+
+    directory: int
+    name: bytes
+    node: int | None
+
+    def existing(self) -> int:
+        if self.node is None:
+            raise _error(errno.ENOENT)
+        return self.node
+
+
+class _Walk:
+    """One path on its way. Holds one descriptor, that of the directory it has come to."""
+
+    def __init__(self, roots: Iterable[tuple[bytes, ...]], parents: bool) -> None:
+        self._roots = roots
+        self._parents = parents
+        self._root: tuple[bytes, ...] = ()
+        self._directory: int | None = None
+        self._way: list[bytes] = []
+        """Directories gone through since the root: none of them is a link."""
+        self._left: deque[bytes] = deque()
+        self._links = 0
+
+    def go(self, names: list[bytes]) -> _Place:
+        """Walk to the end. The node is the caller's to close."""
+        self._start(names)
+        for _ in range(MAX_STEPS):
+            if not self._left:
+                return _Place(self._here, b".", os.dup(self._here))
+            name = self._left.popleft()
+            if name == b"..":
+                self._up()
+            elif name != b"." and (place := self._step(name)) is not None:
+                return place
+        raise _error(errno.ELOOP)
+
+    def close(self) -> None:
+        if self._directory is not None:
+            os.close(self._directory)
+            self._directory = None
+
+    @property
+    def _here(self) -> int:
+        assert self._directory is not None
+        return self._directory
+
+    def _start(self, names: list[bytes]) -> None:
+        """Enter the innermost directory that an absolute path goes through."""
+        root = next((root for root in self._roots if tuple(names[: len(root)]) == root), None)
+        if root is None:
+            raise Outside(errno.EXDEV, "leads out of the directories")
+        self.close()
+        self._root, self._way = root, []
+        self._left.extendleft(reversed(names[len(root) :]))
+        self._directory = os.open(b"/" + b"/".join(root), os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+
+    def _up(self) -> None:
+        """Go the way again but for its last step: the kernel's `..` of a directory may be elsewhere by now."""
+        self._start([*self._root, *self._way][:-1])
+
+    def _step(self, name: bytes) -> _Place | None:
+        """Take one name; gives the place when it was the last one and is no link."""
+        last = not self._left
+        try:
+            node = os.open(name, _LOOK, dir_fd=self._here)
+        except FileNotFoundError:
+            if last:
+                return _Place(self._here, name, None)
+            if not self._parents:
+                raise
+            with suppress(FileExistsError):
+                os.mkdir(name, dir_fd=self._here)
+            # Look again: somebody else may have been faster, with something else.
+            self._left.appendleft(name)
+            return None
+        mode = os.fstat(node).st_mode
+        if stat.S_ISLNK(mode):
+            self._follow(node)
+        elif last:
+            return _Place(self._here, name, node)
+        elif stat.S_ISDIR(mode):
+            self.close()
+            self._directory = node
+            self._way.append(name)
+        else:
+            os.close(node)
+            raise _error(errno.ENOTDIR)
+        return None
+
+    def _follow(self, link: int) -> None:
+        try:
+            target = os.readlink(b"", dir_fd=link)
+        finally:
+            os.close(link)
+        self._links += 1
+        if self._links > MAX_LINKS:
+            raise _error(errno.ELOOP)
+        if target.startswith(b"/"):
+            self._start(_names(target))
+        else:
+            self._left.extendleft(reversed(_names(target)))
+
+
+def _encoded(path: str) -> bytes:
+    if not path.startswith("/") or "\0" in path:
+        raise OSError(errno.EINVAL, "not an absolute path" if path[:1] != "/" else "a NUL in the path", path)
+    try:
+        encoded = os.fsencode(path)
+    except UnicodeEncodeError:
+        raise OSError(errno.EINVAL, "characters that no file name has", path) from None
+    if len(encoded) > MAX_PATH:
+        raise OSError(errno.ENAMETOOLONG, os.strerror(errno.ENAMETOOLONG), path)
+    return encoded
+
+
+def _names(path: bytes) -> list[bytes]:
+    """The names in a path; a last `.` when it has to be a directory."""
+    names = [name for name in path.split(b"/") if name not in (b"", b".")]
+    return [*names, b"."] if path.endswith((b"/", b"/.")) else names
+
+
+def _root(path: bytes) -> tuple[bytes, ...]:
+    return tuple(name for name in _names(path) if name != b".")
+
+
+def _error(number: int) -> OSError:
+    return OSError(number, os.strerror(number))
+
+
+def _itself(node: int) -> str:
+    """A name for what a descriptor stands for, whatever has become of its path."""
+    return f"/proc/self/fd/{node}"
+
+
+def _regular(node: int) -> int:
+    mode = os.fstat(node).st_mode
+    if stat.S_ISDIR(mode):
+        raise _error(errno.EISDIR)
+    if not stat.S_ISREG(mode):
+        raise NotAFile(errno.EINVAL, "is not a regular file")
+    return node
+
+
+def _writable(node: int) -> int:
+    """To replace a file takes no permission of that file; whoever made it read-only meant something else."""
+    if not os.access(_itself(node), os.W_OK):
+        raise _error(errno.EACCES)
+    return node
+
+
+def _be_like(old: os.stat_result, descriptor: int) -> None:
+    new = os.fstat(descriptor)
+    if (new.st_uid, new.st_gid) != (old.st_uid, old.st_gid):
+        with suppress(PermissionError):
+            os.fchown(descriptor, old.st_uid, old.st_gid)
+    # Without set-user-id: as after any other write.
+    os.fchmod(descriptor, old.st_mode & 0o777)

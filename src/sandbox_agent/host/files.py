@@ -1,0 +1,116 @@
+"""Text files for agents: read whole or by lines, written whole, within the directories of a session.
+
+Everything here blocks: it runs in a thread. Knows nothing of how a path is kept inside; that is `confined`.
+"""
+
+import errno
+import os
+import time
+from collections.abc import Generator, Iterable, Iterator
+from contextlib import contextmanager
+from io import FileIO
+
+from sandbox_agent.errors import FileFailed, InvalidParams, NoSuchFile, SandboxAgentError
+from sandbox_agent.host.confined import Confined, NotAFile, Outside
+
+
+class TextFiles:
+    """Reads and writes text for agents.
+
+    `limit` is the most that one reading gives, in bytes; `patience` how long it may look for its line, in seconds: a
+    file can be larger than anybody has time for.
+    """
+
+    def __init__(self, limit: int, patience: float = 20.0, block: int = 256 * 1024) -> None:
+        self._limit = limit
+        self._patience = patience
+        self._block = block
+        self._closed = False
+
+    def close(self) -> None:
+        """Let nobody read on: threads are waited for when the server ends."""
+        self._closed = True
+
+    def read(self, directories: Iterable[str], path: str, line: int | None, limit: int | None) -> str:
+        """A file's text, or `limit` lines of it from `line` on, which counts from 1. Memory is bounded, the file not.
+
+        Raises InvalidParams, NoSuchFile or FileFailed.
+        """
+        with refusals(path), Confined(directories).open(path) as file:
+            skipped, content = self._part(self._blocks(file, path), path, max(line or 1, 1) - 1, limit)
+        try:
+            return content.decode()
+        except UnicodeDecodeError as error:
+            at = skipped + error.start
+            raise InvalidParams(f"{path} is not UTF-8 text: byte {at} cannot be decoded", path=path, byte=at) from None
+
+    def write(self, directories: Iterable[str], path: str, content: str) -> None:
+        """Make a file, with the folders on its way, or replace one: whole, or not at all.
+
+        Raises InvalidParams, NoSuchFile or FileFailed.
+        """
+        with refusals(path), Confined(directories).replace(path, parents=True) as file:
+            file.write(content.encode())
+
+    def _blocks(self, file: FileIO, path: str) -> Iterator[bytes]:
+        deadline = time.monotonic() + self._patience
+        while block := file.read(self._block):
+            yield block
+            if self._closed or time.monotonic() > deadline:
+                raise FileFailed(f"{path} takes longer than {self._patience:g} s to read; stopped", path=path)
+
+    def _part(self, blocks: Iterator[bytes], path: str, skip: int, count: int | None) -> tuple[int, bytes]:
+        """Lines of a file, and how many bytes come before them."""
+        content, skipped = bytearray(), 0
+        for block in blocks if count != 0 else ():
+            if skip > (breaks := block.count(b"\n")):
+                skip, skipped = skip - breaks, skipped + len(block)
+                continue
+            start = _after(block, skip)
+            skipped += start
+            count = None if count is None else count - (breaks - skip)
+            # Below zero when the block has more lines than are wanted.
+            end = len(block) if count is None or count > 0 else _after(block, breaks + count)
+            content += block[start:end]
+            skip = 0
+            if len(content) > self._limit:
+                raise self._too_large(path)
+            if count is not None and count <= 0:
+                break
+        return skipped, bytes(content)
+
+    def _too_large(self, path: str) -> InvalidParams:
+        message = f"{path} has more than {self._limit} bytes there; read a part of it with line and limit"
+        return InvalidParams(message, path=path, limit=self._limit)
+
+
+@contextmanager
+def refusals(path: str) -> Generator[None]:
+    """What the file system says of a path, as an agent is told."""
+    try:
+        yield
+    except OSError as error:
+        raise _refusal(error, path) from error
+
+
+def _refusal(error: OSError, path: str) -> SandboxAgentError:
+    match error:
+        case Outside():
+            rule = "only what is inside the session's cwd and additionalDirectories can be used"
+            return InvalidParams(f"{path} leads out of the session's directories; {rule}", path=path)
+        case NotAFile():
+            return InvalidParams(f"{path} is not a regular file", path=path)
+        case FileNotFoundError():
+            return NoSuchFile(f"No such file or directory: {path}", path=path)
+        case IsADirectoryError() | NotADirectoryError():
+            return InvalidParams(f"{path}: {error.strerror}", path=path)
+        case OSError(errno=errno.EINVAL | errno.ENAMETOOLONG | errno.ELOOP):
+            return InvalidParams(f"{path!r:.200}: {error.strerror}", path=path)
+        case _:
+            code = errno.errorcode.get(error.errno or 0, "unknown")
+            return FileFailed(f"{path}: {error.strerror or os.strerror(errno.EIO)}", path=path, errno=code)
+
+
+def _after(block: bytes, breaks: int) -> int:
+    """Where the text after so many line breaks begins."""
+    return len(block) - len(block.split(b"\n", breaks)[breaks]) if breaks else 0

@@ -1,0 +1,196 @@
+"""Modes, models and options as agents tell them: three shapes, one meaning. Pure.
+
+An agent tells `configOptions`, among them one of the category `mode` and one of `model`; or `modes`, or `models`; or
+several of these. Where it tells a thing twice the option counts: it is what updates carry, and what ACP keeps.
+"""
+
+from dataclasses import dataclass
+
+from sandbox_agent.envelope import META, Object, object_at, objects_at, parse, success, text_at, with_result
+
+OPTIONS = "configOptions"
+SET_OPTION = "session/set_config_option"
+
+
+@dataclass(frozen=True, slots=True)
+class Category:
+    """What ACP calls things where a mode or a model has a shape and a method of its own."""
+
+    name: str
+    choice_id: str
+    """The member by which a choice is named in that shape."""
+
+    @property
+    def shape(self) -> str:
+        return f"{self.name}s"
+
+    @property
+    def available(self) -> str:
+        return f"available{self.name.capitalize()}s"
+
+    @property
+    def current(self) -> str:
+        return f"current{self.name.capitalize()}Id"
+
+    @property
+    def method(self) -> str:
+        return f"session/set_{self.name}"
+
+    @property
+    def param(self) -> str:
+        return f"{self.name}Id"
+
+
+MODE = Category("mode", "id")
+MODEL = Category("model", "modelId")
+CATEGORIES = (MODE, MODEL)
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """How an agent takes a value, and which values it has told for this."""
+
+    method: str
+    params: Object
+    values: list[str]
+
+
+def ways(offers: Object, category: Category, value: str) -> list[Way]:
+    """How an agent takes a mode or a model, the best way first; empty when it has none."""
+    found: list[Way] = []
+    if shape := object_at(offers, category.shape):
+        found.append(Way(category.method, {category.param: value}, _ids(shape, category)))
+    if option := option_of(offers, category):
+        found.append(Way(SET_OPTION, {"configId": option.get("id"), "value": value}, values_of(option)))
+    # session/set_model is gone from ACP, and an agent may tell `models` without having it.
+    return found if category is MODE else found[::-1]
+
+
+def option(offers: Object, config_id: str) -> Object | None:
+    """The agent's option of that id, else of that category."""
+    for name in ("id", "category"):
+        for one in objects_at(offers, OPTIONS):
+            if one.get(name) == config_id:
+                return one
+    return None
+
+
+def option_of(offers: Object, category: Category) -> Object | None:
+    """The agent's option for its modes or models."""
+
+    def fits(one: Object) -> int:
+        return 2 * (one.get("category") == category.name) + (one.get("id") == category.name)
+
+    best = max(objects_at(offers, OPTIONS), key=fits, default=None)
+    return best if best is not None and fits(best) else None
+
+
+def values_of(option: Object | None) -> list[str]:
+    """The values of an option that is a list to choose from, grouped or not."""
+    return [value for one in _choices(option) if (value := text_at(one, "value")) is not None]
+
+
+def current(offers: Object, category: Category) -> str | None:
+    """The mode or model that is set."""
+    by_option = text_at(option_of(offers, category), "currentValue")
+    return text_at(offers, category.shape, category.current) if by_option is None else by_option
+
+
+def listing(offers: Object, category: Category) -> Object:
+    """All modes or models and the current one, in the shape that `modes` and `models` have."""
+    chosen_from = [_renamed(one, "value", category.choice_id) for one in _choices(option_of(offers, category))]
+    own = objects_at(offers, category.shape, category.available)
+    return {category.available: chosen_from or own, category.current: current(offers, category)}
+
+
+def complete(offers: Object) -> Object:
+    """All three shapes: what the agent told as it is, what it left out from the rest."""
+    whole = {name: offers[name] for name in (MODE.shape, MODEL.shape, OPTIONS) if offers.get(name)}
+    for category in CATEGORIES:
+        if category.shape not in whole and current(offers, category) is not None:
+            whole[category.shape] = listing(offers, category)
+    if OPTIONS not in whole:
+        derived = [_as_option(offers, category) for category in CATEGORIES if current(offers, category) is not None]
+        whole |= {OPTIONS: derived} if derived else {}
+    return whole
+
+
+def completed(line: bytes, offers: Object) -> bytes:
+    """An answer that opens a session, with the shapes that its agent left out; `_meta` names them."""
+    answer = parse(line)
+    result = answer.result()
+    added = {name: value for name, value in complete(offers).items() if not result.get(name)}
+    if not added:
+        return line
+    meta = object_at(result, "_meta")
+    added["_meta"] = meta | {META: object_at(meta, META) | {"added": sorted(added)}}
+    if not result and answer.id is not None:
+        # Some answer null.
+        return success(answer.id, added)
+    for name, value in added.items():
+        line = with_result(line, name, value)
+    return line
+
+
+def learned(offers: Object, told: Object) -> Object:
+    """What is known once an agent has told some of its shapes: those it did not mention follow."""
+    news: Object = {name: told[name] for name in (MODE.shape, MODEL.shape) if isinstance(told.get(name), dict)}
+    if isinstance(told.get(OPTIONS), list):
+        news[OPTIONS] = told[OPTIONS]
+    known = offers | news
+    for category in CATEGORIES:
+        if (category.shape in news) == (OPTIONS in news):
+            continue
+        follows = news if category.shape in news else {OPTIONS: known.get(OPTIONS)}
+        value = current(follows, category)
+        if value is not None:
+            known = chosen(known, category, value)
+    return known
+
+
+def chosen(offers: Object, category: Category, value: str) -> Object:
+    """What is known once a mode or a model is set, wherever the agent tells it.
+
+    One shape may call a model otherwise than the other (`m[high]`, and `m` with an option for the rest). A value is
+    noted where it is listed, and everywhere when it is listed nowhere.
+    """
+    option, shape = option_of(offers, category), object_at(offers, category.shape)
+    in_option = option is not None and value in (values_of(option) or [value])
+    in_shape = bool(shape) and value in (_ids(shape, category) or [value])
+    known = offers
+    if (shape and (in_shape or not in_option)) or option is None:
+        known = known | {category.shape: shape | {category.current: value}}
+    if option is not None and (in_option or not in_shape):
+        known = known | {OPTIONS: with_value(offers, option, value)}
+    return known
+
+
+def with_value(offers: Object, option: Object, value: object) -> list[Object]:
+    """The agent's options once one of them has another value."""
+    return [one | {"currentValue": value} if one is option else one for one in objects_at(offers, OPTIONS)]
+
+
+def _ids(shape: Object, category: Category) -> list[str]:
+    ids = (text_at(one, category.choice_id) for one in objects_at(shape, category.available))
+    return [id for id in ids if id is not None]
+
+
+def _choices(option: Object | None) -> list[Object]:
+    groups = objects_at(option, "options")
+    return [one for group in groups for one in objects_at(group, "options") or [group] if "value" in one]
+
+
+def _as_option(offers: Object, category: Category) -> Object:
+    choices = objects_at(offers, category.shape, category.available)
+    return {
+        "id": category.name,
+        "name": category.name.capitalize(),
+        "category": category.name,
+        "type": "select",
+        "currentValue": current(offers, category),
+        "options": [_renamed(one, category.choice_id, "value") for one in choices if category.choice_id in one],
+    }
+
+
+def _renamed(choice: Object, old: str, new: str) -> Object:
+    return {new: choice[old]} | {name: value for name, value in choice.items() if name != old}

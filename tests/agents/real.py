@@ -1,0 +1,203 @@
+"""A real agent behind a server of ours, and sessions with it."""
+
+import asyncio
+import json
+import os
+from collections.abc import AsyncGenerator, Callable, Generator
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
+from itertools import count
+from pathlib import Path
+
+import httpx
+
+from tests.agents.recipe import Recipe, isolated
+from tests.support.asking import PERMISSION, TURN, texts
+from tests.support.client import Client, Event, Json, Stream
+from tests.support.model.api import Request
+from tests.support.model.gate import BOUND
+from tests.support.model.script import Script
+from tests.support.model.server import ModelServer
+from tests.support.running import Server
+
+ROOT = Path(__file__).resolve().parents[2]
+INSTALLED = Path(os.environ.get("SANDBOX_AGENT_TEST_AGENTS", ROOT / ".cache" / "agents"))
+
+_folders = count(1)
+
+
+@dataclass(frozen=True)
+class Turn:
+    """A turn that has ended: what its prompt was answered, and what came on the stream meanwhile."""
+
+    response: Json
+    events: list[Event]
+
+    @property
+    def stop_reason(self) -> str:
+        assert "result" in self.response, self.response
+        return self.response["result"]["stopReason"]
+
+    @property
+    def chunks(self) -> list[str]:
+        return texts(self.events)
+
+    @property
+    def text(self) -> str:
+        return "".join(self.chunks)
+
+    @property
+    def asked(self) -> list[str]:
+        """The methods of the agent's requests."""
+        return [event.method for event in self.events if event.method and "id" in event.data]
+
+    def updates(self, kind: str) -> list[Json]:
+        return [event.update for event in self.events if event.update.get("sessionUpdate") == kind]
+
+
+class Prompt:
+    """A prompt on its way."""
+
+    def __init__(self, session: "Session", params: Json) -> None:
+        self._session = session
+        self._start = len(session.stream.seen)
+        self._posted = asyncio.create_task(session.client.call("session/prompt", params))
+
+    async def response(self) -> Json:
+        """Wait for its answer."""
+        return await self._posted
+
+    async def ended(self) -> Turn:
+        """Wait for its answer, and for all that came on the stream up to the end of the turn."""
+        response = await self.response()
+        stream = self._session.stream
+        if not any(map(self._is_end, stream.seen[self._start :])):
+            await stream.until(self._is_end, BOUND)
+        return Turn(response, stream.seen[self._start :])
+
+    def _is_end(self, event: Event) -> bool:
+        params = event.data.get("params", {})
+        return event.method == TURN and params["sessionId"] == self._session.id and params["state"] == "ended"
+
+
+@dataclass
+class Session:
+    """A session with a folder of its own. Whoever reads its stream reads for all sessions of that connection."""
+
+    id: str
+    client: Client
+    stream: Stream
+    folder: Path
+    settings: Json
+    """The result of `session/new`."""
+
+    def ask(self, script: Script, *blocks: Json) -> Prompt:
+        """Send a prompt, after other blocks of content, and go on."""
+        text = {"type": "text", "text": f"Please do what {script.marker} says"}
+        return Prompt(self, {"sessionId": self.id, "prompt": [*blocks, text]})
+
+    async def turn(self, script: Script, *blocks: Json) -> Turn:
+        """Send a prompt, and wait for its end."""
+        return await self.ask(script, *blocks).ended()
+
+    async def asked(self, method: str = PERMISSION) -> Event:
+        """The agent's next request."""
+        return await self.next(lambda event: event.method == method)
+
+    async def said(self, text: str) -> None:
+        """Wait until the agent says this."""
+        await self.next(lambda event: text in event.text)
+
+    async def next(self, wanted: Callable[[Event], bool]) -> Event:
+        return (await self.stream.until(wanted, BOUND))[-1]
+
+    def named(self, id: str) -> "Session":
+        """Another session on the same connection."""
+        return replace(self, id=id)
+
+    def on(self, client: Client, stream: Stream) -> "Session":
+        """The same session on another connection."""
+        return replace(self, client=client, stream=stream)
+
+    async def decide(self, request: Event, kind: str) -> None:
+        """Answer a request for permission with the option of that kind."""
+        (option,) = [option for option in request.data["params"]["options"] if option["kind"] == kind]
+        outcome = {"outcome": "selected", "optionId": option["optionId"]}
+        response = await self.client.answer(request.data["id"], {"outcome": outcome})
+        assert response.status_code == 202, response.text
+
+
+@dataclass(frozen=True)
+class RealAgent:
+    """A real agent behind a server of ours, whose model is scripted."""
+
+    recipe: Recipe
+    server: Server
+    model: ModelServer
+
+    @property
+    def pid(self) -> int:
+        """Its process now."""
+        headers = {"Authorization": f"Bearer {self.server.token}"}
+        response = httpx.get(f"{self.server.url}/v1/agents/{self.recipe.agent}", headers=headers, trust_env=False)
+        return response.json()["serverStatus"]["pid"]
+
+    def client(self) -> Client:
+        return Client(self.server, self.recipe.agent)
+
+    def other(self) -> Client:
+        """A client of another agent on the same server."""
+        return Client(self.server)
+
+    @asynccontextmanager
+    async def session(self, **meta: object) -> AsyncGenerator[Session]:
+        """A new session on a new connection, with an open stream."""
+        async with self.client() as client, client.stream() as stream:
+            yield await self.new_session(client, stream, **meta)
+
+    async def new_session(self, client: Client, stream: Stream, **meta: object) -> Session:
+        """A new session on a connection; keyword arguments go into our `_meta`."""
+        folder = Path(self.server.work) / str(next(_folders))
+        folder.mkdir()
+        params: Json = {"cwd": str(folder), "mcpServers": [], "_meta": {"sandboxagent.dev": meta}}
+        settings = await client.result("session/new", params)
+        return Session(settings["sessionId"], client, stream, folder, settings)
+
+
+def told(request: Request) -> str:
+    """All that a model was told, by whomever."""
+    assert request.conversation is not None
+    return "\n".join(turn.text for turn in request.conversation.turns)
+
+
+@contextmanager
+def running(recipe: Recipe) -> Generator[RealAgent]:
+    """The agent, installed, behind a new server; nothing of it may have tried to leave the machine."""
+    with ModelServer() as model:
+        server = Server("--agents-dir", str(INSTALLED), environment=_hidden(recipe))
+        home = server.directory / "home"
+        home.mkdir()
+        if "SANDBOX_AGENT_TEST_BIN" in os.environ:
+            path = f"{os.environ['SANDBOX_AGENT_TEST_BIN']}/{recipe.agent}/node_modules/.bin:{os.environ['PATH']}"
+            server.environment["PATH"] = path
+        variables = {**isolated(home, model.url), **recipe.environment(home, model.url)}
+        inline = ", ".join(f"{name} = {json.dumps(value)}" for name, value in variables.items())
+        server.agents[recipe.agent] = f"{_interim(recipe)}env = {{ {inline} }}"
+        with server:
+            yield RealAgent(recipe, server, model)
+        assert [request.path for request in model.requests if request.method == "CONNECT"] == []
+
+
+def _hidden(recipe: Recipe) -> dict[str, None]:
+    """What the agent would see of the environment of whoever runs the tests."""
+    patterns = [*recipe.manifest["credentials"], *recipe.manifest["variables"]]
+    return {name: None for name in os.environ if any(fnmatchcase(name, pattern) for pattern in patterns)}
+
+
+def _interim(recipe: Recipe) -> str:
+    folder = os.environ.get("SANDBOX_AGENT_TEST_BIN")
+    if folder is None:
+        return ""
+    program, *arguments = recipe.manifest["command"]
+    return f"command = {json.dumps([f'{folder}/{recipe.agent}/node_modules/.bin/{program}', *arguments])}\n"

@@ -1,0 +1,62 @@
+"""OpenCode."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+from tests.agents.recipe import Recipe
+from tests.support.client import Json
+from tests.support.model.script import Call
+
+
+def environment(home: Path, model: str) -> Mapping[str, str]:
+    return {
+        "OPENCODE_CONFIG_CONTENT": json.dumps(_configuration(model)),
+        "OPENCODE_DISABLE_MODELS_FETCH": "1",
+        "OPENCODE_DISABLE_LSP_DOWNLOAD": "1",
+        "OPENCODE_PURE": "1",
+        # It opens a port, whether anybody wants it or not.
+        "OPENCODE_SERVER_PASSWORD": home.name,
+        "npm_config_offline": "true",
+    }
+
+
+def _configuration(model: str) -> Json:
+    large = {
+        "name": "Large",
+        "tool_call": True,
+        "reasoning": True,
+        "attachment": True,
+        "limit": {"context": 200_000, "output": 8_192},
+        "modalities": {"input": ["text", "image"], "output": ["text"]},
+    }
+    provider = {
+        "npm": "@ai-sdk/openai-compatible",
+        "name": "Scripted",
+        "options": {"baseURL": f"{model}/v1", "apiKey": "none"},
+        "models": {"large": large, "small": {"name": "Small"}},
+    }
+    return {
+        "autoupdate": False,
+        "share": "disabled",
+        "enabled_providers": ["scripted"],
+        "provider": {"scripted": provider},
+        "model": "scripted/large",
+        "small_model": "scripted/small",
+        "permission": {"edit": "ask", "bash": "ask", "webfetch": "ask"},
+    }
+
+
+def write(path: Path, text: str) -> Call:
+    return Call("write", {"filePath": str(path), "content": text})
+
+
+RECIPE = Recipe(
+    agent="opencode",
+    environment=environment,
+    write=write,
+    session_methods=frozenset({"load", "resume", "list", "fork", "close"}),
+    contents=frozenset({"image", "embeddedContext"}),
+    asks=True,
+    reject_asks_model=False,
+)

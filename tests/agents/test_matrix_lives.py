@@ -1,0 +1,96 @@
+"""Every real agent: its process dies, or the server ends, and what becomes of sessions."""
+
+import asyncio
+import os
+import signal
+
+import psutil
+import pytest
+
+from tests.agents.real import RealAgent, running, told
+from tests.support.asking import ENDED, texts
+from tests.support.client import run
+from tests.support.model.script import Say
+from tests.support.running import alive, eventually
+
+
+def test_crash_fails_the_prompt_and_nothing_else(real: RealAgent) -> None:
+    async def scenario() -> None:
+        gate = real.model.gate()
+        before, endless, after = (
+            real.model.script(Say("remember blue")),
+            real.model.script(Say("first ", gate, "never")),
+            real.model.script(Say("here again")),
+        )
+        async with real.session() as session, real.other() as other:
+            await session.turn(before)
+            prompt = session.ask(endless)
+            await session.said("first")
+            family = tree(real.pid)
+            os.kill(real.pid, signal.SIGKILL)
+            crashed = await prompt.ended()
+            eventually(lambda: not any(map(alive, family)), "the end of all that the agent had started")
+            elsewhere = await other.prompt(await other.new_session(), "hello")
+            again = await session.ask(after).response()
+
+        assert crashed.response["error"]["code"] == -32603
+        assert crashed.response["error"]["data"]["type"] == "agent-exited"
+        assert crashed.response["error"]["data"]["signal"] == "SIGKILL"
+        assert elsewhere["result"]["stopReason"] == "end_turn"
+        if real.recipe.session_methods & {"load", "resume"}:
+            assert again["result"]["stopReason"] == "end_turn"
+            assert "remember blue" in told(after.requests[0])
+        else:
+            assert again["error"]["code"] == -32600
+
+    run(scenario())
+
+
+def test_session_of_a_process_that_is_gone_is_loaded_with_its_history(real: RealAgent) -> None:
+    async def scenario() -> None:
+        before, after = real.model.script(Say("remember green")), real.model.script(Say("loaded"))
+        async with real.session() as session:
+            await session.turn(before)
+            os.kill(real.pid, signal.SIGKILL)
+            await session.next(lambda event: event.method == ENDED)
+        async with real.client() as client, client.stream() as stream:
+            params = {"sessionId": session.id, "cwd": str(session.folder), "mcpServers": []}
+            if "load" not in real.recipe.session_methods:
+                assert (await client.error("session/load", params))["code"] == -32601
+                return
+            await client.result("session/load", params)
+            loaded = session.on(client, stream)
+            turn = await loaded.turn(after)
+
+        replayed = "".join(texts(turn.events, "user_message_chunk")), "".join(texts(turn.events))
+        assert before.marker in replayed[0]
+        assert "remember green" in replayed[1]
+        assert turn.stop_reason == "end_turn"
+        assert "remember green" in told(after.requests[0])
+
+    run(scenario())
+
+
+def test_nothing_is_left_when_the_server_stops(real: RealAgent) -> None:
+    with running(real.recipe) as agent:
+
+        async def scenario() -> list[int]:
+            gate = agent.model.gate()
+            async with agent.session() as session:
+                prompt = session.ask(agent.model.script(Say("first ", gate, "never")))
+                await session.said("first")
+                family = tree(agent.pid)
+                assert await asyncio.to_thread(agent.server.stop) == 0
+                with pytest.raises(AssertionError, match="503"):
+                    await prompt.response()
+            return family
+
+        family = run(scenario())
+
+    assert family
+    assert [pid for pid in family if alive(pid)] == []
+
+
+def tree(pid: int) -> list[int]:
+    """A process and all that come from it."""
+    return [pid, *(child.pid for child in psutil.Process(pid).children(recursive=True))]

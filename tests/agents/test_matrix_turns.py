@@ -1,0 +1,135 @@
+"""Every real agent: the handshake, turns, and what a prompt may hold."""
+
+import asyncio
+import base64
+import json
+import struct
+import zlib
+from urllib.parse import quote
+
+from tests.agents.real import RealAgent, told
+from tests.support.client import Event, Json, run
+from tests.support.model.script import Say
+
+
+def test_handshake_tells_version_and_capabilities(real: RealAgent) -> None:
+    async def scenario() -> None:
+        client = real.client()
+        async with client.http:
+            result = (await client.initialize())["result"]
+
+        capabilities = result["agentCapabilities"]
+        assert result["protocolVersion"] == 1
+        assert result["agentInfo"]["version"] == real.recipe.version
+        assert session_methods(capabilities) == real.recipe.session_methods
+        assert {name for name, offered in capabilities["promptCapabilities"].items() if offered} == real.recipe.contents
+
+    run(scenario())
+
+
+def test_turn_streams_in_chunks_and_ends(real: RealAgent) -> None:
+    async def scenario() -> None:
+        script = real.model.script(Say("one two three four five"))
+        async with real.session() as session:
+            turn = await session.turn(script)
+
+        assert turn.stop_reason == "end_turn"
+        assert turn.text == "one two three four five"
+        assert len(turn.chunks) > 1
+
+    run(scenario())
+
+
+def test_cancel_ends_the_turn_and_the_session_goes_on(real: RealAgent) -> None:
+    async def scenario() -> None:
+        gate = real.model.gate()
+        endless, short = real.model.script(Say("first ", "words ", gate, "never")), real.model.script(Say("still here"))
+        async with real.session() as session:
+            prompt = session.ask(endless)
+            await session.said("first")
+            await session.client.notify("session/cancel", {"sessionId": session.id})
+            cancelled = await prompt.ended()
+            await real.model.until(lambda: endless.requests[0].state == "abandoned")
+            after = await session.turn(short)
+
+        assert cancelled.stop_reason == "cancelled"
+        assert "never" not in cancelled.text
+        assert after.stop_reason == "end_turn"
+        assert after.text.endswith("still here")
+
+    run(scenario())
+
+
+def test_two_sessions_run_at_once_and_each_sees_its_own(real: RealAgent) -> None:
+    async def scenario() -> None:
+        gates = real.model.gate(), real.model.gate()
+        scripts = [
+            real.model.script(Say(f"{name} begins ", gate, f"{name} ends"))
+            for name, gate in zip(("left", "right"), gates, strict=True)
+        ]
+        async with real.session() as left, real.session() as right:
+            prompts = left.ask(scripts[0]), right.ask(scripts[1])
+            await asyncio.gather(*(gate.reached() for gate in gates))
+            gates[1].open()
+            second = await prompts[1].ended()
+            gates[0].open()
+            first = await prompts[0].ended()
+
+        assert (first.text, second.text) == ("left begins left ends", "right begins right ends")
+        assert sessions(first.events) == {left.id}
+        assert sessions(second.events) == {right.id}
+
+    run(scenario())
+
+
+def test_image_of_a_prompt_reaches_the_model(real: RealAgent) -> None:
+    async def scenario() -> None:
+        script = real.model.script(Say("a small picture"))
+        image = {"type": "image", "mimeType": "image/png", "data": PICTURE}
+        async with real.session() as session:
+            turn = await session.turn(script, image)
+
+        assert turn.stop_reason == "end_turn"
+        assert PICTURE in json.dumps(script.requests[0].body)
+
+    run(scenario())
+
+
+def test_link_of_a_prompt_reaches_the_model(real: RealAgent) -> None:
+    async def scenario() -> None:
+        script = real.model.script(Say("I know that file"))
+        async with real.session() as session:
+            file = session.folder / "déjà vu.txt"
+            file.write_text("what the file says")
+            turn = await session.turn(script, {"type": "resource_link", "uri": file.as_uri(), "name": file.name})
+
+        text = told(script.requests[0])
+        assert turn.stop_reason == "end_turn"
+        assert file.name in text or quote(file.name) in text
+        assert ("what the file says" in text) == real.recipe.reads_links
+
+    run(scenario())
+
+
+def session_methods(capabilities: Json) -> set[str]:
+    known = {"resume", "list", "fork", "close", "delete"}
+    offered = {name for name in known if name in capabilities.get("sessionCapabilities", {})}
+    return offered | ({"load"} if capabilities.get("loadSession") else set())
+
+
+def sessions(events: list[Event]) -> set[str]:
+    """The sessions that these events are about."""
+    return {event.data["params"]["sessionId"] for event in events if "sessionId" in event.data.get("params", {})}
+
+
+def png(width: int, height: int) -> bytes:
+    """A grey picture: some agents look at what they are given, and want it larger than a dot."""
+    rows = b"".join(b"\0" + b"\x80" * width for _ in range(height))
+    head = struct.pack(">IIBBBBB", width, height, 8, 0, 0, 0, 0)
+    chunks = ((b"IHDR", head), (b"IDAT", zlib.compress(rows)), (b"IEND", b""))
+    return b"\x89PNG\r\n\x1a\n" + b"".join(
+        struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data)) for name, data in chunks
+    )
+
+
+PICTURE = base64.b64encode(png(32, 32)).decode()
