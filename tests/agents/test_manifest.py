@@ -41,7 +41,7 @@ def test_the_agents_are_those_of_the_contract_in_order() -> None:
 
 
 def test_the_mock_agent_comes_with_the_package_and_can_be_run() -> None:
-    mock = load_manifest(None).agent("mock")
+    mock = load_manifest(None).find("mock")
 
     assert (mock.source, mock.installed, mock.version) == ("bundled", True, __version__)
     assert mock.command == (sys.executable, "-m", "sandbox_agent.agents.mock")
@@ -50,7 +50,7 @@ def test_the_mock_agent_comes_with_the_package_and_can_be_run() -> None:
 
 @pytest.mark.parametrize("id", KNOWN[1:])
 def test_every_other_agent_is_pinned_not_installed_and_says_what_to_do(id: str) -> None:
-    agent = load_manifest(None).agent(id)
+    agent = load_manifest(None).find(id)
 
     assert (agent.source, agent.installed, agent.command) == ("fallback", False, None)
     assert re.fullmatch(r"\d+(\.\d+)+(-\w+)?", agent.version or "")
@@ -66,7 +66,7 @@ def test_every_other_agent_is_pinned_not_installed_and_says_what_to_do(id: str) 
 
 def test_an_unknown_agent_is_refused_with_the_known_ones(load_file: LoadFile) -> None:
     with pytest.raises(UnknownAgent) as unknown:
-        load_file(ECHO).agent("ehco")
+        load_file(ECHO).find("ehco")
 
     assert unknown.value.fields == {"agent": "ehco", "known": [*KNOWN, "echo"]}
 
@@ -93,15 +93,15 @@ def test_an_own_agent_comes_after_the_known_ones_with_all_that_its_table_says(lo
 
 
 def test_an_own_agent_needs_no_more_than_a_command(load_file: LoadFile) -> None:
-    echo = load_file(ECHO).agent("echo")
+    echo = load_file(ECHO).find("echo")
 
     assert (echo.title, echo.isolation, echo.env, echo.credentials) == ("echo", "agent", {}, ())
 
 
 def test_an_own_agent_is_installed_when_its_program_can_be_found_now(load_file: LoadFile, tmp_path: Path) -> None:
     program = tmp_path / "echo-agent"
-    by_path = load_file(f'[agents.echo]\ncommand = ["{program}"]').agent("echo")
-    by_name = load_file(f'[agents.echo]\ncommand = ["echo-agent"]\nenv = {{ PATH = "{tmp_path}" }}').agent("echo")
+    by_path = load_file(f'[agents.echo]\ncommand = ["{program}"]').find("echo")
+    by_name = load_file(f'[agents.echo]\ncommand = ["echo-agent"]\nenv = {{ PATH = "{tmp_path}" }}').find("echo")
     assert (by_path.installed, by_name.installed) == (False, False)
     assert "must be on PATH" in by_path.instructions
 
@@ -114,7 +114,7 @@ def test_an_own_agent_is_installed_when_its_program_can_be_found_now(load_file: 
 def test_an_own_command_replaces_the_program_of_a_known_agent_and_keeps_the_rest(load_file: LoadFile) -> None:
     manifest = load_file('[agents.amp]\ncommand = ["my-amp"]\nenv = { A = "b" }')
 
-    amp = manifest.agent("amp")
+    amp = manifest.find("amp")
     assert (amp.source, amp.command, amp.version, amp.packages) == ("path", ("my-amp",), None, ())
     assert (amp.title, amp.credentials, amp.supported) == ("Amp", ("AMP_API_KEY",), True)
     assert amp.env == {"AMP_SKIP_UPDATE_CHECK": "1", "A": "b"}
@@ -122,13 +122,13 @@ def test_an_own_command_replaces_the_program_of_a_known_agent_and_keeps_the_rest
 
 
 def test_a_known_agent_can_be_changed_without_a_command(load_file: LoadFile) -> None:
-    mock = load_file('[agents.mock]\ntitle = "Puppet"\nisolation = "session"').agent("mock")
+    mock = load_file('[agents.mock]\ntitle = "Puppet"\nisolation = "session"').find("mock")
 
     assert (mock.title, mock.isolation, mock.source, mock.installed) == ("Puppet", "session", "bundled", True)
 
 
 def test_a_command_is_not_expanded(load_file: LoadFile) -> None:
-    assert load_file('[agents.mock]\ncommand = ["{python}", "~/x", "$HOME"]').agent("mock").command == (
+    assert load_file('[agents.mock]\ncommand = ["{python}", "~/x", "$HOME"]').find("mock").command == (
         "{python}",
         "~/x",
         "$HOME",
@@ -136,7 +136,7 @@ def test_a_command_is_not_expanded(load_file: LoadFile) -> None:
 
 
 def test_values_of_the_environment_are_not_in_the_representation(load_file: LoadFile) -> None:
-    assert "hush" not in repr(load_file(ECHO + 'env = { KEY = "hush" }').agent("echo"))
+    assert "hush" not in repr(load_file(ECHO + 'env = { KEY = "hush" }').find("echo"))
 
 
 # --- what is wrong is named -------------------------------------------------------------------------------------------
@@ -184,7 +184,7 @@ def test_an_id_of_other_characters_is_refused(load_file: LoadFile, id: str) -> N
 
 @pytest.mark.parametrize("id", ["0", "a" * 64, "my-agent_2", "a.b"])
 def test_an_id_may_have_dots_dashes_and_underscores(load_file: LoadFile, id: str) -> None:
-    assert load_file(f'[agents."{id}"]\ncommand = ["x"]').agent(id).id == id
+    assert load_file(f'[agents."{id}"]\ncommand = ["x"]').find(id).id == id
 
 
 def test_a_file_that_is_not_toml_is_named_with_the_line(load_file: LoadFile, agents_file: Path) -> None:
@@ -212,7 +212,7 @@ def test_every_key_is_documented() -> None:
 def agent(load_file: LoadFile) -> Agent:
     return load_file(
         ECHO + 'env = { GREETING = "hello", LANG = "C" }\ncredentials = ["ECHO_KEY"]\nvariables = ["ECHO_OPTION_*"]\n'
-    ).agent("echo")
+    ).find("echo")
 
 
 def test_a_process_sees_what_is_listed_and_nothing_else(agent: Agent) -> None:
@@ -232,7 +232,7 @@ def test_the_agents_own_variables_win_over_the_servers_and_the_callers_over_both
 
 
 def test_the_servers_own_settings_are_never_passed_on_even_when_an_agent_lists_them(load_file: LoadFile) -> None:
-    greedy = load_file(ECHO + 'credentials = ["SANDBOX_AGENT_TOKEN"]\nvariables = ["*"]').agent("echo")
+    greedy = load_file(ECHO + 'credentials = ["SANDBOX_AGENT_TOKEN"]\nvariables = ["*"]').find("echo")
     environ = {"SANDBOX_AGENT_TOKEN": "t", "SANDBOX_AGENT_PORT": "1", "ANY": "x"}
 
     assert child_environment(greedy, environ, {"SANDBOX_AGENT_PROCESS": "7"}) == {
@@ -242,7 +242,7 @@ def test_the_servers_own_settings_are_never_passed_on_even_when_an_agent_lists_t
 
 
 def test_a_secret_is_dropped_under_whatever_name_it_comes(load_file: LoadFile) -> None:
-    agent = load_file(ECHO + 'env = { MINE = "t0ken", OTHER = "x" }\ncredentials = ["KEY"]').agent("echo")
+    agent = load_file(ECHO + 'env = { MINE = "t0ken", OTHER = "x" }\ncredentials = ["KEY"]').find("echo")
 
     environment = child_environment(agent, {"KEY": "t0ken", "HOME": "/h"}, {"EXTRA": "t0ken"}, secrets={"t0ken"})
 

@@ -14,7 +14,9 @@ import uvloop
 
 from sandbox_agent.agents.manifest import Agent, load_manifest
 from sandbox_agent.agents.process import Exit
-from sandbox_agent.agents.supervisor import FREE_CRASHES, ProcessLimits, RunningAgent, Supervisor
+from sandbox_agent.agents.boot import Boots, ProcessLimits, RunningAgent
+from sandbox_agent.agents.launch import Launch
+from sandbox_agent.agents.supervisor import FREE_CRASHES, Supervisor
 from sandbox_agent.errors import AgentBootFailed, AgentNotInstalled, SandboxAgentError, ShuttingDown
 from sandbox_agent.processes.children import Children
 from tests.support.running import alive, eventually, scripted
@@ -49,7 +51,12 @@ class House:
         limits = ProcessLimits(boot_timeout=5, stop_grace=0.1)
         self._children = Children(f"test-{uuid.uuid4()}")
         environ = {"PATH": "/usr/bin:/bin"}
-        self.supervisor = Supervisor(self.listener, self._children, environ, (), limits, None)
+        boots = Boots(self._children, environ, (), limits, None)
+        self.supervisor = Supervisor(self.listener, boots, self._provide)
+
+    @staticmethod
+    async def _provide(agent: Agent) -> Launch:
+        return Launch(agent.command)
 
     async def __aenter__(self) -> "House":
         return self
@@ -69,7 +76,9 @@ class House:
         file = self._directory / "agents.toml"
         own = scripted("--state", str(self._directory / "starts"), *flags, **keys) if lines is None else lines
         file.write_text(f"[agents.tested]\n{own}\n")
-        return load_manifest(file).agent("tested")
+        agent = load_manifest(file).find("tested")
+        assert agent is not None
+        return agent
 
     @property
     def starts(self) -> int:

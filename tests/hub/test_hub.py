@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from msgspec import Raw
 
-from sandbox_agent.agents.supervisor import Handshake, RunningAgent
+from sandbox_agent.agents.boot import Handshake, RunningAgent
 from sandbox_agent.envelope import Envelope, parse
 from sandbox_agent.errors import AgentNotReading, AlreadyAnswered
 from sandbox_agent.hub.forward import Forward
