@@ -11,6 +11,7 @@ from itertools import count
 from pathlib import Path
 
 import httpx
+import psutil
 
 from tests.agents.recipe import Recipe, isolated
 from tests.support.asking import PERMISSION, TURN, texts
@@ -171,6 +172,11 @@ def told(request: Request) -> str:
     return "\n".join(turn.text for turn in request.conversation.turns)
 
 
+def tree(pid: int) -> list[int]:
+    """A process and all that come from it."""
+    return [pid, *(child.pid for child in psutil.Process(pid).children(recursive=True))]
+
+
 @contextmanager
 def running(recipe: Recipe) -> Generator[RealAgent]:
     """The agent, installed, behind a new server; nothing of it may have tried to leave the machine."""
@@ -186,7 +192,7 @@ def running(recipe: Recipe) -> Generator[RealAgent]:
         server.agents[recipe.agent] = f"{_interim(recipe)}env = {{ {inline} }}"
         with server:
             yield RealAgent(recipe, server, model)
-        assert [request.path for request in model.requests if request.method == "CONNECT"] == []
+        assert model.strays == []
 
 
 def _hidden(recipe: Recipe) -> dict[str, None]:

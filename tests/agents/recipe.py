@@ -33,6 +33,10 @@ class Recipe:
     """The stop reason of a turn in which it was not allowed to write."""
     reject_asks_model: bool = True
     """Whether the model hears of that in the same turn."""
+    failure_code: int | None = -32603
+    """The code with which a prompt fails when the model's API does; None: the turn ends as if nothing had been."""
+    failure_told: bool = True
+    """Whether anybody is told what the API said then."""
     reads_links: bool = False
     """Whether it reads the file of a link itself; else the model is only told of the link."""
     modes: tuple[str, str] | None = None

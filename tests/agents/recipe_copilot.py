@@ -33,6 +33,7 @@ RECIPE = Recipe(
     contents=frozenset({"image", "embeddedContext"}),
     asks=True,
     reject_asks_model=False,
+    failure_code=None,
     modes=(f"{_MODES}#agent", f"{_MODES}#plan"),
     option=("allow_all", "off", "on"),
 )

@@ -30,6 +30,10 @@ RECIPE = Recipe(
     session_methods=frozenset({"load", "list", "delete"}),
     contents=frozenset({"image"}),
     asks=False,
+    failure_code=None,
+    failure_told=False,
+    # It calls how much it thinks a mode.
+    modes=("medium", "high"),
     models=("scripted/small", "scripted/large"),
     wire_models=("small", "large"),
     option=("thought_level", "medium", "high"),

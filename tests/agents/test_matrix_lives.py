@@ -4,12 +4,11 @@ import asyncio
 import os
 import signal
 
-import psutil
 import pytest
 
-from tests.agents.real import RealAgent, running, told
+from tests.agents.real import RealAgent, Session, running, told, tree
 from tests.support.asking import ENDED, texts
-from tests.support.client import run
+from tests.support.client import Json, run
 from tests.support.model.script import Say
 from tests.support.running import alive, eventually
 
@@ -71,26 +70,38 @@ def test_session_of_a_process_that_is_gone_is_loaded_with_its_history(real: Real
     run(scenario())
 
 
-def test_nothing_is_left_when_the_server_stops(real: RealAgent) -> None:
+def test_server_that_stops_leaves_no_process_and_goes_on_with_the_session(real: RealAgent) -> None:
     with running(real.recipe) as agent:
+        before, endless = (
+            agent.model.script(Say("remember grey")),
+            agent.model.script(Say("first ", agent.model.gate())),
+        )
+        after = agent.model.script(Say("here again"))
 
-        async def scenario() -> list[int]:
-            gate = agent.model.gate()
+        async def stopped() -> tuple[Session, list[int]]:
             async with agent.session() as session:
-                prompt = session.ask(agent.model.script(Say("first ", gate, "never")))
+                await session.turn(before)
+                prompt = session.ask(endless)
                 await session.said("first")
                 family = tree(agent.pid)
                 assert await asyncio.to_thread(agent.server.stop) == 0
                 with pytest.raises(AssertionError, match="503"):
                     await prompt.response()
-            return family
+            return session, family
 
-        family = run(scenario())
+        async def started(session: Session) -> Json:
+            async with agent.client() as client, client.stream() as stream:
+                return await session.on(client, stream).ask(after).response()
 
-    assert family
-    assert [pid for pid in family if alive(pid)] == []
+        session, family = run(stopped())
+        left = [pid for pid in family if alive(pid)]
+        agent.server.start()
+        response = run(started(session))
 
-
-def tree(pid: int) -> list[int]:
-    """A process and all that come from it."""
-    return [pid, *(child.pid for child in psutil.Process(pid).children(recursive=True))]
+    assert len(family) >= 1
+    assert left == []
+    if real.recipe.session_methods & {"load", "resume"}:
+        assert response["result"]["stopReason"] == "end_turn"
+        assert "remember grey" in told(after.requests[0])
+    else:
+        assert response["error"]["code"] == -32600

@@ -9,7 +9,7 @@ from urllib.parse import quote
 
 from tests.agents.real import RealAgent, told
 from tests.support.client import Event, Json, run
-from tests.support.model.script import Say
+from tests.support.model.script import Fail, Say
 
 
 def test_handshake_tells_version_and_capabilities(real: RealAgent) -> None:
@@ -56,6 +56,22 @@ def test_cancel_ends_the_turn_and_the_session_goes_on(real: RealAgent) -> None:
         assert "never" not in cancelled.text
         assert after.stop_reason == "end_turn"
         assert after.text.endswith("still here")
+
+    run(scenario())
+
+
+def test_failure_of_the_model_ends_the_turn_and_the_session_goes_on(real: RealAgent) -> None:
+    async def scenario() -> None:
+        failing = real.model.script(Fail(400, "invalid_request_error", "the model is out of order"))
+        async with real.session() as session:
+            failed = await session.turn(failing)
+            after = await session.turn(real.model.script(Say("better now")))
+
+        assert failed.response.get("error", {}).get("code") == real.recipe.failure_code
+        heard = failed.text + json.dumps(failed.response)
+        assert ("the model is out of order" in heard) == real.recipe.failure_told
+        assert after.stop_reason == "end_turn"
+        assert after.text.endswith("better now")
 
     run(scenario())
 

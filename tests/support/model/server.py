@@ -34,16 +34,27 @@ class ModelServer:
         self._changed = asyncio.Condition()
         self._loop = asyncio.new_event_loop()
         self._socket = socket.create_server(("127.0.0.1", 0))
+        self.url = f"http://127.0.0.1:{self._socket.getsockname()[1]}"
+        """Without a slash at its end; what comes after it is the API's own."""
+        # h11, because it also hands on what is meant for a proxy.
         config = uvicorn.Config(
-            self._app, interface="asgi3", lifespan="off", ws="none", log_config=None, timeout_graceful_shutdown=1
+            self._app,
+            interface="asgi3",
+            http="h11",
+            lifespan="off",
+            ws="none",
+            log_config=None,
+            timeout_graceful_shutdown=1,
         )
         self._server = uvicorn.Server(config)
         self._thread = threading.Thread(target=self._run, name="model server", daemon=True)
 
     @property
-    def url(self) -> str:
-        """Without a slash at its end; what comes after it is the API's own."""
-        return f"http://127.0.0.1:{self._socket.getsockname()[1]}"
+    def strays(self) -> list[str]:
+        """What was not meant for us, when we stood in for a proxy: a method and a host each."""
+        own = self.url.removeprefix("http://")
+        asked = [(request.method, request.headers.get("host", "")) for request in self.requests]
+        return [f"{method} {host}" for method, host in asked if host != own]
 
     def script(self, *steps: Step) -> Script:
         """A new script, known from now on by its marker."""

@@ -91,6 +91,16 @@ def test_path_that_nobody_serves_is_not_found(model: ModelServer) -> None:
     assert model.requests[-1].path == "/nowhere"
 
 
+def test_what_is_meant_for_others_is_kept_apart() -> None:
+    with ModelServer() as model:
+        httpx.get(f"{model.url}/own", trust_env=False)
+        httpx.get("http://elsewhere.test/", proxy=model.url)
+        with pytest.raises(httpx.ProxyError):
+            httpx.get("https://elsewhere.test/", proxy=model.url)
+
+    assert model.strays == ["GET elsewhere.test", "CONNECT elsewhere.test:443"]
+
+
 def test_gate_holds_a_stream_until_it_is_opened(model: ModelServer) -> None:
     gate = model.gate()
     script = model.script(Say("before", gate, "after"))

@@ -1,0 +1,97 @@
+"""What Claude Code does in a way of its own."""
+
+import psutil
+import pytest
+
+from tests.agents.conftest import parameters
+from tests.agents.real import RealAgent, told, tree
+from tests.support.asking import ELICITATION, PERMISSION
+from tests.support.client import Json, run
+from tests.support.model.script import Call, Say
+from tests.support.running import alive, eventually
+
+pytestmark = pytest.mark.parametrize("real", parameters("claude"), indirect=True)
+
+OPTIONS = [{"label": "Postgres", "description": "Relational"}, {"label": "Redis", "description": "Key and value"}]
+QUESTION = {"question": "Which database?", "header": "Database", "multiSelect": False, "options": OPTIONS}
+
+
+@pytest.mark.parametrize(
+    ("answer", "heard"),
+    [
+        ({"action": "accept", "content": {"question_0": "Redis"}}, "Redis"),
+        ({"action": "accept", "content": {"question_0_custom": "a text file"}}, "a text file"),
+        ({"action": "decline"}, "did not answer"),
+        ({"action": "cancel"}, "aborted"),
+    ],
+    ids=["chosen", "own words", "declined", "cancelled"],
+)
+def test_question_is_a_form_and_the_model_hears_the_answer(real: RealAgent, answer: Json, heard: str) -> None:
+    async def scenario() -> None:
+        script = real.model.script(Call("AskUserQuestion", {"questions": [QUESTION]}), Say("I see."))
+        async with real.session() as session:
+            prompt = session.ask(script)
+            request = await session.asked(ELICITATION)
+            await session.client.answer(request.data["id"], answer)
+            turn = await prompt.ended()
+
+        form = request.data["params"]["requestedSchema"]["properties"]
+        assert form["question_0"]["title"] == "Database"
+        assert [option["const"] for option in form["question_0"]["oneOf"]] == ["Postgres", "Redis"]
+        assert heard in told(script.requests[1])
+        assert turn.stop_reason == "end_turn"
+
+    run(scenario())
+
+
+def test_always_allowed_edits_are_not_asked_for_again_in_that_session(real: RealAgent) -> None:
+    async def scenario() -> None:
+        async with real.session() as session, real.session() as other:
+            writes = [real.recipe.write(session.folder / f"{number}.txt", "hello") for number in (1, 2)]
+            prompt = session.ask(real.model.script(*writes, Say("Both written.")))
+            await session.decide(await session.asked(), "allow_always")
+            turn = await prompt.ended()
+            elsewhere = other.ask(real.model.script(real.recipe.write(other.folder / "3.txt", "hello"), Say("No.")))
+            await other.decide(await other.asked(), "reject_once")
+            await elsewhere.ended()
+
+        assert turn.asked.count(PERMISSION) == 1
+        assert (session.folder / "2.txt").exists()
+        assert not (other.folder / "3.txt").exists()
+
+    run(scenario())
+
+
+def test_plan_is_left_by_permission(real: RealAgent) -> None:
+    async def scenario() -> None:
+        script = real.model.script(Call("ExitPlanMode"), Say("Now I begin."))
+        async with real.session(mode="plan") as session:
+            prompt = session.ask(script)
+            request = await session.asked()
+            await session.decide(request, "allow_once")
+            turn = await prompt.ended()
+            view = await session.client.result("_sandboxagent/session/get", {"sessionId": session.id})
+
+        assert request.data["params"]["toolCall"]["kind"] == "switch_mode"
+        assert turn.text.endswith("Now I begin.")
+        assert view["session"]["mode"] == "default"
+
+    run(scenario())
+
+
+def test_cancel_ends_the_command_that_runs(real: RealAgent) -> None:
+    async def scenario() -> None:
+        call = Call("Bash", {"command": "touch running; tail -f /dev/null", "description": "Wait"})
+        async with real.session(mode="bypassPermissions") as session:
+            prompt = session.ask(real.model.script(call, Say("Never said.")))
+            await session.next(lambda event: event.update.get("sessionUpdate") == "tool_call")
+            eventually((session.folder / "running").exists, "the command")
+            commands = [pid for pid in tree(real.pid) if "tail" in psutil.Process(pid).name()]
+            await session.client.notify("session/cancel", {"sessionId": session.id})
+            turn = await prompt.ended()
+
+        assert turn.stop_reason == "cancelled"
+        assert len(commands) == 1
+        eventually(lambda: not alive(commands[0]), "the end of the command")
+
+    run(scenario())
