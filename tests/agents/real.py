@@ -24,6 +24,8 @@ from tests.support.running import Server
 
 ROOT = Path(__file__).resolve().parents[2]
 INSTALLED = Path(os.environ.get("SANDBOX_AGENT_TEST_AGENTS", ROOT / ".cache" / "agents"))
+INSTALL_BOUND = 600.0
+"""Seconds for a download of some hundred megabytes."""
 
 _folders = count(1)
 
@@ -140,9 +142,18 @@ class RealAgent:
     @property
     def pid(self) -> int:
         """Its process now."""
+        return self._request("GET")["serverStatus"]["pid"]
+
+    def install(self) -> None:
+        """Have it installed in the version that is pinned, unless it is; tests have no time for that."""
+        self._request("POST", "/install", {"agentProcessVersion": self.recipe.version})
+
+    def _request(self, method: str, path: str = "", body: Json | None = None) -> Json:
+        url = f"{self.server.url}/v1/agents/{self.recipe.agent}{path}"
         headers = {"Authorization": f"Bearer {self.server.token}"}
-        response = httpx.get(f"{self.server.url}/v1/agents/{self.recipe.agent}", headers=headers, trust_env=False)
-        return response.json()["serverStatus"]["pid"]
+        response = httpx.request(method, url, json=body, headers=headers, timeout=INSTALL_BOUND, trust_env=False)
+        assert response.status_code == 200, response.text
+        return response.json()
 
     def client(self) -> Client:
         return Client(self.server, self.recipe.agent)
@@ -181,17 +192,19 @@ def tree(pid: int) -> list[int]:
 def running(recipe: Recipe) -> Generator[RealAgent]:
     """The agent, installed, behind a new server; nothing of it may have tried to leave the machine."""
     with ModelServer() as model:
-        server = Server("--agents-dir", str(INSTALLED), environment=_hidden(recipe))
-        home = server.directory / "home"
+        server = Server(environment=_hidden(recipe))
+        home, registry = server.directory / "home", server.directory / "registry.json"
         home.mkdir()
-        if "SANDBOX_AGENT_TEST_BIN" in os.environ:
-            path = f"{os.environ['SANDBOX_AGENT_TEST_BIN']}/{recipe.agent}/node_modules/.bin:{os.environ['PATH']}"
-            server.environment["PATH"] = path
+        # An empty one: the versions of the manifest are what is tried here.
+        registry.write_text('{"version": "1.0.0", "agents": []}')
+        server.flags = ("--agents-dir", str(INSTALLED), "--acp-registry-url", str(registry))
         variables = {**isolated(home, model.url), **recipe.environment(home, model.url)}
         inline = ", ".join(f"{name} = {json.dumps(value)}" for name, value in variables.items())
-        server.agents[recipe.agent] = f"{_interim(recipe)}env = {{ {inline} }}"
+        server.agents[recipe.agent] = f"env = {{ {inline} }}"
         with server:
-            yield RealAgent(recipe, server, model)
+            agent = RealAgent(recipe, server, model)
+            agent.install()
+            yield agent
         assert model.strays == []
 
 
@@ -199,11 +212,3 @@ def _hidden(recipe: Recipe) -> dict[str, None]:
     """What the agent would see of the environment of whoever runs the tests."""
     patterns = [*recipe.manifest["credentials"], *recipe.manifest["variables"]]
     return {name: None for name in os.environ if any(fnmatchcase(name, pattern) for pattern in patterns)}
-
-
-def _interim(recipe: Recipe) -> str:
-    folder = os.environ.get("SANDBOX_AGENT_TEST_BIN")
-    if folder is None:
-        return ""
-    program, *arguments = recipe.manifest["command"]
-    return f"command = {json.dumps([f'{folder}/{recipe.agent}/node_modules/.bin/{program}', *arguments])}\n"
