@@ -14,6 +14,7 @@ from msgspec import Raw
 from sandbox_agent.agents.boot import Handshake, RunningAgent
 from sandbox_agent.envelope import Envelope, parse
 from sandbox_agent.errors import AgentNotReading, AlreadyAnswered
+from sandbox_agent.hub.choices import MODE
 from sandbox_agent.hub.forward import Forward
 from sandbox_agent.hub.from_agent import FromAgent
 from sandbox_agent.hub.from_client import FromClient
@@ -24,7 +25,9 @@ from sandbox_agent.hub.session_methods import SessionMethods
 from sandbox_agent.hub.session_settings import SessionSettings
 from sandbox_agent.hub.turns import Turns
 from sandbox_agent.log.database import Database
+from sandbox_agent.log.event import session_channel
 from sandbox_agent.log.log import Limits, Log
+from tests.support.shapes import SHAPES
 
 Json = dict[str, Any]
 ALLOW: Json = {"outcome": {"outcome": "selected", "optionId": "yes"}}
@@ -261,5 +264,82 @@ def test_what_was_held_for_a_session_that_did_not_come_about_goes_its_way(answer
             assert [json.loads(line)["params"]["update"] for chunk in shown for line in chunk.lines] == [update]
             (refusal,) = [one for one in own.process.sent if one.get("id") == 77]
             assert refusal["error"]["code"] == -32002
+
+    run(main())
+
+
+def updates_told(own: World) -> list[str]:
+    chunks, _ = own.log.in_memory([session_channel("s")], 0, 1 << 20) or ([], True)
+    return [json.loads(line)["params"]["update"]["sessionUpdate"] for chunk in chunks for line in chunk.lines]
+
+
+@pytest.mark.requirement("6.change-told")
+def test_an_agent_has_a_moment_to_tell_of_a_change_itself() -> None:
+    async def main() -> None:
+        async with world() as own:
+            own.session.all_told()
+            task = own.request("session/set_mode", {"sessionId": "s", "modeId": "plan"})
+            await own.process.has_been_sent(1)
+            asked_at = own.hub.monotonic()
+            own.says(id=own.sent("session/set_mode")["id"], result={})
+            await task
+            own.hub.tell_untold(asked_at - 1)
+            assert updates_told(own) == []
+            own.says(
+                method="session/update",
+                params={"sessionId": "s", "update": {"sessionUpdate": "current_mode_update", "currentModeId": "plan"}},
+            )
+            own.hub.tell_untold(own.hub.monotonic())
+            assert updates_told(own) == ["current_mode_update", "config_option_update"]
+            own.hub.tell_untold(own.hub.monotonic())
+            assert len(updates_told(own)) == 2
+
+    run(main())
+
+
+@pytest.mark.requirement("6.change-told")
+def test_nothing_is_told_of_a_session_that_has_ended_or_is_gone() -> None:
+    async def main() -> None:
+        async with world() as own:
+            own.session.choose(MODE, "plan")
+            own.hub.learned(own.session)
+            own.hub.end_session(own.session, {"reason": "error"}, resumable=True)
+            own.hub.tell_untold(own.hub.monotonic())
+            own.hub.learned(own.session)
+            own.hub.forget_session(own.session)
+            own.hub.tell_untold(own.hub.monotonic())
+            chunks, _ = own.log.in_memory([session_channel("s")], 0, 1 << 20) or ([], True)
+            methods = [json.loads(line)["method"] for chunk in chunks for line in chunk.lines]
+            assert "session/update" not in methods
+
+    run(main())
+
+
+@pytest.mark.requirement("6.set-any-way")
+@pytest.mark.parametrize("result", [None, {}, {"_meta": {"x": 1}}])
+def test_an_option_is_answered_with_all_options_whatever_its_agent_answers(result: object) -> None:
+    async def main() -> None:
+        async with world() as own:
+            task = own.request("session/set_config_option", {"sessionId": "s", "configId": "mode", "value": "plan"})
+            await own.process.has_been_sent(1)
+            own.says(id=own.sent("session/set_mode")["id"], result=result)
+            answer = parse((await task).line).result()
+            assert [(one["id"], one["currentValue"]) for one in answer.pop("configOptions")] == [("mode", "plan")]  # type: ignore[attr-defined]
+            assert answer == (result or {})
+
+    run(main())
+
+
+@pytest.mark.requirement("6.set-any-way")
+def test_an_agent_that_answers_an_option_with_nothing_is_taken_at_its_word() -> None:
+    async def main() -> None:
+        async with world() as own:
+            own.session.facts.offers = SHAPES["claude"].offers
+            task = own.request("session/set_config_option", {"sessionId": "s", "configId": "mode", "value": "plan"})
+            await own.process.has_been_sent(1)
+            own.says(id=own.sent("session/set_config_option")["id"], result={})
+            await task
+            assert own.session.mode == "plan"
+            assert own.session.facts.offers["modes"]["currentModeId"] == "plan"  # type: ignore[index]
 
     run(main())

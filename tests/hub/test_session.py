@@ -7,7 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sandbox_agent.errors import QueueFull
+from sandbox_agent.hub.choices import MODE, MODEL, OPTIONS, complete
 from sandbox_agent.hub.session import Prompt, Replay, Session, SessionFacts, iso
+from tests.support.shapes import SHAPES
 
 
 @dataclass(frozen=True)
@@ -180,6 +182,68 @@ def test_other_updates_change_nothing(update: dict[str, object]) -> None:
     own = session()
     assert not own.note_update(update)
     assert own.facts.offers == {}
+
+
+def test_what_an_update_told_is_not_told_again() -> None:
+    own = session()
+    own.learn_offers(SHAPES["claude"].offers)
+    own.all_told()
+    own.choose(MODE, "plan")
+    options = own.facts.offers["configOptions"]
+    own.note_update({"sessionUpdate": "config_option_update", "configOptions": options})
+    assert own.untold() == [{"sessionUpdate": "current_mode_update", "currentModeId": "plan"}]
+    assert own.untold() == []
+
+
+def test_what_no_update_told_is_told_in_both_forms() -> None:
+    own = session()
+    own.learn_offers(SHAPES["gemini"].offers)
+    own.all_told()
+    assert own.untold() == []
+    own.choose(MODE, "plan")
+    [mode, options] = own.untold()
+    assert mode == {"sessionUpdate": "current_mode_update", "currentModeId": "plan"}
+    assert options == {"sessionUpdate": "config_option_update", "configOptions": complete(own.facts.offers)[OPTIONS]}
+    own.choose(MODEL, "auto")
+    assert [update["sessionUpdate"] for update in own.untold()] == ["config_option_update"]
+
+
+def test_a_change_that_was_taken_back_is_not_told() -> None:
+    own = session()
+    own.learn_offers(SHAPES["gemini"].offers)
+    own.all_told()
+    own.choose(MODE, "plan")
+    own.choose(MODE, "default")
+    assert own.untold() == []
+
+
+def test_what_is_replayed_for_one_is_learned_and_told_to_nobody_else() -> None:
+    own = session()
+    own.learn_offers(SHAPES["claude"].offers)
+    own.all_told()
+    own.replay = Replay("", history=False)
+    assert own.note_update({"sessionUpdate": "current_mode_update", "currentModeId": "plan"})
+    own.replay = None
+    assert own.mode == "plan"
+    assert [update["sessionUpdate"] for update in own.untold()] == ["current_mode_update", "config_option_update"]
+
+
+def test_a_session_from_the_log_has_been_told_what_is_kept_of_it() -> None:
+    facts = session().facts
+    facts.offers = SHAPES["codex"].offers
+    own = Session(facts)
+    assert own.untold() == []
+    own.choose(MODE, "read-only")
+    assert len(own.untold()) == 2
+
+
+def test_it_learns_from_notifications_of_an_agents_own_making() -> None:
+    own = session()
+    own.learn_offers(SHAPES["qwen"].offers)
+    assert own.note_vendor({"v": 1, "sessionId": "s", "currentModeId": "yolo"})
+    assert own.note_vendor({"v": 1, "sessionId": "s", "currentModelId": "mock-two(openai)"})
+    assert (own.mode, own.model) == ("yolo", "mock-two(openai)")
+    assert not own.note_vendor({"currentModeId": 7, "other": "x"})
 
 
 def test_two_sessions_share_no_facts() -> None:

@@ -8,6 +8,12 @@ Flags
     --session-id ID         answer this id to every session/new and session/fork
     --models                offer models the old way: a `models` block instead of a model config option
     --plain                 offer neither modes nor models nor config options
+    --settings JSON         offer these `modes`, `models` and `configOptions`; what a client sets is set in all of them.
+                            A model `m[x]` of `models` is the option's `m`
+    --tells JSON            what the set_ methods send before they answer, by method: "set_mode", "set_model",
+                            "set_config_option" or "set_config_option:<configId>", each a list of "mode" and "options"
+                            (updates), "vendor" (notifications of its own), "text", and "late options" (after it)
+    --lacks METHODS         answer -32601 to these (with commas)
     --auth                  offer a way to log in (`authMethods`)
     --before-new PROGRAM    play this program with the new session's id before session/new and session/fork are answered
     --state FILE            append a JSON line for every start (`{"started": pid}`) and every session; a later process
@@ -375,12 +381,14 @@ class Agent:
             self.wire.send(id=id, error={"code": code, "message": reason})
         else:
             handler = getattr(self, "on_" + method.replace("/", "_"), None)
-            if handler is None:
+            if handler is None or method in self.options.get("lacks", "").split(","):
                 self.wire.send(id=id, error={"code": -32601, "message": f"no such method: {method}"})
                 return
             result = handler(params)
             if result is not None:
                 self.wire.send(id=id, **result)
+            if "late options" in self._tells(method, params):
+                self._tell_options(params["sessionId"])
 
     def on_initialize(self, params):
         kind = self.options.get("bad-handshake")
@@ -417,7 +425,7 @@ class Agent:
     def on_session_new(self, params):
         self._count += 1
         session_id = self.options.get("session-id") or f"{self._prefix}-s{self._count}"
-        self.sessions[session_id] = {"cwd": params.get("cwd"), "mode": "default", "model": "small"}
+        self.sessions[session_id] = {"cwd": params.get("cwd")}
         self._remember({"session": session_id, "cwd": params.get("cwd")})
         early = Program(self, None, session_id, [])
         for name, *arguments in json.loads(self.options.get("before-new", "[]")):
@@ -438,8 +446,7 @@ class Agent:
         session_id = params["sessionId"]
         if self._unknown(session_id):
             return self._no_session(session_id)
-        fresh = {"cwd": params.get("cwd"), "mode": "default", "model": "small"}
-        self.sessions.setdefault(session_id, fresh)
+        self.sessions.setdefault(session_id, {"cwd": params.get("cwd")})
         return {"result": self._settings(session_id)}
 
     def on_session_list(self, params):
@@ -453,19 +460,42 @@ class Agent:
     on_session_delete = on_session_close
 
     def on_session_set_mode(self, params):
-        session_id, mode = params["sessionId"], params["modeId"]
-        self.sessions.setdefault(session_id, {})["mode"] = mode
-        update = {"sessionUpdate": "current_mode_update", "currentModeId": mode}
-        self.wire.send(method=UPDATE, params={"sessionId": session_id, "update": update})
+        self._set(params, "session/set_mode", "mode", params["modeId"])
         return {"result": {}}
 
     def on_session_set_config_option(self, params):
-        self.sessions.setdefault(params["sessionId"], {})[params["configId"]] = params["value"]
-        return {"result": {"configOptions": self._config_options(params["sessionId"])}}
+        self._set(params, "session/set_config_option", params["configId"], params["value"])
+        return {"result": {"configOptions": self._settings(params["sessionId"]).get("configOptions", [])}}
 
     def on_session_set_model(self, params):
-        self.sessions.setdefault(params["sessionId"], {})["model"] = params["modelId"]
+        self._set(params, "session/set_model", "model", params["modelId"])
         return {"result": {}}
+
+    def _set(self, params, method, name, value):
+        session_id = params["sessionId"]
+        self.sessions.setdefault(session_id, {})[name] = value
+        told = self._tells(method, params)
+        if "text" in told:
+            self.wire.send(method=UPDATE, params={"sessionId": session_id, "update": chunk(f"[UPDATE] {value}")})
+        if "vendor" in told:
+            facts = {"v": 1, "sessionId": session_id, f"current{name.capitalize()}Id": value}
+            self.wire.send(method=f"vendor/notify/session/{name}-update", params=facts)
+        if "mode" in told:
+            modes = self._settings(session_id)["modes"]
+            update = {"sessionUpdate": "current_mode_update", "currentModeId": modes["currentModeId"]}
+            self.wire.send(method=UPDATE, params={"sessionId": session_id, "update": update})
+        if "options" in told:
+            self._tell_options(session_id)
+
+    def _tells(self, method, params):
+        tells = json.loads(self.options.get("tells", '{"set_mode": ["mode"]}'))
+        name = method.removeprefix("session/")
+        return tells.get(f"{name}:{params.get('configId')}", tells.get(name, []))
+
+    def _tell_options(self, session_id):
+        options = self._settings(session_id).get("configOptions", [])
+        update = {"sessionUpdate": "config_option_update", "configOptions": options}
+        self.wire.send(method=UPDATE, params={"sessionId": session_id, "update": update})
 
     def on_x_release(self, params):
         hanging, self._hanging = self._hanging, []
@@ -477,26 +507,28 @@ class Agent:
         return {"result": {"lines": self.wire.received}}
 
     def _settings(self, session_id):
+        settings, chosen = self._offered(), self.sessions.get(session_id, {})
+        for name in ("mode", "model"):
+            if name in chosen and f"{name}s" in settings:
+                settings[f"{name}s"][f"current{name.capitalize()}Id"] = chosen[name]
+        for option in settings.get("configOptions", []):
+            value = chosen.get(option["id"], option["currentValue"])
+            option["currentValue"] = value.partition("[")[0] if isinstance(value, str) else value
+        return settings
+
+    def _offered(self):
+        if "settings" in self.options:
+            return json.loads(self.options["settings"])
         if "plain" in self.options:
             return {}
         modes = [{"id": "default", "name": "Default"}, {"id": "plan", "name": "Plan"}]
-        block = {"modes": {"currentModeId": self.sessions[session_id].get("mode", "default"), "availableModes": modes}}
+        block = {"modes": {"currentModeId": "default", "availableModes": modes}}
         if "models" in self.options:
             models = [{"modelId": "small", "name": "Small"}, {"modelId": "large", "name": "Large"}]
-            return {
-                **block,
-                "models": {
-                    "currentModelId": self.sessions[session_id].get("model", "small"),
-                    "availableModels": models,
-                },
-            }
-        return {**block, "configOptions": self._config_options(session_id)}
-
-    def _config_options(self, session_id):
+            return {**block, "models": {"currentModelId": "small", "availableModels": models}}
         values = [{"value": "small", "name": "Small"}, {"value": "large", "name": "Large"}]
-        current = self.sessions[session_id].get("model", "small")
         model = {"id": "model", "name": "Model", "category": "model", "type": "select"}
-        return [{**model, "currentValue": current, "options": values}]
+        return {**block, "configOptions": [{**model, "currentValue": "small", "options": values}]}
 
     def _unknown(self, session_id):
         return "state" in self.options and session_id not in self.sessions and session_id not in self._remembered()
@@ -552,7 +584,7 @@ def parse(arguments):
 
 FLAGS = {
     *("no-load", "no-list", "no-resume", "no-fork", "no-close", "no-delete", "capabilities", "session-id", "models"),
-    *("plain", "auth"),
+    *("plain", "auth", "settings", "tells", "lacks"),
     *("before-new", "state", "banner", "slow-start", "exit-at-once", "bad-handshake", "ignore-sigterm", "ignore-eof"),
 }
 

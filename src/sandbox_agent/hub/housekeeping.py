@@ -15,7 +15,7 @@ logger = logging.getLogger(__name__)
 
 TICK = 0.25
 """One coarse clock for everything, instead of a timer for each."""
-TELL_AFTER = 0.25
+TELL_AFTER = 0.5
 """How long an agent may take to tell of a change itself; some do so after their answer."""
 
 
