@@ -1,0 +1,287 @@
+"""Terminals: commands that agents run, and the newest of what those wrote. Each is a process tree that dies whole.
+
+Knows nothing of sessions and agents but the names of those that a terminal belongs to, and ends with.
+"""
+
+import asyncio
+import logging
+import os
+import secrets
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import cast
+
+from sandbox_agent.errors import InvalidRequest, ShuttingDown, UnknownTerminal
+from sandbox_agent.host.confined import Confined
+from sandbox_agent.host.files import refusals
+from sandbox_agent.host.output import Output
+from sandbox_agent.processes.children import Children
+from sandbox_agent.processes.lifetime import KILL_PATIENCE, begin, end, ending, within
+
+STDOUT = 1
+LINGER = 0.5
+"""Seconds that what a command left running has to finish its output; then it is killed."""
+DRAIN_PATIENCE = 1.0
+"""Seconds for the pipe to end after that; something we cannot find may hold it."""
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class TerminalLimits:
+    """What terminals may take: how many a session may have, bytes kept of each, seconds between SIGTERM and SIGKILL."""
+
+    count: int = 32
+    output: int = 1 << 20
+    grace: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """Whose a terminal is: it ends with the process that asked for it, and with the session."""
+
+    process: str
+    session: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Command:
+    """What is to run. `directory` must be within `directories`; `environment` is all that it gets."""
+
+    program: str
+    arguments: Sequence[str] = ()
+    environment: Mapping[str, str]
+    directory: str
+    directories: Sequence[str]
+    output_limit: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ExitStatus:
+    """How a command ended: with a code, or by a signal."""
+
+    code: int | None
+    signal: str | None
+
+
+class Terminal(asyncio.SubprocessProtocol):
+    """One command. Everything happens on the event loop's thread."""
+
+    def __init__(self, key: str, children: Children, output_limit: int) -> None:
+        self.key = key
+        self.exit: ExitStatus | None = None
+        self._children = children
+        self._output = Output(output_limit)
+        self._transport: asyncio.SubprocessTransport | None = None
+        self._open = True
+        self._buried = False
+        self._loop = asyncio.get_running_loop()
+        self._started: asyncio.Future[None] = self._loop.create_future()
+        self._dead: asyncio.Future[None] = self._loop.create_future()
+        self._done: asyncio.Future[ExitStatus] = self._loop.create_future()
+        self._stopping: asyncio.Task[None] | None = None
+
+    async def start(self, command: Command) -> None:
+        """Raises InvalidParams, NoSuchFile or FileFailed when it cannot be started."""
+        try:
+            with refusals(command.directory):
+                directory, arguments = await asyncio.to_thread(_prepared, command)
+            # Both on one pipe, so that they are in order.
+            pipes = (asyncio.subprocess.DEVNULL, asyncio.subprocess.PIPE, asyncio.subprocess.STDOUT)
+            try:
+                with refusals(command.program):
+                    here = _descriptor(directory)
+                    await begin(self._children, self.key, self, arguments, command.environment, here, pipes)
+            finally:
+                os.close(directory)
+        finally:
+            self._started.set_result(None)
+
+    def output(self) -> tuple[str, bool]:
+        """The newest that it wrote, and whether there was more."""
+        return self._output.read(ended=self.exit is not None)
+
+    async def exited(self) -> ExitStatus:
+        """Wait until it has ended by whatever cause."""
+        return await asyncio.shield(self._done)
+
+    async def stop(self, grace: float) -> None:
+        """End it with its whole tree; what it wrote stays. All callers share one stop."""
+        if self._stopping is None:
+            self._stopping = asyncio.create_task(self._stop(grace), name=f"stop {self.key}")
+        await asyncio.shield(self._stopping)
+
+    async def kill(self) -> None:
+        """End its tree without a grace, whatever else is under way."""
+        await end(self._children, self.key, self._dead, 0)
+
+    async def _stop(self, grace: float) -> None:
+        await self._started
+        if self._transport is None:
+            return
+        if not self._dead.done():
+            await end(self._children, self.key, self._dead, grace)
+        if self._dead.done():
+            self._bury()
+        if not await within(KILL_PATIENCE if self._dead.done() else 0, self._done):
+            self._finish()
+
+    def _bury(self) -> None:
+        """The command is dead: end what it left behind. Once."""
+        if self._buried:
+            return
+        self._buried = True
+        try:
+            self._children.ended(self.key)
+        except Exception:
+            logger.exception("cannot end what a command left behind terminal=%s", self.key)
+        self._loop.call_later(DRAIN_PATIENCE if self._open else 0, self._finish)
+
+    def _finish(self) -> None:
+        """All of its output is here: say how it ended, and let go of the pipe. Once."""
+        if self.exit is not None:
+            return
+        assert self._transport is not None
+        self.exit = ExitStatus(*ending(self._transport.get_returncode()))
+        self._done.set_result(self.exit)
+        pipe = self._transport.get_pipe_transport(STDOUT)
+        if self._open and pipe is not None:
+            pipe.close()
+        # Closing it earlier would take the exit status from the event loop.
+        if self._dead.done():
+            self._transport.close()
+
+    # What the event loop calls.
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.SubprocessTransport", transport)
+        self._children.register(self.key, self._transport.get_pid())
+
+    def pipe_data_received(self, fd: int, data: bytes) -> None:
+        if self.exit is None:
+            self._output.feed(data)
+
+    def pipe_connection_lost(self, fd: int, exc: Exception | None) -> None:
+        self._open = False
+        if self._dead.done():
+            self._bury()
+            self._finish()
+
+    def process_exited(self) -> None:
+        self._dead.set_result(None)
+        if self.exit is not None:
+            # It was given up, and has come back from the kernel after all.
+            self._children.ended(self.key)
+            cast("asyncio.SubprocessTransport", self._transport).close()
+        else:
+            self._loop.call_later(LINGER if self._open else 0, self._bury)
+
+
+class Terminals:
+    """All terminals of the server, until they are released."""
+
+    def __init__(self, children: Children, limits: TerminalLimits) -> None:
+        self._children = children
+        self._limits = limits
+        self._terminals: dict[str, tuple[Owner, Terminal]] = {}
+        self._ending: dict[asyncio.Task[None], Terminal] = {}
+        self._closed = False
+
+    async def create(self, owner: Owner, command: Command) -> str:
+        """Start a command; gives the terminal's id.
+
+        Raises InvalidRequest when the session has too many, and what `Terminal.start` raises.
+        """
+        if self._closed:
+            raise ShuttingDown
+        self._check_room(owner)
+        id = f"terminal-{secrets.token_hex(8)}"
+        limit = self._limits.output if command.output_limit is None else min(command.output_limit, self._limits.output)
+        terminal = Terminal(id, self._children, limit)
+        # Before it runs: it counts, and ends with its owner, from here on.
+        self._terminals[id] = (owner, terminal)
+        try:
+            await terminal.start(command)
+        except BaseException:
+            self._terminals.pop(id, None)
+            raise
+        if id not in self._terminals:
+            raise UnknownTerminal(id)
+        return id
+
+    def get(self, owner: Owner, id: str) -> Terminal:
+        """Raises UnknownTerminal, also for one of another session."""
+        found = self._terminals.get(id)
+        if found is None or found[0] != owner:
+            raise UnknownTerminal(id)
+        return found[1]
+
+    def has(self, owner: Owner, id: str) -> bool:
+        found = self._terminals.get(id)
+        return found is not None and found[0] == owner
+
+    async def kill(self, owner: Owner, id: str) -> None:
+        """End the command; its output and its exit status stay until it is released."""
+        await self.get(owner, id).stop(self._limits.grace)
+
+    async def release(self, owner: Owner, id: str) -> None:
+        """End the command if it runs, and forget the terminal."""
+        terminal = self.get(owner, id)
+        del self._terminals[id]
+        await asyncio.shield(self._end(terminal, self._limits.grace))
+
+    def end_session(self, session: str) -> None:
+        self._end_all(lambda owner: owner.session == session, self._limits.grace)
+
+    def end_process(self, process: str) -> None:
+        self._end_all(lambda owner: owner.process == process, self._limits.grace)
+
+    async def close(self, longest: float) -> None:
+        """End all of them and start no more; none gets longer than this."""
+        self._closed = True
+        self._end_all(lambda _: True, min(longest, self._limits.grace))
+        ending = dict(self._ending)
+        if ending:
+            _, late = await asyncio.wait(ending, timeout=longest + KILL_PATIENCE)
+            await asyncio.gather(*(ending[task].kill() for task in late))
+
+    def _check_room(self, owner: Owner) -> None:
+        used = sum(other.session == owner.session for other, _ in self._terminals.values())
+        if used >= self._limits.count:
+            raise InvalidRequest(
+                f"this session has {used} terminals already; release one first", limit=self._limits.count
+            )
+
+    def _end_all(self, ended: Callable[[Owner], bool], grace: float) -> None:
+        for id, (owner, terminal) in list(self._terminals.items()):
+            if ended(owner):
+                del self._terminals[id]
+                self._end(terminal, grace)
+
+    def _end(self, terminal: Terminal, grace: float) -> asyncio.Task[None]:
+        task = asyncio.create_task(terminal.stop(grace))
+        self._ending[task] = terminal
+        task.add_done_callback(self._ending.pop)
+        return task
+
+
+def _prepared(command: Command) -> tuple[int, list[str]]:
+    """The descriptor of where it runs, and what runs there."""
+    directory = Confined(command.directories).open_directory(command.directory)
+    return directory, _arguments(command, directory)
+
+
+def _arguments(command: Command, directory: int) -> list[str]:
+    """The program with its arguments; a program alone that is none is a line for the shell, as agents send it."""
+    program = command.program
+    path = command.environment.get("PATH", os.defpath)
+    named = f"{_descriptor(directory)}/{program}" if "/" in program and not program.startswith("/") else program
+    if command.arguments or shutil.which(named, path=path) is not None:
+        return [program, *command.arguments]
+    return [shutil.which("bash", path=path) or "/bin/sh", "-c", program]
+
+
+def _descriptor(directory: int) -> str:
+    """A name for an open directory that its path cannot be taken from; in the child too, until it runs its program."""
+    return f"/proc/self/fd/{directory}"
