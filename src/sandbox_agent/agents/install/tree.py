@@ -21,6 +21,9 @@ PIECE = 1 << 16
 MOST_LINKS = 40
 """Links that a kernel follows for one path, at most."""
 
+LONGEST_TARGET = 4095
+
+_SHOWN = 300  # Characters of a name; an archive may have any.
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
@@ -42,7 +45,7 @@ class Tree:
         self._bytes = 0
         self._kinds: dict[Parts, Kind] = {}
         self._links: dict[Parts, str] = {}
-        self._similar: dict[Parts, str] = {}
+        self._similar: dict[str, str] = {}
         """The same, by names as a file system sees them that knows no upper case."""
         with self._disk(""):
             root.mkdir(parents=True, exist_ok=True)
@@ -74,7 +77,7 @@ class Tree:
 
     def link(self, name: str, target: str) -> None:
         """Remember a symbolic link; `finish` makes it."""
-        if not target or "\0" in target or "\\" in target:
+        if not 0 < len(target) <= LONGEST_TARGET or "\0" in target or "\\" in target:
             self.refuse(name, "is a link to something that has no proper name")
         if target.startswith("/"):
             self.refuse(name, "is a link to an absolute path")
@@ -93,9 +96,9 @@ class Tree:
 
     def refuse(self, name: str, rule: str) -> NoReturn:
         """Raise UnsafeArchive for an entry, or for the whole when it has no name."""
-        who = f"its entry {name!r:.200}" if name else "it"
+        who = f"its entry {name[:_SHOWN]!r}" if name else "it"
         # Names need not be text, and one that is not cannot be sent as JSON.
-        entry = name.encode("utf-8", "backslashreplace").decode()
+        entry = name[:_SHOWN].encode("utf-8", "backslashreplace").decode()
         raise UnsafeArchive(f"{self._label} is not unpacked: {who} {rule}", archive=self._label, entry=entry, rule=rule)
 
     def _parts(self, name: str) -> Parts:
@@ -136,30 +139,28 @@ class Tree:
 
     def _follow(self, parts: Parts, target: str) -> None:
         """Go where a link leads, as the kernel would; refuse it when that is up and out, at any point on the way."""
-        name = "/".join(parts)
-        at = list(parts[:-1])
+        at = parts[:-1]
         ahead = target.split("/")[::-1]
         followed = 0
-        while ahead:
+        while ahead and followed <= MOST_LINKS:  # More lead in a circle, that is nowhere.
             part = ahead.pop()
-            if part in ("", "."):
-                continue
+            if part == ".." and not at:
+                self.refuse("/".join(parts), "is a link that leads out of the folder")
             if part == "..":
-                if not at:
-                    self.refuse(name, "is a link that leads out of the folder")
-                at.pop()
-                continue
-            here = (*at, part)
-            further = self._links.get(here)
-            if further is None and here not in self._kinds:
-                further = self._similar.get(_folded(here))
-            if further is None:
-                at.append(part)
-                continue
-            followed += 1
-            if followed > MOST_LINKS:
-                return  # It leads in a circle, that is nowhere.
-            ahead += further.split("/")[::-1]
+                at = at[:-1]
+            elif part not in ("", "."):
+                further = self._target((*at, part))
+                if further is None:
+                    at = (*at, part)
+                else:
+                    followed += 1
+                    ahead += further.split("/")[::-1]
+
+    def _target(self, parts: Parts) -> str | None:
+        """Where the link of that name leads; None when it is none, not even where upper case is not known."""
+        if parts in self._kinds:
+            return self._links.get(parts)
+        return self._similar.get(_folded(parts))
 
     @contextmanager
     def _disk(self, name: str) -> Generator[None]:
@@ -175,5 +176,5 @@ class Tree:
             raise
 
 
-def _folded(parts: Parts) -> Parts:
-    return tuple(unicodedata.normalize("NFC", part).casefold() for part in parts)
+def _folded(parts: Parts) -> str:
+    return unicodedata.normalize("NFC", "/".join(parts)).casefold()

@@ -10,14 +10,13 @@ from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
 
-from sandbox_agent.agents.install.tree import PIECE, Damaged, Tree
+from sandbox_agent.agents.install.tree import LONGEST_TARGET, PIECE, Damaged, Tree
 
 # RuntimeError: NotImplementedError, for a method of packing that Python does not know.
 _DAMAGE = (zipfile.BadZipFile, zlib.error, struct.error, EOFError, OSError, RuntimeError, ValueError, LookupError)
 
 _ENTRY = re.compile(rb"PK\x01\x02")
 _ENCRYPTED = 0x1
-_LONGEST_TARGET = 4096  # No file system takes more, so that a longer one is refused when it is made.
 
 
 def unpack(archive: Path, tree: Tree, *, max_entries: int) -> None:
@@ -51,7 +50,7 @@ def _put(packed: zipfile.ZipFile, info: zipfile.ZipInfo, tree: Tree) -> None:
     match stat.S_IFMT(mode):
         case stat.S_IFLNK:
             with packed.open(info) as file:
-                target = file.read(_LONGEST_TARGET + 1)
+                target = file.read(LONGEST_TARGET + 1)
             tree.link(name, target.decode("utf-8", "surrogateescape"))
         case stat.S_IFDIR:
             tree.folder(name)

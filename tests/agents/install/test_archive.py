@@ -1,0 +1,746 @@
+"""Archives: fetched whole or not at all, and unpacked without touching anything outside."""
+
+import asyncio
+import bz2
+import hashlib
+import io
+import lzma
+import os
+import re
+import shutil
+import stat
+import subprocess
+import tarfile
+import tempfile
+import zipfile
+from collections.abc import Callable, Generator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sandbox_agent.agents.install.archive import extract, fetch
+from sandbox_agent.errors import (
+    ChecksumMismatch,
+    DiskFull,
+    DownloadFailed,
+    InstallFailed,
+    SandboxAgentError,
+    UnsafeArchive,
+)
+from tests.support.archives import (
+    claiming,
+    folder,
+    hardlink,
+    member,
+    symlink,
+    tar,
+    zip_member,
+    zip_symlink,
+    zipped,
+)
+from tests.support.client import run
+from tests.support.loopback import Asked, Loopback, answer, redirect
+from tests.support.running import BOUND
+
+MIB = 1 << 20
+
+
+def unpack(archive: Path, *, name: str | None = None, max_bytes: int = MIB, max_entries: int = 50) -> Path:
+    """Unpack into a new folder beside the archive; gives that."""
+    into = archive.parent / "into"
+    shutil.rmtree(into, ignore_errors=True)
+    extract(archive, into, name=name or archive.name, max_bytes=max_bytes, max_entries=max_entries)
+    return into
+
+
+def refusal(archive: Path, **limits: Any) -> tuple[str, str]:
+    """The entry and the rule for which an archive is refused; nothing outside of its folder has changed."""
+    before = beside(archive)
+    with pytest.raises(UnsafeArchive) as refused:
+        unpack(archive, **limits)
+    assert beside(archive) == before
+    assert archive.name in str(refused.value)
+    return str(refused.value.fields["entry"]), str(refused.value.fields["rule"])
+
+
+def damage(archive: Path, **limits: Any) -> str:
+    with pytest.raises(InstallFailed) as failed:
+        unpack(archive, **limits)
+    assert archive.name in str(failed.value)
+    return str(failed.value)
+
+
+def listing(directory: Path) -> dict[Path, bytes | Path | None]:
+    """All that is below a directory: content of files, targets of links, None for folders."""
+
+    def what(path: Path) -> bytes | Path | None:
+        return path.readlink() if path.is_symlink() else path.read_bytes() if path.is_file() else None
+
+    return {path.relative_to(directory): what(path) for path in directory.rglob("*")}
+
+
+def beside(archive: Path) -> dict[Path, bytes | Path | None]:
+    """All that is beside an archive and its folder."""
+    return {path: what for path, what in listing(archive.parent).items() if path.parts[0] != "into"}
+
+
+# --- unpacking what is sound ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("suffix", "packing"), [(".tar", ""), (".tar.gz", "gz"), (".tar.bz2", "bz2"), (".tar.xz", "xz")]
+)
+@pytest.mark.parametrize("named", [True, False])
+def test_a_tar_archive_is_unpacked_however_it_is_packed_and_named(
+    tmp_path: Path, suffix: str, packing: str, named: bool
+) -> None:
+    archive = tar(
+        tmp_path / f"a{suffix}",
+        folder("./"),
+        folder("./bin/"),
+        member("./bin/agent", b"#!/bin/sh\n", mode=0o755),
+        member("share/data", b"x" * 100_000, mode=0o640),
+        symlink("lib/current", "../bin"),
+        hardlink("bin/other", "bin/agent"),
+        packing=packing,
+    )
+
+    into = unpack(archive, name=None if named else "https://example.com/download?id=1")
+
+    assert listing(into) == {
+        Path("bin"): None,
+        Path("bin/agent"): b"#!/bin/sh\n",
+        Path("bin/other"): b"#!/bin/sh\n",
+        Path("lib"): None,
+        Path("lib/current"): Path("../bin"),
+        Path("share"): None,
+        Path("share/data"): b"x" * 100_000,
+    }
+    assert os.access(into / "bin/agent", os.X_OK)
+    assert os.access(into / "bin/other", os.X_OK)
+    assert (into / "share/data").stat().st_mode & 0o111 == 0
+
+
+@pytest.mark.parametrize("named", [True, False])
+def test_a_zip_archive_is_unpacked_with_its_modes_and_links(tmp_path: Path, named: bool) -> None:
+    archive = zipped(
+        tmp_path / "a.zip",
+        zip_member("bin/", mode=stat.S_IFDIR | 0o755),
+        zip_member("bin/agent", b"#!/bin/sh\n", mode=stat.S_IFREG | 0o755),
+        zip_member("stored", b"y", method=zipfile.ZIP_STORED, mode=0),
+        zip_member("packed", b"z" * 100_000, method=zipfile.ZIP_LZMA),
+        zip_member("empty/", mode=0),
+        zip_symlink("current", "bin/agent"),
+    )
+
+    into = unpack(archive, name=None if named else "download")
+
+    assert listing(into) == {
+        Path("bin"): None,
+        Path("bin/agent"): b"#!/bin/sh\n",
+        Path("stored"): b"y",
+        Path("packed"): b"z" * 100_000,
+        Path("empty"): None,
+        Path("current"): Path("bin/agent"),
+    }
+    assert os.access(into / "bin/agent", os.X_OK)
+    assert (into / "stored").stat().st_mode & 0o111 == 0
+
+
+@pytest.mark.parametrize("head", [b"\x7fELF", b"#!/bin/sh\n", b"\xcf\xfa\xed\xfe"])
+def test_a_plain_program_is_copied_under_the_last_part_of_its_name(tmp_path: Path, head: bytes) -> None:
+    (tmp_path / "download").write_bytes(head + bytes(100_000))
+
+    into = unpack(tmp_path / "download", name="https://example.com/v1/agent-linux?token=x")
+
+    assert listing(into) == {Path("agent-linux"): head + bytes(100_000)}
+    assert os.access(into / "agent-linux", os.X_OK)
+
+
+def test_a_program_that_carries_a_zip_archive_is_a_program(tmp_path: Path) -> None:
+    carried = zipped(tmp_path / "carried", zip_member("a", b"x")).read_bytes()
+    (tmp_path / "agent").write_bytes(b"\x7fELF" + carried)
+
+    assert list(listing(unpack(tmp_path / "agent"))) == [Path("agent")]
+
+
+def test_names_may_be_long_and_need_not_be_english(tmp_path: Path) -> None:
+    long = "/".join(["läng" * 20] * 8)
+    archive = tar(tmp_path / "a.tar.gz", member(long, b"x"), symlink("zu", long))
+
+    into = unpack(archive)
+
+    assert (into / long).read_bytes() == b"x"
+    assert (into / "zu").read_bytes() == b"x"
+
+
+@pytest.mark.parametrize("format", [tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT])
+def test_all_dialects_of_tar_are_understood(tmp_path: Path, format: int) -> None:
+    with tarfile.open(tmp_path / "a.tar", "w", format=format, pax_headers={"comment": "x" * 1000}) as archive:
+        for info, content in (member("a/b", b"x"), member("c" * 99, b"y")):
+            info.mtime = 1.5  # A reason for an extended header.
+            archive.addfile(info, io.BytesIO(content))
+
+    assert sorted(map(str, listing(unpack(tmp_path / "a.tar")))) == ["a", "a/b", "c" * 99]
+
+
+# --- what reaches out -------------------------------------------------------------------------------------------------
+
+OUTWARD = [
+    ("/etc/x", "absolute"),
+    ("../x", "'..'"),
+    ("a/../../x", "'..'"),
+    ("..", "'..'"),
+    ("a\\..\\x", "backslash"),
+    ("C:\\x", "backslash"),
+]
+
+
+@pytest.mark.parametrize(("name", "rule"), OUTWARD)
+def test_a_name_that_leads_out_is_refused(tmp_path: Path, name: str, rule: str) -> None:
+    for archive in (
+        tar(tmp_path / "a.tar.gz", member("fine", b"x"), member(name, b"x")),
+        tar(tmp_path / "b.tar.gz", member("fine", b"x"), folder(name)),
+        zipped(tmp_path / "c.zip", zip_member("fine", b"x"), zip_member(name, b"x")),
+        zipped(tmp_path / "d.zip", zip_member("fine", b"x"), zip_symlink(name, "fine")),
+    ):
+        entry, broken = refusal(archive)
+        assert (entry, rule in broken) == (name, True)
+
+
+def test_a_nul_in_a_name_is_refused(tmp_path: Path) -> None:
+    info, _ = member("x")
+    info.pax_headers = {"path": "fine\0/../x"}
+    archive = tar(tmp_path / "a.tar.gz", (info, b""))
+    assert "NUL" in refusal(archive)[1]
+
+    marked = zipped(tmp_path / "a.zip", zip_member("a!b", b"x"))
+    marked.write_bytes(marked.read_bytes().replace(b"a!b", b"a\0b"))
+    assert refusal(marked) == ("a\0b", "has a NUL or a backslash in its name")
+
+
+LINKS: list[tuple[Callable[..., Any], Callable[..., Any], Callable[..., Path], str]] = [
+    (symlink, member, tar, "a.tar.gz"),
+    (zip_symlink, zip_member, zipped, "a.zip"),
+]
+
+
+@pytest.mark.parametrize(("link", "file", "pack", "name"), LINKS, ids=["tar", "zip"])
+def test_a_file_through_a_link_is_refused_wherever_the_link_leads(
+    tmp_path: Path, link: Callable[..., Any], file: Callable[..., Any], pack: Callable[..., Path], name: str
+) -> None:
+    (tmp_path / "outside").mkdir()
+    for target in ("../outside", str(tmp_path / "outside"), "inside"):
+        for order in (1, -1):
+            members = [link("a", target), file("a/x", b"x")][::order]
+            where = tmp_path / f"{len(target)}{order}"
+            where.mkdir()
+            refusal(pack(where / name, *members))
+            assert list((tmp_path / "outside").iterdir()) == []
+
+
+@pytest.mark.parametrize(("link", "file", "pack", "name"), LINKS, ids=["tar", "zip"])
+@pytest.mark.parametrize(
+    ("target", "rule"), [("..", "out of the folder"), ("/etc/passwd", "absolute"), ("a/../../x", "out of the folder")]
+)
+def test_a_link_that_leads_out_is_refused(
+    tmp_path: Path,
+    link: Callable[..., Any],
+    file: Callable[..., Any],
+    pack: Callable[..., Path],
+    name: str,
+    target: str,
+    rule: str,
+) -> None:
+    entry, broken = refusal(pack(tmp_path / name, file("fine", b"x"), link("bad", target)))
+
+    assert (entry, rule in broken) == ("bad", True)
+    assert listing(tmp_path / "into") == {Path("fine"): b"x"}
+
+
+def test_a_file_in_place_of_a_link_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "outside").write_text("old")
+    archive = tar(tmp_path / "a.tar.gz", symlink("a", "../outside"), member("a", b"new"))
+
+    assert refusal(archive) == ("a", "has the name of another entry")
+    assert (tmp_path / "outside").read_text() == "old"
+
+
+@pytest.mark.parametrize("target", ["../outside", "/etc/passwd", "later", "a/../../outside"])
+def test_a_hard_link_that_leads_out_or_nowhere_is_refused(tmp_path: Path, target: str) -> None:
+    (tmp_path / "outside").write_text("secret")
+
+    assert refusal(tar(tmp_path / "a.tar.gz", hardlink("a", target)))[0] == "a"
+
+
+def test_a_hard_link_to_a_link_is_refused(tmp_path: Path) -> None:
+    archive = tar(tmp_path / "a.tar.gz", symlink("a", "b"), hardlink("c", "a"), member("b", b"x"))
+
+    assert refusal(archive)[0] == "c"
+
+
+@pytest.mark.parametrize("type", [tarfile.CHRTYPE, tarfile.BLKTYPE, tarfile.FIFOTYPE, b"Q"])
+def test_devices_pipes_and_unknown_kinds_are_refused(tmp_path: Path, type: bytes) -> None:
+    assert refusal(tar(tmp_path / "a.tar.gz", member("a", type=type)))[0] == "a"
+
+
+@pytest.mark.parametrize("kind", [stat.S_IFIFO, stat.S_IFCHR, stat.S_IFBLK, stat.S_IFSOCK])
+def test_devices_and_pipes_in_a_zip_are_refused(tmp_path: Path, kind: int) -> None:
+    assert refusal(zipped(tmp_path / "a.zip", zip_member("a", mode=kind | 0o644)))[0] == "a"
+
+
+@pytest.mark.parametrize("mode", [0o4755, 0o2755, 0o6777, 0o1777])
+def test_special_bits_of_a_mode_are_dropped(tmp_path: Path, mode: int) -> None:
+    for archive in (
+        tar(tmp_path / "a.tar.gz", member("a", b"x", mode=mode)),
+        zipped(tmp_path / "a.zip", zip_member("b", b"x", mode=stat.S_IFREG | mode)),
+    ):
+        into = tmp_path / archive.suffix[1:]
+        extract(archive, into, name=archive.name, max_bytes=MIB, max_entries=9)
+        (file,) = into.iterdir()
+        assert file.stat().st_mode & 0o7022 == 0
+        assert os.access(file, os.X_OK)
+
+
+@pytest.mark.filterwarnings("ignore:Duplicate name")
+def test_a_name_that_comes_twice_is_refused(tmp_path: Path) -> None:
+    assert refusal(tar(tmp_path / "a.tar.gz", member("a", b"1"), member("./a", b"2")))[0] == "./a"
+    assert refusal(zipped(tmp_path / "a.zip", zip_member("b", b"1"), zip_member("b", b"2")))[0] == "b"
+
+
+@pytest.mark.parametrize("bad", ["..", ".", "a\\b"])
+def test_a_program_whose_name_is_none_is_refused(tmp_path: Path, bad: str) -> None:
+    (tmp_path / "download").write_bytes(b"#!/bin/sh\n")
+
+    with pytest.raises(UnsafeArchive):
+        unpack(tmp_path / "download", name=f"https://example.com/{bad}")
+
+
+# --- what is too large ------------------------------------------------------------------------------------------------
+
+
+def test_bytes_are_counted_whatever_the_archive_claims(tmp_path: Path) -> None:
+    bomb = zipped(tmp_path / "a.zip", zip_member("a", bytes(8 * MIB)))
+    assert bomb.stat().st_size < MIB / 50
+    for size in (8 * MIB, 0xFFFF_FFF0):
+        entry, rule = refusal(claiming(bomb, size))
+        assert (entry, rule) == ("a", f"makes the whole larger than {MIB} bytes")
+        assert (tmp_path / "into/a").stat().st_size <= MIB
+
+    assert refusal(tar(tmp_path / "b.tar.gz", member("b", bytes(8 * MIB))))[0] == "b"
+    assert (tmp_path / "into/b").stat().st_size <= MIB
+
+
+def test_a_zip_that_claims_less_than_it_holds_is_damaged(tmp_path: Path) -> None:
+    damage(claiming(zipped(tmp_path / "a.zip", zip_member("a", bytes(8 * MIB))), 10))
+    assert (tmp_path / "into/a").stat().st_size <= 10
+
+
+def test_many_small_files_are_one_large_one(tmp_path: Path) -> None:
+    many = [(f"{number}", bytes(MIB // 10)) for number in range(12)]
+
+    assert refusal(tar(tmp_path / "a.tar.gz", *(member(*each) for each in many)))[0] == "10"
+    assert refusal(zipped(tmp_path / "a.zip", *(zip_member(f"z{name}", data) for name, data in many)))[0] == "z10"
+
+
+def test_entries_are_counted(tmp_path: Path) -> None:
+    names = [f"{number}" for number in range(51)]
+    for archive in (
+        tar(tmp_path / "a.tar.gz", *(member(name) for name in names)),
+        tar(tmp_path / "b.tar.gz", *(folder(".") for _ in names)),
+        zipped(tmp_path / "c.zip", *(zip_member(f"z{name}") for name in names)),
+        tar(tmp_path / "d.tar.gz", member("/".join(f"d{name}" for name in names))),
+    ):
+        assert "50" in refusal(archive)[1]
+
+
+def test_a_zip_that_hides_its_number_of_entries_is_not_believed(tmp_path: Path) -> None:
+    archive = zipped(tmp_path / "a.zip", *(zip_member(f"{number}") for number in range(60)))
+    data = bytearray(archive.read_bytes())
+    end = data.rfind(b"PK\x05\x06")
+    data[end + 8 : end + 12] = b"\x01\x00\x01\x00"
+    archive.write_bytes(data)
+
+    assert refusal(archive) == ("", "has more than 50 entries")
+
+
+def test_a_header_that_claims_to_be_huge_is_not_read_into_memory(tmp_path: Path) -> None:
+    for number, type in enumerate((tarfile.XHDTYPE, tarfile.GNUTYPE_LONGNAME, tarfile.XGLTYPE)):
+        archive = tar(tmp_path / f"{number}.tar.gz", member("a", b"x"), member("long", bytes(MIB), type=type))
+        assert refusal(archive) == ("a", "is followed by a header that is larger than any needs to be")
+
+
+def test_a_size_below_zero_leads_nowhere(tmp_path: Path) -> None:
+    for type in (tarfile.REGTYPE, tarfile.XHDTYPE, tarfile.GNUTYPE_LONGNAME, b"Q"):
+        info, _ = member("b", type=type)
+        header = bytearray(info.tobuf())
+        header[124:136] = b"\xff" * 10 + b"\xfc\x00"  # -1024, in base 256.
+        header[148:156] = b" " * 8
+        header[148:156] = f"{sum(header):06o}\0 ".encode()
+        first, _ = member("a")
+        (tmp_path / "a.tar").write_bytes(first.tobuf() + header + bytes(2048))
+        with pytest.raises((UnsafeArchive, InstallFailed)):
+            unpack(tmp_path / "a.tar")
+
+
+def test_sparse_files_are_refused(tmp_path: Path) -> None:
+    old, _ = member("a", type=tarfile.GNUTYPE_SPARSE)
+    assert refusal(tar(tmp_path / "a.tar.gz", (old, b""))) == ("a", "is a sparse file")
+
+    for number, headers in enumerate(
+        (
+            {"GNU.sparse.map": "0,0", "GNU.sparse.size": "10000000000"},
+            {"GNU.sparse.major": "1", "GNU.sparse.minor": "0", "GNU.sparse.realsize": "10000000000"},
+        )
+    ):
+        info, content = member("b", b"1\n0\n0\n".ljust(512, b"\0"))
+        info.pax_headers = headers
+        assert refusal(tar(tmp_path / f"{number}.tar.gz", (info, content))) == ("b", "is a sparse file")
+
+
+def test_an_archive_that_goes_on_after_its_end_is_not_followed_for_ever(tmp_path: Path) -> None:
+    archive = tar(tmp_path / "a.tar", member("a", b"x"), packing="")
+    whole = archive.read_bytes() + bytes(8 * MIB)
+    (tmp_path / "b.tar.xz").write_bytes(lzma.compress(whole))
+
+    assert "unfold" in refusal(tmp_path / "b.tar.xz")[1]
+
+
+# --- what is damaged --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("packing", ["", "gz", "bz2", "xz"])
+def test_an_archive_that_is_cut_off_is_damaged(tmp_path: Path, packing: str) -> None:
+    files = [member(f"{number}", os.urandom(3000)) for number in range(5)]
+    whole = tar(tmp_path / "whole", *files, packing=packing).read_bytes()
+    archive = tmp_path / f"a.tar.{packing}"
+    for kept in (20, 600, len(whole) // 2, 12_000):
+        archive.write_bytes(whole[:kept])
+        damage(archive)
+
+
+def test_a_checksum_at_the_end_is_looked_at(tmp_path: Path) -> None:
+    archive = tar(tmp_path / "a.tar.gz", member("a", b"x"))
+    whole = bytearray(archive.read_bytes())
+    whole[-6] ^= 1
+    archive.write_bytes(whole)
+    assert "CRC" in damage(archive)
+
+    packed = zipped(tmp_path / "a.zip", zip_member("b", b"sound", method=zipfile.ZIP_STORED))
+    packed.write_bytes(packed.read_bytes().replace(b"sound", b"found"))
+    assert "CRC" in damage(packed)
+
+
+def test_garbage_between_the_files_is_damage(tmp_path: Path) -> None:
+    archive = tar(tmp_path / "a.tar", member("a", b"x"), member("b", b"y"), packing="")
+    whole = bytearray(archive.read_bytes())
+    whole[1024:1030] = b"\xff" * 6
+    archive.write_bytes(whole)
+
+    assert "ends in the middle" in damage(archive)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "reason"),
+    [
+        ("a.zip", b"#!/bin/sh\n", "not the archive that its name promises"),
+        ("a.tgz", b"<html>", "not the archive that its name promises"),
+        ("a", b"<!DOCTYPE html>", "neither an archive nor a program"),
+        ("a", b"", "neither an archive nor a program"),
+        ("a.tar", b"", "not the archive that its name promises"),
+        ("a.tar", b"x" * 2000, "cannot be unpacked"),
+        ("a.zip", b"PK\x03\x04" + bytes(100), "cannot be unpacked"),
+        ("a.gz", bz2.compress(b"not a tar archive"), "cannot be unpacked"),
+        ("a.tar.zst", b"\x28\xb5\x2f\xfd" + bytes(100), "zstd"),
+    ],
+)
+def test_what_is_no_archive_is_named(tmp_path: Path, name: str, content: bytes, reason: str) -> None:
+    (tmp_path / name).write_bytes(content)
+
+    assert reason in damage(tmp_path / name)
+
+
+def test_an_encrypted_zip_is_refused(tmp_path: Path) -> None:
+    archive = zipped(tmp_path / "a.zip", zip_member("a", b"x"))
+    data = bytearray(archive.read_bytes())
+    data[data.find(b"PK\x01\x02") + 8] |= 1
+    archive.write_bytes(data)
+
+    assert refusal(archive) == ("a", "is encrypted")
+
+
+# --- whatever comes ---------------------------------------------------------------------------------------------------
+
+PART = st.sampled_from(["a", "b", "A", "..", ".", "", "into", "outside"]) | st.text("aB./\\\0é\udcff", max_size=4)
+NAME = st.lists(PART, min_size=1, max_size=4).map("/".join)
+ENTRY = st.tuples(st.sampled_from(["file", "folder", "symlink", "hardlink", "fifo"]), NAME, NAME)
+
+
+def as_tar(path: Path, entries: list[tuple[str, str, str]]) -> Path:
+    types = {
+        "file": tarfile.REGTYPE,
+        "folder": tarfile.DIRTYPE,
+        "symlink": tarfile.SYMTYPE,
+        "hardlink": tarfile.LNKTYPE,
+        "fifo": tarfile.FIFOTYPE,
+    }
+    members = [
+        member(name, b"new" if kind == "file" else b"", type=types[kind], to=to, mode=0o4755)
+        for kind, name, to in entries
+    ]
+    return tar(path, *members)
+
+
+def as_zip(path: Path, entries: list[tuple[str, str, str]]) -> Path:
+    modes = {"file": stat.S_IFREG, "folder": stat.S_IFDIR, "symlink": stat.S_IFLNK, "hardlink": 0, "fifo": stat.S_IFIFO}
+    path.write_bytes(b"")
+    with zipfile.ZipFile(path, "w") as archive:
+        for kind, name, to in entries:
+            info, _ = zip_member("x", mode=modes[kind] | 0o4755)
+            info.filename = name.encode("utf-8", "replace").decode()
+            archive.writestr(info, to.encode("utf-8", "replace") if kind == "symlink" else b"new")
+    return path
+
+
+@pytest.mark.filterwarnings("ignore:Duplicate name")
+@settings(deadline=None)
+@given(entries=st.lists(ENTRY, min_size=1, max_size=6), zip=st.booleans())
+def test_whatever_the_entries_are_called_nothing_appears_outside(
+    entries: list[tuple[str, str, str]], zip: bool
+) -> None:
+    with tempfile.TemporaryDirectory() as directory:
+        top = Path(directory).resolve()
+        (top / "outside").mkdir()
+        (top / "outside/a").write_text("old")
+        archive = as_zip(top / "archive", entries) if zip else as_tar(top / "archive", entries)
+        before = beside(archive)
+        with suppress(UnsafeArchive, InstallFailed):
+            unpack(archive)
+
+        assert beside(archive) == before
+        for path in (top / "into").rglob("*"):
+            about = path.lstat()
+            assert path.is_symlink() or stat.S_ISREG(about.st_mode) or stat.S_ISDIR(about.st_mode)
+            assert path.is_symlink() or about.st_mode & 0o7000 == 0
+            assert os.path.realpath(path).startswith(f"{top}/into")
+
+
+def sound(directory: Path, kind: str) -> bytes:
+    archive = directory / f"sound-{kind}"
+    if kind == "zip":
+        zipped(archive, zip_member("a/b", b"text" * 100, mode=stat.S_IFREG | 0o755), zip_symlink("c", "a/b"))
+    else:
+        info, content = member("a/" + "b" * 120, b"text" * 100)
+        info.pax_headers = {"comment": "x", "size": "400"}
+        tar(archive, (info, content), symlink("c", "a"), hardlink("d", info.name), packing="")
+    return archive.read_bytes()
+
+
+@settings(deadline=None)
+@given(
+    kind=st.sampled_from(["zip", "tar"]),
+    changes=st.lists(st.tuples(st.integers(0, 5000), st.integers(0, 255)), min_size=1, max_size=8),
+)
+def test_whatever_bytes_are_changed_the_failure_has_a_name(kind: str, changes: list[tuple[int, int]]) -> None:
+    with tempfile.TemporaryDirectory() as directory:
+        data = bytearray(sound(Path(directory), kind))
+        for at, value in changes:
+            data[at % len(data)] = value
+        archive = Path(directory) / f"a.{kind}"
+        archive.write_bytes(data)
+        # Any other exception would be ours; and what it says can be sent.
+        with suppress(SandboxAgentError):
+            try:
+                unpack(archive)
+            except SandboxAgentError as failed:
+                msgspec.json.encode([str(failed), failed.fields])
+                raise
+
+
+# --- fetching ---------------------------------------------------------------------------------------------------------
+
+
+class Steps:
+    """Remembers progress."""
+
+    def __init__(self) -> None:
+        self.seen: list[tuple[int, int | None]] = []
+
+    def __call__(self, done: int, total: int | None) -> None:
+        self.seen.append((done, total))
+
+
+async def get(url: str, target: Path, sha256: str | None = None, max_bytes: int = 10 * MIB, **more: Any) -> str:
+    return await fetch(url, target, sha256=sha256, max_bytes=max_bytes, progress=more.pop("progress", Steps()), **more)
+
+
+def test_a_file_is_fetched_with_its_digest_and_progress(tmp_path: Path) -> None:
+    body = os.urandom(3 * MIB)
+    digest = hashlib.sha256(body).hexdigest()
+
+    async def main() -> None:
+        async with Loopback({"/moved": redirect("/a"), "/a": answer(body)}) as server:
+            steps = Steps()
+            assert await get(server.url("/moved"), tmp_path / "a", digest.upper(), progress=steps) == digest
+            assert steps.seen[-1] == (len(body), len(body))
+            assert len(steps.seen) > 2
+            assert [done for done, _ in steps.seen] == sorted({done for done, _ in steps.seen})
+
+    run(main())
+    assert (tmp_path / "a").read_bytes() == body
+    assert run(get((tmp_path / "a").as_uri(), tmp_path / "b")) == digest
+    assert (tmp_path / "b").read_bytes() == body
+
+
+def test_a_total_that_nobody_promised_is_none(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with Loopback({"/a": answer(b"body", Content_Length=None)}) as server:
+            steps = Steps()
+            await get(server.url("/a"), tmp_path / "a", progress=steps)
+            assert steps.seen == [(4, None)]
+
+    run(main())
+
+
+@pytest.mark.parametrize(
+    ("play", "reason", "status"),
+    [
+        (answer(status="404 Not Found"), "404 Not Found", 404),
+        (answer(status="503 Service Unavailable"), "503", 503),
+        (answer(b"half", Content_Length="8"), "connection broke", None),
+        (redirect("ftp://example.com/a"), "ftp:", 302),
+        (b"", "connection broke", None),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_a_download_that_fails_says_why_and_leaves_nothing(
+    tmp_path: Path, play: bytes, reason: str, status: int | None
+) -> None:
+    async def main() -> None:
+        async with Loopback({"/a": play}) as server:
+            url = server.url("/a?token=secret").replace("://", "://me:secret@")
+            with pytest.raises(DownloadFailed) as failed:
+                await get(url, tmp_path / "a")
+            assert failed.value.fields.get("upstreamStatus") == status
+            assert failed.value.fields["url"] == server.url("/a?…")
+            assert reason in str(failed.value.fields["reason"])
+            assert reason in str(failed.value)
+            assert "secret" not in f"{failed.value} {failed.value.fields}"
+
+    run(main())
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_download_that_falls_silent_is_given_up(tmp_path: Path) -> None:
+    async def main() -> None:
+        done = asyncio.Event()
+
+        async def silent(_: Asked, writer: asyncio.StreamWriter) -> None:
+            writer.write(answer(bytes(MIB), Content_Length=str(2 * MIB)))
+            await done.wait()
+
+        async with Loopback({"/a": silent}) as server:
+            with pytest.raises(DownloadFailed, match="nothing came"):
+                await get(server.url("/a"), tmp_path / "a", silence=0.2)
+            done.set()
+
+    run(main())
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_download_that_nobody_waits_for_any_more_leaves_nothing(tmp_path: Path) -> None:
+    async def main() -> None:
+        done, begun = asyncio.Event(), asyncio.Event()
+
+        async def endless(_: Asked, writer: asyncio.StreamWriter) -> None:
+            writer.write(answer(bytes(MIB), Content_Length=str(2 * MIB)))
+            await done.wait()
+
+        async with Loopback({"/a": endless}) as server:
+            fetching = asyncio.create_task(get(server.url("/a"), tmp_path / "a", progress=lambda *_: begun.set()))
+            async with asyncio.timeout(BOUND):
+                await begun.wait()
+            fetching.cancel()
+            await asyncio.gather(fetching, return_exceptions=True)
+            done.set()
+
+    run(main())
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_is_not_what_was_pinned_is_not_kept(tmp_path: Path) -> None:
+    (tmp_path / "source").write_bytes(b"other")
+
+    with pytest.raises(ChecksumMismatch) as mismatch:
+        run(get((tmp_path / "source").as_uri(), tmp_path / "a", "00" * 32))
+    assert mismatch.value.fields["expected"] == "00" * 32
+    assert mismatch.value.fields["actual"] == hashlib.sha256(b"other").hexdigest()
+    assert not (tmp_path / "a").exists()
+
+
+@pytest.mark.parametrize("length", ["promised", None])
+def test_what_is_larger_than_allowed_is_stopped(tmp_path: Path, length: str | None) -> None:
+    async def main() -> None:
+        steps = Steps()
+        body = answer(bytes(3 * MIB)) if length else answer(bytes(3 * MIB), Content_Length=None)
+        async with Loopback({"/a": body}) as server:
+            with pytest.raises(UnsafeArchive, match="larger than 1048576 bytes"):
+                await get(server.url("/a"), tmp_path / "a", max_bytes=MIB, progress=steps)
+            assert all(done <= MIB for done, _ in steps.seen)
+            assert not (length and steps.seen)
+
+    run(main())
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_file_that_is_missing_is_named(tmp_path: Path) -> None:
+    with pytest.raises(DownloadFailed, match=re.escape(str(tmp_path / "missing"))):
+        run(get((tmp_path / "missing").as_uri(), tmp_path / "a"))
+
+
+# --- a full disk ------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Generator[Path]:
+    """A file system of one MiB."""
+    if os.geteuid() != 0:
+        pytest.skip("mounting a tmpfs needs root")
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", f"size={MIB},nr_inodes=20", "tmpfs", str(disk)], capture_output=True, text=True
+    )
+    if mounted.returncode != 0:
+        pytest.skip(f"a tmpfs cannot be mounted here: {mounted.stderr.strip()}")
+    try:
+        yield disk
+    finally:
+        subprocess.run(["umount", "--lazy", str(disk)], check=True)
+
+
+def test_a_full_disk_has_a_name(tmp_path: Path, small_disk: Path) -> None:
+    large = os.urandom(2 * MIB)
+    archives = [
+        tar(tmp_path / "a.tar.gz", member("a", large)),
+        zipped(tmp_path / "b.zip", zip_member("a", large)),
+        tar(tmp_path / "c.tar.gz", *(folder(f"{number}") for number in range(40))),
+        tar(tmp_path / "d.tar.gz", *(symlink(f"{number}", "x") for number in range(40))),
+    ]
+    (tmp_path / "program").write_bytes(b"#!" + large)
+    for number, archive in enumerate([*archives, tmp_path / "program"]):
+        into = small_disk / f"{number}"
+        with pytest.raises(DiskFull) as full:
+            extract(archive, into, name=archive.name, max_bytes=10 * MIB, max_entries=100)
+        assert full.value.fields["directory"] == str(into)
+        shutil.rmtree(into)
+
+    with pytest.raises(DiskFull) as full:
+        run(get((tmp_path / "program").as_uri(), small_disk / "a"))
+    assert full.value.fields["directory"] == str(small_disk)
+    assert list(small_disk.iterdir()) == []

@@ -1,0 +1,217 @@
+"""A folder that fills from an archive: nothing lands outside, nothing is made twice, and links stay inside."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from sandbox_agent.agents.install.tree import Tree
+from sandbox_agent.errors import UnsafeArchive
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Tree:
+    return Tree(tmp_path / "into", "tested.tar", max_bytes=1000, max_entries=20)
+
+
+def refused(entry: str, rule: str) -> "pytest.RaisesExc[UnsafeArchive]":
+    return pytest.raises(
+        UnsafeArchive, check=lambda error: error.fields["entry"] == entry and rule in str(error.fields["rule"])
+    )
+
+
+def test_files_and_folders_are_made_with_the_folders_above_them(tree: Tree, tmp_path: Path) -> None:
+    tree.file("./a//b/./c", 0o644, [b"x", b"y"])
+    tree.folder("d/e/")
+    tree.folder("a")
+    tree.folder(".")
+    tree.finish()
+
+    assert (tmp_path / "into/a/b/c").read_bytes() == b"xy"
+    assert (tmp_path / "into/d/e").is_dir()
+
+
+@pytest.mark.parametrize(
+    ("mode", "kept"), [(0o644, 0o644), (0o600, 0o644), (0o755, 0o755), (0o500, 0o755), (0o4755, 0o755), (0o7666, 0o644)]
+)
+def test_of_a_mode_only_the_right_to_run_is_kept(tree: Tree, tmp_path: Path, mode: int, kept: int) -> None:
+    tree.file("a", mode, [])
+
+    assert (tmp_path / "into/a").stat().st_mode & 0o7777 == kept & ~os.umask(os.umask(0o22))
+
+
+@pytest.mark.parametrize(
+    ("name", "rule"),
+    [
+        ("/a", "absolute"),
+        ("//a", "absolute"),
+        ("..", "'..'"),
+        ("a/../b", "'..'"),
+        ("a/..", "'..'"),
+        ("a\0b", "NUL"),
+        ("..\\a", "backslash"),
+        ("", "no name"),
+        (".", "no name"),
+        ("a" * 300, "too long"),
+    ],
+)
+def test_a_name_that_is_none_is_refused(tree: Tree, tmp_path: Path, name: str, rule: str) -> None:
+    with refused(name, rule):
+        tree.file(name, 0o644, [b"x"])
+    other = Tree(tmp_path / "into", "tested.tar", max_bytes=1000, max_entries=20)
+    with refused(name, rule):
+        other.link(name, "b")
+        other.finish()
+    assert [path.name for path in tmp_path.iterdir()] == ["into"]
+
+
+def test_a_name_is_made_once(tree: Tree) -> None:
+    tree.file("a", 0o644, [])
+    tree.link("b", "a")
+    tree.folder("c")
+
+    for name in ("a", "./a", "b", "c"):
+        with refused(name, "another entry"):
+            tree.file(name, 0o644, [])
+        with refused(name, "another entry"):
+            tree.link(name, "a")
+    for name in ("a", "b"):
+        with refused(name, "where another entry is"):
+            tree.folder(name)
+    for name in ("a/x", "b/x"):
+        with refused(name, "where another entry is"):
+            tree.file(name, 0o644, [])
+
+
+@pytest.mark.parametrize("name", ["link/x", "link", "file"])
+def test_what_was_there_before_is_not_touched(tree: Tree, tmp_path: Path, name: str) -> None:
+    (tmp_path / "outside").mkdir()
+    (tmp_path / "into/link").symlink_to(tmp_path / "outside")
+    (tmp_path / "into/file").write_text("old")
+
+    with refused(name, "taken"):
+        tree.file(name, 0o644, [b"new"])
+    assert list((tmp_path / "outside").iterdir()) == []
+    assert (tmp_path / "into/file").read_text() == "old"
+
+
+def test_bytes_are_counted_as_they_come(tree: Tree, tmp_path: Path) -> None:
+    taken: list[int] = []
+
+    def endless():
+        while True:
+            taken.append(1)
+            yield bytes(300)
+
+    tree.file("a", 0o644, [bytes(300)])
+    with refused("b", "1000 bytes"):
+        tree.file("b", 0o644, endless())
+    assert len(taken) == 3
+    assert (tmp_path / "into/b").stat().st_size <= 600
+
+
+def test_folders_that_nobody_listed_count_too(tree: Tree) -> None:
+    deep = "/".join("abcdefghijklmnopqrstuvwxyz")
+
+    with refused(deep, "20 files and folders"):
+        tree.folder(deep)
+
+
+def test_a_hard_link_becomes_a_copy_of_an_earlier_file(tree: Tree, tmp_path: Path) -> None:
+    tree.file("a/program", 0o755, [b"x" * 400])
+    tree.copy("b", "./a/program")
+
+    assert (tmp_path / "into/b").read_bytes() == b"x" * 400
+    assert (tmp_path / "into/b").stat().st_nlink == 1
+    assert os.access(tmp_path / "into/b", os.X_OK)
+    with refused("c", "1000 bytes"):
+        tree.copy("c", "b")
+
+
+@pytest.mark.parametrize("original", ["missing", "self", "folder", "link", "/etc/passwd", "../outside", "", "a\0"])
+def test_a_hard_link_to_anything_else_is_refused(tree: Tree, tmp_path: Path, original: str) -> None:
+    (tmp_path / "outside").write_text("secret")
+    tree.folder("folder")
+    tree.link("link", "folder")
+
+    with refused("self", "hard link"):
+        tree.copy("self", original)
+
+
+@pytest.mark.parametrize(
+    ("name", "target"),
+    [
+        ("a", "b"),
+        ("a", "missing"),
+        ("a", "."),
+        ("a", "a"),
+        ("x/y/a", "../../b"),
+        ("x/y/a", "./..//../x/y"),
+        ("readme", "README"),
+        ("x/a", "b/../../x"),
+    ],
+)
+def test_a_link_that_stays_inside_is_made_as_it_is(tree: Tree, tmp_path: Path, name: str, target: str) -> None:
+    tree.file("README", 0o644, [])
+    tree.link(name, target)
+    tree.finish()
+
+    assert (tmp_path / "into" / name).readlink() == Path(target)
+
+
+@pytest.mark.parametrize(
+    ("name", "target", "rule"),
+    [
+        ("a", "..", "out of the folder"),
+        ("a", "../into/b", "out of the folder"),
+        ("x/a", "../..", "out of the folder"),
+        ("x/a", "missing/../../../b", "out of the folder"),
+        ("a", "/etc/passwd", "absolute"),
+        ("a", "", "no proper name"),
+        ("a", "b\0", "no proper name"),
+        ("a", "..\\b", "no proper name"),
+        ("a", "b/" * 3000, "no proper name"),
+    ],
+)
+def test_a_link_that_leads_out_is_not_made(tree: Tree, tmp_path: Path, name: str, target: str, rule: str) -> None:
+    tree.link("fine", "x")
+
+    with refused(name, rule):
+        tree.link(name, target)
+        tree.finish()
+    assert not os.path.lexists(tmp_path / "into" / name)
+
+
+def test_links_are_followed_through_links_as_the_kernel_does(tree: Tree, tmp_path: Path) -> None:
+    # By its text alone, `out` stays inside: a/b/up/.. looks like a/b, but is what is above the folder.
+    tree.link("out", "a/b/up/..")
+    tree.link("a/b/up", "../..")
+
+    with refused("out", "out of the folder"):
+        tree.finish()
+    assert not os.path.lexists(tmp_path / "into/out")
+
+
+def test_links_are_followed_as_where_upper_case_is_not_known(tree: Tree) -> None:
+    tree.link("out", "a/B/up/..")
+    tree.link("a/b/UP", "../..")
+
+    with refused("out", "out of the folder"):
+        tree.finish()
+
+
+def test_links_in_a_circle_are_harmless(tree: Tree, tmp_path: Path) -> None:
+    tree.link("a", "b/x")
+    tree.link("b", "a/x")
+    tree.finish()
+
+    with pytest.raises(OSError, match="symbolic links"):
+        (tmp_path / "into/a").stat()
+
+
+def test_a_name_that_is_not_text_can_be_told(tree: Tree) -> None:
+    with pytest.raises(UnsafeArchive) as error:
+        tree.file("/\udcff", 0o644, [])
+
+    assert error.value.fields["entry"] == "/\\udcff"
+    str(error.value).encode()
