@@ -53,4 +53,8 @@ RECIPE = Recipe(
     asks=True,
     reject_ends="cancelled",
     reject_asks_model=False,
+    failure_code=None,
+    modes=("workspace-write", "read-only"),
+    models=("gpt-5.5", "gpt-5.6-sol"),
+    option=("reasoning_effort", "medium", "high"),
 )

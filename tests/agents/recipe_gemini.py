@@ -20,7 +20,7 @@ def environment(home: Path, model: str) -> Mapping[str, str]:
     folder.mkdir()
     (folder / "settings.json").write_text(json.dumps(_SETTINGS))
     # With a model named, it asks no other model which one to take.
-    return {"GEMINI_API_KEY": "none", "GOOGLE_GEMINI_BASE_URL": model, "GEMINI_MODEL": "gemini-2.5-flash"}
+    return {"GEMINI_API_KEY": "none", "GOOGLE_GEMINI_BASE_URL": model, "GEMINI_MODEL": "gemini-2.5-pro"}
 
 
 def write(path: Path, text: str) -> Call:
@@ -34,4 +34,9 @@ RECIPE = Recipe(
     session_methods=frozenset({"load"}),
     contents=frozenset({"image", "audio", "embeddedContext"}),
     asks=True,
+    reads_links=True,
+    failure_code=400,
+    modes=("default", "autoEdit"),
+    models=("gemini-2.5-pro", "gemini-3-flash-preview"),
+    option=("mode", "default", "autoEdit"),
 )

@@ -16,6 +16,7 @@ def environment(home: Path, model: str) -> Mapping[str, str]:
         "GOOSE_MODE": "approve",
         "GOOSE_DISABLE_KEYRING": "1",
         "GOOSE_TELEMETRY_OFF": "1",
+        "GOOSE_PROVIDER_SKIP_BACKOFF": "true",
     }
 
 
@@ -30,4 +31,9 @@ RECIPE = Recipe(
     session_methods=frozenset({"load", "list", "close", "delete"}),
     contents=frozenset({"image", "embeddedContext"}),
     asks=True,
+    reads_links=True,
+    failure_code=None,
+    modes=("approve", "auto"),
+    models=("gpt-4o", "gpt-4.1"),
+    option=("mode", "approve", "auto"),
 )

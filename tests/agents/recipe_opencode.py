@@ -59,4 +59,9 @@ RECIPE = Recipe(
     contents=frozenset({"image", "embeddedContext"}),
     asks=True,
     reject_asks_model=False,
+    reads_links=True,
+    modes=("build", "plan"),
+    models=("scripted/large", "scripted/small"),
+    wire_models=("large", "small"),
+    option=("effort", "low", "high"),
 )

@@ -17,7 +17,8 @@ def environment(home: Path, model: str) -> Mapping[str, str]:
 
 
 def _settings(model: str) -> Json:
-    own = {"envKey": "OPENAI_API_KEY", "baseUrl": f"{model}/v1"}
+    sees = {"modalities": {"image": True}}
+    own = {"envKey": "OPENAI_API_KEY", "baseUrl": f"{model}/v1", "generationConfig": sees}
     return {
         "security": {"auth": {"selectedType": "openai"}, "folderTrust": {"enabled": False}},
         "privacy": {"usageStatisticsEnabled": False},
@@ -46,4 +47,9 @@ RECIPE = Recipe(
     contents=frozenset({"image", "audio", "embeddedContext"}),
     asks=True,
     reject_asks_model=False,
+    reads_links=True,
+    modes=("default", "auto-edit"),
+    models=("large(openai)", "small(openai)"),
+    wire_models=("large", "small"),
+    option=("reasoning_effort", "default", "high"),
 )

@@ -1,0 +1,109 @@
+"""What Goose does in a way of its own."""
+
+import sys
+
+import pytest
+
+from tests.agents.conftest import parameters
+from tests.agents.real import RealAgent, Session, told
+from tests.support import asking_tool
+from tests.support.asking import ELICITATION, PERMISSION
+from tests.support.client import Client, Json, Stream, run
+from tests.support.model.script import Call, Fail, Say
+
+pytestmark = pytest.mark.parametrize("real", parameters("goose"), indirect=True)
+
+ASKER = {"name": "asker", "command": sys.executable, "args": ["-I", asking_tool.__file__], "env": []}
+
+
+async def with_asker(real: RealAgent, client: Client, stream: Stream) -> Session:
+    """A session whose model has a tool of an MCP server that asks the user."""
+    blank = await real.new_session(client, stream)
+    settings = await client.result("session/new", {"cwd": str(blank.folder), "mcpServers": [ASKER]})
+    return Session(settings["sessionId"], client, stream, blank.folder, settings)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [{"action": "accept", "content": {"db": "SQLite"}}, {"action": "decline"}, {"action": "cancel"}],
+    ids=["chosen", "declined", "cancelled"],
+)
+def test_question_of_an_mcp_server_is_a_form_and_its_tool_hears_the_answer(real: RealAgent, answer: Json) -> None:
+    async def scenario() -> None:
+        script = real.model.script(Call("asker__ask"), Say("I see."))
+        async with real.client() as client, client.stream() as stream:
+            session = await with_asker(real, client, stream)
+            prompt = session.ask(script)
+            await session.decide(await session.asked(), "allow_once")
+            request = await session.asked(ELICITATION)
+            await client.answer(request.data["id"], answer)
+            turn = await prompt.ended()
+
+        assert request.data["params"]["mode"] == "form"
+        assert request.data["params"]["message"] == "Which database?"
+        assert request.data["params"]["requestedSchema"] == asking_tool.QUESTION["requestedSchema"]
+        assert f'"action": "{answer["action"]}"' in told(script.requests[1])
+        assert turn.stop_reason == "end_turn"
+
+    run(scenario())
+
+
+def test_cancel_withdraws_the_question_of_an_mcp_server(real: RealAgent) -> None:
+    async def scenario() -> None:
+        script = real.model.script(Call("asker__ask"), Say("Never said."))
+        async with real.client() as client, client.stream() as stream:
+            session = await with_asker(real, client, stream)
+            prompt = session.ask(script)
+            await session.decide(await session.asked(), "allow_once")
+            request = await session.asked(ELICITATION)
+            await client.notify("session/cancel", {"sessionId": session.id})
+            turn = await prompt.ended()
+            late = await client.answer(request.data["id"], {"action": "decline"})
+
+        assert turn.stop_reason == "cancelled"
+        assert late.status_code == 409
+
+    run(scenario())
+
+
+@pytest.mark.parametrize(
+    ("mode", "asks", "writes"), [("auto", 0, True), ("smart_approve", 1, True), ("chat", 0, False)]
+)
+def test_mode_says_whether_it_asks(real: RealAgent, mode: str, asks: int, writes: bool) -> None:
+    async def scenario() -> None:
+        async with real.session(mode=mode) as session:
+            file = session.folder / "file.txt"
+            prompt = session.ask(real.model.script(real.recipe.write(file, "hello"), Say("Done.")))
+            if asks:
+                await session.decide(await session.asked(), "allow_once")
+            turn = await prompt.ended()
+
+        assert turn.asked == [PERMISSION] * asks
+        assert file.exists() == writes
+
+    run(scenario())
+
+
+def test_always_allowed_tool_is_not_asked_for_again_anywhere(real: RealAgent) -> None:
+    async def scenario() -> None:
+        async with real.session() as session, real.session() as other:
+            call = Call("tree", {"path": str(session.folder)})
+            prompt = session.ask(real.model.script(call, Say("Seen.")))
+            await session.decide(await session.asked(), "allow_always")
+            await prompt.ended()
+            elsewhere = await other.turn(real.model.script(call, Say("Seen.")))
+
+        assert elsewhere.asked == []
+
+    run(scenario())
+
+
+def test_model_that_wants_another_key_is_an_error(real: RealAgent) -> None:
+    async def scenario() -> None:
+        script = real.model.script(Fail(401, "invalid_request_error", "who are you"))
+        async with real.session() as session:
+            response = await session.ask(script).response()
+
+        assert response["error"]["code"] == -32000
+
+    run(scenario())
