@@ -164,9 +164,11 @@ class RealAgent:
 
     @asynccontextmanager
     async def session(self, **meta: object) -> AsyncGenerator[Session]:
-        """A new session on a new connection, with an open stream."""
+        """A new session on a new connection, with an open stream; ended afterwards, for each takes its memory."""
         async with self.client() as client, client.stream() as stream:
-            yield await self.new_session(client, stream, **meta)
+            session = await self.new_session(client, stream, **meta)
+            yield session
+            await client.call("_sandboxagent/session/terminate", {"sessionId": session.id})
 
     async def new_session(self, client: Client, stream: Stream, **meta: object) -> Session:
         """A new session on a connection; keyword arguments go into our `_meta`."""

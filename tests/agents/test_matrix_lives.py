@@ -28,6 +28,7 @@ def test_crash_fails_the_prompt_and_nothing_else(real: RealAgent) -> None:
             family = tree(real.pid)
             os.kill(real.pid, signal.SIGKILL)
             crashed = await prompt.ended()
+            ended = await session.next(lambda event: event.method == ENDED)
             eventually(lambda: not any(map(alive, family)), "the end of all that the agent had started")
             elsewhere = await other.prompt(await other.new_session(), "hello")
             again = await session.ask(after).response()
@@ -35,6 +36,7 @@ def test_crash_fails_the_prompt_and_nothing_else(real: RealAgent) -> None:
         assert crashed.response["error"]["code"] == -32603
         assert crashed.response["error"]["data"]["type"] == "agent-exited"
         assert crashed.response["error"]["data"]["signal"] == "SIGKILL"
+        assert (ended.data["params"]["reason"], ended.data["params"]["signal"]) == ("error", "SIGKILL")
         assert elsewhere["result"]["stopReason"] == "end_turn"
         if real.recipe.session_methods & {"load", "resume"}:
             assert again["result"]["stopReason"] == "end_turn"
@@ -48,18 +50,16 @@ def test_crash_fails_the_prompt_and_nothing_else(real: RealAgent) -> None:
 def test_session_of_a_process_that_is_gone_is_loaded_with_its_history(real: RealAgent) -> None:
     async def scenario() -> None:
         before, after = real.model.script(Say("remember green")), real.model.script(Say("loaded"))
-        async with real.session() as session:
+        async with real.session() as session, real.client() as client, client.stream() as stream:
             await session.turn(before)
             os.kill(real.pid, signal.SIGKILL)
             await session.next(lambda event: event.method == ENDED)
-        async with real.client() as client, client.stream() as stream:
-            params = {"sessionId": session.id, "cwd": str(session.folder), "mcpServers": []}
+            params: Json = {"sessionId": session.id, "cwd": str(session.folder), "mcpServers": []}
             if "load" not in real.recipe.session_methods:
                 assert (await client.error("session/load", params))["code"] == -32601
                 return
             await client.result("session/load", params)
-            loaded = session.on(client, stream)
-            turn = await loaded.turn(after)
+            turn = await session.on(client, stream).turn(after)
 
         replayed = "".join(texts(turn.events, "user_message_chunk")), "".join(texts(turn.events))
         assert before.marker in replayed[0]
@@ -79,7 +79,8 @@ def test_server_that_stops_leaves_no_process_and_goes_on_with_the_session(real: 
         after = agent.model.script(Say("here again"))
 
         async def stopped() -> tuple[Session, list[int]]:
-            async with agent.session() as session:
+            async with agent.client() as client, client.stream() as stream:
+                session = await agent.new_session(client, stream)
                 await session.turn(before)
                 prompt = session.ask(endless)
                 await session.said("first")
