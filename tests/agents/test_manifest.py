@@ -2,21 +2,33 @@
 
 import re
 import sys
-import tomllib
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from msgspec import structs
 
-from sandbox_agent import __version__
-from sandbox_agent.agents.manifest import KEYS, Agent, Manifest, OwnAgent, child_environment, load_manifest
-from sandbox_agent.errors import SettingsError, UnknownAgent
+from sandbox_agent.agents.manifest import (
+    KEYS,
+    Agent,
+    Manifest,
+    OwnAgent,
+    allowed_environment,
+    child_environment,
+    load_manifest,
+)
+from sandbox_agent.errors import SettingsError
 
 KNOWN = ["mock", "claude", "codex", "opencode", "gemini", "qwen", "copilot", "pi", "goose", "amp"]
 ECHO = '[agents.echo]\ncommand = ["python3", "echo_agent.py"]\n'
 
 LoadFile = Callable[[str], Manifest]
+
+
+def found(manifest: Manifest, id: str) -> Agent:
+    agent = manifest.find(id)
+    assert agent is not None, id
+    return agent
 
 
 @pytest.fixture
@@ -41,34 +53,43 @@ def test_the_agents_are_those_of_the_contract_in_order() -> None:
 
 
 def test_the_mock_agent_comes_with_the_package_and_can_be_run() -> None:
-    mock = load_manifest(None).find("mock")
+    mock = found(load_manifest(None), "mock")
 
-    assert (mock.source, mock.installed, mock.version) == ("bundled", True, __version__)
+    assert (mock.source, mock.installable) == ("bundled", False)
     assert mock.command == (sys.executable, "-m", "sandbox_agent.agents.mock")
-    assert mock.path == sys.executable
 
 
 @pytest.mark.parametrize("id", KNOWN[1:])
-def test_every_other_agent_is_pinned_not_installed_and_says_what_to_do(id: str) -> None:
-    agent = load_manifest(None).find(id)
+def test_every_other_agent_can_be_installed_from_the_registry_or_by_a_pin(id: str) -> None:
+    agent = found(load_manifest(None), id)
 
-    assert (agent.source, agent.installed, agent.command) == ("fallback", False, None)
-    assert re.fullmatch(r"\d+(\.\d+)+(-\w+)?", agent.version or "")
+    assert agent.installable
+    assert agent.registry
     assert agent.credentials
-    if agent.supported:
-        assert f"npm install --prefix DIR {agent.packages[0].name}@{agent.version}" in agent.instructions
-        line = agent.instructions.rpartition("agents.toml: ")[2]
-        assert tomllib.loads(line)["agents"][id]["command"]
-    else:
-        assert agent.unsupported_reason is not None
-        assert agent.unsupported_reason in agent.instructions
+    assert agent.credential_files
+    assert agent.features is not None
+    if not agent.supported:
+        assert (agent.source, agent.packages) == ("registry", ())
+        assert agent.unsupported_reason
+        return
+    assert agent.source == "fallback"
+    assert agent.command
+    for package in agent.packages:
+        assert re.fullmatch(r"\d+(\.\d+)+(-\w+)?", package.version)
+        pins = package.integrity.values() if isinstance(package.integrity, dict) else [package.integrity]
+        assert all(re.fullmatch(r"sha512-[A-Za-z0-9+/]{86}==", pin or "") for pin in pins)
 
 
-def test_an_unknown_agent_is_refused_with_the_known_ones(load_file: LoadFile) -> None:
-    with pytest.raises(UnknownAgent) as unknown:
-        load_file(ECHO).find("ehco")
+def test_no_two_agents_have_the_same_slug() -> None:
+    agents = load_manifest(None).agents
+    slugs = [slug for agent in agents for slug in agent.registry]
 
-    assert unknown.value.fields == {"agent": "ehco", "known": [*KNOWN, "echo"]}
+    assert sorted(slugs) == sorted(set(slugs))
+    assert not {agent.id for agent in agents if agent.id not in agent.registry} & set(slugs)
+
+
+def test_an_unknown_agent_is_not_found(load_file: LoadFile) -> None:
+    assert load_file(ECHO).find("ehco") is None
 
 
 # --- own agents -------------------------------------------------------------------------------------------------------
@@ -89,46 +110,50 @@ def test_an_own_agent_comes_after_the_known_ones_with_all_that_its_table_says(lo
     assert (echo.id, echo.title, echo.description) == ("echo", "Echo", "Repeats.")
     assert (echo.source, echo.command, echo.env) == ("path", ("python3", "echo_agent.py"), {"GREETING": "hello"})
     assert (echo.isolation, echo.credentials, echo.variables) == ("session", ("ECHO_KEY",), ("ECHO_*",))
-    assert (echo.echoes_prompts, echo.version, echo.supported) == (True, None, True)
+    assert (echo.echoes_prompts, echo.installable, echo.supported) == (True, False, True)
 
 
 def test_an_own_agent_needs_no_more_than_a_command(load_file: LoadFile) -> None:
-    echo = load_file(ECHO).find("echo")
+    echo = found(load_file(ECHO), "echo")
 
     assert (echo.title, echo.isolation, echo.env, echo.credentials) == ("echo", "agent", {}, ())
-
-
-def test_an_own_agent_is_installed_when_its_program_can_be_found_now(load_file: LoadFile, tmp_path: Path) -> None:
-    program = tmp_path / "echo-agent"
-    by_path = load_file(f'[agents.echo]\ncommand = ["{program}"]').find("echo")
-    by_name = load_file(f'[agents.echo]\ncommand = ["echo-agent"]\nenv = {{ PATH = "{tmp_path}" }}').find("echo")
-    assert (by_path.installed, by_name.installed) == (False, False)
-    assert "must be on PATH" in by_path.instructions
-
-    program.write_text("#!/bin/sh\n")
-    program.chmod(0o755)
-
-    assert (by_path.path, by_name.path) == (str(program), str(program))
 
 
 def test_an_own_command_replaces_the_program_of_a_known_agent_and_keeps_the_rest(load_file: LoadFile) -> None:
     manifest = load_file('[agents.amp]\ncommand = ["my-amp"]\nenv = { A = "b" }')
 
-    amp = manifest.find("amp")
-    assert (amp.source, amp.command, amp.version, amp.packages) == ("path", ("my-amp",), None, ())
+    amp = found(manifest, "amp")
+    assert (amp.source, amp.command, amp.packages, amp.registry) == ("path", ("my-amp",), (), ())
     assert (amp.title, amp.credentials, amp.supported) == ("Amp", ("AMP_API_KEY",), True)
     assert amp.env == {"AMP_SKIP_UPDATE_CHECK": "1", "A": "b"}
     assert [agent.id for agent in manifest.agents] == KNOWN
 
 
 def test_a_known_agent_can_be_changed_without_a_command(load_file: LoadFile) -> None:
-    mock = load_file('[agents.mock]\ntitle = "Puppet"\nisolation = "session"').find("mock")
+    mock = found(load_file('[agents.mock]\ntitle = "Puppet"\nisolation = "session"'), "mock")
 
-    assert (mock.title, mock.isolation, mock.source, mock.installed) == ("Puppet", "session", "bundled", True)
+    assert (mock.title, mock.isolation, mock.source) == ("Puppet", "session", "bundled")
+    assert mock.command == (sys.executable, "-m", "sandbox_agent.agents.mock")
+
+
+def test_an_own_agent_may_name_a_slug_of_the_registry_instead_of_a_command(load_file: LoadFile) -> None:
+    mine = found(load_file('[agents.mine]\nregistry = "some-agent"\nenv = { A = "b" }'), "mine")
+
+    assert (mine.source, mine.registry, mine.command, mine.installable) == ("registry", ("some-agent",), (), True)
+    assert mine.env == {"A": "b"}
+
+
+def test_an_own_slug_replaces_the_pins_of_a_known_agent(load_file: LoadFile) -> None:
+    pi = found(load_file('[agents.pi]\nregistry = "another-pi"'), "pi")
+
+    assert (pi.source, pi.registry, pi.packages, pi.native) == ("registry", ("another-pi",), (), None)
+    assert pi.credentials == found(load_manifest(None), "pi").credentials
+    amp = found(load_file('[agents.amp]\nregistry = "my-amp"'), "amp")
+    assert (amp.supported, amp.unsupported_reason) == (True, None)
 
 
 def test_a_command_is_not_expanded(load_file: LoadFile) -> None:
-    assert load_file('[agents.mock]\ncommand = ["{python}", "~/x", "$HOME"]').find("mock").command == (
+    assert found(load_file('[agents.mock]\ncommand = ["{python}", "~/x", "$HOME"]'), "mock").command == (
         "{python}",
         "~/x",
         "$HOME",
@@ -136,7 +161,7 @@ def test_a_command_is_not_expanded(load_file: LoadFile) -> None:
 
 
 def test_values_of_the_environment_are_not_in_the_representation(load_file: LoadFile) -> None:
-    assert "hush" not in repr(load_file(ECHO + 'env = { KEY = "hush" }').find("echo"))
+    assert "hush" not in repr(found(load_file(ECHO + 'env = { KEY = "hush" }'), "echo"))
 
 
 # --- what is wrong is named -------------------------------------------------------------------------------------------
@@ -148,8 +173,8 @@ def test_values_of_the_environment_are_not_in_the_representation(load_file: Load
         ("# mine\n\n[agent.echo]\n", 3, "unknown key agent; an agent is a table [agents.<id>]"),
         ("agents = 3", 1, "expected tables [agents.<id>]"),
         ("[agents]\necho = 3", 2, "expected a table [agents.echo]"),
-        ('[agents.echo]\ntitle = "Echo"', 1, "agent echo has no command"),
-        (f'{ECHO}tilte = "Echo"', 3, "unknown key tilte of agent echo (known: command, env, title, "),
+        ('[agents.echo]\ntitle = "Echo"', 1, "agent echo has neither a command, which is "),
+        (f'{ECHO}tilte = "Echo"', 3, "unknown key tilte of agent echo (known: command, registry, env, title, "),
         (f'{ECHO}tilte = "Echo"', 3, "; did you mean title?"),
         (f'{ECHO}[agents.other]\ncomand = ["x"]', 4, "unknown key comand of agent other"),
         ('[agents.a.b]\ncommand = ["x"]', 1, 'an id with a dot is quoted: [agents."a.b"]'),
@@ -164,6 +189,8 @@ def test_values_of_the_environment_are_not_in_the_representation(load_file: Load
         (f'{ECHO}env = {{ "A=B" = "x" }}', 3, "env of agent echo: expected a table of texts"),
         (f'{ECHO}credentials = "KEY"', 3, "credentials of agent echo: expected a list of names"),
         (f"{ECHO}supported = false", 3, "unknown key supported"),
+        (f'{ECHO}registry = "x"', 3, "agent echo has both a command and a registry slug"),
+        ("[agents.echo]\nregistry = 3", 2, "registry of agent echo: expected a slug of the ACP registry, got 3"),
     ],
 )
 def test_a_mistake_is_named_with_file_line_and_key(
@@ -184,7 +211,7 @@ def test_an_id_of_other_characters_is_refused(load_file: LoadFile, id: str) -> N
 
 @pytest.mark.parametrize("id", ["0", "a" * 64, "my-agent_2", "a.b"])
 def test_an_id_may_have_dots_dashes_and_underscores(load_file: LoadFile, id: str) -> None:
-    assert load_file(f'[agents."{id}"]\ncommand = ["x"]').find(id).id == id
+    assert found(load_file(f'[agents."{id}"]\ncommand = ["x"]'), id).id == id
 
 
 def test_a_file_that_is_not_toml_is_named_with_the_line(load_file: LoadFile, agents_file: Path) -> None:
@@ -210,9 +237,8 @@ def test_every_key_is_documented() -> None:
 
 @pytest.fixture
 def agent(load_file: LoadFile) -> Agent:
-    return load_file(
-        ECHO + 'env = { GREETING = "hello", LANG = "C" }\ncredentials = ["ECHO_KEY"]\nvariables = ["ECHO_OPTION_*"]\n'
-    ).find("echo")
+    table = 'env = { GREETING = "hello", LANG = "C" }\ncredentials = ["ECHO_KEY"]\nvariables = ["ECHO_OPTION_*"]\n'
+    return found(load_file(ECHO + table), "echo")
 
 
 def test_a_process_sees_what_is_listed_and_nothing_else(agent: Agent) -> None:
@@ -232,7 +258,7 @@ def test_the_agents_own_variables_win_over_the_servers_and_the_callers_over_both
 
 
 def test_the_servers_own_settings_are_never_passed_on_even_when_an_agent_lists_them(load_file: LoadFile) -> None:
-    greedy = load_file(ECHO + 'credentials = ["SANDBOX_AGENT_TOKEN"]\nvariables = ["*"]').find("echo")
+    greedy = found(load_file(ECHO + 'credentials = ["SANDBOX_AGENT_TOKEN"]\nvariables = ["*"]'), "echo")
     environ = {"SANDBOX_AGENT_TOKEN": "t", "SANDBOX_AGENT_PORT": "1", "ANY": "x"}
 
     assert child_environment(greedy, environ, {"SANDBOX_AGENT_PROCESS": "7"}) == {
@@ -242,8 +268,38 @@ def test_the_servers_own_settings_are_never_passed_on_even_when_an_agent_lists_t
 
 
 def test_a_secret_is_dropped_under_whatever_name_it_comes(load_file: LoadFile) -> None:
-    agent = load_file(ECHO + 'env = { MINE = "t0ken", OTHER = "x" }\ncredentials = ["KEY"]').find("echo")
+    agent = found(load_file(ECHO + 'env = { MINE = "t0ken", OTHER = "x" }\ncredentials = ["KEY"]'), "echo")
 
     environment = child_environment(agent, {"KEY": "t0ken", "HOME": "/h"}, {"EXTRA": "t0ken"}, secrets={"t0ken"})
 
     assert environment == {"HOME": "/h", "OTHER": "x"}
+
+
+def test_what_an_agent_needs_to_be_random_is_new_for_each_process_unless_it_is_given() -> None:
+    opencode = found(load_manifest(None), "opencode")
+    name = "OPENCODE_SERVER_PASSWORD"
+
+    first, second = child_environment(opencode, {}, {})[name], child_environment(opencode, {}, {})[name]
+
+    assert len(first) >= 32
+    assert first != second
+    assert child_environment(opencode, {name: "mine"}, {})[name] == "mine"
+
+
+def test_an_agent_sees_its_own_credentials_and_not_those_of_others() -> None:
+    manifest = load_manifest(None)
+    everybodys = {name: "x" for agent in manifest.agents for name in agent.credentials}
+
+    for agent in manifest.agents:
+        seen = set(child_environment(agent, everybodys, {})) & everybodys.keys()
+        assert seen >= set(agent.credentials)
+        assert "AMP_API_KEY" not in seen or agent.id == "amp"
+        assert "ANTHROPIC_API_KEY" not in seen or agent.id in ("claude", "opencode", "pi", "goose")
+
+
+def test_more_names_may_be_allowed_but_never_the_servers_own_settings() -> None:
+    environ = {"HOME": "/h", "npm_config_registry": "r", "NPM_TOKEN": "t", "KEY": "k", "SANDBOX_AGENT_TOKEN": "s"}
+
+    assert allowed_environment(environ, ()) == {"HOME": "/h"}
+    assert set(allowed_environment(environ, ("npm_config_*", "NPM_*"))) == {"HOME", "npm_config_registry", "NPM_TOKEN"}
+    assert "SANDBOX_AGENT_TOKEN" not in allowed_environment(environ, ("*",))

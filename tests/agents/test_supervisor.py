@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 import uvloop
 
-from sandbox_agent.agents.manifest import Agent, load_manifest
-from sandbox_agent.agents.process import Exit
 from sandbox_agent.agents.boot import Boots, ProcessLimits, RunningAgent
 from sandbox_agent.agents.launch import Launch
-from sandbox_agent.agents.supervisor import FREE_CRASHES, Supervisor
+from sandbox_agent.agents.manifest import Agent, load_manifest
+from sandbox_agent.agents.process import Exit
+from sandbox_agent.agents.supervisor import FREE_CRASHES, Provide, Supervisor
 from sandbox_agent.errors import AgentBootFailed, AgentNotInstalled, SandboxAgentError, ShuttingDown
 from sandbox_agent.processes.children import Children
 from tests.support.running import alive, eventually, scripted
@@ -45,17 +45,17 @@ class Recorder:
 class House:
     """A supervisor with agents made for one test."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, provide: Provide | None = None) -> None:
         self._directory = directory
         self.listener = Recorder()
         limits = ProcessLimits(boot_timeout=5, stop_grace=0.1)
         self._children = Children(f"test-{uuid.uuid4()}")
         environ = {"PATH": "/usr/bin:/bin"}
         boots = Boots(self._children, environ, (), limits, None)
-        self.supervisor = Supervisor(self.listener, boots, self._provide)
+        self.supervisor = Supervisor(self.listener, boots, provide or self._as_it_is)
 
     @staticmethod
-    async def _provide(agent: Agent) -> Launch:
+    async def _as_it_is(agent: Agent) -> Launch:
         return Launch(agent.command)
 
     async def __aenter__(self) -> "House":
@@ -124,7 +124,7 @@ def test_concurrent_first_callers_share_one_boot(tmp_path: Path) -> None:
 def test_an_agent_that_floods_before_it_answers_initialize_has_not_started(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("sandbox_agent.agents.supervisor.EARLY_BYTES", 1000)
+    monkeypatch.setattr("sandbox_agent.agents.boot.EARLY_BYTES", 1000)
 
     async def main() -> None:
         async with House(tmp_path) as house:
@@ -272,13 +272,17 @@ def test_a_program_that_is_not_there_costs_no_process_and_is_named(tmp_path: Pat
 
 
 def test_what_is_not_installed_is_refused_without_any_wait(tmp_path: Path) -> None:
+    async def refuse(agent: Agent) -> Launch:
+        raise AgentNotInstalled(agent.id, "install it")
+
     async def main() -> None:
-        async with House(tmp_path) as house:
-            claude = load_manifest(None).agent("claude")
-            refusals = [await failure(house.supervisor, claude) for _ in range(FREE_CRASHES + 3)]
+        async with House(tmp_path, refuse) as house:
+            agent = house.agent()
+            refusals = [await failure(house.supervisor, agent) for _ in range(FREE_CRASHES + 3)]
             assert {type(error) for error, _ in refusals} == {AgentNotInstalled}
             assert max(took for _, took in refusals) < FIRST_WAIT
-            assert house.supervisor.status("claude").status == "stopped"
+            assert house.supervisor.status("tested").status == "stopped"
+            assert house.starts == 0
 
     run(main())
 

@@ -16,7 +16,7 @@ from sandbox_agent.agents.boot import Boots, Listener, RunningAgent, describe_ex
 from sandbox_agent.agents.launch import Launch
 from sandbox_agent.agents.manifest import Agent
 from sandbox_agent.agents.process import Exit
-from sandbox_agent.errors import AgentBootFailed, AgentTimeout, SandboxAgentError, ShuttingDown
+from sandbox_agent.errors import AgentBootFailed, AgentNotInstalled, AgentTimeout, SandboxAgentError, ShuttingDown
 
 logger = logging.getLogger(__name__)
 
@@ -99,7 +99,7 @@ class Supervisor:
             status.status, status.last_error = "error", str(error)
             status.short_lives += 1
             raise
-        except ShuttingDown:
+        except (ShuttingDown, AgentNotInstalled):
             status.status = "stopped"
             raise
         except SandboxAgentError as error:
