@@ -52,10 +52,13 @@ Your own agents, in `agents.toml` of the configuration directory or the file tha
 command = ["python3", "echo_agent.py"]   # any program that speaks ACP on stdio
 env = { GREETING = "hello" }             # added to the allow-list
 title = "Echo"
+
+[agents.other]
+registry = "some-agent"                  # installed from the ACP registry, under this slug
 ```
 
 An id is made of `a-z`, `0-9`, `.`, `_` and `-`. With the id of an agent that sandbox-agent knows, such as
-`[agents.claude]`, the table changes that agent; only there may `command` be left out.
+`[agents.claude]`, the table changes that agent; only there may both `command` and `registry` be left out.
 
 """
 
