@@ -32,6 +32,8 @@ from sandbox_agent.agents.manifest import load_manifest
 from sandbox_agent.agents.provision import Provision
 from sandbox_agent.agents.supervisor import Supervisor
 from sandbox_agent.errors import SettingsError, ShuttingDown
+from sandbox_agent.host.files import TextFiles
+from sandbox_agent.host.terminals import TerminalLimits, Terminals
 from sandbox_agent.http.app import App
 from sandbox_agent.http.asgi import App as Asgi
 from sandbox_agent.http.guard import Guard
@@ -46,6 +48,7 @@ from sandbox_agent.hub.extension_methods import ExtensionMethods
 from sandbox_agent.hub.forward import Forward
 from sandbox_agent.hub.from_agent import FromAgent
 from sandbox_agent.hub.from_client import FromClient
+from sandbox_agent.hub.host_methods import HostMethods
 from sandbox_agent.hub.housekeeping import Housekeeping
 from sandbox_agent.hub.hub import Hub
 from sandbox_agent.hub.inventory import Inventory
@@ -79,11 +82,14 @@ class Parts:
     streams: Streams
     supervisor: Supervisor
     installer: Installer
+    files: TextFiles
+    terminals: Terminals
     housekeeping: Housekeeping
 
     def stop(self) -> None:
         """Let nobody wait any longer."""
         self.hub.stopping = True
+        self.files.close()
         self.hub.calls.give_up(ShuttingDown())
         self.turns.give_up(ShuttingDown())
         self.streams.close("the server is stopping")
@@ -99,11 +105,15 @@ def build(settings: Settings, children: Children) -> Parts:
     log = Log(Database(None if settings.no_persist else settings.data_dir / "log.db"), limits)
     hub = Hub(log)
     turns = Turns(hub, settings.prompt_queue)
-    from_agent = FromAgent(hub, turns)
+    secret = [settings.token] if settings.token else []
+    files = TextFiles(settings.text_limit)
+    terminal_limits = TerminalLimits(settings.terminals, settings.terminal_output, settings.stop_grace)
+    terminals = Terminals(children, terminal_limits)
+    host = HostMethods(hub, files, terminals, os.environ, secret, client_fs=settings.client_fs)
+    from_agent = FromAgent(hub, turns, host)
     process_limits = ProcessLimits(
         settings.request_timeout, settings.max_line, settings.stdin_limit, settings.stop_grace
     )
-    secret = [settings.token] if settings.token else []
     stderr_logs = settings.data_dir / "logs"
     boots = Boots(children, os.environ, secret, process_limits, stderr_logs)
     runner = Runner(children, settings.install_timeout)
@@ -142,7 +152,7 @@ def build(settings: Settings, children: Children) -> Parts:
         settings.permission_timeout,
         settings.connection_ttl,
     )
-    return Parts(app, log, hub, turns, streams, supervisor, installer, housekeeping)
+    return Parts(app, log, hub, turns, streams, supervisor, installer, files, terminals, housekeeping)
 
 
 def run(settings: Settings) -> int:
@@ -177,7 +187,6 @@ def _without_effect(settings: Settings) -> dict[str, bool]:
     """Flags of the contract whose part is not there yet, and whether they were given."""
     return {
         "--fs-root": bool(settings.fs_root),
-        "--client-fs": settings.client_fs,
     }
 
 
@@ -224,7 +233,9 @@ async def _serve(settings: Settings, listener: socket.socket, owner: str) -> Non
         if token_file is not None:
             token_file.unlink(missing_ok=True)
         server.should_exit = True
-        await asyncio.gather(parts.installer.close(), parts.supervisor.close(LAST_GRACE))
+        await asyncio.gather(
+            parts.installer.close(), parts.supervisor.close(LAST_GRACE), parts.terminals.close(LAST_GRACE)
+        )
         await serving
         for clock in clocks:
             clock.cancel()

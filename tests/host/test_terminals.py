@@ -246,7 +246,7 @@ def test_kill_ends_the_command_and_its_output_stays_until_release(run: Run) -> N
         id = await host.start("sh", "-c", "echo $$; sleep 60 & wait")
         (pid,) = await host.says(id)
         await host.terminals.kill(OWNER, id)
-        assert gone(int(pid))
+        await until(lambda: gone(int(pid)))
         assert await host.exited(id) == ExitStatus(None, "SIGTERM")
         assert host.output(id) == f"{pid}\n"
         await host.terminals.kill(OWNER, id)
@@ -304,7 +304,7 @@ def test_what_a_command_left_behind_ends_with_the_command(run: Run) -> None:
     async def main(host: Host) -> None:
         status, output = await host.run("sh", "-c", "sleep 60 & echo $!; (setsid sleep 60 & echo $!)")
         assert status == ExitStatus(0, None)
-        assert gone(*map(int, output.split()))
+        await until(lambda: gone(*map(int, output.split())))
 
     run(main)
 
@@ -342,7 +342,7 @@ def test_a_session_that_ends_while_a_command_starts_takes_it_along(run: Run) -> 
             await starting
         await host.terminals.close(0.1)
         pid = host.folder / "pid"
-        assert not pid.exists() or not pid.read_text() or gone(int(pid.read_text()))
+        await until(lambda: not pid.exists() or not pid.read_text() or gone(int(pid.read_text())))
 
     run(main)
 

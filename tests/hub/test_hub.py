@@ -14,10 +14,13 @@ from msgspec import Raw
 from sandbox_agent.agents.boot import Handshake, RunningAgent
 from sandbox_agent.envelope import Envelope, parse
 from sandbox_agent.errors import AgentNotReading, AlreadyAnswered
+from sandbox_agent.host.files import TextFiles
+from sandbox_agent.host.terminals import TerminalLimits, Terminals
 from sandbox_agent.hub.choices import MODE
 from sandbox_agent.hub.forward import Forward
 from sandbox_agent.hub.from_agent import FromAgent
 from sandbox_agent.hub.from_client import FromClient
+from sandbox_agent.hub.host_methods import HostMethods
 from sandbox_agent.hub.hub import Hub
 from sandbox_agent.hub.inventory import Inventory
 from sandbox_agent.hub.session_loading import SessionLoading
@@ -27,6 +30,7 @@ from sandbox_agent.hub.turns import Turns
 from sandbox_agent.log.database import Database
 from sandbox_agent.log.event import session_channel
 from sandbox_agent.log.log import Limits, Log
+from sandbox_agent.processes.children import Children
 from tests.support.shapes import SHAPES
 
 Json = dict[str, Any]
@@ -69,7 +73,9 @@ class World:
         self.log = Log(Database(path), Limits())
         self.hub = Hub(self.log)
         self.turns = Turns(self.hub, 16)
-        self.from_agent = FromAgent(self.hub, self.turns)
+        terminals = Terminals(Children("test"), TerminalLimits())
+        host = HostMethods(self.hub, TextFiles(1 << 20), terminals, {}, (), client_fs=False)
+        self.from_agent = FromAgent(self.hub, self.turns, host)
         agent: Any = SimpleNamespace(id="a", echoes_prompts=None, isolation="agent")
         self.process = FakeProcess()
         capabilities = {"sessionCapabilities": {"delete": {}, "resume": {}}}

@@ -28,9 +28,8 @@ logger = logging.getLogger(__name__)
 HANDSHAKE_ID = b'"sandbox-agent-initialize"'
 PROTOCOL_VERSION = 1
 CLIENT_CAPABILITIES: Object = {
-    # Files and terminals are not served yet, so they are not promised.
-    "fs": {"readTextFile": False, "writeTextFile": False},
-    "terminal": False,
+    "fs": {"readTextFile": True, "writeTextFile": True},
+    "terminal": True,
     "elicitation": {"form": {}, "url": {}},
     "plan": {},
     "_meta": {META: {"questions": True}},

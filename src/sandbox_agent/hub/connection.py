@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from sandbox_agent.envelope import same_id, with_id
+from sandbox_agent.envelope import Object, same_id, with_id
 from sandbox_agent.errors import AlreadyAnswered, NobodyAsked
 from sandbox_agent.hub.pending import Outcome, PendingRequest
 from sandbox_agent.log.event import Chunk, agent_channel, connection_channel, frames, session_channel
@@ -49,6 +49,8 @@ class Connection:
     used_at: float
     opened_at: int = 0
     """Position of the log when it was opened: nothing before was meant for it."""
+    capabilities: Object = field(default_factory=dict[str, object])
+    """`clientCapabilities`, as its client declared them."""
     agents: dict[str, int] = field(default_factory=dict[str, int])
     """Agents it has spoken to, and since which position: it hears what they say outside any session."""
     windows: dict[str, list[Window]] = field(default_factory=dict[str, list[Window]])

@@ -229,6 +229,14 @@ class Forward:
         logger.info("session resumed session=%s agent=%s method=%s", session.id, agent, method)
 
 
+def as_before(line: bytes, session: Session) -> bytes:
+    """A request with all that it leaves out as it was when the session was opened."""
+    for name, value in resume_params(session).items():
+        if param(line, name) is None:
+            line = with_param(line, name, value)
+    return line
+
+
 def resume_params(session: Session) -> Object:
     """What an agent needs to take up a session again."""
     opened = bytes(session.facts.opened_with)

@@ -27,8 +27,10 @@ from sandbox_agent.envelope import (
     peek_lines,
     with_param,
 )
-from sandbox_agent.errors import InternalError, MethodNotFound, NotAnEnvelope, RpcError, UnknownSession
+from sandbox_agent.errors import InternalError, NotAnEnvelope, RpcError, UnknownSession
 from sandbox_agent.hub.calls import Answer, Call
+from sandbox_agent.hub.connection import Connection
+from sandbox_agent.hub.host_methods import HostMethods
 from sandbox_agent.hub.hub import Hub, agent_exited, server_stopped
 from sandbox_agent.hub.pending import Outcome, PendingRequest
 from sandbox_agent.hub.session import Session
@@ -55,7 +57,7 @@ _SPECIAL_UPDATES = frozenset(
 _VENDORS_CHOICE = b'"currentMod'
 """In notifications of agents' own making that tell a mode or a model; others are passed on unread."""
 _OURS = ("fs/", "terminal/")
-"""Requests about the host; the handshake does not promise them."""
+"""Requests about the host."""
 
 
 @dataclass(slots=True)
@@ -67,9 +69,10 @@ class _Held:
 class FromAgent:
     """The supervisor's listener."""
 
-    def __init__(self, hub: Hub, turns: Turns) -> None:
+    def __init__(self, hub: Hub, turns: Turns, host: HostMethods) -> None:
         self._hub = hub
         self._turns = turns
+        self._host = host
         self._held: dict[str, _Held] = {}
 
     def receive(self, running: RunningAgent, blob: bytes) -> None:
@@ -112,6 +115,7 @@ class FromAgent:
             facts = {"reason": "error", "terminatedBy": "agent", "message": str(error), **exit.facts()}
             self._hub.end_session(session, server_stopped() if self._hub.stopping else facts, resumable=True)
         self._held.pop(running.key, None)
+        self._host.exited(running)
         logger.log(
             logging.INFO if exit.code == 0 else logging.WARNING,
             "agent exited agent=%s exit_code=%s signal=%s calls_failed=%d sessions_ended=%d",
@@ -275,7 +279,10 @@ class FromAgent:
     def _withdraw(self, running: RunningAgent, envelope: Envelope) -> None:
         """The agent takes a request of its own back."""
         id = param(envelope.line, "requestId")
-        pending = None if id is None else self._hub.pending.find(running, id)
+        if id is None:
+            return
+        self._host.withdraw(running, id)
+        pending = self._hub.pending.find(running, id)
         if pending is not None:
             answer = pending.cancellation()
             if pending.session is not None:
@@ -290,7 +297,7 @@ class FromAgent:
     def _ask(self, running: RunningAgent, request: Envelope) -> None:
         assert request.id is not None
         if request.method.startswith(_OURS):
-            self._refuse(running, request, MethodNotFound(f"{request.method} is not offered", method=request.method))
+            self._ask_host(running, request)
         elif request.session_id is None:
             self._ask_outside_sessions(running, request)
         elif (session := self._hub.session_at(running, request.session_id)) is not None:
@@ -300,7 +307,19 @@ class FromAgent:
         else:
             self._refuse(running, request, UnknownSession(request.session_id))
 
-    def _ask_session(self, running: RunningAgent, session: Session, request: Envelope) -> None:
+    def _ask_host(self, running: RunningAgent, request: Envelope) -> None:
+        session = None if request.session_id is None else self._hub.session_at(running, request.session_id)
+        if session is None:
+            # Not held for a session that is about to be: its agent may need the file before it can answer.
+            self._refuse(running, request, UnknownSession(request.session_id or ""))
+        elif (client := self._host.client(running, session, request)) is not None:
+            self._ask_session(running, session, request, client)
+        else:
+            self._host.serve(running, session, request)
+
+    def _ask_session(
+        self, running: RunningAgent, session: Session, request: Envelope, only: Connection | None = None
+    ) -> None:
         self._turns.show(session)
         session.heard_at = self._hub.monotonic()
         line = request.line
@@ -309,7 +328,8 @@ class FromAgent:
         if (id := param(line, "requestId")) is not None:
             call = self._hub.calls.get(running, id)
             line = with_param(line, "requestId", Raw(call.client_id if call else b"null"))
-        self._hub.ask(self._pending(running, parse(line), session), line, session_channel(session.id))
+        channel = session_channel(session.id) if only is None else only.channel
+        self._hub.ask(self._pending(running, parse(line), session, only and only.tag), line, channel)
 
     def _ask_outside_sessions(self, running: RunningAgent, request: Envelope) -> None:
         """It belongs to a call (an elicitation while somebody logs in), or to everybody who uses the agent."""

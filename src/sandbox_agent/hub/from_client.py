@@ -76,11 +76,12 @@ class FromClient:
     async def open(self, envelope: Envelope) -> tuple[Connection, Answer]:
         """`initialize` without a connection: opens one. Raises what becomes an HTTP problem."""
         assert envelope.id is not None
-        agent = text_at(envelope.params(), "_meta", META, "agent")
+        params = envelope.params()
+        agent = text_at(params, "_meta", META, "agent")
         if agent is None:
             raise MissingAgent
         running = await self._forward.start(agent)
-        connection = self._hub.open_connection(running.agent.id)
+        connection = self._hub.open_connection(running.agent.id, object_at(params, "clientCapabilities"))
         return connection, Answer(success(envelope.id, self._greeting(running)))
 
     def begin(self, connection: Connection, envelope: Envelope, then: Continuation) -> bool:

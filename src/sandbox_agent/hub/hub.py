@@ -8,6 +8,7 @@ import secrets
 import time
 from collections.abc import Callable, Iterable
 from itertools import count
+from typing import Protocol
 
 import msgspec
 from msgspec import Raw
@@ -27,6 +28,16 @@ logger = logging.getLogger(__name__)
 
 
 SERVER_STOPPED = "the server stopped"
+
+
+class Watcher(Protocol):
+    """Who has to know when something is over. Nothing here may raise."""
+
+    def session_over(self, session: Session) -> None:
+        """No process holds it any more."""
+        ...
+
+    def connection_closed(self, connection: Connection) -> None: ...
 
 
 class Hub:
@@ -50,6 +61,7 @@ class Hub:
         self._aliases: dict[str, str] = {}
         self._at_agent: dict[tuple[str, str], Session] = {}
         self._ended: set[str] = set()
+        self._watchers: list[Watcher] = []
         self._untold: dict[str, float] = {}
         log.ended_sessions = self._ended
         self._load_sessions()
@@ -65,12 +77,16 @@ class Hub:
                 # Whatever ran before this server started has no process any more, and nobody has said so yet.
                 self.interrupted(session)
 
+    def watch(self, watcher: Watcher) -> None:
+        self._watchers.append(watcher)
+
     # Connections
 
-    def open_connection(self, agent: str) -> Connection:
+    def open_connection(self, agent: str, capabilities: Object | None = None) -> Connection:
         tag = f"c{next(self._tags)}"
-        opened_at = self.log.position
-        connection = Connection(secrets.token_urlsafe(24), tag, agent, self.monotonic(), opened_at)
+        connection = Connection(
+            secrets.token_urlsafe(24), tag, agent, self.monotonic(), self.log.position, capabilities or {}
+        )
         self._connections[connection.connection_id] = connection
         self.log.follow(connection.channel, connection)
         self.meet(connection, agent)
@@ -111,6 +127,8 @@ class Hub:
         self.log.forget(connection.channel)
         if connection.stream is not None:
             connection.stream.close(reason)
+        for watcher in self._watchers:
+            watcher.connection_closed(connection)
         logger.info("connection closed connection=%s reason=%s", connection.tag, reason)
 
     # Sessions
@@ -414,6 +432,8 @@ class Hub:
     def _release(self, session: Session) -> None:
         if session.process is not None:
             self._at_agent.pop((session.process.key, session.facts.agent_session_id), None)
+        for watcher in self._watchers:
+            watcher.session_over(session)
 
 
 def server_stopped() -> Object:

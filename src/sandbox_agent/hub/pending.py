@@ -117,5 +117,9 @@ class PendingRequests:
     def of_process(self, process: Process) -> list[PendingRequest]:
         return [pending for pending in self._open.values() if pending.process is process]
 
+    def only_for(self, tag: str) -> list[PendingRequest]:
+        """Those that belong to one connection."""
+        return [pending for pending in self._open.values() if pending.only_tag == tag]
+
     def asked_before(self, at: float) -> list[PendingRequest]:
         return [pending for pending in self._open.values() if pending.asked_at < at]

@@ -3,12 +3,12 @@
 from collections import deque
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Protocol
+from typing import Protocol, cast
 
 import msgspec
 from msgspec import Raw
 
-from sandbox_agent.envelope import Object, text_at
+from sandbox_agent.envelope import Object, notification, parse, text_at
 from sandbox_agent.errors import QueueFull
 from sandbox_agent.hub import choices
 from sandbox_agent.hub.choices import MODE, MODEL, Category
@@ -87,6 +87,8 @@ class Session:
     """When its agent last said something for it."""
     replay: "Replay | None" = None
     """While a `session/load` runs at the agent."""
+    creator: str | None = None
+    """Tag of the connection that made it or took it up: the one that may have files and terminals for it."""
     _told_mode: str | None = field(init=False)
     _told_options: object = field(init=False)
     """What clients have been told last, by an answer or an update."""
@@ -97,6 +99,18 @@ class Session:
     @property
     def id(self) -> str:
         return self.facts.session_id
+
+    @property
+    def directories(self) -> list[str]:
+        """`cwd` and `additionalDirectories`: where its agent may use files."""
+        opened = parse(notification("opened", self.facts.opened_with)).params()
+        given = opened.get("additionalDirectories")
+        more = cast("list[object]", given) if isinstance(given, list) else []
+        return [self.facts.cwd, *(path for path in more if isinstance(path, str) and path.startswith("/"))]
+
+    def opened_anew(self, cwd: str, params: Raw) -> None:
+        """It was taken up again, perhaps in another directory."""
+        self.facts.cwd, self.facts.opened_with = cwd, params
 
     @property
     def live(self) -> bool:

@@ -6,13 +6,13 @@ from functools import partial
 from msgspec import Raw
 
 from sandbox_agent.agents.boot import RunningAgent
-from sandbox_agent.envelope import Envelope, param, params_text, parse, success, with_id, with_param
+from sandbox_agent.envelope import Envelope, params_text, parse, success, text_at, with_id
 from sandbox_agent.errors import AgentTimeout, InvalidParams, InvalidRequest
 from sandbox_agent.hub.calls import Answer, Call
 from sandbox_agent.hub.checks import directory, require
 from sandbox_agent.hub.choices import completed
 from sandbox_agent.hub.connection import Connection
-from sandbox_agent.hub.forward import Forward, resume_params
+from sandbox_agent.hub.forward import Forward, as_before
 from sandbox_agent.hub.hub import Hub
 from sandbox_agent.hub.session import Replay, Session
 from sandbox_agent.hub.turns import user_messages
@@ -109,10 +109,7 @@ class SessionLoading:
     async def _take_up_known(self, connection: Connection, session: Session, envelope: Envelope) -> Answer:
         if session.terminated:
             raise InvalidRequest(f"session {session.id} was terminated; start a new one", sessionId=session.id)
-        line = envelope.line
-        for name, value in resume_params(session).items():
-            if param(line, name) is None:
-                line = with_param(line, name, value)
+        line = as_before(envelope.line, session)
         running = await self.forward.spawn(self.forward.agent_of(session))
         try:
             require(running, envelope.method)
@@ -129,13 +126,14 @@ class SessionLoading:
         self, connection: Connection, running: RunningAgent, session: Session, envelope: Envelope, *, known: bool
     ) -> Answer:
         session.replay = Replay(connection.channel, history=not known)
-        settle = partial(self._loaded, known=known)
+        session.creator = connection.tag
+        settle = partial(self._loaded, request=envelope, known=known)
         answer = await self.forward.call(connection, running, session, envelope, settle)
         if not parse(answer.line).succeeded:
             await self.forward.dismiss(running)
         return answer
 
-    def _loaded(self, call: Call, response: Envelope, *, known: bool) -> Answer:
+    def _loaded(self, call: Call, response: Envelope, *, request: Envelope, known: bool) -> Answer:
         session = call.session
         assert session is not None
         assert call.connection is not None
@@ -143,6 +141,8 @@ class SessionLoading:
         line = with_id(response.line, call.client_id)
         if response.succeeded:
             session.learn_offers(response.result())
+            cwd = text_at(request.params(), "cwd") or session.facts.cwd
+            session.opened_anew(cwd, Raw(params_text(request.line)))
             line = completed(line, session.facts.offers)
             if not known:
                 session.all_told()

@@ -36,7 +36,7 @@ from sandbox_agent.hub.calls import Answer, Call
 from sandbox_agent.hub.checks import Method, directory, not_offered, require
 from sandbox_agent.hub.choices import complete, completed
 from sandbox_agent.hub.connection import Connection
-from sandbox_agent.hub.forward import Forward
+from sandbox_agent.hub.forward import Forward, as_before
 from sandbox_agent.hub.hub import Hub
 from sandbox_agent.hub.inventory import Inventory
 from sandbox_agent.hub.session import Session
@@ -144,6 +144,7 @@ class SessionMethods:
         """A session is there: keep it, attach whoever asked for it, and let go what its agent said of it before."""
         assert call.connection is not None
         session.all_told()
+        session.creator = call.connection.tag
         self.hub.attach(call.connection, session)
         self.hub.save(session)
         self.hub.record(session, request.line, Direction.FROM_CLIENT)
@@ -219,7 +220,8 @@ class SessionMethods:
         if not agent_session_id:
             return self._unborn(call, line)
         cwd = text_at(request.params(), "cwd") or source.facts.cwd
-        session = self.hub.add_session(call.running, agent_session_id, cwd, source.facts.opened_with)
+        opened_with = Raw(params_text(as_before(request.line, source)))
+        session = self.hub.add_session(call.running, agent_session_id, cwd, opened_with)
         session.learn_offers(source.facts.offers | response.result())
         session.facts.title = source.facts.title
         session.facts.metadata = source.facts.metadata | {"forkedFrom": source.id}

@@ -113,7 +113,12 @@ class Settings:
     prompt_queue: int = option(_AGENTS, COUNT, "16", "Prompts of one session that may wait for their turn.")
     max_line: int = option(_AGENTS, SIZE, "64MiB", "Longest line an agent may write.")
     stdin_limit: int = option(_AGENTS, SIZE, "64MiB", "Input an agent may leave unread before requests to it fail.")
-    stop_grace: float = option(_AGENTS, DURATION, "1s", "Time an agent has to exit before it is killed.")
+    stop_grace: float = option(
+        _AGENTS, DURATION, "1s", "Time an agent, or a command of its, has to exit before it is killed."
+    )
+    text_limit: int = option(_AGENTS, SIZE, "8MiB", "Most that an agent may read of a file at once.")
+    terminals: int = option(_AGENTS, COUNT, "32", "Terminals that one session may have.")
+    terminal_output: int = option(_AGENTS, SIZE, "1MiB", "Newest part of a terminal's output that is kept.")
 
     permission_timeout: float | None = option(
         _HUMAN, DURATION, None, "Time to answer what an agent asks; then it is rejected."

@@ -1,0 +1,319 @@
+"""What an agent asks of the host: `fs/*` and `terminal/*`. The server answers, within the session's directories.
+
+With `--client-fs` a client that declared it is asked instead, for as long as it is there.
+"""
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import Awaitable, Callable, Collection, Mapping
+from contextlib import AbstractAsyncContextManager, nullcontext
+from fnmatch import fnmatchcase
+from typing import Annotated, TypeVar
+
+import msgspec
+from msgspec import Meta
+
+from sandbox_agent.agents.boot import RunningAgent
+from sandbox_agent.agents.manifest import Agent, Name, Text, allowed_environment
+from sandbox_agent.envelope import Envelope, Object, at, failure, same_id, success, text_at, with_param
+from sandbox_agent.errors import (
+    AgentNotReading,
+    InternalError,
+    InvalidParams,
+    InvalidRequest,
+    MethodNotFound,
+    RequestCancelled,
+    RpcError,
+    SandboxAgentError,
+)
+from sandbox_agent.host.files import TextFiles
+from sandbox_agent.host.terminals import Command, ExitStatus, Owner, Terminals
+from sandbox_agent.hub.connection import Connection
+from sandbox_agent.hub.hub import Hub
+from sandbox_agent.hub.pending import Outcome
+from sandbox_agent.hub.session import Session
+from sandbox_agent.log.event import Direction
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+Method = Callable[[RunningAgent, Session, Envelope], Awaitable[bytes]]
+"""Gives the line that answers a request."""
+Number = Annotated[int, Meta(ge=0)]
+
+UNDER_WAY = 256
+"""How many of its requests may be under way at once, for one agent process."""
+DELIVERY_SECONDS, DELIVERY_INTERVAL = 10.0, 0.05
+"""How long an answer waits for an agent that has asked for more than it reads."""
+
+_DECLARED = {"fs/read_text_file": ("fs", "readTextFile"), "fs/write_text_file": ("fs", "writeTextFile")}
+"""What a client declares when it answers a method; `terminal` for all others."""
+
+
+class HostMethods:
+    """Serves agents. None of it may raise into the pipe's callback."""
+
+    def __init__(
+        self,
+        hub: Hub,
+        files: TextFiles,
+        terminals: Terminals,
+        environ: Mapping[str, str],
+        secrets: Collection[str],
+        *,
+        client_fs: bool,
+    ) -> None:
+        self._hub = hub
+        self._files = files
+        self._terminals = terminals
+        self._environ = environ
+        self._secrets = secrets
+        self._client_fs = client_fs
+        self._methods: Mapping[str, Method] = {
+            "fs/read_text_file": self._read,
+            "fs/write_text_file": self._write,
+            "terminal/create": self._create,
+            "terminal/output": self._output,
+            "terminal/wait_for_exit": self._wait_for_exit,
+            "terminal/kill": self._kill,
+            "terminal/release": self._release,
+        }
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._waits: dict[tuple[str, bytes], asyncio.Task[None]] = {}
+        self._under_way: Counter[str] = Counter()
+        self._turns: dict[str, asyncio.Lock] = {}
+        """Files of a session are read and written in the order in which they were asked for."""
+        hub.watch(self)
+
+    # What happens
+
+    def client(self, running: RunningAgent, session: Session, request: Envelope) -> Connection | None:
+        """The connection that is to be asked instead of the server, when there is one."""
+        if not self._client_fs or session.creator is None or self._is_own(running, session, request):
+            return None
+        declared = _DECLARED.get(request.method, ("terminal",))
+        for connection in self._hub.connections():
+            if connection.tag == session.creator and at(connection.capabilities, *declared) is True:
+                return connection
+        return None
+
+    def serve(self, running: RunningAgent, session: Session, request: Envelope) -> None:
+        """Take a request; it is answered in a while."""
+        session.heard_at = self._hub.monotonic()
+        line = request.line
+        if session.facts.agent_session_id != session.id:
+            line = with_param(line, "sessionId", session.id)
+        self._hub.record(session, line, Direction.FROM_AGENT)
+        self._begin(running, session, request)
+
+    def withdraw(self, running: RunningAgent, id: bytes) -> None:
+        """The agent no longer waits for an exit. What does something is done all the same."""
+        task = self._waits.get((running.key, same_id(id)))
+        if task is not None:
+            task.cancel()
+
+    def exited(self, running: RunningAgent) -> None:
+        """An agent process is dead: so are its terminals."""
+        self._terminals.end_process(running.key)
+
+    def session_over(self, session: Session) -> None:
+        self._terminals.end_session(session.id)
+        self._turns.pop(session.id, None)
+
+    def connection_closed(self, connection: Connection) -> None:
+        """What it was asked for and has not answered, the server does."""
+        for pending in self._hub.pending.only_for(connection.tag):
+            if pending.request.method in self._methods and pending.session is not None:
+                assert isinstance(pending.process, RunningAgent)
+                self._hub.settle(pending, Outcome.CANCELLED)
+                self._begin(pending.process, pending.session, pending.request)
+
+    # Answering
+
+    def _begin(self, running: RunningAgent, session: Session, request: Envelope) -> None:
+        assert request.id is not None
+        refusal = self._refusal(running, request)
+        if refusal is not None:
+            line = failure(request.id, refusal)
+            self._hub.record(session, line, Direction.FROM_SERVER)
+            self._sent(running, line)
+            return
+        self._under_way[running.key] += 1
+        task = asyncio.create_task(self._answer(running, session, request))
+        self._tasks.add(task)
+        wait = (running.key, same_id(request.id))
+        if request.method == "terminal/wait_for_exit":
+            self._waits[wait] = task
+
+        def done(_: asyncio.Task[None]) -> None:
+            self._tasks.discard(task)
+            self._under_way[running.key] -= 1
+            if not self._under_way[running.key]:
+                del self._under_way[running.key]
+            if self._waits.get(wait) is task:
+                del self._waits[wait]
+
+        task.add_done_callback(done)
+
+    def _refusal(self, running: RunningAgent, request: Envelope) -> RpcError | None:
+        if request.method not in self._methods:
+            return MethodNotFound(f"{request.method} is not offered", method=request.method)
+        if self._under_way[running.key] >= UNDER_WAY:
+            message = f"{UNDER_WAY} requests about the host are under way already; wait for one"
+            return InvalidRequest(message, limit=UNDER_WAY)
+        return None
+
+    async def _answer(self, running: RunningAgent, session: Session, request: Envelope) -> None:
+        async with self._turn(session, request):
+            line = await self._answered(running, session, request)
+            self._hub.record(session, line, Direction.FROM_SERVER)
+            deadline = self._hub.monotonic() + DELIVERY_SECONDS
+            # Who asks for much at once is given time to read it; files of the session wait meanwhile.
+            while not self._sent(running, line) and self._hub.monotonic() < deadline:  # noqa: ASYNC110 - it has no event
+                await asyncio.sleep(DELIVERY_INTERVAL)
+
+    def _turn(self, session: Session, request: Envelope) -> AbstractAsyncContextManager[object]:
+        if not request.method.startswith("fs/"):
+            return nullcontext()
+        return self._turns.setdefault(session.id, asyncio.Lock())
+
+    async def _answered(self, running: RunningAgent, session: Session, request: Envelope) -> bytes:
+        assert request.id is not None
+        try:
+            return await self._methods[request.method](running, session, request)
+        except asyncio.CancelledError:
+            if self._hub.stopping:
+                raise
+            return failure(request.id, RequestCancelled("the request was taken back"))
+        except SandboxAgentError as error:
+            return failure(request.id, error)
+        except Exception:
+            logger.exception("request of an agent failed agent=%s method=%s", running.agent.id, request.method)
+            return failure(request.id, InternalError())
+
+    def _sent(self, running: RunningAgent, line: bytes) -> bool:
+        """False when it is worth to try again."""
+        try:
+            running.send(line)
+        except AgentNotReading:
+            return False
+        except RpcError as error:
+            logger.debug("agent takes no answer agent=%s reason=%s", running.agent.id, error.slug)
+        return True
+
+    # Files: all of it in a thread, for contents may be large
+
+    async def _read(self, running: RunningAgent, session: Session, request: Envelope) -> bytes:
+        def read() -> bytes:
+            asked = _params(request, _Read)
+            return _result(
+                request, {"content": self._files.read(session.directories, asked.path, asked.line, asked.limit)}
+            )
+
+        return await asyncio.to_thread(read)
+
+    async def _write(self, running: RunningAgent, session: Session, request: Envelope) -> bytes:
+        def write() -> bytes:
+            asked = _params(request, _Write)
+            self._files.write(session.directories, asked.path, asked.content)
+            return _result(request, {})
+
+        return await asyncio.to_thread(write)
+
+    # Terminals
+
+    async def _create(self, running: RunningAgent, session: Session, request: Envelope) -> bytes:
+        asked = _params(request, _Create)
+        wanted = {variable.name: variable.value for variable in asked.env or ()}
+        command = Command(
+            program=asked.command,
+            arguments=asked.args or (),
+            environment=self._environment(running.agent) | wanted,
+            directory=asked.cwd or session.facts.cwd,
+            directories=session.directories,
+            output_limit=asked.outputByteLimit,
+        )
+        return _result(request, {"terminalId": await self._terminals.create(_owner(running, session), command)})
+
+    async def _output(self, running: RunningAgent, session: Session, request: Envelope) -> bytes:
+        terminal = self._terminals.get(_owner(running, session), _params(request, _Terminal).terminalId)
+        text, truncated = terminal.output()
+        result: Object = {"output": text, "truncated": truncated}
+        return _result(request, result if terminal.exit is None else result | {"exitStatus": _ending(terminal.exit)})
+
+    async def _wait_for_exit(self, running: RunningAgent, session: Session, request: Envelope) -> bytes:
+        terminal = self._terminals.get(_owner(running, session), _params(request, _Terminal).terminalId)
+        return _result(request, _ending(await terminal.exited()))
+
+    async def _kill(self, running: RunningAgent, session: Session, request: Envelope) -> bytes:
+        await self._terminals.kill(_owner(running, session), _params(request, _Terminal).terminalId)
+        return _result(request, {})
+
+    async def _release(self, running: RunningAgent, session: Session, request: Envelope) -> bytes:
+        await self._terminals.release(_owner(running, session), _params(request, _Terminal).terminalId)
+        return _result(request, {})
+
+    def _is_own(self, running: RunningAgent, session: Session, request: Envelope) -> bool:
+        """Whether a request is about a terminal that the server has started."""
+        if not request.method.startswith("terminal/"):
+            return False
+        id = text_at(request.params(), "terminalId")
+        return id is not None and self._terminals.has(_owner(running, session), id)
+
+    def _environment(self, agent: Agent) -> dict[str, str]:
+        """What a command sees: what its agent does, without what only its model needs."""
+        seen = {**allowed_environment(self._environ, agent.variables), **agent.env}
+        return {
+            name: value
+            for name, value in seen.items()
+            if value not in self._secrets and not any(fnmatchcase(name, secret) for secret in agent.credentials)
+        }
+
+
+class _Read(msgspec.Struct):
+    path: str
+    line: Number | None = None
+    limit: Number | None = None
+
+
+class _Write(msgspec.Struct):
+    path: str
+    content: str
+
+
+class _Variable(msgspec.Struct):
+    name: Name
+    value: Text
+
+
+class _Create(msgspec.Struct):
+    command: Annotated[Text, Meta(min_length=1)]
+    args: list[Text] | None = None
+    env: list[_Variable] | None = None
+    cwd: str | None = None
+    outputByteLimit: Number | None = None
+
+
+class _Terminal(msgspec.Struct):
+    terminalId: str
+
+
+def _params(request: Envelope, type: type[T]) -> T:
+    try:
+        return msgspec.convert(request.params(), type)
+    except msgspec.ValidationError as error:
+        raise InvalidParams(f"{request.method}: {error}", method=request.method) from None
+
+
+def _result(request: Envelope, result: Object) -> bytes:
+    assert request.id is not None
+    return success(request.id, result)
+
+
+def _owner(running: RunningAgent, session: Session) -> Owner:
+    return Owner(running.key, session.id)
+
+
+def _ending(exit: ExitStatus) -> Object:
+    return {"exitCode": exit.code, "signal": exit.signal}
