@@ -321,6 +321,12 @@ def objects_at(value: object, *path: str) -> list[Object]:
     return [cast(Object, item) for item in items if isinstance(item, dict)]
 
 
+def list_at(value: object, *path: str) -> list[object]:
+    """The list at a path; empty when there is none."""
+    found = at(value, *path)
+    return cast("list[object]", found) if isinstance(found, list) else []
+
+
 def _why_not_an_object(body: bytes, error: Exception) -> str:
     if isinstance(error, RecursionError):
         return "nested too deeply"

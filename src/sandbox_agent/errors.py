@@ -21,6 +21,7 @@ SandboxAgentError
 ├── BodyTooLarge            413  over --max-body
 ├── UnsupportedMediaType    415  a POST that is not JSON
 ├── Misdirected             421  a Host that is not ours
+├── WrongAnswer             422  an answer that does not fit what the agent asked
 ├── UnsupportedAgent        422  known, and cannot be had
 ├── UnsupportedPlatform     422  the agent has no build for this machine
 ├── UnknownVersion          422  no such version of the agent
@@ -211,6 +212,13 @@ class Misdirected(SandboxAgentError):
 
     def __init__(self, host: str) -> None:
         super().__init__("this server does not answer to that Host; --allow-host adds a name", host=host)
+
+
+class WrongAnswer(SandboxAgentError):
+    slug, title, status = "wrong-answer", "Wrong Answer", 422
+
+    def __init__(self, complaint: str) -> None:
+        super().__init__(f"{complaint}; the request is still open")
 
 
 class UnsupportedAgent(SandboxAgentError):

@@ -1,0 +1,258 @@
+"""Questions and forms, each as the other, and what somebody answered to the one as an answer to the other.
+
+Pure. A form is the `params` of `elicitation/create`, a question those of our extension.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from sandbox_agent.envelope import Object, list_at, object_at, objects_at, text_at
+from sandbox_agent.errors import WrongAnswer
+from sandbox_agent.hub.form import Choice, Field, complaint, fields
+
+OTHER = "_other"
+"""Ends the name of the field that takes a free answer beside a choice."""
+ACCEPT, DECLINE = "accept", "decline"
+_YES_NO = (Choice("true", "Yes"), Choice("false", "No"))
+_YES_NO_OPTIONS: list[Object] = [{"id": each.value, "label": each.label} for each in _YES_NO]
+
+
+# Our questions as forms
+
+
+def _questions(params: Object) -> list[Object]:
+    """The questions of a `request_question`; a short one is a list of one."""
+    several = objects_at(params, "questions")
+    if several:
+        return several
+    pairs = [texts(option) for option in list_at(params, "options")]
+    options: list[Object] = [{"id": pair[0], "label": pair[-1]} for pair in pairs if pair]
+    return [{"question": text_at(params, "prompt") or "", "options": options, "multiSelect": False}]
+
+
+def as_form(params: Object) -> Object:
+    """A question as a form: a field for each question, and one beside it for an answer of one's own."""
+    properties: Object = {}
+    for number, question in enumerate(_questions(params)):
+        name = f"question_{number}"
+        text = {"title": text_at(question, "header") or text_at(question, "question") or "Question"}
+        if text_at(question, "question"):
+            text["description"] = text_at(question, "question") or ""
+        choices = [_const(option) for option in objects_at(question, "options")]
+        if not choices:
+            properties[name] = {"type": "string", **text}
+            continue
+        if question.get("multiSelect") is True:
+            properties[name] = {"type": "array", **text, "items": {"anyOf": choices}}
+        else:
+            properties[name] = {"type": "string", **text, "oneOf": choices}
+        properties[name + OTHER] = {"type": "string", "title": "Other"}
+    form: Object = {"mode": "form", "message": text_at(params, "prompt") or "The agent has a question."}
+    form["requestedSchema"] = {"type": "object", "properties": properties}
+    return _with_scope(params, form)
+
+
+def _const(option: Object) -> Object:
+    id = text_at(option, "id") or ""
+    const: Object = {"const": id, "title": text_at(option, "label") or id}
+    description = text_at(option, "description")
+    return const if description is None else const | {"description": description}
+
+
+def question_answer(params: Object, result: Object) -> Object:
+    """What was answered to a question that was shown as a form."""
+    if result.get("action") != ACCEPT:
+        return {"status": "rejected" if result.get("action") == DECLINE else "cancelled"}
+    content = object_at(result, "content")
+    answers: list[list[str]] = []
+    for number, _ in enumerate(_questions(params)):
+        chosen = content.get(f"question_{number}")
+        picked = [chosen] if isinstance(chosen, str) else texts(chosen)
+        other = content.get(f"question_{number}{OTHER}")
+        answers.append([*picked, other] if isinstance(other, str) and other else picked)
+    return {"status": "answered", "answers": answers}
+
+
+# Forms as our questions
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """A field that is asked about, and the one beside it that takes an answer of one's own."""
+
+    field: Field
+    other: Field | None
+
+
+def _asked(params: Object) -> list[_Asked]:
+    form = fields(params)
+    free = [field for field in form if field.kind == "text"]
+    asked: list[_Asked] = []
+    taken: set[str] = set()
+    for field in form:
+        if field.name in taken:
+            continue
+        other = None
+        if field.kind in ("choice", "choices"):
+            other = next((each for each in free if each.name.startswith(f"{field.name}_")), None)
+        taken |= {other.name} if other else set()
+        asked.append(_Asked(field, other))
+    return [each for each in asked if each.field.name not in taken]
+
+
+def as_question(params: Object, key: int) -> Object:
+    """A form as questions, one for each field. `key` is what makes it different from all others."""
+    if is_url(params):
+        return _with_scope(params, _url_as_question(params, key))
+    questions = [_question(each.field) for each in _asked(params)]
+    first = questions[0] if questions else {"options": _YES_NO_OPTIONS}
+    message = text_at(params, "message") or text_at(first, "question") or ""
+    asked: Object = {
+        "questionId": f"question-{key}",
+        "prompt": message,
+        "options": [[option["id"], option["label"]] for option in objects_at(first, "options")],
+    }
+    if questions:
+        asked["questions"] = questions
+    return _with_scope(params, asked)
+
+
+def _question(field: Field) -> Object:
+    header, text = field.title, field.description
+    # Some agents put the question into the title and a word for it into the description.
+    if not text or (header.endswith("?") and not text.endswith("?")):
+        header, text = text, header
+    choices = field.choices or (_YES_NO if field.kind == "boolean" else ())
+    return {
+        "header": header,
+        "question": text or field.name,
+        "options": [
+            {"id": choice.value, "label": choice.label, "description": choice.description} for choice in choices
+        ],
+        "multiSelect": field.kind == "choices",
+    }
+
+
+def form_answer(params: Object, result: Object) -> Object:
+    """What was answered to a form that was shown as questions."""
+    status = result.get("status")
+    if status in ("rejected", "cancelled"):
+        return {"action": DECLINE if status == "rejected" else "cancel"}
+    answers = _answers(result)
+    if is_url(params):
+        return {"action": ACCEPT if answers[:1] == [[ACCEPT]] else DECLINE}
+    asked = _asked(params)
+    if not asked:
+        return {"action": ACCEPT if answers[:1] in ([], [[]], [["true"]]) else DECLINE, "content": {}}
+    if len(answers) != len(asked):
+        raise WrongAnswer(f"there are {len(asked)} questions and {len(answers)} answers; send one list for each")
+    content: Object = {}
+    for each, answer in zip(asked, answers, strict=True):
+        content |= _filled(each, answer)
+    wrong = complaint(fields(params), content)
+    if wrong is not None:
+        raise WrongAnswer(wrong)
+    return {"action": ACCEPT, "content": content}
+
+
+def _filled(asked: _Asked, answer: Sequence[str]) -> Object:
+    field, other = asked.field, asked.other
+    own = [each for each in answer if field.choices and each not in field.values]
+    content: Object = {}
+    if own:
+        if other is None:
+            raise WrongAnswer(f"{field.name} is none of {', '.join(field.values)}")
+        content[other.name] = "\n".join(own)
+    chosen = [each for each in answer if each not in own]
+    if field.kind == "choices":
+        return content | ({field.name: chosen} if chosen or not own else {})
+    if not chosen:
+        return content
+    if len(chosen) > 1:
+        raise WrongAnswer(f"{field.name} takes one answer")
+    return content | {field.name: _value(field, chosen[0])}
+
+
+def _value(field: Field, text: str) -> object:
+    try:
+        match field.kind:
+            case "integer":
+                return int(text)
+            case "number":
+                return float(text)
+            case "boolean":
+                return {"true": True, "false": False}[text]
+            case _:
+                return text
+    except (ValueError, KeyError):
+        raise WrongAnswer(f"{field.name} is not a {field.kind}") from None
+
+
+# Addresses to be opened
+
+
+def is_url(params: Object) -> bool:
+    """Whether a form is an address to be opened, rather than fields."""
+    return params.get("mode") == "url"
+
+
+def _url_text(params: Object) -> str:
+    return f"{text_at(params, 'message') or 'Open this address.'}\n{text_at(params, 'url') or ''}"
+
+
+def url_as_form(params: Object) -> Object:
+    """An address as a form without fields, for a client that knows only forms."""
+    schema: Object = {"type": "object", "properties": {}}
+    return _with_scope(params, {"mode": "form", "message": _url_text(params), "requestedSchema": schema})
+
+
+def _url_as_question(params: Object, key: int) -> Object:
+    options = [[ACCEPT, "Done"], [DECLINE, "Decline"]]
+    return {"questionId": f"question-{key}", "prompt": _url_text(params), "options": options}
+
+
+# Answers
+
+
+def _with_scope(params: Object, asked: Object) -> Object:
+    """Whose it is stays as the agent said it."""
+    names = ("sessionId", "toolCallId", "requestId", "_meta")
+    return {name: params[name] for name in names if name in params} | asked
+
+
+def check_form(params: Object, result: Object) -> None:
+    """Raises WrongAnswer when an answer does not fit its form."""
+    action = result.get("action")
+    if action not in (ACCEPT, DECLINE, "cancel"):
+        raise WrongAnswer("action must be accept, decline or cancel")
+    if action == ACCEPT and not is_url(params):
+        wrong = complaint(fields(params), object_at(result, "content"))
+        if wrong is not None:
+            raise WrongAnswer(wrong)
+
+
+def check_question(params: Object, result: Object) -> None:
+    """Raises WrongAnswer when an answer does not fit its question."""
+    status = result.get("status")
+    if status in ("rejected", "cancelled"):
+        return
+    answers, questions = _answers(result), _questions(params)
+    if len(answers) != len(questions):
+        raise WrongAnswer(f"there are {len(questions)} questions and {len(answers)} answers; send one list for each")
+    for number, (question, answer) in enumerate(zip(questions, answers, strict=True), 1):
+        if len(answer) > 1 and question.get("multiSelect") is not True:
+            raise WrongAnswer(f"question {number} takes one answer")
+
+
+def _answers(result: Object) -> list[list[str]]:
+    given = list_at(result, "answers")
+    answers = [texts(each) for each in given]
+    right = [isinstance(each, list) and answer == each for each, answer in zip(given, answers, strict=True)]
+    if result.get("status") != "answered" or not isinstance(result.get("answers"), list) or not all(right):
+        raise WrongAnswer('a question is answered by {"status": "answered", "answers": [["id"], …]} or "rejected"')
+    return answers
+
+
+def texts(value: object) -> list[str]:
+    """The texts in a list."""
+    return [each for each in list_at({"list": value}, "list") if isinstance(each, str)]
