@@ -131,6 +131,13 @@ class Session:
         assert response.status_code == 202, response.text
 
 
+class FormClient(Client):
+    """A client that can show forms, and says so."""
+
+    async def initialize(self, **params: object) -> Json:
+        return await super().initialize(clientCapabilities={"elicitation": {"form": {}}}, **params)
+
+
 @dataclass(frozen=True)
 class RealAgent:
     """A real agent behind a server of ours, whose model is scripted."""
@@ -156,7 +163,7 @@ class RealAgent:
         return response.json()
 
     def client(self) -> Client:
-        return Client(self.server, self.recipe.agent)
+        return FormClient(self.server, self.recipe.agent)
 
     def other(self) -> Client:
         """A client of another agent on the same server."""
@@ -207,7 +214,7 @@ def running(recipe: Recipe) -> Generator[RealAgent]:
             agent = RealAgent(recipe, server, model)
             agent.install()
             yield agent
-        assert model.strays == []
+        assert not model.strays, f"{recipe.agent} wanted to leave the machine: {model.strays}"
 
 
 def _hidden(recipe: Recipe) -> dict[str, None]:
