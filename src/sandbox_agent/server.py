@@ -22,13 +22,9 @@ from typing import TextIO
 import uvicorn
 import uvloop
 
-from sandbox_agent.agents.boot import Boots, ProcessLimits
-from sandbox_agent.agents.catalog import Catalog
-from sandbox_agent.agents.install.command import Runner
+from sandbox_agent.agents.depot import open_boots, open_catalog, open_installer
 from sandbox_agent.agents.install.installer import Installer
 from sandbox_agent.agents.install.record import Store
-from sandbox_agent.agents.install.registry import Registry
-from sandbox_agent.agents.manifest import load_manifest
 from sandbox_agent.agents.provision import Provision
 from sandbox_agent.agents.supervisor import Supervisor
 from sandbox_agent.errors import SettingsError, ShuttingDown
@@ -97,9 +93,7 @@ class Parts:
 
 def build(settings: Settings, children: Children) -> Parts:
     """Construct everything, bottom to top. Needs a running event loop."""
-    store = Store(settings.agents_dir)
-    registry = Registry(settings.acp_registry_url, settings.agents_dir / ".registry")
-    catalog = Catalog(load_manifest(settings.agents_file), store, registry, os.environ)
+    catalog = open_catalog(settings, os.environ)
     tail = settings.replay_bytes
     limits = Limits(settings.log_max_bytes, settings.log_max_age, tail, settings.write_backlog)
     log = Log(Database(None if settings.no_persist else settings.data_dir / "log.db"), limits)
@@ -111,13 +105,8 @@ def build(settings: Settings, children: Children) -> Parts:
     terminals = Terminals(children, terminal_limits)
     host = HostMethods(hub, files, terminals, os.environ, secret, client_fs=settings.client_fs)
     from_agent = FromAgent(hub, turns, host)
-    process_limits = ProcessLimits(
-        settings.request_timeout, settings.max_line, settings.stdin_limit, settings.stop_grace
-    )
-    stderr_logs = settings.data_dir / "logs"
-    boots = Boots(children, os.environ, secret, process_limits, stderr_logs)
-    runner = Runner(children, settings.install_timeout)
-    installer = Installer(store, registry, runner, boots.verify, os.environ)
+    boots = open_boots(settings, children, os.environ, secret)
+    installer = open_installer(settings, children, catalog, boots)
     provision = Provision(catalog, installer, may_install=not settings.require_preinstall)
     supervisor = Supervisor(from_agent, boots, provision)
     forward = Forward(hub, supervisor, catalog, settings.request_timeout)

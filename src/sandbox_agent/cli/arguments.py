@@ -2,15 +2,36 @@
 
 import argparse
 import sys
-from typing import NoReturn
+from collections.abc import Mapping
+from typing import NoReturn, cast
+
+
+class Arguments:
+    """What one command line says, by name."""
+
+    def __init__(self, values: Mapping[str, object]) -> None:
+        self.values = values
+
+    def word(self, name: str) -> str | None:
+        """A value; None when it was not given."""
+        return cast("str | None", self.values.get(name))
+
+    def words(self, name: str) -> list[str]:
+        """All values of what may be given several times."""
+        return cast("list[str]", self.values.get(name) or [])
+
+    def switch(self, name: str) -> bool:
+        """Whether a flag without a value was given."""
+        return bool(self.values.get(name))
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser that takes no abbreviations and keeps a help text's lines."""
+    """A parser that takes no abbreviations and keeps a help text's lines; `words` are what it takes besides flags."""
 
-    def __init__(self, prog: str, description: str, epilog: str) -> None:
+    def __init__(self, prog: str, description: str, epilog: str, words: str = "") -> None:
         super().__init__(
             prog=prog,
+            usage=f"{prog} [flags] {words}".strip(),
             description=description,
             epilog=epilog,
             allow_abbrev=False,
@@ -21,12 +42,17 @@ class Parser(argparse.ArgumentParser):
         complain(message if message.endswith("?") else f"{message}; try: {self.prog} --help")
         raise SystemExit(2)
 
-    def parse(self, argv: list[str]) -> dict[str, object]:
-        """The arguments by name; what is not known ends the program."""
-        namespace, unknown = self.parse_known_args(argv)
+    def parse(self, argv: list[str]) -> Arguments:
+        """What the arguments say; what is not known ends the program."""
+        # Intermixed: a flag may stand between two words.
+        namespace, unknown = self.parse_known_intermixed_args(argv)
         if unknown:
             self.error(self._unknown(unknown[0]))
-        return vars(namespace)
+        return Arguments(vars(namespace))
+
+    def actions(self) -> list[argparse.Action]:
+        """All words and flags that it takes, but for --help."""
+        return [action for action in self._actions if "--help" not in action.option_strings]
 
     def _unknown(self, argument: str) -> str:
         if not argument.startswith("-"):
@@ -39,5 +65,5 @@ class Parser(argparse.ArgumentParser):
 
 
 def complain(message: str) -> None:
-    """One line about a user's mistake."""
+    """One line about what is wrong."""
     print(f"sandbox-agent: {message}", file=sys.stderr)

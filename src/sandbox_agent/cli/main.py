@@ -1,55 +1,84 @@
-"""The command sandbox-agent: finds the subcommand and hands it the rest of the line.
+"""The command sandbox-agent: its words, and how a failure is told.
 
-A subcommand's module is imported only when it is called: start-up time is a feature.
+A command's module is imported only when it is called: start-up time is a feature.
 """
 
+import io
+import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from sandbox_agent import __version__
-from sandbox_agent.cli.arguments import Parser
+from sandbox_agent.cli.commands import Command, Group, Word
+from sandbox_agent.errors import SandboxAgentError
+
+EXIT_INTERRUPTED = 130
+EXIT_NOBODY_READS = 141
 
 
-def _server(argv: list[str]) -> int:
-    from sandbox_agent.cli.serve import serve
+def _server() -> Command:
+    from sandbox_agent.cli.serve import command
 
-    return serve(argv)
+    return command()
 
 
-COMMANDS: dict[str, tuple[Callable[[list[str]], int], str]] = {
-    "server": (_server, "run the server"),
-}
+def _agents() -> Group:
+    from sandbox_agent.cli.agents import group
+
+    return group()
+
+
+def _credentials() -> Group:
+    from sandbox_agent.cli.credentials import group
+
+    return group()
+
+
+def _api() -> Group:
+    from sandbox_agent.cli.api import group
+
+    return group()
+
+
+EXAMPLES = """\
+  sandbox-agent server
+      run the server, on this machine only
+  sandbox-agent agents install claude
+      install Claude Code, so that the server need not do it on first use
+  sandbox-agent credentials check
+      say which agents can reach a model
+"""
+
+COMMANDS = Group(
+    "sandbox-agent",
+    "Run and control coding agents inside a sandbox, over HTTP.",
+    EXAMPLES,
+    {
+        "server": Word("run the server", _server),
+        "agents": Word("list, install and remove agents; needs no server", _agents),
+        "credentials": Word("see which credentials agents would find", _credentials),
+        "api": Word("call a running server", _api),
+    },
+    version=f"sandbox-agent {__version__}",
+)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command line; the result is the exit code."""
-    arguments = sys.argv[1:] if argv is None else list(argv)
-    parser = _parser()
-    if not arguments:
-        parser.print_help(sys.stderr)
-        return 2
-    # The first word decides: whatever follows a command is its own, --help included.
-    name = arguments[0]
-    if name.startswith("-"):
-        parser.parse(arguments)
-        parser.error("expected a command")
-    if name not in COMMANDS:
-        from sandbox_agent.settings.files import did_you_mean
-
-        parser.error(f"unknown command {name}{did_you_mean(name, COMMANDS)}")
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # A letter that the terminal does not have is no reason to fail.
     try:
-        return COMMANDS[name][0](arguments[1:])
+        code = COMMANDS.run(sys.argv[1:] if argv is None else list(argv))
+        sys.stdout.flush()
     except KeyboardInterrupt:
-        return 130
+        return EXIT_INTERRUPTED
+    except BrokenPipeError:
+        # Python would try once more to write what is left, and complain.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return EXIT_NOBODY_READS
+    except SandboxAgentError as error:
+        from sandbox_agent.cli.failures import tell
 
-
-def _parser() -> Parser:
-    commands = "\n".join(f"  {name:<10}{summary}" for name, (_, summary) in COMMANDS.items())
-    parser = Parser(
-        prog="sandbox-agent",
-        description="Run and control coding agents inside a sandbox, over HTTP.",
-        epilog=f"commands:\n{commands}\n\nsandbox-agent <command> --help tells more.",
-    )
-    parser.usage = "sandbox-agent [-h] [--version] <command> ..."
-    parser.add_argument("--version", action="version", version=f"sandbox-agent {__version__}", help="show the version")
-    return parser
+        return tell(error)
+    return code

@@ -1,10 +1,9 @@
-"""`sandbox-agent server`: its flags follow from the table of options; a wrong setting ends it with exit code 2."""
+"""`sandbox-agent server`: its flags are all the options there are."""
 
-import os
-
-from sandbox_agent.cli.arguments import Parser, complain
-from sandbox_agent.errors import SettingsError
-from sandbox_agent.settings import OPTIONS, Option, load
+from sandbox_agent.cli.arguments import Arguments, Parser
+from sandbox_agent.cli.commands import Command
+from sandbox_agent.cli.flags import add_flags, settings_of
+from sandbox_agent.settings import OPTIONS
 
 EPILOG = """\
 Each flag can also be an environment variable (--max-body: SANDBOX_AGENT_MAX_BODY)
@@ -19,39 +18,16 @@ examples:
 """
 
 
-def serve(argv: list[str]) -> int:
-    """Run the server until it is stopped; the result is the exit code."""
-    options = _parser().parse(argv)
-    try:
-        settings = load(options, os.environ)
-        for warning in settings.warnings:
-            complain(f"warning: {warning}")
-        from sandbox_agent.server import run
-
-        return run(settings)
-    except SettingsError as error:
-        complain(str(error))
-        return 2
-
-
-def _parser() -> Parser:
+def command() -> Command:
+    """The command, with its flags."""
     parser = Parser("sandbox-agent server", "Run the server.", EPILOG)
-    parser.usage = "sandbox-agent server [flags]"
-    groups = {name: parser.add_argument_group(name) for name in dict.fromkeys(each.group for each in OPTIONS)}
-    for option in OPTIONS:
-        text = _help(option).replace("%", "%%")
-        if option.kind.switch:
-            groups[option.group].add_argument(
-                option.flag, dest=option.name, action="store_true", default=None, help=text
-            )
-        else:
-            action = "append" if option.kind.many else "store"
-            metavar = option.kind.metavar
-            groups[option.group].add_argument(option.flag, dest=option.name, action=action, metavar=metavar, help=text)
-    return parser
+    add_flags(parser, {option.name for option in OPTIONS})
+    return Command(parser, serve)
 
 
-def _help(option: Option) -> str:
-    if option.kind.many:
-        return f"{option.text} May be repeated."
-    return option.text if option.kind.switch or option.default is None else f"{option.text} (default: {option.default})"
+def serve(arguments: Arguments) -> int:
+    """Run the server until it is stopped; the result is the exit code."""
+    settings = settings_of(arguments)
+    from sandbox_agent.server import run
+
+    return run(settings)

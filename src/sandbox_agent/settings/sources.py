@@ -1,7 +1,7 @@
 """Where settings come from: flags, then environment variables, then config.toml; and the rules between them."""
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import cast
@@ -11,19 +11,24 @@ from sandbox_agent.settings.files import did_you_mean, line_of, read_toml
 from sandbox_agent.settings.options import OPTIONS, PREFIX, Settings
 from sandbox_agent.settings.values import FILE, FLAG, PATH, TOKEN, VARIABLE, Given, is_loopback
 
-# Read elsewhere: the marks by which a server finds the processes it left behind.
-_OTHER_VARIABLES = frozenset({f"{PREFIX}OWNER", f"{PREFIX}PROCESS"})
+# Read elsewhere: the marks by which a server finds the processes it left behind, and where the command line calls one.
+_OTHER_VARIABLES = frozenset({f"{PREFIX}OWNER", f"{PREFIX}PROCESS", f"{PREFIX}ENDPOINT"})
 
 
-def load(argv_options: Mapping[str, object], environ: Mapping[str, str]) -> Settings:
+def load(
+    argv_options: Mapping[str, object], environ: Mapping[str, str], only: Collection[str] | None = None
+) -> Settings:
     """Settings from flags (by option name; None is not given), environment and config.toml; the first that has it wins.
+
+    With `only`, the other options have their defaults, whatever is said about them.
 
     Raises SettingsError, which names the flag, the variable, or the file, line and key.
     """
     flags = _from_flags(argv_options)
     variables, warnings = _from_environment(environ)
     config_dir = _directory("config", flags.get("config_dir") or variables.get("config_dir"))
-    given = _from_file(config_dir / "config.toml") | variables | flags
+    found = _from_file(config_dir / "config.toml") | variables | flags
+    given = {name: value for name, value in found.items() if only is None or name in only}
     data_dir = _directory("data", given.get("data_dir"))
     values = {each.name: each.kind.value(given[each.name]) for each in OPTIONS if each.name in given}
     defaults = {
@@ -31,8 +36,8 @@ def load(argv_options: Mapping[str, object], environ: Mapping[str, str]) -> Sett
         "agents_file": config_dir / "agents.toml",
         "log_max_bytes": 64 * 1024**2 if values.get("no_persist") else 1024**3,
     }
-    found = {"config_dir": config_dir, "data_dir": data_dir, "warnings": warnings}
-    settings = cast("Callable[..., Settings]", Settings)(**defaults | values | found)
+    known = {"config_dir": config_dir, "data_dir": data_dir, "warnings": warnings}
+    settings = cast("Callable[..., Settings]", Settings)(**defaults | values | known)
     _check_files(settings, given)
     return _with_token(settings, given)
 

@@ -1,0 +1,123 @@
+"""`sandbox-agent api v1 …`: calls of a running server, by its routes. What it answers is printed as it came."""
+
+from sandbox_agent.cli.agents import add_install_flags
+from sandbox_agent.cli.arguments import Arguments, Parser
+from sandbox_agent.cli.commands import Command, Group, Word
+from sandbox_agent.cli.endpoint import DEFAULT
+from sandbox_agent.cli.flags import add_flags
+
+ACCESS = """\
+The token is --token or SANDBOX_AGENT_TOKEN, --token-file or SANDBOX_AGENT_TOKEN_FILE. For a server
+on this machine it is also looked for where the server has it from or leaves it: config.toml, and the
+file token of the data directory. The server's JSON goes to stdout, all else to stderr.
+"""
+
+EXAMPLES = """\
+  sandbox-agent api v1 agents list
+  sandbox-agent api v1 agents install claude --endpoint http://box.example:2468 --token-file token.txt
+"""
+
+
+def group() -> Group:
+    """All calls."""
+    return Group(
+        "sandbox-agent api", "Call a running server.", EXAMPLES, {"v1": Word("the routes that begin with /v1", _v1)}
+    )
+
+
+def _v1() -> Group:
+    description = "Call the routes of a running server that begin with /v1."
+    return Group("sandbox-agent api v1", description, EXAMPLES, {"agents": Word("agents of that server", _agents)})
+
+
+def _agents() -> Group:
+    return Group(
+        "sandbox-agent api v1 agents",
+        "See and install the agents of a running server.",
+        EXAMPLES,
+        {
+            "list": Word("GET /v1/agents", _list),
+            "get": Word("GET /v1/agents/{agent}", _get),
+            "install": Word("POST /v1/agents/{agent}/install", _install),
+        },
+    )
+
+
+def _list() -> Command:
+    parser = _parser(
+        "list",
+        "",
+        "All agents, as GET /v1/agents tells them.",
+        "  sandbox-agent api v1 agents list | jq '.agents[].id'\n",
+    )
+    parser.add_argument("--registry", "--all", action="store_true", help="Add all agents of the ACP registry.")
+    return Command(parser, _run_list)
+
+
+def _get() -> Command:
+    parser = _parser(
+        "get",
+        "AGENT",
+        "One agent, as GET /v1/agents/{agent} tells it.",
+        "  sandbox-agent api v1 agents get claude | jq -r .instructions\n",
+    )
+    parser.add_argument("agent", metavar="AGENT", help="Its id, or its slug in the ACP registry.")
+    return Command(parser, _run_get)
+
+
+def _install() -> Command:
+    parser = _parser(
+        "install",
+        "AGENT",
+        "Let the server install an agent. Its progress is shown on stderr, the result is printed. When this\n"
+        "command is interrupted, the server goes on.",
+        "  sandbox-agent api v1 agents install claude\n"
+        "  sandbox-agent api v1 agents install codex --reinstall --agent-process-version 2.6.0\n",
+    )
+    parser.add_argument("agent", metavar="AGENT", help="Its id, or its slug in the ACP registry.")
+    add_install_flags(parser)
+    return Command(parser, _run_install)
+
+
+def _parser(name: str, words: str, description: str, examples: str) -> Parser:
+    parser = Parser(f"sandbox-agent api v1 agents {name}", description, f"{ACCESS}\nexamples:\n{examples}", words)
+    parser.add_argument(
+        "--endpoint", metavar="URL", help=f"Where the server is; else SANDBOX_AGENT_ENDPOINT (default: {DEFAULT})."
+    )
+    parser.add_argument("--token", metavar="TOKEN", help="The server's token.")
+    parser.add_argument("--token-file", metavar="PATH", help="File that holds the token.")
+    add_flags(parser, {"config_dir", "data_dir"})
+    return parser
+
+
+# --- what they do -----------------------------------------------------------------------------------------------------
+
+
+def _run_list(arguments: Arguments) -> int:
+    from sandbox_agent.cli.remote import get
+
+    return get(arguments, "/v1/agents?registry=true" if arguments.switch("registry") else "/v1/agents")
+
+
+def _run_get(arguments: Arguments) -> int:
+    from sandbox_agent.cli.remote import get
+
+    return get(arguments, _path(arguments))
+
+
+def _run_install(arguments: Arguments) -> int:
+    from sandbox_agent.cli.remote import install
+
+    said = {
+        "reinstall": arguments.switch("reinstall") or None,
+        "agentVersion": arguments.word("agent_version"),
+        "agentProcessVersion": arguments.word("agent_process_version"),
+    }
+    asked = {name: value for name, value in said.items() if value is not None}
+    return install(arguments, f"{_path(arguments)}/install", arguments.word("agent") or "", asked)
+
+
+def _path(arguments: Arguments) -> str:
+    from urllib.parse import quote
+
+    return f"/v1/agents/{quote(arguments.word('agent') or '', safe='')}"

@@ -1,0 +1,65 @@
+"""Commands and groups of commands: which word of a line leads where.
+
+What a word leads to is loaded when the word is there: start-up time is a feature.
+"""
+
+import sys
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+from sandbox_agent.cli.arguments import Arguments, Parser
+
+
+class Command(NamedTuple):
+    """Something to do: its grammar, and what is done with the arguments; that gives the exit code."""
+
+    parser: Parser
+    act: Callable[[Arguments], int]
+
+    def run(self, argv: list[str]) -> int:
+        return self.act(self.parser.parse(argv))
+
+
+class Word(NamedTuple):
+    """A word that stands for a command or for a group, and what help says of it."""
+
+    summary: str
+    load: Callable[[], "Command | Group"]
+
+
+class Group(NamedTuple):
+    """Commands that begin with the same words."""
+
+    name: str
+    description: str
+    examples: str
+    words: Mapping[str, Word]
+    version: str | None = None
+
+    def run(self, argv: list[str]) -> int:
+        """Go where the next word leads; the result is the exit code."""
+        parser = self.parser()
+        if not argv:
+            parser.print_help(sys.stderr)
+            return 2
+        # The first word decides: whatever follows it is its own, --help included.
+        name = argv[0]
+        if name.startswith("-"):
+            parser.parse(argv)
+            parser.error("expected a command")
+        if name not in self.words:
+            from sandbox_agent.settings.files import did_you_mean
+
+            parser.error(f"unknown command {name}{did_you_mean(name, self.words)}")
+        return self.words[name].load().run(argv[1:])
+
+    def parser(self) -> Parser:
+        """The grammar of the group itself: help, and its words."""
+        width = max(map(len, self.words)) + 4
+        words = "\n".join(f"  {name:<{width}}{word.summary}" for name, word in self.words.items())
+        more = f"{self.name} <command> --help tells more."
+        parser = Parser(self.name, self.description, f"commands:\n{words}\n\nexamples:\n{self.examples}\n{more}")
+        parser.usage = f"{self.name} [-h]{' [--version]' if self.version else ''} <command> ..."
+        if self.version is not None:
+            parser.add_argument("--version", action="version", version=self.version, help="show the version")
+        return parser

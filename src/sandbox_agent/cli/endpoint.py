@@ -1,0 +1,60 @@
+"""Which server a call is for, and the token that it gets."""
+
+import os
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from sandbox_agent.cli.arguments import Arguments
+from sandbox_agent.cli.flags import settings_of
+from sandbox_agent.errors import SettingsError
+from sandbox_agent.settings import is_loopback
+from sandbox_agent.settings.options import PREFIX
+
+DEFAULT = "http://127.0.0.1:2468"
+VARIABLE = f"{PREFIX}ENDPOINT"
+_WAYS = ("token", "token_file")
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """A server's address without a slash at its end; `local` when it is on this machine."""
+
+    url: str
+    local: bool
+    token: str | None = field(repr=False)
+
+
+def endpoint(arguments: Arguments) -> Endpoint:
+    """What the arguments and the environment say; raises SettingsError."""
+    flag, variable = arguments.word("endpoint"), os.environ.get(VARIABLE)
+    url = (flag or variable or DEFAULT).rstrip("/")
+    parts = urlsplit(url) if re.fullmatch(r"https?://[^\s/?#@]+(/[^\s?#]*)?", url) else None
+    try:
+        port = parts and (parts.port or (443 if parts.scheme == "https" else 80))
+    except ValueError:
+        port = None
+    if parts is None or port is None or not parts.hostname:
+        where = "--endpoint" if flag else VARIABLE
+        raise SettingsError(f"{where}: expected an address such as {DEFAULT}, got {url!r:.100}")
+    local = is_loopback(parts.hostname)
+    return Endpoint(url, local, _token(arguments, local=local, port=port))
+
+
+def _token(arguments: Arguments, *, local: bool, port: int) -> str | None:
+    given = any(arguments.word(way) or os.environ.get(PREFIX + way.upper()) for way in _WAYS)
+    if not given and not local:
+        return None  # What this machine's own server is configured with is nobody else's business.
+    settings = settings_of(arguments, {"config_dir", "data_dir", *_WAYS})
+    return _left_in(settings.data_dir, port) if settings.token_generated else settings.token
+
+
+def _left_in(directory: Path, port: int) -> str | None:
+    """The token that a server made itself and left for us; one without a log has its port in the file's name."""
+    for path in (directory / f"token-{port}", directory / "token"):
+        try:
+            return path.read_text().strip() or None
+        except OSError:
+            continue
+    return None

@@ -1,0 +1,117 @@
+"""Printing what is known of agents: a table, one agent, or how to get it."""
+
+import asyncio
+from collections.abc import Mapping
+
+import msgspec
+from msgspec import UNSET
+
+from sandbox_agent.agents.catalog import Catalog
+from sandbox_agent.agents.depot import open_catalog
+from sandbox_agent.agents.instructions import instructions
+from sandbox_agent.agents.manifest import Agent
+from sandbox_agent.cli.agent_facts import AgentFacts, AgentList, facts
+from sandbox_agent.cli.arguments import complain
+from sandbox_agent.cli.output import NONE, harmless, print_facts, print_json, print_table
+from sandbox_agent.errors import RegistryUnavailable
+from sandbox_agent.settings import Settings
+
+TITLES = ("agent", "installed", "source", "credentials", "supported")
+
+
+def print_list(settings: Settings, environ: Mapping[str, str], *, registry: bool, as_json: bool) -> None:
+    """All agents; with `registry`, those that only the ACP registry has too."""
+    catalog = open_catalog(settings, environ)
+    agents = asyncio.run(_all(catalog)) if registry else catalog.agents()
+    known = [facts(agent, catalog, environ) for agent in agents]
+    if as_json:
+        print_json(msgspec.json.encode(AgentList(known)))
+    else:
+        print_table(TITLES, [_row(each) for each in known])
+
+
+def print_agent(settings: Settings, environ: Mapping[str, str], name: str, *, as_json: bool) -> None:
+    """Everything known of one agent; raises UnknownAgent."""
+    catalog = open_catalog(settings, environ)
+    known = facts(asyncio.run(catalog.find(name)), catalog, environ)
+    if as_json:
+        print_json(msgspec.json.encode(known))
+    else:
+        print_facts(_lines(known))
+
+
+def print_instructions(settings: Settings, environ: Mapping[str, str], name: str | None) -> None:
+    """How to get one agent, or each; raises UnknownAgent."""
+    catalog = open_catalog(settings, environ)
+    if name is not None:
+        print(harmless(instructions(asyncio.run(catalog.find(name)))))
+        return
+    print("\n\n".join(harmless(f"{each.id} ({each.title})\n{_indented(each)}") for each in catalog.agents()))
+
+
+async def _all(catalog: Catalog) -> list[Agent]:
+    try:
+        snapshot = await catalog.registry.snapshot()
+    except RegistryUnavailable as error:
+        complain(f"warning: {error}")
+        return catalog.agents()
+    if snapshot.problem:
+        complain(f"warning: {snapshot.problem}; this is an older copy")
+    return await catalog.all()
+
+
+def _row(agent: AgentFacts) -> tuple[str, ...]:
+    version = "yes" if agent.version is UNSET else agent.version
+    credentials = _yes(agent.credentials_available) if agent.credentials else NONE
+    return (
+        agent.id,
+        version if agent.installed else "no",
+        agent.install.source,
+        credentials,
+        _yes(agent.supported),
+    )
+
+
+def _lines(agent: AgentFacts) -> list[tuple[str, str]]:
+    install = agent.install
+    programs = [
+        f"{each.name} {each.version or ''}".strip()
+        + "".join(f"\n  {name}: {value}" for name, value in _details(each.path, each.sha256, each.integrity))
+        for each in install.artifacts
+    ]
+    known = [f"{'found    ' if each.found else 'not found'}  {each.kind} {each.name}" for each in agent.credentials]
+    return [
+        ("agent", agent.id),
+        ("title", agent.title),
+        ("description", agent.description),
+        ("supported", "yes" if agent.supported else f"no: {agent.unsupported_reason or NONE}"),
+        ("installed", _row(agent)[1]),
+        ("agent itself", agent.native_version or ""),
+        ("source", install.source),
+        ("registry slug", install.registry_slug or ""),
+        ("package", install.package or ""),
+        ("note", install.note or ""),
+        ("folder", install.folder or ""),
+        ("command", " ".join(agent.command or ())),
+        ("programs", "\n".join(programs)),
+        ("installed at", install.installed_at or ""),
+        ("verified", f"by a handshake at {install.verified_at}" if install.verified_at else ""),
+        ("platform", install.platform or ""),
+        ("node", install.node or ""),
+        ("says it is", " ".join(str(value) for value in (agent.agent_info or {}).values() if isinstance(value, str))),
+        ("credentials", "\n".join(known) or "none needed"),
+        ("instructions", agent.instructions),
+    ]
+
+
+def _details(path: str | None, sha256: object, integrity: object) -> list[tuple[str, object]]:
+    named = [("path", path), ("sha256", sha256), ("npm integrity", integrity)]
+    return [(name, value) for name, value in named if value]
+
+
+def _indented(agent: Agent) -> str:
+    return "\n".join(f"  {line}" for line in instructions(agent).splitlines())
+
+
+def _yes(fact: bool) -> str:
+    return "yes" if fact else "no"

@@ -1,0 +1,63 @@
+"""What commands print: tables, JSON, text of others. Drawn on a terminal, plain in a pipe and with NO_COLOR."""
+
+import os
+import shutil
+import sys
+from collections.abc import Sequence
+from typing import TextIO
+
+NONE = "-"
+
+
+def is_drawn(stream: TextIO) -> bool:
+    """Whether somebody looks at it who likes lines and colours."""
+    return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+
+
+def harmless(text: str) -> str:
+    """A text of somebody else without what would make a terminal do things."""
+    return "".join(letter if letter.isprintable() or letter in "\n\t" else "?" for letter in text)
+
+
+def print_json(document: bytes) -> None:
+    """One JSON document: as it is for programs, on lines for people."""
+    import msgspec
+
+    text = msgspec.json.format(document, indent=2) if sys.stdout.isatty() else document
+    # As bytes: JSON is UTF-8, whatever this terminal takes text to be.
+    sys.stdout.flush()
+    sys.stdout.buffer.write(text + b"\n")
+
+
+def print_table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """Rows under titles. In a pipe the columns are apart by two spaces or more."""
+    rows = [[harmless(cell) or NONE for cell in row] for row in rows]
+    if is_drawn(sys.stdout):
+        _draw(titles, rows)
+        return
+    widths = [max(map(len, column)) for column in zip(titles, *rows, strict=True)]
+    for row in (titles, *rows):
+        print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+
+
+def print_facts(facts: Sequence[tuple[str, str]]) -> None:
+    """Names and what they stand for; further lines stand below the first. What is empty is left out."""
+    facts = [(name, harmless(value)) for name, value in facts if value]
+    width = max(len(name) for name, _ in facts) + 2
+    for name, value in facts:
+        print(f"{name:<{width}}" + value.replace("\n", "\n" + " " * width))
+
+
+def _draw(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(*titles, box=box.SIMPLE_HEAD, header_style="bold", pad_edge=False)
+    for row in rows:
+        table.add_row(*(Text(cell, style=_STYLES.get(cell, "")) for cell in row))
+    Console(width=shutil.get_terminal_size().columns).print(table)
+
+
+_STYLES = {"yes": "green", "no": "yellow", NONE: "dim"}
