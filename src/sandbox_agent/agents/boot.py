@@ -180,7 +180,12 @@ class Boots:
     async def boot(
         self, agent: Agent, launch: Launch, environment: Mapping[str, str], listener: Listener, gone: Gone
     ) -> RunningAgent:
-        """A process that has answered our initialize; raises AgentBootFailed or AgentTimeout, with its stderr."""
+        """A process that has answered our initialize.
+
+        Raises:
+            AgentBootFailed: it did not, with its stderr; AgentTimeout when it was too slow.
+            FolderGone: what was to be started has been replaced.
+        """
         self._check_open()
         key = f"{agent.id}-{next(self._keys)}"
         answered: asyncio.Future[Envelope] = asyncio.get_running_loop().create_future()

@@ -2,12 +2,11 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 
 from sandbox_agent.agents.install.record import Record, Store
 from sandbox_agent.agents.install.registry import Entry, Registry
 from sandbox_agent.agents.launch import Launch
-from sandbox_agent.agents.manifest import Agent, Manifest
+from sandbox_agent.agents.manifest import Agent, Manifest, is_id
 from sandbox_agent.errors import RegistryUnavailable, UnknownAgent
 
 
@@ -38,19 +37,16 @@ class Catalog:
     def agent(self, id: str) -> Agent:
         """The agent of that name or registry slug; raises UnknownAgent, which lists those that we know."""
         agent = self._known(id)
-        if agent is None:
-            snapshot = self.registry.cached()
-            entry = snapshot.entries.get(id) if snapshot else None
-            agent = None if entry is None else _listed(entry)
+        if agent is None and (entry := self._kept_entry(id)) is not None:
+            agent = _listed(entry)
         if agent is None:
             raise UnknownAgent(id, [each.id for each in self.agents()])
         return agent
 
     async def find(self, id: str) -> Agent:
         """The same, and asks the registry for a name that nobody here knows."""
-        agent = self._known(id)
-        if agent is not None:
-            return agent
+        if self._known(id) is not None or not is_id(id):
+            return self.agent(id)
         try:
             entry = (await self.registry.snapshot()).entries.get(id)
         except RegistryUnavailable as error:
@@ -61,38 +57,41 @@ class Catalog:
 
     def record(self, agent: Agent) -> Record | None:
         """What is installed of it."""
-        return self.store.record(agent.id) if agent.installable else None
+        record = self.store.record(agent.id) if agent.installable else None
+        return record if record is not None and record.is_of(agent) else None
 
     def launch(self, agent: Agent) -> Launch | None:
         """How it would be started now; None when it has to be installed first."""
         if not agent.installable:
             return Launch(agent.command)
-        record = self.store.record(agent.id)
-        return None if record is None else self.store.launch(record, self.path(agent))
+        record = self.record(agent)
+        return None if record is None else self.store.launch(record, agent, self.environ)
 
     def program(self, agent: Agent) -> str | None:
         """The program that would run now; None when there is none."""
         if not agent.installable:
-            return Launch(agent.command).program(self.path(agent))
-        record = self.store.record(agent.id)
+            return Launch(agent.command).program(agent.env.get("PATH") or self.environ.get("PATH"))
+        record = self.record(agent)
         return None if record is None else record.artifacts[0].path
 
-    def path(self, agent: Agent) -> str | None:
-        """Where it looks for programs."""
-        return agent.env.get("PATH") or self.environ.get("PATH")
+    def supported(self, agent: Agent) -> bool:
+        """Whether it can be had, as far as we know: what we have no package for, the registry may have."""
+        return agent.supported or self.record(agent) is not None or any(map(self._kept_entry, agent.registry))
+
+    def _kept_entry(self, slug: str) -> Entry | None:
+        """What the registry's copy has, without network."""
+        snapshot = self.registry.cached()
+        return snapshot.entries.get(slug) if snapshot else None
 
     def _known(self, id: str) -> Agent | None:
-        record = None if self._named(id) else self.store.record(id) if _is_name(id) else None
-        return self._named(id) or (None if record is None else _installed(record))
+        named = self._named(id)
+        # It comes from a client, and becomes a path.
+        record = self.store.record(id) if named is None and is_id(id) else None
+        return named if record is None else _installed(record)
 
     def _named(self, id: str) -> Agent | None:
         by_slug = (agent for agent in self.manifest.agents if id in agent.registry)
         return self.manifest.find(id) or next(by_slug, None)
-
-
-def _is_name(id: str) -> bool:
-    """Whether it may be the name of a folder: it comes from a client."""
-    return Path(id).name == id and not id.startswith(".")
 
 
 def _installed(record: Record) -> Agent:

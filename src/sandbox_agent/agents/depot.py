@@ -29,5 +29,5 @@ def open_boots(
 
 def open_installer(settings: Settings, children: Children, catalog: Catalog, boots: Boots) -> Installer:
     """What installs agents of the catalog, and starts each once to see that it works."""
-    runner = Runner(children, settings.install_timeout)
-    return Installer(catalog.store, catalog.registry, runner, boots.verify, catalog.environ)
+    runner, timeout = Runner(children), settings.install_timeout
+    return Installer(catalog.store, catalog.registry, runner, boots.verify, catalog.environ, timeout)

@@ -4,11 +4,10 @@ import fcntl
 import os
 import shutil
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-IN_USE = ".in-use"
+IN_USE, REMOVED = ".in-use", ".removed-"
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,8 +23,12 @@ class Launch:
         return shutil.which(self.command[0], path=path)
 
     def hold(self) -> "Hold":
-        """Keep others from removing the folder, until it is released."""
+        """Keep others from removing the folder, until it is released; raises FolderGone when they were first."""
         return Hold(self.folder)
+
+
+class FolderGone(Exception):
+    """What was to be started is being removed: something else has taken its place."""
 
 
 class Hold:
@@ -33,13 +36,42 @@ class Hold:
 
     def __init__(self, folder: Path | None) -> None:
         self._descriptor: int | None = None
-        if folder is not None:
-            with suppress(OSError):
-                self._descriptor = os.open(folder / IN_USE, os.O_RDONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
-                fcntl.flock(self._descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        if folder is None:
+            return
+        mark = folder / IN_USE
+        try:
+            self._descriptor = os.open(mark, os.O_RDONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            fcntl.flock(self._descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            # Who removes it may have been done in between.
+            gone = not os.path.samestat(os.fstat(self._descriptor), mark.stat())
+        except (BlockingIOError, FileNotFoundError):
+            gone = True
+        except OSError:
+            gone = False
+        if gone:
+            self.release()
+            raise FolderGone(folder)
 
     def release(self) -> None:
         """Let it go; a second time does nothing."""
         descriptor, self._descriptor = self._descriptor, None
         if descriptor is not None:
             os.close(descriptor)
+
+
+def remove_unheld(folder: Path) -> None:
+    """Delete a folder with all that is in it, unless somebody holds it."""
+    try:
+        descriptor = os.open(folder / IN_USE, os.O_RDONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    except OSError:
+        return
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        # Away at once: nobody must start what is only half there.
+        gone = folder.rename(folder.with_name(f"{REMOVED}{folder.name}"))
+    except OSError:
+        return
+    else:
+        shutil.rmtree(gone, ignore_errors=True)
+    finally:
+        os.close(descriptor)

@@ -178,6 +178,11 @@ class Manifest:
         return self._by_id.get(id)
 
 
+def is_id(text: str) -> bool:
+    """Whether it may be the id of an agent, and the name of a folder."""
+    return _ID.fullmatch(text) is not None
+
+
 def load_manifest(agents_file: Path | None) -> Manifest:
     """The package's agents and those of the user's file; a missing file is an empty one.
 
@@ -245,7 +250,7 @@ class _OwnAgents:
         return {id: self._agent(id, raw, known) for id, raw in agents.items()}
 
     def _agent(self, id: str, raw: object, known: Collection[str]) -> OwnAgent:
-        if not _ID.fullmatch(id):
+        if not is_id(id):
             rule = "use a-z, 0-9, '.', '_' and '-', at most 64 of them and no punctuation in front"
             raise self._wrong(["agents", id], f"{id!r} cannot be the id of an agent; {rule}")
         table = self._table(["agents", id], raw, f"expected a table [agents.{id}]")

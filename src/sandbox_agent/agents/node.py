@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
+from secrets import token_hex
 
 from sandbox_agent.errors import InstallFailed
 
@@ -48,8 +49,7 @@ def _put(path: Path, target: Path | None = None, content: str = "") -> None:
         return
     if target is None and path.is_file() and path.read_text() == content:
         return
-    made = path.with_name(f".{path.name}.new")
-    made.unlink(missing_ok=True)
+    made = path.with_name(f".{path.name}.{token_hex(4)}")
     if target is not None:
         made.symlink_to(target)
     else:

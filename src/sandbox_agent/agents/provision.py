@@ -26,4 +26,4 @@ class Provision:
         if not self.may_install:
             raise AgentNotInstalled(agent.id, instructions(agent))
         record = (await self.installer.install(agent)).record
-        return self.catalog.store.launch(record, self.catalog.path(agent))
+        return self.catalog.store.launch(record, agent, self.catalog.environ)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from sandbox_agent.agents.boot import Boots, Listener, RunningAgent, describe_exit
-from sandbox_agent.agents.launch import Launch
+from sandbox_agent.agents.launch import FolderGone, Launch
 from sandbox_agent.agents.manifest import Agent
 from sandbox_agent.agents.process import Exit
 from sandbox_agent.errors import AgentBootFailed, AgentNotInstalled, AgentTimeout, SandboxAgentError, ShuttingDown
@@ -25,6 +25,7 @@ SHORT_LIFE = 10.0
 FREE_CRASHES = 3
 """This many short lives in a row cost no wait."""
 MAX_BACKOFF = 30.0
+BOOT_TRIES = 5
 
 Provide = Callable[[Agent], Awaitable[Launch]]
 """How to start an agent; installs it first when that is needed and allowed."""
@@ -117,10 +118,14 @@ class Supervisor:
             status.boot = None
 
     async def _boot(self, agent: Agent, environment: Mapping[str, str]) -> RunningAgent:
-        launch = await self._provide(agent)
-        if self._closing.is_set():
-            raise ShuttingDown
-        return await self._boots.boot(agent, launch, environment, self._listener, self._gone)
+        for _ in range(BOOT_TRIES):
+            launch = await self._provide(agent)
+            if self._closing.is_set():
+                raise ShuttingDown
+            # Another process may have replaced what is installed, between the look and the start.
+            with suppress(FolderGone):
+                return await self._boots.boot(agent, launch, environment, self._listener, self._gone)
+        raise AgentBootFailed(f"agent {agent.id} was replaced again and again while it was started", agent=agent.id)
 
     async def _wait(self, seconds: float) -> None:
         if seconds:

@@ -11,7 +11,7 @@ from starlette.responses import Response, StreamingResponse
 from sandbox_agent.agents.install.installer import Outcome
 from sandbox_agent.agents.install.progress import Job
 from sandbox_agent.envelope import Object
-from sandbox_agent.errors import BadRequest, InternalError, SandboxAgentError, ShuttingDown
+from sandbox_agent.errors import BadRequest, InternalError, SandboxAgentError
 from sandbox_agent.http import problems
 from sandbox_agent.http.negotiate import EVENT_STREAM
 from sandbox_agent.hub.agent_installs import AgentInstalls, InstallRequest, InstallResult, install_request
@@ -62,8 +62,6 @@ class Installs:
     async def _ending(self, task: "asyncio.Task[Outcome]") -> bytes:
         try:
             return _event("result", msgspec.json.encode(await self.installs.result(task)))
-        except asyncio.CancelledError:
-            return _event("problem", problems.document(ShuttingDown()))
         except SandboxAgentError as error:
             return _event("problem", problems.document(error))
         except Exception:

@@ -99,17 +99,18 @@ class AgentViews:
         newest = self.hub.newest_session(agent.id)
         known = record.capabilities if record else {}
         version = __version__ if agent.source == "bundled" else record and record.version
+        supported = self.catalog.supported(agent)
         return AgentView(
             id=agent.id,
             title=agent.title,
-            supported=agent.supported or record is not None,
+            supported=supported,
             installed=path is not None,
             credentials_available=available(agent, self.environ),
             install=self._install(agent, record, path, verified=running is not None),
             capabilities=running.handshake.capabilities if running else known,
             server_status=self._status(agent.id),
             instructions=instructions(agent),
-            unsupported_reason=agent.unsupported_reason or UNSET,
+            unsupported_reason=UNSET if supported else agent.unsupported_reason or UNSET,
             version=version or UNSET,
             native_version=(record and record.native_version) or UNSET,
             path=path or UNSET,

@@ -38,7 +38,7 @@ class Assembly:
             program, fetched = await self._unpacked(self.plan.archive)
         else:
             program, fetched = await self._installed(), None
-        artifacts = [await self._artifact("agent_process", program, fetched)]
+        artifacts = [await self._artifact("agent_process", program, fetched, self._first())]
         env = dict(self.plan.env)
         if self.agent.native is not None:
             artifacts += await self._native(env)
@@ -48,7 +48,7 @@ class Assembly:
             title=self.agent.title,
             description=self.agent.description,
             source=self.plan.source,
-            version=self.plan.version,
+            version=artifacts[0].version or self.plan.version,
             command=(*self._started_by(program), *self.plan.arguments),
             env=env,
             artifacts=artifacts,
@@ -57,7 +57,7 @@ class Assembly:
             platform=current_platform(),
             node=bundled_node().version,
             registry_slug=self.plan.slug,
-            package=self.plan.packages[0].name if self.plan.packages else None,
+            package=first.name if (first := self._first()) else None,
             native_version=artifacts[1].version if len(artifacts) > 1 else None,
             note=self.plan.note,
         )
@@ -68,6 +68,7 @@ class Assembly:
         def tell(message: str) -> None:
             self.job.tell("fetching", f"{names}: {message:.200}")
 
+        tell("asking for it")
         native = [self.plan.native] if self.plan.native else []
         npm = [each for each in self.plan.packages if each.index == "npm"] + native
         pypi = [each for each in self.plan.packages if each.index == "pypi"]
@@ -99,8 +100,8 @@ class Assembly:
         into.mkdir()
         await asyncio.to_thread(extract, archive, into, name=name, max_bytes=MAX_UNPACKED, max_entries=MAX_ENTRIES)
         archive.unlink()
-        program = (into / target.cmd).resolve()
-        if not program.is_relative_to(into.resolve()) or not program.is_file():
+        program = into / target.cmd
+        if not program.is_file() or not program.resolve().is_relative_to(into.resolve()):
             raise InstallFailed(f"the archive {name} has no program {target.cmd}", agent=self.agent.id)
         program.chmod(program.stat().st_mode | stat.S_IXUSR)
         return program, sha256
@@ -113,40 +114,53 @@ class Assembly:
             program = self.packages.program(package, package.name)
             env[native.env] = f"{FOLDER}/bin/{self._wrapped(program, native.env.lower())}"
             return [await self._artifact("native", program, None, package)]
-        facts = self.packages.facts(native.inside or native.name)
+        name = native.inside or native.name
+        facts = await asyncio.to_thread(self.packages.facts, name)
         version = facts.get(native.version_field)
         if not isinstance(version, str):
             return []
-        name = native.inside or native.name
         return [Artifact(kind="native", name=name, version=version, path=None, source=self.plan.source)]
+
+    def _first(self) -> Package | None:
+        return self.plan.packages[0] if self.plan.packages else None
 
     async def _artifact(
         self,
         kind: Literal["agent_process", "native"],
         program: Path,
         sha256: str | None,
-        package: Package | None = None,
+        package: Package | None,
     ) -> Artifact:
-        first = self.plan.packages[0] if self.plan.packages else None
-        package = package or first
-        integrity = self.packages.integrity(package.name) if package and package.index == "npm" else None
+        # In a thread: a tree may have thousands of packages, and a program hundreds of megabytes.
+        version, integrity = await asyncio.to_thread(self._came, package)
         return Artifact(
             kind=kind,
             name=package.name if package else program.name,
-            version=package.version if package else self.plan.version,
-            path=str(program),
+            version=version,
+            path=self._placed(program),
             source=self.plan.source,
             sha256=sha256 or await asyncio.to_thread(_sha256, program),
             integrity=integrity or UNSET,
         )
 
+    def _came(self, package: Package | None) -> tuple[str, str | None]:
+        """The version that came, which may not be what was asked for (`latest`), and what npm checked it against."""
+        if package is None:
+            return self.plan.version, None
+        if package.index == "pypi":
+            return package.version, None
+        version = self.packages.facts(package.name).get("version")
+        return version if isinstance(version, str) else package.version, self.packages.integrity(package.name)
+
+    def _placed(self, program: Path) -> str:
+        return f"{FOLDER}/{program.relative_to(self.folder)}"
+
     def _started_by(self, program: Path) -> tuple[str, ...]:
         """A script of Node by our Node, anything else by itself."""
-        path = f"{FOLDER}/{program.relative_to(self.folder)}"
         if _is_node(program):
-            return NODE, path
+            return NODE, self._placed(program)
         program.chmod(program.stat().st_mode | stat.S_IXUSR)
-        return (path,)
+        return (self._placed(program),)
 
     def _wrapped(self, program: Path, name: str) -> str:
         """A program that others start by its path, and that starts this one with our Node."""

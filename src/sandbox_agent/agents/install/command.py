@@ -1,4 +1,4 @@
-"""Running npm or uv to its end. It dies whole when nobody waits for it any more, or when it takes too long."""
+"""Running npm or uv to its end. It dies whole when nobody waits for it any more."""
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
@@ -8,7 +8,6 @@ from pathlib import Path
 
 from sandbox_agent.agents.lines import StderrTail
 from sandbox_agent.agents.process import AgentProcess, Exit
-from sandbox_agent.errors import InstallFailed
 from sandbox_agent.processes.children import Children
 
 _MAX_LINE = 1 << 20
@@ -48,7 +47,6 @@ class Runner:
     """Starts programs as children of ours."""
 
     children: Children
-    timeout: float
 
     async def run(
         self, command: Sequence[str], environment: Mapping[str, str], directory: Path, tell: Callable[[str], None]
@@ -67,12 +65,7 @@ class Runner:
             max_line=_MAX_LINE,
         )
         try:
-            async with asyncio.timeout(self.timeout):
-                ended = await process.exited()
-        except TimeoutError:
-            await process.stop(0)
-            text = f"{Path(command[0]).name} did not finish in {self.timeout:g} s; --install-timeout sets the limit"
-            raise InstallFailed(text, stderr=lines.tail.text(_TAIL)) from None
+            ended = await process.exited()
         except BaseException:
             await asyncio.shield(process.stop(0))
             raise

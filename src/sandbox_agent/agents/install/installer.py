@@ -8,10 +8,11 @@ import errno
 import logging
 import os
 import shutil
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Mapping
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import ParamSpec, TypeVar
 
 from msgspec import structs
 
@@ -43,6 +44,8 @@ LOCK_INTERVAL = 0.1
 # What npm and uv need of the server's environment beyond what every agent sees.
 _TOOL_VARIABLES = ("npm_config_*", "NPM_*", "NODE_AUTH_TOKEN", "UV_*", "PIP_CERT")
 
+P = ParamSpec("P")
+T = TypeVar("T")
 Verify = Callable[[Agent, Launch], Awaitable[Handshake]]
 
 
@@ -71,13 +74,20 @@ class Installer:
     """All installs of one server, or of one command line."""
 
     def __init__(
-        self, store: Store, registry: Registry, runner: Runner, verify: Verify, environ: Mapping[str, str]
+        self,
+        store: Store,
+        registry: Registry,
+        runner: Runner,
+        verify: Verify,
+        environ: Mapping[str, str],
+        timeout: float,
     ) -> None:
         self._store = store
         self._registry = registry
         self._runner = runner
         self._verify = verify
         self._environ = environ
+        self._timeout = timeout
         self._running: dict[str, _Running] = {}
         self._failures: dict[str, str] = {}
         self._closed = False
@@ -112,9 +122,11 @@ class Installer:
         return job, task
 
     async def uninstall(self, agent: str) -> bool:
-        """Remove what is installed of an agent; what still runs of it goes when it has ended."""
-        async with self._locked(agent, Job()):
-            return await asyncio.to_thread(self._store.remove, agent)
+        """Remove what is installed of an agent; what still runs of it goes with the next start or install."""
+        job = Job()
+        with self._named(agent, job):
+            async with asyncio.timeout(self._timeout), self._locked(agent, job):
+                return await _to_its_end(self._store.remove, agent)
 
     async def close(self) -> None:
         """End what is under way and begin nothing more."""
@@ -132,23 +144,40 @@ class Installer:
         error = mine.task.exception()
         if error is None:
             self._failures.pop(agent, None)
-        else:
+        elif not isinstance(error, ShuttingDown):
             self._failures[agent] = str(error)
             known = isinstance(error, SandboxAgentError)
             logger.warning("install failed agent=%s error=%s", agent, error, exc_info=None if known else error)
 
     async def _run(self, agent: Agent, request: _Request, job: Job, before: _Running | None) -> Outcome:
-        if before is not None:  # Somebody wants it otherwise: one after the other.
-            await asyncio.wait({before.task})
-        async with self._locked(agent.id, job):
-            await asyncio.to_thread(self._store.clean, agent.id)
-            there = self._store.record(agent.id)
-            if there is not None and not request.reinstall and _satisfies(there, request.wanted, agent):
-                return Outcome(there, already=True)
-            record = await self._install(agent, request.wanted, job)
-            await asyncio.to_thread(self._store.clean, agent.id)
-        logger.info("installed agent=%s version=%s source=%s", agent.id, record.version, record.source)
-        return Outcome(record, already=False)
+        with self._named(agent.id, job):
+            if before is not None:  # Somebody wants it otherwise: one after the other.
+                await asyncio.wait({before.task})
+            async with asyncio.timeout(self._timeout), self._locked(agent.id, job):
+                outcome = await self._installed(agent, request, job)
+        record = outcome.record
+        if not outcome.already:
+            logger.info("installed agent=%s version=%s source=%s", agent.id, record.version, record.source)
+        return outcome
+
+    @contextmanager
+    def _named(self, agent: str, job: Job) -> Generator[None]:
+        """Whatever hinders an install, as an error that has a name."""
+        try:
+            yield
+        except asyncio.CancelledError:
+            if self._closed:
+                raise ShuttingDown from None
+            raise
+        except TimeoutError:
+            text = f"agent {agent} was not ready within {self._timeout:g} s ({job.progress.message})"
+            raise InstallFailed(f"{text}; --install-timeout sets the limit", agent=agent) from None
+        except OSError as error:
+            directory = str(self._store.directory)
+            if error.errno in (errno.ENOSPC, errno.EDQUOT):
+                raise DiskFull(directory) from error
+            text = f"agent {agent} cannot be installed into {directory}: {error.strerror}"
+            raise InstallFailed(text, agent=agent, directory=directory) from error
 
     @asynccontextmanager
     async def _locked(self, agent: str, job: Job) -> AsyncGenerator[None]:
@@ -161,6 +190,15 @@ class Installer:
             job.tell("waiting", "another process is installing it")
             await asyncio.sleep(LOCK_INTERVAL)
 
+    async def _installed(self, agent: Agent, request: _Request, job: Job) -> Outcome:
+        await _to_its_end(self._store.clean, agent.id)
+        there = self._store.record(agent.id)
+        if there is not None and not request.reinstall and _satisfies(there, request.wanted, agent):
+            return Outcome(there, already=True)
+        record = await self._install(agent, request.wanted, job)
+        await _to_its_end(self._store.clean, agent.id)
+        return Outcome(record, already=False)
+
     async def _install(self, agent: Agent, wanted: Wanted, job: Job) -> Record:
         job.tell("resolving", "looking it up in the ACP registry")
         snapshot, note = await self._snapshot(agent)
@@ -169,12 +207,12 @@ class Installer:
         try:
             fetched = await self._assembled(agent, chosen, folder, job)
             job.tell("verifying", "starting it to see that it works")
-            record = await self._verified(agent, fetched)
-            self._store.commit(record)
-        except BaseException as error:
-            await asyncio.shield(asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True))
-            if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
-                raise DiskFull(str(self._store.directory)) from error
+            verified = await self._verified(agent, fetched)
+            await _to_its_end(self._store.write, verified)
+            # No await from here on: it is in place, and nobody may take its folder away any more.
+            record = self._store.commit(verified)
+        except BaseException:
+            await _to_its_end(shutil.rmtree, folder, ignore_errors=True)
             raise
         job.tell("done", f"{agent.id} {record.version} is installed")
         return record
@@ -200,7 +238,7 @@ class Installer:
     async def _verified(self, agent: Agent, record: Record) -> Record:
         """The record with what the agent says of itself; raises InstallFailed when it does not speak."""
         try:
-            handshake = await self._verify(agent, self._store.launch(record, self._environ.get("PATH")))
+            handshake = await self._verify(agent, self._store.launch(record, agent, self._environ))
         except (AgentBootFailed, AgentTimeout) as error:
             text = f"agent {agent.id} was fetched but does not work: {error}; nothing was installed"
             raise InstallFailed(text, **error.fields) from error
@@ -208,7 +246,17 @@ class Installer:
         return structs.replace(record, verified_at=now(), agent_info=info, capabilities=handshake.capabilities)
 
 
+async def _to_its_end(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    """Run it in a thread, and do not leave before it has ended: it is done under the lock."""
+    thread = asyncio.ensure_future(asyncio.to_thread(function, *args, **kwargs))
+    try:
+        return await asyncio.shield(thread)
+    except asyncio.CancelledError:
+        await asyncio.wait({thread})
+        raise
+
+
 def _satisfies(record: Record, wanted: Wanted, agent: Agent) -> bool:
     """Whether what is there is what somebody asks for."""
     native = record.native_version if agent.native else record.version
-    return wanted.process in (None, record.version) and wanted.agent in (None, native)
+    return record.is_of(agent) and wanted.process in (None, record.version) and wanted.agent in (None, native)

@@ -1,5 +1,6 @@
 """npm and PyPI packages in a folder of their own: never global, never running what a package brings to be run."""
 
+import asyncio
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -25,6 +26,8 @@ Tell = Callable[[str], None]
 
 _NPM_FLAGS = (
     *("--ignore-scripts", "--no-audit", "--no-fund", "--no-update-notifier", "--save-exact", "--loglevel=http"),
+    # What somebody's own .npmrc may say otherwise: all of it goes into the folder, with the record of its digests.
+    *("--location=project", "--save", "--package-lock", "--no-dry-run"),
     # The defaults keep somebody waiting for minutes when the registry is down.
     *("--fetch-retries=2", "--fetch-retry-mintimeout=1000", "--fetch-retry-maxtimeout=5000"),
 )
@@ -61,8 +64,7 @@ class Packages:
         done = await self.runner.run([*command, *optional, *specs], self.environment, self.folder, line)
         if done.code != 0:
             raise self._npm_failure(done, specs)
-        for package in packages:
-            self._check_pin(package)
+        await asyncio.to_thread(self._check_pins, packages)
 
     async def pypi(self, packages: Sequence[Package], tell: Tell) -> None:
         """Install these into a virtual environment; only wheels, because anything else runs code to be built."""
@@ -89,32 +91,29 @@ class Packages:
 
     def facts(self, name: str) -> Object:
         """A package's own package.json, wherever npm has put it; empty when it is not there."""
-        places = [self.folder / "node_modules" / name]
-        places += sorted(self.folder.glob(f"node_modules/**/node_modules/{name}"))
-        for place in places:
-            if facts := _json(place / "package.json"):
+        if facts := _json(self.folder / "node_modules" / name / "package.json"):
+            return facts
+        for place in sorted(self.folder.glob(f"node_modules/**/node_modules/{name}/package.json")):
+            if facts := _json(place):
                 return facts
         return {}
 
     def program(self, package: Package, command: str) -> Path:
         """The file to run: the one named, or what the package itself calls by the command's name."""
         home = self.folder / "node_modules" / package.name
-        path = package.program
-        if path is None:
-            programs = _json(home / "package.json").get("bin")
-            named = cast("dict[str, str]", programs) if isinstance(programs, dict) else {}
-            only = next(iter(named.values())) if len(named) == 1 else None
-            path = programs if isinstance(programs, str) else named.get(command, only)
-        if path is None or not (home / path).is_file():
+        path = package.program or _named_program(_json(home / "package.json").get("bin"), command)
+        found = None if path is None else home / path
+        # The package says where it is; it has to be in there.
+        if found is None or not found.is_file() or not found.resolve().is_relative_to(self.folder.resolve()):
             raise InstallFailed(f"the package {package.name} has no program {command}", agent=self.agent)
-        return home / path
+        return found
 
-    def _check_pin(self, package: Package) -> None:
-        pins = package.integrity
-        pinned = pins.get(self.platform) if isinstance(pins, dict) else pins
-        found = self.integrity(package.name)
-        if pinned is not None and found != pinned:
-            raise ChecksumMismatch(f"{package.name}@{package.version}", pinned, found or "none")
+    def _check_pins(self, packages: Sequence[Package]) -> None:
+        for package in packages:
+            pins = package.integrity
+            pinned = pins.get(self.platform) if isinstance(pins, dict) else pins
+            if pinned is not None and (found := self.integrity(package.name)) != pinned:
+                raise ChecksumMismatch(f"{package.name}@{package.version}", pinned, found or "none")
 
     def _npm_failure(self, done: Finished, specs: Sequence[str]) -> SandboxAgentError:
         match = _NPM_CODE.search(done.text)
@@ -146,6 +145,14 @@ class Packages:
             return DownloadFailed(f"{program} could not fetch {wanted} ({code}); check the network and retry", **facts)
         how = f"exited with code {done.code}" if done.code is not None else "was killed"
         return InstallFailed(f"{program} could not install {wanted}: it {how}", **facts)
+
+
+def _named_program(programs: object, command: str) -> str | None:
+    """The path that a package's `bin` gives for a command, or the only one there is."""
+    if isinstance(programs, dict):
+        named = cast("dict[str, object]", programs)
+        programs = named.get(command, next(iter(named.values())) if len(named) == 1 else None)
+    return programs if isinstance(programs, str) else None
 
 
 def _json(path: Path) -> Object:

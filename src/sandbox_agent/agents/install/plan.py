@@ -12,7 +12,8 @@ from sandbox_agent.agents.install.registry import BinaryTarget, Entry, PackageDi
 from sandbox_agent.agents.manifest import Agent, Package
 from sandbox_agent.errors import UnknownVersion, UnsupportedAgent, UnsupportedPlatform
 
-_VERSION = re.compile(r"[A-Za-z0-9][A-Za-z0-9.+_-]{0,99}")
+# It becomes part of a package's name, where npm would take an address, a path or an archive's name too.
+_VERSION = re.compile(r"(?!.*\.(tgz|tar|tar\.gz)$)[A-Za-z0-9][A-Za-z0-9.+_-]{0,99}", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,9 +25,8 @@ class Wanted:
 
     def __post_init__(self) -> None:
         for version in (self.agent, self.process):
-            # It becomes part of a package's name; npm would take a URL or a path there too.
             if version is not None and not _VERSION.fullmatch(version):
-                raise UnknownVersion(f"{version!r:.100} is not a version", version=version)
+                raise UnknownVersion(f"{version!r:.100} is not a version", version=version[:100])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,9 +88,10 @@ def _from_registry(agent: Agent, entry: Entry, process: str | None) -> Plan | No
     if ways.uvx is not None:
         return _from_package(agent, entry, ways.uvx, "pypi", process)
     target = ways.binary.get(current_platform())
-    if target is None:
+    other_version = process not in (None, entry.version)
+    if target is None or (other_version and agent.packages):
         return None
-    if process not in (None, entry.version):
+    if other_version:
         text = f"agent {agent.id} comes as an archive, which the registry has only in version {entry.version}"
         raise UnknownVersion(text, agent=agent.id, offered=[entry.version])
     return Plan(
@@ -108,18 +109,17 @@ def _from_package(
     agent: Agent, entry: Entry, way: PackageDistribution, index: Literal["npm", "pypi"], process: str | None
 ) -> Plan:
     name, version = way.name, process or way.version or entry.version
-    package, program = Package(name, version, index), name.rpartition("/")[2]
+    # Of @scope/name[extra], the program is called name.
+    packages, program = (Package(name, version, index),), name.rpartition("/")[2].partition("[")[0]
     if agent.packages and agent.packages[0].name == name:  # We know more about it.
-        ours = agent.packages[0]
-        program = agent.command[0]
-        package = structs.replace(ours, version=version, integrity=_pin(ours.integrity, ours.version, version))
+        packages, program = (_in_version(agent.packages[0], version), *agent.packages[1:]), agent.command[0]
     return Plan(
         source="registry",
         version=version,
         program=program,
         arguments=tuple(way.args),
         env=way.env,
-        packages=(package,),
+        packages=packages,
         slug=entry.id,
     )
 
@@ -134,12 +134,7 @@ def _from_manifest(agent: Agent, entry: Entry | None, process: str | None) -> Pl
         raise UnsupportedPlatform(agent.id, npm_platform(), list(agent.platforms))
     first, *more = agent.packages
     version = process or first.version
-    first = structs.replace(
-        first,
-        name=first.name.replace("{platform}", npm_platform()),
-        version=version,
-        integrity=_pin(first.integrity, first.version, version),
-    )
+    first = structs.replace(_in_version(first, version), name=first.name.replace("{platform}", npm_platform()))
     program, *arguments = agent.command
     return Plan(
         source="fallback",
@@ -149,6 +144,10 @@ def _from_manifest(agent: Agent, entry: Entry | None, process: str | None) -> Pl
         env={},
         packages=(first, *more),
     )
+
+
+def _in_version(package: Package, version: str) -> Package:
+    return structs.replace(package, version=version, integrity=_pin(package.integrity, package.version, version))
 
 
 def _pin(integrity: str | dict[str, str] | None, pinned: str | None, version: str) -> str | dict[str, str] | None:

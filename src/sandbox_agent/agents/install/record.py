@@ -5,10 +5,12 @@ what somebody who was killed left behind, or a predecessor that may still be run
 """
 
 import fcntl
+import logging
 import os
+import re
 import shutil
 import time
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
@@ -16,13 +18,18 @@ from secrets import token_hex
 from typing import Literal
 
 import msgspec
-from msgspec import UNSET, Struct, UnsetType
+from msgspec import UNSET, Struct, UnsetType, structs
 
-from sandbox_agent.agents.launch import IN_USE, Launch
+from sandbox_agent.agents.launch import REMOVED, Launch, remove_unheld
+from sandbox_agent.agents.manifest import Agent
 from sandbox_agent.agents.node import bundled_node, make_shims
 from sandbox_agent.envelope import Object
 
+logger = logging.getLogger(__name__)
+
 NODE, FOLDER, SHIMS = "{node}", "{folder}", ".node"
+# Nothing else is ever deleted: somebody may have chosen a directory that has other things in it.
+_OURS = re.compile(rf"({re.escape(REMOVED)})?\d+-[0-9a-f]{{8}}")
 
 
 class Artifact(Struct, rename="camel", kw_only=True, frozen=True):
@@ -32,6 +39,7 @@ class Artifact(Struct, rename="camel", kw_only=True, frozen=True):
     name: str
     version: str | None
     path: str | None
+    """On disk with `{folder}` in it, as the command."""
     source: str
     sha256: str | UnsetType = UNSET
     integrity: str | UnsetType = UNSET
@@ -63,44 +71,50 @@ class Record(Struct, rename="camel", kw_only=True, frozen=True, omit_defaults=Tr
     agent_info: Object = {}
     capabilities: Object = {}
 
+    def is_of(self, agent: Agent) -> bool:
+        """Whether it is what the agent's slugs or pins mean today: agents.toml may have changed since."""
+        return bool(agent.packages) if self.registry_slug is None else self.registry_slug in agent.registry
+
 
 class Store:
     """The installations in one directory, which several servers may share."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
-        self._known: dict[str, tuple[int, Record | None]] = {}
+        self._known: dict[str, tuple[tuple[int, ...], Record | None]] = {}
 
     def record(self, agent: str) -> Record | None:
         """What is installed of an agent."""
         path = self._file(agent)
         try:
-            changed = path.stat().st_mtime_ns
+            about = path.stat()
         except OSError:
             return None
+        state = (about.st_mtime_ns, about.st_ino, about.st_size)
         known = self._known.get(agent)
-        if known is None or known[0] != changed:
-            known = self._known[agent] = (changed, _read(path))
+        if known is None or known[0] != state:
+            known = self._known[agent] = (state, self._read(agent, path))
         record = known[1]
         return record if record is not None and self.folder(record).is_dir() else None
 
     def agents(self) -> list[str]:
         """The ids of what is installed."""
         try:
-            names = sorted(each.parent.name for each in self.directory.glob("*/installed.json"))
+            names = sorted(os.listdir(self.directory))
         except OSError:
             return []
-        return [name for name in names if self.record(name) is not None]
+        return [name for name in names if not name.startswith(".") and self.record(name) is not None]
 
     def folder(self, record: Record) -> Path:
         return self.directory / record.agent / record.folder
 
-    def launch(self, record: Record, path: str | None) -> Launch:
-        """How to start it; our Node comes last on its PATH, for what it starts by name."""
+    def launch(self, record: Record, agent: Agent, environ: Mapping[str, str]) -> Launch:
+        """How to start it. What the user says of its environment wins; our Node comes last on its PATH."""
         folder = self.folder(record)
         values = {NODE: str(bundled_node().program), FOLDER: str(folder)}
-        env = {name: _filled(value, values) for name, value in record.env.items()}
-        env["PATH"] = f"{path or os.defpath}{os.pathsep}{self.directory / SHIMS}"
+        env = {name: _filled(value, values) for name, value in record.env.items() if name not in agent.env}
+        path = agent.env.get("PATH") or environ.get("PATH") or os.defpath
+        env["PATH"] = f"{path}{os.pathsep}{self.directory / SHIMS}"
         return Launch(tuple(_filled(part, values) for part in record.command), env, folder)
 
     def shims(self) -> Path:
@@ -110,7 +124,7 @@ class Store:
     @contextmanager
     def locked(self, agent: str) -> Generator[bool]:
         """Try to be the only one, in any process, who installs or removes this agent; gives whether we are."""
-        self.directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+        self.directory.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(self.directory / f".{agent}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -122,20 +136,22 @@ class Store:
             os.close(descriptor)
 
     def begin(self, agent: str) -> Path:
-        """A new folder to install into, beside what is there."""
+        """A new folder to install into, beside what is there. Needs the lock."""
         folder = self.directory / agent / f"{int(time.time())}-{token_hex(4)}"
-        folder.mkdir(parents=True, mode=0o700)
+        folder.mkdir(parents=True)
         return folder
 
-    def commit(self, record: Record) -> None:
-        """From now on, this is what is installed. Needs the lock."""
-        file = self._file(record.agent)
-        made = file.with_suffix(".new")
-        with made.open("wb") as stream:
+    def write(self, record: Record) -> None:
+        """Have the record on disk, to be committed. May take a while. Needs the lock."""
+        with self._new(record.agent).open("wb") as stream:
             stream.write(msgspec.json.format(msgspec.json.encode(record)))
             stream.flush()
             os.fsync(stream.fileno())
-        made.replace(file)
+
+    def commit(self, record: Record) -> Record:
+        """From now on, what was written is what is installed; gives it as others see it. Needs the lock."""
+        self._new(record.agent).replace(self._file(record.agent))
+        return self._placed(record)
 
     def remove(self, agent: str) -> bool:
         """Forget what is installed, and delete what nobody runs; False when there was nothing. Needs the lock."""
@@ -148,24 +164,53 @@ class Store:
         """Delete what is neither installed nor running. Needs the lock."""
         record = self.record(agent)
         directory = self.directory / agent
-        for path in directory.glob("*/"):
-            if (record is None or path.name != record.folder) and not _in_use(path):
+        if not directory.is_dir():
+            return
+        self._new(agent).unlink(missing_ok=True)
+        for path in directory.iterdir():
+            if not _OURS.fullmatch(path.name) or (record is not None and path.name == record.folder):
+                continue
+            if path.name.startswith(REMOVED):  # Its removal was interrupted.
                 shutil.rmtree(path, ignore_errors=True)
+            else:
+                remove_unheld(path)
         with suppress(OSError):  # Not empty.
             directory.rmdir()
 
     def sweep(self) -> None:
-        """Delete what interrupted installs left, of all agents that nobody is installing now."""
-        if not self.directory.is_dir():
-            return
-        for directory in self.directory.iterdir():
-            if directory.is_dir() and not directory.name.startswith("."):
-                with self.locked(directory.name) as ours:
-                    if ours:
-                        self.clean(directory.name)
+        """Delete what interrupted installs left, of all agents that nobody is installing now; renew the shims."""
+        try:
+            names = [each.name for each in self.directory.iterdir() if each.is_dir()]
+            for name in names:
+                if not name.startswith("."):
+                    with self.locked(name) as ours:
+                        if ours:
+                            self.clean(name)
+            if SHIMS in names:
+                self.shims()
+        except OSError as error:
+            # What is installed may be used all the same: a directory of an image is often read-only.
+            logger.warning("agents not swept path=%s reason=%s", self.directory, error.strerror)
 
     def _file(self, agent: str) -> Path:
         return self.directory / agent / "installed.json"
+
+    def _new(self, agent: str) -> Path:
+        return self._file(agent).with_suffix(".new")
+
+    def _read(self, agent: str, path: Path) -> Record | None:
+        try:
+            record = msgspec.json.decode(path.read_bytes(), type=Record)
+        except (OSError, msgspec.DecodeError):
+            # Of another version, or broken: as good as not installed, and the next install puts it right.
+            return None
+        whole = record.agent == agent and Path(record.folder).name == record.folder and record.artifacts
+        return self._placed(record) if whole else None
+
+    def _placed(self, record: Record) -> Record:
+        values = {FOLDER: str(self.folder(record))}
+        artifacts = [structs.replace(each, path=each.path and _filled(each.path, values)) for each in record.artifacts]
+        return structs.replace(record, artifacts=artifacts)
 
 
 def now() -> str:
@@ -173,30 +218,7 @@ def now() -> str:
     return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
-def _read(path: Path) -> Record | None:
-    try:
-        return msgspec.json.decode(path.read_bytes(), type=Record)
-    except (OSError, msgspec.DecodeError):
-        # Of another version, or broken: as good as not installed, and the next install puts it right.
-        return None
-
-
-def _filled(text: str, values: dict[str, str]) -> str:
+def _filled(text: str, values: Mapping[str, str]) -> str:
     for name, value in values.items():
         text = text.replace(name, value)
     return text
-
-
-def _in_use(folder: Path) -> bool:
-    try:
-        descriptor = os.open(folder / IN_USE, os.O_RDONLY | os.O_CLOEXEC)
-    except OSError:
-        return False
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    else:
-        return False
-    finally:
-        os.close(descriptor)
