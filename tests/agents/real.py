@@ -162,6 +162,11 @@ class RealAgent:
         assert response.status_code == 200, response.text
         return response.json()
 
+    def age(self) -> None:
+        """Make its sessions as old as they must be to be loaded; its process must not run."""
+        if self.recipe.age is not None:
+            self.recipe.age(self.server.directory / "home")
+
     def client(self) -> Client:
         return FormClient(self.server, self.recipe.agent)
 

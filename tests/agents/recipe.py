@@ -39,6 +39,10 @@ class Recipe:
     """Whether anybody is told what the API said then."""
     reads_links: bool = False
     """Whether it reads the file of a link itself; else the model is only told of the link."""
+    decodes_links: bool = True
+    """Whether it does so when the file's name had to be encoded; else nothing comes of the link."""
+    age: Callable[[Path], None] | None = None
+    """Given its home: make its sessions as old as they must be to be loaded; None: they may be new."""
     modes: tuple[str, str] | None = None
     """The mode that a session begins in, and another."""
     models: tuple[str, str] | None = None

@@ -48,6 +48,7 @@ RECIPE = Recipe(
     asks=True,
     reject_asks_model=False,
     reads_links=True,
+    decodes_links=False,
     modes=("default", "auto-edit"),
     models=("large(openai)", "small(openai)"),
     wire_models=("large", "small"),

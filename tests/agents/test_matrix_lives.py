@@ -30,6 +30,7 @@ def test_crash_fails_the_prompt_and_nothing_else(real: RealAgent) -> None:
             crashed = await prompt.ended()
             ended = await session.next(lambda event: event.method == ENDED)
             eventually(lambda: not any(map(alive, family)), "the end of all that the agent had started")
+            real.age()
             elsewhere = await other.prompt(await other.new_session(), "hello")
             again = await session.ask(after).response()
 
@@ -54,6 +55,7 @@ def test_session_of_a_process_that_is_gone_is_loaded_with_its_history(real: Real
             await session.turn(before)
             os.kill(real.pid, signal.SIGKILL)
             await session.next(lambda event: event.method == ENDED)
+            real.age()
             params: Json = {"sessionId": session.id, "cwd": str(session.folder), "mcpServers": []}
             if "load" not in real.recipe.session_methods:
                 assert (await client.error("session/load", params))["code"] == -32601
@@ -96,6 +98,7 @@ def test_server_that_stops_leaves_no_process_and_goes_on_with_the_session(real: 
 
         session, family = run(stopped())
         left = [pid for pid in family if alive(pid)]
+        agent.age()
         agent.server.start()
         response = run(started(session))
 
