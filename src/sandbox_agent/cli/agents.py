@@ -1,6 +1,7 @@
 """`sandbox-agent agents …`: the agents of this machine, with or without a server that runs."""
 
 import os
+from collections.abc import Callable
 
 from sandbox_agent.cli.arguments import Arguments, Parser
 from sandbox_agent.cli.commands import Command, Group, Word
@@ -49,7 +50,7 @@ def _list() -> Command:
         "  sandbox-agent agents list --json | jq -r '.agents[] | select(.installed) | .id'\n",
     )
     parser.add_argument("--registry", "--all", action="store_true", help="Add all agents of the ACP registry.")
-    return Command(_with_json(parser), _run_list)
+    return _command(parser, _run_list)
 
 
 def _show() -> Command:
@@ -60,7 +61,7 @@ def _show() -> Command:
         "  sandbox-agent agents show claude\n  sandbox-agent agents show claude --json\n",
     )
     parser.add_argument("agent", metavar="AGENT", help="Its id, or its slug in the ACP registry.")
-    return Command(_with_json(parser), _run_show)
+    return _command(parser, _run_show)
 
 
 def _install() -> Command:
@@ -73,11 +74,10 @@ def _install() -> Command:
         "  sandbox-agent agents install claude\n"
         "  sandbox-agent agents install codex --agent-process-version 2.6.0\n"
         "  sandbox-agent agents install claude gemini --reinstall\n",
-        more=("install_timeout",),
     )
     parser.add_argument("agents", metavar="AGENT", nargs="+", help="Its id, or its slug in the ACP registry.")
     add_install_flags(parser)
-    return Command(_with_json(parser), _run_install)
+    return _command(parser, _run_install, "install_timeout")
 
 
 def add_install_flags(parser: Parser) -> None:
@@ -100,7 +100,7 @@ def _uninstall() -> Command:
         "  sandbox-agent agents uninstall gemini\n",
     )
     parser.add_argument("agents", metavar="AGENT", nargs="+", help="Its id, or its slug in the ACP registry.")
-    return Command(_with_json(parser), _run_uninstall)
+    return _command(parser, _run_uninstall)
 
 
 def _instructions() -> Command:
@@ -111,18 +111,18 @@ def _instructions() -> Command:
         "  sandbox-agent agents instructions\n  sandbox-agent agents instructions claude\n",
     )
     parser.add_argument("agent", metavar="AGENT", nargs="?", help="Its id, or its slug in the ACP registry.")
-    return Command(parser, _run_instructions)
+    return _command(parser, _run_instructions)
 
 
-def _parser(name: str, words: str, description: str, examples: str, more: tuple[str, ...] = ()) -> Parser:
-    parser = Parser(f"sandbox-agent agents {name}", description, f"examples:\n{examples}", words)
-    add_flags(parser, {*_WHERE, *more})
-    return parser
+def _parser(name: str, words: str, description: str, examples: str) -> Parser:
+    return Parser(f"sandbox-agent agents {name}", description, f"examples:\n{examples}", words)
 
 
-def _with_json(parser: Parser) -> Parser:
+def _command(parser: Parser, act: Callable[[Arguments], int], *more: str) -> Command:
+    """With the flags that all of them have, and `more` options."""
     parser.add_argument("--json", action="store_true", help="Print one JSON document.")
-    return parser
+    add_flags(parser, {*_WHERE, *more})
+    return Command(parser, act)
 
 
 # --- what they do -----------------------------------------------------------------------------------------------------
@@ -148,7 +148,8 @@ def _run_show(arguments: Arguments) -> int:
 def _run_instructions(arguments: Arguments) -> int:
     from sandbox_agent.cli.listing import print_instructions
 
-    print_instructions(agent_settings(arguments), os.environ, arguments.word("agent"))
+    settings, name = agent_settings(arguments), arguments.word("agent")
+    print_instructions(settings, os.environ, name, as_json=arguments.switch("json"))
     return 0
 
 

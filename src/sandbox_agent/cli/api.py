@@ -1,5 +1,7 @@
 """`sandbox-agent api v1 …`: calls of a running server, by its routes. What it answers is printed as it came."""
 
+from collections.abc import Callable
+
 from sandbox_agent.cli.agents import add_install_flags
 from sandbox_agent.cli.arguments import Arguments, Parser
 from sandbox_agent.cli.commands import Command, Group, Word
@@ -51,7 +53,7 @@ def _list() -> Command:
         "  sandbox-agent api v1 agents list | jq '.agents[].id'\n",
     )
     parser.add_argument("--registry", "--all", action="store_true", help="Add all agents of the ACP registry.")
-    return Command(parser, _run_list)
+    return _command(parser, _run_list)
 
 
 def _get() -> Command:
@@ -62,7 +64,7 @@ def _get() -> Command:
         "  sandbox-agent api v1 agents get claude | jq -r .instructions\n",
     )
     parser.add_argument("agent", metavar="AGENT", help="Its id, or its slug in the ACP registry.")
-    return Command(parser, _run_get)
+    return _command(parser, _run_get)
 
 
 def _install() -> Command:
@@ -76,18 +78,22 @@ def _install() -> Command:
     )
     parser.add_argument("agent", metavar="AGENT", help="Its id, or its slug in the ACP registry.")
     add_install_flags(parser)
-    return Command(parser, _run_install)
+    return _command(parser, _run_install)
 
 
 def _parser(name: str, words: str, description: str, examples: str) -> Parser:
-    parser = Parser(f"sandbox-agent api v1 agents {name}", description, f"{ACCESS}\nexamples:\n{examples}", words)
+    return Parser(f"sandbox-agent api v1 agents {name}", description, f"{ACCESS}\nexamples:\n{examples}", words)
+
+
+def _command(parser: Parser, act: Callable[[Arguments], int]) -> Command:
+    """With the flags that say which server is meant."""
     parser.add_argument(
         "--endpoint", metavar="URL", help=f"Where the server is; else SANDBOX_AGENT_ENDPOINT (default: {DEFAULT})."
     )
     parser.add_argument("--token", metavar="TOKEN", help="The server's token.")
     parser.add_argument("--token-file", metavar="PATH", help="File that holds the token.")
     add_flags(parser, {"config_dir", "data_dir"})
-    return parser
+    return Command(parser, act)
 
 
 # --- what they do -----------------------------------------------------------------------------------------------------

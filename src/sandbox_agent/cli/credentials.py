@@ -41,8 +41,8 @@ def _check() -> Command:
     )
     parser = Parser("sandbox-agent credentials check", CHECK, examples, "[AGENT]")
     parser.add_argument("agent", metavar="AGENT", nargs="?", help="Only this agent.")
-    add_flags(parser, _WHERE)
     parser.add_argument("--json", action="store_true", help="Print one JSON document.")
+    add_flags(parser, _WHERE)
     return Command(parser, _run)
 
 

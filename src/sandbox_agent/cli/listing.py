@@ -40,13 +40,17 @@ def print_agent(settings: Settings, environ: Mapping[str, str], name: str, *, as
         print_facts(_lines(known))
 
 
-def print_instructions(settings: Settings, environ: Mapping[str, str], name: str | None) -> None:
+def print_instructions(settings: Settings, environ: Mapping[str, str], name: str | None, *, as_json: bool) -> None:
     """How to get one agent, or each; raises UnknownAgent."""
     catalog = open_catalog(settings, environ)
-    if name is not None:
-        print(harmless(instructions(asyncio.run(catalog.find(name)))))
-        return
-    print("\n\n".join(harmless(f"{each.id} ({each.title})\n{_indented(each)}") for each in catalog.agents()))
+    agents = catalog.agents() if name is None else [asyncio.run(catalog.find(name))]
+    if as_json:
+        told = [{"agent": agent.id, "instructions": instructions(agent)} for agent in agents]
+        print_json(msgspec.json.encode({"agents": told}))
+    elif name is not None:
+        print(harmless(instructions(agents[0])))
+    else:
+        print("\n\n".join(harmless(f"{each.id} ({each.title})\n{_indented(each)}") for each in agents))
 
 
 async def _all(catalog: Catalog) -> list[Agent]:

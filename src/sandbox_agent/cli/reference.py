@@ -1,9 +1,16 @@
-"""docs/reference/configuration.md, written from the tables in the code: `python -m sandbox_agent.cli.reference`."""
+"""The pages of docs/reference, written from the code: `python -m sandbox_agent.cli.reference`, at the project's top.
+
+configuration.md is made here, from the table of options.
+"""
 
 from collections.abc import Iterable
 from itertools import groupby
+from pathlib import Path
 
 from sandbox_agent.agents.manifest import KEYS
+from sandbox_agent.cli.agents_page import render_agents
+from sandbox_agent.cli.commands_page import render_commands
+from sandbox_agent.cli.markdown import row
 from sandbox_agent.settings import options_table
 
 _TOP = """\
@@ -83,24 +90,26 @@ def render_configuration() -> str:
 
 
 def _options() -> Iterable[str]:
-    for group, rows in groupby(options_table(), key=lambda row: row.group):
+    for group, rows in groupby(options_table(), key=lambda each: each.group):
         yield f"\n### {group}\n\n"
-        yield _row("flag", "environment variable", "key", "default", "what it does")
+        yield row("flag", "environment variable", "key", "default", "what it does")
         yield "|---|---|---|---|---|\n"
-        for row in rows:
-            yield _row(f"`{row.flag}`", f"`{row.variable}`", row.key and f"`{row.key}`", row.default, row.text)
+        for each in rows:
+            yield row(f"`{each.flag}`", f"`{each.variable}`", each.key and f"`{each.key}`", each.default, each.text)
 
 
 def _keys() -> Iterable[str]:
-    yield _row("key", "value", "what it does")
+    yield row("key", "value", "what it does")
     yield "|---|---|---|\n"
     for key, (expected, text) in KEYS.items():
-        yield _row(f"`{key}`", expected, text)
+        yield row(f"`{key}`", expected, text)
 
 
-def _row(*cells: str) -> str:
-    return "| " + " | ".join(cell.replace("|", "\\|") or "–" for cell in cells) + " |\n"
+def pages() -> dict[str, str]:
+    """Every page by its file's name."""
+    return {"configuration.md": render_configuration(), "cli.md": render_commands(), "agents.md": render_agents()}
 
 
 if __name__ == "__main__":
-    print(render_configuration(), end="")
+    for name, text in pages().items():
+        Path("docs/reference", name).write_text(text)
