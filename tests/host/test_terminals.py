@@ -314,8 +314,8 @@ def test_only_its_own_terminals_end_with_a_session(run: Run) -> None:
         other = Owner(OWNER.process, "session-2")
         first, second = await host.start("sleep", "60"), await host.start("sleep", "60", owner=other)
         host.terminals.end_session(OWNER.session)
-        assert not host.terminals.has(OWNER, first)
-        assert host.terminals.has(other, second)
+        with pytest.raises(UnknownTerminal):
+            host.terminals.get(OWNER, first)
         assert host.terminals.get(other, second).exit is None
 
     run(main)

@@ -217,10 +217,6 @@ class Terminals:
             raise UnknownTerminal(id)
         return found[1]
 
-    def has(self, owner: Owner, id: str) -> bool:
-        found = self._terminals.get(id)
-        return found is not None and found[0] == owner
-
     async def kill(self, owner: Owner, id: str) -> None:
         """End the command; its output and its exit status stay until it is released."""
         await self.get(owner, id).stop(self._limits.grace)

@@ -312,7 +312,7 @@ class FromAgent:
         if session is None:
             # Not held for a session that is about to be: its agent may need the file before it can answer.
             self._refuse(running, request, UnknownSession(request.session_id or ""))
-        elif (client := self._host.client(running, session, request)) is not None:
+        elif (client := self._host.client(session, request)) is not None:
             self._ask_session(running, session, request, client)
         else:
             self._host.serve(running, session, request)

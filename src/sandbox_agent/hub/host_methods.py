@@ -16,7 +16,7 @@ from msgspec import Meta
 
 from sandbox_agent.agents.boot import RunningAgent
 from sandbox_agent.agents.manifest import Agent, Name, Text, allowed_environment
-from sandbox_agent.envelope import Envelope, Object, at, failure, same_id, success, text_at, with_param
+from sandbox_agent.envelope import Envelope, Object, at, failure, same_id, success, with_param
 from sandbox_agent.errors import (
     AgentNotReading,
     InternalError,
@@ -80,7 +80,7 @@ class HostMethods:
             "terminal/release": self._release,
         }
         self._tasks: set[asyncio.Task[None]] = set()
-        self._waits: dict[tuple[str, bytes], asyncio.Task[None]] = {}
+        self._taken_back: dict[tuple[str, bytes], asyncio.Future[None]] = {}
         self._under_way: Counter[str] = Counter()
         self._turns: dict[str, asyncio.Lock] = {}
         """Files of a session are read and written in the order in which they were asked for."""
@@ -88,9 +88,9 @@ class HostMethods:
 
     # What happens
 
-    def client(self, running: RunningAgent, session: Session, request: Envelope) -> Connection | None:
+    def client(self, session: Session, request: Envelope) -> Connection | None:
         """The connection that is to be asked instead of the server, when there is one."""
-        if not self._client_fs or session.creator is None or self._is_own(running, session, request):
+        if not self._client_fs or session.creator is None:
             return None
         declared = _DECLARED.get(request.method, ("terminal",))
         for connection in self._hub.connections():
@@ -109,9 +109,9 @@ class HostMethods:
 
     def withdraw(self, running: RunningAgent, id: bytes) -> None:
         """The agent no longer waits for an exit. What does something is done all the same."""
-        task = self._waits.get((running.key, same_id(id)))
-        if task is not None:
-            task.cancel()
+        taken_back = self._taken_back.get((running.key, same_id(id)))
+        if taken_back is not None and not taken_back.done():
+            taken_back.set_result(None)
 
     def exited(self, running: RunningAgent) -> None:
         """An agent process is dead: so are its terminals."""
@@ -142,17 +142,16 @@ class HostMethods:
         self._under_way[running.key] += 1
         task = asyncio.create_task(self._answer(running, session, request))
         self._tasks.add(task)
-        wait = (running.key, same_id(request.id))
+        id = (running.key, same_id(request.id))
         if request.method == "terminal/wait_for_exit":
-            self._waits[wait] = task
+            self._taken_back[id] = asyncio.get_running_loop().create_future()
 
         def done(_: asyncio.Task[None]) -> None:
             self._tasks.discard(task)
             self._under_way[running.key] -= 1
             if not self._under_way[running.key]:
                 del self._under_way[running.key]
-            if self._waits.get(wait) is task:
-                del self._waits[wait]
+            self._taken_back.pop(id, None)
 
         task.add_done_callback(done)
 
@@ -182,10 +181,6 @@ class HostMethods:
         assert request.id is not None
         try:
             return await self._methods[request.method](running, session, request)
-        except asyncio.CancelledError:
-            if self._hub.stopping:
-                raise
-            return failure(request.id, RequestCancelled("the request was taken back"))
         except SandboxAgentError as error:
             return failure(request.id, error)
         except Exception:
@@ -243,8 +238,15 @@ class HostMethods:
         return _result(request, result if terminal.exit is None else result | {"exitStatus": _ending(terminal.exit)})
 
     async def _wait_for_exit(self, running: RunningAgent, session: Session, request: Envelope) -> bytes:
+        assert request.id is not None
         terminal = self._terminals.get(_owner(running, session), _params(request, _Terminal).terminalId)
-        return _result(request, _ending(await terminal.exited()))
+        exited = asyncio.ensure_future(terminal.exited())
+        taken_back = self._taken_back.get((running.key, same_id(request.id)))
+        await asyncio.wait({exited, taken_back} if taken_back else {exited}, return_when=asyncio.FIRST_COMPLETED)
+        if not exited.done():
+            exited.cancel()
+            raise RequestCancelled("the request was taken back")
+        return _result(request, _ending(exited.result()))
 
     async def _kill(self, running: RunningAgent, session: Session, request: Envelope) -> bytes:
         await self._terminals.kill(_owner(running, session), _params(request, _Terminal).terminalId)
@@ -253,13 +255,6 @@ class HostMethods:
     async def _release(self, running: RunningAgent, session: Session, request: Envelope) -> bytes:
         await self._terminals.release(_owner(running, session), _params(request, _Terminal).terminalId)
         return _result(request, {})
-
-    def _is_own(self, running: RunningAgent, session: Session, request: Envelope) -> bool:
-        """Whether a request is about a terminal that the server has started."""
-        if not request.method.startswith("terminal/"):
-            return False
-        id = text_at(request.params(), "terminalId")
-        return id is not None and self._terminals.has(_owner(running, session), id)
 
     def _environment(self, agent: Agent) -> dict[str, str]:
         """What a command sees: what its agent does, without what only its model needs."""
