@@ -119,7 +119,9 @@ def test_an_agents_string_id_may_be_answered_however_a_client_spells_it(
             session = await a.new_session()
             await ask_outright(a, session, permission(written), ["echo_answer"])
             assert (await events.method(PERMISSION)).data["id"] == json.loads(read)
-            assert (await a.post(f'{{"jsonrpc":"2.0","id":{read},"result":{{}}}}'.encode())).status_code == 202
+            assert (
+                await a.post(f'{{"jsonrpc":"2.0","id":{read},"result":{json.dumps(ALLOW)}}}'.encode())
+            ).status_code == 202
             await events.turn_ended()
             assert answer_line(texts(events.seen)[0])["id"] == json.loads(read)
 
@@ -140,7 +142,7 @@ def test_two_agents_asking_under_one_id_on_one_connection_are_told_apart(server:
             assert all(isinstance(event.data["id"], str) for event in (first, second))
             # Each is answered with its own session's id, in the other order.
             for event in (second, first):
-                answer = {"mine": event.data["params"]["sessionId"]}
+                answer = ALLOW | {"mine": event.data["params"]["sessionId"]}
                 assert (await a.answer(event.data["id"], answer)).status_code == 202
             await events.turn_ended()
             await events.turn_ended()
@@ -149,7 +151,7 @@ def test_two_agents_asking_under_one_id_on_one_connection_are_told_apart(server:
                 assert echoed == {
                     "jsonrpc": "2.0",
                     "id": json.loads(id),
-                    "result": {"mine": event.data["params"]["sessionId"]},
+                    "result": ALLOW | {"mine": event.data["params"]["sessionId"]},
                 }
             assert len(texts(events.seen)) == 2
 
@@ -165,8 +167,8 @@ def test_one_agent_asking_twice_under_one_open_id_gets_both_answers(server: Serv
             await ask_outright(a, session, permission(id), permission(id), ["echo_answer"], ["echo_answer"])
             first, second = await events.method(PERMISSION), await events.method(PERMISSION)
             assert first.data["id"] != second.data["id"]
-            assert (await a.answer(second.data["id"], {"n": 2})).status_code == 202
-            assert (await a.answer(first.data["id"], {"n": 1})).status_code == 202
+            assert (await a.answer(second.data["id"], ALLOW | {"n": 2})).status_code == 202
+            assert (await a.answer(first.data["id"], ALLOW | {"n": 1})).status_code == 202
             await events.turn_ended()
             answers = [answer_line(text) for text in texts(events.seen)]
             assert [answer["id"] for answer in answers] == [json.loads(id)] * 2

@@ -116,7 +116,7 @@ def test_an_answer_reaches_the_agent_byte_for_byte_but_for_its_id(server: Server
         async with Client(server) as a, a.stream() as events:
             session = await a.new_session()
             for rest in (
-                f'"result":{{ {STRANGE} }}',
+                f'"result":{{ "outcome": {{"outcome" : "selected", "optionId":"yes"}}, {STRANGE} }}',
                 f'"error":{{"code":-32000.0, "message":"no","data":{{{STRANGE}}}}}',
             ):
                 await ask_outright(a, session, permission(), ["echo_answer"])

@@ -234,7 +234,8 @@ def test_a_request_is_shown_under_the_id_it_has_here() -> None:
     own.open_request(first)
     id = own.open_request(second)
     shown = own.frames(chunk(6, session_channel("s"), "s", request=6))
-    assert shown == b'event: message\nid: 6\ndata: {"jsonrpc":"2.0","id":%b,"method":"m"}\n\n' % id
+    line = b'{"jsonrpc":"2.0","id":%b,"method":"session/request_permission","params":{}}' % id
+    assert shown == b"event: message\nid: 6\ndata: %b\n\n" % line
     assert b'"id":0' in own.frames(chunk(5, session_channel("s"), "s", request=5))
     assert own.frames(chunk(8, session_channel("s"), "s")) == chunk(8, session_channel("s"), "s").frames()
 

@@ -104,7 +104,11 @@ class World:
         self.from_agent.receive(self.running, json.dumps({"jsonrpc": "2.0", **fields}).encode() + b"\n")
 
     def asks(self, id: object, method: str = "session/request_permission", **params: Any) -> None:
-        self.says(id=id, method=method, params=params or {"sessionId": "s", "options": []})
+        self.says(
+            id=id,
+            method=method,
+            params=params or {"sessionId": "s", "options": [{"optionId": "yes", "kind": "allow_once"}]},
+        )
 
     def sent(self, method: str) -> Json:
         """The last request of a method that the agent was sent."""

@@ -48,6 +48,9 @@ class Event:
         """The text of a message chunk."""
         return self.update.get("content", {}).get("text", "")
 
+CAPABLE: Json = {"elicitation": {"form": {}, "url": {}}, "_meta": {META: {"questions": True}}}
+"""A client that can be asked in every form, and so is asked as the agent asks."""
+
 
 class Stream:
     """An open GET /v1/rpc."""
@@ -132,7 +135,7 @@ class Client:
     async def initialize(self, **params: Any) -> Json:
         """Open the connection; gives the whole response envelope."""
         meta = {META: {"agent": self.agent}}
-        body = {"protocolVersion": 1, "clientCapabilities": {}, "_meta": meta, **params}
+        body = {"protocolVersion": 1, "clientCapabilities": CAPABLE, "_meta": meta, **params}
         response = await self.post({"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": body})
         assert response.status_code == 200, response.text
         self.id = response.headers["X-ACP-Connection-Id"]

@@ -8,11 +8,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from sandbox_agent.envelope import Object, same_id, with_id
+from sandbox_agent.envelope import META, Object, object_at, same_id, text_at, with_id
 from sandbox_agent.errors import AlreadyAnswered, NobodyAsked
+from sandbox_agent.hub.asking import Speech, rendered
 from sandbox_agent.hub.pending import Outcome, PendingRequest
 from sandbox_agent.log.event import Chunk, agent_channel, connection_channel, frames, session_channel
 
+MAX_NAME = 200
+"""Longest name that a client or a user may have."""
 REMEMBERED_REQUESTS = 10_000
 """How many settled requests a connection remembers, to answer a late answer with what became of it."""
 
@@ -51,6 +54,10 @@ class Connection:
     """Position of the log when it was opened: nothing before was meant for it."""
     capabilities: Object = field(default_factory=dict[str, object])
     """`clientCapabilities`, as its client declared them."""
+    speech: Speech = field(default_factory=Speech)
+    """In which forms it can be asked."""
+    who: Object = field(default_factory=dict[str, object])
+    """How its client names itself, and the user it speaks for."""
     agents: dict[str, int] = field(default_factory=dict[str, int])
     """Agents it has spoken to, and since which position: it hears what they say outside any session."""
     windows: dict[str, list[Window]] = field(default_factory=dict[str, list[Window]])
@@ -65,6 +72,14 @@ class Connection:
     """Requests have been forgotten, so it is not known any more which ids were never used."""
     _ids: dict[int, bytes] = field(default_factory=dict[int, bytes])
     _requests: OrderedDict[bytes, PendingRequest] = field(default_factory=OrderedDict[bytes, PendingRequest])
+
+    def introduce(self, params: Object) -> None:
+        """Take in what `initialize` says of the client."""
+        meta = object_at(params, "_meta")
+        self.capabilities = object_at(params, "clientCapabilities")
+        self.speech = Speech.of(self.capabilities, meta)
+        names = {"client": text_at(params, "clientInfo", "name"), "user": text_at(meta, META, "user")}
+        self.who = {kind: name[:MAX_NAME] for kind, name in names.items() if name}
 
     @property
     def channel(self) -> str:
@@ -163,7 +178,11 @@ class Connection:
             return chunk.frames()
         id = self._ids.get(chunk.request)
         # Not known any more: the oldest requests are forgotten, and with them what their ids were.
-        return chunk.frames() if id is None else frames(chunk.first, [with_id(chunk.lines[0], id)])
+        return chunk.frames() if id is None else frames(chunk.first, [self.shown(self._requests[same_id(id)])])
+
+    def shown(self, pending: PendingRequest) -> bytes:
+        """An agent's request in the form this client understands, under the id that it may answer."""
+        return with_id(rendered(pending.request, self.speech, pending.key), self.open_request(pending))
 
     def _forget_old_requests(self) -> None:
         excess = len(self._requests) - REMEMBERED_REQUESTS

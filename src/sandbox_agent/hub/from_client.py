@@ -17,6 +17,7 @@ from sandbox_agent.envelope import (
     notification,
     object_at,
     param,
+    parse,
     success,
     text_at,
     with_id,
@@ -33,6 +34,7 @@ from sandbox_agent.errors import (
     SandboxAgentError,
     ShuttingDown,
 )
+from sandbox_agent.hub.asking import QUESTION, answered
 from sandbox_agent.hub.calls import Answer, Continuation
 from sandbox_agent.hub.checks import Method
 from sandbox_agent.hub.connection import Connection
@@ -40,7 +42,6 @@ from sandbox_agent.hub.extension_methods import advertised
 from sandbox_agent.hub.forward import Forward
 from sandbox_agent.hub.hub import Hub
 from sandbox_agent.hub.idempotency import Idempotency, scope_of
-from sandbox_agent.hub.pending import QUESTION, Outcome
 from sandbox_agent.hub.turns import Turns
 from sandbox_agent.log.event import Direction
 
@@ -81,7 +82,7 @@ class FromClient:
         if agent is None:
             raise MissingAgent
         running = await self._forward.start(agent)
-        connection = self._hub.open_connection(running.agent.id, object_at(params, "clientCapabilities"))
+        connection = self._hub.open_connection(running.agent.id, params)
         return connection, Answer(success(envelope.id, self._greeting(running)))
 
     def begin(self, connection: Connection, envelope: Envelope, then: Continuation) -> bool:
@@ -126,13 +127,14 @@ class FromClient:
             logger.info("notification dropped method=%s reason=%s", envelope.method, error.slug)
 
     async def answer(self, connection: Connection, envelope: Envelope) -> None:
-        """Take an answer to what an agent asked; raises NobodyAsked or AlreadyAnswered. The first one wins."""
+        """Take an answer to what an agent asked; the first one wins.
+
+        Raises NobodyAsked, AlreadyAnswered, or WrongAnswer for one that does not fit; the request stays open then.
+        """
         assert envelope.id is not None
         pending = connection.request(envelope.id)
-        line = with_id(envelope.line, pending.agent_id)
-        outcome = Outcome.ANSWERED
-        if pending.kind == "question" and envelope.result().get("status") == "rejected":
-            outcome = Outcome.REJECTED
+        line = with_id(answered(pending.request, connection.speech, envelope), pending.agent_id)
+        outcome = pending.outcome_of(parse(line))
         if pending.session is not None:
             pending.answering = True
             position = self._hub.record(pending.session, line, Direction.FROM_CLIENT).last

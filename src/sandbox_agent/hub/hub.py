@@ -82,11 +82,17 @@ class Hub:
 
     # Connections
 
-    def open_connection(self, agent: str, capabilities: Object | None = None) -> Connection:
+    def open_connection(self, agent: str, introduction: Object | None = None) -> Connection:
+        """A new one; `introduction` is what its client says of itself, the params of `initialize`."""
         tag = f"c{next(self._tags)}"
         connection = Connection(
-            secrets.token_urlsafe(24), tag, agent, self.monotonic(), self.log.position, capabilities or {}
+            connection_id=secrets.token_urlsafe(24),
+            tag=tag,
+            agent=agent,
+            used_at=self.monotonic(),
+            opened_at=self.log.position,
         )
+        connection.introduce(introduction or {})
         self._connections[connection.connection_id] = connection
         self.log.follow(connection.channel, connection)
         self.meet(connection, agent)
@@ -400,7 +406,8 @@ class Hub:
             pending.session.heard_at = self.monotonic()
         for connection in self.audience(pending):
             if connection is not by and connection.knows(pending):
-                meta = {META: {"outcome": pending.outcome, "answeredBy": by.tag if by else None}}
+                outcome = {"outcome": pending.outcome, "answeredBy": by.tag if by else None}
+                meta = {META: outcome | (by.who if by else {})}
                 params = {"requestId": Raw(connection.open_request(pending)), "_meta": meta}
                 self.tell_connection(connection, notification("$/cancel_request", params), pending.session)
 

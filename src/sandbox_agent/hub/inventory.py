@@ -7,11 +7,11 @@ from collections.abc import Sequence
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
-from sandbox_agent.envelope import META, Object, with_id
+from sandbox_agent.envelope import META, Object
 from sandbox_agent.errors import InvalidParams
 from sandbox_agent.hub.connection import Connection
 from sandbox_agent.hub.hub import Hub
-from sandbox_agent.hub.pending import PendingRequest
+from sandbox_agent.hub.pending import PendingRequest, kind_of
 from sandbox_agent.hub.session import Session, iso
 
 PAGE = 200
@@ -117,8 +117,9 @@ class Inventory:
     def _pending(connection: Connection, pending: PendingRequest) -> PendingView:
         assert pending.session is not None
         id = connection.open_request(pending)
-        envelope = Raw(with_id(pending.request.line, id))
-        return PendingView(Raw(id), pending.kind, pending.session.id, iso(pending.asked_at), envelope)
+        envelope = Raw(connection.shown(pending))
+        kind = kind_of(connection.speech.method(pending.request))
+        return PendingView(Raw(id), kind, pending.session.id, iso(pending.asked_at), envelope)
 
 
 def _age(session: Session) -> tuple[float, str]:

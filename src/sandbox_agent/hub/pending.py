@@ -9,13 +9,15 @@ from typing import cast
 
 from sandbox_agent.envelope import Envelope, failure, objects_at, same_id, success, text_at
 from sandbox_agent.errors import MethodNotFound, RequestCancelled
+from sandbox_agent.hub.asking import ELICITATION, PERMISSION, QUESTION
 from sandbox_agent.hub.session import Process, Session
 
-QUESTION = "_sandboxagent/session/request_question"
-PERMISSION = "session/request_permission"
-ELICITATION = "elicitation/create"
-
 _KINDS = {PERMISSION: "permission", QUESTION: "question", ELICITATION: "elicitation"}
+
+
+def kind_of(method: str) -> str:
+    """What a request is about, in a word."""
+    return _KINDS.get(method, "request")
 
 
 class Outcome(StrEnum):
@@ -50,11 +52,24 @@ class PendingRequest:
 
     @property
     def kind(self) -> str:
-        return _KINDS.get(self.request.method, "request")
+        return kind_of(self.request.method)
 
     @property
     def open(self) -> bool:
         return self.outcome is Outcome.REQUESTED
+
+    def outcome_of(self, answer: Envelope) -> Outcome:
+        """What an answer makes of it, as the agent gets that."""
+        if not answer.succeeded:
+            return Outcome.ANSWERED
+        said = answer.result().get("status" if self.kind == "question" else "action")
+        match self.kind, said:
+            case ("question", "rejected") | ("elicitation", "decline"):
+                return Outcome.REJECTED
+            case ("question", "cancelled") | ("elicitation", "cancel"):
+                return Outcome.CANCELLED
+            case _:
+                return Outcome.ANSWERED
 
     def cancellation(self) -> bytes:
         """What the agent is told when the turn was cancelled before anybody answered."""
