@@ -232,11 +232,9 @@ class UnsupportedPlatform(SandboxAgentError):
     slug, title, status = "unsupported-platform", "Unsupported Platform", 422
 
     def __init__(self, agent: str, platform: str, offered: list[str]) -> None:
+        builds = f"; it has: {', '.join(offered)}" if offered else ""
         super().__init__(
-            f"agent {agent} has no build for {platform}; it has: {', '.join(offered)}",
-            agent=agent,
-            platform=platform,
-            offered=offered,
+            f"agent {agent} has no build for {platform}{builds}", agent=agent, platform=platform, offered=offered
         )
 
 

@@ -34,10 +34,12 @@ class Assembly:
 
     async def record(self) -> Record:
         """Fetch all of it, and say what there is. Not verified yet."""
+        fetched = None
+        await self._install_packages()
         if self.plan.archive is not None:
             program, fetched = await self._unpacked(self.plan.archive)
         else:
-            program, fetched = await self._installed(), None
+            program = self._program(self.plan.packages[0])
         artifacts = [await self._artifact("agent_process", program, fetched, self._first())]
         env = dict(self.plan.env)
         if self.agent.native is not None:
@@ -62,26 +64,28 @@ class Assembly:
             note=self.plan.note,
         )
 
-    async def _installed(self) -> Path:
-        names = " and ".join(f"{each.name}@{each.version}" for each in self.plan.packages)
+    async def _install_packages(self) -> None:
+        packages = [*self.plan.packages, *([self.plan.native] if self.plan.native else [])]
+        names = " and ".join(f"{each.name}@{each.version}" for each in packages)
 
         def tell(message: str) -> None:
             self.job.tell("fetching", f"{names}: {message:.200}")
 
-        tell("asking for it")
-        native = [self.plan.native] if self.plan.native else []
-        npm = [each for each in self.plan.packages if each.index == "npm"] + native
-        pypi = [each for each in self.plan.packages if each.index == "pypi"]
+        npm = [each for each in packages if each.index == "npm"]
+        pypi = [each for each in packages if each.index == "pypi"]
+        if packages:
+            tell("asking for it")
         if npm:
             await self.packages.npm(npm, tell)
         if pypi:
             await self.packages.pypi(pypi, tell)
-        first = self.plan.packages[0]
-        if first.index == "npm":
-            return self.packages.program(first, self.plan.program)
+
+    def _program(self, package: Package) -> Path:
+        if package.index == "npm":
+            return self.packages.program(package, self.plan.program)
         script = self.folder / "venv/bin" / self.plan.program
         if not script.is_file():
-            raise InstallFailed(f"the package {first.name} has no program {self.plan.program}", agent=self.agent.id)
+            raise InstallFailed(f"the package {package.name} has no program {self.plan.program}", agent=self.agent.id)
         return script
 
     async def _unpacked(self, target: BinaryTarget) -> tuple[Path, str]:

@@ -21,7 +21,7 @@ from sandbox_agent.agents.install.assembly import Assembly
 from sandbox_agent.agents.install.command import Runner
 from sandbox_agent.agents.install.packages import Packages
 from sandbox_agent.agents.install.plan import Plan, Wanted, plan
-from sandbox_agent.agents.install.platforms import npm_platform
+from sandbox_agent.agents.install.platforms import this_machine
 from sandbox_agent.agents.install.progress import Job
 from sandbox_agent.agents.install.record import Record, Store, now
 from sandbox_agent.agents.install.registry import Registry, Snapshot
@@ -202,7 +202,7 @@ class Installer:
     async def _install(self, agent: Agent, wanted: Wanted, job: Job) -> Record:
         job.tell("resolving", "looking it up in the ACP registry")
         snapshot, note = await self._snapshot(agent)
-        chosen = plan(agent, snapshot, note, wanted)
+        chosen = plan(agent, snapshot, note, wanted, this_machine())
         folder = self._store.begin(agent.id)
         try:
             fetched = await self._assembled(agent, chosen, folder, job)
@@ -232,7 +232,7 @@ class Installer:
         environment = allowed_environment(self._environ, _TOOL_VARIABLES)
         shims = await asyncio.to_thread(self._store.shims)
         environment["PATH"] = f"{shims}{os.pathsep}{environment.get('PATH', os.defpath)}"
-        packages = Packages(self._runner, environment, agent.id, folder, npm_platform())
+        packages = Packages(self._runner, environment, agent.id, folder, this_machine().npm)
         return await Assembly(agent, chosen, folder, packages, job).record()
 
     async def _verified(self, agent: Agent, record: Record) -> Record:

@@ -27,13 +27,18 @@ Tell = Callable[[str], None]
 _NPM_FLAGS = (
     *("--ignore-scripts", "--no-audit", "--no-fund", "--no-update-notifier", "--save-exact", "--loglevel=http"),
     # What somebody's own .npmrc may say otherwise: all of it goes into the folder, with the record of its digests.
-    *("--location=project", "--save", "--package-lock", "--no-dry-run"),
+    *("--no-global", "--location=project", "--save", "--package-lock", "--no-dry-run"),
     # The defaults keep somebody waiting for minutes when the registry is down.
     *("--fetch-retries=2", "--fetch-retry-mintimeout=1000", "--fetch-retry-maxtimeout=5000"),
 )
-_UNREACHABLE = re.compile(r"ENOTFOUND|ECONN|EAI_AGAIN|TIMEDOUT|TIMEOUT|EHOSTUNREACH|ENETUNREACH|FETCH|CERT|SSL|E5\d\d")
+_UNREACHABLE = re.compile(
+    r"ENOTFOUND|ECONN|EAI_AGAIN|TIMEDOUT|TIMEOUT|EHOSTUNREACH|ENETUNREACH|FETCH|CERT|SSL|E[45]\d\d|Z_\w+|TAR_\w+"
+)
+_UV_UNREACHABLE = re.compile(
+    r"Failed to fetch|Failed to download|error sending request|returned a 40[13]|invalid package format"
+)
 _NPM_CODE = re.compile(r"^npm (?:error|ERR!) code (\S+)", re.MULTILINE)
-_INTEGRITY = re.compile(r"wanted (\S+) but got (\S+)")
+_INTEGRITY = re.compile(r"wanted (sha\d+-[\w+/=]+) but got (sha\d+-[\w+/=]+)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +55,7 @@ class Packages:
         """Install these and what they need; each must be what its pin says."""
         node = bundled_node()
         (self.folder / "package.json").write_text('{"private": true}\n')
-        optional = [] if all(package.optional for package in packages) else ["--omit=optional"]
+        optional = "--include" if all(package.optional for package in packages) else "--omit"
         specs = [f"{package.name}@{package.version}" for package in packages]
         command = [str(node.program), str(node.npm), "install", "--prefix", str(self.folder), *_NPM_FLAGS]
         fetched = 0
@@ -61,7 +66,7 @@ class Packages:
                 fetched += 1
                 tell(f"{fetched} files fetched")
 
-        done = await self.runner.run([*command, *optional, *specs], self.environment, self.folder, line)
+        done = await self.runner.run([*command, f"{optional}=optional", *specs], self.environment, self.folder, line)
         if done.code != 0:
             raise self._npm_failure(done, specs)
         await asyncio.to_thread(self._check_pins, packages)
@@ -75,10 +80,11 @@ class Packages:
         specs = [f"{package.name}=={package.version}" for package in packages]
         python = str(self.folder / "venv/bin/python")
         uv = [find_uv_bin(), "--system-certs", "--no-progress"]
+        environment = {"UV_HTTP_RETRIES": "2", **self.environment}
         make = [*uv, "venv", "--python", sys.executable, str(self.folder / "venv")]
         install = [*uv, "pip", "install", "--python", python, "--only-binary", ":all:", *specs]
         for command in (make, install):
-            done = await self.runner.run(command, self.environment, self.folder, tell)
+            done = await self.runner.run(command, environment, self.folder, tell)
             if done.code != 0:
                 raise self._uv_failure(done, specs)
 
@@ -124,25 +130,26 @@ class Packages:
             return UnknownVersion(f"npm has no {wanted}; ask for a version that exists", **facts)
         if code == "EBADPLATFORM":
             return UnsupportedPlatform(self.agent, self.platform, [])
-        if code == "EINTEGRITY":
-            pin = _INTEGRITY.search(done.text)
-            return ChecksumMismatch(wanted, pin[1] if pin else "another", pin[2] if pin else "this")
+        if code == "EINTEGRITY" and (pin := _INTEGRITY.search(done.text)):
+            return ChecksumMismatch(wanted, pin[1], pin[2])
         return self._failure("npm", wanted, code, done)
 
     def _uv_failure(self, done: Finished, specs: Sequence[str]) -> SandboxAgentError:
         wanted = " ".join(specs)
+        if _UV_UNREACHABLE.search(done.text):
+            return self._failure("uv", wanted, "FETCH", done)
         if "no version of" in done.text or "was not found in the package registry" in done.text:
             text = f"PyPI has no {wanted}; ask for a version that exists"
             return UnknownVersion(text, agent=self.agent, stderr=done.text)
-        unreachable = "Failed to fetch" in done.text or "error sending request" in done.text
-        return self._failure("uv", wanted, "FETCH" if unreachable else "", done)
+        return self._failure("uv", wanted, "", done)
 
     def _failure(self, program: str, wanted: str, code: str, done: Finished) -> SandboxAgentError:
         if "ENOSPC" in done.text or "No space left on device" in done.text:
             return DiskFull(str(self.folder.parent.parent))
         facts: Object = {"agent": self.agent, "stderr": done.text}
         if _UNREACHABLE.search(code):
-            return DownloadFailed(f"{program} could not fetch {wanted} ({code}); check the network and retry", **facts)
+            text = f"{program} could not fetch {wanted} ({code}); check the network and the index, and retry"
+            return DownloadFailed(text, **facts)
         how = f"exited with code {done.code}" if done.code is not None else "was killed"
         return InstallFailed(f"{program} could not install {wanted}: it {how}", **facts)
 

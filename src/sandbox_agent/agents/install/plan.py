@@ -7,7 +7,7 @@ from typing import Literal
 
 from msgspec import structs
 
-from sandbox_agent.agents.install.platforms import current_platform, npm_platform
+from sandbox_agent.agents.install.platforms import Machine
 from sandbox_agent.agents.install.registry import BinaryTarget, Entry, PackageDistribution, Snapshot
 from sandbox_agent.agents.manifest import Agent, Package
 from sandbox_agent.errors import UnknownVersion, UnsupportedAgent, UnsupportedPlatform
@@ -45,17 +45,17 @@ class Plan:
     note: str | None = None
 
 
-def plan(agent: Agent, snapshot: Snapshot | None, note: str | None, wanted: Wanted) -> Plan:
+def plan(agent: Agent, snapshot: Snapshot | None, note: str | None, wanted: Wanted, machine: Machine) -> Plan:
     """Decide. `note` says what is wrong with the snapshot, or why there is none.
 
     Raises UnsupportedAgent, UnsupportedPlatform or UnknownVersion.
     """
     process = _process_version(agent, wanted)
     entry = None if snapshot is None else _listed(agent, snapshot)
-    chosen = None if entry is None else _from_registry(agent, entry, process)
+    chosen = None if entry is None else _from_registry(agent, entry, process, machine)
     if chosen is None:
-        chosen = _from_manifest(agent, entry, process)
-    return replace(chosen, native=_native(agent, wanted), note=note)
+        chosen = _from_manifest(agent, entry, process, machine)
+    return replace(chosen, native=_native(agent, wanted, machine), note=note)
 
 
 def _listed(agent: Agent, snapshot: Snapshot) -> Entry | None:
@@ -71,23 +71,23 @@ def _process_version(agent: Agent, wanted: Wanted) -> str | None:
     return wanted.agent
 
 
-def _native(agent: Agent, wanted: Wanted) -> Package | None:
+def _native(agent: Agent, wanted: Wanted, machine: Machine) -> Package | None:
     native = agent.native
     version = native and (wanted.agent or native.version)
     if native is None or version is None:
         return None
-    name = native.name.replace("{platform}", npm_platform())
+    name = native.name.replace("{platform}", machine.npm)
     return Package(name, version, program=native.program, integrity=_pin(native.integrity, native.version, version))
 
 
-def _from_registry(agent: Agent, entry: Entry, process: str | None) -> Plan | None:
-    """What the registry has for this machine; packages first, because an index vouches for what it hands out."""
+def _from_registry(agent: Agent, entry: Entry, process: str | None, machine: Machine) -> Plan | None:
+    """What the registry has for the machine; packages first, because an index vouches for what it hands out."""
     ways = entry.distribution
     if ways.npx is not None:
         return _from_package(agent, entry, ways.npx, "npm", process)
     if ways.uvx is not None:
         return _from_package(agent, entry, ways.uvx, "pypi", process)
-    target = ways.binary.get(current_platform())
+    target = ways.binary.get(machine.registry)
     other_version = process not in (None, entry.version)
     if target is None or (other_version and agent.packages):
         return None
@@ -124,17 +124,17 @@ def _from_package(
     )
 
 
-def _from_manifest(agent: Agent, entry: Entry | None, process: str | None) -> Plan:
+def _from_manifest(agent: Agent, entry: Entry | None, process: str | None, machine: Machine) -> Plan:
     if not agent.packages:
         if entry is not None:
-            raise UnsupportedPlatform(agent.id, current_platform(), sorted(entry.distribution.binary))
+            raise UnsupportedPlatform(agent.id, machine.registry, sorted(entry.distribution.binary))
         missing = f"the ACP registry does not have it ({', '.join(agent.registry) or 'no slug'})"
         raise UnsupportedAgent(agent.id, agent.unsupported_reason or missing)
-    if agent.platforms and npm_platform() not in agent.platforms:
-        raise UnsupportedPlatform(agent.id, npm_platform(), list(agent.platforms))
+    if agent.platforms and machine.npm not in agent.platforms:
+        raise UnsupportedPlatform(agent.id, machine.npm, list(agent.platforms))
     first, *more = agent.packages
     version = process or first.version
-    first = structs.replace(_in_version(first, version), name=first.name.replace("{platform}", npm_platform()))
+    first = structs.replace(_in_version(first, version), name=first.name.replace("{platform}", machine.npm))
     program, *arguments = agent.command
     return Plan(
         source="fallback",

@@ -1,6 +1,7 @@
 """What machine this is, by the names that the ACP registry (linux-x86_64) and npm packages (linux-x64-musl) have."""
 
 import platform
+from dataclasses import dataclass
 from functools import cache
 
 PLATFORMS = tuple(
@@ -9,6 +10,19 @@ PLATFORMS = tuple(
 
 _NPM_MACHINES = {"x86_64": "x64", "aarch64": "arm64"}
 _MACHINES = {"amd64": "x86_64", "arm64": "aarch64"}
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """A machine, by both names."""
+
+    registry: str
+    npm: str
+
+
+def this_machine() -> Machine:
+    """The one we are on."""
+    return Machine(current_platform(), npm_platform())
 
 
 def current_platform() -> str:
