@@ -241,6 +241,19 @@ def test_a_command_sees_what_its_agent_may_see_but_no_credentials_token_or_setti
         run(main(server))
 
 
+@pytest.mark.requirement("5.host-environment")
+def test_a_command_sees_the_variables_of_its_own_session(server: Server) -> None:
+    async def main() -> None:
+        async with Client(server, "isolated") as a:
+            for value in ("one", "two"):
+                session = await a.new_session(env={"OF_THE_SESSION": value})
+                terminal = await runs(a, session, "printenv", "OF_THE_SESSION")
+                await gets(a, session, WAIT, terminalId=terminal)
+                assert (await gets(a, session, OUTPUT, terminalId=terminal))["output"] == f"{value}\n"
+
+    run(main())
+
+
 # Nothing is left
 
 

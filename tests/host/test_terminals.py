@@ -14,12 +14,12 @@ import pytest
 import uvloop
 
 from sandbox_agent.errors import InvalidParams, InvalidRequest, NoSuchFile, ShuttingDown, UnknownTerminal
-from sandbox_agent.host.terminals import Command, ExitStatus, Owner, TerminalLimits, Terminals
+from sandbox_agent.host.terminals import Asker, Command, ExitStatus, TerminalLimits, Terminals
 from sandbox_agent.processes.children import Children
 from tests.support.running import alive
 
 ESCAPING = Path(__file__).parent.parent / "support" / "escaping_agent.py"
-OWNER = Owner("agent-1", "session-1")
+ASKER = Asker("agent-1", "session-1")
 USUAL = TerminalLimits()
 
 
@@ -31,20 +31,20 @@ class Host:
         self.children = Children(f"test-{uuid.uuid4()}")
         self.terminals = Terminals(self.children, limits)
 
-    async def start(self, program: str, *arguments: str, owner: Owner = OWNER, **more: object) -> str:
+    async def start(self, program: str, *arguments: str, asker: Asker = ASKER, **more: object) -> str:
         settings: dict[str, object] = {
             "environment": {"PATH": os.environ["PATH"]},
             "directory": str(self.folder),
             "directories": [str(self.folder)],
         }
         command = Command(program=program, arguments=arguments, **(settings | more))  # type: ignore[arg-type]
-        return await self.terminals.create(owner, command)
+        return await self.terminals.create(asker, command)
 
     async def exited(self, id: str) -> ExitStatus:
-        return await self.terminals.get(OWNER, id).exited()
+        return await self.terminals.get(ASKER, id).exited()
 
     def output(self, id: str) -> str:
-        return self.terminals.get(OWNER, id).output()[0]
+        return self.terminals.get(ASKER, id).output()[0]
 
     async def says(self, id: str, lines: int = 1) -> list[str]:
         """What it wrote, once there are so many lines; the test's own bound ends the wait."""
@@ -191,7 +191,7 @@ def test_the_newest_output_is_kept_within_what_was_asked_and_within_the_maximum(
         for asked, kept in ((5, 5), (None, 100), (1000, 100), (0, 0)):
             id = await host.start("sh", "-c", "seq 1000", output_limit=asked)
             await host.exited(id)
-            text, truncated = host.terminals.get(OWNER, id).output()
+            text, truncated = host.terminals.get(ASKER, id).output()
             assert text == "".join(f"{i}\n" for i in range(1, 1001))[-kept:] if kept else text == ""
             assert truncated
 
@@ -204,7 +204,7 @@ def test_a_gigabyte_that_nobody_reads_costs_no_memory(run: Run) -> None:
         id = await host.start("sh", "-c", "head -c 1G /dev/zero | tr '\\0' x; echo end")
         assert await host.exited(id) == ExitStatus(0, None)
         assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 16 * 1024
-        text, truncated = host.terminals.get(OWNER, id).output()
+        text, truncated = host.terminals.get(ASKER, id).output()
         assert text.endswith("xend\n")
         assert len(text) == 1 << 20
         assert truncated
@@ -216,7 +216,7 @@ def test_output_that_comes_byte_by_byte_costs_no_more(run: Run) -> None:
     async def main(host: Host) -> None:
         id = await host.start("dd", "if=/dev/zero", "bs=1", "count=20000", "status=none", output_limit=1000)
         await host.exited(id)
-        assert host.terminals.get(OWNER, id).output() == ("\0" * 1000, True)
+        assert host.terminals.get(ASKER, id).output() == ("\0" * 1000, True)
 
     run(main)
 
@@ -225,7 +225,7 @@ def test_output_is_there_while_the_command_runs(run: Run) -> None:
     async def main(host: Host) -> None:
         id = await host.start("sh", "-c", "echo first; sleep 60")
         assert await host.says(id) == ["first"]
-        assert host.terminals.get(OWNER, id).exit is None
+        assert host.terminals.get(ASKER, id).exit is None
 
     run(main)
 
@@ -245,15 +245,15 @@ def test_kill_ends_the_command_and_its_output_stays_until_release(run: Run) -> N
     async def main(host: Host) -> None:
         id = await host.start("sh", "-c", "echo $$; sleep 60 & wait")
         (pid,) = await host.says(id)
-        await host.terminals.kill(OWNER, id)
+        await host.terminals.kill(ASKER, id)
         await until(lambda: gone(int(pid)))
         assert await host.exited(id) == ExitStatus(None, "SIGTERM")
         assert host.output(id) == f"{pid}\n"
-        await host.terminals.kill(OWNER, id)
-        await host.terminals.release(OWNER, id)
+        await host.terminals.kill(ASKER, id)
+        await host.terminals.release(ASKER, id)
         for action in (host.terminals.kill, host.terminals.release):
             with pytest.raises(UnknownTerminal):
-                await action(OWNER, id)
+                await action(ASKER, id)
 
     run(main)
 
@@ -262,7 +262,7 @@ def test_who_ignores_sigterm_is_killed_after_the_grace(run: Run) -> None:
     async def main(host: Host) -> None:
         id = await host.start("sh", "-c", "trap '' TERM; echo ready; while :; do sleep 60; done")
         await host.says(id)
-        await host.terminals.kill(OWNER, id)
+        await host.terminals.kill(ASKER, id)
         assert await host.exited(id) == ExitStatus(None, "SIGKILL")
 
     run(main, TerminalLimits(grace=0.1))
@@ -286,13 +286,13 @@ def test_the_whole_tree_dies_daemons_too_however_it_ends(run: Run, ending: str) 
         assert all(map(alive, pids))
         match ending:
             case "release":
-                await host.terminals.release(OWNER, id)
+                await host.terminals.release(ASKER, id)
             case "kill":
-                await host.terminals.kill(OWNER, id)
+                await host.terminals.kill(ASKER, id)
             case "session":
-                host.terminals.end_session(OWNER.session)
+                host.terminals.end_session(ASKER.session)
             case "process":
-                host.terminals.end_process(OWNER.process)
+                host.terminals.end_process(ASKER.process)
             case _:
                 await host.terminals.close(0.1)
         await until(lambda: gone(*pids))
@@ -311,11 +311,11 @@ def test_what_a_command_left_behind_ends_with_the_command(run: Run) -> None:
 
 def test_only_its_own_terminals_end_with_a_session(run: Run) -> None:
     async def main(host: Host) -> None:
-        other = Owner(OWNER.process, "session-2")
-        first, second = await host.start("sleep", "60"), await host.start("sleep", "60", owner=other)
-        host.terminals.end_session(OWNER.session)
+        other = Asker(ASKER.process, "session-2")
+        first, second = await host.start("sleep", "60"), await host.start("sleep", "60", asker=other)
+        host.terminals.end_session(ASKER.session)
         with pytest.raises(UnknownTerminal):
-            host.terminals.get(OWNER, first)
+            host.terminals.get(ASKER, first)
         assert host.terminals.get(other, second).exit is None
 
     run(main)
@@ -324,7 +324,7 @@ def test_only_its_own_terminals_end_with_a_session(run: Run) -> None:
 def test_a_session_cannot_reach_the_terminals_of_another(run: Run) -> None:
     async def main(host: Host) -> None:
         id = await host.start("sleep", "60")
-        for stranger in (Owner(OWNER.process, "session-2"), Owner("agent-2", OWNER.session)):
+        for stranger in (Asker(ASKER.process, "session-2"), Asker("agent-2", ASKER.session)):
             with pytest.raises(UnknownTerminal):
                 host.terminals.get(stranger, id)
             with pytest.raises(UnknownTerminal):
@@ -337,7 +337,7 @@ def test_a_session_that_ends_while_a_command_starts_takes_it_along(run: Run) -> 
     async def main(host: Host) -> None:
         starting = asyncio.create_task(host.start("sh", "-c", "echo $$ > pid; sleep 60"))
         await asyncio.sleep(0)
-        host.terminals.end_session(OWNER.session)
+        host.terminals.end_session(ASKER.session)
         with pytest.raises(UnknownTerminal):
             await starting
         await host.terminals.close(0.1)
@@ -352,8 +352,8 @@ def test_a_session_has_so_many_terminals_and_no_more_until_one_is_released(run: 
         ids = [await host.start("true") for _ in range(2)]
         with pytest.raises(InvalidRequest, match="2 terminals already"):
             await host.start("true")
-        await host.start("true", owner=Owner(OWNER.process, "session-2"))
-        await host.terminals.release(OWNER, ids[0])
+        await host.start("true", asker=Asker(ASKER.process, "session-2"))
+        await host.terminals.release(ASKER, ids[0])
         await host.start("true")
 
     run(main, TerminalLimits(count=2))
@@ -363,7 +363,7 @@ def test_nothing_starts_after_the_end_and_a_slow_end_does_not_hold_it_up(run: Ru
     async def main(host: Host) -> None:
         id = await host.start("sh", "-c", "trap '' TERM; echo $$; while :; do sleep 60; done")
         (pid,) = await host.says(id)
-        releasing = asyncio.create_task(host.terminals.release(OWNER, id))
+        releasing = asyncio.create_task(host.terminals.release(ASKER, id))
         await asyncio.sleep(0)
         async with asyncio.timeout(2):
             await host.terminals.close(0.1)

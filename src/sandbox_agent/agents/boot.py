@@ -88,6 +88,8 @@ class RunningAgent:
         self.handshake = handshake
         self.echoes_prompts: bool | None = agent.echoes_prompts
         """Whether it repeats prompts as user_message_chunk; None until it has shown it."""
+        self.environment: Mapping[str, str] = {}
+        """What was added to its environment for the one session that it is for; may be secret."""
         self._listener = listener
         self._gone = gone
 
@@ -201,10 +203,12 @@ class Boots:
         try:
             process = await self._spawned(agent, launch, child, key, boot)
             self._booting[process] = answered
-            return await self._shaken(agent, process, boot, answered, listener, ended)
+            running = await self._shaken(agent, process, boot, answered, listener, ended)
         except BaseException:
             held.release()
             raise
+        running.environment = environment
+        return running
 
     async def verify(self, agent: Agent, launch: Launch) -> Handshake:
         """Boot it, hear what it answers, and end it again."""

@@ -38,7 +38,7 @@ class TerminalLimits:
 
 
 @dataclass(frozen=True, slots=True)
-class Owner:
+class Asker:
     """Whose a terminal is: it ends with the process that asked for it, and with the session."""
 
     process: str
@@ -184,23 +184,23 @@ class Terminals:
     def __init__(self, children: Children, limits: TerminalLimits) -> None:
         self._children = children
         self._limits = limits
-        self._terminals: dict[str, tuple[Owner, Terminal]] = {}
+        self._terminals: dict[str, tuple[Asker, Terminal]] = {}
         self._ending: dict[asyncio.Task[None], Terminal] = {}
         self._closed = False
 
-    async def create(self, owner: Owner, command: Command) -> str:
+    async def create(self, asker: Asker, command: Command) -> str:
         """Start a command; gives the terminal's id.
 
         Raises InvalidRequest when the session has too many, and what `Terminal.start` raises.
         """
         if self._closed:
             raise ShuttingDown
-        self._check_room(owner)
+        self._check_room(asker)
         id = f"terminal-{secrets.token_hex(8)}"
         limit = self._limits.output if command.output_limit is None else min(command.output_limit, self._limits.output)
         terminal = Terminal(id, self._children, limit)
-        # Before it runs: it counts, and ends with its owner, from here on.
-        self._terminals[id] = (owner, terminal)
+        # Before it runs: it counts, and ends with its asker, from here on.
+        self._terminals[id] = (asker, terminal)
         try:
             await terminal.start(command)
         except BaseException:
@@ -210,28 +210,28 @@ class Terminals:
             raise UnknownTerminal(id)
         return id
 
-    def get(self, owner: Owner, id: str) -> Terminal:
+    def get(self, asker: Asker, id: str) -> Terminal:
         """Raises UnknownTerminal, also for one of another session."""
         found = self._terminals.get(id)
-        if found is None or found[0] != owner:
+        if found is None or found[0] != asker:
             raise UnknownTerminal(id)
         return found[1]
 
-    async def kill(self, owner: Owner, id: str) -> None:
+    async def kill(self, asker: Asker, id: str) -> None:
         """End the command; its output and its exit status stay until it is released."""
-        await self.get(owner, id).stop(self._limits.grace)
+        await self.get(asker, id).stop(self._limits.grace)
 
-    async def release(self, owner: Owner, id: str) -> None:
+    async def release(self, asker: Asker, id: str) -> None:
         """End the command if it runs, and forget the terminal."""
-        terminal = self.get(owner, id)
+        terminal = self.get(asker, id)
         del self._terminals[id]
         await asyncio.shield(self._end(terminal, self._limits.grace))
 
     def end_session(self, session: str) -> None:
-        self._end_all(lambda owner: owner.session == session, self._limits.grace)
+        self._end_all(lambda asker: asker.session == session, self._limits.grace)
 
     def end_process(self, process: str) -> None:
-        self._end_all(lambda owner: owner.process == process, self._limits.grace)
+        self._end_all(lambda asker: asker.process == process, self._limits.grace)
 
     async def close(self, longest: float) -> None:
         """End all of them and start no more; none gets longer than this."""
@@ -242,16 +242,16 @@ class Terminals:
             _, late = await asyncio.wait(ending, timeout=longest + KILL_PATIENCE)
             await asyncio.gather(*(ending[task].kill() for task in late))
 
-    def _check_room(self, owner: Owner) -> None:
-        used = sum(other.session == owner.session for other, _ in self._terminals.values())
+    def _check_room(self, asker: Asker) -> None:
+        used = sum(other.session == asker.session for other, _ in self._terminals.values())
         if used >= self._limits.count:
             raise InvalidRequest(
                 f"this session has {used} terminals already; release one first", limit=self._limits.count
             )
 
-    def _end_all(self, ended: Callable[[Owner], bool], grace: float) -> None:
-        for id, (owner, terminal) in list(self._terminals.items()):
-            if ended(owner):
+    def _end_all(self, ended: Callable[[Asker], bool], grace: float) -> None:
+        for id, (asker, terminal) in list(self._terminals.items()):
+            if ended(asker):
                 del self._terminals[id]
                 self._end(terminal, grace)
 

@@ -15,7 +15,7 @@ import msgspec
 from msgspec import Meta
 
 from sandbox_agent.agents.boot import RunningAgent
-from sandbox_agent.agents.manifest import Agent, Name, Text, allowed_environment
+from sandbox_agent.agents.manifest import Name, Text, allowed_environment
 from sandbox_agent.envelope import Envelope, Object, at, failure, same_id, success, with_param
 from sandbox_agent.errors import (
     AgentNotReading,
@@ -28,7 +28,7 @@ from sandbox_agent.errors import (
     SandboxAgentError,
 )
 from sandbox_agent.host.files import TextFiles
-from sandbox_agent.host.terminals import Command, ExitStatus, Owner, Terminals
+from sandbox_agent.host.terminals import Asker, Command, ExitStatus, Terminals
 from sandbox_agent.hub.connection import Connection
 from sandbox_agent.hub.hub import Hub
 from sandbox_agent.hub.pending import Outcome
@@ -224,22 +224,22 @@ class HostMethods:
         command = Command(
             program=asked.command,
             arguments=asked.args or (),
-            environment=self._environment(running.agent) | wanted,
+            environment=self._environment(running) | wanted,
             directory=asked.cwd or session.facts.cwd,
             directories=session.directories,
             output_limit=asked.outputByteLimit,
         )
-        return _result(request, {"terminalId": await self._terminals.create(_owner(running, session), command)})
+        return _result(request, {"terminalId": await self._terminals.create(_asker(running, session), command)})
 
     async def _output(self, running: RunningAgent, session: Session, request: Envelope) -> bytes:
-        terminal = self._terminals.get(_owner(running, session), _params(request, _Terminal).terminalId)
+        terminal = self._terminals.get(_asker(running, session), _params(request, _Terminal).terminalId)
         text, truncated = terminal.output()
         result: Object = {"output": text, "truncated": truncated}
         return _result(request, result if terminal.exit is None else result | {"exitStatus": _ending(terminal.exit)})
 
     async def _wait_for_exit(self, running: RunningAgent, session: Session, request: Envelope) -> bytes:
         assert request.id is not None
-        terminal = self._terminals.get(_owner(running, session), _params(request, _Terminal).terminalId)
+        terminal = self._terminals.get(_asker(running, session), _params(request, _Terminal).terminalId)
         exited = asyncio.ensure_future(terminal.exited())
         taken_back = self._taken_back.get((running.key, same_id(request.id)))
         await asyncio.wait({exited, taken_back} if taken_back else {exited}, return_when=asyncio.FIRST_COMPLETED)
@@ -249,16 +249,17 @@ class HostMethods:
         return _result(request, _ending(exited.result()))
 
     async def _kill(self, running: RunningAgent, session: Session, request: Envelope) -> bytes:
-        await self._terminals.kill(_owner(running, session), _params(request, _Terminal).terminalId)
+        await self._terminals.kill(_asker(running, session), _params(request, _Terminal).terminalId)
         return _result(request, {})
 
     async def _release(self, running: RunningAgent, session: Session, request: Envelope) -> bytes:
-        await self._terminals.release(_owner(running, session), _params(request, _Terminal).terminalId)
+        await self._terminals.release(_asker(running, session), _params(request, _Terminal).terminalId)
         return _result(request, {})
 
-    def _environment(self, agent: Agent) -> dict[str, str]:
+    def _environment(self, running: RunningAgent) -> dict[str, str]:
         """What a command sees: what its agent does, without what only its model needs."""
-        seen = {**allowed_environment(self._environ, agent.variables), **agent.env}
+        agent = running.agent
+        seen = {**allowed_environment(self._environ, agent.variables), **agent.env, **running.environment}
         return {
             name: value
             for name, value in seen.items()
@@ -306,8 +307,8 @@ def _result(request: Envelope, result: Object) -> bytes:
     return success(request.id, result)
 
 
-def _owner(running: RunningAgent, session: Session) -> Owner:
-    return Owner(running.key, session.id)
+def _asker(running: RunningAgent, session: Session) -> Asker:
+    return Asker(running.key, session.id)
 
 
 def _ending(exit: ExitStatus) -> Object:
