@@ -1,6 +1,7 @@
 """The ACP registry (contract, section 9): fetched, kept, and used from the copy when it cannot be reached."""
 
 import asyncio
+import gc
 import json
 import logging
 from contextlib import suppress
@@ -171,30 +172,44 @@ def test_concurrent_callers_share_one_fetch_and_one_that_goes_away_takes_nothing
     run(main())
 
 
-def test_a_failure_is_told_to_all_who_wait_and_to_nobody_when_all_have_gone(tmp_path: Path) -> None:
+def test_a_failure_is_told_to_all_who_wait_and_missed_by_nobody_who_has_gone(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def failing(registry: Registry, callers: int, stay: int) -> list[object]:
+        waiting = [asyncio.create_task(registry.snapshot()) for _ in range(callers)]
+        async with asyncio.timeout(BOUND):
+            await asked.wait()
+        for caller in waiting[stay:]:
+            caller.cancel()
+        await asyncio.gather(*waiting[stay:], return_exceptions=True)
+        let_go.set()
+        return await asyncio.gather(*waiting[:stay], return_exceptions=True)
+
+    async def late(_: Asked, writer: asyncio.StreamWriter) -> None:
+        asked.set()
+        async with asyncio.timeout(BOUND):
+            await let_go.wait()
+        writer.write(answer(status="500 Internal Server Error"))
+
     async def main() -> None:
-        asked, let_go = asyncio.Event(), asyncio.Event()
-
-        async def late(_: Asked, writer: asyncio.StreamWriter) -> None:
-            asked.set()
-            async with asyncio.timeout(BOUND):
-                await let_go.wait()
-            writer.write(answer(status="500 Internal Server Error"))
-
+        nonlocal asked, let_go
         async with Loopback({REGISTRY: late}) as server:
             registry = Registry(server.url(REGISTRY), tmp_path)
-            caller = asyncio.create_task(registry.snapshot())
-            await asked.wait()
-            caller.cancel()
-            await asyncio.gather(caller, return_exceptions=True)
-            waiting = [asyncio.create_task(registry.snapshot()) for _ in range(2)]
-            await asyncio.sleep(0)
-            let_go.set()
-            found = await asyncio.gather(*waiting, return_exceptions=True)
-            assert [type(failure) for failure in found] == [RegistryUnavailable] * 2
+            assert [type(failure) for failure in await failing(registry, 3, stay=2)] == [RegistryUnavailable] * 2
             assert len(server.asked) == 1
 
+            asked, let_go = asyncio.Event(), asyncio.Event()
+            await failing(registry, 2, stay=0)
+            others = asyncio.all_tasks() - {asyncio.current_task()}
+            assert others
+            await asyncio.wait(others, timeout=BOUND)
+            assert caplog.text.count("it answered 500") == 2
+            del others
+        gc.collect()
+
+    asked, let_go = asyncio.Event(), asyncio.Event()
     run(main())
+    assert "never retrieved" not in caplog.text
 
 
 def test_what_is_left_out_of_the_registry_is_told(tmp_path: Path) -> None:
