@@ -29,7 +29,7 @@ logger = logging.getLogger(__name__)
 
 NODE, FOLDER, SHIMS = "{node}", "{folder}", ".node"
 # Nothing else is ever deleted: somebody may have chosen a directory that has other things in it.
-_OURS = re.compile(rf"({re.escape(REMOVED)})?\d+-[0-9a-f]{{8}}")
+_OURS = re.compile(r"\d+-[0-9a-f]{8}")
 
 
 class Artifact(Struct, rename="camel", kw_only=True, frozen=True):
@@ -168,7 +168,9 @@ class Store:
             return
         self._new(agent).unlink(missing_ok=True)
         for path in directory.iterdir():
-            if not _OURS.fullmatch(path.name) or (record is not None and path.name == record.folder):
+            if not _OURS.fullmatch(path.name.removeprefix(REMOVED)) or (
+                record is not None and path.name == record.folder
+            ):
                 continue
             if path.name.startswith(REMOVED):  # Its removal was interrupted.
                 shutil.rmtree(path, ignore_errors=True)
@@ -188,6 +190,8 @@ class Store:
                             self.clean(name)
             if SHIMS in names:
                 self.shims()
+        except FileNotFoundError:
+            return
         except OSError as error:
             # What is installed may be used all the same: a directory of an image is often read-only.
             logger.warning("agents not swept path=%s reason=%s", self.directory, error.strerror)
@@ -204,8 +208,8 @@ class Store:
         except (OSError, msgspec.DecodeError):
             # Of another version, or broken: as good as not installed, and the next install puts it right.
             return None
-        whole = record.agent == agent and Path(record.folder).name == record.folder and record.artifacts
-        return self._placed(record) if whole else None
+        usable = record.agent == agent and _OURS.fullmatch(record.folder) and record.artifacts
+        return self._placed(record) if usable else None
 
     def _placed(self, record: Record) -> Record:
         values = {FOLDER: str(self.folder(record))}
