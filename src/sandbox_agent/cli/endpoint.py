@@ -1,7 +1,7 @@
 """Which server a call is for, and the token that it gets."""
 
-import os
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -26,9 +26,9 @@ class Endpoint:
     token: str | None = field(repr=False)
 
 
-def endpoint(arguments: Arguments) -> Endpoint:
+def endpoint(arguments: Arguments, environ: Mapping[str, str]) -> Endpoint:
     """What the arguments and the environment say; raises SettingsError."""
-    flag, variable = arguments.word("endpoint"), os.environ.get(VARIABLE)
+    flag, variable = arguments.word("endpoint"), environ.get(VARIABLE)
     url = (flag or variable or DEFAULT).rstrip("/")
     parts = urlsplit(url) if re.fullmatch(r"https?://[^\s/?#@]+(/[^\s?#]*)?", url) else None
     try:
@@ -39,14 +39,14 @@ def endpoint(arguments: Arguments) -> Endpoint:
         where = "--endpoint" if flag else VARIABLE
         raise SettingsError(f"{where}: expected an address such as {DEFAULT}, got {url!r:.100}")
     local = is_loopback(parts.hostname)
-    return Endpoint(url, local, _token(arguments, local=local, port=port))
+    return Endpoint(url, local, _token(arguments, environ, local=local, port=port))
 
 
-def _token(arguments: Arguments, *, local: bool, port: int) -> str | None:
-    given = any(arguments.word(way) or os.environ.get(PREFIX + way.upper()) for way in _WAYS)
+def _token(arguments: Arguments, environ: Mapping[str, str], *, local: bool, port: int) -> str | None:
+    given = any(arguments.word(way) or environ.get(PREFIX + way.upper()) for way in _WAYS)
     if not given and not local:
         return None  # What this machine's own server is configured with is nobody else's business.
-    settings = settings_of(arguments, {"config_dir", "data_dir", *_WAYS})
+    settings = settings_of(arguments, environ, {"config_dir", "data_dir", *_WAYS})
     return _left_in(settings.data_dir, port) if settings.token_generated else settings.token
 
 

@@ -1,7 +1,7 @@
 """Flags that stand for settings: they follow from the table of options."""
 
 import os
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 
 from sandbox_agent.cli.arguments import Arguments, Parser, complain
 from sandbox_agent.settings import OPTIONS, Option, Settings, load
@@ -32,11 +32,11 @@ def add_flags(parser: Parser, names: Collection[str]) -> None:
             groups[option.group].add_argument(option.flag, dest=option.name, action=action, metavar=metavar, help=text)
 
 
-def settings_of(arguments: Arguments, only: Collection[str] | None = None) -> Settings:
+def settings_of(arguments: Arguments, environ: Mapping[str, str], only: Collection[str] | None = None) -> Settings:
     """The settings by flags, environment and config.toml, all or `only` these; raises SettingsError."""
     names = {each.name for each in OPTIONS}
     flags = {name: value for name, value in arguments.values.items() if name in names}
-    settings = load(flags, os.environ, only)
+    settings = load(flags, environ, only)
     for warning in settings.warnings:
         complain(f"warning: {warning}")
     return settings
@@ -47,7 +47,7 @@ def agent_settings(arguments: Arguments) -> Settings:
     import logging
 
     logging.getLogger("sandbox_agent").addHandler(logging.NullHandler())
-    return settings_of(arguments, AGENTS)
+    return settings_of(arguments, os.environ, AGENTS)
 
 
 def _help(option: Option) -> str:

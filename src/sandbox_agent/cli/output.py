@@ -54,7 +54,7 @@ def _draw(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(*titles, box=box.SIMPLE_HEAD, header_style="bold", pad_edge=False)
+    table = Table(*titles, box=box.SIMPLE_HEAD, header_style="bold", pad_edge=False, show_edge=False)
     for row in rows:
         table.add_row(*(Text(cell, style=_STYLES.get(cell, "")) for cell in row))
     Console(width=shutil.get_terminal_size().columns).print(table)

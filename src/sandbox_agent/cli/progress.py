@@ -69,15 +69,15 @@ class _Bar:
         self._task: TaskID | None = None
 
     def show(self, progress: Progress) -> None:
-        if self._task is not None and progress.stage != self._stage:
-            self._bars.remove_task(self._task)
-            self._task = None
-        if self._task is None:
-            self._task = self._bars.add_task("", total=None)
-        self._stage = progress.stage
         total = None if progress.total_bytes is UNSET else progress.total_bytes
         done = 0 if progress.bytes is UNSET else progress.bytes
-        self._bars.update(self._task, description=sentence(progress), total=total, completed=done)
+        if self._task is not None and progress.stage == self._stage:
+            self._bars.update(self._task, description=sentence(progress), total=total, completed=done)
+            return
+        if self._task is not None:
+            self._bars.remove_task(self._task)
+        self._task = self._bars.add_task(sentence(progress), total=total, completed=done)
+        self._stage = progress.stage
 
 
 def sentence(progress: Progress) -> str:

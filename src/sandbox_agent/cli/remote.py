@@ -1,5 +1,6 @@
 """Calling a server: its JSON to stdout, progress to stderr, and a problem as one readable line."""
 
+import os
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 
@@ -32,13 +33,13 @@ class _Refused(Exception):
 
 def get(arguments: Arguments, path: str) -> int:
     """Print what the server answers; the result is the exit code."""
-    server = endpoint(arguments)
+    server = endpoint(arguments, os.environ)
     return _told(lambda: _get(server, path))
 
 
 def install(arguments: Arguments, path: str, agent: str, asked: Mapping[str, object]) -> int:
     """Let the server install an agent and show how far it is; the result is the exit code."""
-    server = endpoint(arguments)
+    server = endpoint(arguments, os.environ)
     try:
         return _told(lambda: _install(server, path, agent, asked))
     except KeyboardInterrupt:

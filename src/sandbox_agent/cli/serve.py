@@ -1,5 +1,7 @@
 """`sandbox-agent server`: its flags are all the options there are."""
 
+import os
+
 from sandbox_agent.cli.arguments import Arguments, Parser
 from sandbox_agent.cli.commands import Command
 from sandbox_agent.cli.flags import add_flags, settings_of
@@ -27,7 +29,7 @@ def command() -> Command:
 
 def serve(arguments: Arguments) -> int:
     """Run the server until it is stopped; the result is the exit code."""
-    settings = settings_of(arguments)
+    settings = settings_of(arguments, os.environ)
     from sandbox_agent.server import run
 
     return run(settings)
