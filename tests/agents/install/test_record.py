@@ -248,8 +248,9 @@ def test_a_predecessor_that_still_runs_is_kept_until_it_has_ended(store: Store) 
 
 def test_a_removal_that_was_interrupted_is_finished(store: Store) -> None:
     made = installed(store)
-    left = store.directory / "it" / f".removed-{store.begin('it').name}"
-    (left / "deep" / "down").mkdir(parents=True)
+    half = store.begin("it")
+    (half / "deep" / "down").mkdir(parents=True)
+    half.rename(half.with_name(f".removed-{half.name}"))
 
     store.sweep()
 
@@ -286,8 +287,10 @@ def test_what_is_not_ours_is_never_deleted(store: Store) -> None:
         (path / "file").write_text("precious")
     (store.directory / "home" / "1794744012-5ecea60a.txt").write_text("precious")
     half = store.begin("it")
+    names = set(os.listdir(store.directory))
 
     store.sweep()
+    assert set(os.listdir(store.directory)) == {*names, ".it.lock"}, "nothing is made beside others' folders either"
     store.remove("home")
 
     assert [(path / "file").read_text() for path in theirs] == ["precious"] * len(theirs)

@@ -29,7 +29,7 @@ logger = logging.getLogger(__name__)
 
 NODE, FOLDER, SHIMS = "{node}", "{folder}", ".node"
 # Nothing else is ever deleted: somebody may have chosen a directory that has other things in it.
-_OURS = re.compile(r"\d+-[0-9a-f]{8}")
+_FOLDER = re.compile(r"\d+-[0-9a-f]{8}")
 
 
 class Artifact(Struct, rename="camel", kw_only=True, frozen=True):
@@ -167,14 +167,10 @@ class Store:
         if not directory.is_dir():
             return
         self._new(agent).unlink(missing_ok=True)
-        for path in directory.iterdir():
-            if not _OURS.fullmatch(path.name.removeprefix(REMOVED)) or (
-                record is not None and path.name == record.folder
-            ):
-                continue
+        for path in _ours(directory):
             if path.name.startswith(REMOVED):  # Its removal was interrupted.
                 shutil.rmtree(path, ignore_errors=True)
-            else:
+            elif record is None or path.name != record.folder:
                 remove_unheld(path)
         with suppress(OSError):  # Not empty.
             directory.rmdir()
@@ -182,13 +178,11 @@ class Store:
     def sweep(self) -> None:
         """Delete what interrupted installs left, of all agents that nobody is installing now; renew the shims."""
         try:
-            names = [each.name for each in self.directory.iterdir() if each.is_dir()]
-            for name in names:
-                if not name.startswith("."):
-                    with self.locked(name) as ours:
-                        if ours:
-                            self.clean(name)
-            if SHIMS in names:
+            for name in [each.name for each in self.directory.iterdir() if _ours(each)]:
+                with self.locked(name) as ours:
+                    if ours:
+                        self.clean(name)
+            if (self.directory / SHIMS).is_dir():
                 self.shims()
         except FileNotFoundError:
             return
@@ -208,13 +202,21 @@ class Store:
         except (OSError, msgspec.DecodeError):
             # Of another version, or broken: as good as not installed, and the next install puts it right.
             return None
-        usable = record.agent == agent and _OURS.fullmatch(record.folder) and record.artifacts
+        usable = record.agent == agent and _FOLDER.fullmatch(record.folder) and record.artifacts
         return self._placed(record) if usable else None
 
     def _placed(self, record: Record) -> Record:
         values = {FOLDER: str(self.folder(record))}
         artifacts = [structs.replace(each, path=each.path and _filled(each.path, values)) for each in record.artifacts]
         return structs.replace(record, artifacts=artifacts)
+
+
+def _ours(directory: Path) -> list[Path]:
+    """The folders of installations in an agent's directory, those included that are being removed."""
+    try:
+        return [path for path in directory.iterdir() if _FOLDER.fullmatch(path.name.removeprefix(REMOVED))]
+    except NotADirectoryError:
+        return []
 
 
 def now() -> str:
