@@ -9,10 +9,7 @@ from pathlib import Path
 import pytest
 
 from sandbox_agent import __version__
-from sandbox_agent.cli.reference import render_configuration
 from sandbox_agent.settings import OPTIONS
-
-ROOT = Path(__file__).resolve().parents[2]
 
 
 def run(*arguments: str, **environ: str) -> subprocess.CompletedProcess[str]:
@@ -124,14 +121,3 @@ def test_a_mistake_in_the_environment_and_in_the_file_ends_the_program_without_a
     assert (variable.returncode, key.returncode) == (2, 2)
     assert variable.stderr == "sandbox-agent: SANDBOX_AGENT_PORT: expected a port number from 0 to 65535, got 'x'\n"
     assert key.stderr == f"sandbox-agent: {config}, line 2: unknown key prot; did you mean port?\n"
-
-
-# --- the reference ----------------------------------------------------------------------------------------------------
-
-
-def test_the_page_on_configuration_is_what_the_tables_say() -> None:
-    page = ROOT / "docs" / "reference" / "configuration.md"
-
-    assert page.read_text() == render_configuration(), (
-        "python -m sandbox_agent.cli.reference > docs/reference/configuration.md"
-    )

@@ -1,0 +1,103 @@
+"""Every command and group: help with examples, mistakes on one line, and an offer for a word that is nearly right."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from sandbox_agent.cli.arguments import Arguments, Parser
+from sandbox_agent.cli.commands import Command, Group, Word
+from sandbox_agent.cli.main import COMMANDS, main
+
+
+def everything(below: Command | Group = COMMANDS) -> Iterator[Command | Group]:
+    yield below
+    if isinstance(below, Group):
+        for word in below.words.values():
+            yield from everything(word.load())
+
+
+def name(of: Command | Group) -> str:
+    return of.name if isinstance(of, Group) else of.parser.prog
+
+
+EVERYTHING = {name(each).removeprefix("sandbox-agent").strip(): each for each in everything()}
+
+
+def test_there_is_what_was_promised() -> None:
+    assert {
+        *(f"agents {word}" for word in ("list", "show", "install", "uninstall", "instructions")),
+        *(f"api v1 agents {word}" for word in ("list", "get", "install")),
+        "credentials check",
+        "server",
+    } <= set(EVERYTHING)
+
+
+@pytest.mark.parametrize("words", EVERYTHING)
+def test_help_has_a_description_and_examples_that_begin_alike(words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main([*words.split(), "--help"])
+
+    text = capsys.readouterr().out
+    _, _, examples = text.partition("\nexamples:\n")
+    assert ended.value.code == 0
+    assert text.startswith(f"usage: {name(EVERYTHING[words])} ")
+    assert f"  sandbox-agent {words}".rstrip() in examples
+
+
+@pytest.mark.parametrize("words", [words for words, each in EVERYTHING.items() if isinstance(each, Group)])
+def test_a_group_without_a_command_shows_its_help_as_a_mistake(words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(words.split()) == 2
+
+    told = capsys.readouterr()
+    assert told.out == ""
+    assert "commands:" in told.err
+
+
+@pytest.mark.parametrize(
+    ("line", "complaint"),
+    [
+        ("agent", "unknown command agent; did you mean agents?"),
+        ("agents instal claude", "unknown command instal; did you mean install?"),
+        ("agents dance", "unknown command dance; try: sandbox-agent agents --help"),
+        ("agents --registry", "unknown flag --registry; try: sandbox-agent agents --help"),
+        ("agents list --jsn", "unknown flag --jsn; did you mean --json?"),
+        ("agents list claude", "unexpected argument 'claude'; try: sandbox-agent agents list --help"),
+        ("agents install x --port 1", "unknown flag --port; "),
+        ("api v2", "unknown command v2; try: sandbox-agent api --help"),
+        ("api v1 agents lst", "unknown command lst; did you mean list?"),
+        (
+            "api v1 agents get",
+            "the following arguments are required: AGENT; try: sandbox-agent api v1 agents get --help",
+        ),
+        ("credentials chek", "unknown command chek; did you mean check?"),
+    ],
+)
+def test_a_mistake_is_one_line_and_exit_code_2(line: str, complaint: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(line.split())
+
+    told = capsys.readouterr()
+    assert (ended.value.code, told.out) == (2, "")
+    assert told.err.startswith(f"sandbox-agent: {complaint}")
+    assert told.err.count("\n") == 1
+
+
+def test_a_word_is_loaded_only_when_it_is_there() -> None:
+    loaded: list[str] = []
+
+    def load(which: str) -> Command:
+        loaded.append(which)
+        return Command(Parser(f"x {which}", "", ""), lambda arguments: 7)
+
+    group = Group("x", "", "", {"a": Word("", lambda: load("a")), "b": Word("", lambda: load("b"))})
+
+    assert group.run(["b"]) == 7
+    assert loaded == ["b"]
+
+
+def test_arguments_are_read_by_kind() -> None:
+    arguments = Arguments({"word": "a", "none": None, "words": ["a", "b"], "on": True})
+
+    assert (arguments.word("word"), arguments.word("none"), arguments.word("other")) == ("a", None, None)
+    assert (arguments.words("words"), arguments.words("none")) == (["a", "b"], [])
+    assert (arguments.switch("on"), arguments.switch("none")) == (True, False)

@@ -1,0 +1,18 @@
+"""The pages of the reference are what the code says."""
+
+from pathlib import Path
+
+import pytest
+
+from sandbox_agent.cli.reference import pages
+
+REFERENCE = Path(__file__).resolve().parents[2] / "docs" / "reference"
+
+
+@pytest.mark.parametrize("name", ["configuration.md", "cli.md", "agents.md"])
+def test_the_page_is_what_the_code_says(name: str) -> None:
+    assert (REFERENCE / name).read_text() == pages()[name], "python -m sandbox_agent.cli.reference"
+
+
+def test_every_page_is_written_by_a_program() -> None:
+    assert sorted(path.name for path in REFERENCE.glob("*.md")) == sorted(pages())
