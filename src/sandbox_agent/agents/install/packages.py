@@ -3,7 +3,7 @@
 import asyncio
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
@@ -28,9 +28,14 @@ _NPM_FLAGS = (
     *("--ignore-scripts", "--no-audit", "--no-fund", "--no-update-notifier", "--save-exact", "--loglevel=http"),
     # What somebody's own .npmrc may say otherwise: all of it goes into the folder, with the record of its digests.
     *("--no-global", "--location=project", "--save", "--package-lock", "--no-dry-run"),
-    # The defaults keep somebody waiting for minutes when the registry is down.
-    *("--fetch-retries=2", "--fetch-retry-mintimeout=1000", "--fetch-retry-maxtimeout=5000"),
 )
+# The tools' own defaults keep somebody waiting for minutes when the index is down. Who sets them otherwise may.
+_PATIENCE = {
+    "npm_config_fetch_retries": "2",
+    "npm_config_fetch_retry_mintimeout": "1000",
+    "npm_config_fetch_retry_maxtimeout": "5000",
+    "UV_HTTP_RETRIES": "2",
+}
 _UNREACHABLE = re.compile(
     r"ENOTFOUND|ECONN|EAI_AGAIN|TIMEDOUT|TIMEOUT|EHOSTUNREACH|ENETUNREACH|FETCH|CERT|SSL|E[45]\d\d|Z_\w+|TAR_\w+"
 )
@@ -46,7 +51,7 @@ class Packages:
     """Installs packages for one agent into one folder."""
 
     runner: Runner
-    environment: Mapping[str, str]
+    environment: dict[str, str]
     agent: str
     folder: Path
     platform: str
@@ -66,7 +71,7 @@ class Packages:
                 fetched += 1
                 tell(f"{fetched} files fetched")
 
-        done = await self.runner.run([*command, f"{optional}=optional", *specs], self.environment, self.folder, line)
+        done = await self._run([*command, f"{optional}=optional", *specs], line)
         if done.code != 0:
             raise self._npm_failure(done, specs)
         await asyncio.to_thread(self._check_pins, packages)
@@ -80,13 +85,17 @@ class Packages:
         specs = [f"{package.name}=={package.version}" for package in packages]
         python = str(self.folder / "venv/bin/python")
         uv = [find_uv_bin(), "--system-certs", "--no-progress"]
-        environment = {"UV_HTTP_RETRIES": "2", **self.environment}
         make = [*uv, "venv", "--python", sys.executable, str(self.folder / "venv")]
         install = [*uv, "pip", "install", "--python", python, "--only-binary", ":all:", *specs]
         for command in (make, install):
-            done = await self.runner.run(command, environment, self.folder, tell)
+            done = await self._run(command, tell)
             if done.code != 0:
                 raise self._uv_failure(done, specs)
+
+    async def _run(self, command: Sequence[str], tell: Tell) -> Finished:
+        given = {name.lower() for name in self.environment}
+        patience = {name: value for name, value in _PATIENCE.items() if name.lower() not in given}
+        return await self.runner.run(command, patience | self.environment, self.folder, tell)
 
     def integrity(self, name: str) -> str | None:
         """What npm checked a package against."""
