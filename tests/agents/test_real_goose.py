@@ -16,6 +16,16 @@ pytestmark = pytest.mark.parametrize("real", parameters("goose"), indirect=True)
 ASKER = {"name": "asker", "command": sys.executable, "args": ["-I", asking_tool.__file__], "env": []}
 
 
+CLEARING_UP = ["terminal/output", "terminal/release"]
+
+
+async def of_the_server(session: Session) -> list[str]:
+    """What the agent asked the server for, rather than a person."""
+    page = await session.client.result("_sandboxagent/session/events", {"sessionId": session.id})
+    methods = [event["envelope"].get("method", "") for event in page["events"]]
+    return [method for method in methods if method.startswith(("fs/", "terminal/"))]
+
+
 async def with_asker(real: RealAgent, client: Client, stream: Stream) -> Session:
     """A session whose model has a tool of an MCP server that asks the user."""
     blank = await real.new_session(client, stream)
@@ -80,6 +90,26 @@ def test_mode_says_whether_it_asks(real: RealAgent, mode: str, asks: int, writes
 
         assert turn.asked == [PERMISSION] * asks
         assert file.exists() == writes
+
+    run(scenario())
+
+
+def test_command_runs_in_a_terminal_of_ours_and_file_is_written_by_us(real: RealAgent) -> None:
+    async def scenario() -> None:
+        async with real.session(mode="auto") as session:
+            file = session.folder / "said.txt"
+            command = Call("shell", {"command": f"cat {file} && echo of it >&2"})
+            script = real.model.script(real.recipe.write(file, "out "), command, Say("Done."))
+            turn = await session.turn(script)
+            asked = await of_the_server(session)
+
+        assert file.read_text() == "out "
+        assert "out of it" in told(script.requests[2])
+        assert [block["type"] for call in turn.updates("tool_call_update") for block in call.get("content", [])] == [
+            "diff",
+            "terminal",
+        ]
+        assert asked == ["fs/write_text_file", "terminal/create", "terminal/wait_for_exit", *CLEARING_UP]
 
     run(scenario())
 
