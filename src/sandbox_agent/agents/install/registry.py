@@ -7,7 +7,6 @@ import asyncio
 import hashlib
 import logging
 import os
-import tempfile
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -253,6 +252,8 @@ def _read(path: Path, most: int) -> bytes:
 
 def _write(path: Path, data: bytes) -> None:
     """Write a whole file or nothing."""
+    import tempfile
+
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
         with os.fdopen(handle, "wb") as file:
