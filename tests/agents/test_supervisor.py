@@ -6,6 +6,7 @@ import json
 import time
 import uuid
 from collections.abc import Coroutine
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -239,6 +240,24 @@ def test_what_an_agent_says_before_its_handshake_is_not_lost(tmp_path: Path) -> 
             agent = house.agent(lines=f"command = ['sh', '-c', '''{script}''']")
             assert (await house.supervisor.process(agent)).alive
             assert early.encode() + b"\n" in b"".join(house.listener.received)
+
+    run(main())
+
+
+@pytest.mark.parametrize("not_offered", [(), ("fs",), ("fs", "terminal")])
+def test_an_agent_is_not_told_of_what_it_gets_wrong(not_offered: tuple[str, ...], tmp_path: Path) -> None:
+    answer = '{"jsonrpc":"2.0","id":"sandbox-agent-initialize","result":{"protocolVersion":1}}'
+    script = f"read -r line; printf %s \"$line\" > {tmp_path}/greeting; echo '{answer}'; cat"
+
+    async def main() -> None:
+        async with House(tmp_path) as house:
+            agent = house.agent(lines=f"command = ['sh', '-c', '''{script}''']")
+            await house.supervisor.process(replace(agent, not_offered=not_offered))
+            greeting = json.loads((tmp_path / "greeting").read_text())
+            capabilities = greeting["params"]["clientCapabilities"]
+            files, terminal = "fs" not in not_offered, "terminal" not in not_offered
+            assert capabilities["fs"] == {"readTextFile": files, "writeTextFile": files}
+            assert capabilities["terminal"] is terminal
 
     run(main())
 

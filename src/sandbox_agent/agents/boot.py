@@ -34,6 +34,7 @@ CLIENT_CAPABILITIES: Object = {
     "plan": {},
     "_meta": {META: {"questions": True}},
 }
+_NOT_OFFERED: Object = {"fs": {"readTextFile": False, "writeTextFile": False}, "terminal": False}
 
 STDERR_IN_ERRORS = 4096
 EARLY_BYTES = 8 << 20
@@ -276,7 +277,8 @@ class Boots:
 
     async def _shake_hands(self, agent: Agent, process: AgentProcess, answered: asyncio.Future[Envelope]) -> Handshake:
         info = {"name": "sandbox-agent", "title": "sandbox-agent", "version": __version__}
-        params = {"protocolVersion": PROTOCOL_VERSION, "clientCapabilities": CLIENT_CAPABILITIES, "clientInfo": info}
+        capabilities = CLIENT_CAPABILITIES | {name: _NOT_OFFERED[name] for name in agent.not_offered}
+        params = {"protocolVersion": PROTOCOL_VERSION, "clientCapabilities": capabilities, "clientInfo": info}
         # One that is gone already is told of by its exit, with its stderr.
         with suppress(AgentExited):
             process.send(request(HANDSHAKE_ID, "initialize", params))

@@ -128,6 +128,8 @@ class KnownAgent(OwnAgent, frozen=True, forbid_unknown_fields=True):
     native: Native | None = None
     platforms: tuple[str, ...] = ()
     random_env: tuple[str, ...] = ()
+    not_offered: tuple[Literal["fs", "terminal"], ...] = ()
+    """What of the host it gets wrong, so that it is told to use its own."""
     features: Features | None = None
     supported: bool = True
     unsupported_reason: str | None = None
@@ -148,6 +150,7 @@ class Agent:
     credential_files: tuple[str, ...] = ()
     variables: tuple[str, ...] = ()
     random_env: tuple[str, ...] = ()
+    not_offered: tuple[str, ...] = ()
     echoes_prompts: bool | None = None
     any_model: bool = False
     registry: tuple[str, ...] = ()
@@ -215,6 +218,7 @@ def _agent(id: str, known: KnownAgent | None, own: OwnAgent | None) -> Agent:
         credential_files=entry.credential_files or (),
         variables=entry.variables or (),
         random_env=entry.random_env,
+        not_offered=entry.not_offered,
         echoes_prompts=entry.echoes_prompts,
         any_model=bool(entry.any_model),
         registry=(entry.registry,) if isinstance(entry.registry, str) else entry.registry or (),
