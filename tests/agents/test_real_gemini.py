@@ -99,7 +99,6 @@ def test_session_of_this_minute_cannot_be_taken_up_again_and_is_lost_when_that_i
     run(scenario())
 
 
-@pytest.mark.xfail(reason="what comes after the answer to session/load is taken for new")
 def test_session_that_is_taken_up_again_is_not_told_twice(real: RealAgent) -> None:
     async def scenario() -> None:
         after = real.model.script(Say("here again"))

@@ -57,7 +57,6 @@ def test_rejected_question_ends_the_turn(real: RealAgent) -> None:
     run(scenario())
 
 
-@pytest.mark.xfail(reason="what an agent asks and no longer waits for stays pending")
 def test_nothing_is_pending_after_a_turn(real: RealAgent) -> None:
     async def scenario() -> None:
         async with real.session() as session:

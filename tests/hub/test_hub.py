@@ -76,7 +76,7 @@ class World:
         terminals = Terminals(Children("test"), TerminalLimits())
         host = HostMethods(self.hub, TextFiles(1 << 20), terminals, {}, (), client_fs=False)
         self.from_agent = FromAgent(self.hub, self.turns, host)
-        agent: Any = SimpleNamespace(id="a", echoes_prompts=None, isolation="agent")
+        agent: Any = SimpleNamespace(id="a", echoes_prompts=None, isolation="agent", refuses=(), replays_late=False)
         self.process = FakeProcess()
         capabilities = {"sessionCapabilities": {"delete": {}, "resume": {}}}
         handshake = Handshake(Raw(b"{}"), {"agentCapabilities": capabilities})

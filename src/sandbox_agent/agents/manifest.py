@@ -130,6 +130,10 @@ class KnownAgent(OwnAgent, frozen=True, forbid_unknown_fields=True):
     random_env: tuple[str, ...] = ()
     not_offered: tuple[Literal["fs", "terminal"], ...] = ()
     """What of the host it gets wrong, so that it is told to use its own."""
+    refuses: tuple[str, ...] = ()
+    """Requests of its own making that no client can answer, so that nobody is asked."""
+    replays_late: bool = False
+    """It answers `session/load` before it has repeated the past, and tells its commands last."""
     features: Features | None = None
     supported: bool = True
     unsupported_reason: str | None = None
@@ -151,6 +155,8 @@ class Agent:
     variables: tuple[str, ...] = ()
     random_env: tuple[str, ...] = ()
     not_offered: tuple[str, ...] = ()
+    refuses: tuple[str, ...] = ()
+    replays_late: bool = False
     echoes_prompts: bool | None = None
     any_model: bool = False
     registry: tuple[str, ...] = ()
@@ -219,6 +225,8 @@ def _agent(id: str, known: KnownAgent | None, own: OwnAgent | None) -> Agent:
         variables=entry.variables or (),
         random_env=entry.random_env,
         not_offered=entry.not_offered,
+        refuses=entry.refuses,
+        replays_late=entry.replays_late,
         echoes_prompts=entry.echoes_prompts,
         any_model=bool(entry.any_model),
         registry=(entry.registry,) if isinstance(entry.registry, str) else entry.registry or (),

@@ -6,7 +6,7 @@ A session whose process is gone is brought back to its agent first.
 import asyncio
 import logging
 from collections.abc import AsyncGenerator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 
 from msgspec import Raw
 
@@ -15,7 +15,7 @@ from sandbox_agent.agents.catalog import Catalog
 from sandbox_agent.agents.manifest import Agent
 from sandbox_agent.agents.supervisor import Supervisor
 from sandbox_agent.envelope import META, Envelope, Object, param, request, text_at, with_id, with_param
-from sandbox_agent.errors import InvalidRequest, RpcError
+from sandbox_agent.errors import AgentExited, InvalidRequest, RpcError
 from sandbox_agent.hub.calls import Answer, Call, Continuation
 from sandbox_agent.hub.connection import Connection
 from sandbox_agent.hub.hub import Hub
@@ -25,6 +25,8 @@ from sandbox_agent.log.event import Direction
 logger = logging.getLogger(__name__)
 _META_KEY = META.encode()
 NO_ID = b"null"
+REPLAY_PATIENCE = 2.0
+"""Seconds that an agent has to repeat a session's past after it has answered."""
 
 
 class Forward:
@@ -212,6 +214,17 @@ class Forward:
                 session.replay = None
             return running
 
+    async def replayed(self, running: RunningAgent, session: Session) -> None:
+        """Wait for an agent that answers first and repeats the past afterwards, so that it is not taken for new."""
+        replay = session.replay
+        if replay is None or replay.finished or not running.agent.replays_late:
+            return
+        finished = asyncio.Event()
+        replay.when_finished = finished.set
+        with suppress(TimeoutError):
+            async with asyncio.timeout(REPLAY_PATIENCE):
+                await finished.wait()
+
     async def _revive_at(self, session: Session, running: RunningAgent) -> None:
         agent = running.agent.id
         resumes = running.handshake.offers("sessionCapabilities", "resume")
@@ -222,8 +235,12 @@ class Forward:
         session.replay = Replay(channel="", history=False)
         response = await self.own_call(running, session, method, resume_params(session))
         if not response.succeeded:
-            message = response.error().get("message")
-            raise InvalidRequest(f"agent {agent} could not resume the session: {message}", sessionId=session.id)
+            error = response.error()
+            reason = f"agent {agent} could not resume the session: {error.get('message')}"
+            if not running.alive:
+                raise AgentExited(reason, agent=agent, sessionId=session.id)
+            raise InvalidRequest(reason, sessionId=session.id, agentError=error)
+        await self.replayed(running, session)
         session.learn_offers(response.result())
         self._hub.revive(session, running)
         logger.info("session resumed session=%s agent=%s method=%s", session.id, agent, method)

@@ -27,7 +27,7 @@ from sandbox_agent.envelope import (
     peek_lines,
     with_param,
 )
-from sandbox_agent.errors import InternalError, NotAnEnvelope, RpcError, UnknownSession
+from sandbox_agent.errors import InternalError, MethodNotFound, NotAnEnvelope, RpcError, UnknownSession
 from sandbox_agent.hub.calls import Answer, Call
 from sandbox_agent.hub.connection import Connection
 from sandbox_agent.hub.host_methods import HostMethods
@@ -260,6 +260,8 @@ class FromAgent:
             self._hub.learned(session)
         session.heard_at = self._hub.monotonic()
         self._hub.updates(session, [envelope.line])
+        if kind == "available_commands_update" and session.replay is not None:
+            session.replay.finish()
 
     def _stray(self, running: RunningAgent, agent_session_id: str, line: bytes, peek: Peek) -> None:
         """Of a session we do not know: it may be about to be born, else it goes to all who follow the agent."""
@@ -298,6 +300,8 @@ class FromAgent:
         assert request.id is not None
         if request.method.startswith(_OURS):
             self._ask_host(running, request)
+        elif request.method in running.agent.refuses:
+            self._refuse(running, request, MethodNotFound(f"{request.method} is not offered", method=request.method))
         elif request.session_id is None:
             self._ask_outside_sessions(running, request)
         elif (session := self._hub.session_at(running, request.session_id)) is not None:

@@ -1,6 +1,7 @@
 """A session: one conversation with one agent, and the turns in it. Pure: no I/O, no clock, no event loop."""
 
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Protocol, cast
@@ -61,7 +62,7 @@ class Prompt:
         return f"turn-{self.position}"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Replay:
     """An agent repeats a session's past: for one connection, not for everybody attached."""
 
@@ -69,6 +70,14 @@ class Replay:
     """Who sees it; empty when the server itself resumes the session."""
     history: bool
     """The log has none of it: the agent knew the session before we did."""
+    finished: bool = False
+    """The agent has told its commands, which is the last that it does."""
+    when_finished: Callable[[], None] | None = None
+
+    def finish(self) -> None:
+        self.finished = True
+        if self.when_finished is not None:
+            self.when_finished()
 
 
 @dataclass(slots=True, eq=False)

@@ -131,13 +131,17 @@ class SessionLoading:
         answer = await self.forward.call(connection, running, session, envelope, settle)
         if not parse(answer.line).succeeded:
             await self.forward.dismiss(running)
-        return answer
+            return answer
+        await self.forward.replayed(running, session)
+        session.replay = None
+        return Answer(answer.line, self.hub.log.position)
 
     def _loaded(self, call: Call, response: Envelope, *, request: Envelope, known: bool) -> Answer:
         session = call.session
         assert session is not None
         assert call.connection is not None
-        session.replay = None
+        if not response.succeeded or not call.running.agent.replays_late:
+            session.replay = None
         line = with_id(response.line, call.client_id)
         if response.succeeded:
             session.learn_offers(response.result())

@@ -20,7 +20,7 @@ from sandbox_agent.errors import InvalidRequest, RpcError, SandboxAgentError
 from sandbox_agent.hub.calls import Answer, Call
 from sandbox_agent.hub.connection import Connection
 from sandbox_agent.hub.hub import Hub
-from sandbox_agent.hub.pending import Outcome
+from sandbox_agent.hub.pending import Outcome, PendingRequest
 from sandbox_agent.hub.session import Prompt, Session
 from sandbox_agent.log.event import Direction
 
@@ -62,10 +62,7 @@ class Turns:
         for prompt in session.drop_waiting():
             self._answer(session, prompt, Direction.FROM_SERVER, self._cancelled(prompt), {"stopReason": "cancelled"})
         for pending in self._hub.pending.of_session(session):
-            self._hub.settle(pending, Outcome.CANCELLED)
-            line = pending.cancellation()
-            self._hub.record(session, line, Direction.FROM_SERVER)
-            self._send(pending.process, line)
+            self._take_back(session, pending)
 
     def take_back(self, connection: Connection, client_id: bytes) -> bool:
         """Take back a prompt that waits for its turn, by the id its client gave it; False when there is none."""
@@ -146,7 +143,20 @@ class Turns:
         if not response.succeeded:
             end = {"error": _error(response)}
         line = with_id(response.line, call.client_id)
+        self._give_up_on_strange_requests(session)
         return self._finish(session, prompt, Direction.FROM_AGENT, line, end)
+
+    def _give_up_on_strange_requests(self, session: Session) -> None:
+        """What an agent asked by a method of its own making it does not wait for beyond the turn."""
+        for pending in self._hub.pending.of_session(session):
+            if pending.kind == "request":
+                self._take_back(session, pending)
+
+    def _take_back(self, session: Session, pending: PendingRequest) -> None:
+        self._hub.settle(pending, Outcome.CANCELLED)
+        line = pending.cancellation()
+        self._hub.record(session, line, Direction.FROM_SERVER)
+        self._send(pending.process, line)
 
     def _answer(self, session: Session, prompt: Prompt, direction: Direction, line: bytes, end: Object) -> None:
         call = self._calls[prompt]
