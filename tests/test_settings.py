@@ -73,6 +73,16 @@ def test_without_a_configuration_file_there_are_defaults(tmp_path: Path) -> None
     assert load({"config_dir": tmp_path / "none"}, {}).port == 2468
 
 
+def test_with_only_some_options_nothing_wrong_with_another_matters(config: Path, tmp_path: Path) -> None:
+    (config / "config.toml").write_text('token_file = "missing"\nagents_dir = "here"')
+    environ = {"SANDBOX_AGENT_PORT": "x", "SANDBOX_AGENT_DATA_DIR": str(tmp_path)}
+
+    settings = load({"config_dir": config, "host": "::1"}, environ, {"config_dir", "agents_dir"})
+
+    assert (settings.agents_dir, settings.host, settings.port) == (config / "here", "127.0.0.1", 2468)
+    assert settings.data_dir != tmp_path
+
+
 def test_the_agents_directory_follows_the_data_directory(load_with: Load, tmp_path: Path) -> None:
     assert load_with(data_dir=tmp_path).agents_dir == tmp_path / "agents"
     assert load_with(data_dir=tmp_path, agents_dir=tmp_path / "x").agents_dir == tmp_path / "x"

@@ -243,9 +243,10 @@ def test_without_a_name_there_are_instructions_for_all(place: Place) -> None:
         (["agents", "list"], {"rich", "httpx", "uvicorn", "starlette", "sqlite3", "uvloop"}),
         (["agents", "--help"], {"rich", "httpx", "asyncio", "msgspec"}),
         (["server", "--help"], {"rich", "httpx", "asyncio", "uvicorn"}),
+        (["credentials", "check"], {"rich", "httpx", "uvicorn", "starlette", "sqlite3", "uvloop"}),
         (["api", "v1", "agents", "list", "--help"], {"rich", "httpx", "asyncio"}),
     ],
-    ids=["list", "group", "server", "api"],
+    ids=["list", "group", "server", "credentials", "api"],
 )
 def test_a_command_imports_only_what_it_needs(place: Place, line: list[str], forbidden: set[str]) -> None:
     probe = (
@@ -259,3 +260,12 @@ def test_a_command_imports_only_what_it_needs(place: Place, line: list[str], for
 
     assert result.returncode == 0
     assert forbidden & set(result.stderr.split()) == set()
+
+
+def test_the_server_itself_needs_neither_bars_nor_a_client() -> None:
+    probe = "import sys, sandbox_agent.server\nprint(*sys.modules)"
+
+    loaded = subprocess.run([PROGRAM[0], "-c", probe], capture_output=True, text=True, timeout=30).stdout.split()
+
+    assert "sandbox_agent.agents.install.installer" in loaded
+    assert {"rich", "httpx"} & set(loaded) == set()

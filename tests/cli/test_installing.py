@@ -105,6 +105,16 @@ def test_the_version_that_is_asked_for_and_flags_between_the_agents_are_understo
     assert (result.returncode, len(result.stdout.splitlines())) == (0, 2)
 
 
+def test_an_install_by_an_older_copy_of_the_registry_says_so(place: Place) -> None:
+    place.run("agents", "install", "works")
+    place.registry.unlink()
+
+    result = place.run("agents", "install", "works", "--reinstall")
+
+    assert (result.returncode, result.stdout) == (0, "works 1.2.3 is installed (registry)\n")
+    assert f"\nsandbox-agent: note: the registry at {place.registry} cannot be used: " in result.stderr
+
+
 def test_a_directory_that_cannot_be_is_one_line(place: Place, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
 

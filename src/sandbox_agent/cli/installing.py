@@ -13,6 +13,7 @@ from sandbox_agent.agents.catalog import Catalog
 from sandbox_agent.agents.depot import open_boots, open_catalog, open_installer
 from sandbox_agent.agents.install.installer import Installer, Outcome
 from sandbox_agent.agents.install.progress import Job
+from sandbox_agent.cli.arguments import complain
 from sandbox_agent.cli.progress import Show, shown
 from sandbox_agent.errors import InstallFailed, SandboxAgentError
 from sandbox_agent.hub.agent_installs import AgentInstalls, InstallRequest, InstallResult
@@ -45,6 +46,8 @@ async def install(
             with shown(name) as show:
                 result = await _one(installs, name, asked, show)
             tell(result)
+            if isinstance(result, InstallResult) and not result.already_installed:
+                _note(catalog, result.agent)
 
 
 async def uninstall(settings: Settings, names: Sequence[str], tell: Callable[[Removal | Failed], None]) -> None:
@@ -102,6 +105,13 @@ async def _removed(catalog: Catalog, installer: Installer, name: str) -> Removal
         return Failed(name, error)
     except OSError as error:
         return Failed(name, _named(error))
+
+
+def _note(catalog: Catalog, agent: str) -> None:
+    """Say what is to be said about where it came from."""
+    record = catalog.store.record(agent)
+    if record is not None and record.note:
+        complain(f"note: {record.note}")
 
 
 def _named(error: OSError) -> SandboxAgentError:
