@@ -89,7 +89,8 @@ class PackageIndex:
     def npm_files(self, name: str, version: str, files: dict[str, str], **facts: Any) -> str:
         """Publish a package of npm with these files, and these facts in its package.json."""
         about = {"name": name, "version": version, **facts}
-        tarball = _tarball({"package.json": json.dumps(about), **files})
+        all_files = {"package.json": json.dumps(about), **files}
+        tarball = packed({f"package/{path}": content for path, content in all_files.items()})
         path = f"/npm/-/{name.replace('/', '-')}-{version}.tgz"
         self._files[path] = tarball
         digest = base64.b64encode(hashlib.sha512(tarball).digest()).decode()
@@ -213,11 +214,12 @@ def _send(handler: BaseHTTPRequestHandler, body: bytes, status: int = 200) -> No
         handler.wfile.write(body)
 
 
-def _tarball(files: dict[str, str]) -> bytes:
+def packed(files: dict[str, str]) -> bytes:
+    """An archive of programs."""
     target = io.BytesIO()
     with tarfile.open(fileobj=target, mode="w:gz") as tar:
         for path, content in files.items():
-            info = tarfile.TarInfo(f"package/{path}")
+            info = tarfile.TarInfo(path)
             info.size, info.mode = len(content.encode()), 0o755
             tar.addfile(info, io.BytesIO(content.encode()))
     return target.getvalue()

@@ -7,7 +7,6 @@ import asyncio
 import errno
 import logging
 import os
-import shutil
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
@@ -172,6 +171,9 @@ class Installer:
         except TimeoutError:
             text = f"agent {agent} was not ready within {self._timeout:g} s ({job.progress.message})"
             raise InstallFailed(f"{text}; --install-timeout sets the limit", agent=agent) from None
+        except DiskFull as error:
+            # Not the folder of the attempt: that is gone, and nobody could make room in it.
+            raise DiskFull(str(self._store.directory)) from error
         except OSError as error:
             directory = str(self._store.directory)
             if error.errno in (errno.ENOSPC, errno.EDQUOT):
@@ -212,7 +214,8 @@ class Installer:
             # No await from here on: it is in place, and nobody may take its folder away any more.
             record = self._store.commit(verified)
         except BaseException:
-            await _to_its_end(shutil.rmtree, folder, ignore_errors=True)
+            # It is renamed first, so that a thread that still unpacks into it finds no folder any more.
+            await _to_its_end(self._store.clean, agent.id)
             raise
         job.tell("done", f"{agent.id} {record.version} is installed")
         return record
