@@ -1,5 +1,6 @@
 """How an agent's program is started on this machine, once it is there to be started."""
 
+import errno
 import fcntl
 import os
 import shutil
@@ -63,7 +64,9 @@ def remove_unheld(folder: Path) -> None:
     """Delete a folder with all that is in it, unless somebody holds it."""
     try:
         descriptor = os.open(folder / IN_USE, os.O_RDONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
-    except OSError:
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):  # It was never there, so nobody can hold it.
+            shutil.rmtree(folder, ignore_errors=True)
         return
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

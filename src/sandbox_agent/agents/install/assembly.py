@@ -105,6 +105,9 @@ class Assembly:
         await asyncio.to_thread(extract, archive, into, name=name, max_bytes=MAX_UNPACKED, max_entries=MAX_ENTRIES)
         archive.unlink()
         program = into / target.cmd
+        alone = list(into.iterdir())
+        if not program.exists() and len(alone) == 1 and alone[0].is_file():  # A plain program, named as its address.
+            program = alone[0]
         if not program.is_file() or not program.resolve().is_relative_to(into.resolve()):
             raise InstallFailed(f"the archive {name} has no program {target.cmd}", agent=self.agent.id)
         program.chmod(program.stat().st_mode | stat.S_IXUSR)
