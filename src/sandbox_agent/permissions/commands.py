@@ -1,0 +1,240 @@
+"""Commands that agents want to run: the programs in them, those included that other programs run.
+
+What is not understood is said to be so, never guessed. Knows nothing of rules.
+"""
+
+import re
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from sandbox_agent.permissions.shell import DEEPEST, Written, read_script
+
+LONGEST = 16 << 10
+"""Characters of a command that are looked at; of a longer one nothing is known."""
+MOST_PARTS = 200
+MOST_STARTS = 30
+"""Places in a text that is not understood from which it is tried to understand the rest."""
+
+Words = tuple[str | None, ...]
+
+_SEPARATORS = re.compile(r"[;&|\n]+")
+_TOKEN = re.compile(r"[^\s;&|<>(){}`$\"'\\=,]+")
+
+
+@dataclass(frozen=True, slots=True)
+class Simple:
+    """One program with its arguments."""
+
+    words: Words
+    """None for a word of which only the shell knows what it becomes."""
+    text: str
+    """As it was written, with whatever runs it."""
+    files: Words = ()
+    """What it is redirected to or from."""
+    fed: str = ""
+    """What it reads as its input, where that is part of the command."""
+    assigns: bool = False
+    """Whether variables are set for it, or for what follows."""
+    runs_others: bool = False
+    """It needs no leave of its own, but may be forbidden: others stand for it, those that it runs, say."""
+
+    @property
+    def literal(self) -> tuple[str, ...] | None:
+        """The words, when all of them are known."""
+        known = tuple(word for word in self.words if word is not None)
+        return known if known and len(known) == len(self.words) else None
+
+    @property
+    def bare(self) -> bool:
+        """Whether its words are all there is to it."""
+        return not (self.assigns or self.files or self.fed)
+
+    @property
+    def line(self) -> str:
+        """Its words in one way of writing them; as it was written when not all are known."""
+        return self.text if self.literal is None else shlex.join(self.literal)
+
+
+@dataclass(frozen=True, slots=True)
+class Unread:
+    """A command, or a part of one, that is not understood."""
+
+    text: str
+    reason: str
+
+
+Part = Simple | Unread
+
+
+def read_text(text: str) -> tuple[Part, ...]:
+    """What a shell would run that is given this text: one part at least."""
+    if len(text) > LONGEST:
+        return (Unread(text, "it is too long"),)
+    if not _is_visible(text):
+        return (*_recognised(text, 0), Unread(text, "it has invisible characters"))
+    return _read(text, 0)
+
+
+def read_words(words: Sequence[str]) -> tuple[Part, ...]:
+    """What is run when these words are a program and its arguments: one part at least."""
+    text = shlex.join(words)
+    if not words or len(text) > LONGEST:
+        return (Unread(text, "it is too long" if words else "it is empty"),)
+    parts = _with_others(Simple(tuple(words), text), 0)
+    return tuple(parts) if _is_visible(text) else (*parts, Unread(text, "it has invisible characters"))
+
+
+def tokens(text: str) -> list[str] | None:
+    """What could be a word in a text, however it is quoted; None when there is too much of it."""
+    return _TOKEN.findall(text) if len(text) <= LONGEST else None
+
+
+def program_name(word: str) -> str:
+    """A program without its folder."""
+    return word.rpartition("/")[2]
+
+
+def _is_visible(text: str) -> bool:
+    """Whether people see all of it, and nothing in it may be a blank to a shell that is none to us."""
+    return text.replace("\n", " ").replace("\t", " ").isprintable()
+
+
+def _read(text: str, depth: int) -> tuple[Part, ...]:
+    commands, why = read_script(text)
+    if why is not None:
+        return (*_recognised(text, depth), Unread(text, why))
+    parts = [part for command in commands for part in _with_others(_simple(command), depth)]
+    if not parts or len(parts) > MOST_PARTS:
+        return (*parts[:MOST_PARTS], Unread(text, "it has too many parts" if parts else "it is empty"))
+    return tuple(parts)
+
+
+def _recognised(text: str, depth: int) -> list[Simple]:
+    """Commands in a text that is not understood as a whole, wherever one can begin to read."""
+    starts = [0, *(match.end() for match in _SEPARATORS.finditer(text))][:MOST_STARTS]
+    found = [_simple(command) for start in starts for command in read_script(text[start:])[0]]
+    parts = [part for simple in dict.fromkeys(found) for part in _with_others(simple, depth)]
+    return [replace(part, runs_others=True) for part in parts if isinstance(part, Simple)][:MOST_PARTS]
+
+
+def _simple(command: Written) -> Simple:
+    fed = "\n".join(command.fed)
+    return Simple(tuple(command.words), command.text, tuple(command.files), fed, command.assigns)
+
+
+# Programs that run others
+
+_SHELLS = frozenset({"sh", "bash", "dash", "zsh", "ksh", "ash", "mksh"})
+_SHELL_FLAGS, _SHELL_COMMAND = re.compile(r"-[eiluvx]+"), re.compile(r"-[eiluvx]*c")
+_TRANSPARENT = frozenset({"nohup", "time", "command", "exec", "setsid", "nice", "timeout", "env"})
+"""They run something else and add nothing to it, at least where no flags are given."""
+_ELEVATING = frozenset({"sudo", "doas", "busybox", "toybox"})
+_HIDING = frozenset({"source", ".", "trap", "su", "script", "watch", "parallel", "fish", "csh", "tcsh", "pwsh"})
+_FIND_RUNS = frozenset({"-exec", "-execdir", "-ok", "-okdir"})
+_XARGS_FLAGS, _XARGS_VALUES = frozenset({"-0", "-r", "-t", "-x"}), frozenset({"-n", "-P", "-L", "-I"})
+_DURATION = re.compile(r"\d+(?:\.\d+)?[smhd]?")
+
+
+class _Hidden(Exception):
+    """Why it cannot be told what a command runs."""
+
+
+def _with_others(part: Simple, depth: int) -> list[Part]:
+    """A command and all that it runs."""
+    if not part.words or part.words[0] is None:
+        return [part]
+    if depth > DEEPEST:
+        return [part, Unread(part.text, "it is nested too deeply")]
+    program, arguments = program_name(part.words[0]), part.words[1:]
+    try:
+        if program in _SHELLS or program == "eval":
+            inside = _script(program, arguments)
+            others = list(_read(inside, depth + 1))
+            # A file or a text may be what it runs, and a variable may change what that does.
+            others += [] if part.bare else [Unread(part.text, f"{program} gets more than what is written here")]
+        else:
+            runs = _runs(program, arguments)
+            others = [other for words in runs for other in _with_others(replace(part, words=words), depth + 1)]
+    except _Hidden as why:
+        return [part, Unread(part.text, str(why))]
+    return [replace(part, runs_others=bool(others) and _adds_nothing(part.words[0])), *others]
+
+
+def _adds_nothing(word: str) -> bool:
+    """Whether a word is one of the system's programs that do nothing but run others."""
+    program = program_name(word)
+    known = program in _SHELLS or program in _TRANSPARENT or program == "eval"
+    return known and word in (program, f"/bin/{program}", f"/usr/bin/{program}")
+
+
+def _script(program: str, arguments: Words) -> str:
+    """The text that a shell is given to run."""
+    if program == "eval":
+        known = [word for word in arguments if word is not None]
+        if len(known) == len(arguments):
+            return " ".join(known)
+    for number, word in enumerate(arguments):
+        if program == "eval" or word is None:
+            break
+        script = arguments[number + 1] if number + 1 < len(arguments) else None
+        if script is not None and _SHELL_COMMAND.fullmatch(word):
+            return script
+        if not _SHELL_FLAGS.fullmatch(word):
+            break
+    raise _Hidden(f"what {program} runs cannot be seen")
+
+
+def _runs(program: str, arguments: Words) -> list[Words]:
+    """The commands that a command runs; raises _Hidden when that cannot be told."""
+    if program in _HIDING:
+        raise _Hidden(f"what {program} runs cannot be seen")
+    if program == "xargs":
+        return [(*_after_xargs(arguments), None)]
+    if program == "find":
+        return _after_find(arguments)
+    if not arguments or (program == "command" and arguments[0] in ("-v", "-V")):
+        return []
+    if program in _TRANSPARENT:
+        return [_after_transparent(program, arguments)]
+    return [_plain(program, arguments)] if program in _ELEVATING else []
+
+
+def _after_transparent(program: str, arguments: Words) -> Words:
+    if program == "nice" and arguments[0] == "-n":
+        arguments = arguments[2:]
+    if program == "timeout" and arguments[0] is not None and _DURATION.fullmatch(arguments[0]):
+        return _plain(program, arguments[1:])
+    plain = _plain(program, arguments)
+    if program == "timeout" or (program == "env" and plain[0] is not None and "=" in plain[0]):
+        raise _Hidden(f"it has {program} with more than a command")
+    return plain
+
+
+def _plain(program: str, arguments: Words) -> Words:
+    if not arguments or arguments[0] is None or arguments[0].startswith("-"):
+        raise _Hidden(f"it has {program} with more than a command")
+    return arguments
+
+
+def _after_xargs(arguments: Words) -> Words:
+    rest = list(arguments)
+    while rest and rest[0] is not None and rest[0].startswith("-"):
+        flag = rest.pop(0)
+        if flag in _XARGS_VALUES and rest:
+            rest.pop(0)
+        elif flag not in _XARGS_FLAGS:
+            raise _Hidden("it has xargs with other flags")
+    return tuple(rest) or ("echo",)
+
+
+def _after_find(arguments: Words) -> list[Words]:
+    """What find runs, on files whose names nobody knows yet."""
+    runs: list[Words] = []
+    rest = list(arguments)
+    while rest:
+        if rest.pop(0) in _FIND_RUNS:
+            end = next((at for at, word in enumerate(rest) if word in (";", "+")), len(rest))
+            runs.append((*(None if word is not None and "{}" in word else word for word in rest[:end]), None))
+            rest = rest[end:]
+    return runs
