@@ -16,6 +16,8 @@ from tests.support.hosting import READ, WRITE, answer, answers, gets, refused
 from tests.support.running import Server, scripted
 from tests.support.saying import said
 
+OUTSIDE = "path_outside_workspace"
+
 
 @contextmanager
 def folders(*names: str) -> Generator[tuple[Path, ...]]:
@@ -138,7 +140,7 @@ def test_whatever_leads_out_is_refused_and_said(server: Server) -> None:
                         await refused(a, session, WRITE, path=path, content="overwritten"),
                     ):
                         assert error["code"] == -32602
-                        assert error["data"] == {"type": "invalid-params", "path": path}
+                        assert error["data"] == {"type": "invalid-params", "path": path, "errorKind": OUTSIDE}
                         assert path in error["message"]
                         assert "cwd and additionalDirectories" in error["message"]
             assert [(folder / "secret").read_text() for folder in (outside, sibling)] == ["secret", "secret"]

@@ -97,7 +97,9 @@ def _refusal(error: OSError, path: str) -> SandboxAgentError:
     match error:
         case Outside():
             rule = "only what is inside the session's cwd and additionalDirectories can be used"
-            return InvalidParams(f"{path} leads out of the session's directories; {rule}", path=path)
+            message = f"{path} leads out of the session's directories; {rule}"
+            # Agents that look for this word (Qwen) then read files of their own themselves.
+            return InvalidParams(message, path=path, errorKind="path_outside_workspace")
         case NotAFile():
             return InvalidParams(f"{path} is not a regular file", path=path)
         case FileNotFoundError():

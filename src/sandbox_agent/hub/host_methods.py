@@ -28,7 +28,7 @@ from sandbox_agent.errors import (
     SandboxAgentError,
 )
 from sandbox_agent.host.files import TextFiles
-from sandbox_agent.host.terminals import Asker, Command, ExitStatus, Terminals
+from sandbox_agent.host.terminals import Asker, Command, ExitStatus, Terminal, Terminals
 from sandbox_agent.hub.connection import Connection
 from sandbox_agent.hub.hub import Hub
 from sandbox_agent.hub.pending import Outcome
@@ -133,39 +133,38 @@ class HostMethods:
 
     def _begin(self, running: RunningAgent, session: Session, request: Envelope) -> None:
         assert request.id is not None
-        refusal = self._refusal(running, request)
-        if refusal is not None:
-            line = failure(request.id, refusal)
+        try:
+            answered = self._method(running, request)(running, session, request)
+        except RpcError as error:
+            line = failure(request.id, error)
             self._hub.record(session, line, Direction.FROM_SERVER)
             self._sent(running, line)
             return
         self._under_way[running.key] += 1
-        task = asyncio.create_task(self._answer(running, session, request))
+        task = asyncio.create_task(self._answer(running, session, request, answered))
         self._tasks.add(task)
-        id = (running.key, same_id(request.id))
-        if request.method == "terminal/wait_for_exit":
-            self._taken_back[id] = asyncio.get_running_loop().create_future()
 
         def done(_: asyncio.Task[None]) -> None:
             self._tasks.discard(task)
             self._under_way[running.key] -= 1
             if not self._under_way[running.key]:
                 del self._under_way[running.key]
-            self._taken_back.pop(id, None)
 
         task.add_done_callback(done)
 
-    def _refusal(self, running: RunningAgent, request: Envelope) -> RpcError | None:
+    def _method(self, running: RunningAgent, request: Envelope) -> Method:
         if request.method not in self._methods:
-            return MethodNotFound(f"{request.method} is not offered", method=request.method)
+            raise MethodNotFound(f"{request.method} is not offered", method=request.method)
         if self._under_way[running.key] >= UNDER_WAY:
             message = f"{UNDER_WAY} requests about the host are under way already; wait for one"
-            return InvalidRequest(message, limit=UNDER_WAY)
-        return None
+            raise InvalidRequest(message, limit=UNDER_WAY)
+        return self._methods[request.method]
 
-    async def _answer(self, running: RunningAgent, session: Session, request: Envelope) -> None:
+    async def _answer(
+        self, running: RunningAgent, session: Session, request: Envelope, answered: Awaitable[bytes]
+    ) -> None:
         async with self._turn(session, request):
-            line = await self._answered(running, session, request)
+            line = await self._line(running, request, answered)
             self._hub.record(session, line, Direction.FROM_SERVER)
             deadline = self._hub.monotonic() + DELIVERY_SECONDS
             # Who asks for much at once is given time to read it; files of the session wait meanwhile.
@@ -177,10 +176,10 @@ class HostMethods:
             return nullcontext()
         return self._turns.setdefault(session.id, asyncio.Lock())
 
-    async def _answered(self, running: RunningAgent, session: Session, request: Envelope) -> bytes:
+    async def _line(self, running: RunningAgent, request: Envelope, answered: Awaitable[bytes]) -> bytes:
         assert request.id is not None
         try:
-            return await self._methods[request.method](running, session, request)
+            return await answered
         except SandboxAgentError as error:
             return failure(request.id, error)
         except Exception:
@@ -199,26 +198,26 @@ class HostMethods:
 
     # Files: all of it in a thread, for contents may be large
 
-    async def _read(self, running: RunningAgent, session: Session, request: Envelope) -> bytes:
+    def _read(self, running: RunningAgent, session: Session, request: Envelope) -> Awaitable[bytes]:
         def read() -> bytes:
             asked = _params(request, _Read)
             return _result(
                 request, {"content": self._files.read(session.directories, asked.path, asked.line, asked.limit)}
             )
 
-        return await asyncio.to_thread(read)
+        return asyncio.to_thread(read)
 
-    async def _write(self, running: RunningAgent, session: Session, request: Envelope) -> bytes:
+    def _write(self, running: RunningAgent, session: Session, request: Envelope) -> Awaitable[bytes]:
         def write() -> bytes:
             asked = _params(request, _Write)
             self._files.write(session.directories, asked.path, asked.content)
             return _result(request, {})
 
-        return await asyncio.to_thread(write)
+        return asyncio.to_thread(write)
 
     # Terminals
 
-    async def _create(self, running: RunningAgent, session: Session, request: Envelope) -> bytes:
+    def _create(self, running: RunningAgent, session: Session, request: Envelope) -> Awaitable[bytes]:
         asked = _params(request, _Create)
         wanted = {variable.name: variable.value for variable in asked.env or ()}
         command = Command(
@@ -229,32 +228,48 @@ class HostMethods:
             directories=session.directories,
             output_limit=asked.outputByteLimit,
         )
-        return _result(request, {"terminalId": await self._terminals.create(_asker(running, session), command)})
+
+        async def created() -> bytes:
+            id = await self._terminals.create(Asker(running.key, session.id), command)
+            return _result(request, {"terminalId": id})
+
+        return created()
 
     async def _output(self, running: RunningAgent, session: Session, request: Envelope) -> bytes:
-        terminal = self._terminals.get(_asker(running, session), _params(request, _Terminal).terminalId)
+        terminal = self._terminal(running, session, request)
         text, truncated = terminal.output()
         result: Object = {"output": text, "truncated": truncated}
         return _result(request, result if terminal.exit is None else result | {"exitStatus": _ending(terminal.exit)})
 
-    async def _wait_for_exit(self, running: RunningAgent, session: Session, request: Envelope) -> bytes:
+    def _wait_for_exit(self, running: RunningAgent, session: Session, request: Envelope) -> Awaitable[bytes]:
         assert request.id is not None
-        terminal = self._terminals.get(_asker(running, session), _params(request, _Terminal).terminalId)
-        exited = asyncio.ensure_future(terminal.exited())
-        taken_back = self._taken_back.get((running.key, same_id(request.id)))
-        await asyncio.wait({exited, taken_back} if taken_back else {exited}, return_when=asyncio.FIRST_COMPLETED)
-        if not exited.done():
-            exited.cancel()
-            raise RequestCancelled("the request was taken back")
-        return _result(request, _ending(exited.result()))
+        # Now, and not when it is waited for: the agent's next request may release it.
+        terminal = self._terminal(running, session, request)
+        taken_back = asyncio.get_running_loop().create_future()
+        id = (running.key, same_id(request.id))
+        self._taken_back[id] = taken_back
+
+        async def waited() -> bytes:
+            exited = asyncio.ensure_future(terminal.exited())
+            await asyncio.wait({exited, taken_back}, return_when=asyncio.FIRST_COMPLETED)
+            self._taken_back.pop(id, None)
+            if not exited.done():
+                exited.cancel()
+                raise RequestCancelled("the request was taken back")
+            return _result(request, _ending(exited.result()))
+
+        return waited()
 
     async def _kill(self, running: RunningAgent, session: Session, request: Envelope) -> bytes:
-        await self._terminals.kill(_asker(running, session), _params(request, _Terminal).terminalId)
+        await self._terminals.kill(Asker(running.key, session.id), _params(request, _Terminal).terminalId)
         return _result(request, {})
 
     async def _release(self, running: RunningAgent, session: Session, request: Envelope) -> bytes:
-        await self._terminals.release(_asker(running, session), _params(request, _Terminal).terminalId)
+        await self._terminals.release(Asker(running.key, session.id), _params(request, _Terminal).terminalId)
         return _result(request, {})
+
+    def _terminal(self, running: RunningAgent, session: Session, request: Envelope) -> Terminal:
+        return self._terminals.get(Asker(running.key, session.id), _params(request, _Terminal).terminalId)
 
     def _environment(self, running: RunningAgent) -> dict[str, str]:
         """What a command sees: what its agent does, without what only its model needs."""
@@ -305,10 +320,6 @@ def _params(request: Envelope, type: type[T]) -> T:
 def _result(request: Envelope, result: Object) -> bytes:
     assert request.id is not None
     return success(request.id, result)
-
-
-def _asker(running: RunningAgent, session: Session) -> Asker:
-    return Asker(running.key, session.id)
 
 
 def _ending(exit: ExitStatus) -> Object:

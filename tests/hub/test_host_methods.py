@@ -1,0 +1,251 @@
+"""An agent's requests about the host, at awkward moments: contract, section 5."""
+
+import asyncio
+import json
+from collections.abc import AsyncGenerator, Coroutine
+from contextlib import asynccontextmanager
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import uvloop
+from msgspec import Raw
+
+from sandbox_agent.agents.boot import Handshake, RunningAgent
+from sandbox_agent.envelope import parse
+from sandbox_agent.errors import AgentExited, AgentNotReading
+from sandbox_agent.host.files import TextFiles
+from sandbox_agent.host.terminals import TerminalLimits, Terminals
+from sandbox_agent.hub.from_agent import FromAgent
+from sandbox_agent.hub.host_methods import UNDER_WAY, HostMethods
+from sandbox_agent.hub.hub import Hub
+from sandbox_agent.hub.turns import Turns
+from sandbox_agent.log.database import Database
+from sandbox_agent.log.log import Limits, Log
+from sandbox_agent.processes.children import Children
+
+Json = dict[str, Any]
+READ, WRITE, CREATE, WAIT = "fs/read_text_file", "fs/write_text_file", "terminal/create", "terminal/wait_for_exit"
+
+
+class FakeProcess:
+    """Remembers what it was sent; refuses as often as it is told to."""
+
+    key = "a-1"
+    alive = True
+
+    def __init__(self) -> None:
+        self.sent: list[Json] = []
+        self.refuses: list[Exception] = []
+        self._news = asyncio.Event()
+
+    def send(self, line: bytes) -> None:
+        if self.refuses:
+            raise self.refuses.pop(0)
+        self.sent.append(json.loads(line))
+        self._news.set()
+
+    async def answer(self, id: int) -> Json:
+        """Wait until it was answered; `run` bounds it."""
+        while not (found := [line for line in self.sent if line["id"] == id]):
+            self._news.clear()
+            await self._news.wait()
+        return found[0]
+
+    def pause_reading(self) -> None: ...
+
+    def resume_reading(self) -> None: ...
+
+
+class World:
+    """One agent with one session in a folder."""
+
+    def __init__(self, folder: Path, *, client_fs: bool = False) -> None:
+        self.folder = folder
+        self.log = Log(Database(None), Limits())
+        self.hub = Hub(self.log)
+        self.terminals = Terminals(Children("test"), TerminalLimits(grace=0.1))
+        environ = {"PATH": "/usr/bin:/bin"}
+        self.host = HostMethods(self.hub, TextFiles(1 << 20), self.terminals, environ, (), client_fs=client_fs)
+        self.from_agent = FromAgent(self.hub, Turns(self.hub, 16), self.host)
+        self.process = FakeProcess()
+        agent: Any = SimpleNamespace(
+            id="a", echoes_prompts=None, isolation="agent", variables=(), credentials=(), env={}, refuses=()
+        )
+        process: Any = self.process
+        self.running = RunningAgent(
+            agent, process, Handshake(Raw(b"{}"), {}), self.from_agent, lambda _running, _exit: None
+        )
+        opened = Raw(json.dumps({"cwd": str(folder)}).encode())
+        self.session = self.hub.add_session(self.running, "s", str(folder), opened)
+
+    def ask(self, id: int, method: str, **params: object) -> None:
+        line = {"jsonrpc": "2.0", "id": id, "method": method, "params": {"sessionId": "s", **params}}
+        self.from_agent.receive(self.running, json.dumps(line).encode() + b"\n")
+
+    def say(self, method: str, **params: object) -> None:
+        line = {"jsonrpc": "2.0", "method": method, "params": params}
+        self.from_agent.receive(self.running, json.dumps(line).encode() + b"\n")
+
+    async def answer(self, id: int, method: str, **params: object) -> Json:
+        self.ask(id, method, **params)
+        return await self.process.answer(id)
+
+    async def history(self) -> list[Json]:
+        chunks = await self.log.history("s", 0, self.log.position + 1, 10_000)
+        return [json.loads(line) for chunk in chunks for line in chunk.lines]
+
+
+@asynccontextmanager
+async def world(folder: Path, *, client_fs: bool = False) -> AsyncGenerator[World]:
+    made = World(folder, client_fs=client_fs)
+    try:
+        yield made
+    finally:
+        await made.terminals.close(0)
+        made.log.close()
+
+
+def run(main: Coroutine[Any, Any, None]) -> None:
+    async def bounded() -> None:
+        async with asyncio.timeout(20):
+            await main
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(bounded())
+
+
+def test_an_answer_waits_for_an_agent_that_reads_late(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with world(tmp_path) as here:
+            (tmp_path / "file").write_text("text")
+            here.process.refuses = [AgentNotReading("a")] * 3
+            answered = await here.answer(1, READ, path=str(tmp_path / "file"))
+            assert answered["result"] == {"content": "text"}
+            assert [line.get("id") for line in await here.history()] == [1, 1]
+
+    run(main())
+
+
+def test_an_answer_to_an_agent_that_is_gone_is_nobodys(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with world(tmp_path) as here:
+            (tmp_path / "file").write_text("text")
+            here.process.refuses = [AgentExited("gone", agent="a")]
+            here.ask(1, READ, path=str(tmp_path / "file"))
+            assert (await here.answer(2, READ, path=str(tmp_path / "file")))["result"] == {"content": "text"}
+            assert [line["id"] for line in here.process.sent] == [2]
+
+    run(main())
+
+
+def test_so_many_requests_are_under_way_and_no_more(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with world(tmp_path) as here:
+            created = await here.answer(0, CREATE, command="sleep", args=["60"])
+            terminal = created["result"]["terminalId"]
+            await asyncio.sleep(0)
+            for number in range(1, UNDER_WAY + 1):
+                here.ask(number, WAIT, terminalId=terminal)
+            # At once: nothing is begun for it.
+            here.ask(1000, WAIT, terminalId=terminal)
+            assert [line["id"] for line in here.process.sent] == [0, 1000]
+            assert here.process.sent[1]["error"]["data"] == {"type": "invalid-request", "limit": UNDER_WAY}
+            here.say("$/cancel_request", requestId=7)
+            assert (await here.process.answer(7))["error"]["code"] == -32800
+            await asyncio.sleep(0)
+            released = await here.answer(2000, "terminal/release", terminalId=terminal)
+            assert released["result"] == {}
+            for number in range(1, UNDER_WAY + 1):
+                await here.process.answer(number)
+
+    run(main())
+
+
+def test_a_session_that_is_deleted_meanwhile_is_answered_and_not_kept(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with world(tmp_path) as here:
+            created = await here.answer(1, CREATE, command="sleep", args=["60"])
+            here.ask(2, WAIT, terminalId=created["result"]["terminalId"])
+            here.hub.forget_session(here.session)
+            assert (await here.process.answer(2))["result"] == {"exitCode": None, "signal": "SIGTERM"}
+            assert await here.history() == []
+            answered = await here.answer(3, READ, path=str(tmp_path))
+            assert answered["error"]["data"]["type"] == "unknown-session"
+
+    run(main())
+
+
+def test_a_process_that_dies_takes_terminals_along_that_its_session_never_held(tmp_path: Path) -> None:
+    """A terminal of a session that was about to be loaded when its process died."""
+
+    async def main() -> None:
+        async with world(tmp_path) as here:
+            here.session.process = None
+            here.hub.expect(here.session, here.running)
+            created = await here.answer(1, CREATE, command="sleep", args=["60"])
+            here.ask(2, WAIT, terminalId=created["result"]["terminalId"])
+            here.host.exited(here.running)
+            assert (await here.process.answer(2))["result"]["signal"] == "SIGTERM"
+
+    run(main())
+
+
+def test_only_what_a_connection_left_open_about_the_host_is_taken_over(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with world(tmp_path, client_fs=True) as here:
+            (tmp_path / "file").write_text("text")
+            declared = {"fs": {"readTextFile": True, "writeTextFile": True}}
+            connection = here.hub.open_connection("a", declared)
+            here.hub.attach(connection, here.session)
+            here.session.creator = connection.tag
+            here.ask(1, READ, path=str(tmp_path / "file"))
+            here.ask(2, "session/request_permission", options=[])
+            here.ask(3, WRITE, path=str(tmp_path / "new"), content="new")
+            assert here.process.sent == []
+            here.hub.close_connection(connection, "gone")
+            assert (await here.process.answer(1))["result"] == {"content": "text"}
+            assert (await here.process.answer(3))["result"] == {}
+            assert (tmp_path / "new").read_text() == "new"
+            (left,) = here.hub.pending.of_session(here.session)
+            assert left.agent_id == b"2"
+
+    run(main())
+
+
+@pytest.mark.parametrize(
+    ("opened", "expected"),
+    [
+        ({}, []),
+        ({"additionalDirectories": ["/one", "/two"]}, ["/one", "/two"]),
+        ({"additionalDirectories": ["relative", 7, None, "/one"]}, ["/one"]),
+        ({"additionalDirectories": "/one"}, []),
+        ({"additionalDirectories": None}, []),
+    ],
+)
+def test_the_directories_of_a_session_are_those_it_was_opened_with(
+    tmp_path: Path, opened: Json, expected: list[str]
+) -> None:
+    async def main() -> None:
+        async with world(tmp_path) as here:
+            here.session.facts.opened_with = Raw(json.dumps(opened).encode())
+            assert here.session.directories == [str(tmp_path), *expected]
+
+    run(main())
+
+
+def test_half_a_surrogate_pair_in_what_a_session_was_opened_with_does_no_harm(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with world(tmp_path) as here:
+            (tmp_path / "file").write_text("text")
+            here.session.facts.opened_with = Raw(b'{"additionalDirectories":["/a\\ud800"],"x":"\\udc00"}')
+            assert here.session.directories[0] == str(tmp_path)
+            line = parse(
+                b'{"jsonrpc":"2.0","id":1,"method":"%s","params":{"sessionId":"s","path":"%s","x":"\\ud800"}}'
+                % (READ.encode(), str(tmp_path / "file").encode())
+            ).line
+            here.from_agent.receive(here.running, line + b"\n")
+            assert (await here.process.answer(1))["result"] == {"content": "text"}
+
+    run(main())
