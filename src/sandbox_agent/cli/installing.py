@@ -20,6 +20,8 @@ from sandbox_agent.hub.agent_installs import AgentInstalls, InstallRequest, Inst
 from sandbox_agent.processes.children import Children
 from sandbox_agent.settings import Settings
 
+PACE = 0.2
+
 
 class Removal(Struct):
     """What removing an agent did; `uninstalled` is false when there was nothing."""
@@ -79,19 +81,20 @@ async def _one(installs: AgentInstalls, name: str, asked: InstallRequest, show: 
         return await installs.result(begun[1])
     except SandboxAgentError as error:
         return Failed(name, error)
-    except OSError as error:
-        return Failed(name, _named(error))
 
 
 async def _follow(job: Job, task: "asyncio.Task[Outcome]", show: Show) -> None:
+    seen = job.progress
     while not task.done():
         changed = asyncio.ensure_future(job.changed())
         try:
-            await asyncio.wait({changed, task}, return_when=asyncio.FIRST_COMPLETED)
+            # Bounded: what changes before `changed` has begun to wait would be seen with the next change only.
+            await asyncio.wait({changed, task}, timeout=PACE, return_when=asyncio.FIRST_COMPLETED)
         finally:
             changed.cancel()
-        if not task.done():
-            show(job.progress)
+        if job.progress is not seen and not task.done():
+            seen = job.progress
+            show(seen)
 
 
 async def _removed(catalog: Catalog, installer: Installer, name: str) -> Removal | Failed:
@@ -103,8 +106,6 @@ async def _removed(catalog: Catalog, installer: Installer, name: str) -> Removal
         return Removal(agent.id, await installer.uninstall(agent.id))
     except SandboxAgentError as error:
         return Failed(name, error)
-    except OSError as error:
-        return Failed(name, _named(error))
 
 
 def _note(catalog: Catalog, agent: str) -> None:
@@ -112,8 +113,3 @@ def _note(catalog: Catalog, agent: str) -> None:
     record = catalog.store.record(agent)
     if record is not None and record.note:
         complain(f"note: {record.note}")
-
-
-def _named(error: OSError) -> SandboxAgentError:
-    """What the disk refuses, as a sentence."""
-    return InstallFailed(f"{error.filename or 'the agents directory'}: {error.strerror}; --agents-dir names another")
