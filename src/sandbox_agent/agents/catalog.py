@@ -40,7 +40,7 @@ class Catalog:
         if agent is None and (entry := self._kept_entry(id)) is not None:
             agent = _listed(entry)
         if agent is None:
-            raise UnknownAgent(id, [each.id for each in self.agents()])
+            raise self._unknown(id)
         return agent
 
     async def find(self, id: str) -> Agent:
@@ -48,12 +48,13 @@ class Catalog:
         if self._known(id) is not None or not is_id(id):
             return self.agent(id)
         try:
-            entry = (await self.registry.snapshot()).entries.get(id)
+            snapshot = await self.registry.snapshot()
         except RegistryUnavailable as error:
-            unknown = UnknownAgent(id, [each.id for each in self.agents()])
-            unknown.fields["registry"] = str(error)
-            raise unknown from error
-        return self.agent(id) if entry is None else _listed(entry)
+            raise self._unknown(id, str(error)) from error
+        entry = snapshot.entries.get(id)
+        if entry is None:
+            raise self._unknown(id, snapshot.problem)
+        return _listed(entry)
 
     def record(self, agent: Agent) -> Record | None:
         """What is installed of it."""
@@ -82,6 +83,13 @@ class Catalog:
         """What the registry's copy has, without network."""
         snapshot = self.registry.cached()
         return snapshot.entries.get(slug) if snapshot else None
+
+    def _unknown(self, id: str, problem: str | None = None) -> UnknownAgent:
+        """Also says what is wrong with the registry: it may know the name."""
+        unknown = UnknownAgent(id, [each.id for each in self.agents()])
+        if problem is not None:
+            unknown.fields["registry"] = problem
+        return unknown
 
     def _known(self, id: str) -> Agent | None:
         named = self._named(id)

@@ -1,12 +1,15 @@
 """Which credentials of an agent are there. Says names and paths, never a value."""
 
 import re
+from collections import ChainMap
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Literal, cast
 
 from sandbox_agent.agents.manifest import Agent
+
+_VARIABLE = re.compile(r"\$(\w+)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,9 +23,10 @@ class Credential:
 
 def credentials(agent: Agent, environ: Mapping[str, str]) -> list[Credential]:
     """All that the agent could use, and whether it is there. A file whose path names an unset variable is left out."""
-    found = [Credential("variable", name, bool({**environ, **agent.env}.get(name))) for name in agent.credentials]
-    paths = {path: _expanded(path, {**environ, **agent.env}) for path in agent.credential_files}
-    return found + [Credential("file", name, path.is_file()) for name, path in paths.items() if path is not None]
+    seen = ChainMap(dict(agent.env), cast("dict[str, str]", environ))
+    found = [Credential("variable", name, bool(seen.get(name))) for name in agent.credentials]
+    paths = {path: _expanded(path, seen) for path in agent.credential_files}
+    return found + [Credential("file", name, _is_file(path)) for name, path in paths.items() if path is not None]
 
 
 def available(agent: Agent, environ: Mapping[str, str]) -> bool:
@@ -32,11 +36,16 @@ def available(agent: Agent, environ: Mapping[str, str]) -> bool:
 
 
 def _expanded(path: str, environ: Mapping[str, str]) -> Path | None:
-    names = re.findall(r"\$(\w+)", path)
-    if any(not environ.get(name) for name in names):
+    if any(not environ.get(name) for name in _VARIABLE.findall(path)):
         return None
-    for name in names:
-        path = path.replace(f"${name}", environ[name])
+    path = _VARIABLE.sub(lambda match: environ[match[1]], path)
     if path.startswith("~/"):
         path = environ.get("HOME", str(Path.home())) + path[1:]
     return Path(path)
+
+
+def _is_file(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except OSError:  # A home that is not ours to look into.
+        return False

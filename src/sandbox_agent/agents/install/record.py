@@ -95,7 +95,7 @@ class Store:
         if known is None or known[0] != state:
             known = self._known[agent] = (state, self._read(agent, path))
         record = known[1]
-        return record if record is not None and self.folder(record).is_dir() else None
+        return record if record is not None and _is_folder(self.folder(record)) else None
 
     def agents(self) -> list[str]:
         """The ids of what is installed."""
@@ -211,11 +211,18 @@ class Store:
         return structs.replace(record, artifacts=artifacts)
 
 
+def _is_folder(path: Path) -> bool:
+    try:
+        return path.is_dir()
+    except OSError:  # Not ours to look into.
+        return False
+
+
 def _ours(directory: Path) -> list[Path]:
     """The folders of installations in an agent's directory, those included that are being removed."""
     try:
         return [path for path in directory.iterdir() if _FOLDER.fullmatch(path.name.removeprefix(REMOVED))]
-    except NotADirectoryError:
+    except (NotADirectoryError, PermissionError):
         return []
 
 

@@ -1,0 +1,194 @@
+"""Which agents there are: the manifest's, the user's, the registry's, and what is installed."""
+
+import asyncio
+import json
+from pathlib import Path
+
+import pytest
+
+from sandbox_agent.agents.install.record import Artifact, Record
+from sandbox_agent.agents.launch import Launch
+from sandbox_agent.errors import UnknownAgent
+from tests.support.package_index import npx
+from tests.support.workshop import Workshop
+
+OWN = '[agents.mine]\ncommand = ["my-agent", "--acp"]\n'
+
+
+def put(shop: Workshop, id: str, slug: str | None, **facts: str) -> Record:
+    """Have it installed, as far as the catalog can see."""
+    folder = shop.store.begin(id)
+    made = Record(
+        agent=id,
+        folder=folder.name,
+        title=facts.get("title", id),
+        description="",
+        source="registry" if slug else "fallback",
+        version="1.0.0",
+        command=("{folder}/it",),
+        env={},
+        artifacts=[Artifact(kind="agent_process", name=id, version="1.0.0", path="{folder}/it", source="registry")],
+        installed_at="",
+        verified_at="",
+        platform="",
+        node="",
+        registry_slug=slug,
+    )
+    shop.store.write(made)
+    return shop.store.commit(made)
+
+
+def ids(shop: Workshop) -> list[str]:
+    return [agent.id for agent in shop.catalog.agents()]
+
+
+def test_the_known_ones_come_first_then_the_users_then_what_else_is_installed(tmp_path: Path) -> None:
+    shop = Workshop(tmp_path, agents=OWN)
+    put(shop, "zebra", "zebra")
+    put(shop, "claude", "claude-acp")
+
+    assert ids(shop)[0] == "mock"
+    assert ids(shop)[-2:] == ["mine", "zebra"]
+    assert ids(shop).count("claude") == 1
+
+
+def test_a_registry_slug_is_another_name_of_an_agent_that_we_know(tmp_path: Path) -> None:
+    catalog = Workshop(tmp_path).catalog
+
+    for name in ("claude", "claude-acp", "claude-code-acp"):
+        assert catalog.agent(name).id == "claude"
+        assert asyncio.run(catalog.find(name)).id == "claude"
+    assert catalog.agent("opencode").id == "opencode"
+
+
+def test_whatever_the_registry_has_can_be_named_once_it_has_been_asked(tmp_path: Path) -> None:
+    catalog = Workshop(tmp_path, None, npx("some-agent", "some-agent@1.0.0")).catalog
+    with pytest.raises(UnknownAgent):
+        catalog.agent("some-agent")
+
+    found = asyncio.run(catalog.find("some-agent"))
+
+    assert (found.id, found.title, found.source, found.registry) == (
+        "some-agent",
+        "Some-Agent",
+        "registry",
+        ("some-agent",),
+    )
+    assert catalog.agent("some-agent") == found
+
+
+def test_a_name_that_nobody_knows_is_refused_with_those_that_are_known(tmp_path: Path) -> None:
+    shop = Workshop(tmp_path, agents=OWN)
+    with pytest.raises(UnknownAgent) as unknown:
+        asyncio.run(shop.catalog.find("nobody"))
+    assert unknown.value.fields == {"agent": "nobody", "known": ids(shop)}
+
+
+@pytest.mark.parametrize("copy", ["a copy", "no copy"])
+def test_when_the_registry_cannot_be_read_an_unknown_name_says_so(tmp_path: Path, copy: str) -> None:
+    shop = Workshop(tmp_path)
+    if copy == "a copy":
+        asyncio.run(shop.catalog.all())
+    shop.registry_file.write_text("no JSON")
+
+    with pytest.raises(UnknownAgent) as unknown:
+        asyncio.run(shop.catalog.find("nobody"))
+
+    assert "cannot be used" in str(unknown.value.fields["registry"])
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["../x", "..", ".", "", ".node", ".registry", "/etc", "a/b", "a\\b", "a\0b", "x" * 65, "A", "é", "\ud800", "a\n"],
+)
+def test_a_name_that_is_a_path_or_no_name_at_all_is_unknown_and_touches_nothing(tmp_path: Path, name: str) -> None:
+    (tmp_path / "shop").mkdir()
+    shop = Workshop(tmp_path / "shop")
+    (shop.store.directory / ".node").mkdir(parents=True)
+    (shop.store.directory.parent / "x").mkdir()
+    for place in (shop.store.directory / ".node", shop.store.directory.parent / "x", shop.store.directory):
+        (place / "installed.json").write_text("{}")
+
+    with pytest.raises(UnknownAgent):
+        asyncio.run(shop.catalog.find(name))
+    with pytest.raises(UnknownAgent):
+        shop.catalog.agent(name)
+
+
+def test_all_has_the_registrys_too_each_once(tmp_path: Path) -> None:
+    entries = [npx(slug, f"{slug}@1.0.0") for slug in ("claude-acp", "gemini", "zebra", "yak")]
+    shop = Workshop(tmp_path, None, *entries, agents='[agents.mine]\nregistry = "yak"')
+    put(shop, "zebra", "zebra")
+
+    found = [agent.id for agent in asyncio.run(shop.catalog.all())]
+
+    assert sorted(found) == sorted(set(found))
+    assert found[-2:] == ["mine", "zebra"]
+    shop.registry_file.write_text(json.dumps({"version": "1.0.0", "agents": [*entries, npx("new", "new@1.0.0")]}))
+    assert [agent.id for agent in asyncio.run(shop.catalog.all())][-1] == "new"
+
+
+def test_all_is_what_is_known_when_the_registry_cannot_be_read(tmp_path: Path) -> None:
+    shop = Workshop(tmp_path)
+    shop.registry_file.write_text("no JSON")
+
+    assert [agent.id for agent in asyncio.run(shop.catalog.all())] == ids(shop)
+
+
+def test_an_own_program_is_started_as_it_is_and_is_there_when_it_can_be_found(tmp_path: Path) -> None:
+    shop = Workshop(tmp_path, agents=OWN, environment={"PATH": str(tmp_path)})
+    mine = shop.catalog.agent("mine")
+    assert shop.catalog.launch(mine) == Launch(("my-agent", "--acp"))
+    assert (shop.catalog.program(mine), shop.catalog.record(mine)) == (None, None)
+
+    (tmp_path / "my-agent").write_text("#!/bin/sh\n")
+    (tmp_path / "my-agent").chmod(0o755)
+
+    assert shop.catalog.program(mine) == str(tmp_path / "my-agent")
+
+
+def test_its_own_path_is_where_an_own_program_is_searched_for(tmp_path: Path) -> None:
+    (tmp_path / "my-agent").write_text("#!/bin/sh\n")
+    (tmp_path / "my-agent").chmod(0o755)
+    shop = Workshop(tmp_path, agents=f'{OWN}env = {{ PATH = "{tmp_path}" }}', environment={"PATH": "/nowhere"})
+
+    assert shop.catalog.program(shop.catalog.agent("mine")) == str(tmp_path / "my-agent")
+
+
+def test_what_is_to_be_installed_has_no_launch_before_and_one_after(tmp_path: Path) -> None:
+    shop = Workshop(tmp_path)
+    claude = shop.catalog.agent("claude")
+    assert (shop.catalog.launch(claude), shop.catalog.program(claude)) == (None, None)
+
+    made = put(shop, "claude", "claude-acp")
+
+    launch = shop.catalog.launch(claude)
+    assert launch is not None
+    assert launch.command == (f"{shop.store.folder(made)}/it",)
+    assert shop.catalog.program(claude) == launch.command[0]
+
+
+def test_a_command_in_agents_toml_is_run_whatever_is_installed(tmp_path: Path) -> None:
+    put(Workshop(tmp_path), "claude", "claude-acp")
+    shop = Workshop(tmp_path, agents='[agents.claude]\ncommand = ["my-claude"]')
+
+    claude = shop.catalog.agent("claude")
+
+    assert shop.catalog.launch(claude) == Launch(("my-claude",))
+    assert shop.catalog.record(claude) is None
+
+
+def test_what_we_have_no_package_for_is_supported_once_the_registry_has_it_or_it_is_installed(tmp_path: Path) -> None:
+    shop = Workshop(tmp_path)
+    amp = shop.catalog.agent("amp")
+    assert not shop.catalog.supported(amp)
+    assert shop.catalog.supported(shop.catalog.agent("claude"))
+
+    shop.registry_file.write_text(json.dumps({"version": "1.0.0", "agents": [npx("amp-acp", "amp-acp@1.0.0")]}))
+    asyncio.run(shop.catalog.all())
+    assert shop.catalog.supported(amp)
+
+    (tmp_path / "other").mkdir()
+    installed = Workshop(tmp_path / "other")
+    put(installed, "amp", "amp-acp")
+    assert installed.catalog.supported(amp)
