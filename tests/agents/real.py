@@ -97,8 +97,12 @@ class Session:
 
     def ask(self, script: Script, *blocks: Json) -> Prompt:
         """Send a prompt, after other blocks of content, and go on."""
+        return Prompt(self, self.prompt(script, *blocks))
+
+    def prompt(self, script: Script, *blocks: Json) -> Json:
+        """The parameters of that prompt."""
         text = {"type": "text", "text": f"Please do what {script.marker} says"}
-        return Prompt(self, {"sessionId": self.id, "prompt": [*blocks, text]})
+        return {"sessionId": self.id, "prompt": [*blocks, text]}
 
     async def turn(self, script: Script, *blocks: Json) -> Turn:
         """Send a prompt, and wait for its end."""

@@ -5,11 +5,13 @@ import base64
 import json
 import struct
 import zlib
+from collections.abc import Callable
 from urllib.parse import quote
 
 import pytest
 
 from tests.agents.real import RealAgent, told
+from tests.support.asking import TURN, texts
 from tests.support.client import Event, Json, run
 from tests.support.model.script import Fail, Say
 
@@ -78,6 +80,29 @@ def test_failure_of_the_model_ends_the_turn_and_the_session_goes_on(real: RealAg
     run(scenario())
 
 
+def test_second_prompt_waits_for_the_first(real: RealAgent) -> None:
+    async def scenario() -> None:
+        gate = real.model.gate()
+        first, second = real.model.script(Say("first begins ", gate, "and ends")), real.model.script(Say("second"))
+        async with real.session() as session:
+            prompt = session.ask(first)
+            await session.said("first begins")
+            envelope = {"jsonrpc": "2.0", "id": "second", "method": "session/prompt", "params": session.prompt(second)}
+            kept = await session.client.post(envelope, Prefer="respond-async")
+            gate.open()
+            responses = [await prompt.response(), (await session.next(is_answer_to("second"))).data]
+            events = session.stream.seen
+
+        assert kept.status_code == 202
+        assert [response["result"]["stopReason"] for response in responses] == ["end_turn", "end_turn"]
+        assert "".join(texts(events)).endswith("first begins and endssecond")
+        turns = [event.data["params"]["state"] for event in events if event.method == TURN]
+        assert turns == ["started", "ended", "started", "ended"]
+        assert "and ends" in told(second.requests[0])
+
+    run(scenario())
+
+
 def test_two_sessions_run_at_once_and_each_sees_its_own(real: RealAgent) -> None:
     async def scenario() -> None:
         gates = real.model.gate(), real.model.gate()
@@ -130,6 +155,10 @@ def test_link_of_a_prompt_reaches_the_model(real: RealAgent, name: str) -> None:
             assert name in text or quote(name) in text
 
     run(scenario())
+
+
+def is_answer_to(id: str) -> Callable[[Event], bool]:
+    return lambda event: event.data.get("id") == id and not event.method
 
 
 def session_methods(capabilities: Json) -> set[str]:
