@@ -137,6 +137,9 @@ class Children:
             yield
         finally:
             Children._spawning -= 1
+            if self._find(key) is None:
+                # It could not be started, or has ended already.
+                self._names.pop(key, None)
             if self._orphans_left:
                 self.reap()
 
