@@ -48,12 +48,15 @@ from sandbox_agent.hub.host_methods import HostMethods
 from sandbox_agent.hub.housekeeping import Housekeeping
 from sandbox_agent.hub.hub import Hub
 from sandbox_agent.hub.inventory import Inventory
+from sandbox_agent.hub.ruling import Ruling
 from sandbox_agent.hub.session_loading import SessionLoading
 from sandbox_agent.hub.session_methods import SessionMethods
 from sandbox_agent.hub.session_settings import SessionSettings
 from sandbox_agent.hub.turns import Turns
 from sandbox_agent.log.database import Database, DatabaseError
 from sandbox_agent.log.log import Limits, Log
+from sandbox_agent.permissions.file import load_rules
+from sandbox_agent.permissions.policy import Policy
 from sandbox_agent.processes.children import Children
 from sandbox_agent.reports import set_up_logging
 from sandbox_agent.settings import Settings
@@ -104,7 +107,8 @@ def build(settings: Settings, children: Children) -> Parts:
     terminal_limits = TerminalLimits(settings.terminals, settings.terminal_output, settings.stop_grace)
     terminals = Terminals(children, terminal_limits)
     host = HostMethods(hub, files, terminals, os.environ, secret, client_fs=settings.client_fs)
-    from_agent = FromAgent(hub, turns, host)
+    policy = Policy(load_rules(settings.permissions_file), str(Path.home()), os.path.realpath)
+    from_agent = FromAgent(hub, turns, host, Ruling(hub, policy))
     boots = open_boots(settings, children, os.environ, secret)
     installer = open_installer(settings, children, catalog, boots)
     provision = Provision(catalog, installer, may_install=not settings.require_preinstall)
@@ -146,9 +150,6 @@ def build(settings: Settings, children: Children) -> Parts:
 
 def run(settings: Settings) -> int:
     """Serve until told to stop; gives the exit code."""
-    if settings.permissions_file is not None:
-        # To ignore rules that somebody relies on would allow what they meant to forbid.
-        raise SettingsError("--permissions-file: permission rules are not in this version; leave it away")
     set_up_logging(settings.log_level, settings.log_format)
     for flag, given in _without_effect(settings).items():
         if given:

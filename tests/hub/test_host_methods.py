@@ -20,9 +20,11 @@ from sandbox_agent.host.terminals import TerminalLimits, Terminals
 from sandbox_agent.hub.from_agent import FromAgent
 from sandbox_agent.hub.host_methods import UNDER_WAY, HostMethods
 from sandbox_agent.hub.hub import Hub
+from sandbox_agent.hub.ruling import Ruling
 from sandbox_agent.hub.turns import Turns
 from sandbox_agent.log.database import Database
 from sandbox_agent.log.log import Limits, Log
+from sandbox_agent.permissions.policy import Policy
 from sandbox_agent.processes.children import Children
 
 Json = dict[str, Any]
@@ -68,7 +70,8 @@ class World:
         self.terminals = Terminals(Children("test"), TerminalLimits(grace=0.1))
         environ = {"PATH": "/usr/bin:/bin"}
         self.host = HostMethods(self.hub, TextFiles(1 << 20), self.terminals, environ, (), client_fs=client_fs)
-        self.from_agent = FromAgent(self.hub, Turns(self.hub, 16), self.host)
+        ruling = Ruling(self.hub, Policy((), "/home", str))
+        self.from_agent = FromAgent(self.hub, Turns(self.hub, 16), self.host, ruling)
         self.process = FakeProcess()
         agent: Any = SimpleNamespace(
             id="a", echoes_prompts=None, isolation="agent", variables=(), credentials=(), env={}, refuses=()

@@ -23,6 +23,7 @@ from sandbox_agent.hub.from_client import FromClient
 from sandbox_agent.hub.host_methods import HostMethods
 from sandbox_agent.hub.hub import Hub
 from sandbox_agent.hub.inventory import Inventory
+from sandbox_agent.hub.ruling import Ruling
 from sandbox_agent.hub.session_loading import SessionLoading
 from sandbox_agent.hub.session_methods import SessionMethods
 from sandbox_agent.hub.session_settings import SessionSettings
@@ -30,6 +31,7 @@ from sandbox_agent.hub.turns import Turns
 from sandbox_agent.log.database import Database
 from sandbox_agent.log.event import session_channel
 from sandbox_agent.log.log import Limits, Log
+from sandbox_agent.permissions.policy import Policy
 from sandbox_agent.processes.children import Children
 from tests.support.shapes import SHAPES
 
@@ -75,8 +77,10 @@ class World:
         self.turns = Turns(self.hub, 16)
         terminals = Terminals(Children("test"), TerminalLimits())
         host = HostMethods(self.hub, TextFiles(1 << 20), terminals, {}, (), client_fs=False)
-        self.from_agent = FromAgent(self.hub, self.turns, host)
-        agent: Any = SimpleNamespace(id="a", echoes_prompts=None, isolation="agent", refuses=(), replays_late=False)
+        self.from_agent = FromAgent(self.hub, self.turns, host, Ruling(self.hub, Policy((), "/home", str)))
+        agent: Any = SimpleNamespace(
+            id="a", echoes_prompts=None, isolation="agent", refuses=(), replays_late=False, command_in_title=False
+        )
         self.process = FakeProcess()
         capabilities = {"sessionCapabilities": {"delete": {}, "resume": {}}}
         handshake = Handshake(Raw(b"{}"), {"agentCapabilities": capabilities})

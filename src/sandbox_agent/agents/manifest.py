@@ -135,6 +135,8 @@ class KnownAgent(OwnAgent, frozen=True, forbid_unknown_fields=True):
     replays_late: bool = False
     """It answers `session/load` before it has repeated the past, and tells its commands last."""
     features: Features | None = None
+    command_in_title: bool = False
+    """It tells a command that it asks for by the title of the call, and nowhere else."""
     supported: bool = True
     unsupported_reason: str | None = None
 
@@ -164,6 +166,7 @@ class Agent:
     native: Native | None = None
     platforms: tuple[str, ...] = ()
     features: Features | None = None
+    command_in_title: bool = False
     supported: bool = True
     unsupported_reason: str | None = None
 
@@ -234,6 +237,7 @@ def _agent(id: str, known: KnownAgent | None, own: OwnAgent | None) -> Agent:
         native=entry.native,
         platforms=entry.platforms,
         features=entry.features,
+        command_in_title=entry.command_in_title,
         supported=entry.supported,
         unsupported_reason=entry.unsupported_reason,
     )

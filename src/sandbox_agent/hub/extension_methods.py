@@ -18,6 +18,7 @@ from sandbox_agent.hub.connection import Connection
 from sandbox_agent.hub.forward import Forward
 from sandbox_agent.hub.hub import Hub
 from sandbox_agent.hub.inventory import Inventory
+from sandbox_agent.hub.ruling import check_rules
 from sandbox_agent.hub.session import Session, iso
 from sandbox_agent.hub.turns import Turns
 
@@ -88,6 +89,7 @@ class ExtensionMethods:
             metadata = msgspec.convert(change, Object)
         except msgspec.ValidationError:
             raise InvalidParams("set_metadata needs metadata, an object; null removes a key") from None
+        check_rules(metadata)
         merged = {name: value for name, value in (session.facts.metadata | metadata).items() if value is not None}
         session.facts.metadata = merged
         if "title" in metadata:

@@ -30,9 +30,11 @@ from sandbox_agent.envelope import (
 from sandbox_agent.errors import InternalError, MethodNotFound, NotAnEnvelope, RpcError, UnknownSession
 from sandbox_agent.hub.calls import Answer, Call
 from sandbox_agent.hub.connection import Connection
+from sandbox_agent.hub.decision import AGENT
 from sandbox_agent.hub.host_methods import HostMethods
 from sandbox_agent.hub.hub import Hub, agent_exited, server_stopped
 from sandbox_agent.hub.pending import Outcome, PendingRequest
+from sandbox_agent.hub.ruling import Ruling
 from sandbox_agent.hub.session import Session
 from sandbox_agent.hub.turns import Turns
 from sandbox_agent.log.event import LONG_LINE, Direction, agent_channel, connection_channel, session_channel
@@ -69,10 +71,11 @@ class _Held:
 class FromAgent:
     """The supervisor's listener."""
 
-    def __init__(self, hub: Hub, turns: Turns, host: HostMethods) -> None:
+    def __init__(self, hub: Hub, turns: Turns, host: HostMethods, ruling: Ruling) -> None:
         self._hub = hub
         self._turns = turns
         self._host = host
+        self._ruling = ruling
         self._held: dict[str, _Held] = {}
 
     def receive(self, running: RunningAgent, blob: bytes) -> None:
@@ -108,7 +111,7 @@ class FromAgent:
         for call in calls:
             self._resolve(call, parse(failure(call.stdio_id, error)))
         for pending in self._hub.pending.of_process(running):
-            self._hub.settle(pending, Outcome.CANCELLED)
+            self._hub.settle(pending, Outcome.CANCELLED, AGENT)
         # Only now: a session whose load has just failed is not there any more.
         sessions = self._hub.sessions_of(running)
         for session in sessions:
@@ -290,7 +293,7 @@ class FromAgent:
             if pending.session is not None:
                 self._hub.record(pending.session, envelope.line, Direction.FROM_AGENT)
                 self._hub.record(pending.session, answer, Direction.FROM_SERVER)
-            self._hub.settle(pending, Outcome.CANCELLED)
+            self._hub.settle(pending, Outcome.CANCELLED, AGENT, answer)
             # Who takes a request back still waits for its response.
             self._send(running, answer)
 
@@ -332,8 +335,11 @@ class FromAgent:
         if (id := param(line, "requestId")) is not None:
             call = self._hub.calls.get(running, id)
             line = with_param(line, "requestId", Raw(call.client_id if call else b"null"))
+        asked = parse(line)
+        if self._ruling.answers(running, session, asked):
+            return
         channel = session_channel(session.id) if only is None else only.channel
-        self._hub.ask(self._pending(running, parse(line), session, only and only.tag), line, channel)
+        self._hub.ask(self._pending(running, asked, session, only and only.tag), line, channel)
 
     def _ask_outside_sessions(self, running: RunningAgent, request: Envelope) -> None:
         """It belongs to a call (an elicitation while somebody logs in), or to everybody who uses the agent."""

@@ -38,6 +38,8 @@ from sandbox_agent.hub.asking import QUESTION, answered
 from sandbox_agent.hub.calls import Answer, Continuation
 from sandbox_agent.hub.checks import Method
 from sandbox_agent.hub.connection import Connection
+from sandbox_agent.hub.decision import METHOD as DECISION
+from sandbox_agent.hub.decision import Decider
 from sandbox_agent.hub.extension_methods import advertised
 from sandbox_agent.hub.forward import Forward
 from sandbox_agent.hub.hub import Hub
@@ -54,6 +56,7 @@ _ANNOUNCED = (
     "_sandboxagent/session/ended",
     "_sandboxagent/session/turn",
     "_sandboxagent/session/metadata_update",
+    DECISION,
     "_sandboxagent/stream/gap",
     "_sandboxagent/agent/unparsed",
 )
@@ -146,8 +149,8 @@ class FromClient:
             if not pending.open:
                 # Cancelled meanwhile, by somebody or with its process: an allow must not come after that.
                 raise AlreadyAnswered(envelope.id.decode(), pending.outcome)
-        self._hub.pending.settle(pending, outcome, connection.tag)
-        self._hub.withdraw(pending, connection)
+        by = Decider("client", {"name": connection.tag, **connection.who})
+        self._hub.settle(pending, outcome, by, line, connection)
         assert isinstance(pending.process, RunningAgent)
         try:
             pending.process.send(line)

@@ -30,6 +30,7 @@ from sandbox_agent.errors import (
 from sandbox_agent.host.files import TextFiles
 from sandbox_agent.host.terminals import Asker, Command, ExitStatus, Terminal, Terminals
 from sandbox_agent.hub.connection import Connection
+from sandbox_agent.hub.decision import CANCEL
 from sandbox_agent.hub.hub import Hub
 from sandbox_agent.hub.pending import Outcome
 from sandbox_agent.hub.session import Session
@@ -126,7 +127,7 @@ class HostMethods:
         for pending in self._hub.pending.only_for(connection.tag):
             if pending.request.method in self._methods and pending.session is not None:
                 assert isinstance(pending.process, RunningAgent)
-                self._hub.settle(pending, Outcome.CANCELLED)
+                self._hub.settle(pending, Outcome.CANCELLED, CANCEL)
                 self._begin(pending.process, pending.session, pending.request)
 
     # Answering

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from sandbox_agent.agents.boot import RunningAgent
 from sandbox_agent.errors import AgentTimeout, RpcError
 from sandbox_agent.hub.calls import Call
+from sandbox_agent.hub.decision import TIMEOUT
 from sandbox_agent.hub.hub import Hub
 from sandbox_agent.hub.pending import Outcome
 from sandbox_agent.log.event import Direction
@@ -73,7 +74,7 @@ class Housekeeping:
             line = pending.rejection()
             if pending.session is not None:
                 self.hub.record(pending.session, line, Direction.FROM_SERVER)
-            self.hub.settle(pending, Outcome.REJECTED)
+            self.hub.settle(pending, Outcome.REJECTED, TIMEOUT, line)
             assert isinstance(pending.process, RunningAgent)
             try:
                 pending.process.send(line)

@@ -19,6 +19,7 @@ from sandbox_agent.envelope import META, Object, notification, with_param
 from sandbox_agent.errors import AgentExited, UnknownConnection, UnknownSession
 from sandbox_agent.hub.calls import Answer, Call, Calls
 from sandbox_agent.hub.connection import Connection
+from sandbox_agent.hub.decision import Decider, decision
 from sandbox_agent.hub.pending import Outcome, PendingRequest, PendingRequests
 from sandbox_agent.hub.session import Session, SessionFacts
 from sandbox_agent.log.event import NOBODY, Chunk, Direction, agent_channel, session_channel
@@ -374,6 +375,14 @@ class Hub:
             connection.open_request(pending)
         return pending
 
+    def hold(self, pending: PendingRequest) -> None:
+        """Keep an agent's request that nobody has to be asked."""
+        assert pending.session is not None
+        line, session = pending.request.line, pending.session
+        self.log.append([line], Direction.FROM_AGENT, session.id, NOBODY, is_request=True)
+        session.event_count += 1
+        self.pending.ask(pending)
+
     def is_anothers(self, pending: PendingRequest, connection: Connection) -> bool:
         """Whether a request belongs to a call of another connection, which is there to answer it."""
         own = self._own(pending)
@@ -394,12 +403,22 @@ class Hub:
         assert isinstance(pending.process, RunningAgent)
         return list(self._of_agent.get(pending.process.agent.id, ()))
 
-    def settle(self, pending: PendingRequest, outcome: Outcome) -> None:
-        """The request has its outcome; whoever was asked is told to stop asking."""
-        self.pending.settle(pending, outcome, None)
-        self.withdraw(pending)
+    def settle(
+        self,
+        pending: PendingRequest,
+        outcome: Outcome,
+        by: Decider,
+        answer: bytes | None = None,
+        connection: Connection | None = None,
+    ) -> None:
+        """The request has its outcome; whoever was asked is told to stop asking, and all attached who decided what."""
+        self.pending.settle(pending, outcome, connection.tag if connection else None)
+        self._withdraw(pending, connection)
+        line = decision(pending, by, answer)
+        if line is not None and pending.session is not None:
+            self.tell(pending.session, line)
 
-    def withdraw(self, pending: PendingRequest, by: Connection | None = None) -> None:
+    def _withdraw(self, pending: PendingRequest, by: Connection | None = None) -> None:
         """Tell everybody who was asked, but the one who answered, what became of a request."""
         if pending.session is not None:
             # The time a human took is not the agent's.

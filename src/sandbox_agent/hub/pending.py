@@ -97,11 +97,20 @@ class PendingRequest:
             case _:
                 return failure(self.agent_id, MethodNotFound(f"nobody answered {self.request.method}"))
 
+    def permission(self, *, remember: bool) -> bytes | None:
+        """What the agent is told that is allowed something; None when it does not offer exactly one way to."""
+        once, always = self._options("allow_once"), self._options("allow_always")
+        chosen = always if remember and len(always) == 1 else once
+        if len(chosen) != 1:
+            return None
+        return success(self.agent_id, {"outcome": {"outcome": "selected", "optionId": chosen[0]}})
+
     def _option(self, kind: str) -> str | None:
-        for option in objects_at(self.request.params(), "options"):
-            if option.get("kind") == kind:
-                return text_at(option, "optionId")
-        return None
+        return next(iter(self._options(kind)), None)
+
+    def _options(self, kind: str) -> list[str]:
+        offered = objects_at(self.request.params(), "options")
+        return [id for option in offered if option.get("kind") == kind and (id := text_at(option, "optionId"))]
 
 
 class PendingRequests:

@@ -39,6 +39,7 @@ from sandbox_agent.hub.connection import Connection
 from sandbox_agent.hub.forward import Forward, as_before
 from sandbox_agent.hub.hub import Hub
 from sandbox_agent.hub.inventory import Inventory
+from sandbox_agent.hub.ruling import check_rules
 from sandbox_agent.hub.session import Session
 from sandbox_agent.hub.session_loading import SessionLoading
 from sandbox_agent.hub.session_settings import SessionSettings
@@ -85,6 +86,7 @@ class SessionMethods:
         asked = object_at(params, "_meta", META)
         agent = self.forward.agent(connection, envelope)
         directory(params)
+        check_rules(asked)
         environment, line = self._environment(agent, asked, envelope)
         self._writable()
         alias = self._alias(asked)

@@ -19,6 +19,7 @@ from sandbox_agent.envelope import (
 from sandbox_agent.errors import InvalidRequest, RpcError, SandboxAgentError
 from sandbox_agent.hub.calls import Answer, Call
 from sandbox_agent.hub.connection import Connection
+from sandbox_agent.hub.decision import CANCEL
 from sandbox_agent.hub.hub import Hub
 from sandbox_agent.hub.pending import Outcome, PendingRequest
 from sandbox_agent.hub.session import Prompt, Session
@@ -153,9 +154,9 @@ class Turns:
                 self._take_back(session, pending)
 
     def _take_back(self, session: Session, pending: PendingRequest) -> None:
-        self._hub.settle(pending, Outcome.CANCELLED)
         line = pending.cancellation()
         self._hub.record(session, line, Direction.FROM_SERVER)
+        self._hub.settle(pending, Outcome.CANCELLED, CANCEL, line)
         self._send(pending.process, line)
 
     def _answer(self, session: Session, prompt: Prompt, direction: Direction, line: bytes, end: Object) -> None:

@@ -123,7 +123,12 @@ class Settings:
     permission_timeout: float | None = option(
         _HUMAN, DURATION, None, "Time to answer what an agent asks; then it is rejected."
     )
-    permissions_file: Path | None = option(_HUMAN, PATH, None, "File of rules that decide before anybody is asked.")
+    permissions_file: Path = derived(
+        _HUMAN,
+        PATH,
+        "permissions.toml in the configuration directory",
+        "File of rules that decide before anybody is asked.",
+    )
 
     request_timeout: float = option(_TRAFFIC, DURATION, "120s", "Time an agent has to answer, prompts excepted.")
     turn_idle_timeout: float = option(

@@ -34,6 +34,7 @@ def load(
     defaults = {
         "agents_dir": data_dir / "agents",
         "agents_file": config_dir / "agents.toml",
+        "permissions_file": config_dir / "permissions.toml",
         "log_max_bytes": 64 * 1024**2 if values.get("no_persist") else 1024**3,
     }
     known = {"config_dir": config_dir, "data_dir": data_dir, "warnings": warnings}
@@ -87,7 +88,7 @@ def _directory(purpose: str, given: Given | None) -> Path:
 def _check_files(settings: Settings, given: Mapping[str, Given]) -> None:
     # A file that somebody named must be there: a typo must not drop all permission rules in silence.
     for name, path in (("agents_file", settings.agents_file), ("permissions_file", settings.permissions_file)):
-        if name in given and path is not None and (not os.access(path, os.R_OK) or path.is_dir()):
+        if name in given and (not os.access(path, os.R_OK) or path.is_dir()):
             raise SettingsError(f"{given[name].where}: no readable file at {path}")
 
 
