@@ -28,6 +28,7 @@ from sandbox_agent.agents.install.record import Store
 from sandbox_agent.agents.provision import Provision
 from sandbox_agent.agents.supervisor import Supervisor
 from sandbox_agent.errors import SettingsError, ShuttingDown
+from sandbox_agent.host.attached import AttachedFiles
 from sandbox_agent.host.files import TextFiles
 from sandbox_agent.host.terminals import TerminalLimits, Terminals
 from sandbox_agent.http.app import App
@@ -40,6 +41,7 @@ from sandbox_agent.http.shortcut import Shortcut
 from sandbox_agent.http.stream import StreamLimits, Streams
 from sandbox_agent.hub.agent_installs import AgentInstalls
 from sandbox_agent.hub.agent_views import AgentViews
+from sandbox_agent.hub.attachment import AttachmentLimits, Attachments
 from sandbox_agent.hub.extension_methods import ExtensionMethods
 from sandbox_agent.hub.forward import Forward
 from sandbox_agent.hub.from_agent import FromAgent
@@ -82,6 +84,7 @@ class Parts:
     supervisor: Supervisor
     installer: Installer
     files: TextFiles
+    attached: AttachedFiles
     terminals: Terminals
     housekeeping: Housekeeping
 
@@ -89,6 +92,7 @@ class Parts:
         """Let nobody wait any longer."""
         self.hub.stopping = True
         self.files.close()
+        self.attached.close()
         self.hub.calls.give_up(ShuttingDown())
         self.turns.give_up(ShuttingDown())
         self.streams.close("the server is stopping")
@@ -119,7 +123,11 @@ def build(settings: Settings, children: Children) -> Parts:
     agent_views = AgentViews(hub, catalog, installer, supervisor, os.environ)
     installs = AgentInstalls(catalog, installer)
     loading = SessionLoading(hub, forward)
-    session_methods = SessionMethods(hub, forward, turns, from_agent.release, inventory, session_settings, loading)
+    attached = AttachedFiles([str(root) for root in settings.fs_root])
+    attachments = Attachments(attached, AttachmentLimits(settings.attachments, settings.attached_images))
+    session_methods = SessionMethods(
+        hub, forward, turns, from_agent.release, inventory, session_settings, loading, attachments
+    )
     extensions = ExtensionMethods(hub, forward, turns, inventory, agent_views, installs)
     from_client = FromClient(
         hub, forward, turns, session_methods.table() | extensions.table(), settings.request_timeout
@@ -145,15 +153,12 @@ def build(settings: Settings, children: Children) -> Parts:
         settings.permission_timeout,
         settings.connection_ttl,
     )
-    return Parts(app, log, hub, turns, streams, supervisor, installer, files, terminals, housekeeping)
+    return Parts(app, log, hub, turns, streams, supervisor, installer, files, attached, terminals, housekeeping)
 
 
 def run(settings: Settings) -> int:
     """Serve until told to stop; gives the exit code."""
     set_up_logging(settings.log_level, settings.log_format)
-    for flag, given in _without_effect(settings).items():
-        if given:
-            logger.warning("a flag has no effect in this version flag=%s", flag)
     try:
         listener = _bind(settings.host, settings.port)
     except OSError as error:
@@ -171,13 +176,6 @@ def run(settings: Settings) -> int:
     except DatabaseError as error:
         raise SettingsError(f"the session log cannot be opened: {error}; choose another --data-dir") from error
     return 0
-
-
-def _without_effect(settings: Settings) -> dict[str, bool]:
-    """Flags of the contract whose part is not there yet, and whether they were given."""
-    return {
-        "--fs-root": bool(settings.fs_root),
-    }
 
 
 async def _serve(settings: Settings, listener: socket.socket, owner: str) -> None:

@@ -27,6 +27,11 @@ _ID = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
 Text = Annotated[str, Meta(pattern=r"^[^\x00]*$")]
 Name = Annotated[str, Meta(pattern=r"^[^\x00=]+$")]
 Slugs = str | tuple[str, ...]
+Dialect = Literal["qwen", "opencode"]
+"""Agents that ask questions in a way of their own."""
+Attaching = Literal["link", "file-link", "text-link", "text"]
+"""How an agent is told of attachments: by links; by links to files, or to short text files alone, and in words of the
+rest; or all in words."""
 
 # What every agent may see of the server's environment.
 _ALLOWED = (
@@ -61,6 +66,14 @@ KEYS = {
     ),
     "echoes_prompts": ("true or false", "Whether it sends a prompt's text back as an update."),
     "any_model": ("true or false", "Whether it takes models that are not in its list."),
+    "dialect": (
+        '"qwen" or "opencode"',
+        "The known agent whose own way of asking questions it has; the server translates that.",
+    ),
+    "attachments": (
+        '"link", "file-link", "text-link" or "text"',
+        "How it is told of attachments: by links; by links to files, or to short text files, and in words of the rest.",
+    ),
 }
 
 
@@ -78,6 +91,8 @@ class OwnAgent(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     variables: tuple[Name, ...] | None = None
     echoes_prompts: bool | None = None
     any_model: bool | None = None
+    dialect: Dialect | None = None
+    attachments: Attaching | None = None
 
 
 class Package(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -116,8 +131,12 @@ class Features(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """When it asks: always, in some of its modes, when its own configuration says so, or never."""
     questions: Literal["form", "permission", "extension", "none"]
     """How its questions arrive: as elicitation, inside a permission request, as our extension, or not at all."""
-    attachments: Literal["link", "text"] = "link"
+    attachments: Attaching = "link"
+    uris: Literal["encoded", "plain"] = "encoded"
+    """Whether it understands a percent-encoded `file://` URI; else the path stands in it as it is."""
     images: bool = False
+    mixes: bool = True
+    """Whether a prompt may hold images and links; else the links make it drop the images."""
 
 
 class KnownAgent(OwnAgent, frozen=True, forbid_unknown_fields=True):
@@ -132,6 +151,8 @@ class KnownAgent(OwnAgent, frozen=True, forbid_unknown_fields=True):
     """What of the host it gets wrong, so that it is told to use its own."""
     refuses: tuple[str, ...] = ()
     """Requests of its own making that no client can answer, so that nobody is asked."""
+    permission_modes: dict[str, str] = {}
+    """Further names that clients may use as `permissionMode`, and the agent's own modes that they mean."""
     replays_late: bool = False
     """It answers `session/load` before it has repeated the past, and tells its commands last."""
     features: Features | None = None
@@ -161,6 +182,9 @@ class Agent:
     replays_late: bool = False
     echoes_prompts: bool | None = None
     any_model: bool = False
+    dialect: Dialect | None = None
+    permission_modes: Mapping[str, str] = field(default_factory=dict[str, str])
+    attachments: Attaching = "link"
     registry: tuple[str, ...] = ()
     packages: tuple[Package, ...] = ()
     native: Native | None = None
@@ -232,6 +256,9 @@ def _agent(id: str, known: KnownAgent | None, own: OwnAgent | None) -> Agent:
         replays_late=entry.replays_late,
         echoes_prompts=entry.echoes_prompts,
         any_model=bool(entry.any_model),
+        dialect=entry.dialect,
+        permission_modes=entry.permission_modes,
+        attachments=entry.attachments or (entry.features.attachments if entry.features else "link"),
         registry=(entry.registry,) if isinstance(entry.registry, str) else entry.registry or (),
         packages=entry.packages,
         native=entry.native,

@@ -32,10 +32,12 @@ from sandbox_agent.errors import (
     LogUnavailable,
     SandboxAgentError,
 )
+from sandbox_agent.hub.attachment import KEY, Attachments
 from sandbox_agent.hub.calls import Answer, Call
 from sandbox_agent.hub.checks import Method, directory, not_offered, require
 from sandbox_agent.hub.choices import complete, completed
 from sandbox_agent.hub.connection import Connection
+from sandbox_agent.hub.content import taken_by
 from sandbox_agent.hub.forward import Forward, as_before
 from sandbox_agent.hub.hub import Hub
 from sandbox_agent.hub.inventory import Inventory
@@ -61,6 +63,7 @@ class SessionMethods:
     inventory: Inventory
     settings: SessionSettings
     loading: SessionLoading
+    attachments: Attachments
 
     def table(self) -> dict[str, Method]:
         return {
@@ -251,7 +254,9 @@ class SessionMethods:
             line = with_param(line, "prompt", [{"type": "text", "text": text}])
         if envelope.session_id != session.id:
             line = with_param(line, "sessionId", session.id)
-        # Before anything is awaited: whoever is told that the prompt was taken finds it in the log.
+        if KEY in line or self.attachments.under_way(session.id):
+            line = await self._attached(session, line)
+        # Before anything else is awaited: whoever is told that the prompt was taken finds it in the log.
         position = self.hub.record(session, line, Direction.FROM_CLIENT).last
         if envelope.recorded is not None:
             envelope.recorded()
@@ -265,6 +270,19 @@ class SessionMethods:
             self.hub.record(session, failure(prompt.id, error), Direction.FROM_SERVER)
             raise
         return await turn
+
+    async def _attached(self, session: Session, line: bytes) -> bytes:
+        """A prompt with its attachments in it. Raises what is wrong with them, and nothing has happened."""
+        async with self.attachments.in_order(session.id):
+            asked = self.attachments.asked(line)
+            if asked:
+                running = await self.forward.holder(session)
+                line = await self.attachments.added(line, asked, session.facts.cwd, taken_by(running))
+                # It may have been deleted, and others may have come.
+                self.hub.session(session.id)
+                self._writable()
+                self.turns.check(session)
+        return line
 
     async def close(self, connection: Connection, envelope: Envelope) -> Answer:
         running, session = await self._held(connection, envelope)

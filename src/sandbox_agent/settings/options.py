@@ -98,7 +98,7 @@ class Settings:
     config_dir: Path = derived(_FILES, PATH, "the user's own", "Configuration directory: config.toml and agents.toml.")
     data_dir: Path = derived(_FILES, PATH, "the user's own", "Data directory: the session log and the agents.")
     no_persist: bool = switch(_FILES, "Keep the session log in memory; it ends with the server.")
-    fs_root: tuple[Path, ...] = repeated(_FILES, PATH, "Directory that the file API may reach.")
+    fs_root: tuple[Path, ...] = repeated(_FILES, PATH, "Directory that the file API and attachments may reach.")
     client_fs: bool = switch(_FILES, "Ask a client that offers it, not the server, for an agent's fs/* and terminal/*.")
 
     agents_dir: Path = derived(_AGENTS, PATH, "agents in the data directory", "Directory where agents are installed.")
@@ -113,6 +113,13 @@ class Settings:
     prompt_queue: int = option(_AGENTS, COUNT, "16", "Prompts of one session that may wait for their turn.")
     max_line: int = option(_AGENTS, SIZE, "64MiB", "Longest line an agent may write.")
     stdin_limit: int = option(_AGENTS, SIZE, "64MiB", "Input an agent may leave unread before requests to it fail.")
+    attachments: int = option(_AGENTS, COUNT, "100", "Files that one prompt may attach.")
+    attached_images: int = option(
+        _AGENTS,
+        SIZE,
+        "20MiB",
+        "Size of all images that are put into one prompt; further ones are attached like other files.",
+    )
     stop_grace: float = option(
         _AGENTS, DURATION, "1s", "Time an agent, or a command of its, has to exit before it is killed."
     )

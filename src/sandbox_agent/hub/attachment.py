@@ -1,0 +1,177 @@
+"""Attachments: files that a prompt names in `_meta`, put into it as content that its agent takes.
+
+Knows what was asked, and who waits for it. What a file is, `host/attached` says; what becomes of it, `content`.
+"""
+
+import asyncio
+import errno
+import re
+from collections import Counter
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+import msgspec
+from msgspec import UNSET, Raw, Struct, UnsetType
+
+from sandbox_agent.envelope import META, param, with_param
+from sandbox_agent.errors import FileFailed, InvalidParams, SandboxAgentError
+from sandbox_agent.host.attached import Attached, AttachedFiles, locate
+from sandbox_agent.host.confined import MAX_PATH, NotAFile, Outside
+from sandbox_agent.hub.content import Takes, blocks_of, kind_of, with_files
+
+KEY = META.encode()
+"""A prompt without it in its line attaches nothing."""
+IMAGE_BYTES, IMAGES = 10 << 20, 20
+"""The largest image that is put into a prompt, and how many; others are attached like any file."""
+TEXT_BYTES = 128 << 10
+"""The longest text that an agent is left to put before its model whole."""
+MAX_NAME = 255
+
+_MIME = re.compile(r"[\w!#$&^.+-]{1,127}/[\w!#$&^.+-]{1,127}(?: *;[ -~]{0,255})?", re.ASCII)
+_NAME = re.compile(f"[^\x00-\x1f\x7f-\x9f\u2028\u2029]{{1,{MAX_NAME}}}")
+
+
+@dataclass(frozen=True, slots=True)
+class Attachment:
+    """One entry of `attachments`, checked."""
+
+    path: str
+    mime: str | None = None
+    filename: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class AttachmentLimits:
+    """For one prompt: how many attachments, and how many bytes of images."""
+
+    count: int
+    image_bytes: int
+
+
+class Attachments:
+    """Puts attachments into prompts. Prompts of a session keep their order, also when files take a while."""
+
+    def __init__(self, files: AttachedFiles, limits: AttachmentLimits) -> None:
+        self._files = files
+        self._limits = limits
+        self._locks: dict[str, asyncio.Lock] = {}
+        self._coming: Counter[str] = Counter()
+
+    def asked(self, line: bytes) -> list[Attachment]:
+        """What a prompt wants attached; raises InvalidParams, which names the entry."""
+        raw, limit = _attachments(line), self._limits.count
+        if raw is None:
+            return []
+        if raw[:1] != b"[":
+            raise InvalidParams("attachments must be an array of objects")
+        entries = msgspec.json.decode(raw, type=list[Raw])
+        if len(entries) > limit:
+            message = f"attachments[{limit}]: a prompt may have at most {limit} attachments"
+            raise InvalidParams(message, index=limit, limit=limit)
+        return [_checked(index, entry) for index, entry in enumerate(entries)]
+
+    def under_way(self, session_id: str) -> bool:
+        """Whether a prompt of this session waits for its files; whoever comes then has to wait too."""
+        return session_id in self._coming
+
+    @asynccontextmanager
+    async def in_order(self, session_id: str) -> AsyncGenerator[None]:
+        """One prompt of a session after another, as they came."""
+        self._coming[session_id] += 1
+        try:
+            async with self._locks.setdefault(session_id, asyncio.Lock()):
+                yield
+        finally:
+            self._coming[session_id] -= 1
+            if not self._coming[session_id]:
+                del self._coming[session_id], self._locks[session_id]
+
+    async def added(self, line: bytes, asked: Sequence[Attachment], directory: str, takes: Takes) -> bytes:
+        """The prompt with its attachments in it; `directory` is what their paths are relative to.
+
+        Raises InvalidParams or FileFailed, which name the entry.
+        """
+        return await asyncio.to_thread(self._added, line, asked, directory, takes)
+
+    def _added(self, line: bytes, asked: Sequence[Attachment], directory: str, takes: Takes) -> bytes:
+        given = blocks_of(line)
+        images = IMAGES if takes.images_beside({kind_of(block) for block in given}) else 0
+        room = self._limits.image_bytes
+        text_room = TEXT_BYTES if takes.style == "text-link" else 0
+        files: dict[str, Attached] = {}
+        for index, one in enumerate(asked):
+            image_room = min(IMAGE_BYTES, room) if images else 0
+            try:
+                place = locate(one.path, directory)
+                file = self._files.look(place, one.filename, one.mime, image_room=image_room, text_room=text_room)
+            except OSError as error:
+                raise _refusal(error, index, one.path) from error
+            if file.path in files:
+                message = f"attachments[{index}]: {one.path!r} is attached already"
+                raise InvalidParams(message, index=index, path=one.path)
+            if file.image is not None:
+                images, room = images - 1, room - len(file.image)
+            files[file.path] = file
+        return with_param(line, "prompt", with_files(given, list(files.values()), takes))
+
+
+class _Ours(Struct):
+    attachments: Raw | UnsetType = UNSET
+
+
+class _Meta(Struct, rename={"ours": META}):
+    ours: _Ours | UnsetType = UNSET
+
+
+def _attachments(line: bytes) -> bytes | None:
+    """The text of `_meta["sandboxagent.dev"].attachments`; None when there is none, or null."""
+    meta = param(line, "_meta")
+    try:
+        ours = UNSET if meta is None else msgspec.json.decode(meta, type=_Meta).ours
+    except msgspec.ValidationError:
+        # Not ours to judge: the agent may understand it.
+        return None
+    if ours is UNSET or ours.attachments is UNSET or bytes(ours.attachments) == b"null":
+        return None
+    return bytes(ours.attachments)
+
+
+def _checked(index: int, raw: Raw) -> Attachment:
+    try:
+        entry = msgspec.json.decode(raw, type=dict[str, object])
+    except msgspec.DecodeError:
+        raise InvalidParams(f"attachments[{index}] must be an object with a path", index=index) from None
+    path, mime, filename = entry.get("path"), entry.get("mime"), entry.get("filename")
+    # A URI may spell each byte with three characters.
+    if not isinstance(path, str) or not 0 < len(path) <= 3 * MAX_PATH or "\0" in path:
+        message = f"attachments[{index}].path must be a path of at most {MAX_PATH} bytes, without NUL"
+        raise InvalidParams(message, index=index)
+    if mime is not None and not (isinstance(mime, str) and _MIME.fullmatch(mime)):
+        raise InvalidParams(f"attachments[{index}].mime must be a media type, such as text/plain", index=index)
+    if filename is not None and not (isinstance(filename, str) and _NAME.fullmatch(filename)):
+        message = (
+            f"attachments[{index}].filename must have 1 to {MAX_NAME} characters, none of them a control character"
+        )
+        raise InvalidParams(message, index=index)
+    return Attachment(path, mime, filename)
+
+
+def _refusal(error: OSError, index: int, path: str) -> SandboxAgentError:
+    """What the file system says of an attachment, as a client is told."""
+    which = f"attachments[{index}]: {path!r:.1000}"
+    match error:
+        case Outside():
+            message = f"{which} is not beneath a directory that --fs-root allows"
+        case NotAFile():
+            message = f"{which} is neither a file nor a directory"
+        case FileNotFoundError():
+            message = f"{which} does not exist"
+        case PermissionError():
+            message = f"{which} may not be read"
+        case OSError(errno=errno.EINVAL | errno.ENAMETOOLONG | errno.ELOOP | errno.ENOTDIR):
+            message = f"{which}: {error.strerror}"
+        case _:
+            code = errno.errorcode.get(error.errno or 0, "unknown")
+            return FileFailed(f"{which}: {error.strerror or 'cannot be read'}", index=index, path=path, errno=code)
+    return InvalidParams(message, index=index, path=path)
