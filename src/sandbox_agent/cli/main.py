@@ -34,6 +34,12 @@ def _credentials() -> Group:
     return group()
 
 
+def _permissions() -> Group:
+    from sandbox_agent.cli.permissions import group
+
+    return group()
+
+
 def _api() -> Group:
     from sandbox_agent.cli.api import group
 
@@ -57,6 +63,7 @@ COMMANDS = Group(
         "server": Word("run the server", _server),
         "agents": Word("list, install and remove agents; needs no server", _agents),
         "credentials": Word("see which credentials agents would find", _credentials),
+        "permissions": Word("see what permission rules say", _permissions),
         "api": Word("call a running server", _api),
     },
     version=f"sandbox-agent {__version__}",

@@ -51,11 +51,13 @@ class Policy:
             logger.exception("deciding a permission failed agent=%s", request.agent)
             return Decision("ask", "the rules could not be applied: an internal error")
 
+    def judge(self, request: ToolRequest, cwd: str, session_rules: tuple[Rule, ...]) -> list[Decision]:
+        """What they say to each part of a command, or to the request as a whole when it has none."""
+        subjects = [Subject(request, part, cwd, self.home, self.resolve) for part in request.parts or (None,)]
+        return [self._judge(subject, session_rules) for subject in subjects]
+
     def _decide(self, request: ToolRequest, cwd: str, session_rules: tuple[Rule, ...] | None) -> Decision:
-        parts = request.parts or (None,)
-        decisions = [
-            self._judge(Subject(request, part, cwd, self.home, self.resolve), session_rules or ()) for part in parts
-        ]
+        decisions = self.judge(request, cwd, session_rules or ())
         # The worst part decides; of equals the first about which there is a rule.
         worst = max(decisions, key=lambda decision: (_SEVERITY[decision.action], decision.rule is not None))
         if worst.action == "allow":

@@ -41,7 +41,7 @@ _WITHOUT_PATHS = frozenset({"think", "fetch", "switch_mode"})
 class ToolRequest:
     """One request, as rules see it."""
 
-    agent: str
+    agent: str | None
     tool: str | None
     """Its name; None when the agent does not tell."""
     kind: str | None
@@ -67,7 +67,7 @@ class ToolRequest:
     """It asks something else than for permission, in the form of a permission."""
 
 
-def read_request(params: Object, agent: str, cwd: str, *, command_in_title: bool = False) -> ToolRequest:
+def read_request(params: Object, agent: str | None, cwd: str, *, command_in_title: bool = False) -> ToolRequest:
     """The request in the params of `session/request_permission`.
 
     `command_in_title` says that this agent tells a command by the title of its call, and nowhere else.
