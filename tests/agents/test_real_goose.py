@@ -146,9 +146,10 @@ def test_id_that_is_given_out_again_is_that_of_another_session(real: RealAgent) 
     with running(real.recipe) as agent:
 
         async def said(text: str) -> tuple[str, str]:
-            async with agent.session() as session:
+            async with agent.client() as client, client.stream() as stream:
+                session = await agent.new_session(client, stream)
                 await session.turn(agent.model.script(Say(text)))
-                page = await session.client.result("_sandboxagent/session/events", {"sessionId": session.id})
+                page = await client.result("_sandboxagent/session/events", {"sessionId": session.id})
             return session.id, json.dumps(page)
 
         first, _ = run(said("eggplant"))
