@@ -26,5 +26,6 @@ def set_up_logging(level: str, form: str) -> None:
     else:
         handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)-7s %(name)s %(message)s"))
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
-    # What its requests look like is ours to report, and never with a query in it; the rest is of no interest here.
+    # What requests look like is ours to report, and never with a query in it; the rest is of no interest here.
     logging.getLogger("uvicorn").setLevel(logging.ERROR)
+    logging.getLogger("httpx").setLevel(logging.WARNING)

@@ -5,7 +5,6 @@ import json
 from collections.abc import AsyncGenerator, Coroutine
 from contextlib import asynccontextmanager
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,6 +12,7 @@ import uvloop
 from msgspec import Raw
 
 from sandbox_agent.agents.boot import Handshake, RunningAgent
+from sandbox_agent.agents.manifest import Agent
 from sandbox_agent.envelope import parse
 from sandbox_agent.errors import AgentExited, AgentNotReading
 from sandbox_agent.host.files import TextFiles
@@ -73,9 +73,7 @@ class World:
         ruling = Ruling(self.hub, Policy((), "/home", str))
         self.from_agent = FromAgent(self.hub, Turns(self.hub, 16), self.host, ruling)
         self.process = FakeProcess()
-        agent: Any = SimpleNamespace(
-            id="a", echoes_prompts=None, isolation="agent", variables=(), credentials=(), env={}, refuses=()
-        )
+        agent = Agent(id="a", title="A", description="", source="path", command=(), env={})
         process: Any = self.process
         self.running = RunningAgent(
             agent, process, Handshake(Raw(b"{}"), {}), self.from_agent, lambda _running, _exit: None

@@ -12,6 +12,7 @@ import pytest
 from msgspec import Raw
 
 from sandbox_agent.agents.boot import Handshake, RunningAgent
+from sandbox_agent.agents.manifest import Agent
 from sandbox_agent.envelope import Envelope, parse
 from sandbox_agent.errors import AgentNotReading, AlreadyAnswered
 from sandbox_agent.host.files import TextFiles
@@ -78,9 +79,7 @@ class World:
         terminals = Terminals(Children("test"), TerminalLimits())
         host = HostMethods(self.hub, TextFiles(1 << 20), terminals, {}, (), client_fs=False)
         self.from_agent = FromAgent(self.hub, self.turns, host, Ruling(self.hub, Policy((), "/home", str)))
-        agent: Any = SimpleNamespace(
-            id="a", echoes_prompts=None, isolation="agent", refuses=(), replays_late=False, command_in_title=False
-        )
+        agent = Agent(id="a", title="A", description="", source="path", command=(), env={})
         self.process = FakeProcess()
         capabilities = {"sessionCapabilities": {"delete": {}, "resume": {}}}
         handshake = Handshake(Raw(b"{}"), {"agentCapabilities": capabilities})

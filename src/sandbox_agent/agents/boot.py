@@ -16,6 +16,7 @@ import msgspec
 from msgspec import Raw
 
 from sandbox_agent import __version__
+from sandbox_agent.agents.dialects.dialect import Companion, companion_of, dialect_of
 from sandbox_agent.agents.launch import Launch
 from sandbox_agent.agents.manifest import Agent, child_environment
 from sandbox_agent.agents.process import AgentProcess, Exit
@@ -83,16 +84,22 @@ class RunningAgent:
         handshake: Handshake,
         listener: Listener,
         gone: Gone,
+        companion: Companion | None = None,
     ) -> None:
         self.agent = agent
         self.process = process
         self.handshake = handshake
+        self.dialect = dialect_of(agent.dialect)
+        """How it asks people."""
         self.echoes_prompts: bool | None = agent.echoes_prompts
         """Whether it repeats prompts as user_message_chunk; None until it has shown it."""
         self.environment: Mapping[str, str] = {}
         """What was added to its environment for the one session that it is for; may be secret."""
         self._listener = listener
         self._gone = gone
+        self._companion = companion
+        if companion is not None:
+            companion.start(self._say)
 
     @property
     def key(self) -> str:
@@ -105,6 +112,14 @@ class RunningAgent:
     def send(self, line: bytes) -> None:
         self.process.send(line)
 
+    def answer(self, line: bytes) -> None:
+        """Send it an answer to what it asked, by whatever way that came."""
+        if self._companion is None or not self._companion.answer(line):
+            self.send(line)
+
+    def _say(self, line: bytes) -> None:
+        self._listener.receive(self, line + b"\n")
+
     def lines(self, process: AgentProcess, blob: bytes) -> None:
         self._listener.receive(self, blob)
 
@@ -112,6 +127,8 @@ class RunningAgent:
         self._listener.oversized(self, head)
 
     def exited(self, process: AgentProcess, exit: Exit) -> None:
+        if self._companion is not None:
+            self._companion.stop()
         self._gone(self, exit)
         self._listener.exited(self, exit)
 
@@ -119,9 +136,10 @@ class RunningAgent:
 class _Boot:
     """Listens to a process until it has answered our initialize."""
 
-    def __init__(self, agent: str, answered: asyncio.Future[Envelope]) -> None:
+    def __init__(self, agent: str, answered: asyncio.Future[Envelope], companion: Companion | None) -> None:
         self._agent = agent
         self._answered = answered
+        self.companion = companion
         self._early_size = 0
         self.early: list[bytes] = []
         """Envelopes that came before the answer."""
@@ -189,12 +207,31 @@ class Boots:
             AgentBootFailed: it did not, with its stderr; AgentTimeout when it was too slow.
             FolderGone: what was to be started has been replaced.
         """
+        companion = companion_of(agent.dialect)
+        try:
+            return await self._boot(agent, launch, environment, listener, gone, companion)
+        except _CompanionFailed:
+            # What it would ask nobody would hear, and it would wait for ever: it is started so that it does not ask.
+            logger.warning("agent starts without questions, its port was not reached agent=%s", agent.id)
+            return await self._boot(agent, launch, environment, listener, gone, None)
+
+    async def _boot(
+        self,
+        agent: Agent,
+        launch: Launch,
+        environment: Mapping[str, str],
+        listener: Listener,
+        gone: Gone,
+        companion: Companion | None,
+    ) -> RunningAgent:
         self._check_open()
         key = f"{agent.id}-{next(self._keys)}"
         answered: asyncio.Future[Envelope] = asyncio.get_running_loop().create_future()
-        boot = _Boot(agent.id, answered)
+        boot = _Boot(agent.id, answered, companion)
         child = child_environment(agent, self._environ, {**launch.env, **environment}, self._secrets)
         child |= self._children.environment(key)
+        if companion is not None:
+            child = companion.prepare(child)
         held = launch.hold()
 
         def ended(running: RunningAgent, exit: Exit) -> None:
@@ -262,12 +299,16 @@ class Boots:
         listener: Listener,
         gone: Gone,
     ) -> RunningAgent:
+        companion = boot.companion
         try:
             self._check_open()
             handshake = await self._shake_hands(agent, process, answered)
-            return _taken_over(RunningAgent(agent, process, handshake, listener, gone), boot)
+            await _join(companion, process)
+            return _taken_over(RunningAgent(agent, process, handshake, listener, gone, companion), boot)
         except BaseException as error:
             # Whatever went wrong, nothing half-booted stays behind; shielded, for we may be cancelled ourselves.
+            if companion is not None:
+                companion.stop()
             exit = await asyncio.shield(process.stop(self._limits.stop_grace))
             if isinstance(error, AgentBootFailed | AgentTimeout):
                 error.fields.setdefault("stderr", exit.stderr.text(STDERR_IN_ERRORS))
@@ -297,6 +338,15 @@ class Boots:
     def _check_open(self) -> None:
         if self._closed:
             raise ShuttingDown
+
+
+class _CompanionFailed(Exception):
+    """The companion did not reach its agent."""
+
+
+async def _join(companion: Companion | None, process: AgentProcess) -> None:
+    if companion is not None and not await companion.connect(process.pid):
+        raise _CompanionFailed
 
 
 class _Nobody:

@@ -6,6 +6,7 @@ Runs inside the pipe's callback: nothing here may raise, for that would close th
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 
 import msgspec
 from msgspec import UNSET, Raw
@@ -336,7 +337,7 @@ class FromAgent:
             call = self._hub.calls.get(running, id)
             line = with_param(line, "requestId", Raw(call.client_id if call else b"null"))
         asked = parse(line)
-        if self._ruling.answers(running, session, asked):
+        if self._ruling.answers(running, session, running.dialect.heard(asked)):
             return
         channel = session_channel(session.id) if only is None else only.channel
         self._hub.ask(self._pending(running, asked, session, only and only.tag), line, channel)
@@ -356,8 +357,10 @@ class FromAgent:
     def _pending(
         self, running: RunningAgent, request: Envelope, session: Session | None, only_tag: str | None = None
     ) -> Callable[[int], PendingRequest]:
+        asked, told = running.dialect.heard(request), partial(running.dialect.told, request)
+
         def make(key: int) -> PendingRequest:
-            return PendingRequest(key, request, running, session, self._hub.clock(), only_tag)
+            return PendingRequest(key, asked, running, session, self._hub.clock(), only_tag, told=told)
 
         return make
 
@@ -368,7 +371,7 @@ class FromAgent:
     @staticmethod
     def _send(running: RunningAgent, line: bytes) -> None:
         try:
-            running.send(line)
+            running.answer(line)
         except RpcError as error:
             logger.debug("agent takes no answer agent=%s reason=%s", running.agent.id, error.slug)
 

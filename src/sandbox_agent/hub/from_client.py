@@ -138,9 +138,10 @@ class FromClient:
         pending = connection.request(envelope.id)
         line = with_id(answered(pending.request, connection.speech, envelope), pending.agent_id)
         outcome = pending.outcome_of(parse(line))
+        told = pending.told(line)
         if pending.session is not None:
             pending.answering = True
-            position = self._hub.record(pending.session, line, Direction.FROM_CLIENT).last
+            position = self._hub.record(pending.session, told, Direction.FROM_CLIENT).last
             try:
                 # The agent acts on it only after it is kept: an action without a record of who allowed it must not be.
                 await self._hub.log.committed(position)
@@ -153,7 +154,7 @@ class FromClient:
         self._hub.settle(pending, outcome, by, line, connection)
         assert isinstance(pending.process, RunningAgent)
         try:
-            pending.process.send(line)
+            pending.process.answer(told)
         except RpcError as error:
             logger.info("answer not delivered agent=%s reason=%s", pending.process.agent.id, error.slug)
 

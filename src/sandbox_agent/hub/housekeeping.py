@@ -77,6 +77,6 @@ class Housekeeping:
             self.hub.settle(pending, Outcome.REJECTED, TIMEOUT, line)
             assert isinstance(pending.process, RunningAgent)
             try:
-                pending.process.send(line)
+                pending.process.answer(line)
             except RpcError as error:
                 logger.info("rejection not delivered agent=%s reason=%s", pending.process.agent.id, error.slug)

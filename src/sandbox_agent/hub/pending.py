@@ -3,6 +3,7 @@
 Knows nothing of HTTP, time, or how the question is shown.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import cast
@@ -18,6 +19,10 @@ _KINDS = {PERMISSION: "permission", QUESTION: "question", ELICITATION: "elicitat
 def kind_of(method: str) -> str:
     """What a request is about, in a word."""
     return _KINDS.get(method, "request")
+
+
+def _as_it_is(answer: bytes) -> bytes:
+    return answer
 
 
 class Outcome(StrEnum):
@@ -36,6 +41,7 @@ class PendingRequest:
     key: int
     """Its position in the log."""
     request: Envelope
+    """What is asked; the log has it in the agent's own words."""
     process: Process
     session: Session | None
     asked_at: float
@@ -43,6 +49,8 @@ class PendingRequest:
     """The connection it concerns, when it belongs to a call of that connection; others only once that one is gone."""
     outcome: Outcome = Outcome.REQUESTED
     answered_by: str | None = None
+    told: Callable[[bytes], bytes] = _as_it_is
+    """An answer to the request, in the agent's own words."""
     answering: bool = False
     """Somebody's answer is on its way to the disk; it may still be cancelled, but nobody else may answer."""
 
@@ -73,6 +81,9 @@ class PendingRequest:
 
     def cancellation(self) -> bytes:
         """What the agent is told when the turn was cancelled before anybody answered."""
+        return self.told(self._cancellation())
+
+    def _cancellation(self) -> bytes:
         match self.kind:
             case "permission":
                 return success(self.agent_id, {"outcome": {"outcome": "cancelled"}})
@@ -85,6 +96,9 @@ class PendingRequest:
 
     def rejection(self) -> bytes:
         """What the agent is told when in doubt: never an allow."""
+        return self.told(self._rejection())
+
+    def _rejection(self) -> bytes:
         match self.kind:
             case "permission":
                 option = self._option("reject_once")

@@ -73,7 +73,7 @@ class Ruling:
         self._hub.settle(pending, outcome, by, line)
         assert isinstance(pending.process, RunningAgent)
         try:
-            pending.process.send(line)
+            pending.process.answer(line)
         except RpcError as error:
             logger.info("ruling not delivered agent=%s reason=%s", pending.process.agent.id, error.slug)
 

@@ -185,7 +185,7 @@ class Turns:
     def _send(process: object, line: bytes) -> None:
         assert isinstance(process, RunningAgent)
         try:
-            process.send(line)
+            process.answer(line)
         except RpcError:
             # It has exited or does not read: it learns nothing any more, and nobody waits for it to.
             return

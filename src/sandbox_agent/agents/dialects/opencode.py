@@ -1,0 +1,234 @@
+"""OpenCode asks its questions on a port of its own on loopback, and nowhere else: this asks them in its stead.
+
+Reads the agent's stream of events, says each question as if the agent had, and brings the answer back.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from ssl import PROTOCOL_TLS_CLIENT, SSLContext
+from typing import TYPE_CHECKING
+
+import msgspec
+import psutil
+
+from sandbox_agent.agents.dialects.question import METHOD, answers_in, question_params
+from sandbox_agent.agents.lines import LineSplitter
+from sandbox_agent.envelope import Object, notification, object_at, objects_at, parse, request, text_at
+
+if TYPE_CHECKING:
+    import httpx
+
+logger = logging.getLogger(__name__)
+
+CONNECT_PATIENCE = 15.0
+"""Seconds for the port to be found and to answer, once the agent speaks on its stdout."""
+CONNECT_TRIES = (0.0, 0.5, 1.0, 2.0)
+"""Seconds before each try."""
+EVENT_PATIENCE = 60.0
+"""Seconds without any event after which the stream is dead; a healthy one has a heartbeat every ten."""
+POST_PATIENCE = 30.0
+AGAIN_AFTER = 1.0
+CANCEL_PATIENCE = 2.0
+"""Seconds before a cancelled question is rejected. To reject it ends its turn as if nobody had cancelled that; when it
+is the turn that was cancelled, this must come first, and the question is only cleared away."""
+MAX_EVENT = 8 << 20
+USER = "opencode"
+LOOPBACK = "127.0.0.1"
+_EVENT = b'"question.'
+
+
+@dataclass(frozen=True, slots=True)
+class _Open:
+    """A question that was said and is not answered."""
+
+    id: str
+    directory: str
+    settled: bool = False
+    """Somebody has answered it over there."""
+
+
+class OpenCode:
+    """The companion of one process."""
+
+    def __init__(self, ports: Callable[[int], list[int]] | None = None) -> None:
+        """`ports` gives those that a process listens on."""
+        self._ports = ports or listening_ports
+        self._auth = (USER, "")
+        self._client: httpx.AsyncClient | None = None
+        self._events: httpx.Response | None = None
+        self._say: Callable[[bytes], None] = lambda _: None
+        self._open: dict[bytes, _Open] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def prepare(self, environment: Mapping[str, str]) -> dict[str, str]:
+        user = environment.get("OPENCODE_SERVER_USERNAME", USER)
+        self._auth = (user, environment.get("OPENCODE_SERVER_PASSWORD", ""))
+        return {"OPENCODE_ENABLE_QUESTION_TOOL": "1", **environment}
+
+    async def connect(self, pid: int) -> bool:
+        try:
+            async with asyncio.timeout(CONNECT_PATIENCE):
+                for delay in CONNECT_TRIES:
+                    await asyncio.sleep(delay)
+                    if await self._reached(pid):
+                        return True
+        except (TimeoutError, psutil.Error, OSError) as error:
+            logger.info("an agent's port was not reached reason=%s", type(error).__name__)
+        return False
+
+    async def _reached(self, pid: int) -> bool:
+        """Open the stream of events at the port that has one."""
+        import httpx
+
+        for port in await asyncio.to_thread(self._ports, pid):
+            client = httpx.AsyncClient(
+                base_url=f"http://{LOOPBACK}:{port}",
+                auth=self._auth,
+                timeout=httpx.Timeout(POST_PATIENCE, read=EVENT_PATIENCE),
+                trust_env=False,
+                # No certificates are loaded for what is plain HTTP.
+                verify=SSLContext(PROTOCOL_TLS_CLIENT),
+            )
+            self._client = client
+            try:
+                self._events = await self._stream(client)
+            except httpx.HTTPError:
+                await client.aclose()
+            else:
+                return True
+        return False
+
+    @staticmethod
+    async def _stream(client: "httpx.AsyncClient") -> "httpx.Response":
+        wanted = client.build_request("GET", "/global/event", headers={"Accept-Encoding": "identity"})
+        response = await client.send(wanted, stream=True)
+        try:
+            response.raise_for_status()
+        except BaseException:
+            await response.aclose()
+            raise
+        return response
+
+    def start(self, say: Callable[[bytes], None]) -> None:
+        self._say = say
+        self._do(self._watch())
+
+    def stop(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        if self._client is not None:
+            self._client, client = None, self._client
+            self._do(client.aclose())
+
+    def _do(self, work: Coroutine[object, object, None]) -> None:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    # Questions
+
+    async def _watch(self) -> None:
+        """Read events for as long as the process lives."""
+        import httpx
+
+        while self._client is not None:
+            with suppress(httpx.HTTPError):
+                events = self._events or await self._stream(self._client)
+                self._events = None
+                lines = LineSplitter(MAX_EVENT)
+                try:
+                    async for piece in events.aiter_bytes():
+                        self._read(lines.feed(piece))
+                finally:
+                    await events.aclose()
+            logger.info("stream of an agent's questions ended, is opened again")
+            await asyncio.sleep(AGAIN_AFTER)
+
+    def _read(self, blob: bytes) -> None:
+        if _EVENT not in blob:
+            return
+        for line in blob.split(b"\n"):
+            # Most events are about every word that is said; they are not decoded.
+            if _EVENT in line and line.startswith(b"data:"):
+                try:
+                    self._event(object_at(msgspec.json.decode(line[5:])))
+                except msgspec.DecodeError:
+                    logger.warning("event of an agent is no JSON bytes=%d", len(line))
+
+    def _event(self, event: Object) -> None:
+        kind, facts = text_at(event, "payload", "type"), object_at(event, "payload", "properties")
+        match kind:
+            case "question.asked":
+                self._ask(text_at(event, "directory") or "", facts)
+            case "question.replied" | "question.rejected":
+                self._withdraw(text_at(facts, "requestID") or "")
+            case _:
+                pass
+
+    def _ask(self, directory: str, facts: Object) -> None:
+        question, session = text_at(facts, "id"), text_at(facts, "sessionID")
+        if question is None or session is None:
+            return
+        id = msgspec.json.encode(question)
+        self._open[id] = _Open(question, directory)
+        call = text_at(facts, "tool", "callID")
+        params = question_params(session, question, objects_at(facts, "questions"), call, "multiple")
+        self._say(request(id, METHOD, params))
+
+    def _withdraw(self, question: str) -> None:
+        """Answered over there: by us, and then it is not open here any more, or by somebody else."""
+        id = msgspec.json.encode(question)
+        asked = self._open.get(id)
+        if asked is not None:
+            self._open[id] = _Open(asked.id, asked.directory, settled=True)
+            self._say(notification("$/cancel_request", {"requestId": question}))
+            self._open.pop(id, None)
+
+    # Answers
+
+    def answer(self, line: bytes) -> bool:
+        answered = parse(line)
+        asked = self._open.pop(answered.id or b"", None)
+        if asked is None:
+            return False
+        if not asked.settled:
+            self._do(self._give(asked, answered.result()))
+        return True
+
+    async def _give(self, asked: _Open, result: Object) -> None:
+        answers = answers_in(result)
+        if result.get("status") == "cancelled":
+            await asyncio.sleep(CANCEL_PATIENCE)
+        if answers is None or not await self._posted(asked, "reply", {"answers": answers}):
+            # Whatever else it was, the agent must not wait for ever.
+            await self._posted(asked, "reject", {})
+
+    async def _posted(self, asked: _Open, what: str, body: Object) -> bool:
+        import httpx
+
+        if self._client is None:
+            return False
+        path, params = f"/question/{asked.id}/{what}", {"directory": asked.directory}
+        try:
+            response = await self._client.post(path, params=params, json=body)
+        except httpx.HTTPError as error:
+            logger.warning("answer not delivered to an agent's port reason=%s", type(error).__name__)
+            return False
+        return response.is_success
+
+
+def listening_ports(pid: int) -> list[int]:
+    """Ports of loopback that a process or one that it started listens on."""
+    process = psutil.Process(pid)
+    found: list[int] = []
+    for one in (process, *process.children(recursive=True)):
+        with suppress(psutil.Error):
+            found += [
+                each.laddr.port
+                for each in one.net_connections("tcp4")
+                if each.status == psutil.CONN_LISTEN and each.laddr.ip == LOOPBACK
+            ]
+    return found
