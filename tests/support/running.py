@@ -54,9 +54,17 @@ class Server:
         token = [] if self.token is None else ["--token", self.token]
         command = [sys.executable, "-m", "sandbox_agent", "server", "--port", "0", *token]
         command += ["--data-dir", str(self.directory / "data"), "--config-dir", str(config), *self.flags]
-        state = {"MOCK_AGENT_STATE_DIR": str(self.directory / "mock"), "XDG_STATE_HOME": str(self.directory / "state")}
+        registry = self.directory / "registry.json"
+        if not registry.exists():
+            registry.write_text('{"version": "1.0.0", "agents": []}')
+        own = {
+            "MOCK_AGENT_STATE_DIR": str(self.directory / "mock"),
+            "XDG_STATE_HOME": str(self.directory / "state"),
+            # No test asks anything of a network.
+            "SANDBOX_AGENT_ACP_REGISTRY_URL": str(registry),
+        }
         # None takes a variable away.
-        environment = {**os.environ, **state, **self.environment}
+        environment = {**os.environ, **own, **self.environment}
         with (self.directory / "stderr").open("a") as stderr:
             self.process = subprocess.Popen(
                 command,

@@ -183,7 +183,9 @@ class ExtensionMethods:
             asked = install_request(params)
         except BadRequest as error:
             raise InvalidParams(str(error)) from error
-        agent = text_at(params, "agent") or connection.agent
+        agent = params.get("agent", connection.agent)
+        if not isinstance(agent, str):
+            raise InvalidParams("install needs the name of an agent, or none for the connection's own")
         return _answer(envelope, await self.installs.install(agent, asked))
 
 

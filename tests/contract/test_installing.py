@@ -1,0 +1,889 @@
+"""Contract, section 9: installing agents over HTTP and ACP, from an index and a registry on this machine."""
+
+import asyncio
+import json
+import os
+import signal
+from collections.abc import Callable, Generator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sandbox_agent.agents.install.platforms import current_platform
+from sandbox_agent.agents.manifest import load_manifest
+from sandbox_agent.agents.node import bundled_node
+from tests.support.client import META, Client, Json, run
+from tests.support.package_index import AGENT, closed_port, entry, npx, packed, uvx
+from tests.support.problems import problem
+from tests.support.running import BOUND, Server, alive, eventually, scripted
+from tests.support.shelf import Shelf, events, initialize, install, installed, view
+
+BODY = AGENT.partition("\n")[2]
+
+
+@pytest.fixture(scope="module")
+def shelf(tmp_path_factory: pytest.TempPathFactory) -> Generator[Shelf]:
+    with Shelf(tmp_path_factory.mktemp("shelf"), "--no-persist") as running:
+        yield running
+
+
+def bare(server: Server, agent: str = "scripted") -> Client:
+    """A client that has no connection."""
+    return Client(server, agent)
+
+
+async def said(client: Client, text: str, **meta: Any) -> str:
+    """What a tiny agent answers to a prompt in a new session."""
+    session = await client.new_session(**meta)
+    assert (await client.prompt(session, text))["result"]["stopReason"] == "end_turn"
+    page = await client.result("_sandboxagent/session/events", {"sessionId": session})
+    updates = [event["envelope"].get("params", {}).get("update", {}) for event in page["events"]]
+    return "".join(each["content"]["text"] for each in updates if each.get("sessionUpdate") == "agent_message_chunk")
+
+
+async def until(client: Client, id: str, wanted: Callable[[Json], bool]) -> Json:
+    """The view of an agent, once it is as wanted."""
+    async with asyncio.timeout(4 * BOUND):
+        while True:
+            found = await view(client, id)
+            if wanted(found):
+                return found
+            await asyncio.sleep(0.02)
+
+
+def progress(found: Json) -> str:
+    """What a view says of an install under way."""
+    return found["install"].get("progress", {}).get("message", "")
+
+
+# --- POST /v1/agents/{agent}/install ----------------------------------------------------------------------------------
+
+
+@pytest.mark.requirement("9.install", "9.verified", "9.provenance")
+def test_an_agent_is_installed_verified_and_then_ready(shelf: Shelf) -> None:
+    id = shelf.put()
+
+    async def main() -> None:
+        client = bare(shelf.server)
+        async with client.http:
+            before = (await client.http.get("/v1/agents?registry=true")).json()["agents"]
+            (listed,) = [each for each in before if each["id"] == id]
+            assert (listed["installed"], listed["install"]["verified"]) == (False, False)
+            result = await installed(client, id)
+            assert (result["agent"], result["alreadyInstalled"], result["version"]) == (id, False, "1.0.0")
+            assert (result["source"], result["verified"]) == ("registry", True)
+            (artifact,) = result["artifacts"]
+            assert (artifact["kind"], artifact["name"], artifact["version"]) == (
+                "agent_process",
+                f"{id}-package",
+                "1.0.0",
+            )
+            assert artifact["integrity"].startswith("sha512-")
+            assert len(artifact["sha256"]) == 64
+            assert is_file(artifact["path"])
+
+            found = await view(client, id)
+            assert (found["installed"], found["version"], found["path"]) == (True, "1.0.0", artifact["path"])
+            about = found["install"]
+            assert (about["source"], about["nonRegistry"], about["registrySlug"]) == ("registry", False, id)
+            assert (about["package"], about["verified"], about["artifacts"]) == (f"{id}-package", True, [artifact])
+            assert about["installedAt"] <= about["verifiedAt"]
+            assert about["node"] == bundled_node().version
+            assert found["capabilities"] == {"loadSession": False, "tiny": True}
+            assert found["serverStatus"] == {"status": "stopped", "restartCount": 0}, "it was ended again"
+            assert found in (await client.http.get("/v1/agents")).json()["agents"]
+        async with Client(shelf.server, id) as talking:
+            assert await said(talking, "hello") == "hello"
+
+    run(main())
+
+
+def is_file(path: str) -> bool:
+    return Path(path).is_file()
+
+
+@pytest.mark.requirement("9.already-installed", "9.install-versions")
+def test_what_is_installed_is_not_installed_again_unless_another_version_is_asked_for(shelf: Shelf) -> None:
+    id = shelf.put()
+    shelf.index.npm(f"{id}-package", "2.0.0")
+
+    async def main() -> None:
+        client = bare(shelf.server)
+        async with client.http:
+            first = await installed(client, id)
+            assert await installed(client, id, {}) == {**first, "alreadyInstalled": True}
+            assert (await installed(client, id, {"agentVersion": "1.0.0"}))["alreadyInstalled"] is True
+            again = await installed(client, id, {"reinstall": True})
+            assert (again["alreadyInstalled"], again["version"]) == (False, "1.0.0")
+            assert again["artifacts"] != first["artifacts"]
+            newer = await installed(client, id, {"agentVersion": "2.0.0"})
+            assert (newer["alreadyInstalled"], newer["version"]) == (False, "2.0.0")
+            assert (await installed(client, id, {"agentProcessVersion": "2.0.0"}))["alreadyInstalled"] is True
+            assert (await installed(client, id))["version"] == "2.0.0"
+            assert len(shelf.folders(id)) == 1, "its predecessors are gone"
+
+    run(main())
+
+
+@pytest.mark.requirement("9.install-versions")
+@pytest.mark.parametrize(
+    "version", ["9.9.9", "file:../x", "npm:evil", "../x", "", "-g", "1.0.0 || 2", "https://example.com/x.tgz"]
+)
+def test_a_version_that_does_not_exist_or_is_none_is_refused(shelf: Shelf, version: str) -> None:
+    id = shelf.put()
+
+    async def main() -> None:
+        client = bare(shelf.server)
+        async with client.http:
+            for key in ("agentVersion", "agentProcessVersion"):
+                problem(await install(client, id, {key: version}), 422, "unknown-version")
+            assert shelf.folders(id) == []
+            assert (await view(client, id))["installed"] is False
+
+    run(main())
+
+
+@pytest.mark.requirement("9.install-body")
+@pytest.mark.parametrize(
+    ("body", "named"),
+    [
+        ('{"reinstall": "yes"}', "reinstall"),
+        ('{"agentVersion": 3}', "agentVersion"),
+        ('{"agentProcessVersion": ["1"]}', "agentProcessVersion"),
+        ("{", "JSON object"),
+        ("[]", "JSON object"),
+        ("3", "JSON object"),
+        ('"1.0.0"', "JSON object"),
+        ("null", "JSON object"),
+        ("\ud800".encode("utf-8", "surrogatepass"), "JSON object"),
+        ('{"pad": "' + "x" * (64 << 10) + '"}', "small JSON object"),
+        ("[" * 5000, "JSON object"),
+    ],
+    ids=range(11),
+)
+def test_a_body_that_is_wrong_is_a_400_that_names_what(shelf: Shelf, body: str | bytes, named: str) -> None:
+    id = shelf.put()
+
+    async def main() -> None:
+        client = bare(shelf.server)
+        async with client.http:
+            for accept in ("application/json", "text/event-stream"):
+                headers = {"accept": accept, "content-type": "application/json"}
+                response = await client.http.post(f"/v1/agents/{id}/install", content=body, headers=headers)
+                assert named in problem(response, 400, "bad-request")["detail"]
+            assert shelf.folders(id) == []
+
+    run(main())
+
+
+@pytest.mark.requirement("9.install-body")
+@pytest.mark.parametrize("body", ["", " \n", "{}", '{"unknown": 1}', '{"agentVersion": null}'])
+def test_a_body_may_be_left_out(shelf: Shelf, body: str) -> None:
+    async def main() -> None:
+        client = bare(shelf.server)
+        async with client.http:
+            response = await client.http.post("/v1/agents/mock/install", content=body)
+            assert response.json()["alreadyInstalled"] is True
+
+    run(main())
+
+
+@pytest.mark.requirement("9.unknown-agent")
+@pytest.mark.parametrize("id", ["nobody", "..%2f..%2fx", ".node", "%00", "A", "x" * 200])
+def test_what_nobody_knows_cannot_be_installed(shelf: Shelf, id: str) -> None:
+    async def main() -> None:
+        client = bare(shelf.server)
+        async with client.http:
+            response = await client.http.post(f"/v1/agents/{id}/install")
+            assert response.status_code in (404, 410), response.text
+            if response.status_code == 404:
+                assert "mock" in problem(response, 404, "unknown-agent")["known"]
+            assert (await client.http.get(f"/v1/agents/{id}")).status_code in (404, 410)
+
+    run(main())
+
+
+@pytest.mark.requirement("9.unknown-agent")
+@pytest.mark.parametrize(
+    "id", ["../x", "..", ".", "", ".node", "/etc/passwd", "a\0b", "a/b", "A", "x" * 5000, "\ud83d"]
+)
+def test_a_name_that_is_a_path_opens_no_connection(shelf: Shelf, id: str) -> None:
+    async def main() -> None:
+        client = bare(shelf.server)
+        async with client.http:
+            problem(await client.post(initialize(id)), 404, "unknown-agent")
+
+    run(main())
+
+
+# --- progress ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.requirement("9.install-events")
+def test_progress_comes_as_events_and_the_result_as_the_last(shelf: Shelf) -> None:
+    id = shelf.put()
+    held = shelf.index.hold(shelf.tarball(id))
+
+    async def main() -> None:
+        client = bare(shelf.server)
+        async with client.http:
+            watching = asyncio.create_task(events(client, id))
+            await asyncio.to_thread(held.wait)
+            held.release.set()
+            seen = await watching
+            stages = [data["stage"] for name, data in seen if name == "progress"]
+            assert "fetching" in stages
+            assert set(stages) <= {"waiting", "resolving", "fetching", "unpacking", "verifying", "done"}
+            assert all(data["message"] for name, data in seen if name == "progress")
+            name, result = seen[-1]
+            assert (name, result["agent"], result["alreadyInstalled"]) == ("result", id, False)
+            assert (await events(client, id))[-1] == ("result", {**result, "alreadyInstalled": True})
+
+    run(main())
+
+
+@pytest.mark.requirement("9.install-events")
+def test_a_failure_comes_as_an_event_that_holds_the_problem(shelf: Shelf) -> None:
+    id = shelf.put("#!/usr/bin/env node\nconsole.error('no key'); process.exit(3)")
+
+    async def main() -> None:
+        client = bare(shelf.server)
+        async with client.http:
+            name, document = (await events(client, id))[-1]
+            assert (name, document["type"]) == ("problem", "urn:sandbox-agent:error:install-failed")
+            assert (document["status"], document["stderr"], document["exitCode"]) == (502, "no key", 3)
+            problem(await install(client, "nobody", accept="text/event-stream"), 404, "unknown-agent")
+            assert (await events(client, "mock"))[0][0] == "result"
+
+    run(main())
+
+
+@pytest.mark.requirement("9.install-events")
+def test_bytes_of_an_archive_are_counted(shelf: Shelf) -> None:
+    content = packed({"bin/tiny": AGENT, "bin/package.json": '{"name": "x", "version": "1.0.0"}', "pad": "x" * 300_000})
+    target = {"archive": shelf.index.archive("boxed.tar.gz", content), "cmd": "bin/tiny"}
+    shelf.enlist(entry("boxed", binary={current_platform(): target}))
+    held = shelf.index.hold("/archives/boxed.tar.gz")
+
+    async def main() -> None:
+        client = bare(shelf.server)
+        async with client.http:
+            watching = asyncio.create_task(events(client, "boxed"))
+            await asyncio.to_thread(held.wait)
+            now = (await view(client, "boxed"))["install"]["progress"]
+            assert (now["stage"], now["message"], now["bytes"]) == (
+                "fetching",
+                "fetching boxed.tar.gz",
+                0,
+            )
+            held.release.set()
+            assert (await watching)[-1][0] == "result"
+
+    run(main())
+
+
+@pytest.mark.requirement("9.progress")
+def test_everybody_sees_that_an_agent_is_being_installed_and_how_far_it_is(shelf: Shelf) -> None:
+    id = shelf.put()
+    held = shelf.index.hold(shelf.tarball(id))
+
+    async def main() -> None:
+        client = bare(shelf.server)
+        async with client.http, Client(shelf.server) as other:
+            waiting = asyncio.create_task(installed(client, id))
+            await asyncio.to_thread(held.wait)
+            found = await view(other, id)
+            assert found["serverStatus"]["status"] == "installing"
+            assert found["install"]["progress"]["stage"] == "fetching"
+            assert f"{id}-package@1.0.0" in progress(found)
+            assert found["installed"] is False
+            assert (await other.http.get("/v1/health")).status_code == 200
+            held.release.set()
+            await waiting
+            found = await view(other, id)
+            assert "progress" not in found["install"]
+            assert (found["installed"], found["serverStatus"]["status"]) == (True, "stopped")
+
+    run(main())
+
+
+# --- who asks at the same time ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.requirement("9.install-shared")
+def test_all_who_install_an_agent_at_the_same_time_share_one_install_and_its_result(shelf: Shelf) -> None:
+    id = shelf.put()
+    held = shelf.index.hold(shelf.tarball(id))
+
+    async def main() -> None:
+        client = bare(shelf.server)
+        async with client.http, Client(shelf.server) as over_acp:
+            asking = [asyncio.create_task(installed(client, id)) for _ in range(3)]
+            watching = asyncio.create_task(events(client, id))
+            calling = asyncio.create_task(over_acp.result("_sandboxagent/agent/install", {"agent": id}))
+            opening = [asyncio.create_task(client.post(initialize(id))) for _ in range(2)]
+            await asyncio.to_thread(held.wait)
+            held.release.set()
+            results = await asyncio.gather(*asking)
+            assert all(result == results[0] for result in results)
+            assert (await watching)[-1] == ("result", results[0])
+            assert await calling == results[0]
+            assert [response.status_code for response in await asyncio.gather(*opening)] == [200, 200]
+            assert shelf.index.asked.count(shelf.tarball(id)) == 1
+
+    run(main())
+
+
+@pytest.mark.requirement("9.install-goes-on")
+@pytest.mark.parametrize("how", ["json", "events", "initialize"])
+def test_a_client_that_goes_away_does_not_stop_an_install(shelf: Shelf, how: str) -> None:
+    id = shelf.put()
+    held = shelf.index.hold(shelf.tarball(id))
+
+    async def main() -> None:
+        async with Client(shelf.server) as other:
+            client = bare(shelf.server)
+            if how == "initialize":
+                asking: asyncio.Task[Any] = asyncio.create_task(client.post(initialize(id)))
+            else:
+                headers = {} if how == "json" else {"accept": "text/event-stream"}
+                asking = asyncio.create_task(install(client, id, **headers))
+            await asyncio.to_thread(held.wait)
+            asking.cancel()
+            await asyncio.gather(asking, return_exceptions=True)
+            await client.http.aclose()
+            assert (await view(other, id))["serverStatus"]["status"] == "installing"
+            held.release.set()
+            assert (await installed(other, id))["version"] == "1.0.0"
+            assert shelf.index.asked.count(shelf.tarball(id)) == 1
+
+    run(main())
+
+
+@pytest.mark.requirement("9.shared-directory")
+def test_two_servers_may_share_a_directory_of_agents(shelf: Shelf, tmp_path: Path) -> None:
+    id = shelf.put()
+    held = shelf.index.hold(shelf.tarball(id))
+
+    async def main(other: Server) -> None:
+        first, second = bare(shelf.server), bare(other)
+        async with first.http, second.http:
+            installing = asyncio.create_task(installed(first, id))
+            await asyncio.to_thread(held.wait)
+            waiting = asyncio.create_task(installed(second, id))
+            await until(second, id, lambda found: "another process" in progress(found))
+            held.release.set()
+            assert (await installing)["alreadyInstalled"] is False
+            assert await waiting == {**(await installing), "alreadyInstalled": True}
+            assert shelf.index.asked.count(shelf.tarball(id)) == 1
+        for server in (shelf.server, other):
+            async with Client(server, id) as client:
+                assert await said(client, "hello") == "hello"
+        assert len(shelf.folders(id)) == 1
+
+    with shelf.another(tmp_path / "other", "--no-persist", "--agents-dir", str(shelf.agents_dir)) as other:
+        run(main(other))
+
+
+# --- over ACP ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.requirement("9.install-over-acp")
+def test_installing_over_acp_is_the_same(shelf: Shelf) -> None:
+    id = shelf.put()
+    shelf.index.npm(f"{id}-package", "2.0.0")
+
+    async def main() -> None:
+        async with Client(shelf.server) as client:
+            result = await client.result("_sandboxagent/agent/install", {"agent": id})
+            assert result == {**(await installed(client, id)), "alreadyInstalled": False}
+            newer = await client.result("_sandboxagent/agent/install", {"agent": id, "agentVersion": "2.0.0"})
+            assert (newer["version"], newer["alreadyInstalled"]) == ("2.0.0", False)
+            own = await client.result("_sandboxagent/agent/install")
+            assert (own["agent"], own["alreadyInstalled"]) == ("scripted", True), "the connection's own agent"
+
+            for params, code in (
+                ({"agent": "nobody"}, -32602),
+                ({"agent": id, "reinstall": 1}, -32602),
+                ({"agent": 3}, -32602),
+                ({"agent": id, "agentVersion": "9.9.9"}, -32602),
+            ):
+                assert (await client.error("_sandboxagent/agent/install", params))["code"] == code, params
+            broken = shelf.put("#!/usr/bin/env node\nprocess.exit(1)")
+            error = await client.error("_sandboxagent/agent/install", {"agent": broken})
+            assert (error["code"], error["data"]["type"]) == (-32603, "install-failed")
+
+    run(main())
+
+
+@pytest.mark.requirement("9.install-over-acp")
+def test_installing_over_acp_may_be_answered_on_the_stream(shelf: Shelf) -> None:
+    id = shelf.put()
+
+    async def main() -> None:
+        async with Client(shelf.server) as client, client.stream() as stream:
+            body = {"jsonrpc": "2.0", "id": "i", "method": "_sandboxagent/agent/install", "params": {"agent": id}}
+            assert (await client.post(body, Prefer="respond-async")).status_code == 202
+            event = (await stream.until(lambda event: event.data.get("id") == "i", 4 * BOUND))[-1]
+            assert event.data["result"]["agent"] == id
+
+    run(main())
+
+
+@pytest.mark.requirement("9.registry-agents")
+def test_what_the_registry_has_is_listed_when_somebody_asks_for_it(shelf: Shelf) -> None:
+    id = shelf.put()
+
+    async def main() -> None:
+        async with Client(shelf.server) as client:
+            without = {each["id"] for each in (await client.http.get("/v1/agents")).json()["agents"]}
+            response = await client.http.get("/v1/agents?registry=true")
+            with_ = {each["id"]: each for each in response.json()["agents"]}
+            assert id not in without
+            assert without <= with_.keys()
+            assert (with_[id]["install"]["source"], with_[id]["title"]) == ("registry", id.title())
+            assert (with_[id]["installed"], with_[id]["supported"]) == (False, True)
+            assert f"sandbox-agent agents install {id}" in with_[id]["instructions"]
+            over_acp = await client.result("_sandboxagent/agent/list", {"registry": True})
+            assert {each["id"] for each in over_acp["agents"]} == with_.keys()
+            assert (await view(client, id))["id"] == id
+
+    run(main())
+
+
+# --- on first use -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.requirement("9.lazy-install", "9.registry-agents")
+def test_any_slug_of_the_registry_can_be_named_and_is_installed_on_first_use(shelf: Shelf) -> None:
+    id = shelf.put()
+
+    async def main() -> None:
+        async with Client(shelf.server, id) as client:
+            assert json.loads(await said(client, "argv"))[1:] == ["--acp"]
+            found = await view(client, id)
+            assert (found["installed"], found["serverStatus"]["status"]) == (True, "running")
+            health = (await client.http.get("/v1/health")).json()["agents"]
+            assert {"agent": id, "installed": True, "running": True} in health
+
+    run(main())
+
+
+@pytest.mark.requirement("9.lazy-install")
+def test_the_first_use_waits_for_an_install_longer_than_for_an_agent(shelf: Shelf, tmp_path: Path) -> None:
+    first, second = shelf.put(), shelf.put()
+    held = shelf.index.hold(shelf.tarball(first))
+    also_held = shelf.index.hold(shelf.tarball(second))
+
+    async def main(server: Server) -> None:
+        async with Client(server) as client:
+            waiting = asyncio.create_task(client.http.post("/v1/rpc", json=initialize(first)))
+            # A session of another agent than the connection's: the same wait on an open connection.
+            params = {"cwd": server.work, "mcpServers": [], "_meta": {META: {"agent": second}}}
+            assert (await view(client, second))["id"] == second
+            opening = asyncio.create_task(client.call("session/new", params))
+            await asyncio.to_thread(held.wait)
+            await asyncio.to_thread(also_held.wait)
+            # An agent that does not answer for as long: this is how long --request-timeout is.
+            hanging = await client.post({"jsonrpc": "2.0", "id": "h", "method": "x/hang"})
+            problem(hanging, 504, "agent-timeout")
+            assert not waiting.done()
+            assert not opening.done()
+            held.release.set()
+            also_held.release.set()
+            assert (await waiting).status_code == 200
+            assert "sessionId" in (await opening)["result"]
+
+    with shelf.another(tmp_path / "short", "--no-persist", "--request-timeout", "2s") as server:
+        run(main(server))
+
+
+@pytest.mark.requirement("9.lazy-install", "9.install-failure")
+def test_a_first_use_that_fails_says_why_and_the_next_tries_again(shelf: Shelf) -> None:
+    id = shelf.put()
+    shelf.index.fail(shelf.tarball(id))
+
+    async def main() -> None:
+        client = bare(shelf.server)
+        async with client.http, Client(shelf.server) as other:
+            document = problem(await client.post(initialize(id)), 502, "download-failed")
+            assert (document["agent"], "E500" in document["stderr"]) == (id, True)
+            found = await view(client, id)
+            assert found["install"]["verificationError"] == document["detail"]
+            assert found["serverStatus"]["status"] == "error"
+            assert found["serverStatus"]["lastError"] == document["detail"]
+            assert (await other.result("x/echo", {"a": 1}))["params"] == {"a": 1}, "others do not notice"
+            shelf.index.repair()
+            assert (await client.post(initialize(id))).status_code == 200
+            found = await view(client, id)
+            assert "verificationError" not in found["install"]
+
+    run(main())
+
+
+@pytest.mark.requirement("9.require-preinstall")
+def test_with_require_preinstall_nothing_is_installed_on_first_use(shelf: Shelf, tmp_path: Path) -> None:
+    id = shelf.put()
+
+    async def main(server: Server) -> None:
+        client = bare(server)
+        async with client.http:
+            for name in (id, "claude"):
+                document = problem(await client.post(initialize(name)), 404, "agent-not-installed")
+                assert document["title"] == "Agent Not Installed"
+                assert f"sandbox-agent agents install {name}" in document["instructions"]
+                assert document["instructions"] in document["detail"]
+                assert (await view(client, name))["serverStatus"] == {"status": "stopped", "restartCount": 0}
+            assert shelf.index.asked.count(shelf.tarball(id)) == 0
+            await installed(client, id)
+            assert (await client.post(initialize(id))).status_code == 200, "who asks for it gets it"
+
+    with shelf.another(tmp_path / "strict", "--no-persist", "--require-preinstall") as server:
+        run(main(server))
+
+
+# --- where it comes from ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.requirement("9.registry-first", "9.provenance")
+def test_the_registry_wins_over_the_manifest_and_without_it_the_answer_says_so(shelf: Shelf) -> None:
+    shelf.index.npm_files("@qwen-code/qwen-code", "9.0.0", {"cli.js": AGENT})
+    shelf.index.npm_files("@qwen-code/qwen-code", "8.0.0", {"cli.js": AGENT})
+
+    async def main() -> None:
+        client = bare(shelf.server)
+        async with client.http:
+            fallback = await installed(client, "qwen", {"agentVersion": "8.0.0"})
+            assert (fallback["source"], fallback["version"]) == ("fallback", "8.0.0")
+            about = (await view(client, "qwen"))["install"]
+            assert (about["source"], about["nonRegistry"], about["package"]) == (
+                "fallback",
+                True,
+                "@qwen-code/qwen-code",
+            )
+
+            shelf.enlist(npx("qwen-code", "@qwen-code/qwen-code@9.0.0", args=["--acp"]))
+            registry = await installed(client, "qwen", {"reinstall": True})
+            assert (registry["source"], registry["version"]) == ("registry", "9.0.0")
+            about = (await view(client, "qwen"))["install"]
+            assert (about["source"], about["nonRegistry"], about["registrySlug"]) == ("registry", False, "qwen-code")
+            assert (await view(client, "qwen-code"))["id"] == "qwen", "a slug is another name of it"
+            assert (await installed(client, "qwen-code"))["agent"] == "qwen"
+
+    run(main())
+
+
+@pytest.mark.requirement("9.registry-first")
+def test_an_own_agent_may_be_a_slug_of_the_registry(shelf: Shelf, tmp_path: Path) -> None:
+    id = shelf.put()
+
+    async def main(server: Server) -> None:
+        async with Client(server, "mine") as client:
+            assert json.loads(await said(client, "environ"))["GREETING"] == "hello"
+            found = await view(client, "mine")
+            assert (found["title"], found["install"]["registrySlug"]) == ("Mine", id)
+
+    own = f'registry = "{id}"\ntitle = "Mine"\nenv = {{ GREETING = "hello" }}'
+    with shelf.another(tmp_path / "own", "--no-persist", agents={"mine": own}) as server:
+        run(main(server))
+
+
+@pytest.mark.requirement("9.install")
+def test_packages_of_pypi_and_archives_are_installed_too(shelf: Shelf) -> None:
+    shelf.index.pypi("py-agent", "2.1")
+    shelf.enlist(uvx("snake", "py-agent==2.1"))
+    content = packed({"bin/tiny": AGENT, "bin/package.json": '{"name": "x", "version": "3.0.0"}'})
+    target = {"archive": shelf.index.archive("crate.tar.gz", content), "cmd": "bin/tiny"}
+    shelf.enlist(entry("crate", "3.0.0", binary={current_platform(): target}))
+
+    async def main() -> None:
+        client = bare(shelf.server)
+        async with client.http:
+            assert (await installed(client, "snake"))["version"] == "2.1"
+            assert (await view(client, "snake"))["install"]["package"] == "py-agent"
+            assert (await installed(client, "crate"))["version"] == "3.0.0"
+        async with Client(shelf.server, "snake") as client:
+            assert await said(client, "hello") == "hello"
+
+    run(main())
+
+
+@pytest.mark.requirement("9.registry-first")
+def test_what_only_the_registry_has_needs_it(shelf: Shelf, tmp_path: Path) -> None:
+    async def main(server: Server) -> None:
+        client = bare(server)
+        async with client.http:
+            problem(await install(client, "mine"), 502, "registry-unavailable")
+            assert "registry" in problem(await install(client, "nobody"), 404, "unknown-agent")
+            assert "mock" in [
+                each["id"] for each in (await client.http.get("/v1/agents?registry=true")).json()["agents"]
+            ]
+
+    with closed_port() as url:
+        elsewhere = {"SANDBOX_AGENT_ACP_REGISTRY_URL": f"{url}/registry.json"}
+        own = {"mine": 'registry = "some-agent"'}
+        with shelf.another(tmp_path / "alone", "--no-persist", environment=elsewhere, agents=own) as server:
+            run(main(server))
+
+
+# --- what goes wrong --------------------------------------------------------------------------------------------------
+
+
+def other_system(shelf: Shelf) -> str:
+    target = {"archive": shelf.index.archive("x.zip", b"x"), "cmd": "x"}
+    other = "darwin-aarch64" if current_platform() != "darwin-aarch64" else "linux-x86_64"
+    shelf.enlist(entry("elsewhere", binary={other: target}))
+    return "elsewhere"
+
+
+def unsafe_archive(shelf: Shelf) -> str:
+    url = shelf.index.archive("evil.tar.gz", packed({"../../../evil": "x", "it": AGENT}))
+    shelf.enlist(entry("evil", binary={current_platform(): {"archive": url, "cmd": "it"}}))
+    return "evil"
+
+
+def pinned(shelf: Shelf) -> str:
+    shelf.index.npm("pi-acp", "0.0.34")
+    shelf.index.npm("@earendil-works/pi-coding-agent", "0.87.1")
+    return "pi"
+
+
+def cut(shelf: Shelf) -> str:
+    id = shelf.put()
+    shelf.index.cut(shelf.tarball(id))
+    return id
+
+
+@pytest.mark.requirement("9.install-failure", "9.verified")
+@pytest.mark.parametrize(
+    ("prepare", "status", "slug"),
+    [
+        pytest.param(lambda shelf: shelf.put("process.exit(1)"), 502, "install-failed", id="it exits"),
+        pytest.param(lambda shelf: shelf.put(None), 502, "install-failed", id="no program"),
+        pytest.param(cut, 502, "download-failed", id="cut"),
+        pytest.param(pinned, 502, "checksum-mismatch", id="not what was pinned"),
+        pytest.param(unsafe_archive, 502, "unsafe-archive", id="an archive that reaches outside"),
+        pytest.param(other_system, 422, "unsupported-platform", id="for other machines"),
+        pytest.param(lambda shelf: shelf.put(os=["sunos"]), 422, "unsupported-platform", id="for other systems"),
+        pytest.param(lambda shelf: "amp", 422, "unsupported-agent", id="nobody has it"),
+    ],
+)
+def test_an_install_that_fails_says_why_and_leaves_nothing(shelf: Shelf, prepare: Any, status: int, slug: str) -> None:
+    id = prepare(shelf)
+
+    async def main() -> None:
+        client = bare(shelf.server)
+        async with client.http:
+            document = problem(await install(client, id), status, slug)
+            assert shelf.folders(id) == []
+            found = await view(client, id)
+            assert (found["installed"], found["install"]["verified"]) == (False, False)
+            assert found["install"]["verificationError"] == document["detail"]
+            assert "progress" not in found["install"]
+            assert not list(shelf.agents_dir.parent.rglob("evil"))
+
+    try:
+        run(main())
+    finally:
+        shelf.index.repair()
+
+
+@pytest.mark.requirement("9.install-failure", "9.running-install")
+def test_what_is_installed_and_runs_survives_a_successor_that_does_not_work(shelf: Shelf) -> None:
+    id = shelf.put()
+    shelf.index.npm(f"{id}-package", "2.0.0", "#!/usr/bin/env node\nprocess.exit(1)")
+
+    async def main() -> None:
+        async with Client(shelf.server, id) as client:
+            pid = (await view(client, id))["serverStatus"]["pid"]
+            problem(await install(client, id, {"agentVersion": "2.0.0"}), 502, "install-failed")
+            assert await said(client, "version") == "1.0.0"
+            found = await view(client, id)
+            assert (found["version"], found["serverStatus"]["pid"]) == ("1.0.0", pid)
+            assert "2.0.0" not in found["path"]
+            assert (await installed(client, id))["alreadyInstalled"] is True
+
+    run(main())
+
+
+@pytest.mark.requirement("9.running-install")
+def test_an_agent_that_runs_goes_on_with_what_it_was_started_from_and_the_next_start_is_the_new_one(
+    shelf: Shelf,
+) -> None:
+    id = shelf.put()
+    shelf.index.npm(f"{id}-package", "2.0.0")
+
+    async def main() -> None:
+        async with Client(shelf.server, id) as client:
+            pid = (await view(client, id))["serverStatus"]["pid"]
+            assert (await installed(client, id, {"agentVersion": "2.0.0"}))["version"] == "2.0.0"
+            assert await said(client, "version") == "1.0.0"
+            assert len(shelf.folders(id)) == 2, "what runs is not taken away"
+            kill(pid)
+            await until(client, id, lambda found: found["serverStatus"]["status"] == "error")
+            assert await said(client, "version") == "2.0.0"
+            assert (await installed(client, id))["alreadyInstalled"] is True
+            assert len(shelf.folders(id)) == 1
+
+    run(main())
+
+
+def kill(pid: int) -> None:
+    os.kill(pid, signal.SIGKILL)
+    eventually(lambda: not alive(pid), "the end of the agent")
+
+
+@pytest.mark.requirement("9.no-scripts")
+def test_nothing_that_a_package_brings_to_be_run_is_run(shelf: Shelf, tmp_path: Path) -> None:
+    mark = tmp_path / "ran"
+    id = shelf.put(scripts=dict.fromkeys(("preinstall", "install", "postinstall"), f"touch {mark}"))
+
+    async def main() -> None:
+        client = bare(shelf.server)
+        async with client.http:
+            await installed(client, id)
+            assert not mark.exists()
+
+    run(main())
+
+
+@pytest.mark.requirement("9.leftovers")
+def test_an_install_that_was_killed_leaves_nothing_after_the_next_start(shelf: Shelf, tmp_path: Path) -> None:
+    id = shelf.put()
+    held = shelf.index.hold(shelf.tarball(id))
+    server = shelf.another(tmp_path / "killed").start()
+    agents = tmp_path / "killed" / "data" / "agents"
+
+    async def half_way() -> None:
+        client = bare(server)
+        async with client.http:
+            asking = asyncio.create_task(install(client, id))
+            await asyncio.to_thread(held.wait)
+            server.kill()
+            await asyncio.gather(asking, return_exceptions=True)
+
+    async def afterwards() -> None:
+        client = bare(server)
+        async with client.http:
+            assert (await view(client, id))["installed"] is False
+            assert not (agents / id).exists()
+            assert (await installed(client, id))["alreadyInstalled"] is False
+
+    run(half_way())
+    held.release.set()
+    assert len(list((agents / id).iterdir())) == 1
+    shelf.index.repair()
+    with server:
+        run(afterwards())
+
+
+@pytest.mark.requirement("9.install-stops")
+@pytest.mark.parametrize("how", ["json", "events", "initialize", "acp"])
+def test_a_server_that_stops_ends_its_installs_and_says_so(shelf: Shelf, tmp_path: Path, how: str) -> None:
+    id = shelf.put()
+    held = shelf.index.hold(shelf.tarball(id))
+
+    async def main(server: Server) -> None:
+        async with Client(server) as client:
+            assert (await view(client, id))["id"] == id
+            if how == "events":
+                asking: asyncio.Task[Any] = asyncio.create_task(events(client, id))
+            elif how == "acp":
+                body = {"jsonrpc": "2.0", "id": 7, "method": "_sandboxagent/agent/install", "params": {"agent": id}}
+                asking = asyncio.create_task(client.post(body))
+            elif how == "json":
+                asking = asyncio.create_task(install(client, id))
+            else:
+                asking = asyncio.create_task(client.http.post("/v1/rpc", json=initialize(id)))
+            await asyncio.to_thread(held.wait)
+            assert await asyncio.to_thread(server.stop) == 0
+            answer = await asking
+            if how == "events":
+                assert answer[-1][0] == "problem"
+                assert answer[-1][1]["type"] == "urn:sandbox-agent:error:shutting-down"
+            else:
+                problem(answer, 503, "shutting-down")
+
+    with shelf.another(tmp_path / "stopped", "--no-persist") as server:
+        run(main(server))
+    assert not (tmp_path / "stopped" / "data" / "agents" / id).exists()
+    held.release.set()
+
+
+@pytest.mark.requirement("9.shared-directory")
+def test_a_directory_that_cannot_be_written_is_named_and_the_server_goes_on(shelf: Shelf, tmp_path: Path) -> None:
+    id = shelf.put()
+    (tmp_path / "file").write_text("x")
+
+    async def main(server: Server) -> None:
+        async with Client(server) as client:
+            document = problem(await install(client, id), 502, "install-failed")
+            assert document["directory"] == str(tmp_path / "file")
+            assert (await client.http.get("/v1/agents")).status_code == 200
+
+    with shelf.another(tmp_path / "server", "--no-persist", "--agents-dir", str(tmp_path / "file")) as server:
+        run(main(server))
+
+
+# --- credentials ------------------------------------------------------------------------------------------------------
+
+KEYS = {
+    name: f"secret-{name}"
+    for name in ("ANTHROPIC_API_KEY", "OPENAI_API_KEY", "GEMINI_API_KEY", "AMP_API_KEY", "AWS_SECRET_ACCESS_KEY")
+}
+
+
+@pytest.mark.requirement("9.credentials")
+def test_an_agent_sees_its_own_credentials_and_no_others(shelf: Shelf, tmp_path: Path) -> None:
+    id, own_id = shelf.put(), shelf.put()
+    shelf.index.npm_files("@qwen-code/qwen-code", "8.8.8", {"cli.js": AGENT})
+
+    async def main(server: Server) -> None:
+        client = bare(server)
+        async with client.http:
+            found = {each["id"]: each for each in (await client.http.get("/v1/agents")).json()["agents"]}
+            available = {name for name, each in found.items() if each["credentialsAvailable"]}
+            assert {"mock", "claude", "codex", "gemini", "amp", "mine"} <= available
+            assert "copilot" not in available
+            assert (await view(client, "mine"))["credentialsAvailable"] is True
+            await installed(client, "qwen", {"agentVersion": "8.8.8"})
+        for agent, allowed in ((id, set()), ("qwen", {"OPENAI_API_KEY"}), ("mine", {"AMP_API_KEY"})):
+            async with Client(server, agent) as client:
+                environ = json.loads(await said(client, "environ"))
+                assert environ.keys() & KEYS.keys() == allowed
+                assert "secret-token" not in environ.values()
+                assert not [name for name in environ if name.lower().startswith(("npm_", "uv_"))]
+        secrets = [*KEYS.values(), "secret-token"]
+        kept = "".join(path.read_text() for path in (server.directory / "data").rglob("*.json")) + server.stderr
+        assert not [secret for secret in secrets if secret in kept]
+
+    own = f'registry = "{own_id}"\ncredentials = ["AMP_API_KEY"]'
+    flags = ("--no-persist", "--log-level", "debug")
+    # Nothing of whoever runs the tests.
+    hidden = {name: None for agent in load_manifest(None).agents for name in agent.credentials}
+    environment = {**hidden, **KEYS, "HOME": str(tmp_path)}
+    with shelf.another(
+        tmp_path / "keys", *flags, environment=environment, agents={"mine": own}, token="secret-token"
+    ) as server:
+        run(main(server))
+
+
+@pytest.mark.requirement("9.credentials")
+def test_a_session_may_bring_its_own_environment_where_it_has_a_process_of_its_own(
+    shelf: Shelf, tmp_path: Path
+) -> None:
+    id = shelf.put()
+
+    async def main(server: Server) -> None:
+        async with Client(server, "alone") as client:
+            environ = json.loads(await said(client, "environ", env={"OPENAI_API_KEY": "of-this-session"}))
+            assert environ["OPENAI_API_KEY"] == "of-this-session"
+            assert "OPENAI_API_KEY" not in json.loads(await said(client, "environ")), "the next has none of it"
+        async with Client(server, "other") as client:
+            params = {"cwd": server.work, "mcpServers": [], "_meta": {META: {"env": {"A": "b"}}}}
+            assert (await client.error("session/new", params))["code"] == -32602
+
+    own = f'registry = "{id}"\nisolation = "session"'
+    with shelf.another(tmp_path / "alone", "--no-persist", agents={"alone": own, "other": scripted()}) as server:
+        run(main(server))
