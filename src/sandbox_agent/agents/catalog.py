@@ -2,8 +2,10 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
-from sandbox_agent.agents.install.record import Record, Store
+from sandbox_agent import __version__
+from sandbox_agent.agents.install.record import Artifact, Record, Store
 from sandbox_agent.agents.install.registry import Entry, Registry
 from sandbox_agent.agents.launch import Launch
 from sandbox_agent.agents.manifest import Agent, Manifest, is_id
@@ -74,6 +76,14 @@ class Catalog:
             return Launch(agent.command).program(agent.env.get("PATH") or self.environ.get("PATH"))
         record = self.record(agent)
         return None if record is None else record.artifacts[0].path
+
+    def artifacts(self, agent: Agent) -> list[Artifact]:
+        """What there is of it: as it was installed, or the program that stands for one that we did not install."""
+        record, path = self.record(agent), self.program(agent)
+        if record is not None or path is None:
+            return record.artifacts if record else []
+        version = __version__ if agent.source == "bundled" else None
+        return [Artifact(kind="agent_process", name=Path(path).name, version=version, path=path, source=agent.source)]
 
     def supported(self, agent: Agent) -> bool:
         """Whether it can be had, as far as we know: what we have no package for, the registry may have."""

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 import msgspec
 from msgspec import UNSET, Struct, UnsetType
 
-from sandbox_agent import __version__
 from sandbox_agent.agents.catalog import Catalog
 from sandbox_agent.agents.install.installer import Installer, Outcome
 from sandbox_agent.agents.install.plan import Wanted
@@ -75,12 +74,11 @@ class AgentInstalls:
         )
 
     def _there(self, agent: Agent) -> InstallResult:
-        path = self.catalog.program(agent)
-        if path is None:
+        artifacts = self.catalog.artifacts(agent)
+        if not artifacts:
             raise AgentNotInstalled(agent.id, instructions(agent))
-        version = __version__ if agent.source == "bundled" else None
-        artifact = Artifact(kind="agent_process", name=agent.id, version=version, path=path, source=agent.source)
-        return InstallResult(agent.id, True, version, agent.source, agent.source == "bundled", [artifact])
+        verified = agent.source == "bundled"
+        return InstallResult(agent.id, True, artifacts[0].version, agent.source, verified, artifacts)
 
 
 def install_request(params: Object) -> InstallRequest:

@@ -3,7 +3,6 @@
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Literal
 
 from msgspec import UNSET, Struct, UnsetType
@@ -106,7 +105,7 @@ class AgentViews:
             supported=supported,
             installed=path is not None,
             credentials_available=available(agent, self.environ),
-            install=self._install(agent, record, path, verified=running is not None),
+            install=self._install(agent, record, verified=running is not None or agent.source == "bundled"),
             capabilities=running.handshake.capabilities if running else known,
             server_status=self._status(agent.id),
             instructions=instructions(agent),
@@ -119,12 +118,12 @@ class AgentViews:
             modes=newest.modes() if newest else UNSET,
         )
 
-    def _install(self, agent: Agent, record: Record | None, path: str | None, *, verified: bool) -> InstallView:
+    def _install(self, agent: Agent, record: Record | None, *, verified: bool) -> InstallView:
         job = self.installer.job(agent.id)
         progress = job.progress if job else UNSET
         failure = self.installer.failure(agent.id) or UNSET
+        artifacts = self.catalog.artifacts(agent)
         if record is None:
-            artifacts = [] if path is None else [_program(agent, path)]
             return InstallView(
                 source=agent.source,
                 non_registry=not agent.registry,
@@ -139,7 +138,7 @@ class AgentViews:
             source=record.source,
             non_registry=record.registry_slug is None,
             verified=True,
-            artifacts=record.artifacts,
+            artifacts=artifacts,
             registry_slug=record.registry_slug or UNSET,
             package=record.package or UNSET,
             installed_at=record.installed_at,
@@ -160,9 +159,3 @@ class AgentViews:
             uptime_ms=int((time.time() - process.started_at) * 1000) if process else UNSET,
             last_error=status.last_error or UNSET,
         )
-
-
-def _program(agent: Agent, path: str) -> Artifact:
-    """What stands for an agent that is not installed by us."""
-    version = __version__ if agent.source == "bundled" else None
-    return Artifact(kind="agent_process", name=Path(path).name, version=version, path=path, source=agent.source)
