@@ -129,8 +129,8 @@ class Features(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     permissions: Literal["always", "mode", "configured", "never"]
     """When it asks: always, in some of its modes, when its own configuration says so, or never."""
-    questions: Literal["form", "permission", "extension", "none"]
-    """How its questions arrive: as elicitation, inside a permission request, as our extension, or not at all."""
+    questions: Literal["form", "extension", "none"]
+    """How its questions arrive: as elicitation, as our extension, or not at all."""
     attachments: Attaching = "link"
     uris: Literal["encoded", "plain"] = "encoded"
     """Whether it understands a percent-encoded `file://` URI; else the path stands in it as it is."""

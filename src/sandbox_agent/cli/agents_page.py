@@ -27,7 +27,6 @@ _PERMISSIONS = {
 }
 _QUESTIONS = {
     "form": "as forms (`elicitation/create`)",
-    "permission": "inside a permission request",
     "extension": "as `_sandboxagent/session/request_question`",
     "none": "asks none",
 }

@@ -10,6 +10,7 @@ from sandbox_agent.hub.asking import PERMISSION
 from sandbox_agent.hub.decision import Decider
 from sandbox_agent.hub.hub import Hub
 from sandbox_agent.hub.pending import Outcome, PendingRequest
+from sandbox_agent.hub.permission_mode import mode_rules
 from sandbox_agent.hub.session import Session
 from sandbox_agent.log.event import Direction
 from sandbox_agent.permissions.policy import Decision, Policy
@@ -88,9 +89,14 @@ def check_rules(metadata: Object) -> None:
 
 
 def _rules_of(session: Session) -> tuple[Rule, ...] | None:
-    """The rules of a session; None when they cannot be read."""
+    """The rules of a session, with those of its permission mode; None when they cannot be read."""
+    before, after = mode_rules(session.facts.ruled_as)
     try:
-        return read_rules(session.facts.metadata.get(KEY) or [], "session")
+        return (
+            *read_rules(before, "session"),
+            *read_rules(session.facts.metadata.get(KEY) or [], "session"),
+            *read_rules(after, "session"),
+        )
     except Mistake as mistake:
         logger.warning("rules of a session cannot be read session=%s rule=%s", session.id, mistake.index)
         return None

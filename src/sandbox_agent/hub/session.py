@@ -33,6 +33,8 @@ class SessionFacts(msgspec.Struct, kw_only=True):
     termination: Object | None = None
     turn: str | None = None
     """The turn that runs."""
+    ruled_as: str | None = None
+    """The permission mode that rules stand in for, because its agent has none like it."""
     metadata: Object = {}
     opened_with: Raw = Raw(b"{}")
     """`params` of the request that made it, without secrets: what a resume needs again."""

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 
@@ -41,6 +42,7 @@ from sandbox_agent.hub.content import taken_by
 from sandbox_agent.hub.forward import Forward, as_before
 from sandbox_agent.hub.hub import Hub
 from sandbox_agent.hub.inventory import Inventory
+from sandbox_agent.hub.permission_mode import wished_mode
 from sandbox_agent.hub.ruling import check_rules
 from sandbox_agent.hub.session import Session
 from sandbox_agent.hub.session_loading import SessionLoading
@@ -90,6 +92,7 @@ class SessionMethods:
         agent = self.forward.agent(connection, envelope)
         directory(params)
         check_rules(asked)
+        wished = wished_mode(asked)
         environment, line = self._environment(agent, asked, envelope)
         self._writable()
         alias = self._alias(asked)
@@ -101,7 +104,7 @@ class SessionMethods:
         finally:
             if alias is not None:
                 self.hub.free(alias)
-        return await self._apply(asked, answer)
+        return await self._apply(asked, wished, answer)
 
     async def _begin(
         self,
@@ -159,14 +162,16 @@ class SessionMethods:
         line = completed(line, session.facts.offers)
         return Answer(line, self.hub.record(session, line, Direction.FROM_AGENT).last)
 
-    async def _apply(self, asked: Object, answer: Answer) -> Answer:
-        """Model and mode, as the client wished them at the start."""
+    async def _apply(self, asked: Object, permissions: str | None, answer: Answer) -> Answer:
+        """Model, mode and permission mode, as the client wished them at the start."""
         session = self.hub.find_session(text_at(parse(answer.line).result(), "sessionId"))
         if session is None:
             return answer
-        if not {"mode", "model"} & asked.keys():
+        if permissions is None and not {"mode", "model"} & asked.keys():
             return answer
         warnings = await self.settings.apply(session, asked)
+        if permissions is not None:
+            await self._permit(session, permissions)
         line, result = answer.line, parse(answer.line).result()
         offers = complete(session.facts.offers)
         for name in offers.keys() & result.keys():
@@ -176,6 +181,21 @@ class SessionMethods:
             line = with_result(line, "_meta", meta | {META: object_at(meta, META) | {"warnings": warnings}})
         # What was set is in the log after the answer that it belongs to.
         return Answer(line, self.hub.record(session, line, Direction.FROM_SERVER).last)
+
+    async def _permit(self, session: Session, wished: str) -> None:
+        """The permission mode; a session that cannot have it does not come about."""
+        try:
+            await self.settings.permit(session, wished)
+        except SandboxAgentError:
+            running = session.process
+            if isinstance(running, RunningAgent):
+                if running.handshake.offers("sessionCapabilities", "close"):
+                    own: Object = {"sessionId": session.facts.agent_session_id}
+                    with suppress(SandboxAgentError):
+                        await self.forward.own_call(running, session, "session/close", own)
+                self.hub.forget_session(session)
+                await self.forward.dismiss(running)
+            raise
 
     def _alias(self, asked: Object) -> str | None:
         alias = asked.get("requestedSessionId")
@@ -229,6 +249,7 @@ class SessionMethods:
         session = self.hub.add_session(call.running, agent_session_id, cwd, opened_with)
         session.learn_offers(source.facts.offers | response.result())
         session.facts.title = source.facts.title
+        session.facts.ruled_as = source.facts.ruled_as
         session.facts.metadata = source.facts.metadata | {"forkedFrom": source.id}
         return self._born(call, session, request, line)
 

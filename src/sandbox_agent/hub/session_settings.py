@@ -26,6 +26,7 @@ from sandbox_agent.hub.choices import CATEGORIES, MODE, MODEL, OPTIONS, SET_OPTI
 from sandbox_agent.hub.connection import Connection
 from sandbox_agent.hub.forward import Forward
 from sandbox_agent.hub.hub import Hub
+from sandbox_agent.hub.permission_mode import permission_mode
 from sandbox_agent.hub.session import Session
 from sandbox_agent.log.event import Direction
 
@@ -86,6 +87,21 @@ class SessionSettings:
             else:
                 warnings.append(f"{category.name} {wished!r} was not set: {response.error().get('message')}")
         return warnings
+
+    async def permit(self, session: Session, wished: str) -> None:
+        """Let its agent ask as much as a client wished; raises InvalidParams when that cannot be had."""
+        running = await self.forward.holder(session)
+        mode = permission_mode(running.agent, session.facts.offers, wished)
+        if mode.own is not None and mode.own != session.mode:
+            way = self._way(session, MODE, mode.own)
+            params = {"sessionId": session.facts.agent_session_id} | way.params
+            response = await self.forward.own_call(running, session, way.method, params)
+            if not response.succeeded:
+                message = f"agent {running.agent.id} does not take the mode {mode.own!r} for permissionMode {wished!r}"
+                raise InvalidParams(f"{message}: {response.error().get('message')}", agent=running.agent.id)
+            self._note(session, way, response.result())
+        session.facts.ruled_as = mode.ruled
+        self.hub.save(session)
 
     # What to ask the agent for
 
@@ -151,6 +167,7 @@ class SessionSettings:
         return Answer(line, position)
 
     def _note(self, session: Session, way: Way, result: Object) -> None:
+        before = session.mode
         if way.method != SET_OPTION:
             category = MODE if way.method == MODE.method else MODEL
             session.choose(category, str(way.params[category.param]))
@@ -158,6 +175,9 @@ class SessionSettings:
             session.learn_offers(result)
         elif (option := choices.option(session.facts.offers, str(way.params["configId"]))) is not None:
             session.learn_offers({OPTIONS: choices.with_value(session.facts.offers, option, way.params["value"])})
+        if session.mode != before:
+            # Whoever sets another mode wants that one, and no rules in place of the last.
+            session.facts.ruled_as = None
         self.hub.learned(session)
 
 
