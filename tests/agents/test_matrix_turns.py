@@ -1,10 +1,7 @@
 """Every real agent: the handshake, turns, and what a prompt may hold."""
 
 import asyncio
-import base64
 import json
-import struct
-import zlib
 from collections.abc import Callable
 from urllib.parse import quote
 
@@ -14,6 +11,7 @@ from tests.agents.real import RealAgent, told
 from tests.support.asking import TURN, texts
 from tests.support.client import Event, Json, run
 from tests.support.model.script import Fail, Say
+from tests.support.picture import PICTURE
 
 
 def test_handshake_tells_version_and_capabilities(real: RealAgent) -> None:
@@ -170,16 +168,3 @@ def session_methods(capabilities: Json) -> set[str]:
 def sessions(events: list[Event]) -> set[str]:
     """The sessions that these events are about."""
     return {event.data["params"]["sessionId"] for event in events if "sessionId" in event.data.get("params", {})}
-
-
-def png(width: int, height: int) -> bytes:
-    """A grey picture: some agents look at what they are given, and want it larger than a dot."""
-    rows = b"".join(b"\0" + b"\x80" * width for _ in range(height))
-    head = struct.pack(">IIBBBBB", width, height, 8, 0, 0, 0, 0)
-    chunks = ((b"IHDR", head), (b"IDAT", zlib.compress(rows)), (b"IEND", b""))
-    return b"\x89PNG\r\n\x1a\n" + b"".join(
-        struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data)) for name, data in chunks
-    )
-
-
-PICTURE = base64.b64encode(png(32, 32)).decode()

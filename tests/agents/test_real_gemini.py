@@ -1,5 +1,6 @@
 """What Gemini CLI does in a way of its own."""
 
+import json
 import os
 import signal
 import time
@@ -7,10 +8,11 @@ import time
 import pytest
 
 from tests.agents.conftest import parameters
-from tests.agents.real import RealAgent
+from tests.agents.real import RealAgent, told
 from tests.support.asking import ENDED, PERMISSION, texts
 from tests.support.client import run
 from tests.support.model.script import Say
+from tests.support.picture import PICTURE
 
 pytestmark = pytest.mark.parametrize("real", parameters("gemini"), indirect=True)
 
@@ -66,6 +68,21 @@ def test_edits_are_made_unasked_in_auto_edit(real: RealAgent) -> None:
 
         assert PERMISSION not in turn.asked
         assert file.read_text() == "hello"
+
+    run(scenario())
+
+
+def test_image_is_lost_when_the_same_prompt_has_a_link(real: RealAgent) -> None:
+    async def scenario() -> None:
+        script = real.model.script(Say("I see no picture."))
+        async with real.session() as session:
+            file = session.folder / "notes.txt"
+            file.write_text("what the file says")
+            link = {"type": "resource_link", "uri": file.as_uri(), "name": file.name}
+            await session.turn(script, {"type": "image", "mimeType": "image/png", "data": PICTURE}, link)
+
+        assert "what the file says" in told(script.requests[0])
+        assert PICTURE not in json.dumps(script.requests[0].body)
 
     run(scenario())
 
