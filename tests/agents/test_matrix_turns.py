@@ -1,6 +1,7 @@
 """Every real agent: the handshake, turns, and what a prompt may hold."""
 
 import asyncio
+import base64
 import json
 from collections.abc import Callable
 from urllib.parse import quote
@@ -11,7 +12,9 @@ from tests.agents.real import RealAgent, told
 from tests.support.asking import TURN, texts
 from tests.support.client import Event, Json, run
 from tests.support.model.script import Fail, Say
-from tests.support.picture import PICTURE
+from tests.support.pictures import png
+
+PICTURE = base64.b64encode(png()).decode()
 
 
 def test_handshake_tells_version_and_capabilities(real: RealAgent) -> None:

@@ -1,5 +1,6 @@
 """What Gemini CLI does in a way of its own."""
 
+import base64
 import json
 import os
 import signal
@@ -12,9 +13,11 @@ from tests.agents.real import RealAgent, told
 from tests.support.asking import ENDED, PERMISSION, texts
 from tests.support.client import run
 from tests.support.model.script import Say
-from tests.support.picture import PICTURE
+from tests.support.pictures import png
 
 pytestmark = pytest.mark.parametrize("real", parameters("gemini"), indirect=True)
+
+PICTURE = base64.b64encode(png()).decode()
 
 
 def test_permission_is_the_first_that_is_heard_of_a_tool_call(real: RealAgent) -> None:
