@@ -23,8 +23,8 @@ class Catalog:
 
     def agents(self) -> list[Agent]:
         """Those that we know, the user's own, and whatever else is installed."""
-        others = [record for id in self.store.agents() if self._named(id) is None and (record := self.store.record(id))]
-        return [*self.manifest.agents, *map(_installed, others)]
+        known = {name for agent in self.manifest.agents for name in (agent.id, *agent.registry)}
+        return [*self.manifest.agents, *map(_installed, self.store.records(known))]
 
     async def all(self) -> list[Agent]:
         """The same and all that the ACP registry has, as far as it can be read."""

@@ -10,7 +10,7 @@ import os
 import re
 import shutil
 import time
-from collections.abc import Generator, Mapping
+from collections.abc import Container, Generator, Mapping
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
@@ -97,13 +97,13 @@ class Store:
         record = known[1]
         return record if record is not None and _is_folder(self.folder(record)) else None
 
-    def agents(self) -> list[str]:
-        """The ids of what is installed."""
+    def records(self, known: Container[str] = ()) -> list[Record]:
+        """What is installed, in the order of the ids; of those that are not among `known`."""
         try:
-            names = sorted(os.listdir(self.directory))
+            names = sorted(name for name in os.listdir(self.directory) if name[0] != "." and name not in known)
         except OSError:
             return []
-        return [name for name in names if not name.startswith(".") and self.record(name) is not None]
+        return [record for record in map(self.record, names) if record is not None]
 
     def folder(self, record: Record) -> Path:
         return self.directory / record.agent / record.folder
