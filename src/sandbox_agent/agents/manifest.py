@@ -30,8 +30,7 @@ Slugs = str | tuple[str, ...]
 Dialect = Literal["qwen", "opencode"]
 """Agents that ask questions in a way of their own."""
 Attaching = Literal["link", "file-link", "text-link", "text"]
-"""How an agent is told of attachments: by links; by links to files, or to short text files alone, and in words of the
-rest; or all in words."""
+"""What an agent gets links to: all attachments, files, short text files, or nothing; the rest is named in the text."""
 
 # What every agent may see of the server's environment.
 _ALLOWED = (
@@ -72,7 +71,7 @@ KEYS = {
     ),
     "attachments": (
         '"link", "file-link", "text-link" or "text"',
-        "How it is told of attachments: by links; by links to files, or to short text files, and in words of the rest.",
+        "What it gets links to: all attachments, files, short text files, or nothing; the rest is named in the text.",
     ),
 }
 
