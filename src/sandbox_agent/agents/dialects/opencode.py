@@ -23,21 +23,28 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-CONNECT_PATIENCE = 15.0
-"""Seconds for the port to be found and to answer, once the agent speaks on its stdout."""
-CONNECT_TRIES = (0.0, 0.5, 1.0, 2.0)
-"""Seconds before each try."""
-EVENT_PATIENCE = 60.0
-"""Seconds without any event after which the stream is dead; a healthy one has a heartbeat every ten."""
-POST_PATIENCE = 30.0
-AGAIN_AFTER = 1.0
-CANCEL_PATIENCE = 2.0
-"""Seconds before a cancelled question is rejected. To reject it ends its turn as if nobody had cancelled that; when it
-is the turn that was cancelled, this must come first, and the question is only cleared away."""
 MAX_EVENT = 8 << 20
 USER = "opencode"
 LOOPBACK = "127.0.0.1"
 _EVENT = b'"question.'
+
+
+@dataclass(frozen=True, slots=True)
+class Patience:
+    """How long to wait for what, in seconds."""
+
+    connect: float = 15.0
+    """For the port to be found and to answer, once the agent speaks on its stdout."""
+    tries: tuple[float, ...] = (0.0, 0.2, 0.5, 1.0)
+    """Before each try of these."""
+    event: float = 60.0
+    """For any event; a stream that lives has a heartbeat every ten."""
+    post: float = 30.0
+    again: float = 1.0
+    """Before a stream that has ended is opened again."""
+    cancel: float = 2.0
+    """Before a cancelled question is rejected. To reject it ends its turn as if nobody had cancelled that; when it is
+    the turn that was cancelled, this must come first, and the question is only cleared away."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,9 +60,10 @@ class _Open:
 class OpenCode:
     """The companion of one process."""
 
-    def __init__(self, ports: Callable[[int], list[int]] | None = None) -> None:
+    def __init__(self, ports: Callable[[int], list[int]] | None = None, patience: Patience | None = None) -> None:
         """`ports` gives those that a process listens on."""
         self._ports = ports or listening_ports
+        self._patience = patience or Patience()
         self._auth = (USER, "")
         self._client: httpx.AsyncClient | None = None
         self._events: httpx.Response | None = None
@@ -70,8 +78,8 @@ class OpenCode:
 
     async def connect(self, pid: int) -> bool:
         try:
-            async with asyncio.timeout(CONNECT_PATIENCE):
-                for delay in CONNECT_TRIES:
+            async with asyncio.timeout(self._patience.connect):
+                for delay in self._patience.tries:
                     await asyncio.sleep(delay)
                     if await self._reached(pid):
                         return True
@@ -87,7 +95,7 @@ class OpenCode:
             client = httpx.AsyncClient(
                 base_url=f"http://{LOOPBACK}:{port}",
                 auth=self._auth,
-                timeout=httpx.Timeout(POST_PATIENCE, read=EVENT_PATIENCE),
+                timeout=httpx.Timeout(self._patience.post, read=self._patience.event),
                 trust_env=False,
                 # No certificates are loaded for what is plain HTTP.
                 verify=SSLContext(PROTOCOL_TLS_CLIENT),
@@ -145,7 +153,7 @@ class OpenCode:
                 finally:
                     await events.aclose()
             logger.info("stream of an agent's questions ended, is opened again")
-            await asyncio.sleep(AGAIN_AFTER)
+            await asyncio.sleep(self._patience.again)
 
     def _read(self, blob: bytes) -> None:
         if _EVENT not in blob:
@@ -201,7 +209,7 @@ class OpenCode:
     async def _give(self, asked: _Open, result: Object) -> None:
         answers = answers_in(result)
         if result.get("status") == "cancelled":
-            await asyncio.sleep(CANCEL_PATIENCE)
+            await asyncio.sleep(self._patience.cancel)
         if answers is None or not await self._posted(asked, "reply", {"answers": answers}):
             # Whatever else it was, the agent must not wait for ever.
             await self._posted(asked, "reject", {})
