@@ -2,6 +2,7 @@
 
 import re
 import unicodedata
+import warnings
 from enum import IntEnum
 from fnmatch import fnmatchcase, translate
 from functools import lru_cache
@@ -44,8 +45,11 @@ class Regex:
         """Raises ValueError with the reason why it cannot be used."""
         _check_cost(text)
         try:
-            self._compiled = re.compile(text)
-        except (re.error, RecursionError, OverflowError) as error:
+            with warnings.catch_warnings():
+                # What will mean something else in another version of Python.
+                warnings.simplefilter("error")
+                self._compiled = re.compile(text)
+        except (re.error, Warning, RecursionError, OverflowError) as error:
             raise ValueError(f"is no regular expression: {error}") from None
 
     def fits(self, text: str) -> Match:
@@ -119,13 +123,16 @@ class PathGlob:
         near = tuple(map(loosely, names))
         if _names_fit(tuple(map(loosely, whole)), near) or (own and _names_fit(tuple(map(loosely, own)), near)):
             return Match.MAYBE
-        # A folder above what is forbidden: whoever works on all of it works on that, too.
-        fixed = tuple(map(loosely, whole[: len(whole) - len(self._names) + len(self._fixed)]))
-        return Match.MAYBE if len(near) < len(fixed) and fixed[: len(near)] == near else Match.NO
+        # A folder around what is forbidden: whoever works on all of it works on that, too.
+        around = tuple(map(loosely, (*self._root(folder, home), *self._fixed)))
+        around = around[:-1] if self._fixed == self._names else around
+        return Match.MAYBE if around[: len(near)] == near else Match.NO
+
+    def _root(self, folder: str, home: str) -> tuple[str, ...]:
+        return _names(home if self._home else folder if self._beneath else "")
 
     def _whole(self, folder: str, home: str) -> tuple[str, ...]:
-        root = home if self._home else folder if self._beneath else ""
-        return (*map(_escaped, _names(root)), *self._names)
+        return (*map(_escaped, self._root(folder, home)), *self._names)
 
 
 class FlatPathGlob:

@@ -109,7 +109,8 @@ def _tool(call: Object) -> str | None:
 
 
 def _is_question(holder: Object) -> bool:
-    return any("question" in key.lower() for key in object_at(holder, "_meta"))
+    texts = [text for pair in object_at(holder, "_meta").items() for text in pair if isinstance(text, str)]
+    return any("question" in text.lower() for text in texts)
 
 
 # Commands

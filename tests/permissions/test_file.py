@@ -1,0 +1,44 @@
+"""The file of rules: mistakes are named with their line and their rule."""
+
+from pathlib import Path
+
+import pytest
+
+from sandbox_agent.errors import SettingsError
+from sandbox_agent.permissions.file import load_rules
+
+
+def test_a_file_that_is_not_there_has_no_rules(tmp_path: Path) -> None:
+    assert load_rules(tmp_path / "permissions.toml") == ()
+
+
+def test_rules_come_in_their_order(tmp_path: Path) -> None:
+    file = tmp_path / "permissions.toml"
+    file.write_text('[[rules]]\ntool = "a"\naction = "ask"\n\n[[rules]]\ntool = "b"\naction = "reject"\n')
+    assert [(rule.number, rule.action, rule.source) for rule in load_rules(file)] == [
+        (1, "ask", "server"),
+        (2, "reject", "server"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "where"),
+    [
+        ('# hello\n[[rules]]\ntool = "a"\naction = "ask"\n[[rules]]\ntool = "b"\nactoin = "ask"\n', "line 7, rule 2: "),
+        ('[[rules]]\ntool = "a"\n\n[[rules]]\ntool = "b"\naction = "ask"\n', "line 1, rule 1: "),
+        ('[[rules]]\naction = "ask"\n[rules.matches]\ncmd = 5\n', "line 3, rule 1: "),
+        ('[[rules]]\n"tool" = 5\naction = "ask"\n', "line 2, rule 1: "),
+        ('rules = [\n  { tool = "a" },\n]\n', "line 1, rule 1: "),
+        ('[[rule]]\ntool = "a"\n', "line 1: unknown key rule; did you mean rules?"),
+        ('[[rules]]\ntool = "a"\naction = "ask"\n[other]\n', "line 4: unknown key other"),
+        ('rules = "x"\n', "line 1: "),
+        ('[[rules]]\ntool = "a', "is not TOML"),
+    ],
+)
+def test_a_mistake_names_its_place(tmp_path: Path, text: str, where: str) -> None:
+    file = tmp_path / "permissions.toml"
+    file.write_text(text)
+    with pytest.raises(SettingsError) as caught:
+        load_rules(file)
+    assert str(file) in str(caught.value)
+    assert where in str(caught.value)
