@@ -18,6 +18,7 @@ from tests.support.package_index import AGENT, closed_port, entry, npx, packed, 
 from tests.support.problems import problem
 from tests.support.running import BOUND, Server, alive, eventually, scripted
 from tests.support.shelf import Shelf, events, initialize, install, installed, view
+from tests.support.wire import Wire
 
 BODY = AGENT.partition("\n")[2]
 
@@ -185,6 +186,23 @@ def test_a_body_may_be_left_out(shelf: Shelf, body: str) -> None:
         async with client.http:
             response = await client.http.post("/v1/agents/mock/install", content=body)
             assert response.json()["alreadyInstalled"] is True
+
+    run(main())
+
+
+@pytest.mark.requirement("9.install-body")
+def test_a_body_that_stops_half_way_installs_nothing(shelf: Shelf) -> None:
+    id = shelf.put()
+
+    async def main() -> None:
+        client = bare(shelf.server)
+        async with client.http:
+            await client.http.get(f"/v1/agents/{id}")
+            with Wire(shelf.server) as wire:
+                wire.send(wire.request(f"POST /v1/agents/{id}/install", "Content-Length: 100", body=b'{"rein'))
+            # Handled after what came before it.
+            assert (await view(client, id))["serverStatus"]["status"] == "stopped"
+            assert shelf.folders(id) == []
 
     run(main())
 
