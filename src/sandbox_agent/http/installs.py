@@ -90,51 +90,6 @@ async def _body(request: Request) -> bytes:
     return body
 
 
-def _events(self, begun: "InstallResult | tuple[Job, asyncio.Task[Outcome]]") -> AsyncGenerator[bytes]:
-        if isinstance(begun, InstallResult):
-            yield _event("result", msgspec.json.encode(begun))
-            return
-        job, task = begun
-        shown = None
-        while not task.done():
-            if job.progress is not shown:
-                shown = job.progress
-                yield _event("progress", msgspec.json.encode(shown))
-            changed = asyncio.ensure_future(job.changed())
-            try:
-                # The task is only watched: it is not ours to cancel.
-                await asyncio.wait({changed, task}, timeout=self.heartbeat, return_when=asyncio.FIRST_COMPLETED)
-            finally:
-                changed.cancel()
-            if not changed.done():
-                yield b": still at it\n\n"
-            if not task.done():
-                await asyncio.wait({task}, timeout=PACE)
-        yield await self._ending(task)
-
-    async def _ending(self, task: "asyncio.Task[Outcome]") -> bytes:
-        try:
-            return _event("result", msgspec.json.encode(await self.installs.result(task)))
-        except SandboxAgentError as error:
-            return _event("problem", problems.document(error))
-        except Exception:
-            return _event("problem", problems.document(InternalError()))
-
-
-async def _asked(request: Request) -> InstallRequest:
-    body = b""
-    async for piece in request.stream():
-        body += piece
-        if len(body) > MAX_BODY:
-            raise BadRequest("the body of an install is a small JSON object")
-    if not body.strip():
-        return InstallRequest()
-    try:
-        return install_request(msgspec.json.decode(body, type=Object))
-    except msgspec.DecodeError as error:
-        raise BadRequest(f"the body of an install is a JSON object, or empty: {error}") from None
-
-
 def _event(name: str, data: bytes) -> bytes:
     return b"event: %s\ndata: %s\n\n" % (name.encode(), data)
 
