@@ -5,7 +5,7 @@ import logging
 
 from sandbox_agent.agents.boot import RunningAgent
 from sandbox_agent.envelope import Envelope, Object
-from sandbox_agent.errors import InvalidParams, LogUnavailable, RpcError
+from sandbox_agent.errors import InvalidParams, RpcError
 from sandbox_agent.hub.asking import PERMISSION
 from sandbox_agent.hub.decision import Decider
 from sandbox_agent.hub.hub import Hub
@@ -44,6 +44,7 @@ class Ruling:
             return False
         if line is None or decision.rule is None:
             return False
+        pending.answering = True
         self._hub.hold(pending)
         outcome = Outcome.ANSWERED if decision.action == "allow" else Outcome.REJECTED
         by = _decider(decision.rule, decision.why)
@@ -59,11 +60,13 @@ class Ruling:
         return self._policy.decide(asked, cwd, _rules_of(session))
 
     async def _give(self, pending: PendingRequest, line: bytes, outcome: Outcome, by: Decider, position: int) -> None:
-        pending.answering = True
+        running = pending.process
+        assert isinstance(running, RunningAgent)
         try:
             # The agent acts on it only after it is kept: an action without a record of who allowed it must not be.
             await self._hub.log.committed(position)
-        except LogUnavailable:
+        except Exception as error:
+            logger.warning("ruling not kept agent=%s reason=%s", running.agent.id, type(error).__name__)
             line, outcome = pending.rejection(), Outcome.REJECTED
             by = Decider(by.kind, by.facts, "what the rules say cannot be kept, so nothing is allowed")
         finally:
@@ -72,17 +75,16 @@ class Ruling:
             # Cancelled meanwhile: an allow must not come after that.
             return
         self._hub.settle(pending, outcome, by, line)
-        assert isinstance(pending.process, RunningAgent)
         try:
-            pending.process.answer(line)
+            running.answer(line)
         except RpcError as error:
-            logger.info("ruling not delivered agent=%s reason=%s", pending.process.agent.id, error.slug)
+            logger.info("ruling not delivered agent=%s reason=%s", running.agent.id, error.slug)
 
 
 def check_rules(metadata: Object) -> None:
     """Raises InvalidParams, which names the rule, when a session cannot have the rules in this metadata."""
     try:
-        read_rules(metadata.get(KEY) or [], "session")
+        _own_rules(metadata)
     except Mistake as mistake:
         where = KEY if mistake.index is None else f"{KEY}[{mistake.index}]"
         raise InvalidParams(f"{where}: {mistake}", index=mistake.index, key=mistake.key) from None
@@ -94,12 +96,17 @@ def _rules_of(session: Session) -> tuple[Rule, ...] | None:
     try:
         return (
             *read_rules(before, "session"),
-            *read_rules(session.facts.metadata.get(KEY) or [], "session"),
+            *_own_rules(session.facts.metadata),
             *read_rules(after, "session"),
         )
     except Mistake as mistake:
         logger.warning("rules of a session cannot be read session=%s rule=%s", session.id, mistake.index)
         return None
+
+
+def _own_rules(metadata: Object) -> tuple[Rule, ...]:
+    raw = metadata.get(KEY)
+    return () if raw is None else read_rules(raw, "session")
 
 
 def _answer(pending: PendingRequest, decision: Decision) -> bytes | None:

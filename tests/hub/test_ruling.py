@@ -1,0 +1,221 @@
+"""Rulings at awkward moments: what the rules allow is kept first, and never comes after a cancel."""
+
+import asyncio
+import json
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from msgspec import Raw
+
+from sandbox_agent.envelope import parse
+from sandbox_agent.errors import InvalidParams, LogUnavailable
+from sandbox_agent.hub.hub import Hub
+from sandbox_agent.hub.ruling import Ruling, check_rules
+from sandbox_agent.hub.session import Session
+from sandbox_agent.hub.turns import Turns
+from sandbox_agent.log.database import Database
+from sandbox_agent.log.log import Limits, Log
+from sandbox_agent.permissions.policy import Policy
+from sandbox_agent.permissions.rules import read_rules
+from tests.support.client import run
+
+Json = dict[str, Any]
+
+OPTIONS = [
+    {"optionId": "always", "kind": "allow_always"},
+    {"optionId": "yes", "kind": "allow_once"},
+    {"optionId": "no", "kind": "reject_once"},
+]
+ALLOWED: Json = {"outcome": {"outcome": "selected", "optionId": "yes"}}
+REJECTED: Json = {"outcome": {"outcome": "selected", "optionId": "no"}}
+CANCELLED: Json = {"outcome": {"outcome": "cancelled"}}
+
+
+class World:
+    """A session of an agent whose answers are remembered."""
+
+    def __init__(self, rules: list[Json]) -> None:
+        self.log = Log(Database(None), Limits())
+        self.hub = Hub(self.log)
+        self.ruling = Ruling(self.hub, Policy(read_rules(rules, "server"), "/home", str))
+        self.running = fake_running()
+        self.session: Session = self.hub.add_session(self.running, "s", "/work", Raw(b"{}"))
+        self.session.facts.agent_session_id = "s"
+
+    def asks(self, options: list[Json] | None = None) -> bool:
+        """Whether the rules take a request of the agent to write a file."""
+        call = {"toolCallId": "call", "kind": "edit", "rawInput": {"path": "/work/a"}}
+        params = {"sessionId": "s", "toolCall": call, "options": OPTIONS if options is None else options}
+        line = json.dumps({"jsonrpc": "2.0", "id": 7, "method": "session/request_permission", "params": params})
+        return self.ruling.answers(self.running, self.session, parse(line.encode()))
+
+    async def answer(self) -> Json:
+        """What the agent is told."""
+        await self.running.news.wait()
+        (line,) = self.running.sent
+        return json.loads(line)["result"]
+
+
+def fake_running() -> Any:
+    from sandbox_agent.agents.boot import RunningAgent
+
+    class Fake(RunningAgent):
+        """Remembers what it was answered."""
+
+        __slots__ = ("news", "sent")
+
+        def __init__(self) -> None:
+            self.agent: Any = SimpleNamespace(id="a", command_in_title=False)
+            self.handshake: Any = SimpleNamespace(resumes=False)
+            self.sent: list[bytes] = []
+            self.news = asyncio.Event()
+
+        @property
+        def key(self) -> str:
+            return "a-1"
+
+        def answer(self, line: bytes) -> None:
+            self.sent.append(line)
+            self.news.set()
+
+        send = answer
+
+    return Fake()
+
+
+@asynccontextmanager
+async def world(*rules: Json) -> AsyncGenerator[World]:
+    own = World(list(rules))
+    try:
+        yield own
+    finally:
+        own.log.close()
+
+
+ALLOWING, REJECTING = {"kind": "edit", "action": "allow"}, {"kind": "edit", "action": "reject"}
+
+
+@pytest.mark.parametrize(
+    ("rule", "options", "told"),
+    [
+        (ALLOWING, OPTIONS, ALLOWED),
+        ({**ALLOWING, "remember": True}, OPTIONS, {"outcome": {"outcome": "selected", "optionId": "always"}}),
+        ({**ALLOWING, "remember": True}, OPTIONS[1:], ALLOWED),
+        ({**ALLOWING, "remember": True}, [OPTIONS[0], *OPTIONS], ALLOWED),
+        (REJECTING, OPTIONS, REJECTED),
+        (REJECTING, OPTIONS[:2], CANCELLED),
+        (REJECTING, [], CANCELLED),
+    ],
+)
+def test_the_option_is_chosen_by_its_kind(rule: Json, options: list[Json], told: Json) -> None:
+    async def main() -> None:
+        async with world(rule) as own:
+            assert own.asks(options)
+            assert await own.answer() == told
+
+    run(main())
+
+
+@pytest.mark.parametrize(
+    "options",
+    [[], OPTIONS[:1], [OPTIONS[1], OPTIONS[1]], [{"kind": "allow_once"}], [{"kind": "allow_once", "optionId": 5}]],
+)
+def test_people_are_asked_when_there_is_not_exactly_one_way_to_allow(options: list[Json]) -> None:
+    async def main() -> None:
+        async with world(ALLOWING) as own:
+            assert not own.asks(options)
+            assert own.log.position == 0, "nothing is kept twice"
+
+    run(main())
+
+
+def test_nothing_is_allowed_before_it_is_kept() -> None:
+    async def main() -> None:
+        async with world(ALLOWING) as own:
+            kept, reached = asyncio.Event(), asyncio.Event()
+
+            async def committed(position: int) -> None:
+                reached.set()
+                await kept.wait()
+
+            own.log.committed = committed  # type: ignore[method-assign]
+            assert own.asks()
+            await reached.wait()
+            assert own.running.sent == []
+            kept.set()
+            assert await own.answer() == ALLOWED
+
+    run(main())
+
+
+def test_nothing_is_allowed_after_a_cancel() -> None:
+    async def main() -> None:
+        async with world(ALLOWING) as own:
+            kept, reached = asyncio.Event(), asyncio.Event()
+
+            async def committed(position: int) -> None:
+                reached.set()
+                await kept.wait()
+
+            own.log.committed = committed  # type: ignore[method-assign]
+            assert own.asks()
+            await reached.wait()
+            Turns(own.hub, 16).cancel(own.session)
+            kept.set()
+            assert await own.answer() == CANCELLED
+            (task,) = own.ruling._tasks  # type: ignore[attr-defined]
+            await task
+            assert len(own.running.sent) == 1
+
+    run(main())
+
+
+@pytest.mark.parametrize("error", [LogUnavailable("the disk is full"), OSError("what else")])
+def test_what_cannot_be_kept_is_rejected(error: Exception) -> None:
+    async def main() -> None:
+        async with world(ALLOWING) as own:
+
+            async def failing(position: int) -> None:
+                raise error
+
+            own.log.committed = failing  # type: ignore[method-assign]
+            assert own.asks()
+            assert await own.answer() == REJECTED
+
+    run(main())
+
+
+def test_a_session_whose_rules_cannot_be_read_is_asked() -> None:
+    async def main() -> None:
+        async with world(ALLOWING) as own:
+            own.session.facts.metadata = {"permissions": [{"tool": "*", "action": "alow"}]}
+            assert not own.asks()
+            own.session.facts.metadata = {"permissions": [{"tool": "*", "action": "reject"}]}
+            assert own.asks()
+            assert await own.answer() == REJECTED
+
+    run(main())
+
+
+def test_an_error_of_the_rules_is_asked(caplog: pytest.LogCaptureFixture) -> None:
+    async def main() -> None:
+        async with world(ALLOWING) as own:
+            own.session.facts.metadata = None  # type: ignore[assignment]
+            assert not own.asks()
+
+    run(main())
+    assert "asking the rules failed" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("raw", "index"), [([{"tool": "x", "action": "ask"}, {"tool": "x"}], 1), ("x", None), ({}, None), (0, None)]
+)
+def test_rules_of_a_session_that_are_wrong_are_named(raw: Any, index: int | None) -> None:
+    with pytest.raises(InvalidParams) as caught:
+        check_rules({"permissions": raw})
+    assert caught.value.fields["index"] == index
+    check_rules({"permissions": None})
+    check_rules({})
