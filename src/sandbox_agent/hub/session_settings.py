@@ -167,7 +167,9 @@ class SessionSettings:
         return Answer(line, position)
 
     def _note(self, session: Session, way: Way, result: Object) -> None:
-        before = session.mode
+        if _is_mode(session, way):
+            # Whoever sets a mode wants that one, and no rules in place of another.
+            session.facts.ruled_as = None
         if way.method != SET_OPTION:
             category = MODE if way.method == MODE.method else MODEL
             session.choose(category, str(way.params[category.param]))
@@ -175,10 +177,13 @@ class SessionSettings:
             session.learn_offers(result)
         elif (option := choices.option(session.facts.offers, str(way.params["configId"]))) is not None:
             session.learn_offers({OPTIONS: choices.with_value(session.facts.offers, option, way.params["value"])})
-        if session.mode != before:
-            # Whoever sets another mode wants that one, and no rules in place of the last.
-            session.facts.ruled_as = None
         self.hub.learned(session)
+
+
+def _is_mode(session: Session, way: Way) -> bool:
+    if way.method == SET_OPTION:
+        return text_at(choices.option_of(session.facts.offers, MODE), "id") == way.params["configId"]
+    return way.method == MODE.method
 
 
 def _translated(envelope: Envelope, way: Way) -> Envelope:
