@@ -88,6 +88,15 @@ def test_no_two_agents_have_the_same_slug() -> None:
     assert not {agent.id for agent in agents if agent.id not in agent.registry} & set(slugs)
 
 
+def test_how_attachments_are_told_is_known_of_agents_and_may_be_said(load_file: LoadFile) -> None:
+    manifest = load_file(
+        f'{ECHO}[agents.claude]\nattachments = "text"\n[agents.own]\ncommand = ["x"]\nattachments = "text-link"'
+    )
+
+    told = {id: found(manifest, id).attachments for id in ("qwen", "claude", "own", "echo")}
+    assert told == {"qwen": "text", "claude": "text", "own": "text-link", "echo": "link"}
+
+
 def test_an_unknown_agent_is_not_found(load_file: LoadFile) -> None:
     assert load_file(ECHO).find("ehco") is None
 
@@ -188,6 +197,7 @@ def test_values_of_the_environment_are_not_in_the_representation(load_file: Load
         (f"{ECHO}[agents.echo.env]\nA = 3", 3, "env of agent echo: expected a table of texts"),
         (f'{ECHO}env = {{ "A=B" = "x" }}', 3, "env of agent echo: expected a table of texts"),
         (f'{ECHO}credentials = "KEY"', 3, "credentials of agent echo: expected a list of names"),
+        (f'{ECHO}attachments = "words"', 3, 'attachments of agent echo: expected "link", "file-link", "text-link" or'),
         (f"{ECHO}supported = false", 3, "unknown key supported"),
         (f'{ECHO}registry = "x"', 3, "agent echo has both a command and a registry slug"),
         ("[agents.echo]\nregistry = 3", 2, "registry of agent echo: expected a slug of the ACP registry, got 3"),

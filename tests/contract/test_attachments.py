@@ -96,6 +96,24 @@ def test_attachment_is_a_link_and_all_else_keeps_its_bytes(server: Server, tmp_p
     run(main())
 
 
+@pytest.mark.requirement("8.link", "6.prompt-content")
+def test_content_may_stand_for_the_prompt(server: Server, tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("x")
+
+    async def main() -> None:
+        async with Client(server) as client:
+            session = await session_in(client, tmp_path)
+            asked = params(session, {"path": "a.txt"}) | {"content": "look"}
+            del asked["prompt"]
+            await client.result("session/prompt", asked)
+            (line,) = await prompts(client, session)
+
+        blocks = [{"type": "text", "text": "look"}, link(tmp_path / "a.txt", "text/plain")]
+        assert json.loads(line)["params"]["prompt"] == blocks
+
+    run(main())
+
+
 @pytest.mark.requirement("8.paths", "8.link")
 def test_paths_may_be_absolute_relative_or_uris(server: Server, tmp_path: Path) -> None:
     (tmp_path / "sub").mkdir()

@@ -34,30 +34,30 @@ def files() -> AttachedFiles:
     ("given", "meant"),
     [
         ("/a/b.txt", "/a/b.txt"),
-        ("b.txt", "/work/b.txt"),
-        ("./sub//b.txt", "/work/sub/b.txt"),
-        ("sub/", "/work/sub/"),
+        ("b.txt", "/w/b.txt"),
+        ("./sub//b.txt", "/w/sub/b.txt"),
+        ("sub/", "/w/sub/"),
         ("/", "/"),
         ("//a/b.txt", "/a/b.txt"),
-        ("~/b.txt", "/work/~/b.txt"),
-        ("a%20b.txt", "/work/a%20b.txt"),
+        ("~/b.txt", "/w/~/b.txt"),
+        ("a%20b.txt", "/w/a%20b.txt"),
         ("file:///a/b.txt", "/a/b.txt"),
         ("FILE://localhost/a/b.txt", "/a/b.txt"),
         ("file:///a/d%C3%A9j%C3%A0%20vu%231.txt", "/a/déjà vu#1.txt"),
         ("file:///a/déjà vu.txt", "/a/déjà vu.txt"),
         ("file:///a/%ff.txt", "/a/\udcff.txt"),
         ("file:///a/%zz.txt", "/a/%zz.txt"),
-        ("http://host/a", "/work/http:/host/a"),
+        ("http://host/a", "/w/http:/host/a"),
     ],
 )
 def test_paths_and_uris_lead_to_an_absolute_path(given: str, meant: str) -> None:
-    assert locate(given, "/work") == meant
+    assert locate(given, "/w") == meant
 
 
 @pytest.mark.parametrize("given", ["file://other/a", "file://", "file://a", "file:///a?b", "file:///a#b"])
 def test_uri_that_cannot_be_a_file_of_this_host_is_refused(given: str) -> None:
     with pytest.raises(OSError, match="URI") as caught:
-        locate(given, "/work")
+        locate(given, "/w")
 
     assert caught.value.errno == errno.EINVAL
 

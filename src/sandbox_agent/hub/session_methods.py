@@ -299,10 +299,10 @@ class SessionMethods:
             if asked:
                 running = await self.forward.holder(session)
                 line = await self.attachments.added(line, asked, session.facts.cwd, taken_by(running))
-                # It may have been deleted, and others may have come.
-                self.hub.session(session.id)
-                self._writable()
-                self.turns.check(session)
+        # The session may be gone by now, the log may have failed, and others may have come.
+        self.hub.session(session.id)
+        self._writable()
+        self.turns.check(session)
         return line
 
     async def close(self, connection: Connection, envelope: Envelope) -> Answer:
