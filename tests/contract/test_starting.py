@@ -256,7 +256,7 @@ def test_a_wrong_variable_ends_it_with_exit_code_2_and_is_named(tmp_path: Path) 
     refused(launch(tmp_path, SANDBOX_AGENT_MAX_BODY="much"), "SANDBOX_AGENT_MAX_BODY", "much")
 
 
-@pytest.mark.requirement("11.exit-wrong-settings")
+@pytest.mark.requirement("11.exit-wrong-settings", "7.rules-file")
 @pytest.mark.parametrize(
     ("name", "content", "named"),
     [
@@ -265,6 +265,12 @@ def test_a_wrong_variable_ends_it_with_exit_code_2_and_is_named(tmp_path: Path) 
         ("agents.toml", "[agents.x]\ntitle = 'X'", ["line 1", "agent x", "command"]),
         ("agents.toml", "[agents.x]\ncomand = ['a']", ["line 2", "comand", "command"]),
         ("agents.toml", "not toml at all", ["line 1"]),
+        (
+            "permissions.toml",
+            "[[rules]]\ntool = '*'\naction = 'ask'\n\n[[rules]]\ncomand = 'a'",
+            ["line 6", "rule 2", "comand"],
+        ),
+        ("permissions.toml", "[[rules]]\ntool = '*'\n", ["line 1", "rule 1", "action"]),
     ],
 )
 def test_a_wrong_file_ends_it_with_exit_code_2_and_is_named_with_its_line(
