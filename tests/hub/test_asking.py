@@ -230,6 +230,16 @@ def test_fields_without_choices_take_texts_that_are_read_as_what_they_are() -> N
     }
 
 
+def test_a_free_answer_to_a_choice_that_is_required_is_none_of_the_above() -> None:
+    choice = {"type": "string", "title": "Which?", "enum": ["a", "None of the above"]}
+    schema = {"properties": {"db": choice, "db_note": {"type": "string"}}, "required": ["db"]}
+    form = {"sessionId": "s", "mode": "form", "message": "?", "requestedSchema": schema}
+
+    result = told(ELICITATION, form, QUESTIONS, {"status": "answered", "answers": [["mine"]]})
+
+    assert result == {"action": "accept", "content": {"db": "None of the above", "db_note": "mine"}}
+
+
 @pytest.mark.parametrize(("status", "action"), [("rejected", "decline"), ("cancelled", "cancel")])
 def test_a_rejected_question_declines_the_form(status: str, action: str) -> None:
     assert told(ELICITATION, CLAUDE, QUESTIONS, {"status": status}) == {"action": action}

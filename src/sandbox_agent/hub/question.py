@@ -13,6 +13,7 @@ from sandbox_agent.hub.form import Choice, Field, complaint, fields
 OTHER = "_other"
 """Ends the name of the field that takes a free answer beside a choice."""
 ACCEPT, DECLINE = "accept", "decline"
+_NONE_OF_THEM = ("none of the above", "other")
 _YES_NO = (Choice("true", "Yes"), Choice("false", "No"))
 _YES_NO_OPTIONS: list[Object] = [{"id": each.value, "label": each.label} for each in _YES_NO]
 
@@ -164,6 +165,9 @@ def _filled(asked: _Asked, answer: Sequence[str]) -> Object:
             raise WrongAnswer(f"{field.name} is none of {', '.join(field.values)}")
         content[other.name] = "\n".join(own)
     chosen = [each for each in answer if each not in own]
+    if own and not chosen and field.required:
+        # Some want to hear first that it is none of theirs.
+        chosen = [each for each in field.values if each.casefold() in _NONE_OF_THEM][:1]
     if field.kind == "choices":
         return content | ({field.name: chosen} if chosen or not own else {})
     if not chosen:
