@@ -13,10 +13,12 @@ from msgspec import Raw
 
 from sandbox_agent.agents.boot import Handshake, RunningAgent
 from sandbox_agent.agents.manifest import Agent
-from sandbox_agent.envelope import Envelope, parse
-from sandbox_agent.errors import AgentNotReading, AlreadyAnswered
+from sandbox_agent.envelope import META, Envelope, parse
+from sandbox_agent.errors import AgentNotReading, AlreadyAnswered, UnknownSession
+from sandbox_agent.host.attached import AttachedFiles
 from sandbox_agent.host.files import TextFiles
 from sandbox_agent.host.terminals import TerminalLimits, Terminals
+from sandbox_agent.hub.attachment import AttachmentLimits, Attachments
 from sandbox_agent.hub.choices import MODE
 from sandbox_agent.hub.forward import Forward
 from sandbox_agent.hub.from_agent import FromAgent
@@ -91,7 +93,9 @@ class World:
         self.forward = Forward(self.hub, supervisor, manifest, 120)
         release = self.from_agent.release
         settings, loading = SessionSettings(self.hub, self.forward), SessionLoading(self.hub, self.forward)
-        methods = SessionMethods(self.hub, self.forward, self.turns, release, self.inventory, settings, loading)
+        attachments = Attachments(AttachedFiles(), AttachmentLimits(count=100, image_bytes=1 << 20))
+        parts = (self.inventory, settings, loading, attachments)
+        methods = SessionMethods(self.hub, self.forward, self.turns, release, *parts)
         self.from_client = FromClient(self.hub, self.forward, self.turns, methods.table(), 120)
         self.client = self.hub.open_connection("a")
         self.session = self.hub.add_session(self.running, "s", "/", Raw(b"{}"))
@@ -354,5 +358,42 @@ def test_an_agent_that_answers_an_option_with_nothing_is_taken_at_its_word() -> 
             await task
             assert own.session.mode == "plan"
             assert own.session.facts.offers["modes"]["currentModeId"] == "plan"  # type: ignore[index]
+
+    run(main())
+
+
+def attaching(path: str) -> Json:
+    """A prompt that has to wait for a file."""
+    return {"sessionId": "s", "prompt": [], "_meta": {META: {"attachments": [{"path": path}]}}}
+
+
+@pytest.mark.requirement("8.order")
+def test_a_prompt_does_not_overtake_one_that_waits_for_its_files() -> None:
+    async def main() -> None:
+        async with world() as own:
+            first = own.request("session/prompt", attaching("/"), "first")
+            second = own.request("session/prompt", {"sessionId": "s", "prompt": ["second"]}, "second")
+            await own.process.has_been_sent(1)
+            assert own.sent("session/prompt")["params"]["prompt"][0]["uri"] == "file:///"
+            own.says(id=own.sent("session/prompt")["id"], result={"stopReason": "end_turn"})
+            await first
+            await own.process.has_been_sent(2)
+            assert own.sent("session/prompt")["params"]["prompt"] == ["second"]
+            own.says(id=own.sent("session/prompt")["id"], result={"stopReason": "end_turn"})
+            await second
+
+    run(main())
+
+
+@pytest.mark.requirement("8.gone")
+def test_a_prompt_whose_session_goes_while_its_files_are_looked_at_is_not_sent() -> None:
+    async def main() -> None:
+        async with world() as own:
+            prompt = own.request("session/prompt", attaching("/"))
+            await asyncio.sleep(0)
+            own.hub.forget_session(own.session)
+            answer = await prompt
+            assert parse(answer.line).error()["code"] == UnknownSession.rpc_code
+            assert own.process.sent == []
 
     run(main())
