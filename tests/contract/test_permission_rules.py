@@ -14,6 +14,7 @@ from tests.support.asking import (
     ALLOW,
     CANCEL,
     CANCELLED,
+    DECISION,
     ELICITATION,
     ELICITATION_PARAMS,
     PERMISSION,
@@ -33,7 +34,6 @@ from tests.support.history import events_of, view_of
 from tests.support.running import Server
 
 ATTACH = "_sandboxagent/session/attach"
-DECISION = "_sandboxagent/session/decision"
 SET = "_sandboxagent/session/set_metadata"
 OPTIONS = PERMISSION_PARAMS["options"]
 

@@ -14,6 +14,7 @@ QUESTION = "_sandboxagent/session/request_question"
 ELICITATION = "elicitation/create"
 CANCEL = "$/cancel_request"
 TURN = "_sandboxagent/session/turn"
+DECISION = "_sandboxagent/session/decision"
 UNPARSED = "_sandboxagent/agent/unparsed"
 ENDED = "_sandboxagent/session/ended"
 
