@@ -192,3 +192,22 @@ def test_what_we_have_no_package_for_is_supported_once_the_registry_has_it_or_it
     installed = Workshop(tmp_path / "other")
     put(installed, "amp", "amp-acp")
     assert installed.catalog.supported(amp)
+
+
+def test_where_an_agent_comes_from_is_said_before_and_after_it_is_installed(tmp_path: Path) -> None:
+    shop = Workshop(tmp_path, agents=OWN)
+    claude = shop.catalog.agent("claude")
+    assert {id: shop.catalog.source(shop.catalog.agent(id)) for id in ("mock", "mine", "claude", "amp")} == {
+        "mock": "bundled",
+        "mine": "path",
+        "claude": "fallback",
+        "amp": "registry",
+    }
+
+    entries = [npx("claude-acp", "claude-acp@1.0.0")]
+    shop.registry_file.write_text(json.dumps({"version": "1.0.0", "agents": entries}))
+    asyncio.run(shop.catalog.all())
+    assert shop.catalog.source(claude) == "registry"
+
+    put(shop, "claude", None)
+    assert shop.catalog.source(claude) == "fallback", "that is what is there"

@@ -8,7 +8,7 @@ from sandbox_agent import __version__
 from sandbox_agent.agents.install.record import Artifact, Record, Store
 from sandbox_agent.agents.install.registry import Entry, Registry
 from sandbox_agent.agents.launch import Launch
-from sandbox_agent.agents.manifest import Agent, Manifest, is_id
+from sandbox_agent.agents.manifest import Agent, Manifest, Source, is_id
 from sandbox_agent.errors import RegistryUnavailable, UnknownAgent
 
 
@@ -84,6 +84,12 @@ class Catalog:
             return record.artifacts if record else []
         version = __version__ if agent.source == "bundled" else None
         return [Artifact(kind="agent_process", name=Path(path).name, version=version, path=path, source=agent.source)]
+
+    def source(self, agent: Agent) -> Source:
+        """Where it comes from; or would, as far as the registry's copy says."""
+        if (record := self.record(agent)) is not None:
+            return record.source
+        return "registry" if any(map(self._kept_entry, agent.registry)) else agent.source
 
     def supported(self, agent: Agent) -> bool:
         """Whether it can be had, as far as we know: what we have no package for, the registry may have."""

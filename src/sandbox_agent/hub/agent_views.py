@@ -122,11 +122,11 @@ class AgentViews:
         job = self.installer.job(agent.id)
         progress = job.progress if job else UNSET
         failure = self.installer.failure(agent.id) or UNSET
-        artifacts = self.catalog.artifacts(agent)
+        artifacts, source = self.catalog.artifacts(agent), self.catalog.source(agent)
         if record is None:
             return InstallView(
-                source=agent.source,
-                non_registry=not agent.registry,
+                source=source,
+                non_registry=source != "registry",
                 verified=verified,
                 artifacts=artifacts,
                 registry_slug=agent.registry[0] if agent.registry else UNSET,
@@ -135,8 +135,8 @@ class AgentViews:
                 progress=progress,
             )
         return InstallView(
-            source=record.source,
-            non_registry=record.registry_slug is None,
+            source=source,
+            non_registry=source != "registry",
             verified=True,
             artifacts=artifacts,
             registry_slug=record.registry_slug or UNSET,

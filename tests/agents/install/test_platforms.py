@@ -2,7 +2,7 @@
 
 import platform
 
-from sandbox_agent.agents.install.platforms import PLATFORMS, current_platform
+from sandbox_agent.agents.install.platforms import PLATFORMS, Machine, current_platform, npm_platform, this_machine
 
 
 def test_the_registry_has_six_platforms() -> None:
@@ -22,3 +22,12 @@ def test_this_machine_is_named_as_in_the_registry() -> None:
     assert system == platform.system().lower()
     assert machine not in ("amd64", "arm64")
     assert machine == machine.lower() != ""
+
+
+def test_this_machine_has_a_name_for_packages_too() -> None:
+    system, machine, *libc = npm_platform().split("-")
+
+    assert system == platform.system().lower()
+    assert machine not in ("x86_64", "aarch64", "amd64")
+    assert libc in ([], ["musl"])
+    assert this_machine() == Machine(current_platform(), npm_platform())
