@@ -55,7 +55,7 @@ def test_a_test_says_which_rule_decides_and_why(ruled: Place) -> None:
         (["--command", "git status"], "allow", 2),
         (["--command", "git status > f"], "ask", None),
         (["--agent", "claude", "--kind", "edit", "--path", "src/a", "--path", "src/b"], "allow", 3),
-        (["--agent", "claude", "--kind", "edit", "--path", "/work/src/a", "--cwd", "/work"], "allow", 3),
+        (["--agent", "claude", "--kind", "edit", "--path", "/srv/src/a", "--cwd", "/srv"], "allow", 3),
         (["--agent", "claude", "--kind", "edit", "--path", "src/a", "--path", "b"], "ask", None),
         (["--kind", "edit", "--path", "src/a"], "ask", None),
         (["--tool", "Fetch", "--kind", "fetch", "--input", '{"url": "https://example.com/a"}'], "allow", 4),

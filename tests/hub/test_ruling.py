@@ -42,12 +42,12 @@ class World:
         self.hub = Hub(self.log)
         self.ruling = Ruling(self.hub, Policy(read_rules(rules, "server"), "/home", str))
         self.running = fake_running()
-        self.session: Session = self.hub.add_session(self.running, "s", "/work", Raw(b"{}"))
+        self.session: Session = self.hub.add_session(self.running, "s", "/srv", Raw(b"{}"))
         self.session.facts.agent_session_id = "s"
 
     def asks(self, options: list[Json] | None = None) -> bool:
         """Whether the rules take a request of the agent to write a file."""
-        call = {"toolCallId": "call", "kind": "edit", "rawInput": {"path": "/work/a"}}
+        call = {"toolCallId": "call", "kind": "edit", "rawInput": {"path": "/srv/a"}}
         params = {"sessionId": "s", "toolCall": call, "options": OPTIONS if options is None else options}
         line = json.dumps({"jsonrpc": "2.0", "id": 7, "method": "session/request_permission", "params": params})
         return self.ruling.answers(self.running, self.session, parse(line.encode()))

@@ -3,6 +3,8 @@
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from sandbox_agent.errors import SettingsError
 from sandbox_agent.permissions.file import load_rules
@@ -42,3 +44,23 @@ def test_a_mistake_names_its_place(tmp_path: Path, text: str, where: str) -> Non
         load_rules(file)
     assert str(file) in str(caught.value)
     assert where in str(caught.value)
+
+
+_VALID = '[[rules]]\ntool = "Bash"\naction = "reject"\n\n[[rules]]\npath = "src/**"\naction = "ask"\n'
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    at=st.integers(0, len(_VALID)),
+    cut=st.integers(0, 12),
+    piece=st.text(alphabet='[]="rulesaction.\n#{}', max_size=8) | st.text(max_size=3),
+)
+def test_a_file_with_a_slip_of_the_pen_never_allows(tmp_path: Path, at: int, cut: int, piece: str) -> None:
+    file = tmp_path / "permissions.toml"
+    file.write_text(_VALID[:at] + piece + _VALID[at + cut :], "utf-8", "surrogatepass")
+    try:
+        rules = load_rules(file)
+    except SettingsError:
+        return
+    assert all(rule.action != "allow" for rule in rules)
+    assert all(rule.conditions for rule in rules)

@@ -8,22 +8,22 @@ from hypothesis import strategies as st
 
 from sandbox_agent.permissions.patterns import LONGEST, FlatPathGlob, Match, PathGlob, Regex, pattern
 
-CWD, HOME = "/work/app", "/home/me"
+CWD, HOME = "/srv/app", "/home/me"
 
 
 @pytest.mark.parametrize(
     ("glob", "path", "fits"),
     [
-        ("src/**", "/work/app/src/a", True),
-        ("src/**", "/work/app/src/a/b/c", True),
-        ("src/**", "/work/app/src", False),
-        ("src/**", "/work/app/srcs/a", False),
+        ("src/**", "/srv/app/src/a", True),
+        ("src/**", "/srv/app/src/a/b/c", True),
+        ("src/**", "/srv/app/src", False),
+        ("src/**", "/srv/app/srcs/a", False),
         ("src/**", "/src/a", False),
-        ("src/*", "/work/app/src/a", True),
-        ("src/*", "/work/app/src/a/b", False),
-        ("./src/?.py", "/work/app/src/a.py", True),
-        ("src/[ab].py", "/work/app/src/c.py", False),
-        ("**/.env", "/work/app/.env", True),
+        ("src/*", "/srv/app/src/a", True),
+        ("src/*", "/srv/app/src/a/b", False),
+        ("./src/?.py", "/srv/app/src/a.py", True),
+        ("src/[ab].py", "/srv/app/src/c.py", False),
+        ("**/.env", "/srv/app/.env", True),
         ("**/.env", "/elsewhere/deep/.env", True),
         ("**/.env", "/.env", True),
         ("**/.env", "/a/.env/b", False),
@@ -34,7 +34,7 @@ CWD, HOME = "/work/app", "/home/me"
         ("~/x", "/home/me/x", True),
         ("~", "/home/me", True),
         ("**", "/anything/at/all", True),
-        (".", "/work/app", True),
+        (".", "/srv/app", True),
         ("/", "/", True),
     ],
 )
@@ -54,13 +54,13 @@ def test_a_folder_with_wild_letters_in_its_name_is_only_itself() -> None:
         ("/etc/**", "/etc", Match.YES),
         ("/etc/**", "/ETC/passwd", Match.MAYBE),
         ("/etc/**", "/", Match.MAYBE),
-        ("secrets/*.key", "/work/app", Match.MAYBE),
-        ("secrets/*.key", "/work/app/secrets", Match.MAYBE),
-        ("secrets/*.key", "/work/other", Match.NO),
-        ("secrets/key", "/work/app/secrets", Match.MAYBE),
-        ("secrets/key", "/work/app/secrets/key/x", Match.NO),
+        ("secrets/*.key", "/srv/app", Match.MAYBE),
+        ("secrets/*.key", "/srv/app/secrets", Match.MAYBE),
+        ("secrets/*.key", "/srv/other", Match.NO),
+        ("secrets/key", "/srv/app/secrets", Match.MAYBE),
+        ("secrets/key", "/srv/app/secrets/key/x", Match.NO),
         ("**/caf\u00e9", "/a/cafe\u0301", Match.MAYBE),
-        ("**/.env", "/work/app", Match.NO),
+        ("**/.env", "/srv/app", Match.NO),
     ],
 )
 def test_a_prohibition_counts_what_is_near(glob: str, path: str, caught: Match) -> None:
@@ -71,7 +71,7 @@ def test_a_prohibition_counts_what_is_near(glob: str, path: str, caught: Match) 
     ("glob", "path", "fits"),
     [
         ("*.env", "/a/b/.env", True),
-        ("lib/*", "/work/app/lib/a/b", True),
+        ("lib/*", "/srv/app/lib/a/b", True),
         ("$HOME/*", "/home/me/a/b", True),
         ("${HOME}/*", "/home/you/a", False),
         ("/etc/*", "/etc/a/b", True),

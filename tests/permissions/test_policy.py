@@ -13,7 +13,7 @@ from sandbox_agent.permissions.policy import Decision, Policy
 from sandbox_agent.permissions.request import read_request
 from sandbox_agent.permissions.rules import read_rules
 
-CWD, HOME = "/work/app", "/home/me"
+CWD, HOME = "/srv/app", "/home/me"
 SEVERITY = {"allow": 0, "ask": 1, "reject": 2}
 
 Rule = dict[str, Any]
@@ -172,8 +172,8 @@ def test_a_command_that_the_agent_does_not_tell_is_asked() -> None:
     ("paths", "action"),
     [
         (["src/a"], "allow"),
-        (["/work/app/src/a/b"], "allow"),
-        (["file:///work/app/src/a"], "allow"),
+        (["/srv/app/src/a/b"], "allow"),
+        (["file:///srv/app/src/a"], "allow"),
         (["src/a", "src/b"], "allow"),
         (["src/a", "b"], "ask"),
         (["src/../b"], "ask"),
@@ -436,5 +436,5 @@ def test_nothing_that_is_odd_or_fails_is_allowed_by_a_rule_about_something(
             raise error(path)
         return normpath(path)
 
-    rules = [rule("allow", path="/work/app/src/**"), rule("allow", command="ls"), rule("allow", matches={"x": "y"})]
+    rules = [rule("allow", path="/srv/app/src/**"), rule("allow", command="ls"), rule("allow", matches={"x": "y"})]
     assert decide(rules, call, resolve=resolve).action == "ask"

@@ -9,37 +9,37 @@ from hypothesis import strategies as st
 from sandbox_agent.permissions.commands import Simple, Unread
 from sandbox_agent.permissions.request import ToolRequest, read_request
 
-CWD = "/work/app"
+CWD = "/srv/app"
 
 # As the real agents wrote them, shortened.
 SHAPES: dict[str, dict[str, Any]] = {
     "claude write": {
         "name": "Write",
         "kind": "edit",
-        "rawInput": {"file_path": "/work/app/x", "content": "/etc/passwd"},
-        "content": [{"type": "diff", "path": "/work/app/x"}],
-        "locations": [{"path": "/work/app/x"}],
+        "rawInput": {"file_path": "/srv/app/x", "content": "/etc/passwd"},
+        "content": [{"type": "diff", "path": "/srv/app/x"}],
+        "locations": [{"path": "/srv/app/x"}],
     },
     "gemini write": {
         "kind": "edit",
         "title": "Writing to x",
-        "content": [{"type": "diff", "path": "/work/app/x"}],
-        "locations": [{"path": "/work/app/x"}],
+        "content": [{"type": "diff", "path": "/srv/app/x"}],
+        "locations": [{"path": "/srv/app/x"}],
     },
     "opencode write": {
         "kind": "edit",
-        "locations": [{"path": "/work/app/x"}],
-        "rawInput": {"filepath": "/work/app/x", "diff": "Index: /etc/passwd"},
+        "locations": [{"path": "/srv/app/x"}],
+        "rawInput": {"filepath": "/srv/app/x", "diff": "Index: /etc/passwd"},
     },
     "qwen write": {
         "kind": "edit",
-        "rawInput": {"file_path": "/work/app/x", "content": "a"},
+        "rawInput": {"file_path": "/srv/app/x", "content": "a"},
         "_meta": {"toolName": "write_file"},
     },
-    "copilot write": {"kind": "edit", "rawInput": {"fileName": "/work/app/x", "diff": "+++ b/etc/passwd"}},
-    "goose write": {"kind": "other", "rawInput": {"path": "/work/app/x", "before": "/a", "after": "/b"}},
-    "codex patch": {"kind": "edit", "locations": [{"path": "/work/app/x"}]},
-    "a link": {"kind": "read", "rawInput": {"uri": "file:///work/app/x"}},
+    "copilot write": {"kind": "edit", "rawInput": {"fileName": "/srv/app/x", "diff": "+++ b/etc/passwd"}},
+    "goose write": {"kind": "other", "rawInput": {"path": "/srv/app/x", "before": "/a", "after": "/b"}},
+    "codex patch": {"kind": "edit", "locations": [{"path": "/srv/app/x"}]},
+    "a link": {"kind": "read", "rawInput": {"uri": "file:///srv/app/x"}},
 }
 COMMANDS: dict[str, dict[str, Any]] = {
     "claude": {"name": "Bash", "kind": "execute", "rawInput": {"command": "make a", "description": "/etc/x"}},
@@ -62,7 +62,7 @@ def read(call: dict[str, Any], **more: Any) -> ToolRequest:
 @pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
 def test_the_paths_of_every_agent_are_found_and_texts_are_none(shape: dict[str, Any]) -> None:
     request = read(shape)
-    assert {*request.paths, *request.perhaps_paths} == {"/work/app/x"}
+    assert {*request.paths, *request.perhaps_paths} == {"/srv/app/x"}
     assert request.paths_known
     assert request.parts == ()
     assert request.is_readable
@@ -144,8 +144,8 @@ def test_paths_that_are_not_told_are_not_known() -> None:
 
 def test_a_command_begins_where_it_says_and_goes_where_it_goes() -> None:
     request = read({"kind": "execute", "rawInput": {"command": "cd a; cd /b; ls", "workdir": "sub"}})
-    assert request.folder == "/work/app/sub"
-    assert set(request.folders) == {"/work/app/sub", "/work/app/sub/a", "/b"}
+    assert request.folder == "/srv/app/sub"
+    assert set(request.folders) == {"/srv/app/sub", "/srv/app/sub/a", "/b"}
     assert request.folders_known
     for command in ("cd -", "cd $x", "cd", "pushd ~/x", "cd a b"):
         assert not read({"kind": "execute", "rawInput": {"command": command}}).folders_known
