@@ -141,7 +141,6 @@ def test_model_that_wants_another_key_is_an_error(real: RealAgent) -> None:
     run(scenario())
 
 
-@pytest.mark.xfail(reason="an id that an agent gives out twice is taken for one session")
 def test_id_that_is_given_out_again_is_that_of_another_session(real: RealAgent) -> None:
     with running(real.recipe) as agent:
 

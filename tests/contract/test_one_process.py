@@ -264,7 +264,7 @@ def test_updates_before_the_answer_to_session_new_are_held_and_not_dropped(odd: 
                 assert texts(events) == ["one", "two"]
                 assert events[-1].data["id"] == "early"
                 assert {event.data["params"]["sessionId"] for event in events} == {session}
-                assert (await client.answer("early", {})).status_code == 202
+                assert (await client.answer("early", {"outcome": {"outcome": "cancelled"}})).status_code == 202
 
     run(main(odd))
 

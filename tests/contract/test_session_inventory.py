@@ -591,6 +591,7 @@ def test_the_log_has_prompts_updates_requests_answers_and_results_in_order(serve
                 ("fromAgent", "session/update one"),
                 ("fromAgent", "session/request_permission"),
                 ("fromClient", "answer"),
+                ("fromServer", "_sandboxagent/session/decision"),
                 ("fromAgent", "session/update two"),
                 ("fromAgent", "result"),
                 ("fromServer", "_sandboxagent/session/turn ended"),

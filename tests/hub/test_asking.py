@@ -207,6 +207,15 @@ def test_codex_has_header_and_question_the_other_way_round() -> None:
     assert (question["header"], question["question"]) == ("Database", "Which database?")
 
 
+def test_one_question_of_claude_has_its_words_in_the_message() -> None:
+    choice = {"type": "string", "title": "Database", "oneOf": [{"const": "Redis", "title": "Redis"}]}
+    form = {**CLAUDE, "message": "Which database?", "requestedSchema": {"type": "object", "properties": {"q": choice}}}
+
+    (question,) = shown(ELICITATION, form, QUESTIONS)[1]["questions"]
+
+    assert (question["header"], question["question"]) == ("Database", "Which database?")
+
+
 def test_answers_become_the_fields_of_the_form_and_a_free_one_goes_beside_the_choice() -> None:
     chosen = told(ELICITATION, CLAUDE, QUESTIONS, {"status": "answered", "answers": [["Redis"], ["Auth", "Billing"]]})
     own = told(ELICITATION, CLAUDE, QUESTIONS, {"status": "answered", "answers": [["DuckDB"], ["Auth", "Search"]]})

@@ -268,8 +268,11 @@ class FromAgent:
             session.replay.finish()
 
     def _stray(self, running: RunningAgent, agent_session_id: str, line: bytes, peek: Peek) -> None:
-        """Of a session we do not know: it may be about to be born, else it goes to all who follow the agent."""
-        if self._hub.calls.makes_session(running):
+        """Of a session that no process holds: one that has ended, one about to be born, or one we never heard of."""
+        late = self._hub.late_session(running, agent_session_id)
+        if late is not None:
+            self._hub.updates(late, [line])
+        elif self._hub.calls.makes_session(running):
             self._hold(running, agent_session_id, line, peek)
         else:
             self._hub.tell_agent_followers(running.agent.id, line, Direction.FROM_AGENT)

@@ -157,6 +157,12 @@ class Hub:
         """The session an agent process means by its id."""
         return self._at_agent.get((running.key, agent_session_id))
 
+    def late_session(self, running: RunningAgent, agent_session_id: str) -> Session | None:
+        """The session an agent still means by its id, although no process holds it any more."""
+        session = self._sessions.get(agent_session_id)
+        mine = session is not None and session.facts.agent == running.agent.id and session.process is None
+        return session if mine else None
+
     def sessions(self) -> Iterable[Session]:
         return self._sessions.values()
 
@@ -169,12 +175,9 @@ class Hub:
         return [session for session in self._sessions.values() if session.process is running]
 
     def add_session(self, running: RunningAgent, agent_session_id: str, cwd: str, opened_with: Raw) -> Session:
-        """A new session, or a known one that this process holds from now on."""
-        known = self._sessions.get(agent_session_id)
-        if known is not None and known.facts.agent == running.agent.id and not known.live and not known.terminated:
-            self.revive(known, running)
-            return known
-        session_id = agent_session_id if known is None else f"{running.agent.id}-{secrets.token_hex(8)}"
+        """A new session. Its id is the agent's, unless another session has had that before: agents count anew."""
+        taken = agent_session_id in self._sessions
+        session_id = f"{running.agent.id}-{secrets.token_hex(8)}" if taken else agent_session_id
         now = self.clock()
         facts = SessionFacts(
             session_id=session_id,

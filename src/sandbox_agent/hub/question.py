@@ -105,9 +105,13 @@ def as_question(params: Object, key: int) -> Object:
     """A form as questions, one for each field. `key` is what makes it different from all others."""
     if is_url(params):
         return _with_scope(params, _url_as_question(params, key))
-    questions = [_question(each.field) for each in _asked(params)]
+    asked_of = _asked(params)
+    message = text_at(params, "message") or ""
+    # A field alone in its form may leave its question to the message, and have a word for it in its title.
+    alone = message if len(asked_of) == 1 and not asked_of[0].field.description else ""
+    questions = [_question(each.field, alone) for each in asked_of]
     first = questions[0] if questions else {"options": _YES_NO_OPTIONS}
-    message = text_at(params, "message") or text_at(first, "question") or ""
+    message = message or text_at(first, "question") or ""
     asked: Object = {
         "questionId": f"question-{key}",
         "prompt": message,
@@ -118,8 +122,8 @@ def as_question(params: Object, key: int) -> Object:
     return _with_scope(params, asked)
 
 
-def _question(field: Field) -> Object:
-    header, text = field.title, field.description
+def _question(field: Field, alone: str) -> Object:
+    header, text = field.title, field.description or alone
     # Some agents put the question into the title and a word for it into the description.
     if not text or (header.endswith("?") and not text.endswith("?")):
         header, text = text, header
