@@ -625,3 +625,24 @@ def test_an_http_view_of_an_isolated_session_does_not_name_its_env(server: Serve
                 assert "HIDDEN" not in response.text
 
     run(main())
+
+
+@pytest.mark.requirement("6.late-updates")
+def test_what_an_agent_says_of_a_session_that_has_ended_reaches_only_who_is_attached_to_it(server: Server) -> None:
+    async def main() -> None:
+        async with (
+            Client(server) as owner,
+            Client(server) as stranger,
+            owner.stream() as seen,
+            stranger.stream() as others,
+        ):
+            ended, live = await owner.new_session(), await stranger.new_session()
+            await owner.result(TERMINATE, {"sessionId": ended})
+            title = {"sessionUpdate": "session_info_update", "title": "late"}
+            late = ["notify", "session/update", {"sessionId": ended, "update": title}]
+            await stranger.prompt(live, [late, ["say", "end"]])
+            await others.turn_ended()
+            assert (await seen.until(lambda event: "late" in event.line))[-1].data["params"]["sessionId"] == ended
+            assert [event for event in others.seen if "late" in event.line] == []
+
+    run(main())
