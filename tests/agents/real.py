@@ -135,13 +135,6 @@ class Session:
         assert response.status_code == 202, response.text
 
 
-class FormClient(Client):
-    """A client that can show forms, and says so."""
-
-    async def initialize(self, **params: object) -> Json:
-        return await super().initialize(clientCapabilities={"elicitation": {"form": {}}}, **params)
-
-
 @dataclass(frozen=True)
 class RealAgent:
     """A real agent behind a server of ours, whose model is scripted."""
@@ -172,7 +165,7 @@ class RealAgent:
             self.recipe.age(self.server.directory / "home")
 
     def client(self) -> Client:
-        return FormClient(self.server, self.recipe.agent)
+        return Client(self.server, self.recipe.agent)
 
     def other(self) -> Client:
         """A client of another agent on the same server."""

@@ -15,8 +15,6 @@ def environment(home: Path, model: str) -> Mapping[str, str]:
         "OPENCODE_DISABLE_MODELS_FETCH": "1",
         "OPENCODE_DISABLE_LSP_DOWNLOAD": "1",
         "OPENCODE_PURE": "1",
-        # It opens a port, whether anybody wants it or not.
-        "OPENCODE_SERVER_PASSWORD": home.name,
         "npm_config_offline": "true",
     }
 

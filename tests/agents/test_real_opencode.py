@@ -1,27 +1,26 @@
 """What OpenCode does in a way of its own."""
 
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import httpx
+import psutil
 import pytest
 
+from sandbox_agent.agents.dialects.opencode import listening_ports
+from tests.agents.asker import ASKERS
 from tests.agents.conftest import parameters
 from tests.agents.real import RealAgent, told
-from tests.support.asking import PERMISSION
-from tests.support.client import run
+from tests.support.asking import CANCEL, PERMISSION, QUESTION
+from tests.support.client import Json, run
 from tests.support.model.script import Call, Say
+from tests.support.running import BOUND
 
 pytestmark = pytest.mark.parametrize("real", parameters("opencode"), indirect=True)
 
-
-def test_model_is_given_no_tool_to_ask_questions(real: RealAgent) -> None:
-    async def scenario() -> None:
-        script = real.model.script(Call("question", {"questions": []}), Say("Then not."))
-        async with real.session() as session:
-            turn = await session.turn(script)
-
-        assert "question" not in {tool["function"]["name"] for tool in script.requests[0].body["tools"]}
-        assert turn.asked == []
-        assert "unavailable tool" in told(script.requests[1])
-
-    run(scenario())
+ASKER = ASKERS["opencode"]
 
 
 def test_client_is_asked_for_permission_and_not_to_write_the_file(real: RealAgent) -> None:
@@ -48,5 +47,72 @@ def test_command_is_asked_for_and_its_output_is_shown(real: RealAgent) -> None:
 
         assert request.data["params"]["toolCall"]["kind"] == "execute"
         assert "out of it" in str(turn.updates("tool_call_update")[-1]["content"])
+
+    run(scenario())
+
+
+@asynccontextmanager
+async def its_port(real: RealAgent, folder: Path) -> AsyncGenerator[httpx.AsyncClient]:
+    """The port on which it asks its questions; they are those of a folder."""
+    (port,) = listening_ports(real.pid)
+    password = psutil.Process(real.pid).environ()["OPENCODE_SERVER_PASSWORD"]
+    facts = {"auth": ("opencode", password), "params": {"directory": str(folder)}, "trust_env": False}
+    async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", **facts) as client:
+        yield client
+
+
+async def questions(port: httpx.AsyncClient) -> list[Json]:
+    return (await port.get("/question")).raise_for_status().json()
+
+
+def test_question_that_is_answered_at_its_own_port_is_withdrawn(real: RealAgent) -> None:
+    async def scenario() -> None:
+        script = real.model.script(ASKER.one, Say("I see."))
+        async with ASKER.session(real) as session, its_port(real, session.folder) as port:
+            prompt = session.ask(script)
+            request = await session.asked(QUESTION)
+            (open_there,) = await questions(port)
+            answer = await port.post(f"/question/{open_there['id']}/reply", json={"answers": [["Redis"]]})
+            withdrawn = await session.next(lambda event: event.method == CANCEL)
+            turn = await prompt.ended()
+
+        assert answer.status_code == 200
+        assert request.data["id"] == open_there["id"] == withdrawn.data["params"]["requestId"]
+        assert ASKER.heard.format("Redis") in told(script.requests[1])
+        assert turn.stop_reason == "end_turn"
+
+    run(scenario())
+
+
+def test_question_of_a_cancelled_turn_is_cleared_away(real: RealAgent) -> None:
+    async def scenario() -> None:
+        async with ASKER.session(real) as session, its_port(real, session.folder) as port:
+            prompt = session.ask(real.model.script(ASKER.one, Say("Never said.")))
+            await session.asked(QUESTION)
+            await session.client.notify("session/cancel", {"sessionId": session.id})
+            turn = await prompt.ended()
+            async with asyncio.timeout(BOUND):
+                while await questions(port):
+                    pass
+
+        assert turn.stop_reason == "cancelled"
+
+    run(scenario())
+
+
+def test_question_of_a_folder_with_a_strange_name_is_answered(real: RealAgent) -> None:
+    async def scenario() -> None:
+        script = real.model.script(ASKER.one, Say("I see."))
+        async with ASKER.session(real) as elsewhere:
+            folder = elsewhere.folder / "a b+c&d=é%20"
+            folder.mkdir()
+            new = await elsewhere.client.result("session/new", {"cwd": str(folder), "mcpServers": []})
+            session = elsewhere.named(new["sessionId"])
+            prompt = session.ask(script)
+            request = await session.asked(QUESTION)
+            await session.client.answer(request.data["id"], {"status": "answered", "answers": [["Redis"]]})
+            await prompt.ended()
+
+        assert ASKER.heard.format("Redis") in told(script.requests[1])
 
     run(scenario())

@@ -2,59 +2,16 @@
 
 import pytest
 
+from tests.agents.asker import ASKERS
 from tests.agents.conftest import parameters
 from tests.agents.real import RealAgent, told
-from tests.support.asking import PERMISSION
-from tests.support.client import Json, run
-from tests.support.model.script import Call, Say
+from tests.support.asking import PERMISSION, QUESTION
+from tests.support.client import run
+from tests.support.model.script import Say
 
 pytestmark = pytest.mark.parametrize("real", parameters("qwen"), indirect=True)
 
-OPTIONS = [{"label": "SQLite", "description": "One file"}, {"label": "Postgres", "description": "A server"}]
-QUESTION = {"header": "Database", "question": "Which database?", "multiSelect": False, "options": OPTIONS}
-SUBMIT = {"outcome": {"outcome": "selected", "optionId": "proceed_once"}}
-
-
-@pytest.mark.parametrize(
-    ("answer", "heard"),
-    [
-        ({**SUBMIT, "answers": {"0": "SQLite"}}, "**Database**: SQLite"),
-        ({**SUBMIT, "answers": {"0": "a text file"}}, "**Database**: a text file"),
-        (SUBMIT, "No valid answers were provided"),
-    ],
-    ids=["chosen", "own words", "only allowed"],
-)
-def test_question_is_a_permission_that_is_answered_with_more(real: RealAgent, answer: Json, heard: str) -> None:
-    async def scenario() -> None:
-        script = real.model.script(Call("ask_user_question", {"questions": [QUESTION]}), Say("I see."))
-        async with real.session() as session:
-            prompt = session.ask(script)
-            request = await session.asked()
-            await session.client.answer(request.data["id"], answer)
-            turn = await prompt.ended()
-
-        call = request.data["params"]["toolCall"]
-        assert call["_meta"]["qwenInteractionKind"] == "user_question"
-        assert call["_meta"]["qwenQuestions"] == [QUESTION]
-        assert [option["kind"] for option in request.data["params"]["options"]] == ["allow_once", "reject_once"]
-        assert heard in told(script.requests[1])
-        assert turn.stop_reason == "end_turn"
-
-    run(scenario())
-
-
-def test_rejected_question_ends_the_turn(real: RealAgent) -> None:
-    async def scenario() -> None:
-        script = real.model.script(Call("ask_user_question", {"questions": [QUESTION]}), Say("Never said."))
-        async with real.session() as session:
-            prompt = session.ask(script)
-            await session.decide(await session.asked(), "reject_once")
-            turn = await prompt.ended()
-
-        assert turn.stop_reason == "end_turn"
-        assert len(script.requests) == 1
-
-    run(scenario())
+ASKER = ASKERS["qwen"]
 
 
 def test_nothing_is_pending_after_a_turn(real: RealAgent) -> None:
@@ -94,5 +51,40 @@ def test_model_that_was_chosen_is_that_of_its_session_alone(real: RealAgent) -> 
 
         # By its own session/set_model it would be that of later ones as well. The server goes by its option.
         assert [each["currentModelId"] for each in models] == [second, first]
+
+    run(scenario())
+
+
+def test_question_is_kept_as_the_permission_that_it_was(real: RealAgent) -> None:
+    async def scenario() -> None:
+        async with ASKER.session(real) as session:
+            prompt = session.ask(real.model.script(ASKER.one, Say("I see.")))
+            request = await session.asked(QUESTION)
+            await session.client.answer(request.data["id"], {"status": "answered", "answers": [["Redis"]]})
+            await prompt.ended()
+            log = await session.client.result("_sandboxagent/session/events", {"sessionId": session.id})
+
+        kept = [event["envelope"] for event in log["events"] if event["envelope"].get("id") == request.data["id"]]
+        (said,) = [each["params"] for each in kept if each.get("method") == PERMISSION]
+        assert said["toolCall"]["_meta"]["qwenInteractionKind"] == "user_question"
+        assert [option["kind"] for option in said["options"]] == ["allow_once", "reject_once"]
+        submitted = {"outcome": {"outcome": "selected", "optionId": "proceed_once"}, "answers": {"0": "Redis"}}
+        assert submitted in [each.get("result") for each in kept]
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("mode", ["yolo", "auto-edit"])
+def test_question_is_asked_also_where_nothing_else_is(real: RealAgent, mode: str) -> None:
+    async def scenario() -> None:
+        script = real.model.script(ASKER.one, Say("I see."))
+        async with ASKER.session(real) as session:
+            await session.client.result("session/set_mode", {"sessionId": session.id, "modeId": mode})
+            prompt = session.ask(script)
+            request = await session.asked(QUESTION)
+            await session.client.answer(request.data["id"], {"status": "answered", "answers": [["Redis"]]})
+            await prompt.ended()
+
+        assert ASKER.heard.format("Redis") in told(script.requests[1])
 
     run(scenario())
