@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from urllib.parse import quote
 
 import httpx
 import psutil
@@ -56,7 +57,8 @@ async def its_port(real: RealAgent, folder: Path) -> AsyncGenerator[httpx.AsyncC
     """The port on which it asks its questions; they are those of a folder."""
     (port,) = listening_ports(real.pid)
     password = psutil.Process(real.pid).environ()["OPENCODE_SERVER_PASSWORD"]
-    facts = {"auth": ("opencode", password), "params": {"directory": str(folder)}, "trust_env": False}
+    own = {"X-OpenCode-Directory": quote(str(folder))}
+    facts = {"auth": ("opencode", password), "headers": own, "trust_env": False}
     async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", **facts) as client:
         yield client
 
@@ -104,7 +106,7 @@ def test_question_of_a_folder_with_a_strange_name_is_answered(real: RealAgent) -
     async def scenario() -> None:
         script = real.model.script(ASKER.one, Say("I see."))
         async with ASKER.session(real) as elsewhere:
-            folder = elsewhere.folder / "a b+c&d=é%20"
+            folder = elsewhere.folder / "a b+c&d=é%"
             folder.mkdir()
             new = await elsewhere.client.result("session/new", {"cwd": str(folder), "mcpServers": []})
             session = elsewhere.named(new["sessionId"])

@@ -10,6 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from ssl import PROTOCOL_TLS_CLIENT, SSLContext
 from typing import TYPE_CHECKING
+from urllib.parse import quote
 
 import msgspec
 import psutil
@@ -219,9 +220,10 @@ class OpenCode:
 
         if self._client is None:
             return False
-        path, params = f"/question/{asked.id}/{what}", {"directory": asked.directory}
+        # Each folder has its own questions. In a query it does not understand every spelling of a name.
+        folder = {"X-OpenCode-Directory": quote(asked.directory)}
         try:
-            response = await self._client.post(path, params=params, json=body)
+            response = await self._client.post(f"/question/{asked.id}/{what}", headers=folder, json=body)
         except httpx.HTTPError as error:
             logger.warning("answer not delivered to an agent's port reason=%s", type(error).__name__)
             return False
