@@ -135,9 +135,9 @@ def test_whoever_sets_another_mode_is_asked_again(modal: Server) -> None:
 @pytest.mark.parametrize(
     ("agent", "mode", "available"),
     [
-        ("modal", "agent-full-access", ["default", "yolo", "plan", "acceptEdits", "bypassPermissions"]),
-        ("modeless", "plan", ["default", "acceptEdits", "bypassPermissions"]),
-        ("alone", "yolo", ["default", "acceptEdits", "bypassPermissions"]),
+        ("modal", "agent-full-access", ["default", "yolo", "plan", "bypassPermissions", "acceptEdits"]),
+        ("modeless", "plan", ["default", "bypassPermissions", "acceptEdits"]),
+        ("alone", "yolo", ["default", "bypassPermissions", "acceptEdits"]),
     ],
 )
 def test_an_unknown_mode_is_refused_with_those_that_there_are_and_no_session_stays(

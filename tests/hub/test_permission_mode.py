@@ -1,5 +1,6 @@
 """What clients call how much an agent may do unasked."""
 
+from dataclasses import replace
 from typing import Literal
 
 import pytest
@@ -60,11 +61,11 @@ def test_rules_stand_in_on_top_of_the_mode_in_which_the_agent_asks() -> None:
 @pytest.mark.parametrize(
     ("asks", "modes", "all_of_them"),
     [
-        ("always", (), ["default", "acceptEdits", "bypassPermissions", "plan", "read-only"]),
-        ("mode", ("auto",), ["auto", "default", "acceptEdits", "bypassPermissions"]),
-        ("mode", ("default",), ["default", "acceptEdits", "bypassPermissions", "plan", "read-only"]),
-        ("configured", (), ["default", "acceptEdits", "bypassPermissions"]),
-        (None, (), ["default", "acceptEdits", "bypassPermissions"]),
+        ("always", (), ["default", "bypassPermissions", "acceptEdits", "plan", "read-only"]),
+        ("mode", ("auto",), ["auto", "default", "bypassPermissions", "acceptEdits"]),
+        ("mode", ("default",), ["default", "bypassPermissions", "acceptEdits", "plan", "read-only"]),
+        ("configured", (), ["default", "bypassPermissions", "acceptEdits"]),
+        (None, (), ["default", "bypassPermissions", "acceptEdits"]),
         ("never", ("low", "high"), ["bypassPermissions"]),
     ],
 )
@@ -72,6 +73,12 @@ def test_rules_forbid_nothing_to_an_agent_that_does_not_ask(
     asks: Asks | None, modes: tuple[str, ...], all_of_them: list[str]
 ) -> None:
     assert known(agent(asks), offers(*modes)) == all_of_them
+
+
+def test_rules_about_kinds_are_of_no_use_with_an_agent_that_tells_none() -> None:
+    vague = replace(agent("always"), tells_kinds=False)
+
+    assert known(vague, {}) == ["default", "bypassPermissions"]
 
 
 @pytest.mark.parametrize("name", ["default", "acceptEdits", "bypassPermissions", "plan", "read-only", None])

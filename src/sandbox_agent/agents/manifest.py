@@ -150,6 +150,8 @@ class KnownAgent(OwnAgent, frozen=True, forbid_unknown_fields=True):
     """What of the host it gets wrong, so that it is told to use its own."""
     refuses: tuple[str, ...] = ()
     """Requests of its own making that no client can answer, so that nobody is asked."""
+    tells_kinds: bool = True
+    """Its requests for permission say of what kind the tool is."""
     permission_modes: dict[str, str] = {}
     """Further names that clients may use as `permissionMode`, and the agent's own modes that they mean."""
     replays_late: bool = False
@@ -182,6 +184,7 @@ class Agent:
     echoes_prompts: bool | None = None
     any_model: bool = False
     dialect: Dialect | None = None
+    tells_kinds: bool = True
     permission_modes: Mapping[str, str] = field(default_factory=dict[str, str])
     attachments: Attaching = "link"
     registry: tuple[str, ...] = ()
@@ -256,6 +259,7 @@ def _agent(id: str, known: KnownAgent | None, own: OwnAgent | None) -> Agent:
         echoes_prompts=entry.echoes_prompts,
         any_model=bool(entry.any_model),
         dialect=entry.dialect,
+        tells_kinds=entry.tells_kinds,
         permission_modes=entry.permission_modes,
         attachments=entry.attachments or (entry.features.attachments if entry.features else "link"),
         registry=(entry.registry,) if isinstance(entry.registry, str) else entry.registry or (),

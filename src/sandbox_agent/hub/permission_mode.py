@@ -10,19 +10,19 @@ from sandbox_agent.hub.choices import MODE, listing
 KEY = "permissionMode"
 """Of `session/new`, in our `_meta`."""
 DEFAULT, BYPASS = "default", "bypassPermissions"
-_CHANGES = ["edit", "delete", "move", "execute"]
+_CHANGES = ["edit", "delete", "move", "execute", "other"]
+"""Kinds of tools that may change something."""
 
 
 def _rule(name: str, action: str, **conditions: object) -> list[Object]:
     return [{"action": action, "name": f"{KEY} {name}", **conditions}]
 
 
-_PERMISSIVE: dict[str, list[Object]] = {
-    DEFAULT: [],
+_ALLOWING: dict[str, list[Object]] = {DEFAULT: [], BYPASS: _rule(BYPASS, "allow", tool="*")}
+_ALLOWING_EDITS: dict[str, list[Object]] = {
     "acceptEdits": _rule("acceptEdits", "allow", kind="edit", path="./**"),
-    BYPASS: _rule(BYPASS, "allow", tool="*"),
 }
-_RESTRICTIVE: dict[str, list[Object]] = {name: _rule(name, "reject", kind=_CHANGES) for name in ("plan", "read-only")}
+_FORBIDDING: dict[str, list[Object]] = {name: _rule(name, "reject", kind=_CHANGES) for name in ("plan", "read-only")}
 """Of use only with an agent that asks before it does such things."""
 
 
@@ -72,17 +72,18 @@ def _own(agent: Agent, offers: Object) -> dict[str, str]:
 
 def _ruled(agent: Agent, own: dict[str, str]) -> list[str]:
     """Names that rules can stand in for, on top of the mode in which the agent asks."""
-    match _asks(agent):
-        case "never":
-            return [BYPASS]
-        case "always":
-            return [*_PERMISSIVE, *_RESTRICTIVE]
-        case "mode" if DEFAULT in own:
-            return [*_PERMISSIVE, *_RESTRICTIVE]
-        case _:
-            return [*_PERMISSIVE]
+    asks = _asks(agent)
+    if asks == "never":
+        return [BYPASS]
+    names = [*_ALLOWING]
+    if agent.tells_kinds:
+        names += _ALLOWING_EDITS
+        if asks == "always" or (asks == "mode" and DEFAULT in own):
+            names += _FORBIDDING
+    return names
 
 
 def mode_rules(ruled: str | None) -> tuple[list[Object], list[Object]]:
     """The rules that stand in for a mode: those before the session's own, and those after."""
-    return _RESTRICTIVE.get(ruled or "", []), _PERMISSIVE.get(ruled or "", [])
+    name = ruled or ""
+    return _FORBIDDING.get(name, []), (_ALLOWING | _ALLOWING_EDITS).get(name, [])
