@@ -1,14 +1,13 @@
 """What Codex does in a way of its own."""
 
 import asyncio
-import json
 
 import pytest
 
 from tests.agents.conftest import parameters
-from tests.agents.real import RealAgent, Session, running, told, tree
-from tests.support.asking import ELICITATION, PERMISSION
-from tests.support.client import Json, run
+from tests.agents.real import RealAgent, running, told, tree
+from tests.support.asking import PERMISSION
+from tests.support.client import run
 from tests.support.model.script import Call, Fail, Say
 from tests.support.running import alive
 
@@ -16,41 +15,6 @@ pytestmark = pytest.mark.parametrize("real", parameters("codex"), indirect=True)
 
 OPTIONS = [{"label": "SQLite", "description": "One file"}, {"label": "Postgres", "description": "A server"}]
 QUESTION = {"id": "db", "header": "Database", "question": "Which database?", "options": OPTIONS}
-
-
-async def choose(session: Session, option: str, value: str) -> None:
-    params = {"sessionId": session.id, "configId": option, "value": value}
-    await session.client.result("session/set_config_option", params)
-
-
-@pytest.mark.parametrize(
-    ("answer", "heard"),
-    [
-        ({"action": "accept", "content": {"db": "SQLite"}}, {"db": {"answers": ["SQLite"]}}),
-        ({"action": "decline"}, {}),
-        ({"action": "cancel"}, {}),
-    ],
-    ids=["chosen", "declined", "cancelled"],
-)
-def test_question_of_plan_mode_is_a_form_and_the_model_hears_the_answer(
-    real: RealAgent, answer: Json, heard: Json
-) -> None:
-    async def scenario() -> None:
-        script = real.model.script(Call("request_user_input", {"questions": [QUESTION]}), Say("I see."))
-        async with real.session() as session:
-            await choose(session, "collaboration_mode", "plan")
-            prompt = session.ask(script)
-            request = await session.asked(ELICITATION)
-            await session.client.answer(request.data["id"], answer)
-            turn = await prompt.ended()
-
-        field = request.data["params"]["requestedSchema"]["properties"]["db"]
-        assert (field["title"], field["description"]) == ("Which database?", "Database")
-        assert [option["const"] for option in field["oneOf"]][:2] == ["SQLite", "Postgres"]
-        assert json.loads(last_result(script.requests[1].body)) == {"answers": heard}
-        assert turn.stop_reason == "end_turn"
-
-    run(scenario())
 
 
 def test_question_outside_of_plan_mode_is_not_asked(real: RealAgent) -> None:
@@ -147,8 +111,3 @@ def test_command_that_outlives_its_turn_ends_with_the_server(real: RealAgent) ->
 
     assert started
     assert left == []
-
-
-def last_result(body: Json) -> str:
-    """The result of the tool that was called last."""
-    return [item["output"] for item in body["input"] if item.get("type") == "function_call_output"][-1]

@@ -2,21 +2,16 @@
 
 import json
 import shutil
-import sys
 
 import pytest
 
 from tests.agents.conftest import parameters
 from tests.agents.real import RealAgent, Session, running, told
-from tests.support import asking_tool
-from tests.support.asking import ELICITATION, PERMISSION
-from tests.support.client import Client, Json, Stream, run
+from tests.support.asking import PERMISSION
+from tests.support.client import run
 from tests.support.model.script import Call, Fail, Say
 
 pytestmark = pytest.mark.parametrize("real", parameters("goose"), indirect=True)
-
-ASKER = {"name": "asker", "command": sys.executable, "args": ["-I", asking_tool.__file__], "env": []}
-
 
 CLEARING_UP = ["terminal/output", "terminal/release"]
 
@@ -26,56 +21,6 @@ async def of_the_server(session: Session) -> list[str]:
     page = await session.client.result("_sandboxagent/session/events", {"sessionId": session.id})
     methods = [event["envelope"].get("method", "") for event in page["events"]]
     return [method for method in methods if method.startswith(("fs/", "terminal/"))]
-
-
-async def with_asker(real: RealAgent, client: Client, stream: Stream) -> Session:
-    """A session whose model has a tool of an MCP server that asks the user."""
-    blank = await real.new_session(client, stream)
-    settings = await client.result("session/new", {"cwd": str(blank.folder), "mcpServers": [ASKER]})
-    return Session(settings["sessionId"], client, stream, blank.folder, settings)
-
-
-@pytest.mark.parametrize(
-    "answer",
-    [{"action": "accept", "content": {"db": "SQLite"}}, {"action": "decline"}, {"action": "cancel"}],
-    ids=["chosen", "declined", "cancelled"],
-)
-def test_question_of_an_mcp_server_is_a_form_and_its_tool_hears_the_answer(real: RealAgent, answer: Json) -> None:
-    async def scenario() -> None:
-        script = real.model.script(Call("asker__ask"), Say("I see."))
-        async with real.client() as client, client.stream() as stream:
-            session = await with_asker(real, client, stream)
-            prompt = session.ask(script)
-            await session.decide(await session.asked(), "allow_once")
-            request = await session.asked(ELICITATION)
-            await client.answer(request.data["id"], answer)
-            turn = await prompt.ended()
-
-        assert request.data["params"]["mode"] == "form"
-        assert request.data["params"]["message"] == "Which database?"
-        assert request.data["params"]["requestedSchema"] == asking_tool.QUESTION["requestedSchema"]
-        assert f'"action": "{answer["action"]}"' in told(script.requests[1])
-        assert turn.stop_reason == "end_turn"
-
-    run(scenario())
-
-
-def test_cancel_withdraws_the_question_of_an_mcp_server(real: RealAgent) -> None:
-    async def scenario() -> None:
-        script = real.model.script(Call("asker__ask"), Say("Never said."))
-        async with real.client() as client, client.stream() as stream:
-            session = await with_asker(real, client, stream)
-            prompt = session.ask(script)
-            await session.decide(await session.asked(), "allow_once")
-            request = await session.asked(ELICITATION)
-            await client.notify("session/cancel", {"sessionId": session.id})
-            turn = await prompt.ended()
-            late = await client.answer(request.data["id"], {"action": "decline"})
-
-        assert turn.stop_reason == "cancelled"
-        assert late.status_code == 409
-
-    run(scenario())
 
 
 @pytest.mark.parametrize(
