@@ -4,7 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sandbox_agent.permissions.commands import LONGEST, MOST_PARTS, Part, Simple, Unread, read_text, read_words, tokens
+from sandbox_agent.permissions.commands import LONGEST, Part, Simple, Unread, read_text, read_words, tokens
+from sandbox_agent.permissions.shell import MOST_COMMANDS
 
 
 def needed(parts: tuple[Part, ...]) -> list[str]:
@@ -119,12 +120,14 @@ def test_a_command_that_is_too_long_is_not_looked_at() -> None:
 
 
 def test_a_command_of_too_many_parts_is_not_understood() -> None:
-    parts = read_text(";".join(["ls"] * (MOST_PARTS + 1)))
-    assert isinstance(parts[-1], Unread)
+    for text in (";".join(["ls"] * (MOST_COMMANDS + 1)), ";".join(["sudo ls"] * MOST_COMMANDS)):
+        parts = read_text(text)
+        assert isinstance(parts[-1], Unread)
+        assert len(parts) <= MOST_COMMANDS + 1
 
 
 def test_words_are_found_however_they_are_quoted() -> None:
-    assert tokens("x=`git 'push'` $(a,b)") == ["x", "git", "push", "a", "b"]
+    assert tokens("x=`git 'push'` $(a,b)") == ("x", "git", "push", "a", "b")
 
 
 @given(st.text(max_size=80) | st.text(alphabet="ab \n;&|()<>$'\"\\#{}!`-", max_size=60))

@@ -7,12 +7,12 @@ import re
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
-from sandbox_agent.permissions.shell import DEEPEST, Written, read_script
+from sandbox_agent.permissions.shell import DEEPEST, MOST_COMMANDS, Written, read_script
 
-LONGEST = 16 << 10
+LONGEST = 8 << 10
 """Characters of a command that are looked at; of a longer one nothing is known."""
-MOST_PARTS = 200
 MOST_STARTS = 30
 """Places in a text that is not understood from which it is tried to understand the rest."""
 
@@ -85,9 +85,10 @@ def read_words(words: Sequence[str]) -> tuple[Part, ...]:
     return tuple(parts) if _is_visible(text) else (*parts, Unread(text, "it has invisible characters"))
 
 
-def tokens(text: str) -> list[str] | None:
+@lru_cache(256)
+def tokens(text: str) -> tuple[str, ...] | None:
     """What could be a word in a text, however it is quoted; None when there is too much of it."""
-    return _TOKEN.findall(text) if len(text) <= LONGEST else None
+    return tuple(_TOKEN.findall(text)) if len(text) <= LONGEST else None
 
 
 def program_name(word: str) -> str:
@@ -105,8 +106,8 @@ def _read(text: str, depth: int) -> tuple[Part, ...]:
     if why is not None:
         return (*_recognised(text, depth), Unread(text, why))
     parts = [part for command in commands for part in _with_others(_simple(command), depth)]
-    if not parts or len(parts) > MOST_PARTS:
-        return (*parts[:MOST_PARTS], Unread(text, "it has too many parts" if parts else "it is empty"))
+    if not parts or len(parts) > MOST_COMMANDS:
+        return (*parts[:MOST_COMMANDS], Unread(text, "it has too many parts" if parts else "it is empty"))
     return tuple(parts)
 
 
@@ -115,7 +116,7 @@ def _recognised(text: str, depth: int) -> list[Simple]:
     starts = [0, *(match.end() for match in _SEPARATORS.finditer(text))][:MOST_STARTS]
     found = [_simple(command) for start in starts for command in read_script(text[start:])[0]]
     parts = [part for simple in dict.fromkeys(found) for part in _with_others(simple, depth)]
-    return [replace(part, runs_others=True) for part in parts if isinstance(part, Simple)][:MOST_PARTS]
+    return [replace(part, runs_others=True) for part in parts if isinstance(part, Simple)][:MOST_COMMANDS]
 
 
 def _simple(command: Written) -> Simple:

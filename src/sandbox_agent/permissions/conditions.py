@@ -8,12 +8,16 @@ import posixpath
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from itertools import islice
 from typing import Protocol, cast
 
 from sandbox_agent.envelope import Object
 from sandbox_agent.permissions.commands import Part, Simple, program_name, tokens
 from sandbox_agent.permissions.patterns import Match, PathPattern, Pattern
 from sandbox_agent.permissions.request import ToolRequest
+
+MOST_WORDS = 500
+"""Words of one part that are looked at as paths; when there are more, it is not known what they are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,12 +111,13 @@ class Prefix:
 
     def catches(self, part: Part) -> Match:
         if not isinstance(part, Simple):
-            found = tokens(part.text) or []
-            return Match.YES if any(self._begins(found[at:]) for at in range(len(found))) else Match.MAYBE
+            found, length = tokens(part.text) or (), len(self.words)
+            begins = any(self._begins(found[at : at + length]) for at in range(len(found)))
+            return Match.YES if begins else Match.MAYBE
         front = self._front(part)
         return front if front or not self._holds(part) else Match.MAYBE
 
-    def _begins(self, words: "tuple[str, ...] | list[str]") -> bool:
+    def _begins(self, words: tuple[str, ...]) -> bool:
         return len(words) >= len(self.words) and all(map(fnmatchcase, words, self.words))
 
     def _front(self, part: Simple) -> Match:
@@ -140,7 +145,7 @@ class Prefix:
         if found is None:
             return True
         left = iter(found)
-        return all(any(_is_called(word, glob.casefold()) for word in left) for glob in self.words)
+        return all(any(_is_called(word, glob) for word in left) for glob in map(str.casefold, self.words))
 
 
 def _is_called(word: str, glob: str) -> bool:
@@ -188,11 +193,18 @@ class PathIs:
         if part is None:
             return max(*found, Match.NO if request.paths_known else Match.MAYBE)
         if not isinstance(part, Simple):
-            return max(*found, Match.MAYBE, _any(self._caught(subject, word) for word in tokens(part.text) or []))
-        words = [*part.words, *part.files]
-        found += [self._caught(subject, piece) for word in words if word for piece in (word, *word.split("=")[1:])]
-        found += [min(self._caught(subject, word), Match.MAYBE) for word in tokens(part.fed) or []]
-        unseen = None in words or (not request.folders_known and any(word and word[0] not in "/-" for word in words))
+            words = dict.fromkeys(tokens(part.text) or ())
+            return max(*found, Match.MAYBE, _any(self._caught(subject, word) for word in islice(words, MOST_WORDS)))
+        words = dict.fromkeys((*part.words, *part.files))
+        looked_at = [word for word in islice(words, MOST_WORDS) if word]
+        found += [self._caught(subject, piece) for word in looked_at for piece in (word, *word.split("=")[1:2])]
+        fed = islice(dict.fromkeys(tokens(part.fed) or ()), MOST_WORDS)
+        found += [min(self._caught(subject, word), Match.MAYBE) for word in fed]
+        unseen = (
+            None in words
+            or len(words) > MOST_WORDS
+            or (not request.folders_known and any(word and word[0] not in "/-" for word in words))
+        )
         return max(*found, Match.MAYBE if unseen else Match.NO)
 
     def _fits(self, subject: Subject, path: str) -> bool:

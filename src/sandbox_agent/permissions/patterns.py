@@ -109,6 +109,7 @@ class PathGlob:
         self._names = tuple(names)
         end = next((at for at, name in enumerate(names) if is_wild(name)), len(names))
         self._fixed = self._names[:end]
+        self._last = loosely(names[-1]) if names and names[-1] != "**" else None
 
     def fits(self, path: str, folder: str, home: str) -> bool:
         """Whether an absolute path without links and dots fits exactly."""
@@ -116,23 +117,25 @@ class PathGlob:
 
     def catches(self, path: str, folder: str, home: str) -> Match:
         """The same for a prohibition: the folder of `/**` counts too, and nearly is perhaps."""
-        whole, names = self._whole(folder, home), _names(path)
-        own = whole[:-1] if whole and whole[-1] == "**" else None
-        if _names_fit(whole, names) or (own and _names_fit(own, names)):
-            return Match.YES
-        near = tuple(map(loosely, names))
-        if _names_fit(tuple(map(loosely, whole)), near) or (own and _names_fit(tuple(map(loosely, own)), near)):
-            return Match.MAYBE
+        names, near = _names(path), _near(path)
+        fixed = (*_near(self._root(folder, home)), *map(loosely, self._fixed))
+        around = fixed[:-1] if self._fixed == self._names else fixed
         # A folder around what is forbidden: whoever works on all of it works on that, too.
-        around = tuple(map(loosely, (*self._root(folder, home), *self._fixed)))
-        around = around[:-1] if self._fixed == self._names else around
-        return Match.MAYBE if around[: len(near)] == near else Match.NO
+        nearly = Match.MAYBE if around[: len(near)] == near else Match.NO
+        # Most paths are quickly seen to be something else.
+        if near[: len(fixed)] != fixed or (self._last is not None and not _fits(near[-1] if near else "", self._last)):
+            return nearly
+        whole = self._whole(folder, home)
+        wholes = [whole] if self._last is not None else [whole, whole[:-1]]
+        if any(_names_fit(globs, names) for globs in wholes):
+            return Match.YES
+        return Match.MAYBE if any(_names_fit(tuple(map(loosely, globs)), near) for globs in wholes) else nearly
 
-    def _root(self, folder: str, home: str) -> tuple[str, ...]:
-        return _names(home if self._home else folder if self._beneath else "")
+    def _root(self, folder: str, home: str) -> str:
+        return home if self._home else folder if self._beneath else ""
 
     def _whole(self, folder: str, home: str) -> tuple[str, ...]:
-        return (*map(_escaped, self._root(folder, home)), *self._names)
+        return (*map(_escaped, _names(self._root(folder, home))), *self._names)
 
 
 class FlatPathGlob:
@@ -157,8 +160,14 @@ class FlatPathGlob:
         return self._text if self._text.startswith(("/", "*")) else f"{_escaped(folder)}/{self._text}"
 
 
+@lru_cache(1024)
 def _names(path: str) -> tuple[str, ...]:
     return tuple(name for name in path.split("/") if name)
+
+
+@lru_cache(1024)
+def _near(path: str) -> tuple[str, ...]:
+    return tuple(map(loosely, _names(path)))
 
 
 def _escaped(name: str) -> str:

@@ -6,6 +6,7 @@ Fails closed: whatever is unknown, ambiguous or goes wrong is asked. Pure: how l
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cache
 
 from sandbox_agent.permissions.commands import Simple
 from sandbox_agent.permissions.conditions import Subject
@@ -53,7 +54,9 @@ class Policy:
 
     def judge(self, request: ToolRequest, cwd: str, session_rules: tuple[Rule, ...]) -> list[Decision]:
         """What they say to each part of a command, or to the request as a whole when it has none."""
-        subjects = [Subject(request, part, cwd, self.home, self.resolve) for part in request.parts or (None,)]
+        # Many rules look at the same paths.
+        resolve = cache(self.resolve)
+        subjects = [Subject(request, part, cwd, self.home, resolve) for part in request.parts or (None,)]
         return [self._judge(subject, session_rules) for subject in subjects]
 
     def _decide(self, request: ToolRequest, cwd: str, session_rules: tuple[Rule, ...] | None) -> Decision:

@@ -14,7 +14,7 @@ from sandbox_agent.permissions.commands import Part, Simple, Unread, program_nam
 
 DEEPEST = 20
 """How deep the arguments of a tool are looked into."""
-MOST_FOLDERS = 16
+MOST_FOLDERS = 4
 
 _COMMAND_KEYS = ("command", "cmd", "commands", "script")
 _FOLDER_KEYS = frozenset({"cwd", "workdir", "workingdirectory", "workingdir", "directory"})

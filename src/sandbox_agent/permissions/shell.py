@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 DEEPEST = 20
 """How many groups and substitutions may stand inside each other."""
+MOST_COMMANDS = 200
 
 _BLANKS, _ENDS = " \t", " \t\n;&|<>()"
 _ASSIGNMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\+?=")
@@ -140,6 +141,8 @@ class _Reader:
         command.text = self._text[start : self._at].strip()
         if not command.text:
             raise _NotPlain("a command is missing")
+        if len(self.commands) >= MOST_COMMANDS:
+            raise _NotPlain("it has too many parts")
         self.commands.append(command)
 
     # Words
