@@ -287,6 +287,30 @@ def test_the_question_of_an_agent_that_dies_is_cancelled_for_everybody() -> None
         run(main(server))
 
 
+@pytest.mark.requirement("7.question-waits")
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL], ids=["stopped", "killed"])
+def test_a_question_does_not_outlive_the_server_and_its_agent(tmp_path: Path, number: int) -> None:
+    async def ask(server: Server) -> str:
+        async with Speaking(server, QUESTIONS) as client, client.stream() as events:
+            session = await client.new_session()
+            await ask_outright(client, session, ["ask", ELICITATION, FORM], ["wait_answer"])
+            await events.method(QUESTION)
+            return session
+
+    async def look(server: Server, session: str) -> None:
+        async with Speaking(server, QUESTIONS) as client:
+            assert (await client.result(ATTACH, {"sessionId": session}))["pending"] == []
+            assert (await client.http.get(f"/v1/sessions/{session}")).json()["pending"] == 0
+            log = (await client.result(EVENTS, {"sessionId": session}))["events"]
+            assert ELICITATION in [event["envelope"].get("method") for event in log]
+
+    with Server(directory=tmp_path) as server:
+        session = run(ask(server))
+        server.stop(number)
+        server.start()
+        run(look(server, session))
+
+
 # Agents with ways of their own
 
 
