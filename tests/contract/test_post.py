@@ -382,7 +382,7 @@ def test_of_many_answers_at_once_one_is_taken(server: Server) -> None:
             session = await client.new_session()
             turn = asyncio.create_task(client.prompt(session, [permission(), ["echo_answer"]]))
             id = (await stream.method(PERMISSION)).data["id"]
-            results = [{"outcome": {"outcome": "selected", "optionId": f"o{n}"}} for n in range(10)]
+            results = [ALLOW | {"n": n} for n in range(10)]
             statuses = [r.status_code for r in await asyncio.gather(*(client.answer(id, each) for each in results))]
             await turn
             assert sorted(statuses) == [202] + [409] * 9
