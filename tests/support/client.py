@@ -48,6 +48,7 @@ class Event:
         """The text of a message chunk."""
         return self.update.get("content", {}).get("text", "")
 
+
 CAPABLE: Json = {"elicitation": {"form": {}, "url": {}}, "_meta": {META: {"questions": True}}}
 """A client that can be asked in every form, and so is asked as the agent asks."""
 
