@@ -198,10 +198,10 @@ def test_the_newest_output_is_kept_within_what_was_asked_and_within_the_maximum(
     run(main, TerminalLimits(output=100))
 
 
-def test_a_gigabyte_that_nobody_reads_costs_no_memory(run: Run) -> None:
+def test_output_that_nobody_reads_costs_no_memory(run: Run) -> None:
     async def main(host: Host) -> None:
         before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        id = await host.start("sh", "-c", "head -c 1G /dev/zero | tr '\\0' x; echo end")
+        id = await host.start("sh", "-c", "head -c 256M /dev/zero | tr '\\0' x; echo end")
         assert await host.exited(id) == ExitStatus(0, None)
         assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 16 * 1024
         text, truncated = host.terminals.get(ASKER, id).output()
