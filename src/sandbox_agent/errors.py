@@ -39,6 +39,16 @@ SandboxAgentError
 ├── LogUnavailable          507  the log cannot be written
 ├── DiskFull                507  no room to install
 ├── InternalError           500  our bug
+├── FileProblem             500  the file system fails, through nobody's fault
+│   ├── BadPath             400  no file can be called so
+│   ├── OutsideRoots        403  a path that leads out of --fs-root
+│   ├── FileForbidden       403  the file system does not let the server do it
+│   ├── FileNotFound        404  no such file or directory
+│   ├── FileConflict        409  what is there is in the way, or of another kind
+│   ├── FileChanged         412  the file is not the one that If-Match or If-None-Match speaks of
+│   ├── FileTooLarge        413  over a limit
+│   ├── RangeNotSatisfiable 416  the file has no such bytes
+│   └── NoRoom              507  the disk or a quota is full
 ├── RpcError               (200)  a JSON-RPC error with its own code and data
 │   ├── UnknownSession   -32002  no such session
 │   ├── UnknownTerminal  -32002  no such terminal
@@ -327,6 +337,51 @@ class InternalError(SandboxAgentError):
 
     def __init__(self) -> None:
         super().__init__("something went wrong inside the server; its log has the details")
+
+
+class FileProblem(SandboxAgentError):
+    """What went wrong with a path: `meaning` in the words of the file system, `errno` its name for it."""
+
+    slug, title, status = "file-problem", "File Problem", 500
+
+    def __init__(self, path: str, meaning: str, **fields: object) -> None:
+        super().__init__(f"{path}: {meaning}", path=path, **fields)
+
+
+class BadPath(FileProblem):
+    slug, title, status, rpc_code = "bad-path", "Bad Path", 400, -32602
+
+
+class OutsideRoots(FileProblem):
+    slug, title, status, rpc_code = "outside-roots", "Outside The Roots", 403, -32602
+
+
+class FileForbidden(FileProblem):
+    slug, title, status, rpc_code = "file-forbidden", "File Forbidden", 403, -32603
+
+
+class FileNotFound(FileProblem):
+    slug, title, status, rpc_code = "file-not-found", "File Not Found", 404, -32002
+
+
+class FileConflict(FileProblem):
+    slug, title, status, rpc_code = "file-conflict", "File Conflict", 409, -32602
+
+
+class FileChanged(FileProblem):
+    slug, title, status, rpc_code = "file-changed", "File Changed", 412, -32602
+
+
+class FileTooLarge(FileProblem):
+    slug, title, status, rpc_code = "file-too-large", "File Too Large", 413, -32602
+
+
+class RangeNotSatisfiable(FileProblem):
+    slug, title, status, rpc_code = "range-not-satisfiable", "Range Not Satisfiable", 416, -32602
+
+
+class NoRoom(FileProblem):
+    slug, title, status = "no-room", "No Room", 507
 
 
 class RpcError(SandboxAgentError):

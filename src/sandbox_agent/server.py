@@ -29,6 +29,7 @@ from sandbox_agent.agents.provision import Provision
 from sandbox_agent.agents.supervisor import Supervisor
 from sandbox_agent.errors import SettingsError, ShuttingDown
 from sandbox_agent.host.files import TextFiles
+from sandbox_agent.host.roots import Roots
 from sandbox_agent.host.terminals import TerminalLimits, Terminals
 from sandbox_agent.http.app import App
 from sandbox_agent.http.asgi import App as Asgi
@@ -100,6 +101,7 @@ def build(settings: Settings, children: Children) -> Parts:
     hub = Hub(log)
     turns = Turns(hub, settings.prompt_queue)
     secret = [settings.token] if settings.token else []
+    roots = Roots([str(each) for each in settings.fs_root], str(Path.cwd()))
     files = TextFiles(settings.text_limit)
     terminal_limits = TerminalLimits(settings.terminals, settings.terminal_output, settings.stop_grace)
     terminals = Terminals(children, terminal_limits)
@@ -125,10 +127,14 @@ def build(settings: Settings, children: Children) -> Parts:
 
     def control() -> Asgi:
         from sandbox_agent.http.control import control
+        from sandbox_agent.http.files import Files
         from sandbox_agent.http.installs import Installs
+        from sandbox_agent.http.paths import Paths
         from sandbox_agent.http.views import Views
 
-        return control(Views(hub, inventory, agent_views, Installs(installs, settings.heartbeat), health))
+        views = Views(hub, inventory, agent_views, Installs(installs, settings.heartbeat), health)
+        paths = Paths(roots, hub)
+        return control(views, Files(paths).endpoints())
 
     hosts = {name.lower() for name in settings.allow_host}
     guard = Guard(settings.token, settings.host, hosts, settings.cors_origin, settings.public_health)
@@ -150,9 +156,6 @@ def run(settings: Settings) -> int:
         # To ignore rules that somebody relies on would allow what they meant to forbid.
         raise SettingsError("--permissions-file: permission rules are not in this version; leave it away")
     set_up_logging(settings.log_level, settings.log_format)
-    for flag, given in _without_effect(settings).items():
-        if given:
-            logger.warning("a flag has no effect in this version flag=%s", flag)
     try:
         listener = _bind(settings.host, settings.port)
     except OSError as error:
@@ -170,13 +173,6 @@ def run(settings: Settings) -> int:
     except DatabaseError as error:
         raise SettingsError(f"the session log cannot be opened: {error}; choose another --data-dir") from error
     return 0
-
-
-def _without_effect(settings: Settings) -> dict[str, bool]:
-    """Flags of the contract whose part is not there yet, and whether they were given."""
-    return {
-        "--fs-root": bool(settings.fs_root),
-    }
 
 
 async def _serve(settings: Settings, listener: socket.socket, owner: str) -> None:

@@ -1,5 +1,7 @@
 """The route table: every route but /v1/rpc, on Starlette."""
 
+from collections.abc import Iterable
+
 from starlette.exceptions import HTTPException
 from starlette.middleware.exceptions import ExceptionMiddleware
 from starlette.requests import Request
@@ -9,23 +11,17 @@ from starlette.routing import Route, Router
 from sandbox_agent.errors import MethodNotAllowed, NotFound, Removed, SandboxAgentError
 from sandbox_agent.http import legacy, openapi, problems
 from sandbox_agent.http.asgi import App, Receive, Scope, Send
-from sandbox_agent.http.views import Views, json_response
+from sandbox_agent.http.views import Endpoint, Views, json_response
 
 _FILE_ROUTES = {
-    "/v1/fs/file": ["GET", "PUT"],
     "/v1/fs/upload-batch": ["POST"],
-    "/v1/fs/entries": ["GET"],
-    "/v1/fs/stat": ["GET"],
-    "/v1/fs/mkdir": ["POST"],
-    "/v1/fs/move": ["POST"],
-    "/v1/fs/entry": ["DELETE"],
 }
 _ALL = ["GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"]
 
 
-def control(views: Views) -> App:
+def control(views: Views, others: Iterable[Endpoint]) -> App:
     """The app for everything that is not /v1/rpc."""
-    endpoints = views.endpoints()
+    endpoints = [*views.endpoints(), *others]
 
     async def document(request: Request) -> Response:
         return json_response(openapi.document(endpoints))

@@ -69,6 +69,16 @@ class Endpoint:
     status: int = 200
     body: type | None = None
     """What may be sent; it may be left out."""
+    required: tuple[str, ...] = ()
+    """Names of the query that must be there."""
+    headers: dict[str, str] = field(default_factory=dict[str, str])
+    """Headers of the request that matter, beside those of every request."""
+    takes: str | None = None
+    """The media type of a body that is no JSON."""
+    gives: str | None = None
+    """The media type of an answer that is no JSON."""
+    statuses: dict[int, str] = field(default_factory=dict[int, str])
+    """Further answers that are no problems, and what they mean."""
 
 
 @dataclass(frozen=True, slots=True)
