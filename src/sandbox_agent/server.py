@@ -79,6 +79,7 @@ class Parts:
     streams: Streams
     supervisor: Supervisor
     installer: Installer
+    roots: Roots
     files: TextFiles
     terminals: Terminals
     housekeeping: Housekeeping
@@ -86,6 +87,7 @@ class Parts:
     def stop(self) -> None:
         """Let nobody wait any longer."""
         self.hub.stopping = True
+        self.roots.close()
         self.files.close()
         self.hub.calls.give_up(ShuttingDown())
         self.turns.give_up(ShuttingDown())
@@ -126,6 +128,8 @@ def build(settings: Settings, children: Children) -> Parts:
     health = Health(log, catalog, supervisor)
 
     def control() -> Asgi:
+        from sandbox_agent.host.unpacking import UploadLimits
+        from sandbox_agent.http.archives import Archives
         from sandbox_agent.http.control import control
         from sandbox_agent.http.files import Files
         from sandbox_agent.http.installs import Installs
@@ -134,7 +138,10 @@ def build(settings: Settings, children: Children) -> Parts:
 
         views = Views(hub, inventory, agent_views, Installs(installs, settings.heartbeat), health)
         paths = Paths(roots, hub)
-        return control(views, Files(paths).endpoints())
+        files = Files(paths, settings.max_file, settings.max_body)
+        upload_limits = UploadLimits(settings.archive_bytes, settings.archive_entries, settings.archive_ratio)
+        archives = Archives(paths, upload_limits, settings.archives)
+        return control(views, [*files.endpoints(), *archives.endpoints()])
 
     hosts = {name.lower() for name in settings.allow_host}
     guard = Guard(settings.token, settings.host, hosts, settings.cors_origin, settings.public_health)
@@ -147,7 +154,7 @@ def build(settings: Settings, children: Children) -> Parts:
         settings.permission_timeout,
         settings.connection_ttl,
     )
-    return Parts(app, log, hub, turns, streams, supervisor, installer, files, terminals, housekeeping)
+    return Parts(app, log, hub, turns, streams, supervisor, installer, roots, files, terminals, housekeeping)
 
 
 def run(settings: Settings) -> int:

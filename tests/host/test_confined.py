@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from sandbox_agent.host.confined import MAX_LINKS, Confined, NotAFile, Outside
+from sandbox_agent.host.confined import MAX_LINKS, Confined, Outside
+from sandbox_agent.host.nodes import NotAFile
 from tests.support.running import BOUND
 
 ROUNDS = 3000

@@ -10,13 +10,13 @@ where else it has a name. Synchronous, and Linux only.
 import errno
 import io
 import os
-import secrets
 import stat
 from collections import deque
 from collections.abc import Callable, Generator, Iterable
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
-from typing import BinaryIO
+
+from sandbox_agent.host.nodes import Place, error_of, itself, regular
+from sandbox_agent.host.replacement import Replacement
 
 MAX_PATH = 4096
 MAX_LINKS = 40
@@ -25,15 +25,10 @@ MAX_STEPS = 4096
 
 _LOOK = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
 _READ = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
-_CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class Outside(OSError):
     """A path that leads out of the directories."""
-
-
-class NotAFile(OSError):
-    """Neither a regular file nor a directory: to open it might block, or do something."""
 
 
 class Confined:
@@ -65,31 +60,21 @@ class Confined:
             return os.dup(node)
 
     @contextmanager
-    def replace(self, path: str, *, parents: bool = False) -> Generator[BinaryIO]:
+    def replace(self, path: str, *, parents: bool = False) -> Generator[Replacement]:
         """A new file, to be written, that takes the place of another when the block ends, and not when it fails.
 
-        Keeps the mode of the old one, and its owner if it can. A link stays and is written through; other hard links of
-        the old one keep the old content.
+        A link stays and is written through; other hard links of the old one keep the old content.
         """
         with self.reach(path, parents=parents) as place:
-            old = None if place.node is None else os.fstat(_writable(regular(place.node)))
-            temporary = b".sandbox-agent-%b" % secrets.token_hex(8).encode()
-            # Before it has its final mode, nobody else may read what may be secret.
-            descriptor = os.open(temporary, _CREATE, 0o666 if old is None else 0o600, dir_fd=place.directory)
+            file = Replacement(place)
             try:
-                with os.fdopen(descriptor, "wb") as file:
-                    yield file
-                    file.flush()
-                    if old is not None:
-                        _be_like(old, file.fileno())
-                os.rename(temporary, place.name, src_dir_fd=place.directory, dst_dir_fd=place.directory)
-            except BaseException:
-                with suppress(OSError):
-                    os.unlink(temporary, dir_fd=place.directory)
-                raise
+                yield file
+                file.commit()
+            finally:
+                file.close()
 
     @contextmanager
-    def reach(self, path: str, *, parents: bool = False, follow: bool = True) -> Generator["Place"]:
+    def reach(self, path: str, *, parents: bool = False, follow: bool = True) -> Generator[Place]:
         """Where a path leads, open for the time of the block; errors in the block get the path, too.
 
         `parents` makes the directories on the way. Without `follow` a link at the end is itself the place.
@@ -113,20 +98,6 @@ class Confined:
         if self._outer is not None:
             return self._outer.open_directory(os.fsdecode(directory))
         return os.open(directory, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """Where a path leads: a directory, a name in it, and what has that name. A directory may itself be called `.`."""
-
-    directory: int
-    name: bytes
-    node: int | None
-
-    def existing(self) -> int:
-        if self.node is None:
-            raise error_of(errno.ENOENT)
-        return self.node
 
 
 class _Walk:
@@ -246,39 +217,3 @@ def _names(path: bytes) -> list[bytes]:
 
 def _root(path: bytes) -> tuple[bytes, ...]:
     return tuple(name for name in _names(path) if name != b".")
-
-
-def error_of(number: int) -> OSError:
-    """An error as the system would raise it."""
-    return OSError(number, os.strerror(number))
-
-
-def itself(node: int) -> str:
-    """A name for what a descriptor stands for, whatever has become of its path."""
-    return f"/proc/self/fd/{node}"
-
-
-def regular(node: int) -> int:
-    """The node, when it is a regular file; raises what it is else."""
-    mode = os.fstat(node).st_mode
-    if stat.S_ISDIR(mode):
-        raise error_of(errno.EISDIR)
-    if not stat.S_ISREG(mode):
-        raise NotAFile(errno.EINVAL, "is not a regular file")
-    return node
-
-
-def _writable(node: int) -> int:
-    """To replace a file takes no permission of that file; whoever made it read-only meant something else."""
-    if not os.access(itself(node), os.W_OK):
-        raise error_of(errno.EACCES)
-    return node
-
-
-def _be_like(old: os.stat_result, descriptor: int) -> None:
-    new = os.fstat(descriptor)
-    if (new.st_uid, new.st_gid) != (old.st_uid, old.st_gid):
-        with suppress(PermissionError):
-            os.fchown(descriptor, old.st_uid, old.st_gid)
-    # Without set-user-id: as after any other write.
-    os.fchmod(descriptor, old.st_mode & 0o777)

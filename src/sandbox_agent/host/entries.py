@@ -13,8 +13,10 @@ from typing import Literal
 from msgspec import UNSET, Struct, UnsetType
 
 from sandbox_agent.errors import BadPath
+from sandbox_agent.host.conditions import etag
 from sandbox_agent.host.confined import Confined
 from sandbox_agent.host.names import shown
+from sandbox_agent.host.refusals import file_problems
 
 PAGE, MAX_PAGE = 1000, 10_000
 _FIRST, _LAST = datetime(1, 1, 2, tzinfo=UTC), datetime(9999, 12, 30, tzinfo=UTC)
@@ -47,14 +49,9 @@ class EntriesPage(Struct, rename="camel"):
     next_cursor: str | UnsetType = UNSET
 
 
-def etag(facts: os.stat_result) -> str:
-    """Changes whenever the file does: another content has another time, and a replacement another inode."""
-    return f'"{facts.st_mtime_ns:x}-{facts.st_size:x}-{facts.st_ino:x}"'
-
-
 def entry_at(confined: Confined, path: str, *, follow: bool = True) -> Entry:
-    """What a path leads to or, without `follow`, a link itself. Raises OSError."""
-    with confined.reach(path, follow=follow) as place:
+    """What a path leads to or, without `follow`, a link itself. Raises FileProblem."""
+    with file_problems(path), confined.reach(path, follow=follow) as place:
         node = place.existing()
         facts = os.fstat(node)
         target = os.readlink(b"", dir_fd=node) if stat.S_ISLNK(facts.st_mode) else None
@@ -66,16 +63,14 @@ def page_of(confined: Confined, path: str, cursor: str | None, limit: int) -> En
     """A part of a directory, by name: as many entries as a page may have, after the cursor.
 
     However many there are, memory is that of a page; what comes or goes between two pages moves nothing else.
-    Raises OSError, and BadPath for a cursor that was never given out.
+    Raises FileProblem; BadPath for a cursor that was never given out.
     """
     after = None if cursor is None else _after(path, cursor)
-    node = confined.open_directory(path)
-    try:
+    with file_problems(path), confined.reach(path) as place:
+        node = place.existing()
         names = heapq.nsmallest(limit + 1, (name for name in names_in(node) if after is None or name > after))
         page = names[:limit]
         entries = list(_entries(node, path.rstrip("/"), page))
-    finally:
-        os.close(node)
     return EntriesPage(shown(path), entries, _cursor(page[-1]) if len(names) > limit else UNSET)
 
 

@@ -11,7 +11,8 @@ from contextlib import contextmanager
 from io import FileIO
 
 from sandbox_agent.errors import FileFailed, InvalidParams, NoSuchFile, SandboxAgentError
-from sandbox_agent.host.confined import Confined, NotAFile, Outside
+from sandbox_agent.host.confined import Confined, Outside
+from sandbox_agent.host.nodes import NotAFile
 
 
 class TextFiles:

@@ -15,8 +15,9 @@ from sandbox_agent.errors import (
     NoRoom,
     OutsideRoots,
 )
-from sandbox_agent.host.confined import NotAFile, Outside
+from sandbox_agent.host.confined import Outside
 from sandbox_agent.host.names import shown
+from sandbox_agent.host.nodes import NotAFile
 
 _KINDS: dict[type[FileProblem], tuple[int, ...]] = {
     BadPath: (errno.EINVAL, errno.ENAMETOOLONG, errno.ELOOP),
