@@ -5,6 +5,7 @@ SandboxAgentError
 ├── BadRequest              400  a header, a parameter or the HTTP itself is wrong
 ├── MissingConnection       400  X-ACP-Connection-Id is required here
 ├── MissingAgent            400  initialize names no agent
+├── BadArchive              400  an uploaded archive that makes no sense, or breaks a rule
 ├── Unauthorized            401  no bearer token, or another one
 ├── ForbiddenOrigin         403  a browser page of another origin
 ├── NotFound                404  no such route
@@ -19,12 +20,14 @@ SandboxAgentError
 ├── IdempotencyMismatch     409  the same Idempotency-Key with another body
 ├── Removed                 410  a legacy route
 ├── BodyTooLarge            413  over --max-body
-├── UnsupportedMediaType    415  a POST that is not JSON
+├── ArchiveTooLarge         413  an uploaded archive that unfolds into more than is allowed
+├── UnsupportedMediaType    415  a body of a type that the route does not take
 ├── Misdirected             421  a Host that is not ours
 ├── WrongAnswer             422  an answer that does not fit what the agent asked
 ├── UnsupportedAgent        422  known, and cannot be had
 ├── UnsupportedPlatform     422  the agent has no build for this machine
 ├── UnknownVersion          422  no such version of the agent
+├── TooMany                 429  as many of these at once as are allowed
 ├── HeadersTooLarge         431  a request line and headers over 64 KiB, or over 200 headers
 ├── NotImplementedYet       501  in the contract, not in this version
 ├── AgentBootFailed         502  the agent process did not start or did not shake hands
@@ -35,6 +38,7 @@ SandboxAgentError
 ├── InstallFailed           502  the agent was fetched and is not usable
 ├── BridgeDisabled          503  /opencode/*
 ├── ShuttingDown            503  the server is stopping
+├── WatchesExhausted        503  the kernel gives no more watches
 ├── AgentTimeout            504  no answer in time
 ├── LogUnavailable          507  the log cannot be written
 ├── DiskFull                507  no room to install
@@ -105,6 +109,10 @@ class MissingAgent(SandboxAgentError):
 
     def __init__(self) -> None:
         super().__init__('initialize must name an agent in params._meta["sandboxagent.dev"].agent')
+
+
+class BadArchive(SandboxAgentError):
+    slug, title, status = "bad-archive", "Bad Archive", 400
 
 
 class Unauthorized(SandboxAgentError):
@@ -210,11 +218,15 @@ class BodyTooLarge(SandboxAgentError):
         super().__init__(f"the body is larger than {limit} bytes; --max-body sets the limit", limit=limit)
 
 
+class ArchiveTooLarge(SandboxAgentError):
+    slug, title, status = "archive-too-large", "Archive Too Large", 413
+
+
 class UnsupportedMediaType(SandboxAgentError):
     slug, title, status = "unsupported-media-type", "Unsupported Media Type", 415
 
-    def __init__(self, got: str) -> None:
-        super().__init__("send Content-Type: application/json", contentType=got)
+    def __init__(self, got: str, wanted: str = "Content-Type: application/json") -> None:
+        super().__init__(f"send {wanted}", contentType=got)
 
 
 class Misdirected(SandboxAgentError):
@@ -250,6 +262,16 @@ class UnsupportedPlatform(SandboxAgentError):
 
 class UnknownVersion(SandboxAgentError):
     slug, title, status, rpc_code = "unknown-version", "Unknown Version", 422, -32602
+
+
+class TooMany(SandboxAgentError):
+    slug, title, status = "too-many", "Too Many", 429
+
+    def __init__(self, what: str, limit: int, flag: str) -> None:
+        super().__init__(
+            f"there are {limit} {what} already; wait for one to end, or start the server with a higher {flag}",
+            limit=limit,
+        )
 
 
 class HeadersTooLarge(SandboxAgentError):
@@ -307,6 +329,17 @@ class ShuttingDown(SandboxAgentError):
 
     def __init__(self) -> None:
         super().__init__("the server is stopping; the session's log is kept, connect again when it is back")
+
+
+class WatchesExhausted(SandboxAgentError):
+    slug, title, status = "watches-exhausted", "Watches Exhausted", 503
+
+    def __init__(self, path: str, setting: str) -> None:
+        super().__init__(
+            f"{path} cannot be watched: the kernel gives no more watches; raise {setting}, or watch less",
+            path=path,
+            setting=setting,
+        )
 
 
 class AgentTimeout(SandboxAgentError):

@@ -56,3 +56,18 @@ def unpacked(stream: Reader, packing: Packing) -> Reader:
             return zstd.ZstdFile(file, options={zstd.DecompressionParameter.window_log_max: WINDOW_LOG})
         case "":
             return stream
+
+
+class Packer(Protocol):
+    """Packs piece by piece."""
+
+    def compress(self, data: bytes, /) -> bytes: ...
+
+    def flush(self) -> bytes: ...
+
+
+def packer(packing: Literal["gz", "zst"]) -> Packer:
+    """Packs a stream; quickly rather than small."""
+    if packing == "gz":
+        return zlib.compressobj(level=4, wbits=zlib.MAX_WBITS | 16)
+    return zstd.ZstdCompressor(level=3)

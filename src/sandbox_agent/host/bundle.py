@@ -1,0 +1,119 @@
+"""A directory as a tar archive, file by file, while it may change.
+
+Goes by descriptors, and through no link: links are in the archive as links. Holds two directories open at most, and
+remembers of the rest only those still to come.
+"""
+
+import errno
+import os
+import stat
+import tarfile
+from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager
+
+PIECE = 1 << 18
+
+_READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+_ENTER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+
+# What was there while we looked may be gone, or something else, when we open it.
+_GONE = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENXIO)
+
+Write = Callable[[bytes], None]
+
+
+def bundle(directory: int, write: Write) -> None:
+    """Write the archive of an open directory, `directory` itself left out. Sockets, pipes and devices are left out too.
+
+    Raises:
+        OSError: something in it cannot be read; what was written is half an archive.
+    """
+    left: list[tuple[str, ...]] = [()]
+    size = 0
+
+    def count(data: bytes) -> None:
+        nonlocal size
+        size += len(data)
+        write(data)
+
+    while left:
+        parts = left.pop()
+        with _unless_gone(), _entered(directory, parts) as here:
+            if parts:
+                count(_header("/".join(parts), os.fstat(here), tarfile.DIRTYPE))
+            with os.scandir(here) as entries:
+                left += _files(here, entries, parts, count)
+    # Two empty blocks, and zeros up to a whole record.
+    end = 2 * tarfile.BLOCKSIZE
+    write(bytes(end + -(size + end) % tarfile.RECORDSIZE))
+
+
+def _files(
+    here: int, entries: "Iterator[os.DirEntry[str]]", parts: tuple[str, ...], write: Write
+) -> list[tuple[str, ...]]:
+    """Write all of a directory but its directories; gives those."""
+    directories: list[tuple[str, ...]] = []
+    for entry in entries:
+        name = "/".join((*parts, entry.name))
+        with _unless_gone():
+            mode = os.lstat(entry.name, dir_fd=here).st_mode
+            if stat.S_ISDIR(mode):
+                directories.append((*parts, entry.name))
+            elif stat.S_ISLNK(mode):
+                target = os.readlink(entry.name, dir_fd=here)
+                write(_header(name, os.lstat(entry.name, dir_fd=here), tarfile.SYMTYPE, target))
+            elif stat.S_ISREG(mode):
+                _file(here, entry.name, name, write)
+    return directories
+
+
+def _file(here: int, entry: str, name: str, write: Write) -> None:
+    descriptor = os.open(entry, _READ, dir_fd=here)
+    try:
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode):
+            return
+        write(_header(name, status, tarfile.REGTYPE))
+        left = status.st_size
+        while left and (piece := os.read(descriptor, min(PIECE, left))):
+            write(piece)
+            left -= len(piece)
+    finally:
+        os.close(descriptor)
+    # It has become shorter meanwhile, and its size is said: zeros, as of a hole.
+    while left:
+        write(bytes(min(PIECE, left)))
+        left -= min(PIECE, left)
+    write(bytes(-status.st_size % tarfile.BLOCKSIZE))
+
+
+def _header(name: str, status: os.stat_result, type: bytes, target: str = "") -> bytes:
+    info = tarfile.TarInfo(name)
+    info.type, info.linkname = type, target
+    info.mode, info.mtime = stat.S_IMODE(status.st_mode), int(status.st_mtime)
+    info.uid, info.gid = status.st_uid, status.st_gid
+    info.size = status.st_size if type == tarfile.REGTYPE else 0
+    return info.tobuf(tarfile.PAX_FORMAT, "utf-8", "surrogateescape")
+
+
+@contextmanager
+def _entered(directory: int, parts: tuple[str, ...]) -> Generator[int]:
+    """Go down from an open directory, name by name; a name that is a link by now is gone."""
+    here = os.open(".", _ENTER, dir_fd=directory)
+    try:
+        for part in parts:
+            below = os.open(part, _ENTER, dir_fd=here)
+            os.close(here)
+            here = below
+        yield here
+    finally:
+        os.close(here)
+
+
+@contextmanager
+def _unless_gone() -> Generator[None]:
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in _GONE:
+            raise
