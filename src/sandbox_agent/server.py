@@ -42,6 +42,7 @@ from sandbox_agent.http.stream import StreamLimits, Streams
 from sandbox_agent.hub.agent_installs import AgentInstalls
 from sandbox_agent.hub.agent_views import AgentViews
 from sandbox_agent.hub.extension_methods import ExtensionMethods
+from sandbox_agent.hub.file_methods import FileMethods
 from sandbox_agent.hub.forward import Forward
 from sandbox_agent.hub.from_agent import FromAgent
 from sandbox_agent.hub.from_client import FromClient
@@ -104,7 +105,7 @@ def build(settings: Settings, children: Children) -> Parts:
     turns = Turns(hub, settings.prompt_queue)
     secret = [settings.token] if settings.token else []
     roots = Roots([str(each) for each in settings.fs_root], str(Path.cwd()))
-    files = TextFiles(settings.text_limit)
+    files = TextFiles(settings.text_limit, within=roots.within)
     terminal_limits = TerminalLimits(settings.terminals, settings.terminal_output, settings.stop_grace)
     terminals = Terminals(children, terminal_limits)
     host = HostMethods(hub, files, terminals, os.environ, secret, client_fs=settings.client_fs)
@@ -121,9 +122,8 @@ def build(settings: Settings, children: Children) -> Parts:
     loading = SessionLoading(hub, forward)
     session_methods = SessionMethods(hub, forward, turns, from_agent.release, inventory, session_settings, loading)
     extensions = ExtensionMethods(hub, forward, turns, inventory, agent_views, installs)
-    from_client = FromClient(
-        hub, forward, turns, session_methods.table() | extensions.table(), settings.request_timeout
-    )
+    own_methods = session_methods.table() | extensions.table() | FileMethods(hub, roots, settings.max_file).table()
+    from_client = FromClient(hub, forward, turns, own_methods, settings.request_timeout)
     streams = Streams(log, StreamLimits(settings.stream_buffer, settings.stall_timeout, settings.heartbeat))
     health = Health(log, catalog, supervisor)
 

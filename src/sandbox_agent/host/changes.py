@@ -9,6 +9,8 @@ import stat
 from collections.abc import Callable
 from contextlib import suppress
 
+from msgspec import Struct
+
 from sandbox_agent.errors import FileConflict, FileForbidden
 from sandbox_agent.host.carrying import carry
 from sandbox_agent.host.names import shown
@@ -20,6 +22,28 @@ from sandbox_agent.host.roots import Roots
 
 Stopped = Callable[[], bool]
 """Whether the server ends: what takes long is given up then."""
+
+
+class Done(Struct):
+    """What was changed."""
+
+    path: str
+
+
+class Move(Struct, rename={"source": "from", "target": "to"}):
+    """What is to have another name."""
+
+    source: str
+    target: str
+    overwrite: bool = False
+    """Replace a file, or an empty directory."""
+
+
+class Moved(Struct, rename={"source": "from", "target": "to"}):
+    """What has another name."""
+
+    source: str
+    target: str
 
 
 def make_directory(roots: Roots, path: str) -> None:

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from io import FileIO
 
 import msgspec
-from msgspec import Struct
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
@@ -22,7 +21,7 @@ from sandbox_agent.errors import (
     RangeNotSatisfiable,
     UnsupportedMediaType,
 )
-from sandbox_agent.host.changes import delete, make_directory, move
+from sandbox_agent.host.changes import Done, Move, Moved, delete, make_directory, move
 from sandbox_agent.host.conditions import Condition, tags
 from sandbox_agent.host.entries import MAX_PAGE, PAGE, EntriesPage, Entry, entry_at, page_of
 from sandbox_agent.host.incoming import IncomingFile, Written, too_large
@@ -37,28 +36,6 @@ from sandbox_agent.http.views import Endpoint, json_response
 
 _WHERE = {"path": PATH, "sessionId": SESSION}
 _SENDING = (FileChanged, FileTooLarge, NoRoom)
-
-
-class Done(Struct):
-    """What was changed."""
-
-    path: str
-
-
-class Move(Struct, rename={"source": "from", "target": "to"}):
-    """What is to have another name."""
-
-    source: str
-    target: str
-    overwrite: bool = False
-    """Replace a file, or an empty directory."""
-
-
-class Moved(Struct, rename={"source": "from", "target": "to"}):
-    """What has another name."""
-
-    source: str
-    target: str
 
 
 @dataclass(frozen=True, slots=True)
