@@ -31,6 +31,7 @@ from sandbox_agent.errors import SettingsError, ShuttingDown
 from sandbox_agent.host.files import TextFiles
 from sandbox_agent.host.roots import Roots
 from sandbox_agent.host.terminals import TerminalLimits, Terminals
+from sandbox_agent.host.watching import Watches
 from sandbox_agent.http.app import App
 from sandbox_agent.http.asgi import App as Asgi
 from sandbox_agent.http.guard import Guard
@@ -83,12 +84,14 @@ class Parts:
     roots: Roots
     files: TextFiles
     terminals: Terminals
+    watches: Watches
     housekeeping: Housekeeping
 
     def stop(self) -> None:
         """Let nobody wait any longer."""
         self.hub.stopping = True
         self.roots.close()
+        self.watches.close()
         self.files.close()
         self.hub.calls.give_up(ShuttingDown())
         self.turns.give_up(ShuttingDown())
@@ -126,22 +129,32 @@ def build(settings: Settings, children: Children) -> Parts:
     from_client = FromClient(hub, forward, turns, own_methods, settings.request_timeout)
     streams = Streams(log, StreamLimits(settings.stream_buffer, settings.stall_timeout, settings.heartbeat))
     health = Health(log, catalog, supervisor)
+    watches = Watches(settings.watches, settings.watch_buffer)
 
     def control() -> Asgi:
+        from sandbox_agent.host.search import SearchLimits
         from sandbox_agent.host.unpacking import UploadLimits
         from sandbox_agent.http.archives import Archives
         from sandbox_agent.http.control import control
         from sandbox_agent.http.files import Files
         from sandbox_agent.http.installs import Installs
         from sandbox_agent.http.paths import Paths
+        from sandbox_agent.http.search import Searches
         from sandbox_agent.http.views import Views
+        from sandbox_agent.http.watching import Watching
 
         views = Views(hub, inventory, agent_views, Installs(installs, settings.heartbeat), health)
         paths = Paths(roots, hub)
         files = Files(paths, settings.max_file, settings.max_body)
         upload_limits = UploadLimits(settings.archive_bytes, settings.archive_entries, settings.archive_ratio)
         archives = Archives(paths, upload_limits, settings.archives)
-        return control(views, [*files.endpoints(), *archives.endpoints()])
+        search_limits = SearchLimits(
+            settings.search_results, settings.search_bytes, settings.search_time, settings.searches
+        )
+        searches = Searches(paths, children, search_limits)
+        watching = Watching(paths, watches, settings.heartbeat)
+        tables = (files, archives, searches, watching)
+        return control(views, [endpoint for table in tables for endpoint in table.endpoints()])
 
     hosts = {name.lower() for name in settings.allow_host}
     guard = Guard(settings.token, settings.host, hosts, settings.cors_origin, settings.public_health)
@@ -154,7 +167,7 @@ def build(settings: Settings, children: Children) -> Parts:
         settings.permission_timeout,
         settings.connection_ttl,
     )
-    return Parts(app, log, hub, turns, streams, supervisor, installer, roots, files, terminals, housekeeping)
+    return Parts(app, log, hub, turns, streams, supervisor, installer, roots, files, terminals, watches, housekeeping)
 
 
 def run(settings: Settings) -> int:

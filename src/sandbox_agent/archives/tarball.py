@@ -68,7 +68,9 @@ def _put(member: tarfile.TarInfo, stream: "_Forward", tree: Tree) -> None:
         tree.file(name, member.mode, stream.pieces(member.size))
     else:
         tree.refuse(name, "is neither a file nor a folder nor a link")
-    _filter(member, tree)
+    if member.issym() or member.islnk():
+        # For files and folders it looks at names alone, and the tree has done that.
+        _filter(member, tree)
 
 
 def _filter(member: tarfile.TarInfo, tree: Tree) -> None:

@@ -4,20 +4,16 @@ Goes by descriptors, and through no link: links are in the archive as links. Hol
 remembers of the rest only those still to come.
 """
 
-import errno
 import os
 import stat
 import tarfile
-from collections.abc import Callable, Generator, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+
+from sandbox_agent.host.descent import entered, unless_gone
 
 PIECE = 1 << 18
 
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
-_ENTER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-
-# What was there while we looked may be gone, or something else, when we open it.
-_GONE = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENXIO)
 
 Write = Callable[[bytes], None]
 
@@ -38,7 +34,7 @@ def bundle(directory: int, write: Write) -> None:
 
     while left:
         parts = left.pop()
-        with _unless_gone(), _entered(directory, parts) as here:
+        with unless_gone(), entered(directory, parts) as here:
             if parts:
                 count(_header("/".join(parts), os.fstat(here), tarfile.DIRTYPE))
             with os.scandir(here) as entries:
@@ -55,7 +51,7 @@ def _files(
     directories: list[tuple[str, ...]] = []
     for entry in entries:
         name = "/".join((*parts, entry.name))
-        with _unless_gone():
+        with unless_gone():
             mode = os.lstat(entry.name, dir_fd=here).st_mode
             if stat.S_ISDIR(mode):
                 directories.append((*parts, entry.name))
@@ -94,26 +90,3 @@ def _header(name: str, status: os.stat_result, type: bytes, target: str = "") ->
     info.uid, info.gid = status.st_uid, status.st_gid
     info.size = status.st_size if type == tarfile.REGTYPE else 0
     return info.tobuf(tarfile.PAX_FORMAT, "utf-8", "surrogateescape")
-
-
-@contextmanager
-def _entered(directory: int, parts: tuple[str, ...]) -> Generator[int]:
-    """Go down from an open directory, name by name; a name that is a link by now is gone."""
-    here = os.open(".", _ENTER, dir_fd=directory)
-    try:
-        for part in parts:
-            below = os.open(part, _ENTER, dir_fd=here)
-            os.close(here)
-            here = below
-        yield here
-    finally:
-        os.close(here)
-
-
-@contextmanager
-def _unless_gone() -> Generator[None]:
-    try:
-        yield
-    except OSError as error:
-        if error.errno not in _GONE:
-            raise

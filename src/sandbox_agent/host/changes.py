@@ -80,7 +80,6 @@ def move(roots: Roots, source: str, target: str, *, overwrite: bool, stopped: St
     with file_problems(source), roots.confined.reach(_bare(source), follow=False) as old:
         _let_go(roots, old, source)
         with file_problems(target), roots.confined.reach(_bare(target), follow=False) as new:
-            _named(new)
             if _same(old, new):
                 return
             if new.node is not None:

@@ -33,6 +33,8 @@ class Inflow:
         self._abandoned = False
         self._at_hand: deque[bytes] = deque()
         """What the thread has taken and not read: needs no lock."""
+        self._start = 0
+        """How much of the first of these has been read."""
         self.count = 0
         """Bytes that the thread has taken."""
 
@@ -65,7 +67,7 @@ class Inflow:
             self._loop.call_soon_threadsafe(self._room.set)
 
     def peek(self, size: int) -> bytes:
-        """The first bytes, without taking them; fewer only when there are no more."""
+        """The very first bytes, without taking them; fewer only when there are no more."""
         while sum(map(len, self._at_hand)) < size and self._take():
             pass
         return b"".join(self._at_hand)[:size]
@@ -74,11 +76,13 @@ class Inflow:
         """The next bytes, at most so many; none at the end. Raises Abandoned."""
         if not self._at_hand and not self._take():
             return b""
-        piece = self._at_hand.popleft()
-        if len(piece) > size:
-            self._at_hand.appendleft(piece[size:])
-            piece = piece[:size]
-        return piece
+        start, piece = self._start, self._at_hand[0]
+        if len(piece) - start > size:
+            self._start += size
+            return piece[start : start + size]
+        self._at_hand.popleft()
+        self._start = 0
+        return piece[start:]
 
     def _take(self) -> bool:
         """Take all that has come; waits for something. False at the end."""

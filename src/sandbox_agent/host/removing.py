@@ -18,32 +18,35 @@ _OPEN = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 def remove(directory: int, name: bytes, stopped: Callable[[], bool]) -> None:
     """Delete what has this name, with all that is in it. Raises OSError, and ShuttingDown when `stopped` says so."""
     if not _unlinked(directory, name):
-        _Removal(directory, stopped).tree(directory, name, 0)
+        _Removal(stopped).tree(directory, name, 0)
 
 
 class _Removal:
-    def __init__(self, top: int, stopped: Callable[[], bool]) -> None:
-        self._top = top
+    def __init__(self, stopped: Callable[[], bool]) -> None:
         self._stopped = stopped
+        self._top = -1
+        self._lifted = False
 
     def tree(self, directory: int, name: bytes, depth: int) -> None:
         try:
             node = os.open(name, _OPEN, dir_fd=directory)
         except FileNotFoundError:
-            if depth:
-                return
-            raise
+            return
         except NotADirectoryError:
             # It was one a moment ago.
             _unlinked(directory, name)
             return
         try:
+            if depth == 0:
+                self._top = node
             self._empty_and_remove(directory, name, node, depth)
         finally:
             os.close(node)
 
     def _empty_and_remove(self, directory: int, name: bytes, node: int, depth: int) -> None:
-        for _ in range(ROUNDS):
+        rounds = 0
+        while rounds < ROUNDS:
+            self._lifted = self._lifted and depth > 0
             self._empty(node, depth)
             try:
                 os.rmdir(name, dir_fd=directory)
@@ -52,6 +55,8 @@ class _Removal:
             except OSError as error:
                 if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
                     raise
+                # What was lifted is here now; everything else was put here by others.
+                rounds += not (self._lifted and depth == 0)
             else:
                 return
         raise error_of(errno.ENOTEMPTY)
@@ -70,10 +75,9 @@ class _Removal:
                     self._lift(node, name)
 
     def _lift(self, node: int, name: bytes) -> None:
-        lifted = passing_name()
         with suppress(FileNotFoundError):
-            os.rename(name, lifted, src_dir_fd=node, dst_dir_fd=self._top)
-            self.tree(self._top, lifted, 1)
+            os.rename(name, passing_name(), src_dir_fd=node, dst_dir_fd=self._top)
+            self._lifted = True
 
 
 def _unlinked(directory: int, name: bytes) -> bool:

@@ -34,7 +34,7 @@ class Roots:
         path = meant(path)
         path = path if path.startswith("/") else f"{directory or self.base}/{path}"
         names = [name for name in path.split("/") if name not in ("", ".")]
-        ending = "/" if names and path.endswith(("/", "/.")) else ""
+        ending = "/" if names and path.endswith("/") else ""
         return "/" + "/".join(names) + ending
 
     def within(self, directories: Iterable[str]) -> Confined:

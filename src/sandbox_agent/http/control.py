@@ -13,9 +13,6 @@ from sandbox_agent.http import legacy, openapi, problems
 from sandbox_agent.http.asgi import App, Receive, Scope, Send
 from sandbox_agent.http.views import Endpoint, Views, json_response
 
-_FILE_ROUTES = {
-    "/v1/fs/upload-batch": ["POST"],
-}
 _ALL = ["GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"]
 
 
@@ -27,7 +24,6 @@ def control(views: Views, others: Iterable[Endpoint]) -> App:
         return json_response(openapi.document(endpoints))
 
     routes = [Route(each.path, each.handle, methods=[each.method]) for each in endpoints]
-    routes += [Route(path, views.not_yet, methods=methods) for path, methods in _FILE_ROUTES.items()]
     routes += [
         Route("/openapi.json", document, methods=["GET"]),
         Route("/ui/{rest:path}", views.page, methods=["GET"]),

@@ -22,7 +22,6 @@ from sandbox_agent.errors import (
     DownloadFailed,
     InstallFailed,
     InvalidParams,
-    NotImplementedYet,
     RegistryUnavailable,
     SandboxAgentError,
     SessionNotFound,
@@ -157,9 +156,6 @@ class Views:
 
     async def to_page(self, request: Request) -> Response:
         return RedirectResponse("/ui/")
-
-    async def not_yet(self, request: Request) -> Response:
-        raise NotImplementedYet("the file API is not in this version", path=request.url.path)
 
     async def opencode(self, request: Request) -> Response:
         raise BridgeDisabled
