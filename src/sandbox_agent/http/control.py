@@ -33,7 +33,13 @@ def control(views: Views, others: Iterable[Endpoint]) -> App:
         Route("/opencode", views.opencode, methods=_ALL),
     ]
     router = Router(routes, redirect_slashes=False)
-    app = ExceptionMiddleware(router, {HTTPException: _not_routed, SandboxAgentError: _problem})
+
+    async def not_routed(request: Request, error: Exception) -> Response:
+        # Of a path with several routes, Starlette tells the methods of one.
+        allowed = {name for route in routes if route.path_regex.match(request.url.path) for name in route.methods or ()}
+        return await _not_routed(request, error, sorted(allowed))
+
+    app = ExceptionMiddleware(router, {HTTPException: not_routed, SandboxAgentError: _problem})
 
     async def routed(scope: Scope, receive: Receive, send: Send) -> None:
         # Without an app in its scope, Starlette's router answers 404 and 405 itself, in plain text.
@@ -43,7 +49,7 @@ def control(views: Views, others: Iterable[Endpoint]) -> App:
     return routed
 
 
-async def _not_routed(request: Request, error: Exception) -> Response:
+async def _not_routed(request: Request, error: Exception, allowed: list[str]) -> Response:
     """No route, or not with this method: Starlette says which."""
     assert isinstance(error, HTTPException)
     method, path = request.method, request.url.path
@@ -51,8 +57,7 @@ async def _not_routed(request: Request, error: Exception) -> Response:
     if replacement is not None:
         return await _problem(request, Removed(replacement))
     if error.status_code == 405:
-        allow = (error.headers or {}).get("Allow", "")
-        return await _problem(request, MethodNotAllowed(method, path, allow))
+        return await _problem(request, MethodNotAllowed(method, path, ", ".join(allowed)))
     return await _problem(request, Removed() if path.startswith("/v1/") else NotFound(path))
 
 
