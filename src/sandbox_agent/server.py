@@ -175,6 +175,9 @@ def run(settings: Settings) -> int:
     if settings.permissions_file is not None:
         # To ignore rules that somebody relies on would allow what they meant to forbid.
         raise SettingsError("--permissions-file: permission rules are not in this version; leave it away")
+    for root in settings.fs_root:
+        if not root.is_dir():
+            raise SettingsError(f"--fs-root {root}: there is no such directory")
     set_up_logging(settings.log_level, settings.log_format)
     try:
         listener = _bind(settings.host, settings.port)

@@ -4,11 +4,11 @@ from collections.abc import Iterable
 
 from starlette.exceptions import HTTPException
 from starlette.middleware.exceptions import ExceptionMiddleware
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route, Router
 
-from sandbox_agent.errors import MethodNotAllowed, NotFound, Removed, SandboxAgentError
+from sandbox_agent.errors import BadRequest, MethodNotAllowed, NotFound, Removed, SandboxAgentError
 from sandbox_agent.http import legacy, openapi, problems
 from sandbox_agent.http.asgi import App, Receive, Scope, Send
 from sandbox_agent.http.views import Endpoint, Views, json_response
@@ -39,7 +39,7 @@ def control(views: Views, others: Iterable[Endpoint]) -> App:
         allowed = {name for route in routes if route.path_regex.match(request.url.path) for name in route.methods or ()}
         return await _not_routed(request, error, sorted(allowed))
 
-    app = ExceptionMiddleware(router, {HTTPException: not_routed, SandboxAgentError: _problem})
+    app = ExceptionMiddleware(router, {HTTPException: not_routed, SandboxAgentError: _problem, ClientDisconnect: _gone})
 
     async def routed(scope: Scope, receive: Receive, send: Send) -> None:
         # Without an app in its scope, Starlette's router answers 404 and 405 itself, in plain text.
@@ -66,3 +66,8 @@ async def _problem(request: Request, error: Exception) -> Response:
     body = problems.document(error)
     headers = {name.decode(): value.decode() for name, value in problems.headers(error, body)}
     return Response(body, error.status, headers=headers)
+
+
+async def _gone(request: Request, error: Exception) -> Response:
+    """The client left before its body was whole: nobody is there to be answered."""
+    return Response(status_code=BadRequest.status)

@@ -61,8 +61,8 @@ class Download(Response):
             logger.warning("a file could not be read to its end errno=%s", error.errno)
             return False
         finally:
-            # The file must not be closed under a thread that reads it.
-            await asyncio.wait({reading})
+            # The file must not be closed under a thread that reads it. What that one meets matters to nobody now.
+            await asyncio.gather(reading, return_exceptions=True)
         return True
 
     def _read(self, position: int, left: int) -> "asyncio.Future[bytes]":

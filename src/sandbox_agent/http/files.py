@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from io import FileIO
 
 import msgspec
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
 from starlette.responses import Response
 
 from sandbox_agent.errors import (
@@ -19,6 +19,7 @@ from sandbox_agent.errors import (
     FileTooLarge,
     NoRoom,
     RangeNotSatisfiable,
+    ShuttingDown,
     UnsupportedMediaType,
 )
 from sandbox_agent.host.changes import Done, Move, Moved, delete, make_directory, move
@@ -125,7 +126,7 @@ class Files:
                 "Give a file, a directory or a link another name, also on another file system.",
                 Moved,
                 {"sessionId": SESSION},
-                (*PROBLEMS, NoRoom, BodyTooLarge, UnsupportedMediaType),
+                (*PROBLEMS, NoRoom, BodyTooLarge, UnsupportedMediaType, ShuttingDown),
                 body=Move,
             ),
             Endpoint(
@@ -135,7 +136,7 @@ class Files:
                 "Delete a file, a link or a directory. Links are not followed; a root stays.",
                 Done,
                 _WHERE | recursive,
-                PROBLEMS,
+                (*PROBLEMS, ShuttingDown),
                 required=need,
             ),
         ]
@@ -188,11 +189,7 @@ class Files:
         if self.max_file is not None and length is not None and int(length) > self.max_file:
             raise too_large(path, self.max_file)
         incoming = await asyncio.to_thread(IncomingFile, self.paths.roots, path, condition, self.max_file)
-        try:
-            written = await receive_file(incoming, request.stream())
-        except ClientDisconnect:
-            # Nobody is there to be answered.
-            return Response(status_code=400)
+        written = await receive_file(incoming, request.stream())
         response = json_response(written)
         response.headers["etag"] = written.etag
         return response
