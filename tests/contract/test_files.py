@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+import signal
 import threading
 from collections.abc import Generator, Iterator
 from itertools import count
@@ -487,3 +488,25 @@ def test_without_a_root_a_path_begins_where_the_server_was_started(server: Serve
     (tmp_path / "file").write_text("text")
     assert anywhere.stat(".").json()["path"] == str(Path.cwd())
     assert anywhere.get(str(tmp_path / "file")).text == "text"
+
+
+@pytest.mark.requirement("13.write-is-atomic")
+def test_a_server_that_stops_or_is_killed_leaves_the_old_file(tmp_path: Path) -> None:
+    root = tmp_path / "root"
+    root.mkdir()
+    (root / "file").write_text("old")
+    with (root / "large").open("wb") as file:
+        file.truncate(1 << 30)
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        server = Server("--no-persist", "--fs-root", str(root), directory=tmp_path / number.name).start()
+        files = Filing(server, root)
+        upload = files.raw("PUT", "/v1/fs/file?path=file", b"x" * 3_000_000, Content_Length="4000000")
+        download = files.raw("GET", "/v1/fs/file?path=large")
+        download.recv(1)
+        eventually(lambda files=files: open_uploads(files) >= 2, "the upload")
+        server.stop(number)
+        upload.close()
+        download.close()
+        assert (root / "file").read_text() == "old"
+        if number == signal.SIGTERM:
+            assert listing(root) == ["file", "large"]

@@ -16,6 +16,8 @@ from sandbox_agent.http.ranges import Version
 logger = logging.getLogger(__name__)
 
 BLOCK = 512 << 10
+STALLED = 300.0
+"""Seconds that a client may read nothing before it is given up; it can go on with Range."""
 _TYPES = mimetypes.MimeTypes()
 _PACKED = {"gzip": "application/gzip", "bzip2": "application/x-bzip2", "xz": "application/x-xz"}
 _BINARY = "application/octet-stream"
@@ -44,7 +46,7 @@ class Download(Response):
             self._file.close()
 
     async def _sent(self, scope: Scope, send: Send) -> bool:
-        """False when the file has become shorter, or cannot be read: the length was promised already."""
+        """False when the file has become shorter, or cannot be read or sent: the length was promised already."""
         position, left = self._start, self._length
         reading = self._read(position, left)
         try:
@@ -54,9 +56,12 @@ class Download(Response):
                     return self._made_up
                 position, left = position + len(block), left - len(block)
                 reading = self._read(position, left)
-                await send({"type": "http.response.body", "body": block, "more_body": True})
+                async with asyncio.timeout(STALLED):
+                    await send({"type": "http.response.body", "body": block, "more_body": True})
                 if gone(scope):
                     return True
+        except TimeoutError:
+            return False
         except OSError as error:
             logger.warning("a file could not be read to its end errno=%s", error.errno)
             return False
