@@ -260,3 +260,22 @@ def test_a_large_directory_and_a_large_archive_take_little_memory(files: Filing)
     data = download(files, str(files.root)).content
     assert upload(files, f"{files.root}/copy", data).status_code == 200
     assert resident() - before < 16 * 1024
+
+
+@pytest.mark.requirement("13.archive-is-whole")
+@pytest.mark.requirement("13.upload-is-whole")
+def test_a_server_that_stops_cuts_off_what_is_under_way_and_leaves_nothing(tmp_path: Path) -> None:
+    (tmp_path / "from").mkdir()
+    (tmp_path / "to").mkdir()
+    with (tmp_path / "from/large").open("wb") as file:
+        file.truncate(100 * MIB)
+    with Server("--no-persist") as server:
+        files = Filing(server, tmp_path)
+        down = files.raw("GET", f"/v1/fs/archive?path={tmp_path}/from")
+        assert down.recv(12) == b"HTTP/1.1 200"
+        up = files.raw("POST", f"/v1/fs/upload-batch?path={tmp_path}/to", Content_Length="10000")
+        eventually(lambda: os.listdir(tmp_path / "to"), "the upload has begun")
+        assert server.stop() == 0
+        down.close()
+        up.close()
+    assert os.listdir(tmp_path / "to") == []

@@ -9,7 +9,7 @@ import stat
 import tarfile
 from collections.abc import Callable, Iterator
 
-from sandbox_agent.host.descent import entered, unless_gone
+from sandbox_agent.host.descent import entered, is_made_up, unless_gone
 
 PIECE = 1 << 18
 
@@ -19,7 +19,7 @@ Write = Callable[[bytes], None]
 
 
 def bundle(directory: int, write: Write) -> None:
-    """Write the archive of an open directory, `directory` itself left out. Sockets, pipes and devices are left out too.
+    """Write the archive of an open directory, without that itself, sockets, pipes, devices, and the kernel's own files.
 
     Raises:
         OSError: something in it cannot be read; what was written is half an archive.
@@ -35,6 +35,8 @@ def bundle(directory: int, write: Write) -> None:
     while left:
         parts = left.pop()
         with unless_gone(), entered(directory, parts) as here:
+            if parts and is_made_up(here):
+                continue
             if parts:
                 count(_header("/".join(parts), os.fstat(here), tarfile.DIRTYPE))
             with os.scandir(here) as entries:

@@ -4,6 +4,8 @@ import errno
 import os
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
 
 _ENTER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
@@ -23,6 +25,16 @@ def entered(directory: int, names: Sequence[str]) -> Generator[int]:
         yield here
     finally:
         os.close(here)
+
+
+def is_made_up(directory: int) -> bool:
+    """Whether this is the kernel's /proc or /sys: endless, and nobody's files."""
+    return os.fstat(directory).st_dev in _made_up()
+
+
+@cache
+def _made_up() -> frozenset[int]:
+    return frozenset(Path(each).stat().st_dev for each in ("/proc", "/sys") if Path(each).is_mount())
 
 
 @contextmanager

@@ -142,6 +142,8 @@ class Search:
     def _arguments(self) -> list[str]:
         query = self._query
         flags = [*_ALWAYS]
+        if not self._path:
+            flags += ["--glob=!/proc", "--glob=!/sys"]
         if query.hidden:
             flags += ["--hidden", "--glob=!.git"]
         if query.ignored:

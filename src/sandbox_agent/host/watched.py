@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 from typing import Literal
 
 from sandbox_agent.host.confined import Confined
-from sandbox_agent.host.descent import entered, unless_gone
+from sandbox_agent.host.descent import entered, is_made_up, unless_gone
 from sandbox_agent.host.inotify import (
     IN_ATTRIB,
     IN_CLOSE_WRITE,
@@ -124,6 +124,8 @@ class Watched:
             while left:
                 folder = left.pop()
                 with _unless_closed(below=folder != parts), entered(root, folder) as here:
+                    if folder and is_made_up(here):
+                        continue
                     self._parts[self._inotify.add(here)] = folder
                     if self._recursive:
                         for name, is_folder in _content(here):

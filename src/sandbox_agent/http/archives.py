@@ -147,17 +147,15 @@ class _Bundle(StreamingResponse):
         super().__init__(self._outflow.pieces(), media_type=_FORMATS[format], headers=headers)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        try:
-            if scope["method"] == "HEAD":
-                await Response(headers=self.headers)(scope, receive, send)
-                return
-            with self._archives.room():
-                await self._send(scope, receive, send)
-        finally:
+        if scope["method"] == "HEAD":
             os.close(self._directory)
+            await Response(headers=self.headers)(scope, receive, send)
+            return
+        with self._closing_if_refused(), self._archives.room():
+            work = self._archives.start(self._write, scope)
+            await self._send(work, scope, receive, send)
 
-    async def _send(self, scope: Scope, receive: Receive, send: Send) -> None:
-        work = self._archives.start(self._write, scope)
+    async def _send(self, work: "asyncio.Future[None]", scope: Scope, receive: Receive, send: Send) -> None:
         try:
             await super().__call__(scope, receive, send)
         finally:
@@ -179,7 +177,17 @@ class _Bundle(StreamingResponse):
             # Half an archive must not look like a whole one: the client is to see that the answer has no end.
             self._outflow.loop.call_soon_threadsafe(transport(scope).abort)
         finally:
+            # Here, because only here nobody reads it any more.
+            os.close(self._directory)
             self._outflow.close()
+
+    @contextmanager
+    def _closing_if_refused(self) -> Generator[None]:
+        try:
+            yield
+        except TooMany:
+            os.close(self._directory)
+            raise
 
     def _write_packed(self) -> None:
         pack = packer(cast('Literal["gz", "zst"]', self._format.removeprefix("tar.")))

@@ -1,9 +1,10 @@
 """GET /v1/fs/search: a page of JSON, or a line of it for each match as it is found."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Generator
+from collections.abc import AsyncGenerator, Awaitable, Generator
 from contextlib import aclosing, contextmanager
 from dataclasses import replace
+from typing import TypeVar
 
 import msgspec
 from msgspec import UNSET, Struct, UnsetType
@@ -22,6 +23,7 @@ NDJSON = "application/x-ndjson"
 LONGEST = 4096
 """Characters of a pattern."""
 
+T = TypeVar("T")
 _CASES = ("smart", "sensitive", "ignore")
 _QUERY = {
     "path": PATH,
@@ -80,9 +82,9 @@ class Searches:
         batches = self._batches(search, path)
         if NDJSON in request.headers.get("accept", ""):
             # What is wrong is known before the first match is.
-            first = await anext(batches, list[Match]())
+            first = await _unless_gone(request, anext(batches, list[Match]()), list[Match]())
             return _Lines(search, first, batches)
-        matches = await _unless_gone(request, batches)
+        matches = await _unless_gone(request, _all(batches), list[Match]())
         matches.sort(key=lambda match: (match.path, match.line or 0))
         return json_response(Found(matches, search.reason is not None, search.reason or UNSET))
 
@@ -147,22 +149,22 @@ class _Lines(StreamingResponse):
         yield encoder.encode_lines([Ending(reason is not None, reason or UNSET)])
 
 
-async def _unless_gone(request: Request, batches: AsyncGenerator[list[Match]]) -> list[Match]:
-    """All of it; given up when nobody waits for it any more."""
+async def _all(batches: AsyncGenerator[list[Match]]) -> list[Match]:
+    return [match async for batch in batches for match in batch]
 
-    async def collect() -> list[Match]:
-        async with aclosing(batches):
-            return [match async for batch in batches for match in batch]
+
+async def _unless_gone(request: Request, work: Awaitable[T], otherwise: T) -> T:
+    """What comes of it; given up when nobody waits for it any more."""
 
     async def leave() -> None:
         while (await request.receive())["type"] != "http.disconnect":
             pass
 
-    work, gone = asyncio.create_task(collect()), asyncio.create_task(leave())
+    working, gone = asyncio.ensure_future(work), asyncio.create_task(leave())
     try:
-        await asyncio.wait({work, gone}, return_when=asyncio.FIRST_COMPLETED)
-        return await work if work.done() else []
+        await asyncio.wait({working, gone}, return_when=asyncio.FIRST_COMPLETED)
+        return await working if working.done() else otherwise
     finally:
         gone.cancel()
-        work.cancel()
-        await asyncio.wait({work})
+        working.cancel()
+        await asyncio.wait({working})
