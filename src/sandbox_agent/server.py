@@ -107,7 +107,7 @@ def build(settings: Settings, children: Children) -> Parts:
     hub = Hub(log)
     turns = Turns(hub, settings.prompt_queue)
     secret = [settings.token] if settings.token else []
-    roots = Roots([str(each) for each in settings.fs_root], str(Path.cwd()))
+    roots = Roots([str(each) for each in settings.fs_root], _working_directory())
     files = TextFiles(settings.text_limit, within=roots.within)
     terminal_limits = TerminalLimits(settings.terminals, settings.terminal_output, settings.stop_grace)
     terminals = Terminals(children, terminal_limits)
@@ -248,6 +248,14 @@ async def _serve(settings: Settings, listener: socket.socket, owner: str) -> Non
         for clock in clocks:
             clock.cancel()
         parts.log.close()
+
+
+def _working_directory() -> str:
+    try:
+        return str(Path.cwd())
+    except FileNotFoundError:
+        # It was deleted since the shell went there.
+        return "/"
 
 
 class _Server(uvicorn.Server):
