@@ -2,6 +2,8 @@
 
 import asyncio
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -74,3 +76,55 @@ def test_there_are_only_so_many_and_each_gives_its_place_back(tmp_path: Path) ->
         assert len(os.listdir("/proc/self/fd")) == before
 
     run(main())
+
+
+SCRIPT = """
+import asyncio, sys
+from sandbox_agent.errors import WatchesExhausted
+from sandbox_agent.host.confined import Confined
+from sandbox_agent.host.watching import Watches
+
+async def main():
+    async with Watches(1, 2000).open(Confined([sys.argv[1]]), sys.argv[1], recursive=True) as watch:
+        print("open", flush=True)
+        sys.stdin.readline()
+        while watch.ended is None:
+            await watch.take(5)
+        print(watch.ended)
+
+try:
+    asyncio.run(main())
+except WatchesExhausted as error:
+    print(error.fields["setting"])
+"""
+
+
+@pytest.mark.parametrize(
+    ("limit", "setting"),
+    [
+        ("max_inotify_instances", "fs.inotify.max_user_instances"),
+        ("max_inotify_watches", "fs.inotify.max_user_watches"),
+    ],
+)
+def test_a_kernel_that_gives_no_more_is_said_with_its_setting(tmp_path: Path, limit: str, setting: str) -> None:
+    (tmp_path / "below").mkdir()
+    value = 0 if limit == "max_inotify_instances" else 1
+    assert limited(tmp_path, limit, value).communicate(timeout=10)[0] == f"{setting}\n"
+
+
+def test_a_new_folder_beyond_the_limit_ends_it(tmp_path: Path) -> None:
+    process = limited(tmp_path, "max_inotify_watches", 1)
+    with process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "open\n"
+        (tmp_path / "new").mkdir()
+        assert process.communicate("go\n", timeout=10)[0] == "exhausted\n"
+
+
+def limited(path: Path, limit: str, value: int) -> "subprocess.Popen[str]":
+    """The script in a user namespace of its own, where the kernel gives so many."""
+    command = f"echo {value} > /proc/sys/user/{limit} && exec {sys.executable} -c '{SCRIPT}' {path}"
+    unshare = ["unshare", "--user", "--map-root-user"]
+    if subprocess.run([*unshare, "true"], capture_output=True).returncode != 0:
+        pytest.skip("there are no user namespaces here")
+    return subprocess.Popen([*unshare, "sh", "-c", command], text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
