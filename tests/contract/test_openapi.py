@@ -268,6 +268,12 @@ def use_a_file(case: Case, label: str, root: Path) -> None:
         if name not in ("sessionId", "cursor", "limit", "recursive")
     }
     case.query["path"] = "file" if label.endswith(("/file", "/stat", "/entry")) else "folder"
+    if label.endswith("/search"):
+        case.query = {"path": "folder", "name": "file"} | {
+            name: value for name, value in case.query.items() if name == "text" and value
+        }
+    if label.endswith("/archive"):
+        case.query.pop("format", None)
     if label.endswith("/move"):
         case.body = {"from": "file", "to": "folder/file", "overwrite": True}
 
