@@ -10,7 +10,7 @@ from typing import Literal, TypeVar, cast
 from urllib.parse import quote
 
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import Response, StreamingResponse
+from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from sandbox_agent.archives.packing import packer
@@ -30,6 +30,7 @@ from sandbox_agent.host.refusals import file_problems
 from sandbox_agent.host.unpacking import Uploaded, UploadLimits, receive
 from sandbox_agent.http.asgi import transport
 from sandbox_agent.http.paths import PATH, PROBLEMS, SESSION, Paths, query_of
+from sandbox_agent.http.streaming import Streamed
 from sandbox_agent.http.views import Endpoint, json_response
 
 SILENCE = 60.0
@@ -136,7 +137,7 @@ class Archives:
             self._under_way -= 1
 
 
-class _Bundle(StreamingResponse):
+class _Bundle(Streamed):
     """The answer that is an archive. Owns the directory's descriptor."""
 
     def __init__(self, archives: Archives, directory: int, format: str, headers: dict[str, str]) -> None:
@@ -144,7 +145,7 @@ class _Bundle(StreamingResponse):
         self._directory = directory
         self._format = format
         self._outflow = Outflow()
-        super().__init__(self._outflow.pieces(), media_type=_FORMATS[format], headers=headers)
+        super().__init__(self._outflow.pieces(), _FORMATS[format], headers)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["method"] == "HEAD":

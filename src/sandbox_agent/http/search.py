@@ -9,13 +9,14 @@ from typing import TypeVar
 import msgspec
 from msgspec import UNSET, Struct, UnsetType
 from starlette.requests import Request
-from starlette.responses import Response, StreamingResponse
+from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from sandbox_agent.errors import BadRequest, TooMany
 from sandbox_agent.host.refusals import file_problems
 from sandbox_agent.host.search import Match, Query, Search, SearchLimits
 from sandbox_agent.http.paths import PATH, PROBLEMS, SESSION, Paths, query_of, switch
+from sandbox_agent.http.streaming import Streamed
 from sandbox_agent.http.views import Endpoint, json_response
 from sandbox_agent.processes.children import Children
 
@@ -124,14 +125,14 @@ class Searches:
         return Query(text, name, case=case, **flags), limits
 
 
-class _Lines(StreamingResponse):
+class _Lines(Streamed):
     """Matches, a line each, and how it ended."""
 
     def __init__(self, search: Search, first: list[Match], batches: AsyncGenerator[list[Match]]) -> None:
         self._search = search
         self._first = first
         self._batches = batches
-        super().__init__(self._lines(), media_type=NDJSON, headers={"cache-control": "no-store"})
+        super().__init__(self._lines(), NDJSON, {"cache-control": "no-store"})
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:

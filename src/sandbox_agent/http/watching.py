@@ -7,13 +7,14 @@ from dataclasses import dataclass
 import msgspec
 from msgspec import Struct
 from starlette.requests import Request
-from starlette.responses import Response, StreamingResponse
+from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from sandbox_agent.errors import TooMany, WatchesExhausted
 from sandbox_agent.host.watching import Change, Watch, Watches
 from sandbox_agent.http.negotiate import EVENT_STREAM
 from sandbox_agent.http.paths import PATH, PROBLEMS, SESSION, Paths, query_of, switch
+from sandbox_agent.http.streaming import Streamed
 from sandbox_agent.http.views import Endpoint
 
 
@@ -57,7 +58,7 @@ class Watching:
         return _Events(watch, opened, self.heartbeat)
 
 
-class _Events(StreamingResponse):
+class _Events(Streamed):
     """The answer. Owns the watch."""
 
     def __init__(self, watch: Watch, opened: AsyncExitStack, heartbeat: float) -> None:
@@ -65,7 +66,7 @@ class _Events(StreamingResponse):
         self._opened = opened
         self._heartbeat = heartbeat
         headers = {"cache-control": "no-store", "x-accel-buffering": "no"}
-        super().__init__(self._events(), media_type=EVENT_STREAM, headers=headers)
+        super().__init__(self._events(), EVENT_STREAM, headers)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         async with self._opened:
