@@ -245,8 +245,9 @@ def test_the_mode_stays_and_a_link_is_written_through(files: Filing) -> None:
 def test_only_the_whole_file_as_it_is_can_be_sent(files: Filing) -> None:
     for header in ({"Content-Encoding": "gzip"}, {"Content-Range": "bytes 0-4/10"}):
         assert files.put(f"{files.root}/file", b"12345", header).status_code == 400
-    assert problem(files.put(f"{files.root}/a/b/", b"12345")) == (409, "file-conflict")
+    assert problem(files.put(f"{files.root}/a/b/", b"12345")) == (404, "file-not-found")
     assert listing(files.root) == []
+    assert problem(files.put(f"{files.root}/", b"12345")) == (409, "file-conflict")
 
 
 @pytest.mark.requirement("13.write-is-atomic")

@@ -1,6 +1,5 @@
 """A file that comes in parts: counted, digested, and in its place when it is whole. Everything here blocks."""
 
-import errno
 import hashlib
 from collections.abc import Iterable
 from contextlib import ExitStack
@@ -10,7 +9,6 @@ from msgspec import Struct
 from sandbox_agent.errors import FileTooLarge
 from sandbox_agent.host.conditions import Condition, etag
 from sandbox_agent.host.names import shown
-from sandbox_agent.host.nodes import error_of
 from sandbox_agent.host.refusals import file_problems
 from sandbox_agent.host.replacement import Replacement
 from sandbox_agent.host.roots import Roots
@@ -37,10 +35,9 @@ class IncomingFile:
         self._digest = hashlib.sha256()
         self._stack = ExitStack()
         with file_problems(path), ExitStack() as stack:
-            if path.endswith("/"):
-                # Said before the directories on its way are made.
-                raise error_of(errno.EISDIR)
-            place = stack.enter_context(roots.confined.reach(path, parents=not condition.match))
+            # For what cannot be a file no directories are made.
+            parents = not condition.match and not path.endswith("/")
+            place = stack.enter_context(roots.confined.reach(path, parents=parents))
             self._file = Replacement(place)
             stack.callback(self._file.close)
             condition.check(shown(path), self._file.old)
