@@ -90,6 +90,8 @@ def test_names_that_are_odd_are_found(root: Path) -> None:
     expected = sorted(shown(os.fsdecode(name)) for name in (b"caf\xe9", b"new\nline", b"quote\"'"))
     assert names(root, text="needle") == expected
     assert set(expected) <= set(names(root, name="*"))
+    for name in expected:
+        assert names(root, name=name) == [name]
 
 
 def test_lines_that_are_not_text_or_very_long_are_told_in_part(root: Path) -> None:
@@ -117,6 +119,12 @@ def test_there_are_limits_on_results_bytes_and_time(root: Path) -> None:
     _, reason = search(root, text="needle", limits=SearchLimits(seconds=0.000001))
     assert reason == "time"
     assert search(root, text="needle", limits=SearchLimits(results=5000))[1] == ""
+
+
+def test_time_counts_also_while_nothing_that_comes_is_wanted(root: Path) -> None:
+    (root / "many").write_text("needle\n" * 500_000)
+    limits = SearchLimits(results=1_000_000, seconds=0.1)
+    assert search(root, text="needle", name="other", limits=limits) == ([], "time")
 
 
 @pytest.mark.parametrize("text", ["(", "[z-a]", "a{9999999}", "(?P<n>", "\\"])

@@ -66,6 +66,8 @@ class Ripgrep(asyncio.SubprocessProtocol):
         loop = asyncio.get_running_loop()
         deadline = loop.time() + seconds
         while True:
+            if loop.time() > deadline:
+                raise TimeoutError
             if self._records:
                 records, self._size = list(self._records), 0
                 self._records.clear()

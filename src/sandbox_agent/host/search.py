@@ -15,7 +15,7 @@ from msgspec import UNSET, Struct, UnsetType
 
 from sandbox_agent.errors import BadRequest
 from sandbox_agent.host.confined import Confined
-from sandbox_agent.host.names import shown
+from sandbox_agent.host.names import meant, shown
 from sandbox_agent.host.patterns import matcher
 from sandbox_agent.host.ripgrep import Ripgrep
 from sandbox_agent.processes.children import Children
@@ -102,7 +102,7 @@ class Search:
         self._path = path.rstrip("/")
         self._query = query
         self._limits = limits
-        self._meant: Callable[[str], bool] = matcher(query.name) if query.name else lambda path: True
+        self._meant: Callable[[str], bool] = matcher(shown(meant(query.name))) if query.name else lambda path: True
 
     async def run(self, children: Children) -> AsyncGenerator[list[Match]]:
         """What is found, in no order. To be closed.
@@ -168,7 +168,7 @@ class Search:
 
     def _file(self, name: bytes) -> Match | None:
         relative = os.fsdecode(name.removeprefix(b"./"))
-        if not self._meant(relative):
+        if not self._meant(shown(relative)):
             return None
         path = f"{self._path}/{relative}"
         try:
@@ -188,7 +188,7 @@ class Search:
             return None
         relative = os.fsdecode(data.path.raw().removeprefix(b"./"))
         path, line = f"{self._path}/{relative}", data.lines.raw()
-        if not self._meant(relative) or not self._is_there(path, line, data.absolute_offset):
+        if not self._meant(shown(relative)) or not self._is_there(path, line, data.absolute_offset):
             return None
         start = data.submatches[0].start if data.submatches else 0
         column = len(line[:start].decode("utf-8", "replace"))
