@@ -274,8 +274,6 @@ def use_a_file(case: Case, label: str, root: Path) -> None:
         }
     if label.endswith("/archive"):
         case.query.pop("format", None)
-    if label.endswith("/search"):
-        case.query = {"path": "folder", "name": "*"}
     if label.endswith("/move"):
         case.body = {"from": "file", "to": "folder/file", "overwrite": True}
 
