@@ -7,6 +7,7 @@ import sys
 from types import FrameType
 
 import alone
+import files
 import machine
 from build import HERE, Tools, Unavailable, compile_tools, install_peer
 from report import Outcome, Report
@@ -15,7 +16,7 @@ from servers import Failed, Ours, Peer, Program
 
 ROUNDS = 3
 RESULTS = HERE / "RESULTS.md"
-ALONE = "alone"
+ALONE, FILES = "alone", "files"
 
 
 def main() -> int:
@@ -46,6 +47,11 @@ def main() -> int:
     for scenario in SCENARIOS:
         if not arguments.names or scenario.name in arguments.names:
             report.outcomes.append(_compare(scenario, programs, tools, rounds, pace, quick=arguments.quick))
+    if not arguments.names or FILES in arguments.names:
+        _say("files")
+        figures = files.measure(ours, programs[1] if len(programs) > 1 else None, rounds, quick=arguments.quick)
+        report.files = [files.HEADER, *(row for each in figures for row in each.rows())]
+        report.files_clean = all(each.is_clean() for each in figures)
     if not arguments.names or ALONE in arguments.names:
         _say("ours alone")
         report.alone += alone.persistence(tools.agent, tools.client, rounds, quick=arguments.quick)
@@ -92,7 +98,7 @@ class Arguments(argparse.Namespace):
 
 
 def _arguments() -> Arguments:
-    known = [*(scenario.name for scenario in SCENARIOS), ALONE]
+    known = [*(scenario.name for scenario in SCENARIOS), FILES, ALONE]
     parser = argparse.ArgumentParser(prog="./dev bench", description="Ratios against the Rust peer; takes minutes.")
     parser.add_argument("names", nargs="*", metavar="name", help=f"only these: {', '.join(known)}")
     parser.add_argument("--quick", action="store_true", help="one round with small numbers")

@@ -130,7 +130,7 @@ class Program(ABC):
         try:
             self.prepare(folder)
             with (folder / "server.log").open("wb") as log:
-                port = _free_port()
+                port = free_port()
                 began = time.perf_counter()
                 process = subprocess.Popen(
                     self.command(port, folder),
@@ -243,7 +243,7 @@ class Peer(Program):
         """Nothing to do: every stream of a server id carries everything."""
 
 
-def _free_port() -> int:
+def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])

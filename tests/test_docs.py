@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from sandbox_agent.http import control, guard, rpc
+from sandbox_agent.http import guard, rpc
 from sandbox_agent.hub import from_client
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -44,7 +44,6 @@ def test_the_contract_names_no_method_of_our_own_that_is_not_there() -> None:
 
 def test_every_route_is_in_the_contract() -> None:
     routes = {*endpoints(), *(f"{method} /v1/rpc" for method in rpc.METHODS.split(", "))}
-    routes |= {f"{method} {path}" for path, methods in control._FILE_ROUTES.items() for method in methods}
 
     assert {"GET /v1/health", "POST /v1/rpc", "GET /v1/sessions/{id}"} <= routes, "found no endpoints"
     assert sorted(route for route in routes if f"`{route}`" not in CONTRACT) == []

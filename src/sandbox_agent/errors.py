@@ -5,6 +5,7 @@ SandboxAgentError
 ├── BadRequest              400  a header, a parameter or the HTTP itself is wrong
 ├── MissingConnection       400  X-ACP-Connection-Id is required here
 ├── MissingAgent            400  initialize names no agent
+├── BadArchive              400  an uploaded archive that makes no sense, or breaks a rule
 ├── Unauthorized            401  no bearer token, or another one
 ├── ForbiddenOrigin         403  a browser page of another origin
 ├── NotFound                404  no such route
@@ -19,12 +20,14 @@ SandboxAgentError
 ├── IdempotencyMismatch     409  the same Idempotency-Key with another body
 ├── Removed                 410  a legacy route
 ├── BodyTooLarge            413  over --max-body
-├── UnsupportedMediaType    415  a POST that is not JSON
+├── ArchiveTooLarge         413  an uploaded archive that unfolds into more than is allowed
+├── UnsupportedMediaType    415  a body of a type that the route does not take
 ├── Misdirected             421  a Host that is not ours
 ├── WrongAnswer             422  an answer that does not fit what the agent asked
 ├── UnsupportedAgent        422  known, and cannot be had
 ├── UnsupportedPlatform     422  the agent has no build for this machine
 ├── UnknownVersion          422  no such version of the agent
+├── TooMany                 429  as many of these at once as are allowed
 ├── HeadersTooLarge         431  a request line and headers over 64 KiB, or over 200 headers
 ├── NotImplementedYet       501  in the contract, not in this version
 ├── AgentBootFailed         502  the agent process did not start or did not shake hands
@@ -35,10 +38,21 @@ SandboxAgentError
 ├── InstallFailed           502  the agent was fetched and is not usable
 ├── BridgeDisabled          503  /opencode/*
 ├── ShuttingDown            503  the server is stopping
+├── WatchesExhausted        503  the kernel gives no more watches
 ├── AgentTimeout            504  no answer in time
 ├── LogUnavailable          507  the log cannot be written
 ├── DiskFull                507  no room to install
 ├── InternalError           500  our bug
+├── FileProblem             500  the file system fails, through nobody's fault
+│   ├── BadPath             400  no file can be called so
+│   ├── OutsideRoots        403  a path that leads out of --fs-root
+│   ├── FileForbidden       403  the file system does not let the server do it
+│   ├── FileNotFound        404  no such file or directory
+│   ├── FileConflict        409  what is there is in the way, or of another kind
+│   ├── FileChanged         412  the file is not the one that If-Match or If-None-Match speaks of
+│   ├── FileTooLarge        413  over a limit
+│   ├── RangeNotSatisfiable 416  the file has no such bytes
+│   └── NoRoom              507  the disk or a quota is full
 ├── RpcError               (200)  a JSON-RPC error with its own code and data
 │   ├── UnknownSession   -32002  no such session
 │   ├── UnknownTerminal  -32002  no such terminal
@@ -95,6 +109,10 @@ class MissingAgent(SandboxAgentError):
 
     def __init__(self) -> None:
         super().__init__('initialize must name an agent in params._meta["sandboxagent.dev"].agent')
+
+
+class BadArchive(SandboxAgentError):
+    slug, title, status = "bad-archive", "Bad Archive", 400
 
 
 class Unauthorized(SandboxAgentError):
@@ -200,11 +218,15 @@ class BodyTooLarge(SandboxAgentError):
         super().__init__(f"the body is larger than {limit} bytes; --max-body sets the limit", limit=limit)
 
 
+class ArchiveTooLarge(SandboxAgentError):
+    slug, title, status = "archive-too-large", "Archive Too Large", 413
+
+
 class UnsupportedMediaType(SandboxAgentError):
     slug, title, status = "unsupported-media-type", "Unsupported Media Type", 415
 
-    def __init__(self, got: str) -> None:
-        super().__init__("send Content-Type: application/json", contentType=got)
+    def __init__(self, got: str, wanted: str = "Content-Type: application/json") -> None:
+        super().__init__(f"send {wanted}", contentType=got)
 
 
 class Misdirected(SandboxAgentError):
@@ -240,6 +262,16 @@ class UnsupportedPlatform(SandboxAgentError):
 
 class UnknownVersion(SandboxAgentError):
     slug, title, status, rpc_code = "unknown-version", "Unknown Version", 422, -32602
+
+
+class TooMany(SandboxAgentError):
+    slug, title, status = "too-many", "Too Many", 429
+
+    def __init__(self, what: str, limit: int, flag: str) -> None:
+        super().__init__(
+            f"there are {limit} {what} already; wait for one to end, or start the server with a higher {flag}",
+            limit=limit,
+        )
 
 
 class HeadersTooLarge(SandboxAgentError):
@@ -299,6 +331,17 @@ class ShuttingDown(SandboxAgentError):
         super().__init__("the server is stopping; the session's log is kept, connect again when it is back")
 
 
+class WatchesExhausted(SandboxAgentError):
+    slug, title, status = "watches-exhausted", "Watches Exhausted", 503
+
+    def __init__(self, path: str, setting: str) -> None:
+        super().__init__(
+            f"{path} cannot be watched: the kernel gives no more watches; raise {setting}, or watch less",
+            path=path,
+            setting=setting,
+        )
+
+
 class AgentTimeout(SandboxAgentError):
     slug, title, status = "agent-timeout", "Agent Timeout", 504
 
@@ -327,6 +370,51 @@ class InternalError(SandboxAgentError):
 
     def __init__(self) -> None:
         super().__init__("something went wrong inside the server; its log has the details")
+
+
+class FileProblem(SandboxAgentError):
+    """What went wrong with a path: `meaning` in the words of the file system, `errno` its name for it."""
+
+    slug, title, status = "file-problem", "File Problem", 500
+
+    def __init__(self, path: str, meaning: str, **fields: object) -> None:
+        super().__init__(f"{path}: {meaning}", path=path, **fields)
+
+
+class BadPath(FileProblem):
+    slug, title, status, rpc_code = "bad-path", "Bad Path", 400, -32602
+
+
+class OutsideRoots(FileProblem):
+    slug, title, status, rpc_code = "outside-roots", "Outside The Roots", 403, -32602
+
+
+class FileForbidden(FileProblem):
+    slug, title, status, rpc_code = "file-forbidden", "File Forbidden", 403, -32603
+
+
+class FileNotFound(FileProblem):
+    slug, title, status, rpc_code = "file-not-found", "File Not Found", 404, -32002
+
+
+class FileConflict(FileProblem):
+    slug, title, status, rpc_code = "file-conflict", "File Conflict", 409, -32602
+
+
+class FileChanged(FileProblem):
+    slug, title, status, rpc_code = "file-changed", "File Changed", 412, -32602
+
+
+class FileTooLarge(FileProblem):
+    slug, title, status, rpc_code = "file-too-large", "File Too Large", 413, -32602
+
+
+class RangeNotSatisfiable(FileProblem):
+    slug, title, status, rpc_code = "range-not-satisfiable", "Range Not Satisfiable", 416, -32602
+
+
+class NoRoom(FileProblem):
+    slug, title, status = "no-room", "No Room", 507
 
 
 class RpcError(SandboxAgentError):

@@ -30,7 +30,9 @@ from sandbox_agent.agents.supervisor import Supervisor
 from sandbox_agent.errors import SettingsError, ShuttingDown
 from sandbox_agent.host.attached import AttachedFiles
 from sandbox_agent.host.files import TextFiles
+from sandbox_agent.host.roots import Roots
 from sandbox_agent.host.terminals import TerminalLimits, Terminals
+from sandbox_agent.host.watching import Watches
 from sandbox_agent.http.app import App
 from sandbox_agent.http.asgi import App as Asgi
 from sandbox_agent.http.guard import Guard
@@ -43,6 +45,7 @@ from sandbox_agent.hub.agent_installs import AgentInstalls
 from sandbox_agent.hub.agent_views import AgentViews
 from sandbox_agent.hub.attachment import AttachmentLimits, Attachments
 from sandbox_agent.hub.extension_methods import ExtensionMethods
+from sandbox_agent.hub.file_methods import FileMethods
 from sandbox_agent.hub.forward import Forward
 from sandbox_agent.hub.from_agent import FromAgent
 from sandbox_agent.hub.from_client import FromClient
@@ -83,14 +86,18 @@ class Parts:
     streams: Streams
     supervisor: Supervisor
     installer: Installer
+    roots: Roots
     files: TextFiles
     attached: AttachedFiles
     terminals: Terminals
+    watches: Watches
     housekeeping: Housekeeping
 
     def stop(self) -> None:
         """Let nobody wait any longer."""
         self.hub.stopping = True
+        self.roots.close()
+        self.watches.close()
         self.files.close()
         self.attached.close()
         self.hub.calls.give_up(ShuttingDown())
@@ -107,7 +114,8 @@ def build(settings: Settings, children: Children) -> Parts:
     hub = Hub(log)
     turns = Turns(hub, settings.prompt_queue)
     secret = [settings.token] if settings.token else []
-    files = TextFiles(settings.text_limit)
+    roots = Roots([str(each) for each in settings.fs_root], _working_directory())
+    files = TextFiles(settings.text_limit, within=roots.within)
     terminal_limits = TerminalLimits(settings.terminals, settings.terminal_output, settings.stop_grace)
     terminals = Terminals(children, terminal_limits)
     host = HostMethods(hub, files, terminals, os.environ, secret, client_fs=settings.client_fs)
@@ -129,18 +137,36 @@ def build(settings: Settings, children: Children) -> Parts:
         hub, forward, turns, from_agent.release, inventory, session_settings, loading, attachments
     )
     extensions = ExtensionMethods(hub, forward, turns, inventory, agent_views, installs)
-    from_client = FromClient(
-        hub, forward, turns, session_methods.table() | extensions.table(), settings.request_timeout
-    )
+    own_methods = session_methods.table() | extensions.table() | FileMethods(hub, roots, settings.max_file).table()
+    from_client = FromClient(hub, forward, turns, own_methods, settings.request_timeout)
     streams = Streams(log, StreamLimits(settings.stream_buffer, settings.stall_timeout, settings.heartbeat))
     health = Health(log, catalog, supervisor)
+    watches = Watches(settings.watches, settings.watch_buffer)
 
     def control() -> Asgi:
+        from sandbox_agent.host.search import SearchLimits
+        from sandbox_agent.host.unpacking import UploadLimits
+        from sandbox_agent.http.archives import Archives
         from sandbox_agent.http.control import control
+        from sandbox_agent.http.files import Files
         from sandbox_agent.http.installs import Installs
+        from sandbox_agent.http.paths import Paths
+        from sandbox_agent.http.search import Searches
         from sandbox_agent.http.views import Views
+        from sandbox_agent.http.watching import Watching
 
-        return control(Views(hub, inventory, agent_views, Installs(installs, settings.heartbeat), health))
+        views = Views(hub, inventory, agent_views, Installs(installs, settings.heartbeat), health)
+        paths = Paths(roots, hub)
+        files = Files(paths, settings.max_file, settings.max_body)
+        upload_limits = UploadLimits(settings.archive_bytes, settings.archive_entries, settings.archive_ratio)
+        archives = Archives(paths, upload_limits, settings.archives)
+        search_limits = SearchLimits(
+            settings.search_results, settings.search_bytes, settings.search_time, settings.searches
+        )
+        searches = Searches(paths, children, search_limits)
+        watching = Watching(paths, watches, settings.heartbeat)
+        tables = (files, archives, searches, watching)
+        return control(views, [endpoint for table in tables for endpoint in table.endpoints()])
 
     hosts = {name.lower() for name in settings.allow_host}
     guard = Guard(settings.token, settings.host, hosts, settings.cors_origin, settings.public_health)
@@ -153,11 +179,16 @@ def build(settings: Settings, children: Children) -> Parts:
         settings.permission_timeout,
         settings.connection_ttl,
     )
-    return Parts(app, log, hub, turns, streams, supervisor, installer, files, attached, terminals, housekeeping)
+    return Parts(
+        app, log, hub, turns, streams, supervisor, installer, roots, files, attached, terminals, watches, housekeeping
+    )
 
 
 def run(settings: Settings) -> int:
     """Serve until told to stop; gives the exit code."""
+    for root in settings.fs_root:
+        if not root.is_dir():
+            raise SettingsError(f"--fs-root {root}: there is no such directory")
     set_up_logging(settings.log_level, settings.log_format)
     try:
         listener = _bind(settings.host, settings.port)
@@ -228,6 +259,14 @@ async def _serve(settings: Settings, listener: socket.socket, owner: str) -> Non
         for clock in clocks:
             clock.cancel()
         parts.log.close()
+
+
+def _working_directory() -> str:
+    try:
+        return str(Path.cwd())
+    except FileNotFoundError:
+        # It was deleted since the shell went there.
+        return "/"
 
 
 class _Server(uvicorn.Server):

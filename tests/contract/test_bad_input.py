@@ -701,7 +701,7 @@ def test_one_socket_takes_everything_bad_and_then_something_good(server: Server)
         ("GET /v1/rpc", 400),
         ("PUT /v1/rpc", 405),
         ("POST /v1/sessions/x/messages", 410),
-        ("POST /v1/fs/mkdir", 501),
+        ("POST /v1/fs/mkdir", 400),
         ("POST /opencode/session", 503),
         ("POST /nothing", 404),
     ],

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.client import Client, Json, run
+from tests.support.filing import Filing, problem
 from tests.support.running import BOUND, Server
 
 SIZE = 12 << 20
@@ -144,3 +145,20 @@ def test_a_full_disk_refuses_prompts_with_507_and_after_room_is_made_all_that_wa
         server.kill()
         server.start()
         run(after(session))
+
+
+@pytest.mark.requirement("13.disk-full")
+def test_a_file_for_which_there_is_no_room_is_a_507_that_leaves_the_old_one(small_disk: Path) -> None:
+    data = small_disk / "data"
+    with Server("--no-persist", "--fs-root", str(data), directory=small_disk) as server:
+        files = Filing(server, data)
+        assert files.put("file", b"old").status_code == 200
+        ballast = fill(data)
+        for path in ("file", "new", "folder/new"):
+            refused = files.put(path, b"x" * (4 << 20))
+            assert problem(refused) == (507, "no-room")
+            assert refused.json()["errno"] == "ENOSPC"
+        assert (data / "file").read_text() == "old"
+        assert [name for name in os.listdir(data) if name.startswith(".sandbox-agent")] == []
+        ballast.unlink()
+        assert files.put("file", b"x" * (4 << 20)).status_code == 200

@@ -4,6 +4,8 @@ import json
 import re
 from collections import Counter
 from collections.abc import Generator
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import httpx
@@ -30,8 +32,22 @@ OPERATIONS = [
     "POST /v1/agents/{agent}/install",
     "GET /v1/sessions",
     "GET /v1/sessions/{id}",
+    "GET /v1/fs/file",
+    "PUT /v1/fs/file",
+    "GET /v1/fs/entries",
+    "GET /v1/fs/stat",
+    "POST /v1/fs/mkdir",
+    "POST /v1/fs/move",
+    "DELETE /v1/fs/entry",
+    "POST /v1/fs/upload-batch",
+    "GET /v1/fs/archive",
+    "GET /v1/fs/search",
+    "GET /v1/fs/watch",
 ]
-"""The contract's table, without the file routes until they exist."""
+"""The contract's table."""
+NOT_FUZZED = ("GET /v1/fs/watch", "POST /v1/fs/upload-batch")
+"""An answer that does not end by itself, and a body that is an archive."""
+ANSWERED = [label for label in OPERATIONS if label not in NOT_FUZZED]
 EXAMPLES = 20
 AUTHORIZED = {"Authorization": f"Bearer {TOKEN}"}
 fuzzing = settings(
@@ -49,7 +65,12 @@ NOT_IN_A_SCHEMA = [positive_data_acceptance, negative_data_rejection]
 @pytest.fixture(scope="module")
 def fuzzed() -> Generator[Server]:
     """A server for any request there can be. It must end cleanly, and without a traceback in its log."""
-    with Server("--no-persist", "--request-timeout", "2s") as running:
+    # Whatever it asks for, files of this machine are not its to have.
+    with (
+        TemporaryDirectory() as root,
+        Server("--no-persist", "--request-timeout", "2s", "--fs-root", root) as running,
+    ):
+        running.environment["root"] = root
         yield running
 
 
@@ -161,7 +182,7 @@ def test_the_document_and_the_server_refuse_the_same_envelopes(document: Json, f
 
 @pytest.mark.requirement("1.openapi-is-true")
 @pytest.mark.parametrize("mode", list(GenerationMode), ids=lambda mode: mode.value)
-@pytest.mark.parametrize("label", OPERATIONS)
+@pytest.mark.parametrize("label", ANSWERED)
 def test_the_live_server_answers_anything_as_the_document_says(
     schema: BaseSchema, label: str, mode: GenerationMode
 ) -> None:
@@ -179,12 +200,13 @@ def test_the_live_server_answers_anything_as_the_document_says(
 
 
 @pytest.mark.requirement("1.openapi-is-true")
-@pytest.mark.parametrize("label", OPERATIONS)
+@pytest.mark.parametrize("label", ANSWERED)
 def test_it_does_so_too_for_what_exists(fuzzed: Server, schema: BaseSchema, label: str) -> None:
     """As above, with a real connection, agent or session, so that more than a 404 is reached."""
     connection, session = run(something(fuzzed))
     statuses: Counter[int] = Counter()
     agents = st.sampled_from(["mock", "scripted"])
+    root = Path(str(fuzzed.environment["root"]))
 
     @fuzzing
     @given(case=operation(schema, label).as_strategy(), agent=agents)
@@ -193,6 +215,8 @@ def test_it_does_so_too_for_what_exists(fuzzed: Server, schema: BaseSchema, labe
             case.path_parameters["agent"] = agent
         if "id" in (case.path_parameters or {}):
             case.path_parameters["id"] = session
+        if "/v1/fs/" in label:
+            use_a_file(case, label, root)
         if label == "POST /v1/rpc":
             case.headers["X-ACP-Connection-Id"] = connection
             if isinstance(case.body, dict):
@@ -232,6 +256,26 @@ def test_what_a_working_client_sees_is_as_the_document_says(fuzzed: Server, sche
     for label, response in run(main()):
         assert response.status_code == 200, response.text
         operation(schema, label).validate_response(response)
+
+
+def use_a_file(case: Case, label: str, root: Path) -> None:
+    """Let a request be about a file or a directory that is there."""
+    (root / "folder").mkdir(exist_ok=True)
+    (root / "file").write_text("text")
+    case.query = {
+        name: value
+        for name, value in (case.query or {}).items()
+        if name not in ("sessionId", "cursor", "limit", "recursive")
+    }
+    case.query["path"] = "file" if label.endswith(("/file", "/stat", "/entry")) else "folder"
+    if label.endswith("/search"):
+        case.query = {"path": "folder", "name": "file"} | {
+            name: value for name, value in case.query.items() if name == "text" and value
+        }
+    if label.endswith("/archive"):
+        case.query.pop("format", None)
+    if label.endswith("/move"):
+        case.body = {"from": "file", "to": "folder/file", "overwrite": True}
 
 
 async def something(server: Server) -> tuple[str, str]:

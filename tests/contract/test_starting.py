@@ -245,6 +245,7 @@ def test_the_port_of_a_running_server_is_taken() -> None:
         (["--data-dir", "/dev/null/data"], ["--data-dir", "/dev/null/data"]),
         (["--data-dir", "/proc/1/nothing"], ["--data-dir", "/proc/1/nothing"]),
         (["--permissions-file", "/nonexistent/rules.toml"], ["--permissions-file", "/nonexistent/rules.toml"]),
+        (["--fs-root", "/nowhere/at/all"], ["--fs-root", "/nowhere/at/all"]),
     ],
 )
 def test_a_wrong_flag_ends_it_with_exit_code_2_and_is_named(flags: list[str], named: list[str], tmp_path: Path) -> None:

@@ -35,6 +35,9 @@ FILE_ROUTES = [
     ("POST", "/v1/fs/mkdir"),
     ("POST", "/v1/fs/move"),
     ("DELETE", "/v1/fs/entry"),
+    ("GET", "/v1/fs/archive"),
+    ("GET", "/v1/fs/search"),
+    ("GET", "/v1/fs/watch"),
 ]
 LIVE = [
     ("/v1/rpc", {"GET", "POST", "DELETE"}),
@@ -160,13 +163,23 @@ def test_an_unknown_session_is_a_404(server: Server) -> None:
     assert document["sessionId"] == "nowhere"
 
 
-@pytest.mark.requirement("1.files-until-they-exist")
+@pytest.mark.requirement("1.files")
 @pytest.mark.parametrize(("method", "path"), FILE_ROUTES)
 @ONE_SERVER
-def test_a_file_route_answers_501_until_it_exists(server: Server, method: str, path: str) -> None:
-    document = problem(ask(server, method, f"{path}?path=x"), 501, "not-implemented")
+def test_a_file_route_that_is_asked_for_a_session_that_is_not_there_says_so(
+    server: Server, method: str, path: str
+) -> None:
+    headers = {"Content-Type": "application/json" if path.endswith("move") else "application/x-tar"}
+    with httpx.Client(base_url=server.url, trust_env=False, verify=False) as http:
+        response = http.request(
+            method,
+            f"{path}?path=x&name=x&sessionId=nobody",
+            content=b'{"from": "x", "to": "y"}',
+            headers={"Authorization": f"Bearer {server.token}", **headers},
+        )
+    document = problem(response, 404, "session-not-found")
 
-    assert document["path"] == path
+    assert document["sessionId"] == "nobody"
 
 
 @pytest.mark.requirement("1.ui")

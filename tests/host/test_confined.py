@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from sandbox_agent.host.confined import MAX_LINKS, Confined, NotAFile, Outside
+from sandbox_agent.host.confined import MAX_LINKS, Confined, Outside
+from sandbox_agent.host.nodes import NotAFile
 from tests.support.running import BOUND
 
 ROUNDS = 3000
@@ -319,7 +320,6 @@ def test_the_owner_stays_where_that_is_possible(confined: Confined, root: Path) 
 def test_a_replacement_is_seen_whole_or_not_at_all(confined: Confined, root: Path) -> None:
     with confined.replace(str(root / "file")) as file:
         file.write(b"half")
-        file.flush()
         assert (root / "file").read_text() == "inside"
     assert (root / "file").read_text() == "half"
     with suppress(ZeroDivisionError), confined.replace(str(root / "file")) as file:

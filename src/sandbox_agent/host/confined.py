@@ -10,13 +10,13 @@ where else it has a name. Synchronous, and Linux only.
 import errno
 import io
 import os
-import secrets
 import stat
 from collections import deque
-from collections.abc import Generator, Iterable
+from collections.abc import Callable, Generator, Iterable
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
-from typing import BinaryIO
+
+from sandbox_agent.host.nodes import Place, error_of, itself, regular
+from sandbox_agent.host.replacement import Replacement
 
 MAX_PATH = 4096
 MAX_LINKS = 40
@@ -25,22 +25,21 @@ MAX_STEPS = 4096
 
 _LOOK = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
 _READ = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
-_CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class Outside(OSError):
     """A path that leads out of the directories."""
 
 
-class NotAFile(OSError):
-    """Neither a regular file nor a directory: to open it might block, or do something."""
-
-
 class Confined:
-    """Some directories and all that is beneath them. Every error is an OSError with its `errno` and the path."""
+    """Some directories and all that is beneath them. Every error is an OSError with its `errno` and the path.
 
-    def __init__(self, directories: Iterable[str]) -> None:
+    The directories are where their paths lead; with `outer`, where they lead inside of that.
+    """
+
+    def __init__(self, directories: Iterable[str], outer: "Confined | None" = None) -> None:
         self.directories = tuple(directories)
+        self._outer = outer
         # Programs spell a directory as they were told, or as it is really called.
         given = [_encoded(each) for each in self.directories]
         spellings = [*given, *map(os.path.realpath, given)]
@@ -48,45 +47,39 @@ class Confined:
 
     def open(self, path: str) -> io.FileIO:
         """A regular file, to be read."""
-        with self._walked(path) as place:
-            descriptor = os.open(_itself(_regular(place.existing())), _READ)
+        with self.reach(path) as place:
+            descriptor = os.open(itself(regular(place.existing())), _READ)
             return io.FileIO(descriptor, "rb")
 
     def open_directory(self, path: str) -> int:
         """The descriptor of a directory, to go there; the caller closes it."""
-        with self._walked(path) as place:
+        with self.reach(path) as place:
             node = place.existing()
             if not stat.S_ISDIR(os.fstat(node).st_mode):
-                raise _error(errno.ENOTDIR)
+                raise error_of(errno.ENOTDIR)
             return os.dup(node)
 
     @contextmanager
-    def replace(self, path: str, *, parents: bool = False) -> Generator[BinaryIO]:
+    def replace(self, path: str, *, parents: bool = False) -> Generator[Replacement]:
         """A new file, to be written, that takes the place of another when the block ends, and not when it fails.
 
-        Keeps the mode of the old one, and its owner if it can. A link stays and is written through; other hard links of
-        the old one keep the old content.
+        A link stays and is written through; other hard links of the old one keep the old content.
         """
-        with self._walked(path, parents=parents) as place:
-            old = None if place.node is None else os.fstat(_writable(_regular(place.node)))
-            temporary = b".sandbox-agent-%b" % secrets.token_hex(8).encode()
-            # Before it has its final mode, nobody else may read what may be secret.
-            descriptor = os.open(temporary, _CREATE, 0o666 if old is None else 0o600, dir_fd=place.directory)
+        with self.reach(path, parents=parents) as place:
+            file = Replacement(place)
             try:
-                with os.fdopen(descriptor, "wb") as file:
-                    yield file
-                    file.flush()
-                    if old is not None:
-                        _be_like(old, file.fileno())
-                os.rename(temporary, place.name, src_dir_fd=place.directory, dst_dir_fd=place.directory)
-            except BaseException:
-                with suppress(OSError):
-                    os.unlink(temporary, dir_fd=place.directory)
-                raise
+                yield file
+                file.commit()
+            finally:
+                file.close()
 
     @contextmanager
-    def _walked(self, path: str, *, parents: bool = False) -> Generator["_Place"]:
-        walk = _Walk(self._roots, parents)
+    def reach(self, path: str, *, parents: bool = False, follow: bool = True) -> Generator[Place]:
+        """Where a path leads, open for the time of the block; errors in the block get the path, too.
+
+        `parents` makes the directories on the way. Without `follow` a link at the end is itself the place.
+        """
+        walk = _Walk(self._roots, self._enter, parents=parents, follow=follow)
         node = None
         try:
             place = walk.go(_names(_encoded(path)))
@@ -101,27 +94,22 @@ class Confined:
             if node is not None:
                 os.close(node)
 
-
-@dataclass(frozen=True, slots=True)
-class _Place:
-    """Where a path leads: a directory, a name in it, and what has that name."""
-
-    directory: int
-    name: bytes
-    node: int | None
-
-    def existing(self) -> int:
-        if self.node is None:
-            raise _error(errno.ENOENT)
-        return self.node
+    def _enter(self, directory: bytes) -> int:
+        if self._outer is not None:
+            return self._outer.open_directory(os.fsdecode(directory))
+        return os.open(directory, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
 
 
 class _Walk:
     """One path on its way. Holds one descriptor, that of the directory it has come to."""
 
-    def __init__(self, roots: Iterable[tuple[bytes, ...]], parents: bool) -> None:
+    def __init__(
+        self, roots: Iterable[tuple[bytes, ...]], enter: Callable[[bytes], int], *, parents: bool, follow: bool
+    ) -> None:
         self._roots = roots
+        self._enter = enter
         self._parents = parents
+        self._follow_last = follow
         self._root: tuple[bytes, ...] = ()
         self._directory: int | None = None
         self._way: list[bytes] = []
@@ -129,18 +117,18 @@ class _Walk:
         self._left: deque[bytes] = deque()
         self._links = 0
 
-    def go(self, names: list[bytes]) -> _Place:
+    def go(self, names: list[bytes]) -> Place:
         """Walk to the end. The node is the caller's to close."""
         self._start(names)
         for _ in range(MAX_STEPS):
             if not self._left:
-                return _Place(self._here, b".", os.dup(self._here))
+                return Place(self._here, b".", os.dup(self._here))
             name = self._left.popleft()
             if name == b"..":
                 self._up()
             elif name != b"." and (place := self._step(name)) is not None:
                 return place
-        raise _error(errno.ELOOP)
+        raise error_of(errno.ELOOP)
 
     def close(self) -> None:
         if self._directory is not None:
@@ -160,20 +148,20 @@ class _Walk:
         self.close()
         self._root, self._way = root, []
         self._left.extendleft(reversed(names[len(root) :]))
-        self._directory = os.open(b"/" + b"/".join(root), os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        self._directory = self._enter(b"/" + b"/".join(root))
 
     def _up(self) -> None:
         """Go the way again but for its last step: the kernel's `..` of a directory may be elsewhere by now."""
         self._start([*self._root, *self._way][:-1])
 
-    def _step(self, name: bytes) -> _Place | None:
+    def _step(self, name: bytes) -> Place | None:
         """Take one name; gives the place when it was the last one and is no link."""
         last = not self._left
         try:
             node = os.open(name, _LOOK, dir_fd=self._here)
         except FileNotFoundError:
             if last:
-                return _Place(self._here, name, None)
+                return Place(self._here, name, None)
             if not self._parents:
                 raise
             with suppress(FileExistsError):
@@ -182,17 +170,17 @@ class _Walk:
             self._left.appendleft(name)
             return None
         mode = os.fstat(node).st_mode
-        if stat.S_ISLNK(mode):
+        if stat.S_ISLNK(mode) and (self._follow_last or not last):
             self._follow(node)
         elif last:
-            return _Place(self._here, name, node)
+            return Place(self._here, name, node)
         elif stat.S_ISDIR(mode):
             self.close()
             self._directory = node
             self._way.append(name)
         else:
             os.close(node)
-            raise _error(errno.ENOTDIR)
+            raise error_of(errno.ENOTDIR)
         return None
 
     def _follow(self, link: int) -> None:
@@ -202,7 +190,7 @@ class _Walk:
             os.close(link)
         self._links += 1
         if self._links > MAX_LINKS:
-            raise _error(errno.ELOOP)
+            raise error_of(errno.ELOOP)
         if target.startswith(b"/"):
             self._start(_names(target))
         else:
@@ -229,37 +217,3 @@ def _names(path: bytes) -> list[bytes]:
 
 def _root(path: bytes) -> tuple[bytes, ...]:
     return tuple(name for name in _names(path) if name != b".")
-
-
-def _error(number: int) -> OSError:
-    return OSError(number, os.strerror(number))
-
-
-def _itself(node: int) -> str:
-    """A name for what a descriptor stands for, whatever has become of its path."""
-    return f"/proc/self/fd/{node}"
-
-
-def _regular(node: int) -> int:
-    mode = os.fstat(node).st_mode
-    if stat.S_ISDIR(mode):
-        raise _error(errno.EISDIR)
-    if not stat.S_ISREG(mode):
-        raise NotAFile(errno.EINVAL, "is not a regular file")
-    return node
-
-
-def _writable(node: int) -> int:
-    """To replace a file takes no permission of that file; whoever made it read-only meant something else."""
-    if not os.access(_itself(node), os.W_OK):
-        raise _error(errno.EACCES)
-    return node
-
-
-def _be_like(old: os.stat_result, descriptor: int) -> None:
-    new = os.fstat(descriptor)
-    if (new.st_uid, new.st_gid) != (old.st_uid, old.st_gid):
-        with suppress(PermissionError):
-            os.fchown(descriptor, old.st_uid, old.st_gid)
-    # Without set-user-id: as after any other write.
-    os.fchmod(descriptor, old.st_mode & 0o777)

@@ -6,22 +6,31 @@ Everything here blocks: it runs in a thread. Knows nothing of how a path is kept
 import errno
 import os
 import time
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import contextmanager
 from io import FileIO
 
 from sandbox_agent.errors import FileFailed, InvalidParams, NoSuchFile, SandboxAgentError
-from sandbox_agent.host.confined import Confined, NotAFile, Outside
+from sandbox_agent.host.confined import Confined, Outside
+from sandbox_agent.host.names import meant
+from sandbox_agent.host.nodes import NotAFile
 
 
 class TextFiles:
     """Reads and writes text for agents.
 
     `limit` is the most that one reading gives, in bytes; `patience` how long it may look for its line, in seconds: a
-    file can be larger than anybody has time for.
+    file can be larger than anybody has time for. `within` says what of a session's directories may be used at all.
     """
 
-    def __init__(self, limit: int, patience: float = 20.0, block: int = 256 * 1024) -> None:
+    def __init__(
+        self,
+        limit: int,
+        patience: float = 20.0,
+        block: int = 256 * 1024,
+        within: Callable[[Iterable[str]], Confined] = Confined,
+    ) -> None:
+        self._within = within
         self._limit = limit
         self._patience = patience
         self._block = block
@@ -36,7 +45,7 @@ class TextFiles:
 
         Raises InvalidParams, NoSuchFile or FileFailed.
         """
-        with refusals(path), Confined(directories).open(path) as file:
+        with refusals(path), self._within(directories).open(meant(path)) as file:
             skipped, content = self._part(self._blocks(file, path), path, max(line or 1, 1) - 1, limit)
         try:
             return content.decode()
@@ -49,7 +58,7 @@ class TextFiles:
 
         Raises InvalidParams, NoSuchFile or FileFailed.
         """
-        with refusals(path), Confined(directories).replace(path, parents=True) as file:
+        with refusals(path), self._within(directories).replace(meant(path), parents=True) as file:
             file.write(content.encode())
 
     def _blocks(self, file: FileIO, path: str) -> Iterator[bytes]:
@@ -96,7 +105,7 @@ def refusals(path: str) -> Generator[None]:
 def _refusal(error: OSError, path: str) -> SandboxAgentError:
     match error:
         case Outside():
-            rule = "only what is inside the session's cwd and additionalDirectories can be used"
+            rule = "only what is inside the session's cwd and additionalDirectories, and --fs-root, can be used"
             message = f"{path} leads out of the session's directories; {rule}"
             # Agents that look for this word (Qwen) then read files of their own themselves.
             return InvalidParams(message, path=path, errorKind="path_outside_workspace")

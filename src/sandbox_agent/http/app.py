@@ -3,6 +3,7 @@
 No error leaves as anything but a problem document.
 """
 
+import asyncio
 import logging
 from collections.abc import Callable
 
@@ -10,7 +11,18 @@ import msgspec
 
 from sandbox_agent.errors import InternalError, SandboxAgentError
 from sandbox_agent.http.asgi import App as Asgi
-from sandbox_agent.http.asgi import Headers, Message, Receive, Scope, Send, by_name, header, json_headers, respond
+from sandbox_agent.http.asgi import (
+    Headers,
+    Message,
+    Receive,
+    Scope,
+    Send,
+    by_name,
+    header,
+    json_headers,
+    respond,
+    transport,
+)
 from sandbox_agent.http.guard import Guard
 from sandbox_agent.http.health import Health
 from sandbox_agent.http.problems import send_problem
@@ -40,6 +52,9 @@ class App:
             await self._route(scope, receive, send)
         except SandboxAgentError as error:
             await send_problem(send, error)
+        except asyncio.CancelledError:
+            # Only a server that ends does this, to a request that takes longer than it can wait.
+            transport(scope).abort()
         except Exception:
             logger.exception("request failed method=%s path=%s", scope["method"], scope["path"])
             await send_problem(send, InternalError())

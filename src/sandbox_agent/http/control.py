@@ -1,37 +1,29 @@
 """The route table: every route but /v1/rpc, on Starlette."""
 
+from collections.abc import Iterable
+
 from starlette.exceptions import HTTPException
 from starlette.middleware.exceptions import ExceptionMiddleware
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route, Router
 
-from sandbox_agent.errors import MethodNotAllowed, NotFound, Removed, SandboxAgentError
+from sandbox_agent.errors import BadRequest, MethodNotAllowed, NotFound, Removed, SandboxAgentError
 from sandbox_agent.http import legacy, openapi, problems
 from sandbox_agent.http.asgi import App, Receive, Scope, Send
-from sandbox_agent.http.views import Views, json_response
+from sandbox_agent.http.views import Endpoint, Views, json_response
 
-_FILE_ROUTES = {
-    "/v1/fs/file": ["GET", "PUT"],
-    "/v1/fs/upload-batch": ["POST"],
-    "/v1/fs/entries": ["GET"],
-    "/v1/fs/stat": ["GET"],
-    "/v1/fs/mkdir": ["POST"],
-    "/v1/fs/move": ["POST"],
-    "/v1/fs/entry": ["DELETE"],
-}
 _ALL = ["GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"]
 
 
-def control(views: Views) -> App:
+def control(views: Views, others: Iterable[Endpoint]) -> App:
     """The app for everything that is not /v1/rpc."""
-    endpoints = views.endpoints()
+    endpoints = [*views.endpoints(), *others]
 
     async def document(request: Request) -> Response:
         return json_response(openapi.document(endpoints))
 
     routes = [Route(each.path, each.handle, methods=[each.method]) for each in endpoints]
-    routes += [Route(path, views.not_yet, methods=methods) for path, methods in _FILE_ROUTES.items()]
     routes += [
         Route("/openapi.json", document, methods=["GET"]),
         Route("/ui/{rest:path}", views.page, methods=["GET"]),
@@ -41,7 +33,13 @@ def control(views: Views) -> App:
         Route("/opencode", views.opencode, methods=_ALL),
     ]
     router = Router(routes, redirect_slashes=False)
-    app = ExceptionMiddleware(router, {HTTPException: _not_routed, SandboxAgentError: _problem})
+
+    async def not_routed(request: Request, error: Exception) -> Response:
+        # Of a path with several routes, Starlette tells the methods of one.
+        allowed = {name for route in routes if route.path_regex.match(request.url.path) for name in route.methods or ()}
+        return await _not_routed(request, error, sorted(allowed))
+
+    app = ExceptionMiddleware(router, {HTTPException: not_routed, SandboxAgentError: _problem, ClientDisconnect: _gone})
 
     async def routed(scope: Scope, receive: Receive, send: Send) -> None:
         # Without an app in its scope, Starlette's router answers 404 and 405 itself, in plain text.
@@ -51,7 +49,7 @@ def control(views: Views) -> App:
     return routed
 
 
-async def _not_routed(request: Request, error: Exception) -> Response:
+async def _not_routed(request: Request, error: Exception, allowed: list[str]) -> Response:
     """No route, or not with this method: Starlette says which."""
     assert isinstance(error, HTTPException)
     method, path = request.method, request.url.path
@@ -59,8 +57,7 @@ async def _not_routed(request: Request, error: Exception) -> Response:
     if replacement is not None:
         return await _problem(request, Removed(replacement))
     if error.status_code == 405:
-        allow = (error.headers or {}).get("Allow", "")
-        return await _problem(request, MethodNotAllowed(method, path, allow))
+        return await _problem(request, MethodNotAllowed(method, path, ", ".join(allowed)))
     return await _problem(request, Removed() if path.startswith("/v1/") else NotFound(path))
 
 
@@ -69,3 +66,8 @@ async def _problem(request: Request, error: Exception) -> Response:
     body = problems.document(error)
     headers = {name.decode(): value.decode() for name, value in problems.headers(error, body)}
     return Response(body, error.status, headers=headers)
+
+
+async def _gone(request: Request, error: Exception) -> Response:
+    """The client left before its body was whole: nobody is there to be answered."""
+    return Response(status_code=BadRequest.status)

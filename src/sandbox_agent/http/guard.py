@@ -11,10 +11,10 @@ from sandbox_agent.errors import BadRequest, ForbiddenOrigin, Misdirected, Unaut
 from sandbox_agent.http.asgi import Headers, Scope, header
 
 _HOST = re.compile(r"(\[(?P<address>[0-9a-f:.]+)\]|(?P<name>[^\[\]:/@\s]+))(:\d*)?")
-_EXPOSED = b"X-ACP-Connection-Id, X-ACP-Last-Event-Id, Preference-Applied"
+_EXPOSED = b"X-ACP-Connection-Id, X-ACP-Last-Event-Id, Preference-Applied, ETag, Content-Range, Content-Disposition"
 _ALLOWED_HEADERS = (
     b"Authorization, Content-Type, Accept, X-ACP-Connection-Id, Last-Event-ID, Prefer, Idempotency-Key, "
-    b"If-Match, If-None-Match, Range"
+    b"If-Match, If-None-Match, If-Modified-Since, If-Range, Range"
 )
 _SINGLE = (
     b"host",

@@ -136,9 +136,15 @@ def _operation(endpoint: Endpoint, refs: dict[type, Object]) -> Object:
     parameters: list[Object] = [
         {"name": name, "in": "path", "required": True, "schema": {"type": "string"}} for name in path_names
     ]
-    parameters += [_parameter(name, "query", text) for name, text in endpoint.query.items()]
-    responses: Object = {}
-    if endpoint.returns is not None:
+    parameters += [
+        _parameter(name, "query", text) | ({"required": True} if name in endpoint.required else {})
+        for name, text in endpoint.query.items()
+    ]
+    parameters += [_parameter(name, "header", text) for name, text in endpoint.headers.items()]
+    responses: Object = {str(status): {"description": text} for status, text in endpoint.statuses.items()}
+    if endpoint.gives is not None:
+        responses[str(endpoint.status)] = {"description": endpoint.summary, "content": {endpoint.gives: {}}}
+    elif endpoint.returns is not None:
         content = {"application/json": {"schema": refs[endpoint.returns]}}
         responses[str(endpoint.status)] = {"description": endpoint.summary, "content": content}
     responses |= _problems((*_ALWAYS, *endpoint.problems), refs)
@@ -150,6 +156,8 @@ def _operation(endpoint: Endpoint, refs: dict[type, Object]) -> Object:
     }
     if endpoint.body is not None:
         operation["requestBody"] = {"content": {"application/json": {"schema": refs[endpoint.body]}}}
+    elif endpoint.takes is not None:
+        operation["requestBody"] = {"required": True, "content": {endpoint.takes: {}}}
     return operation
 
 

@@ -2,7 +2,7 @@
 
 import msgspec
 
-from sandbox_agent.errors import MethodNotAllowed, SandboxAgentError, Unauthorized
+from sandbox_agent.errors import MethodNotAllowed, RangeNotSatisfiable, SandboxAgentError, Unauthorized
 from sandbox_agent.http.asgi import Send, respond
 
 MEDIA_TYPE = "application/problem+json"
@@ -30,6 +30,8 @@ def headers(error: SandboxAgentError, body: bytes) -> list[tuple[bytes, bytes]]:
         found.append((b"www-authenticate", b'Bearer realm="sandbox-agent"'))
     if isinstance(error, MethodNotAllowed):
         found.append((b"allow", str(error.fields["allow"]).encode()))
+    if isinstance(error, RangeNotSatisfiable):
+        found.append((b"content-range", f"bytes */{error.fields['size']}".encode()))
     return found
 
 

@@ -4,6 +4,7 @@ import asyncio
 from typing import cast
 
 import httptools
+from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
 from sandbox_agent.errors import BadRequest, HeadersTooLarge, SandboxAgentError
@@ -153,7 +154,13 @@ class Protocol(HttpToolsProtocol):
         if self._waiting is not None:
             self._body += body
         elif not self.parser.should_upgrade():
-            super().on_body(body)
+            if len(body) > HIGH_WATER_LIMIT and not self.cycle.body and not self.cycle.response_complete:
+                # Large files come so: what the parser gives is passed on as it is, and not copied twice.
+                self.cycle.body = cast("bytearray", cast("object", body))
+                self.flow.pause_reading()
+                self.cycle.message_event.set()
+            else:
+                super().on_body(body)
 
     def on_message_complete(self) -> None:
         """It is whole."""

@@ -22,7 +22,6 @@ from sandbox_agent.errors import (
     DownloadFailed,
     InstallFailed,
     InvalidParams,
-    NotImplementedYet,
     RegistryUnavailable,
     SandboxAgentError,
     SessionNotFound,
@@ -69,6 +68,16 @@ class Endpoint:
     status: int = 200
     body: type | None = None
     """What may be sent; it may be left out."""
+    required: tuple[str, ...] = ()
+    """Names of the query that must be there."""
+    headers: dict[str, str] = field(default_factory=dict[str, str])
+    """Headers of the request that matter, beside those of every request."""
+    takes: str | None = None
+    """The media type of a body that is no JSON."""
+    gives: str | None = None
+    """The media type of an answer that is no JSON."""
+    statuses: dict[int, str] = field(default_factory=dict[int, str])
+    """Further answers that are no problems, and what they mean."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,9 +156,6 @@ class Views:
 
     async def to_page(self, request: Request) -> Response:
         return RedirectResponse("/ui/")
-
-    async def not_yet(self, request: Request) -> Response:
-        raise NotImplementedYet("the file API is not in this version", path=request.url.path)
 
     async def opencode(self, request: Request) -> Response:
         raise BridgeDisabled

@@ -17,7 +17,8 @@ from msgspec import UNSET, Raw, Struct, UnsetType
 from sandbox_agent.envelope import META, param, with_param
 from sandbox_agent.errors import FileFailed, InvalidParams, SandboxAgentError
 from sandbox_agent.host.attached import Attached, AttachedFiles, locate
-from sandbox_agent.host.confined import MAX_PATH, NotAFile, Outside
+from sandbox_agent.host.confined import MAX_PATH, Outside
+from sandbox_agent.host.nodes import NotAFile
 from sandbox_agent.hub.content import Takes, blocks_of, kind_of, with_files
 
 KEY = META.encode()

@@ -98,7 +98,22 @@ class Settings:
     config_dir: Path = derived(_FILES, PATH, "the user's own", "Configuration directory: config.toml and agents.toml.")
     data_dir: Path = derived(_FILES, PATH, "the user's own", "Data directory: the session log and the agents.")
     no_persist: bool = switch(_FILES, "Keep the session log in memory; it ends with the server.")
-    fs_root: tuple[Path, ...] = repeated(_FILES, PATH, "Directory that the file API and attachments may reach.")
+    fs_root: tuple[Path, ...] = repeated(
+        _FILES, PATH, "Directory that the file API, agents' fs/* and attachments may reach; else it is the whole host."
+    )
+    max_file: int | None = option(_FILES, SIZE, None, "Largest file that may be uploaded.")
+    archive_bytes: int = option(_FILES, SIZE, "16GiB", "Most that an uploaded archive may unfold into.")
+    archive_entries: int = option(_FILES, COUNT, "100000", "Most files and folders of an uploaded archive.")
+    archive_ratio: int = option(_FILES, COUNT, "200", "Most that an uploaded archive may unfold into, per byte of it.")
+    archives: int = option(_FILES, COUNT, "16", "Archives that may be sent and received at once.")
+    searches: int = option(_FILES, COUNT, "8", "Searches that may run at once.")
+    search_results: int = option(_FILES, COUNT, "1000", "Most results of a search.")
+    search_bytes: int = option(_FILES, SIZE, "8MiB", "Most text in the results of a search.")
+    search_time: float = option(_FILES, DURATION, "30s", "Time that a search may take.")
+    watches: int = option(_FILES, COUNT, "64", "Directories that clients may watch at once.")
+    watch_buffer: int = option(
+        _FILES, SIZE, "256KiB", "Changes that wait for a slow reader before it is told of a gap."
+    )
     client_fs: bool = switch(_FILES, "Ask a client that offers it, not the server, for an agent's fs/* and terminal/*.")
 
     agents_dir: Path = derived(_AGENTS, PATH, "agents in the data directory", "Directory where agents are installed.")

@@ -265,9 +265,11 @@ def test_a_link_that_leads_out_is_refused(
 
 def test_a_file_in_place_of_a_link_is_refused(tmp_path: Path) -> None:
     (tmp_path / "outside").write_text("old")
-    archive = tar(tmp_path / "a.tar.gz", symlink("a", "../outside"), member("a", b"new"))
+    archive = tar(tmp_path / "a.tar.gz", symlink("a", "b"), member("a", b"new"))
 
     assert refusal(archive) == ("a", "has the name of another entry")
+    tar(archive, symlink("a", "../outside"), member("a", b"new"))
+    assert refusal(archive) == ("a", "is a link that leads out of the folder")
     assert (tmp_path / "outside").read_text() == "old"
 
 
@@ -456,7 +458,7 @@ def test_garbage_between_the_files_is_damage(tmp_path: Path) -> None:
         ("a.tar", b"x" * 2000, "cannot be unpacked"),
         ("a.zip", b"PK\x03\x04" + bytes(100), "cannot be unpacked"),
         ("a.gz", bz2.compress(b"not a tar archive"), "cannot be unpacked"),
-        ("a.tar.zst", b"\x28\xb5\x2f\xfd" + bytes(100), "zstd"),
+        ("a.tar.zst", b"\x28\xb5\x2f\xfd" + bytes(100), "ended"),
     ],
 )
 def test_what_is_no_archive_is_named(tmp_path: Path, name: str, content: bytes, reason: str) -> None:

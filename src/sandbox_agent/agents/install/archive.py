@@ -13,26 +13,21 @@ from typing import BinaryIO, Literal
 from urllib.parse import urlsplit
 
 from sandbox_agent.agents.install.download import Download, NotFetched, download, shown
-from sandbox_agent.agents.install.tree import PIECE, Damaged, Tree
+from sandbox_agent.archives.folder import Folder
+from sandbox_agent.archives.packing import Packing, packing, unpacked
+from sandbox_agent.archives.tree import PIECE, Damaged, Tree
 from sandbox_agent.errors import ChecksumMismatch, DiskFull, DownloadFailed, InstallFailed, UnsafeArchive
 
 Progress = Callable[[int, int | None], None]
 """Bytes so far, and all of them when that is known."""
 
-Format = Literal["zip", "tar", "tar.gz", "tar.bz2", "tar.xz", "program"]
+Format = Literal["zip", "tar", "program"]
 
 SILENCE = 30.0
 LONGEST = 3600.0
 """Seconds in which nothing may come, and in which all must have come."""
 
-_MAGIC: tuple[tuple[bytes, Format | Literal["zstd"]], ...] = (
-    (b"PK\x03\x04", "zip"),
-    (b"PK\x05\x06", "zip"),
-    (b"\x1f\x8b", "tar.gz"),
-    (b"BZh", "tar.bz2"),
-    (b"\xfd7zXZ\x00", "tar.xz"),
-    (b"\x28\xb5\x2f\xfd", "zstd"),
-)
+_ZIP = (b"PK\x03\x04", b"PK\x05\x06")
 _ARCHIVES = (".zip", ".tar", ".gz", ".tgz", ".bz2", ".tbz2", ".xz", ".txz", ".zst")
 # ELF, a script, Mach-O for one processor or several, and Windows.
 _PROGRAMS = (b"\x7fELF", b"#!", b"\xcf\xfa\xed\xfe", b"\xca\xfe\xba\xbe", b"MZ")
@@ -118,37 +113,37 @@ def extract(archive: Path, into: Path, *, name: str, max_bytes: int, max_entries
     """
     last = urlsplit(name).path.rpartition("/")[2] or "the archive"
     try:
-        tree = Tree(into, last, max_bytes=max_bytes, max_entries=max_entries)
+        tree = Tree(Folder(into), last, max_bytes=max_bytes, max_entries=max_entries)
         with archive.open("rb") as file:
-            match format := _format(file, last):
+            format, packed = _format(file, last)
+            file.seek(0)
+            match format:
                 case "program":
-                    file.seek(0)
                     tree.file(last, 0o755, iter(lambda: file.read(PIECE), b""))
                 case "zip":
                     from sandbox_agent.agents.install import zipped
 
                     zipped.unpack(archive, tree, max_entries=max_entries)
-                case _:
-                    from sandbox_agent.agents.install import tarball
+                case "tar":
+                    from sandbox_agent.archives import tarball
 
-                    tarball.unpack(archive, format, tree, max_bytes=max_bytes, max_entries=max_entries)
+                    tarball.unpack(unpacked(file, packed), tree, max_bytes=max_bytes, max_entries=max_entries)
         tree.finish()
     except (Damaged, OSError) as error:
         raise InstallFailed(f"{last} cannot be unpacked: {error}", archive=last) from error
 
 
-def _format(file: BinaryIO, name: str) -> Format:
+def _format(file: BinaryIO, name: str) -> tuple[Format, Packing]:
     """What a file is, by its content first."""
     head = file.read(512)
-    for magic, format in _MAGIC:
-        if head.startswith(magic):
-            if format == "zstd":
-                raise InstallFailed(f"{name} is packed with zstd, which cannot be unpacked here", archive=name)
-            return format
+    if head.startswith(_ZIP):
+        return "zip", ""
+    if packed := packing(head):
+        return "tar", packed
     if head[257:262] == b"ustar" or (name.endswith(".tar") and head):
-        return "tar"
+        return "tar", ""
     if name.lower().endswith(_ARCHIVES):
         raise InstallFailed(f"{name} is not the archive that its name promises", archive=name)
     if not head.startswith(_PROGRAMS):
         raise InstallFailed(f"{name} is neither an archive nor a program", archive=name)
-    return "program"
+    return "program", ""

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
 
-from sandbox_agent.agents.install.tree import LONGEST_TARGET, PIECE, Damaged, Tree
+from sandbox_agent.archives.tree import LONGEST_TARGET, PIECE, Damaged, Tree
 
 # RuntimeError: NotImplementedError, for a method of packing that Python does not know.
 _DAMAGE = (zipfile.BadZipFile, zlib.error, struct.error, EOFError, OSError, RuntimeError, ValueError, LookupError)

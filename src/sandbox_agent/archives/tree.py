@@ -1,7 +1,8 @@
-"""A folder that fills from an archive: whatever the entries are called, nothing outside of it is touched.
+"""A tree that fills from an archive: whatever the entries are called, nothing outside of it is touched.
 
-Knows no archive formats. It keeps account of all it made, so that what is on disk need not be asked: every name is made
-once, below folders of its own making, and links come last, when nothing is written any more that could go through one.
+Knows no archive formats, and not where things are put: that is its shelf. It keeps account of all it has, so that what
+is on disk need not be asked: every name is made once, below folders of its own making, and links come last, when
+nothing is written any more that could go through one.
 """
 
 import errno
@@ -9,8 +10,8 @@ import os
 import unicodedata
 from collections.abc import Generator, Iterable
 from contextlib import contextmanager
-from pathlib import Path
-from typing import Literal, NoReturn
+from io import FileIO
+from typing import Literal, NoReturn, Protocol
 
 from sandbox_agent.errors import DiskFull, UnsafeArchive
 
@@ -21,6 +22,7 @@ PIECE = 1 << 16
 MOST_LINKS = 40
 """Links that a kernel follows for one path, at most."""
 
+LONGEST_NAME = 255
 LONGEST_TARGET = 4095
 
 _SHOWN = 300  # Characters of a name; an archive may have any.
@@ -31,24 +33,44 @@ class Damaged(Exception):
     """What should be an archive makes no sense."""
 
 
-class Tree:
-    """What was unpacked so far. `label` names the archive for people; `root` must be new or empty.
+class Shelf(Protocol):
+    """Where the things of a tree are put. The tree asks for each name once, and for folders before what is in them."""
 
-    Every method may raise UnsafeArchive, which names the entry and the rule, or DiskFull.
+    name: str
+    """For people, when the disk is full."""
+
+    def folder(self, parts: Parts) -> None: ...
+
+    def file(self, parts: Parts, *, runs: bool) -> FileIO:
+        """A new file, to be written. `runs` is all that is kept of a mode: whether it can be run."""
+        ...
+
+    def read(self, parts: Parts) -> FileIO:
+        """A file that was put here, to be read."""
+        ...
+
+    def link(self, parts: Parts, target: str) -> None: ...
+
+
+class Tree:
+    """What was unpacked so far. `label` names the archive for people.
+
+    Every method may raise UnsafeArchive, which names the entry, the rule, and the `limit` if it was one, or DiskFull.
     """
 
-    def __init__(self, root: Path, label: str, *, max_bytes: int, max_entries: int) -> None:
-        self._root = root
+    def __init__(
+        self, shelf: Shelf, label: str, *, max_bytes: int, max_entries: int, backslashes: bool = False
+    ) -> None:
+        self._shelf = shelf
         self._label = label
         self._max_bytes = max_bytes
         self._max_entries = max_entries
+        self._unfit = "\0" if backslashes else "\0\\"
         self._bytes = 0
         self._kinds: dict[Parts, Kind] = {}
         self._links: dict[Parts, str] = {}
         self._similar: dict[str, str] = {}
         """The same, by names as a file system sees them that knows no upper case."""
-        with self._disk(""):
-            root.mkdir(parents=True, exist_ok=True)
 
     def folder(self, name: str) -> None:
         parts = self._parts(name)
@@ -57,32 +79,31 @@ class Tree:
 
     def file(self, name: str, mode: int, pieces: Iterable[bytes]) -> None:
         """Write a file. Of its mode only one fact is kept: whether it can be run."""
-        path = self._claim(name, "file")
-        permissions = 0o755 if mode & 0o111 else 0o644
-        with self._disk(name), open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, permissions), "wb") as file:
+        parts = self._claim(name, "file")
+        with self._disk(name), self._shelf.file(parts, runs=mode & 0o111 != 0) as file:
             for piece in pieces:
                 self._bytes += len(piece)
                 if self._bytes > self._max_bytes:
-                    self.refuse(name, f"makes the whole larger than {self._max_bytes} bytes")
-                file.write(piece)
+                    self.refuse(name, f"makes the whole larger than {self._max_bytes} bytes", limit=self._max_bytes)
+                rest = memoryview(piece)
+                while rest:
+                    rest = rest[file.write(rest) :]
 
     def copy(self, name: str, original: str) -> None:
         """What stands for a hard link: a file with the content of an earlier one."""
         parts = tuple(part for part in original.split("/") if part not in ("", "."))
         if original.startswith("/") or self._kinds.get(parts) != "file":
             self.refuse(name, "is a hard link to something that is not an earlier file of the archive")
-        source = self._root.joinpath(*parts)
-        with self._disk(name), source.open("rb") as file:
-            self.file(name, source.stat().st_mode, iter(lambda: file.read(PIECE), b""))
+        with self._disk(name), self._shelf.read(parts) as file:
+            self.file(name, os.fstat(file.fileno()).st_mode, iter(lambda: file.read(PIECE), b""))
 
     def link(self, name: str, target: str) -> None:
         """Remember a symbolic link; `finish` makes it."""
-        if not 0 < len(target) <= LONGEST_TARGET or "\0" in target or "\\" in target:
+        if not 0 < len(os.fsencode(target)) <= LONGEST_TARGET or self._is_unfit(target):
             self.refuse(name, "is a link to something that has no proper name")
         if target.startswith("/"):
             self.refuse(name, "is a link to an absolute path")
-        self._claim(name, "link")
-        parts = self._parts(name)
+        parts = self._claim(name, "link")
         self._links[parts] = target
         self._similar.setdefault(_folded(parts), target)
 
@@ -92,26 +113,32 @@ class Tree:
             self._follow(parts, target)
         for parts, target in self._links.items():
             with self._disk("/".join(parts)):
-                self._root.joinpath(*parts).symlink_to(target)
+                self._shelf.link(parts, target)
 
-    def refuse(self, name: str, rule: str) -> NoReturn:
+    def refuse(self, name: str, rule: str, **facts: object) -> NoReturn:
         """Raise UnsafeArchive for an entry, or for the whole when it has no name."""
         who = f"its entry {name[:_SHOWN]!r}" if name else "it"
         # Names need not be text, and one that is not cannot be sent as JSON.
         entry = name[:_SHOWN].encode("utf-8", "backslashreplace").decode()
-        raise UnsafeArchive(f"{self._label} is not unpacked: {who} {rule}", archive=self._label, entry=entry, rule=rule)
+        detail = f"{self._label} is not unpacked: {who} {rule}"
+        raise UnsafeArchive(detail, archive=self._label, entry=entry, rule=rule, **facts)
 
     def _parts(self, name: str) -> Parts:
-        if "\0" in name or "\\" in name:
+        if self._is_unfit(name):
             self.refuse(name, "has a NUL or a backslash in its name")
         if name.startswith("/"):
             self.refuse(name, "has an absolute name")
         parts = tuple(part for part in name.split("/") if part not in ("", "."))
         if ".." in parts:
             self.refuse(name, "has '..' in its name")
+        if any(len(os.fsencode(part)) > LONGEST_NAME for part in parts):
+            self.refuse(name, "has a name that is too long")
         return parts
 
-    def _claim(self, name: str, kind: Kind) -> Path:
+    def _is_unfit(self, text: str) -> bool:
+        return any(character in text for character in self._unfit)
+
+    def _claim(self, name: str, kind: Kind) -> Parts:
         parts = self._parts(name)
         if not parts:
             self.refuse(name, "has no name")
@@ -121,7 +148,7 @@ class Tree:
             self.refuse(name, "has the name of another entry")
         self._count(name)
         self._kinds[parts] = kind
-        return self._root.joinpath(*parts)
+        return parts
 
     def _folder(self, name: str, parts: Parts) -> None:
         kind = self._kinds.get(parts)
@@ -129,13 +156,14 @@ class Tree:
             self._count(name)
             self._kinds[parts] = "folder"
             with self._disk(name):
-                self._root.joinpath(*parts).mkdir()
+                self._shelf.folder(parts)
         elif kind != "folder":
             self.refuse(name, f"needs a folder where another entry is a {kind}")
 
     def _count(self, name: str) -> None:
         if len(self._kinds) >= self._max_entries:
-            self.refuse(name, f"is one more than the {self._max_entries} files and folders that are allowed")
+            rule = f"is one more than the {self._max_entries} files and folders that are allowed"
+            self.refuse(name, rule, limit=self._max_entries)
 
     def _follow(self, parts: Parts, target: str) -> None:
         """Go where a link leads, as the kernel would; refuse it when that is up and out, at any point on the way."""
@@ -168,7 +196,7 @@ class Tree:
             yield
         except OSError as error:
             if error.errno in _FULL:
-                raise DiskFull(str(self._root)) from error
+                raise DiskFull(self._shelf.name) from error
             if error.errno == errno.EEXIST:
                 self.refuse(name, "has a name that is taken, perhaps but for upper and lower case")
             if error.errno == errno.ENAMETOOLONG:

@@ -6,13 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from sandbox_agent.agents.install.tree import Tree
+from sandbox_agent.archives.folder import Folder
+from sandbox_agent.archives.tree import Tree
 from sandbox_agent.errors import UnsafeArchive
 
 
 @pytest.fixture
 def tree(tmp_path: Path) -> Tree:
-    return Tree(tmp_path / "into", "tested.tar", max_bytes=1000, max_entries=20)
+    return Tree(Folder(tmp_path / "into"), "tested.tar", max_bytes=1000, max_entries=20)
 
 
 def refused(entry: str, rule: str) -> "pytest.RaisesExc[UnsafeArchive]":
@@ -59,7 +60,7 @@ def test_of_a_mode_only_the_right_to_run_is_kept(tree: Tree, tmp_path: Path, mod
 def test_a_name_that_is_none_is_refused(tree: Tree, tmp_path: Path, name: str, rule: str) -> None:
     with refused(name, rule):
         tree.file(name, 0o644, [b"x"])
-    other = Tree(tmp_path / "into", "tested.tar", max_bytes=1000, max_entries=20)
+    other = Tree(Folder(tmp_path / "into"), "tested.tar", max_bytes=1000, max_entries=20)
     with refused(name, rule):
         other.link(name, "b")
         other.finish()

@@ -1,0 +1,94 @@
+"""A directory as a tar archive, file by file, while it may change.
+
+Goes by descriptors, and through no link: links are in the archive as links. Holds two directories open at most, and
+remembers of the rest only those still to come.
+"""
+
+import os
+import stat
+import tarfile
+from collections.abc import Callable, Iterator
+
+from sandbox_agent.host.descent import entered, is_made_up, unless_gone
+
+PIECE = 1 << 18
+
+_READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+
+Write = Callable[[bytes], None]
+
+
+def bundle(directory: int, write: Write) -> None:
+    """Write the archive of an open directory, without that itself, sockets, pipes, devices, and the kernel's own files.
+
+    Raises:
+        OSError: something in it cannot be read; what was written is half an archive.
+    """
+    left: list[tuple[str, ...]] = [()]
+    size = 0
+
+    def count(data: bytes) -> None:
+        nonlocal size
+        size += len(data)
+        write(data)
+
+    while left:
+        parts = left.pop()
+        with unless_gone(), entered(directory, parts) as here:
+            if parts and is_made_up(here):
+                continue
+            if parts:
+                count(_header("/".join(parts), os.fstat(here), tarfile.DIRTYPE))
+            with os.scandir(here) as entries:
+                left += _files(here, entries, parts, count)
+    # Two empty blocks, and zeros up to a whole record.
+    end = 2 * tarfile.BLOCKSIZE
+    write(bytes(end + -(size + end) % tarfile.RECORDSIZE))
+
+
+def _files(
+    here: int, entries: "Iterator[os.DirEntry[str]]", parts: tuple[str, ...], write: Write
+) -> list[tuple[str, ...]]:
+    """Write all of a directory but its directories; gives those."""
+    directories: list[tuple[str, ...]] = []
+    for entry in entries:
+        name = "/".join((*parts, entry.name))
+        with unless_gone():
+            mode = os.lstat(entry.name, dir_fd=here).st_mode
+            if stat.S_ISDIR(mode):
+                directories.append((*parts, entry.name))
+            elif stat.S_ISLNK(mode):
+                target = os.readlink(entry.name, dir_fd=here)
+                write(_header(name, os.lstat(entry.name, dir_fd=here), tarfile.SYMTYPE, target))
+            elif stat.S_ISREG(mode):
+                _file(here, entry.name, name, write)
+    return directories
+
+
+def _file(here: int, entry: str, name: str, write: Write) -> None:
+    descriptor = os.open(entry, _READ, dir_fd=here)
+    try:
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode):
+            return
+        write(_header(name, status, tarfile.REGTYPE))
+        left = status.st_size
+        while left and (piece := os.read(descriptor, min(PIECE, left))):
+            write(piece)
+            left -= len(piece)
+    finally:
+        os.close(descriptor)
+    # It has become shorter meanwhile, and its size is said: zeros, as of a hole.
+    while left:
+        write(bytes(min(PIECE, left)))
+        left -= min(PIECE, left)
+    write(bytes(-status.st_size % tarfile.BLOCKSIZE))
+
+
+def _header(name: str, status: os.stat_result, type: bytes, target: str = "") -> bytes:
+    info = tarfile.TarInfo(name)
+    info.type, info.linkname = type, target
+    info.mode, info.mtime = stat.S_IMODE(status.st_mode), int(status.st_mtime)
+    info.uid, info.gid = status.st_uid, status.st_gid
+    info.size = status.st_size if type == tarfile.REGTYPE else 0
+    return info.tobuf(tarfile.PAX_FORMAT, "utf-8", "surrogateescape")

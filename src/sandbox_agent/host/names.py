@@ -1,0 +1,30 @@
+"""Names of files as text that JSON and an address can carry, and back. Pure.
+
+A name is bytes. Those that are not UTF-8 are shown as characters of the private use area, U+EF80 to U+EFFF for the
+bytes 80 to FF, one each; a name that really has such characters is shown with their bytes. So each name has one
+spelling, and whoever sends it back means that name.
+"""
+
+import os
+
+_BYTES = range(0x80, 0x100)
+_PRIVATE, _ESCAPED = 0xEF00, 0xDC00
+_SHOWN: dict[int, str] = {_ESCAPED + byte: chr(_PRIVATE + byte) for byte in _BYTES} | {
+    _PRIVATE + byte: "".join(chr(_PRIVATE + each) for each in chr(_PRIVATE + byte).encode()) for byte in _BYTES
+}
+_MEANT = {_PRIVATE + byte: _ESCAPED + byte for byte in _BYTES}
+
+
+def shown(name: str) -> str:
+    """A name or path of the host, as Python has it, for everybody else."""
+    return name if name.isascii() else name.translate(_SHOWN)
+
+
+def meant(text: str) -> str:
+    """What somebody calls a name or path, as Python has it. A text that can be no name stays as it is."""
+    if text.isascii():
+        return text
+    try:
+        return os.fsdecode(os.fsencode(text.translate(_MEANT)))
+    except UnicodeEncodeError:
+        return text

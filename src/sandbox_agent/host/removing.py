@@ -1,0 +1,91 @@
+"""Trees deleted, whatever is done to them meanwhile. No link is followed. Everything here blocks."""
+
+import errno
+import os
+from collections.abc import Callable
+from contextlib import suppress
+
+from sandbox_agent.errors import ShuttingDown
+from sandbox_agent.host.nodes import error_of, passing_name
+
+DEEPEST = 32
+"""Levels that are open at once; what is deeper is lifted first, so that no tree is too deep."""
+ROUNDS = 16
+"""How often a directory is emptied into which others write."""
+_OPEN = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+def remove(directory: int, name: bytes, stopped: Callable[[], bool]) -> None:
+    """Delete what has this name, with all that is in it. Raises OSError, and ShuttingDown when `stopped` says so."""
+    if not _unlinked(directory, name):
+        _Removal(stopped).tree(directory, name, 0)
+
+
+class _Removal:
+    def __init__(self, stopped: Callable[[], bool]) -> None:
+        self._stopped = stopped
+        self._top = -1
+        self._lifted = False
+
+    def tree(self, directory: int, name: bytes, depth: int) -> None:
+        try:
+            node = os.open(name, _OPEN, dir_fd=directory)
+        except FileNotFoundError:
+            return
+        except NotADirectoryError:
+            # It was one a moment ago.
+            _unlinked(directory, name)
+            return
+        try:
+            if depth == 0:
+                self._top = node
+            self._empty_and_remove(directory, name, node, depth)
+        finally:
+            os.close(node)
+
+    def _empty_and_remove(self, directory: int, name: bytes, node: int, depth: int) -> None:
+        rounds = 0
+        while rounds < ROUNDS:
+            self._lifted = self._lifted and depth > 0
+            self._empty(node, depth)
+            try:
+                os.rmdir(name, dir_fd=directory)
+            except FileNotFoundError:
+                return
+            except OSError as error:
+                if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+                    raise
+                # What was lifted is here now; everything else was put here by others.
+                rounds += not (self._lifted and depth == 0)
+            else:
+                return
+        raise error_of(errno.ENOTEMPTY)
+
+    def _empty(self, node: int, depth: int) -> None:
+        with os.scandir(node) as entries:
+            for entry in entries:
+                if self._stopped():
+                    raise ShuttingDown
+                name = os.fsencode(entry.name)
+                if _unlinked(node, name):
+                    continue
+                if depth < DEEPEST:
+                    self.tree(node, name, depth + 1)
+                else:
+                    self._lift(node, name)
+
+    def _lift(self, node: int, name: bytes) -> None:
+        with suppress(FileNotFoundError):
+            os.rename(name, passing_name(), src_dir_fd=node, dst_dir_fd=self._top)
+            self._lifted = True
+
+
+def _unlinked(directory: int, name: bytes) -> bool:
+    """False for a directory."""
+    try:
+        os.unlink(name, dir_fd=directory)
+    except FileNotFoundError:
+        return True
+    except IsADirectoryError:
+        return False
+    return True

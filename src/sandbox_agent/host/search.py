@@ -1,0 +1,205 @@
+"""Searching a directory, by name and text. Ripgrep looks; what it found is told when it is really there.
+
+Ripgrep goes by paths, and somebody may turn one elsewhere while it does. So every file that it names is reached again
+by a walk that stays inside, and every line is told only if it is in that file, where ripgrep says.
+"""
+
+import asyncio
+import os
+from collections.abc import AsyncGenerator, Callable
+from dataclasses import dataclass
+from typing import Literal
+
+import msgspec
+from msgspec import UNSET, Struct, UnsetType
+
+from sandbox_agent.errors import BadRequest
+from sandbox_agent.host.confined import Confined
+from sandbox_agent.host.names import meant, shown
+from sandbox_agent.host.patterns import matcher
+from sandbox_agent.host.ripgrep import Ripgrep
+from sandbox_agent.processes.children import Children
+
+LINE = 1000
+"""Characters of a line that are told."""
+BEFORE = 200
+"""Of these, before the match, when it is far into the line."""
+
+# -E none: lines as they are in the file, because we look there again.
+_ALWAYS = ("--no-config", "--no-messages", "--no-follow", "--no-ignore-global", "--no-require-git", "--threads=2")
+_TEXT = ("--json", "-E", "none", "--max-filesize=256M", "--regex-size-limit=10M", "--dfa-size-limit=32M")
+_CASES = {"smart": "--smart-case", "sensitive": "--case-sensitive", "ignore": "--ignore-case"}
+
+Reason = Literal["results", "bytes", "time", "lines"]
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """What is searched for: a text in files, or files by name, or both."""
+
+    text: str | None
+    name: str | None
+    regex: bool = False
+    case: str = "smart"
+    hidden: bool = False
+    ignored: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class SearchLimits:
+    """What one search may give and take, and how many may run at once."""
+
+    results: int = 1000
+    bytes: int = 8 << 20
+    seconds: float = 30.0
+    at_once: int = 8
+
+
+class Match(Struct):
+    """A file, or a line of it: `line` and `column` count from 1, the column in characters."""
+
+    path: str
+    line: int | UnsetType = UNSET
+    column: int | UnsetType = UNSET
+    text: str | UnsetType = UNSET
+    textTruncated: bool | UnsetType = UNSET
+
+
+class _Text(Struct, rename={"encoded": "bytes"}):
+    text: str = ""
+    encoded: bytes | None = None
+
+    def raw(self) -> bytes:
+        return self.text.encode() if self.encoded is None else self.encoded
+
+
+class _Submatch(Struct):
+    start: int
+
+
+class _Data(Struct):
+    path: _Text | None = None
+    lines: _Text | None = None
+    line_number: int | None = None
+    absolute_offset: int = 0
+    submatches: list[_Submatch] = []
+
+
+class _Record(Struct):
+    type: str
+    data: _Data
+
+
+_decode = msgspec.json.Decoder(_Record).decode
+
+
+class Search:
+    """One search beneath a directory. `reason` says, afterwards, why there may be more than was found."""
+
+    def __init__(self, confined: Confined, path: str, query: Query, limits: SearchLimits) -> None:
+        self.reason: Reason | None = None
+        self._confined = confined
+        self._path = path.rstrip("/")
+        self._query = query
+        self._limits = limits
+        self._meant: Callable[[str], bool] = matcher(shown(meant(query.name))) if query.name else lambda path: True
+
+    async def run(self, children: Children) -> AsyncGenerator[list[Match]]:
+        """What is found, in no order. To be closed.
+
+        Raises OSError about the directory, and BadRequest when ripgrep does not understand the text.
+        """
+        directory = await asyncio.to_thread(self._confined.open_directory, self._path or "/")
+        ripgrep = Ripgrep(children, b"\0" if self._query.text is None else b"\n")
+        try:
+            try:
+                await ripgrep.start(self._arguments(), directory)
+            finally:
+                os.close(directory)
+            async for matches in self._bounded(ripgrep):
+                yield matches
+            if complaint := ripgrep.complaint():
+                raise BadRequest(f"ripgrep cannot search for this text: {complaint}", parameter="text")
+            if ripgrep.dropped:
+                self.reason = self.reason or "lines"
+        finally:
+            await asyncio.shield(ripgrep.stop())
+
+    async def _bounded(self, ripgrep: Ripgrep) -> AsyncGenerator[list[Match]]:
+        results, size = self._limits.results, self._limits.bytes
+        try:
+            async for records in ripgrep.records(self._limits.seconds):
+                matches = await asyncio.to_thread(self._confirmed, records, results)
+                size -= sum(len(match.path) + len(match.text or "") for match in matches)
+                self.reason = "results" if len(matches) > results else "bytes" if size < 0 else None
+                yield matches[:results]
+                results -= len(matches)
+                if self.reason is not None:
+                    return
+        except TimeoutError:
+            self.reason = "time"
+
+    def _arguments(self) -> list[str]:
+        query = self._query
+        flags = [*_ALWAYS]
+        if not self._path:
+            flags += ["--glob=!/proc", "--glob=!/sys"]
+        if query.hidden:
+            flags += ["--hidden", "--glob=!.git"]
+        if query.ignored:
+            flags.append("--no-ignore")
+        if query.text is None:
+            return [*flags, "--files", "--null", "./"]
+        flags += [*_TEXT, _CASES[query.case], f"--max-count={self._limits.results + 1}"]
+        if not query.regex:
+            flags.append("--fixed-strings")
+        return [*flags, f"--regexp={query.text}", "./"]
+
+    def _confirmed(self, records: list[bytes], most: int) -> list[Match]:
+        """In a thread: what of this is meant, and really there; one more than `most` is enough."""
+        matches: list[Match] = []
+        for record in records:
+            if len(matches) > most:
+                break
+            match = self._file(record) if self._query.text is None else self._line(record)
+            if match is not None:
+                matches.append(match)
+        return matches
+
+    def _file(self, name: bytes) -> Match | None:
+        relative = os.fsdecode(name.removeprefix(b"./"))
+        if not self._meant(shown(relative)):
+            return None
+        path = f"{self._path}/{relative}"
+        try:
+            with self._confined.reach(path, follow=False) as place:
+                place.existing()
+        except OSError:
+            return None
+        return Match(shown(path))
+
+    def _line(self, record: bytes) -> Match | None:
+        try:
+            found = _decode(record)
+        except msgspec.DecodeError:  # Statistics, and what else it may say.
+            return None
+        data = found.data
+        if found.type != "match" or data.path is None or data.lines is None:
+            return None
+        relative = os.fsdecode(data.path.raw().removeprefix(b"./"))
+        path, line = f"{self._path}/{relative}", data.lines.raw()
+        if not self._meant(shown(relative)) or not self._is_there(path, line, data.absolute_offset):
+            return None
+        start = data.submatches[0].start if data.submatches else 0
+        column = len(line[:start].decode("utf-8", "replace"))
+        text = line.decode("utf-8", "replace").rstrip("\r\n")
+        cut = max(0, column - BEFORE) if column > LINE - BEFORE else 0
+        part = text[cut : cut + LINE]
+        return Match(shown(path), data.line_number or 1, column + 1, part, True if part != text else UNSET)
+
+    def _is_there(self, path: str, line: bytes, offset: int) -> bool:
+        try:
+            with self._confined.open(path) as file:
+                return os.pread(file.fileno(), len(line), offset) == line
+        except OSError:
+            return False

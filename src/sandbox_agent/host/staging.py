@@ -1,0 +1,154 @@
+"""Where the files of an archive wait, beside the place they are for, until all of them are known to be good.
+
+They lie side by side in one directory under numbers: whatever their names are, there is no way into it that somebody
+could turn elsewhere. Moving them in is the only time that names of the archive meet the disk; every directory is then
+reached by a walk of its own.
+"""
+
+import errno
+import os
+import secrets
+import stat
+from collections.abc import Iterator
+from contextlib import suppress
+from io import FileIO
+
+from sandbox_agent.archives.tree import PIECE, Parts
+from sandbox_agent.errors import FileConflict, FileForbidden
+from sandbox_agent.host.confined import Confined
+from sandbox_agent.host.names import shown
+from sandbox_agent.host.refusals import file_problems
+
+_NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+_READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+class Staging:
+    """A shelf for a tree that is meant for `target`. Raises OSError when there is no place for it. To be closed."""
+
+    def __init__(self, confined: Confined, target: str) -> None:
+        self.name = shown(target)
+        self._confined = confined
+        self._target = target
+        self._folders: list[Parts] = [()]
+        self._waiting: dict[Parts, str] = {}
+        self._beside = _nearest(confined, target)
+        self._called = f".sandbox-agent-{secrets.token_hex(8)}"
+        try:
+            os.mkdir(self._called, 0o700, dir_fd=self._beside)
+            self._here = os.open(self._called, _READ | os.O_DIRECTORY, dir_fd=self._beside)
+        except BaseException:
+            os.close(self._beside)
+            raise
+
+    def close(self) -> None:
+        """Take away what was not moved in."""
+        for number in self._waiting.values():
+            with suppress(OSError):
+                os.unlink(number, dir_fd=self._here)
+        os.close(self._here)
+        with suppress(OSError):
+            os.rmdir(self._called, dir_fd=self._beside)
+        os.close(self._beside)
+
+    def folder(self, parts: Parts) -> None:
+        self._folders.append(parts)
+
+    def file(self, parts: Parts, *, runs: bool) -> FileIO:
+        number = self._waiting[parts] = str(len(self._waiting))
+        return FileIO(os.open(number, _NEW, 0o777 if runs else 0o666, dir_fd=self._here), "wb")
+
+    def read(self, parts: Parts) -> FileIO:
+        return FileIO(os.open(self._waiting[parts], _READ, dir_fd=self._here), "rb")
+
+    def link(self, parts: Parts, target: str) -> None:
+        number = self._waiting[parts] = str(len(self._waiting))
+        os.symlink(target, number, dir_fd=self._here)
+
+    def paths(self) -> Iterator[str]:
+        """Where the files and links go, in the order of the archive."""
+        return (self._path(parts) for parts in self._waiting)
+
+    def move_in(self) -> None:
+        """Put everything in its place. Nothing is changed when anything is in the way.
+
+        Raises FileProblem.
+        """
+        groups: dict[Parts, list[tuple[str, str]]] = {parts: [] for parts in self._folders}
+        for parts, number in self._waiting.items():
+            groups[parts[:-1]].append((parts[-1], number))
+        for folder, files in groups.items():
+            self._check(folder, [name for name, _ in files])
+        for folder, files in groups.items():
+            path = self._path(folder)
+            # The last `.` makes it a directory, to be made like those above it.
+            with file_problems(path), self._confined.reach(f"{path}/.", parents=True) as place:
+                for name, number in files:
+                    self._move(number, name, place.existing())
+
+    def _check(self, folder: Parts, names: list[str]) -> None:
+        path = self._path(folder)
+        with file_problems(path):
+            try:
+                directory = self._confined.open_directory(path)
+            except FileNotFoundError:
+                return
+            try:
+                for name in names:
+                    _check_place(directory, name, f"{path}/{name}")
+            finally:
+                os.close(directory)
+
+    def _move(self, number: str, name: str, directory: int) -> None:
+        try:
+            os.rename(number, name, src_dir_fd=self._here, dst_dir_fd=directory)
+        except OSError as error:
+            if error.errno != errno.EXDEV:
+                raise
+            self._carry(number, name, directory)
+
+    def _carry(self, number: str, name: str, directory: int) -> None:
+        """Move to another file system, which a directory of the target can be."""
+        temporary = f"{self._called}-{number}"
+        status = os.lstat(number, dir_fd=self._here)
+        try:
+            if stat.S_ISLNK(status.st_mode):
+                os.symlink(os.readlink(number, dir_fd=self._here), temporary, dir_fd=directory)
+            else:
+                with (
+                    FileIO(os.open(number, _READ, dir_fd=self._here), "rb") as old,
+                    open(os.open(temporary, _NEW, status.st_mode & 0o777, dir_fd=directory), "wb") as new,
+                ):
+                    while piece := old.read(PIECE):
+                        new.write(piece)
+            os.rename(temporary, name, src_dir_fd=directory, dst_dir_fd=directory)
+        except BaseException:
+            with suppress(OSError):
+                os.unlink(temporary, dir_fd=directory)
+            raise
+
+    def _path(self, parts: Parts) -> str:
+        return "/".join((self._target.rstrip("/") or "/", *parts)).replace("//", "/", 1) if parts else self._target
+
+
+def _nearest(confined: Confined, path: str) -> int:
+    """The directory itself, or the one above it that is there."""
+    while True:
+        try:
+            return confined.open_directory(path)
+        except FileNotFoundError:
+            above = path.rstrip("/").rpartition("/")[0]
+            if not above:
+                raise
+            path = above
+
+
+def _check_place(directory: int, name: str, path: str) -> None:
+    try:
+        mode = os.lstat(name, dir_fd=directory).st_mode
+    except FileNotFoundError:
+        return
+    if stat.S_ISDIR(mode):
+        raise FileConflict(shown(path), "is a directory, and the archive has something else of that name")
+    if stat.S_ISREG(mode) and not os.access(name, os.W_OK, dir_fd=directory):
+        raise FileForbidden(shown(path), os.strerror(errno.EACCES), errno="EACCES")

@@ -1,0 +1,153 @@
+"""A directory that is watched, with all below it if that is wanted: the kernel's events as changes of paths.
+
+Through no link: what a link leads to is not watched. Everything here blocks for a moment, and is for one thread at a
+time. Only watches hold the directory: a descriptor would keep it from being gone.
+"""
+
+import os
+import stat
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager, suppress
+from typing import Literal
+
+from sandbox_agent.host.confined import Confined
+from sandbox_agent.host.descent import entered, is_made_up, unless_gone
+from sandbox_agent.host.inotify import (
+    IN_ATTRIB,
+    IN_CLOSE_WRITE,
+    IN_CREATE,
+    IN_DELETE,
+    IN_DELETE_SELF,
+    IN_IGNORED,
+    IN_ISDIR,
+    IN_MODIFY,
+    IN_MOVE_SELF,
+    IN_MOVED_FROM,
+    IN_MOVED_TO,
+    IN_Q_OVERFLOW,
+    IN_UNMOUNT,
+    Event,
+    Inotify,
+)
+
+Kind = Literal["added", "modified", "deleted"]
+Parts = tuple[str, ...]
+
+_ADDED, _DELETED = IN_CREATE | IN_MOVED_TO, IN_DELETE | IN_MOVED_FROM
+_MODIFIED = IN_MODIFY | IN_ATTRIB | IN_CLOSE_WRITE
+_OVER = IN_DELETE_SELF | IN_MOVE_SELF | IN_UNMOUNT | IN_IGNORED
+
+
+class Gone(Exception):
+    """The directory is no longer there."""
+
+
+class Missed(Exception):
+    """The kernel dropped events."""
+
+
+class Watched:
+    """Raises OSError when the directory cannot be watched, as `Inotify` does. To be closed."""
+
+    def __init__(self, confined: Confined, path: str, *, recursive: bool) -> None:
+        self._confined = confined
+        self._path = path
+        self._recursive = recursive
+        self._parts: dict[int, Parts] = {}
+        self._inotify = Inotify()
+        self.descriptor = self._inotify.descriptor
+        """Readable when something has happened."""
+        try:
+            for _ in self._watch(()):
+                pass
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        self._inotify.close()
+
+    def changes(self) -> Iterator[tuple[Kind, Parts]]:
+        """What has happened since, by names below the directory.
+
+        Raises Gone, or Missed: then everything there is is watched again, and what happened meanwhile is not known; or
+        OSError, when there is more to be watched than can be.
+        """
+        for event in self._inotify.read():
+            if event.mask & IN_Q_OVERFLOW:
+                with unless_gone():
+                    for _ in self._watch(()):
+                        pass
+                raise Missed
+            folder = self._parts.get(event.watch)
+            if folder is None:
+                continue
+            if event.mask & _OVER:
+                self._ended(event, folder)
+            else:
+                yield from self._change(event, (*folder, event.name))
+
+    def _ended(self, event: Event, folder: Parts) -> None:
+        if not folder:
+            raise Gone
+        # Of one below, the directory above it tells.
+        if event.mask & IN_IGNORED:
+            self._parts.pop(event.watch, None)
+
+    def _change(self, event: Event, parts: Parts) -> Iterator[tuple[Kind, Parts]]:
+        is_folder = bool(event.mask & IN_ISDIR)
+        if event.mask & _DELETED:
+            if is_folder:
+                self._forget(parts)
+            yield "deleted", parts
+        elif event.mask & _ADDED:
+            yield "added", parts
+            if is_folder and self._recursive:
+                # Something may have been put there before it was watched.
+                with unless_gone():
+                    for below in self._watch(parts):
+                        yield "added", below
+        elif event.mask & _MODIFIED:
+            yield "modified", parts
+
+    def _forget(self, parts: Parts) -> None:
+        for watch, folder in list(self._parts.items()):
+            if folder[: len(parts)] == parts:
+                del self._parts[watch]
+                self._inotify.remove(watch)
+
+    def _watch(self, parts: Parts) -> Iterator[Parts]:
+        """Watch a directory and, if wanted, all below it that can be read; gives what is in them."""
+        root = self._confined.open_directory(self._path)
+        try:
+            left = [parts]
+            while left:
+                folder = left.pop()
+                with _unless_closed(below=folder != parts), entered(root, folder) as here:
+                    if folder and is_made_up(here):
+                        continue
+                    self._parts[self._inotify.add(here)] = folder
+                    if self._recursive:
+                        for name, is_folder in _content(here):
+                            yield (*folder, name)
+                            if is_folder:
+                                left.append((*folder, name))
+        finally:
+            os.close(root)
+
+
+@contextmanager
+def _unless_closed(*, below: bool) -> Generator[None]:
+    """Pass over a directory further down that is gone, or may not be read."""
+    if not below:
+        yield
+        return
+    with unless_gone(), suppress(PermissionError):
+        yield
+
+
+def _content(directory: int) -> Iterator[tuple[str, bool]]:
+    with os.scandir(directory) as entries:
+        for entry in entries:
+            with unless_gone():
+                yield entry.name, stat.S_ISDIR(os.lstat(entry.name, dir_fd=directory).st_mode)

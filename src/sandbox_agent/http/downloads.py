@@ -1,0 +1,99 @@
+"""Files on their way out: read in threads, a block ahead of what is sent, however large they are."""
+
+import asyncio
+import logging
+import mimetypes
+import os
+from io import FileIO
+from urllib.parse import quote
+
+from starlette.responses import Response
+
+from sandbox_agent.host.conditions import etag
+from sandbox_agent.http.asgi import Receive, Scope, Send, gone, transport
+from sandbox_agent.http.ranges import Version
+
+logger = logging.getLogger(__name__)
+
+BLOCK = 512 << 10
+STALLED = 300.0
+"""Seconds that a client may read nothing before it is given up; it can go on with Range."""
+_TYPES = mimetypes.MimeTypes()
+_PACKED = {"gzip": "application/gzip", "bzip2": "application/x-bzip2", "xz": "application/x-xz"}
+_BINARY = "application/octet-stream"
+
+
+class Download(Response):
+    """A file, or `length` bytes of it from `start` on; closes it."""
+
+    def __init__(self, file: FileIO, start: int, length: int, status: int, headers: dict[str, str]) -> None:
+        super().__init__(None, status, headers=headers)
+        # Files that the kernel makes up as they are read, in /proc, have a content and no size.
+        self._made_up = length == 0 and status == 200
+        del self.headers["content-length"]
+        if not self._made_up:
+            self.headers["content-length"] = str(length)
+        self._file, self._start, self._length = file, start, length
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+            if scope["method"] != "HEAD" and not await self._sent(scope, send):
+                await _hang_up(scope, receive)
+                return
+            await send({"type": "http.response.body", "body": b""})
+        finally:
+            self._file.close()
+
+    async def _sent(self, scope: Scope, send: Send) -> bool:
+        """False when the file has become shorter, or cannot be read or sent: the length was promised already."""
+        position, left = self._start, self._length
+        reading = self._read(position, left)
+        try:
+            while self._made_up or left:
+                block = await reading
+                if not block:
+                    return self._made_up
+                position, left = position + len(block), left - len(block)
+                reading = self._read(position, left)
+                async with asyncio.timeout(STALLED):
+                    await send({"type": "http.response.body", "body": block, "more_body": True})
+                if gone(scope):
+                    return True
+        except TimeoutError:
+            return False
+        except OSError as error:
+            logger.warning("a file could not be read to its end errno=%s", error.errno)
+            return False
+        finally:
+            # The file must not be closed under a thread that reads it. What that one meets matters to nobody now.
+            await asyncio.gather(reading, return_exceptions=True)
+        return True
+
+    def _read(self, position: int, left: int) -> "asyncio.Future[bytes]":
+        size = BLOCK if self._made_up else min(BLOCK, left)
+        return asyncio.ensure_future(asyncio.to_thread(os.pread, self._file.fileno(), size, position))
+
+
+async def _hang_up(scope: Scope, receive: Receive) -> None:
+    """Let the client notice that what it has is not all."""
+    transport(scope).abort()
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+def version(facts: os.stat_result) -> Version:
+    """A file as it is now."""
+    return Version(etag(facts), facts.st_mtime, facts.st_size)
+
+
+def media_type(name: str) -> str:
+    """By the name alone; what is in a file is not looked at."""
+    kind, packed = _TYPES.guess_type(name.rpartition("/")[2])
+    return (kind or _BINARY) if packed is None else _PACKED.get(packed, _BINARY)
+
+
+def attachment(name: str) -> str:
+    """Content-Disposition for a file that is to be kept under its name, as RFC 6266 has it."""
+    plain = "".join(each if " " <= each <= "~" and each not in '"\\%' else "_" for each in name)
+    return f"attachment; filename=\"{plain}\"; filename*=UTF-8''{quote(name.encode(errors='replace'), safe='')}"

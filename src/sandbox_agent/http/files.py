@@ -1,0 +1,240 @@
+"""The file API, but for archives, watching and searching: one table of endpoints.
+
+Knows HTTP; what a path means and what is done there is the host's. File work is done in threads.
+"""
+
+import asyncio
+import os
+from dataclasses import dataclass
+from io import FileIO
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+
+from sandbox_agent.errors import (
+    BadRequest,
+    BodyTooLarge,
+    FileChanged,
+    FileTooLarge,
+    NoRoom,
+    RangeNotSatisfiable,
+    ShuttingDown,
+    UnsupportedMediaType,
+)
+from sandbox_agent.host.changes import Done, Move, Moved, delete, make_directory, move
+from sandbox_agent.host.conditions import Condition, tags
+from sandbox_agent.host.entries import MAX_PAGE, PAGE, EntriesPage, Entry, entry_at, page_of
+from sandbox_agent.host.incoming import IncomingFile, Written, too_large
+from sandbox_agent.host.names import shown
+from sandbox_agent.host.refusals import file_problems
+from sandbox_agent.http.downloads import Download, attachment, media_type, version
+from sandbox_agent.http.negotiate import check_json
+from sandbox_agent.http.paths import PATH, PROBLEMS, SESSION, Paths, query_of, switch
+from sandbox_agent.http.ranges import is_known, part
+from sandbox_agent.http.uploads import receive_file
+from sandbox_agent.http.views import Endpoint, json_response
+
+_WHERE = {"path": PATH, "sessionId": SESSION}
+_SENDING = (FileChanged, FileTooLarge, NoRoom)
+
+
+@dataclass(frozen=True, slots=True)
+class Files:
+    """The handlers."""
+
+    paths: Paths
+    max_file: int | None
+    max_body: int
+
+    def endpoints(self) -> list[Endpoint]:
+        page = {"cursor": "`nextCursor` of the page before.", "limit": f"Entries of a page, {PAGE} unless given."}
+        follow = {"follow": "`false`: a link itself, and not what it leads to."}
+        recursive = {"recursive": "`true`: a directory with all that is in it."}
+        download = {"download": "`true`: Content-Disposition says to keep it under its name."}
+        reading = {
+            "Range": "Some of its bytes; several ranges give all of them.",
+            "If-Range": "Take Range into account only when this is its ETag or Last-Modified.",
+            "If-None-Match": "ETags that need not be sent again.",
+            "If-Modified-Since": "A Last-Modified that need not be sent again.",
+        }
+        writing = {
+            "If-Match": "ETags, one of which the old file must have; `*` when there must be one.",
+            "If-None-Match": "`*` when there must be no file yet; ETags that it must not have.",
+        }
+        need = ("path",)
+        return [
+            Endpoint(
+                "GET",
+                "/v1/fs/file",
+                self.get_file,
+                "A file's content. HEAD for its headers.",
+                None,
+                _WHERE | download,
+                (*PROBLEMS, RangeNotSatisfiable),
+                required=need,
+                headers=reading,
+                gives="*/*",
+                statuses={206: "The range asked for.", 304: "The client has it already."},
+            ),
+            Endpoint(
+                "PUT",
+                "/v1/fs/file",
+                self.put_file,
+                "Write a file, whole or not at all, with the directories on its way.",
+                Written,
+                _WHERE,
+                (*PROBLEMS, *_SENDING),
+                required=need,
+                headers=writing,
+                takes="application/octet-stream",
+            ),
+            Endpoint(
+                "GET",
+                "/v1/fs/entries",
+                self.get_entries,
+                "A directory's entries, by name.",
+                EntriesPage,
+                _WHERE | page,
+                PROBLEMS,
+                required=need,
+            ),
+            Endpoint(
+                "GET",
+                "/v1/fs/stat",
+                self.get_stat,
+                "A file, a directory or a link.",
+                Entry,
+                _WHERE | follow,
+                PROBLEMS,
+                required=need,
+            ),
+            Endpoint(
+                "POST",
+                "/v1/fs/mkdir",
+                self.post_mkdir,
+                "Make a directory, with those on its way; it may be there already.",
+                Done,
+                _WHERE,
+                (*PROBLEMS, NoRoom),
+                required=need,
+            ),
+            Endpoint(
+                "POST",
+                "/v1/fs/move",
+                self.post_move,
+                "Give a file, a directory or a link another name, also on another file system.",
+                Moved,
+                {"sessionId": SESSION},
+                (*PROBLEMS, NoRoom, BodyTooLarge, UnsupportedMediaType, ShuttingDown),
+                body=Move,
+            ),
+            Endpoint(
+                "DELETE",
+                "/v1/fs/entry",
+                self.delete_entry,
+                "Delete a file, a link or a directory. Links are not followed; a root stays.",
+                Done,
+                _WHERE | recursive,
+                (*PROBLEMS, ShuttingDown),
+                required=need,
+            ),
+        ]
+
+    async def get_file(self, request: Request) -> Response:
+        path, query = self.paths.wanted(request), query_of(request)
+        with file_problems(path):
+            file = await asyncio.to_thread(self.paths.roots.confined.open, path)
+        try:
+            return self._reading(request, path, file, keep=switch(query, "download"))
+        except BaseException:
+            file.close()
+            raise
+
+    def _reading(self, request: Request, path: str, file: FileIO, *, keep: bool) -> Response:
+        now = version(os.fstat(file.fileno()))
+        headers = {
+            "etag": now.etag,
+            "last-modified": now.last_modified,
+            "cache-control": "no-cache",
+        }
+        if is_known(request.headers, now):
+            file.close()
+            return Response(status_code=304, headers=headers)
+        name = shown(path.rpartition("/")[2])
+        headers |= {
+            "content-type": media_type(name),
+            "accept-ranges": "bytes",
+            # Whatever an agent wrote, a browser must not run it as a page of ours.
+            "content-security-policy": "sandbox",
+            "x-content-type-options": "nosniff",
+        }
+        if keep:
+            headers["content-disposition"] = attachment(name)
+        wanted = part(request.headers, shown(path), now)
+        if wanted is None:
+            return Download(file, 0, now.size, 200, headers)
+        start, length = wanted
+        headers["content-range"] = f"bytes {start}-{start + length - 1}/{now.size}"
+        return Download(file, start, length, 206, headers)
+
+    async def put_file(self, request: Request) -> Response:
+        path = self.paths.wanted(request)
+        condition = Condition(
+            match=tags(request.headers.get("if-match")), none_match=tags(request.headers.get("if-none-match"))
+        )
+        if request.headers.get("content-encoding", "identity") != "identity" or "content-range" in request.headers:
+            raise BadRequest("send the whole file as it is, without Content-Encoding and Content-Range")
+        length = request.headers.get("content-length")
+        if self.max_file is not None and length is not None and int(length) > self.max_file:
+            raise too_large(path, self.max_file)
+        incoming = await asyncio.to_thread(IncomingFile, self.paths.roots, path, condition, self.max_file)
+        written = await receive_file(incoming, request.stream())
+        response = json_response(written)
+        response.headers["etag"] = written.etag
+        return response
+
+    async def get_entries(self, request: Request) -> Response:
+        path, query = self.paths.wanted(request), query_of(request)
+        limit = query.get("limit", str(PAGE))
+        if not (limit.isascii() and limit.isdigit() and 1 <= int(limit[:9]) <= MAX_PAGE):
+            raise BadRequest(f"limit is a number from 1 to {MAX_PAGE}", parameter="limit")
+        cursor = query.get("cursor")
+        return json_response(await asyncio.to_thread(page_of, self.paths.roots.confined, path, cursor, int(limit)))
+
+    async def get_stat(self, request: Request) -> Response:
+        path, query = self.paths.wanted(request), query_of(request)
+        follow = switch(query, "follow", default=True)
+        return json_response(await asyncio.to_thread(entry_at, self.paths.roots.confined, path, follow=follow))
+
+    async def post_mkdir(self, request: Request) -> Response:
+        path = self.paths.wanted(request)
+        await asyncio.to_thread(make_directory, self.paths.roots, path)
+        return json_response(Done(shown(path)))
+
+    async def post_move(self, request: Request) -> Response:
+        asked = await self._move(request)
+        session = query_of(request).get("sessionId")
+        source, target = self.paths.absolute(asked.source, session), self.paths.absolute(asked.target, session)
+        roots = self.paths.roots
+        await asyncio.to_thread(move, roots, source, target, overwrite=asked.overwrite, stopped=roots.stopped)
+        return json_response(Moved(shown(source), shown(target)))
+
+    async def _move(self, request: Request) -> Move:
+        check_json(request.headers.get("content-type", "").encode("latin-1"))
+        body = bytearray()
+        async for piece in request.stream():
+            body += piece
+            if len(body) > self.max_body:
+                raise BodyTooLarge(self.max_body)
+        try:
+            return msgspec.json.decode(body, type=Move)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise BadRequest(f"move takes from, to and overwrite: {error}") from None
+
+    async def delete_entry(self, request: Request) -> Response:
+        path, query = self.paths.wanted(request), query_of(request)
+        roots = self.paths.roots
+        recursive = switch(query, "recursive")
+        await asyncio.to_thread(delete, roots, path, recursive=recursive, stopped=roots.stopped)
+        return json_response(Done(shown(path)))

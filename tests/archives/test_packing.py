@@ -1,0 +1,56 @@
+"""How archives are packed: told by their first bytes, and unpacked in little memory."""
+
+import bz2
+import gzip
+import io
+import lzma
+import os
+
+import pytest
+from backports import zstd
+
+from sandbox_agent.archives.packing import DAMAGE, WINDOW_LOG, Packing, packer, packing, unpacked
+
+DATA = b"some text " * 1000
+PACKED: dict[Packing, bytes] = {
+    "": DATA,
+    "gz": gzip.compress(DATA),
+    "bz2": bz2.compress(DATA),
+    "xz": lzma.compress(DATA),
+    "zst": zstd.compress(DATA),
+}
+
+
+@pytest.mark.parametrize("kind", PACKED)
+def test_a_stream_is_known_by_its_first_bytes_and_unpacked(kind: Packing) -> None:
+    assert packing(PACKED[kind][:6]) == kind
+    stream = unpacked(io.BytesIO(PACKED[kind]), kind)
+    assert b"".join(iter(lambda: stream.read(999), b"")) == DATA
+
+
+@pytest.mark.parametrize("kind", ["gz", "bz2", "xz", "zst"])
+def test_what_is_cut_off_or_changed_is_damage(kind: Packing) -> None:
+    noise = os.urandom(50_000)
+    whole = {"gz": gzip.compress, "bz2": bz2.compress, "xz": lzma.compress, "zst": zstd.compress}[kind](noise)
+    for data in (whole[:-5], whole[: len(whole) // 2]):
+        with pytest.raises(DAMAGE):
+            unpacked(io.BytesIO(data), kind).read(100_000)
+
+
+def test_zstd_may_not_ask_for_much_memory() -> None:
+    def packed(window: int) -> bytes:
+        compressor = zstd.ZstdCompressor(options={zstd.CompressionParameter.window_log: window})
+        return compressor.compress(DATA) + compressor.flush()
+
+    assert unpacked(io.BytesIO(packed(WINDOW_LOG)), "zst").read(100_000) == DATA
+    with pytest.raises(DAMAGE):
+        unpacked(io.BytesIO(packed(WINDOW_LOG + 1)), "zst").read(100_000)
+
+
+@pytest.mark.parametrize("kind", ["gz", "zst"])
+def test_what_is_packed_piece_by_piece_can_be_unpacked(kind: Packing) -> None:
+    assert kind in ("gz", "zst")
+    pack = packer(kind)
+    data = b"".join(pack.compress(DATA[at : at + 77]) for at in range(0, len(DATA), 77)) + pack.flush()
+    stream = unpacked(io.BytesIO(data), kind)
+    assert b"".join(iter(lambda: stream.read(9999), b"")) == DATA

@@ -1,0 +1,130 @@
+"""Watches of clients: changes wait in a bounded buffer, and there are only so many watches."""
+
+import asyncio
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from sandbox_agent.errors import FileNotFound, TooMany
+from sandbox_agent.host.confined import Confined
+from sandbox_agent.host.watching import Change, Watches
+from tests.support.client import run
+
+
+def test_changes_of_a_moment_come_together_one_for_a_path(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with Watches(1, 1 << 20).open(Confined([str(tmp_path)]), str(tmp_path), recursive=True) as watch:
+            for number in range(10):
+                (tmp_path / "file").write_text(str(number))
+            (tmp_path / "gone").write_text("x")
+            (tmp_path / "gone").unlink()
+            changes, missed = await watch.take(5)
+            expected = [Change("added", f"{tmp_path}/file"), Change("deleted", f"{tmp_path}/gone")]
+            assert (changes, missed) == (expected, False)
+            assert await watch.take(0.01) == ([], False)
+
+    run(main())
+
+
+def test_a_slow_reader_is_told_of_a_gap_and_then_of_what_comes(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with Watches(1, 2000).open(Confined([str(tmp_path)]), str(tmp_path), recursive=True) as watch:
+            for number in range(100):
+                (tmp_path / f"file{number}").write_text("x")
+            assert await watch.take(5) == ([], True)
+            (tmp_path / "after").write_text("x")
+            assert await watch.take(5) == ([Change("added", f"{tmp_path}/after")], False)
+
+    run(main())
+
+
+def test_a_directory_that_goes_ends_it_after_the_last_changes(tmp_path: Path) -> None:
+    (tmp_path / "root").mkdir()
+
+    async def main() -> None:
+        root = tmp_path / "root"
+        async with Watches(1, 2000).open(Confined([str(root)]), str(root), recursive=True) as watch:
+            (root / "file").write_text("x")
+            (root / "file").unlink()
+            root.rmdir()
+            assert await watch.take(5) == ([Change("deleted", f"{root}/file")], False)
+            assert watch.ended == "gone"
+
+    run(main())
+
+
+def test_there_are_only_so_many_and_each_gives_its_place_back(tmp_path: Path) -> None:
+    async def main() -> None:
+        watches, confined = Watches(2, 2000), Confined([str(tmp_path)])
+        for _ in range(3):
+            with pytest.raises(FileNotFound):
+                await watches.open(confined, f"{tmp_path}/none", recursive=True).__aenter__()
+        before = len(os.listdir("/proc/self/fd"))
+        async with watches.open(confined, str(tmp_path), recursive=True):
+            async with watches.open(confined, str(tmp_path), recursive=False) as second:
+                with pytest.raises(TooMany):
+                    await watches.open(confined, str(tmp_path), recursive=True).__aenter__()
+                watches.close()
+                async with asyncio.timeout(5):
+                    await second.take(60)
+                assert second.ended == "stopping"
+            async with watches.open(confined, str(tmp_path), recursive=True):
+                pass
+        assert len(os.listdir("/proc/self/fd")) == before
+
+    run(main())
+
+
+SCRIPT = """
+import asyncio, sys
+from sandbox_agent.errors import WatchesExhausted
+from sandbox_agent.host.confined import Confined
+from sandbox_agent.host.watching import Watches
+
+async def main():
+    async with Watches(1, 2000).open(Confined([sys.argv[1]]), sys.argv[1], recursive=True) as watch:
+        print("open", flush=True)
+        sys.stdin.readline()
+        while watch.ended is None:
+            await watch.take(5)
+        print(watch.ended)
+
+try:
+    asyncio.run(main())
+except WatchesExhausted as error:
+    print(error.fields["setting"])
+"""
+
+
+@pytest.mark.parametrize(
+    ("limit", "setting"),
+    [
+        ("max_inotify_instances", "fs.inotify.max_user_instances"),
+        ("max_inotify_watches", "fs.inotify.max_user_watches"),
+    ],
+)
+def test_a_kernel_that_gives_no_more_is_said_with_its_setting(tmp_path: Path, limit: str, setting: str) -> None:
+    (tmp_path / "below").mkdir()
+    value = 0 if limit == "max_inotify_instances" else 1
+    assert limited(tmp_path, limit, value).communicate(timeout=10)[0] == f"{setting}\n"
+
+
+def test_a_new_folder_beyond_the_limit_ends_it(tmp_path: Path) -> None:
+    process = limited(tmp_path, "max_inotify_watches", 1)
+    with process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "open\n"
+        (tmp_path / "new").mkdir()
+        assert process.communicate("go\n", timeout=10)[0] == "exhausted\n"
+
+
+def limited(path: Path, limit: str, value: int) -> "subprocess.Popen[str]":
+    """The script in a user namespace of its own, where the kernel gives so many."""
+    command = f"echo {value} > /proc/sys/user/{limit} && exec {sys.executable} -c '{SCRIPT}' {path}"
+    unshare = ["unshare", "--user", "--map-root-user"]
+    if subprocess.run([*unshare, "true"], capture_output=True).returncode != 0:
+        pytest.skip("there are no user namespaces here")
+    return subprocess.Popen([*unshare, "sh", "-c", command], text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
