@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from sandbox_agent.host.attached import AttachedFiles, image_type, is_text, locate, type_by_name
-from sandbox_agent.host.confined import NotAFile, Outside
+from sandbox_agent.host.confined import Outside
+from sandbox_agent.host.nodes import NotAFile
 from tests.support.pictures import large, png
 
 ROOM = 1 << 20
