@@ -30,6 +30,7 @@ from sandbox_agent.errors import (
     InvalidRequest,
     LogUnavailable,
     MissingAgent,
+    NobodyAsked,
     RpcError,
     SandboxAgentError,
     ShuttingDown,
@@ -136,6 +137,9 @@ class FromClient:
         """
         assert envelope.id is not None
         pending = connection.request(envelope.id)
+        if connection not in self._hub.audience(pending):
+            # It has detached: what happens there is no longer its to decide.
+            raise NobodyAsked(envelope.id.decode())
         line = with_id(answered(pending.request, connection.speech, envelope), pending.agent_id)
         outcome = pending.outcome_of(parse(line))
         told = pending.told(line)
