@@ -97,13 +97,13 @@ def test_server_that_stops_leaves_no_process_and_goes_on_with_the_session(real: 
                 return await session.on(client, stream).ask(after).response()
 
         session, family = run(stopped())
-        left = [pid for pid in family if alive(pid)]
+        # Killed, and taken apart by the kernel: that may take longer than the server's own end.
+        eventually(lambda: not any(map(alive, family)), "the end of all that the agent had started")
         agent.age()
         agent.server.start()
         response = run(started(session))
 
     assert len(family) >= 1
-    assert left == []
     if real.recipe.session_methods & {"load", "resume"}:
         assert response["result"]["stopReason"] == "end_turn"
         assert "remember grey" in told(after.requests[0])
