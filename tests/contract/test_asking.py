@@ -175,7 +175,7 @@ def test_with_nobody_attached_a_request_waits_is_listed_and_is_delivered_to_whoe
     async def main() -> None:
         async with Client(server) as a, Client(server) as b, b.stream() as events:
             session = await a.new_session()
-            gate = ["ask", "x/gate"]
+            gate = ["ask", "x/gate", {"sessionId": None}]
             async with a.stream() as own:
                 await ask_outright(a, session, gate, ["wait_answer"], permission(), ["echo_answer"])
                 opened = await own.method("x/gate")

@@ -235,7 +235,7 @@ def test_rules_decide_when_nobody_is_there_and_the_log_says_so(ruled: Server) ->
     async def main() -> None:
         async with Client(ruled) as client, Client(ruled) as other:
             session = await client.new_session()
-            gate = ["ask", "x/gate"]
+            gate = ["ask", "x/gate", {"sessionId": None}]
             async with client.stream() as events:
                 await ask_outright(client, session, gate, ["wait_answer"], asking(running("git push")), ["wait_answer"])
                 opened = await events.method("x/gate")

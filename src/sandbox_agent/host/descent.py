@@ -10,7 +10,8 @@ from pathlib import Path
 _ENTER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 # What was there while we looked may be gone, or something else, when we open it.
-_GONE = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENXIO)
+# EINVAL: what was a link is none any more, and cannot be read as one.
+_GONE = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENXIO, errno.EINVAL)
 
 
 @contextmanager
