@@ -235,6 +235,8 @@ class Installer:
         environment = allowed_environment(self._environ, _TOOL_VARIABLES)
         shims = await asyncio.to_thread(self._store.shims)
         environment["PATH"] = f"{shims}{os.pathsep}{environment.get('PATH', os.defpath)}"
+        # The machine's own certificates, as pip and uv take them: behind a proxy Node's bundled ones do not do.
+        environment.setdefault("NODE_USE_SYSTEM_CA", "1")
         packages = Packages(self._runner, environment, agent.id, folder, this_machine().npm)
         return await Assembly(agent, chosen, folder, packages, job).record()
 
