@@ -13,9 +13,11 @@ from tests.support.saying import said
 REQUIRED = {
     "id": str,
     "title": str,
+    "description": str,
     "supported": bool,
     "installed": bool,
     "credentialsAvailable": bool,
+    "credentials": list,
     "install": dict,
     "capabilities": dict,
     "serverStatus": dict,
@@ -26,6 +28,7 @@ OPTIONAL = {
     "version": str,
     "nativeVersion": str,
     "path": str,
+    "agentInfo": dict,
     "features": dict,
     "models": dict,
     "modes": dict,
@@ -34,6 +37,8 @@ INSTALL = {"source": str, "nonRegistry": bool, "verified": bool, "artifacts": li
 INSTALL_OPTIONAL = {
     "registrySlug": str,
     "package": str,
+    "folder": str,
+    "platform": str,
     "verifiedAt": str,
     "verificationError": str,
     "installedAt": str,

@@ -8,9 +8,9 @@ from msgspec import UNSET
 
 from sandbox_agent.agents.catalog import Catalog
 from sandbox_agent.agents.depot import open_catalog
+from sandbox_agent.agents.facts import AgentFacts, facts
 from sandbox_agent.agents.instructions import instructions
 from sandbox_agent.agents.manifest import Agent
-from sandbox_agent.cli.agent_facts import AgentFacts, AgentList, facts
 from sandbox_agent.cli.arguments import complain
 from sandbox_agent.cli.output import NONE, harmless, print_facts, print_json, print_table
 from sandbox_agent.errors import RegistryUnavailable
@@ -25,7 +25,7 @@ def print_list(settings: Settings, environ: Mapping[str, str], *, registry: bool
     agents = asyncio.run(_all(catalog)) if registry else catalog.agents()
     known = [facts(agent, catalog, environ) for agent in agents]
     if as_json:
-        print_json(msgspec.json.encode(AgentList(known)))
+        print_json(msgspec.json.encode({"agents": known}))
     else:
         print_table(TITLES, [_row(each) for each in known])
 
@@ -96,7 +96,7 @@ def _lines(agent: AgentFacts) -> list[tuple[str, str]]:
         ("package", install.package or ""),
         ("note", install.note or ""),
         ("folder", install.folder or ""),
-        ("command", " ".join(agent.command or ())),
+        ("program", agent.path or ""),
         ("programs", "\n".join(programs)),
         ("installed at", install.installed_at or ""),
         ("verified", f"by a handshake at {install.verified_at}" if install.verified_at else ""),
