@@ -269,7 +269,8 @@ def test_a_file_in_place_of_a_link_is_refused(tmp_path: Path) -> None:
 
     assert refusal(archive) == ("a", "has the name of another entry")
     tar(archive, symlink("a", "../outside"), member("a", b"new"))
-    assert refusal(archive) == ("a", "is a link that leads out of the folder")
+    # Python's own filter, which its first releases of 3.11 lack, looks at the link before the file comes.
+    assert refusal(archive) in [("a", "is a link that leads out of the folder"), ("a", "has the name of another entry")]
     assert (tmp_path / "outside").read_text() == "old"
 
 
