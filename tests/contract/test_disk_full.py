@@ -3,7 +3,6 @@
 import asyncio
 import json
 import os
-import subprocess
 from collections.abc import Generator
 from pathlib import Path
 
@@ -12,6 +11,7 @@ import pytest
 from tests.support.client import Client, Json, run
 from tests.support.filing import Filing, problem
 from tests.support.running import BOUND, Server
+from tests.support.small_disk import mounted
 
 SIZE = 12 << 20
 """Bytes of the small disk: more than the log's write-ahead file grows to."""
@@ -20,19 +20,8 @@ SIZE = 12 << 20
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Generator[Path]:
     """A directory for a server whose `data` is a small file system of its own."""
-    if os.geteuid() != 0:
-        pytest.skip("mounting a tmpfs needs root")
-    data = tmp_path / "data"
-    data.mkdir()
-    mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", f"size={SIZE}", "tmpfs", str(data)], capture_output=True, text=True
-    )
-    if mounted.returncode != 0:
-        pytest.skip(f"a tmpfs cannot be mounted here: {mounted.stderr.strip()}")
-    try:
+    with mounted(tmp_path / "data", f"size={SIZE}"):
         yield tmp_path
-    finally:
-        subprocess.run(["umount", "--lazy", str(data)], check=True)
 
 
 def fill(data: Path) -> Path:

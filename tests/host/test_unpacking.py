@@ -5,7 +5,6 @@ import gzip
 import io
 import os
 import stat
-import subprocess
 import tarfile
 import tempfile
 import threading
@@ -34,6 +33,7 @@ from sandbox_agent.host.names import shown
 from sandbox_agent.host.unpacking import PATHS, SLACK, Uploaded, UploadLimits, receive
 from tests.support.archives import folder, hardlink, member, symlink
 from tests.support.client import run
+from tests.support.small_disk import mounted
 
 LIMITS = UploadLimits(bytes=1 << 20, entries=100, ratio=10)
 MIB = 1 << 20
@@ -400,14 +400,5 @@ def test_whatever_bytes_are_changed_the_failure_has_a_name(changes: list[tuple[i
 @pytest.fixture
 def small_disk(root: Path) -> Generator[Path]:
     """A file system of its own inside the root, with room for a MiB and some files."""
-    if os.geteuid() != 0:
-        pytest.skip("mounting a tmpfs needs root")
-    (root / "disk").mkdir()
-    command = ["mount", "-t", "tmpfs", "-o", f"size={MIB},nr_inodes=20", "tmpfs", str(root / "disk")]
-    mounted = subprocess.run(command, capture_output=True, text=True)
-    if mounted.returncode != 0:
-        pytest.skip(f"a tmpfs cannot be mounted here: {mounted.stderr.strip()}")
-    try:
-        yield root / "disk"
-    finally:
-        subprocess.run(["umount", "--lazy", str(root / "disk")], check=True)
+    with mounted(root / "disk", f"size={MIB},nr_inodes=20") as disk:
+        yield disk

@@ -1,8 +1,9 @@
 """A server, an index of packages and an ACP registry, all on this machine: whatever a test puts there can be installed
 over HTTP."""
 
+import asyncio
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ import httpx
 
 from tests.support.client import META, Client, Json
 from tests.support.package_index import AGENT, PackageIndex, npx, registry
-from tests.support.running import Server
+from tests.support.running import BOUND, Server
 from tests.support.sse import Frame, parse
 
 _numbers = count(1)
@@ -121,3 +122,32 @@ def _checked(frames: list[Frame]) -> list[Frame]:
     assert [frame.event for frame in frames[:-1]] == ["progress"] * (len(frames) - 1)
     assert frames[-1].event in ("result", "problem")
     return frames
+
+
+def bare(server: Server, agent: str = "scripted") -> Client:
+    """A client that has no connection."""
+    return Client(server, agent)
+
+
+async def said(client: Client, text: str, **meta: Any) -> str:
+    """What a tiny agent answers to a prompt in a new session."""
+    session = await client.new_session(**meta)
+    assert (await client.prompt(session, text))["result"]["stopReason"] == "end_turn"
+    page = await client.result("_sandboxagent/session/events", {"sessionId": session})
+    updates = [event["envelope"].get("params", {}).get("update", {}) for event in page["events"]]
+    return "".join(each["content"]["text"] for each in updates if each.get("sessionUpdate") == "agent_message_chunk")
+
+
+async def until(client: Client, id: str, wanted: Callable[[Json], bool]) -> Json:
+    """The view of an agent, once it is as wanted."""
+    async with asyncio.timeout(4 * BOUND):
+        while True:
+            found = await view(client, id)
+            if wanted(found):
+                return found
+            await asyncio.sleep(0.02)
+
+
+def progress(found: Json) -> str:
+    """What a view says of an install under way."""
+    return found["install"].get("progress", {}).get("message", "")

@@ -16,7 +16,8 @@ def document(error: SandboxAgentError) -> bytes:
         "status": error.status,
         "detail": str(error),
     }
-    return msgspec.json.encode(error.fields | problem)
+    # What people look for comes first; a fact never takes the place of it.
+    return msgspec.json.encode(problem | {name: value for name, value in error.fields.items() if name not in problem})
 
 
 def headers(error: SandboxAgentError, body: bytes) -> list[tuple[bytes, bytes]]:

@@ -34,6 +34,7 @@ from sandbox_agent.errors import (
 )
 from tests.support.package_index import AGENT, PackageIndex, closed_port, entry, npx, packed, uvx
 from tests.support.running import alive, eventually
+from tests.support.small_disk import mounted
 from tests.support.workshop import Workshop, run
 
 TINY = npx("tiny", "tiny-agent@1.0.0")
@@ -186,6 +187,7 @@ import asyncio, json, sys
 from pathlib import Path
 from tests.support.package_index import npx
 from tests.support.workshop import Workshop, run
+from tests.support.small_disk import mounted
 
 directory, agents, environment = Path(sys.argv[1]), Path(sys.argv[2]), json.loads(sys.argv[3])
 
@@ -465,17 +467,11 @@ def fill(disk: Path) -> None:
 
 
 def test_a_full_disk_is_named_and_nothing_is_left(tmp_path: Path, index: PackageIndex) -> None:
-    if os.geteuid() != 0:
-        pytest.skip("mounting a tmpfs needs root")
     index.pypi("py-agent")
     index.npm_files("tiny-agent", "1.0.0", {"cli.js": AGENT, "big": os.urandom(1 << 20).hex()}, bin="cli.js")
     url = index.archive("big.tar.gz", packed({"tiny": AGENT, "big": os.urandom(1 << 20).hex()}))
     boxed = entry("boxed", binary={current_platform(): {"archive": url, "cmd": "tiny"}})
     small = tmp_path / "small"
-    small.mkdir()
-    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=500k", "tmpfs", str(small)], capture_output=True)
-    if mounted.returncode != 0:
-        pytest.skip("a tmpfs cannot be mounted here")
 
     async def main() -> None:
         entries = (TINY, boxed, uvx("snake", "py-agent==1.0.0"))
@@ -488,10 +484,8 @@ def test_a_full_disk_is_named_and_nothing_is_left(tmp_path: Path, index: Package
             fill(small)
             assert isinstance(await failure(shop, "snake"), DiskFull)
 
-    try:
+    with mounted(small, "size=500k"):
         run(main())
-    finally:
-        subprocess.run(["umount", "--lazy", str(small)], check=True)
 
 
 def test_what_the_registry_alone_has_cannot_be_installed_without_it(tmp_path: Path, index: PackageIndex) -> None:
