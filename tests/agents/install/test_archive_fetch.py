@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 
 from sandbox_agent.agents.install.archive import extract, fetch
-from sandbox_agent.errors import DiskFull, (
+from sandbox_agent.errors import (
     ChecksumMismatch,
+    DiskFull,
     DownloadFailed,
     InstallFailed,
     UnsafeArchive,

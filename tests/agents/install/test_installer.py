@@ -187,7 +187,6 @@ import asyncio, json, sys
 from pathlib import Path
 from tests.support.package_index import npx
 from tests.support.workshop import Workshop, run
-from tests.support.small_disk import mounted
 
 directory, agents, environment = Path(sys.argv[1]), Path(sys.argv[2]), json.loads(sys.argv[3])
 
