@@ -1,0 +1,191 @@
+"""Calling the server over HTTP: one client for all requests, and each failure as one of ours.
+
+Knows no route and no envelope.
+"""
+
+import ipaddress
+from collections.abc import AsyncGenerator, AsyncIterable, Generator, Mapping
+from contextlib import asynccontextmanager, contextmanager
+from typing import TypeVar
+from urllib.parse import urlsplit
+
+import httpx
+import msgspec
+
+from sandbox_agent import __version__
+from sandbox_agent.client.errors import ClientError, ConnectionLost, ServerProblem, foreign, problem
+
+T = TypeVar("T")
+Params = Mapping[str, str | int | bool | None]
+"""A query; what is None is left out."""
+
+CONNECT = 10.0
+"""Seconds to reach the server."""
+_IDLE = 30.0
+"""Seconds that an unused socket is kept; the server keeps it longer, so none is closed under a request."""
+_MOST_OF_A_PROBLEM = 1 << 20
+
+
+class Api:
+    """A server by its address, and the token that it gets."""
+
+    def __init__(self, url: str, token: str | None = None) -> None:
+        self.url = url.rstrip("/")
+        local = _is_local(self.url)
+        headers = {
+            "User-Agent": f"sandbox-agent-python/{__version__}",
+            # What a proxy packs it also holds back.
+            "Accept-Encoding": "identity",
+        }
+        if token is not None:
+            _check_token(token)
+            headers["Authorization"] = f"Bearer {token}"
+        self._client = httpx.AsyncClient(
+            base_url=self.url,
+            headers=headers,
+            timeout=_timeout(None),
+            # A prompt may wait for hours, and there may be any number of them.
+            limits=httpx.Limits(max_connections=None, max_keepalive_connections=20, keepalive_expiry=_IDLE),
+            # No proxy leads to this machine.
+            mounts={"http://": None, "https://": None} if local else None,
+        )
+
+    def __repr__(self) -> str:
+        return f"Api({self.url!r})"
+
+    async def close(self) -> None:
+        """Close all sockets; requests that wait fail with ConnectionLost."""
+        await self._client.aclose()
+
+    async def json(
+        self,
+        method: str,
+        path: str,
+        *,
+        type: type[T],
+        params: Params | None = None,
+        body: object = None,
+        headers: Mapping[str, str] | None = None,
+        silence: float | None = None,
+    ) -> T:
+        """What the server answers, read as a `type`; `body` is sent as JSON unless it is None.
+
+        Raises:
+            ServerProblem: the server refuses.
+            ConnectionLost: there is no answer.
+        """
+        content = None if body is None else msgspec.json.encode(body)
+        kind = {} if body is None else {"Content-Type": "application/json"}
+        response = await self.request(
+            method, path, params=params, content=content, headers={**kind, **(headers or {})}, silence=silence
+        )
+        return self.decoded(response, type)
+
+    def decoded(self, response: httpx.Response, type: type[T]) -> T:
+        """The body of an answer that has been read, as a `type`."""
+        try:
+            return msgspec.json.decode(response.content, type=type)
+        except msgspec.DecodeError as error:
+            raise self._foreign(response, response.content) from error
+
+    async def request(
+        self,
+        method: str,
+        path: str,
+        *,
+        params: Params | None = None,
+        content: bytes | AsyncIterable[bytes] | None = None,
+        headers: Mapping[str, str] | None = None,
+        silence: float | None = None,
+    ) -> httpx.Response:
+        """An answer and all of its body; `silence` is how many seconds the server may say nothing.
+
+        Raises:
+            ServerProblem: the server refuses.
+            ConnectionLost: there is no answer.
+        """
+        async with self.stream(
+            method, path, params=params, content=content, headers=headers, silence=silence
+        ) as response:
+            await response.aread()
+            return response
+
+    @asynccontextmanager
+    async def stream(
+        self,
+        method: str,
+        path: str,
+        *,
+        params: Params | None = None,
+        content: bytes | AsyncIterable[bytes] | None = None,
+        headers: Mapping[str, str] | None = None,
+        silence: float | None = None,
+    ) -> AsyncGenerator[httpx.Response]:
+        """An answer whose body is still to be read; what breaks while it is read is a ConnectionLost, too."""
+        if self._client.is_closed:
+            raise ClientError("this client is closed")
+        query = {name: value for name, value in (params or {}).items() if value is not None}
+        request = self._client.build_request(
+            method, path, params=query or None, content=content, headers=headers, timeout=_timeout(silence)
+        )
+        with self._named(f"{method} {path}", silence):
+            response = await self._client.send(request, stream=True)
+            try:
+                if not response.is_success:
+                    raise await self._refusal(response)
+                yield response
+            finally:
+                await response.aclose()
+
+    async def _refusal(self, response: httpx.Response) -> ServerProblem:
+        body = bytearray()
+        async for part in response.aiter_bytes():
+            body += part
+            if len(body) > _MOST_OF_A_PROBLEM:
+                break
+        return problem(bytes(body)) or self._foreign(response, body)
+
+    def _foreign(self, response: httpx.Response, body: bytes | bytearray) -> ServerProblem:
+        return foreign(self.url, response.status_code, response.headers.get("content-type", ""), bytes(body))
+
+    @contextmanager
+    def _named(self, tried: str, silence: float | None) -> Generator[None]:
+        try:
+            yield
+        except (httpx.ConnectError, httpx.ConnectTimeout, httpx.ProxyError) as error:
+            raise ConnectionLost(f"no server answers at {self.url} ({_reason(error)})") from error
+        except httpx.ReadTimeout as error:
+            raise ConnectionLost(
+                f"{self.url} said nothing for {silence:g} s after {tried}", outcome_unknown=True
+            ) from error
+        except httpx.RequestError as error:
+            raise ConnectionLost(
+                f"the connection to {self.url} broke during {tried} ({_reason(error)})", outcome_unknown=True
+            ) from error
+
+
+def _timeout(silence: float | None) -> httpx.Timeout:
+    return httpx.Timeout(None, connect=CONNECT, read=silence)
+
+
+def _reason(error: Exception) -> str:
+    return str(error) or type(error).__name__
+
+
+def _is_local(url: str) -> bool:
+    """Whether only this machine can be meant; raises ValueError when it is no address of a server."""
+    parts = urlsplit(url)
+    if parts.scheme not in {"http", "https"} or not parts.hostname or parts.query or parts.fragment:
+        raise ValueError(f"expected an address such as http://127.0.0.1:2468, got {url!r:.100}")
+    if "@" in parts.netloc:
+        raise ValueError("the address has a user or a password in it; give the token as an argument of its own")
+    try:
+        return parts.hostname == "localhost" or ipaddress.ip_address(parts.hostname).is_loopback
+    except ValueError:
+        return False
+
+
+def _check_token(token: str) -> None:
+    # Whoever sends it would refuse, too, and have it in the complaint.
+    if not token or not token.isascii() or not token.isprintable() or " " in token:
+        raise ValueError("the token is empty, or has characters that a header cannot carry")

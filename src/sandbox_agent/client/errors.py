@@ -1,0 +1,102 @@
+"""Every failure that the SDK has a name for.
+
+ClientError             what a caller catches to catch them all
+├── ServerProblem       the server refuses, and says why
+│   └── ForeignAnswer   something answers that is no sandbox-agent, a proxy for example
+├── ConnectionLost      the server cannot be reached, or went away and nobody knows the outcome
+└── StartFailed         an embedded server did not start
+
+What goes wrong with a method of ACP is a `RequestError` of the package `acp`, with code, message and data.
+"""
+
+from collections.abc import Mapping
+from typing import cast
+
+import msgspec
+
+from sandbox_agent.envelope import Object
+
+URN = "urn:sandbox-agent:error:"
+"""What the type of each of the server's problems begins with."""
+
+_ABOUT_ITSELF = frozenset({"type", "title", "status", "detail"})
+_EXCERPT = 200
+
+
+class ClientError(Exception):
+    """Base of all of them."""
+
+
+class ServerProblem(ClientError):
+    """The server refuses, with an RFC 9457 document. docs/errors.md has every slug."""
+
+    def __init__(
+        self, slug: str, title: str, status: int, detail: str, fields: Mapping[str, object] | None = None
+    ) -> None:
+        super().__init__(f"{title}: {detail}" if detail else title)
+        self.slug = slug
+        self.title = title
+        self.status = status
+        self.detail = detail
+        self.fields = dict(fields or {})
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return type(self), (self.slug, self.title, self.status, self.detail, self.fields)
+
+
+class ForeignAnswer(ServerProblem):
+    """What answered is no sandbox-agent: a proxy's page, another program; `status` is as it came."""
+
+
+class ConnectionLost(ClientError):
+    """The server cannot be reached, or went away before it had answered."""
+
+    def __init__(self, sentence: str, *, outcome_unknown: bool = False) -> None:
+        super().__init__(sentence)
+        self.outcome_unknown = outcome_unknown
+        """Whether the server may have done what it was asked: False when the request certainly did not reach it."""
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return type(self), self.args, {"outcome_unknown": self.outcome_unknown}
+
+
+class StartFailed(ClientError):
+    """An embedded server did not start; `stderr` is the end of what it said."""
+
+    def __init__(self, sentence: str, stderr: str = "") -> None:
+        super().__init__(f"{sentence}\n{stderr.rstrip()}" if stderr.strip() else sentence)
+        self.sentence = sentence
+        self.stderr = stderr
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return type(self), (self.sentence, self.stderr)
+
+
+def problem(document: bytes) -> ServerProblem | None:
+    """The problem that a document tells of; None when it is no problem of sandbox-agent's."""
+    try:
+        said = msgspec.json.decode(document)
+    except msgspec.DecodeError:
+        return None
+    if not isinstance(said, dict):
+        return None
+    told = cast("Object", said)
+    kind, status, title = told.get("type"), told.get("status"), told.get("title")
+    if not (isinstance(kind, str) and kind.startswith(URN) and isinstance(status, int) and isinstance(title, str)):
+        return None
+    detail = told.get("detail")
+    fields = {name: value for name, value in told.items() if name not in _ABOUT_ITSELF}
+    return ServerProblem(kind.removeprefix(URN), title, status, detail if isinstance(detail, str) else "", fields)
+
+
+def foreign(url: str, status: int, content_type: str, body: bytes) -> ForeignAnswer:
+    """The problem that an answer is not sandbox-agent's at all, with the beginning of what it is."""
+    kind = content_type or "no content type"
+    text = " ".join(body[: 4 * _EXCERPT].decode(errors="replace").split())[:_EXCERPT]
+    return ForeignAnswer(
+        "foreign-answer",
+        "Foreign Answer",
+        status,
+        f"{url} does not answer like sandbox-agent: status {status}, {kind}" + (f", {text!r}" if text else ""),
+        {"url": url, "contentType": content_type, "excerpt": text},
+    )
