@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from tests.support.client import Client, Json, run
+from tests.support.client import META, Client, Json, run
 from tests.support.history import events_of, text_of, view_of
 from tests.support.running import Server, alive, scripted
 
@@ -83,7 +83,8 @@ async def _stop_in_a_turn(found: Restarted, client: Client, number: signal.Signa
     async with client.stream() as stream:
         # The turn's beginning is older than what a kill may cost.
         program = [["say", "on"], ["sleep", 0.06], ["flood", 50, 10], ["wait_cancel"]]
-        turn = asyncio.create_task(client.prompt(session, program))
+        params = client.prompt_params(session, program) | {"_meta": {META: {"promptId": "interrupted"}}}
+        turn = asyncio.create_task(client.call("session/prompt", params))
         events = await stream.until(lambda event: event.text.startswith("49 "))
         found.highest = events[-1].id
         assert found.server.stop(number) == (0 if number == signal.SIGTERM else -number)
@@ -201,7 +202,7 @@ def test_positions_are_never_given_out_again(restarted: Restarted) -> None:
     run(main())
 
 
-@pytest.mark.requirement("6.restart-ended")
+@pytest.mark.requirement("6.restart-ended", "6.prompt-id")
 def test_the_log_says_how_a_turn_ended_that_the_server_was_stopped_in(restarted: Restarted) -> None:
     async def main() -> None:
         session = restarted.sessions["interrupted"]
@@ -210,6 +211,7 @@ def test_the_log_says_how_a_turn_ended_that_the_server_was_stopped_in(restarted:
             turns = [one["params"] for one in events if one.get("method") == "_sandboxagent/session/turn"]
             assert [turn["state"] for turn in turns] == ["started", "ended"]
             assert turns[0]["turnId"] == turns[1]["turnId"]
+            assert [turn["promptId"] for turn in turns] == ["interrupted", "interrupted"]
             assert isinstance(turns[1]["error"]["code"], int)
             assert turns[1]["error"]["message"]
             ended = [one["params"] for one in events if one.get("method") == "_sandboxagent/session/ended"]

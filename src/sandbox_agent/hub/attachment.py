@@ -22,7 +22,7 @@ from sandbox_agent.host.nodes import NotAFile
 from sandbox_agent.hub.content import Takes, blocks_of, kind_of, with_files
 
 KEY = META.encode()
-"""A prompt without it in its line attaches nothing."""
+"""A prompt without it in its line has nothing for us."""
 IMAGE_BYTES, IMAGES = 10 << 20, 20
 """The largest image that is put into a prompt, and how many; others are attached like any file."""
 TEXT_BYTES = 128 << 10

@@ -3,14 +3,20 @@
 from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 
+import msgspec
+from msgspec import UNSET, Raw, Struct, UnsetType
+
 from sandbox_agent.agents.boot import RunningAgent
-from sandbox_agent.envelope import Envelope, Object
+from sandbox_agent.envelope import META, Envelope, Object, param
 from sandbox_agent.errors import InvalidParams, MethodNotFound
+from sandbox_agent.hub.attachment import KEY
 from sandbox_agent.hub.calls import Answer
 from sandbox_agent.hub.connection import Connection
 
 Method = Callable[[Connection, Envelope], Awaitable[Answer]]
 """Answers one method of a client."""
+
+MAX_PROMPT_ID = 128
 
 _ADVERTISED: Mapping[str, tuple[str, ...]] = {
     "session/load": ("loadSession",),
@@ -41,3 +47,30 @@ def directory(params: Object) -> str:
     if "\0" in cwd or not Path(cwd).is_dir():
         raise InvalidParams(f"cwd {cwd} is not a directory on this host; create it first", cwd=cwd)
     return cwd
+
+
+class _Ours(Struct):
+    promptId: Raw | UnsetType = UNSET
+
+
+class _Meta(Struct, rename={"ours": META}):
+    ours: _Ours | UnsetType = UNSET
+
+
+def prompt_id(line: bytes) -> str | None:
+    """What the client calls a prompt; None when it calls it nothing. Raises InvalidParams."""
+    meta = param(line, "_meta") if KEY in line else None
+    try:
+        ours = UNSET if meta is None else msgspec.json.decode(meta, type=_Meta).ours
+    except msgspec.ValidationError:
+        # Not ours to judge: the agent may understand it.
+        return None
+    if ours is UNSET or ours.promptId is UNSET:
+        return None
+    try:
+        name = msgspec.json.decode(ours.promptId, type=str)
+    except msgspec.DecodeError:
+        name = ""
+    if not 0 < len(name) <= MAX_PROMPT_ID or not name.isprintable():
+        raise InvalidParams(f"promptId must be a string of 1 to {MAX_PROMPT_ID} printable characters")
+    return name

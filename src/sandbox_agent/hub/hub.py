@@ -272,15 +272,15 @@ class Hub:
     def interrupted(self, session: Session) -> None:
         """The server stopped under it: its turn, if one ran, and the session itself have ended."""
         if session.facts.turn is not None:
-            self.tell_turn(
-                session, session.facts.turn, {"state": "ended", "error": {"code": -32603, "message": SERVER_STOPPED}}
-            )
-            session.facts.turn = None
+            end: Object = {"state": "ended", "error": {"code": -32603, "message": SERVER_STOPPED}}
+            self.tell_turn(session, session.facts.turn, session.facts.prompt_id, end)
+            session.facts.turn = session.facts.prompt_id = None
         self.end_session(session, server_stopped(), resumable=True)
 
-    def tell_turn(self, session: Session, turn_id: str, facts: Object) -> Chunk:
+    def tell_turn(self, session: Session, turn_id: str, prompt_id: str | None, facts: Object) -> Chunk:
         """Tell everybody attached that a turn has started or ended."""
-        params = {"sessionId": session.id, "turnId": turn_id, **facts}
+        name = {} if prompt_id is None else {"promptId": prompt_id}
+        params = {"sessionId": session.id, "turnId": turn_id, **name, **facts}
         return self.tell(session, notification("_sandboxagent/session/turn", params))
 
     # Attaching

@@ -33,6 +33,8 @@ class SessionFacts(msgspec.Struct, kw_only=True):
     termination: Object | None = None
     turn: str | None = None
     """The turn that runs."""
+    prompt_id: str | None = None
+    """What the client calls the prompt of that turn."""
     ruled_as: str | None = None
     """The permission mode that rules stand in for, because its agent has none like it."""
     metadata: Object = {}
@@ -58,6 +60,8 @@ class Prompt:
     line: bytes = field(repr=False)
     position: int
     """Of the prompt in the log."""
+    prompt_id: str | None = None
+    """What its client calls it."""
 
     @property
     def turn_id(self) -> str:

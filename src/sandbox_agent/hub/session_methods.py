@@ -35,7 +35,7 @@ from sandbox_agent.errors import (
 )
 from sandbox_agent.hub.attachment import KEY, Attachments
 from sandbox_agent.hub.calls import Answer, Call
-from sandbox_agent.hub.checks import Method, directory, not_offered, require
+from sandbox_agent.hub.checks import Method, directory, not_offered, prompt_id, require
 from sandbox_agent.hub.choices import complete, completed
 from sandbox_agent.hub.connection import Connection
 from sandbox_agent.hub.content import taken_by
@@ -44,7 +44,7 @@ from sandbox_agent.hub.hub import Hub
 from sandbox_agent.hub.inventory import Inventory
 from sandbox_agent.hub.permission_mode import wished_mode
 from sandbox_agent.hub.ruling import check_rules
-from sandbox_agent.hub.session import Session
+from sandbox_agent.hub.session import Prompt, Session
 from sandbox_agent.hub.session_loading import SessionLoading
 from sandbox_agent.hub.session_settings import SessionSettings
 from sandbox_agent.hub.turns import Turns
@@ -269,6 +269,7 @@ class SessionMethods:
         session = self.hub.session(envelope.session_id)
         self._writable()
         self.turns.check(session)
+        name = prompt_id(envelope.line)
         self.hub.attach(connection, session)
         line = envelope.line
         if param(line, "prompt") is None and (text := text_at(envelope.params(), "content")) is not None:
@@ -281,14 +282,14 @@ class SessionMethods:
         position = self.hub.record(session, line, Direction.FROM_CLIENT).last
         if envelope.recorded is not None:
             envelope.recorded()
-        prompt = parse(line)
+        final = parse(line)
         try:
             running = await self.forward.holder(session)
-            turn = self.turns.submit(connection, session, running, prompt, position)
+            turn = self.turns.submit(connection, session, running, final, Prompt(connection.tag, line, position, name))
         except SandboxAgentError as error:
             # The log has the prompt, so it gets to know what became of it.
-            assert prompt.id is not None
-            self.hub.record(session, failure(prompt.id, error), Direction.FROM_SERVER)
+            assert final.id is not None
+            self.hub.record(session, failure(final.id, error), Direction.FROM_SERVER)
             raise
         return await turn
 

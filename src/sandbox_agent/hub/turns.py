@@ -44,11 +44,10 @@ class Turns:
             )
 
     def submit(
-        self, connection: Connection, session: Session, running: RunningAgent, envelope: Envelope, position: int
+        self, connection: Connection, session: Session, running: RunningAgent, envelope: Envelope, prompt: Prompt
     ) -> asyncio.Future[Answer]:
         """Start a prompt, or let it wait its turn; raises QueueFull."""
         assert envelope.id is not None
-        prompt = Prompt(connection.tag, envelope.line, position)
         session.check_queue(self._queue_limit)
         starts = session.queue(prompt)
         call = Call("session/prompt", envelope.id, connection, running, session, self._settle)
@@ -118,9 +117,9 @@ class Turns:
     def _start(self, session: Session, prompt: Prompt) -> None:
         call = self._hub.calls.open(self._calls[prompt])
         session.heard_at = self._hub.monotonic()
-        session.facts.turn = prompt.turn_id
+        session.facts.turn, session.facts.prompt_id = prompt.turn_id, prompt.prompt_id
         self._hub.save(session)
-        self._hub.tell_turn(session, prompt.turn_id, {"state": "started"})
+        self._hub.tell_turn(session, prompt.turn_id, prompt.prompt_id, {"state": "started"})
         session.unechoed = prompt
         if call.running.echoes_prompts is False:
             self.show(session)
@@ -168,11 +167,11 @@ class Turns:
         if session.unechoed is prompt:
             session.unechoed = None
         if session.running is prompt:
-            session.facts.turn = None
+            session.facts.turn = session.facts.prompt_id = None
         # Saved first: what is on disk up to the position below includes it.
         self._hub.save(session)
         self._hub.record(session, line, direction)
-        position = self._hub.tell_turn(session, prompt.turn_id, {"state": "ended", **end}).last
+        position = self._hub.tell_turn(session, prompt.turn_id, prompt.prompt_id, {"state": "ended", **end}).last
         following = session.finish(prompt)
         if following is not None:
             self._start(session, following)
