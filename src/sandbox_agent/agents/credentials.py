@@ -18,7 +18,9 @@ class Credential:
 
     kind: Literal["variable", "file"]
     name: str
+    """Of the variable, or the path of the file; never a value."""
     found: bool
+    """It is there."""
 
 
 def credentials(agent: Agent, environ: Mapping[str, str]) -> list[Credential]:

@@ -131,9 +131,11 @@ class Features(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     questions: Literal["form", "extension", "none"]
     """How its questions arrive: as elicitation, as our extension, or not at all."""
     attachments: Attaching = "link"
+    """What it gets links to: everything, files, short text files, or nothing."""
     uris: Literal["encoded", "plain"] = "encoded"
     """Whether it understands a percent-encoded `file://` URI; else the path stands in it as it is."""
     images: bool = False
+    """Whether it takes images."""
     mixes: bool = True
     """Whether a prompt may hold images and links; else the links make it drop the images."""
 

@@ -28,6 +28,7 @@ class Done(Struct):
     """What was changed."""
 
     path: str
+    """Absolute."""
 
 
 class Move(Struct, rename={"source": "from", "target": "to"}):

@@ -29,8 +29,10 @@ class Entry(Struct, rename="camel"):
 
     name: str
     path: str
+    """Absolute."""
     entry_type: EntryType
     size: int
+    """In bytes."""
     modified: str
     """UTC, ISO 8601 with milliseconds."""
     mode: str
@@ -45,8 +47,10 @@ class EntriesPage(Struct, rename="camel"):
     """A directory's entries, by name; without `nextCursor` it is the last page."""
 
     path: str
+    """The directory's, absolute."""
     entries: list[Entry]
     next_cursor: str | UnsetType = UNSET
+    """The `cursor` of the next page; absent on the last."""
 
 
 def entry_at(confined: Confined, path: str, *, follow: bool = True) -> Entry:

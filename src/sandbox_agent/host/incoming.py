@@ -18,9 +18,12 @@ class Written(Struct, rename="camel"):
     """A file that was written."""
 
     path: str
+    """Absolute."""
     bytes_written: int
     sha256: str
+    """Of its content, in hexadecimal."""
     etag: str
+    """As `GET` and `If-Match` know it."""
 
 
 class IncomingFile:

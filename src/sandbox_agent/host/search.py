@@ -59,10 +59,15 @@ class Match(Struct):
     """A file, or a line of it: `line` and `column` count from 1, the column in characters."""
 
     path: str
+    """Absolute."""
     line: int | UnsetType = UNSET
+    """From 1."""
     column: int | UnsetType = UNSET
+    """From 1, in characters."""
     text: str | UnsetType = UNSET
+    """The line, or a part of it with the match; up to 1,000 characters."""
     textTruncated: bool | UnsetType = UNSET
+    """The line is longer."""
 
 
 class _Text(Struct, rename={"encoded": "bytes"}):

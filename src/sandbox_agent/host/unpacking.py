@@ -36,7 +36,9 @@ class Uploaded(Struct):
     """What an archive has put where; `truncated` when there is more than `paths` tells."""
 
     paths: list[str]
+    """The first 1024 files and links that were written, absolute."""
     truncated: bool
+    """There were more."""
 
 
 def receive(confined: Confined, path: str, stream: Inflow, limits: UploadLimits) -> Uploaded:

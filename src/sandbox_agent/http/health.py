@@ -17,16 +17,22 @@ class AgentHealth(Struct):
     """One agent, in short."""
 
     agent: str
+    """Its id."""
     installed: bool
+    """It could be started now."""
     running: bool
+    """Its shared process runs."""
 
 
 class HealthView(Struct, rename="camel"):
     """How the server is doing."""
 
     status: Literal["ok", "degraded"]
+    """`degraded` while the session log cannot be written."""
     version: str
+    """Of sandbox-agent."""
     uptime_ms: int
+    """Since the server started."""
     agents: list[AgentHealth]
     detail: str | UnsetType = UNSET
     """Why it is degraded."""

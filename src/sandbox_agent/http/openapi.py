@@ -1,8 +1,13 @@
-"""/openapi.json: OpenAPI 3.1, from the endpoints' own types."""
+"""/openapi.json: OpenAPI 3.1, from the endpoints' own types and the strings below their fields."""
 
+import ast
+import inspect
 import re
-from collections.abc import Sequence
-from typing import Annotated, Literal
+import sys
+from collections.abc import Iterable, Sequence
+from functools import cache
+from itertools import pairwise
+from typing import Annotated, Literal, cast
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
@@ -11,51 +16,62 @@ from sandbox_agent import __version__
 from sandbox_agent.envelope import Object
 from sandbox_agent.errors import (
     AgentBootFailed,
-    AgentNotInstalled,
     AgentTimeout,
     AlreadyAnswered,
     BadRequest,
     BodyTooLarge,
     ForbiddenOrigin,
+    HeadersTooLarge,
+    IdempotencyMismatch,
+    InternalError,
     LogUnavailable,
     Misdirected,
+    MissingAgent,
+    MissingConnection,
     NobodyAsked,
     NotAcceptable,
     NotAnEnvelope,
     SandboxAgentError,
-    ShuttingDown,
     Unauthorized,
-    UnknownAgent,
     UnknownConnection,
     UnsupportedMediaType,
+    WrongAnswer,
 )
-from sandbox_agent.http.views import Endpoint
+from sandbox_agent.http.views import INSTALL_PROBLEMS, Endpoint
 
-_ALWAYS: tuple[type[SandboxAgentError], ...] = (BadRequest, Unauthorized, ForbiddenOrigin, Misdirected)
-_POST_PROBLEMS = (
-    NotAnEnvelope,
-    UnknownConnection,
-    UnknownAgent,
-    AgentNotInstalled,
-    NobodyAsked,
-    NotAcceptable,
-    AlreadyAnswered,
-    BodyTooLarge,
-    UnsupportedMediaType,
-    AgentBootFailed,
-    ShuttingDown,
-    AgentTimeout,
-    LogUnavailable,
+ALWAYS: tuple[type[SandboxAgentError], ...] = (
+    *(BadRequest, Unauthorized, ForbiddenOrigin, Misdirected, HeadersTooLarge, InternalError),
 )
+"""What any route may answer."""
+_POST_PROBLEMS = (
+    *(NotAnEnvelope, MissingConnection, MissingAgent, UnknownConnection, NobodyAsked, NotAcceptable),
+    *(AlreadyAnswered, IdempotencyMismatch, BodyTooLarge, UnsupportedMediaType, WrongAnswer),
+    *INSTALL_PROBLEMS,
+    *(AgentBootFailed, AgentTimeout, LogUnavailable),
+)
+_TRUTH: Object = {"type": "boolean"}
+_TEXT: Object = {"type": "string"}
+_IN_PATHS = {"agent": "Its id, or its slug in the ACP registry.", "id": "Its id, or its alias."}
+_KINDS: dict[str, Object] = {
+    **dict.fromkeys(("download", "follow", "hidden", "ignored", "recursive", "regex", "registry"), _TRUTH),
+    "limit": {"type": "integer", "minimum": 1},
+    "case": {"type": "string", "enum": ["smart", "sensitive", "ignore"]},
+    "format": {"type": "string", "enum": ["tar", "tar.gz", "tar.zst"]},
+}
+"""What can stand in a query under a name, on whichever route; a string under all others."""
 
 
 class Problem(msgspec.Struct):
-    """An RFC 9457 problem document; further members say what it is about."""
+    """An RFC 9457 problem document. Further members are facts about what went wrong, such as `agent` or `limit`."""
 
     type: str
+    """`urn:sandbox-agent:error:` and the slug, which does not change."""
     title: str
+    """What the slug says, for people."""
     status: int
+    """The HTTP status."""
     detail: str
+    """What went wrong this time, and what to do. It may be reworded at any time."""
 
 
 _Id = int | float | str
@@ -67,6 +83,7 @@ class RpcRequest(msgspec.Struct):
 
     jsonrpc: Literal["2.0"]
     id: _Id
+    """Comes back with the response, byte for byte."""
     method: _Method
     params: Object | list[object] | UnsetType = UNSET
 
@@ -80,10 +97,11 @@ class RpcNotification(msgspec.Struct):
 
 
 class RpcSuccess(msgspec.Struct):
-    """A JSON-RPC 2.0 response."""
+    """A JSON-RPC 2.0 response; from a client, the answer to what an agent asked."""
 
     jsonrpc: Literal["2.0"]
     id: _Id
+    """That of the request."""
     result: object
 
 
@@ -92,7 +110,9 @@ class RpcFailure(msgspec.Struct):
 
     jsonrpc: Literal["2.0"]
     id: _Id
+    """That of the request."""
     error: Object
+    """`code`, `message`, and `data` with the slug as `type`."""
 
 
 _ENVELOPES = (RpcRequest, RpcNotification, RpcSuccess, RpcFailure)
@@ -105,6 +125,7 @@ def document(endpoints: Sequence[Endpoint]) -> Object:
         [*types, Problem, *_ENVELOPES], schema_hook=_anything, ref_template="#/components/schemas/{name}"
     )
     refs = dict(zip([*types, Problem, *_ENVELOPES], schemas, strict=True))
+    _describe(components, [*types, Problem, *_ENVELOPES])
     paths: dict[str, Object] = {"/v1/rpc": _rpc(refs)}
     for each in endpoints:
         paths.setdefault(each.path, {})[each.method.lower()] = _operation(each, refs)
@@ -133,21 +154,19 @@ def _anything(type: type) -> Object:
 
 def _operation(endpoint: Endpoint, refs: dict[type, Object]) -> Object:
     path_names: list[str] = re.findall(r"{(\w+)}", endpoint.path)
-    parameters: list[Object] = [
-        {"name": name, "in": "path", "required": True, "schema": {"type": "string"}} for name in path_names
-    ]
+    parameters = [_parameter(name, "path", _IN_PATHS[name]) | {"required": True} for name in path_names]
     parameters += [
         _parameter(name, "query", text) | ({"required": True} if name in endpoint.required else {})
         for name, text in endpoint.query.items()
     ]
     parameters += [_parameter(name, "header", text) for name, text in endpoint.headers.items()]
-    responses: Object = {str(status): {"description": text} for status, text in endpoint.statuses.items()}
-    if endpoint.gives is not None:
-        responses[str(endpoint.status)] = {"description": endpoint.summary, "content": {endpoint.gives: {}}}
-    elif endpoint.returns is not None:
+    content: Object = {} if endpoint.gives is None else {endpoint.gives: {}}
+    if endpoint.returns is not None:
         content = {"application/json": {"schema": refs[endpoint.returns]}}
-        responses[str(endpoint.status)] = {"description": endpoint.summary, "content": content}
-    responses |= _problems((*_ALWAYS, *endpoint.problems), refs)
+    content |= {type: {"schema": {"type": "string", "description": text}} for type, text in endpoint.also.items()}
+    responses: Object = {str(endpoint.status): {"description": endpoint.answer or endpoint.summary, "content": content}}
+    responses |= {str(status): {"description": text} for status, text in endpoint.statuses.items()}
+    responses |= _problems((*ALWAYS, *endpoint.problems), refs)
     operation: Object = {
         "operationId": endpoint.handle.__name__,
         "summary": endpoint.summary,
@@ -155,7 +174,9 @@ def _operation(endpoint: Endpoint, refs: dict[type, Object]) -> Object:
         "responses": responses,
     }
     if endpoint.body is not None:
-        operation["requestBody"] = {"content": {"application/json": {"schema": refs[endpoint.body]}}}
+        needed = any(each.required for each in msgspec.structs.fields(endpoint.body))
+        content = {"application/json": {"schema": refs[endpoint.body]}}
+        operation["requestBody"] = {"required": needed, "content": content}
     elif endpoint.takes is not None:
         operation["requestBody"] = {"required": True, "content": {endpoint.takes: {}}}
     return operation
@@ -164,7 +185,7 @@ def _operation(endpoint: Endpoint, refs: dict[type, Object]) -> Object:
 def _rpc(refs: dict[type, Object]) -> Object:
     envelope = {"application/json": {"schema": {"anyOf": [refs[each] for each in _ENVELOPES]}}}
     response = {"application/json": {"schema": {"anyOf": [refs[RpcSuccess], refs[RpcFailure]]}}}
-    last_event = _parameter("Last-Event-ID", "header", "Replays what came after this event.")
+    last_event = _parameter("Last-Event-ID", "header", "Go on after this event; else where the connection was opened.")
     needed = "The connection; every call but the first initialize needs it."
     connection = _parameter("X-ACP-Connection-Id", "header", needed)
     required = [connection | {"required": True}]
@@ -181,14 +202,14 @@ def _rpc(refs: dict[type, Object]) -> Object:
                 "content": response,
                 "headers": {
                     "X-ACP-Connection-Id": _header("The new connection, in the answer to the first initialize."),
-                    "X-ACP-Last-Event-Id": _header("The last event sent to this connection before the answer."),
+                    "X-ACP-Last-Event-Id": _header("The last event meant for this connection before the answer."),
                 },
             },
             "202": {
                 "description": "A notification or an answer was taken, or a request was taken asynchronously.",
                 "headers": {"Preference-Applied": _header("`respond-async` when it was asked for.")},
             },
-            **_problems((*_ALWAYS, *_POST_PROBLEMS), refs),
+            **_problems((*ALWAYS, *_POST_PROBLEMS), refs),
         },
     }
     get: Object = {
@@ -196,21 +217,28 @@ def _rpc(refs: dict[type, Object]) -> Object:
         "summary": "The stream of envelopes to the client, as server-sent events.",
         "parameters": [*required, last_event],
         "responses": {
-            "200": {"description": "Events.", "content": {"text/event-stream": {"schema": {"type": "string"}}}},
-            **_problems((*_ALWAYS, UnknownConnection, NotAcceptable), refs),
+            "200": {
+                "description": "Events, each an envelope with its position as `id`.",
+                "content": {"text/event-stream": {"schema": {"type": "string"}}},
+            },
+            **_problems((*ALWAYS, MissingConnection, UnknownConnection, NotAcceptable), refs),
         },
     }
     delete: Object = {
         "operationId": "delete_rpc",
         "summary": "Close the connection; never the session, never the agent.",
         "parameters": required,
-        "responses": {"204": {"description": "Closed, now or before."}, **_problems(_ALWAYS, refs)},
+        "responses": {
+            "204": {"description": "Closed, now or before."},
+            **_problems((*ALWAYS, MissingConnection), refs),
+        },
     }
     return {"post": post, "get": get, "delete": delete}
 
 
 def _parameter(name: str, place: str, text: str) -> Object:
-    return {"name": name, "in": place, "description": text, "schema": {"type": "string"}}
+    schema = _KINDS.get(name, _TEXT) if place == "query" else _TEXT
+    return {"name": name, "in": place, "description": text, "schema": schema}
 
 
 def _header(text: str) -> Object:
@@ -218,11 +246,68 @@ def _header(text: str) -> Object:
 
 
 def _problems(errors: Sequence[type[SandboxAgentError]], refs: dict[type, Object]) -> Object:
-    found: dict[int, dict[str, None]] = {}
+    """One response for each status; `x-problems` has the slugs that may come with it."""
+    found: dict[int, dict[str, str]] = {}
     for error in errors:
-        found.setdefault(error.status, {})[error.title] = None
+        found.setdefault(error.status, {})[error.slug] = error.title
     content = {"application/problem+json": {"schema": refs[Problem]}}
     return {
-        str(status): {"description": ", or ".join(titles), "content": content}
+        str(status): {"description": ", or ".join(titles.values()), "content": content, "x-problems": list(titles)}
         for status, titles in sorted(found.items())
     }
+
+
+# --- what fields mean -------------------------------------------------------------------------------------------------
+
+
+def _describe(components: dict[str, Object], types: Iterable[type]) -> None:
+    """Put what is said of a field, in the string below it, to its schema."""
+    for each in {found for type in types for found in structs_in(msgspec.inspect.type_info(type))}:
+        properties = cast("dict[str, Object]", components[each.__name__]["properties"])
+        for name, text in meanings(each).items():
+            properties[name]["description"] = text
+
+
+def structs_in(info: object) -> Iterable[type]:
+    """The types with fields that a type is made of, itself among them."""
+    match info:
+        case msgspec.inspect.StructType() | msgspec.inspect.DataclassType():
+            yield info.cls
+            for field in info.fields:
+                yield from structs_in(field.type)
+        case msgspec.inspect.ListType():
+            yield from structs_in(info.item_type)
+        case msgspec.inspect.UnionType():
+            for one in info.types:
+                yield from structs_in(one)
+        case _:
+            pass
+
+
+def meanings(type: type) -> dict[str, str]:
+    """What is said of each field, by its name in JSON."""
+    said: dict[str, str] = {}
+    for each in reversed(type.__mro__):
+        said |= _strings_below(each.__module__).get(each.__name__, {})
+    if not issubclass(type, msgspec.Struct):
+        return said
+    return {each.encode_name: said[each.name] for each in msgspec.structs.fields(type) if each.name in said}
+
+
+@cache
+def _strings_below(module: str) -> dict[str, dict[str, str]]:
+    """Of every class in a module: the string below each of its fields. Python itself does not keep them."""
+    try:
+        tree = ast.parse(inspect.getsource(sys.modules[module]))
+    except (OSError, TypeError):
+        return {}  # Installed without its source, or built in.
+    return {node.name: dict(_said(node)) for node in tree.body if isinstance(node, ast.ClassDef)}
+
+
+def _said(node: ast.ClassDef) -> Iterable[tuple[str, str]]:
+    for above, below in pairwise(node.body):
+        match above, below:
+            case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(text))):
+                yield name, text
+            case _:
+                pass

@@ -40,11 +40,14 @@ _QUERY = {
 
 
 class Found(Struct):
-    """What a search found, by path; `reason` says why there may be more."""
+    """What a search found."""
 
     matches: list[Match]
+    """By path."""
     truncated: bool
+    """There may be more."""
     reason: str | UnsetType = UNSET
+    """Why: `results`, `bytes`, `time` or `lines`."""
 
 
 class Ending(Struct):
@@ -69,11 +72,13 @@ class Searches:
                 "GET",
                 "/v1/fs/search",
                 self.get_search,
-                f"Files by name, lines by text. With `Accept: {NDJSON}`, a line for each match as it is found.",
+                "Files by name, lines by text; `text` or `name` must be there.",
                 Found,
                 _QUERY,
                 (*PROBLEMS, TooMany),
                 required=("path",),
+                answer="What was found, by path.",
+                also={NDJSON: 'A line for each match as it is found, in no order; the last is `{"truncated": …}`.'},
             )
         ]
 

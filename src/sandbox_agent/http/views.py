@@ -34,6 +34,7 @@ from sandbox_agent.errors import (
 )
 from sandbox_agent.http.health import Health, HealthView
 from sandbox_agent.http.installs import Installs
+from sandbox_agent.http.negotiate import EVENT_STREAM
 from sandbox_agent.hub.agent_installs import InstallRequest, InstallResult
 from sandbox_agent.hub.agent_views import AgentsView, AgentView, AgentViews
 from sandbox_agent.hub.hub import Hub
@@ -52,6 +53,7 @@ class SessionsView(Struct, rename="camel"):
 
     sessions: list[SessionView]
     next_cursor: str | UnsetType = UNSET
+    """The `cursor` of the next page; absent on the last."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,8 +68,8 @@ class Endpoint:
     query: dict[str, str] = field(default_factory=dict[str, str])
     problems: tuple[type[SandboxAgentError], ...] = ()
     status: int = 200
-    body: type | None = None
-    """What may be sent; it may be left out."""
+    body: type[Struct] | None = None
+    """What may be sent; it may be left out when all of its fields may."""
     required: tuple[str, ...] = ()
     """Names of the query that must be there."""
     headers: dict[str, str] = field(default_factory=dict[str, str])
@@ -78,6 +80,10 @@ class Endpoint:
     """The media type of an answer that is no JSON."""
     statuses: dict[int, str] = field(default_factory=dict[int, str])
     """Further answers that are no problems, and what they mean."""
+    answer: str = ""
+    """What the answer is, where the summary does not say it."""
+    also: dict[str, str] = field(default_factory=dict[str, str])
+    """Further media types that the answer has when `Accept` names them, and what they hold."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,10 +107,12 @@ class Views:
                 "POST",
                 "/v1/agents/{agent}/install",
                 self.installs.install,
-                "Install an agent. With `Accept: text/event-stream`, its progress as events.",
+                "Install an agent.",
                 InstallResult,
                 problems=INSTALL_PROBLEMS,
                 body=InstallRequest,
+                answer="What is installed now. It comes when it is done.",
+                also={EVENT_STREAM: "Events `progress`, then one `result` or `problem`. It comes at once."},
             ),
             Endpoint(
                 "GET",

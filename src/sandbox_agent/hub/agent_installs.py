@@ -21,6 +21,7 @@ class InstallRequest(Struct, rename="camel"):
     """What to install; all of it may be left out."""
 
     reinstall: bool = False
+    """Fetch it again, also when it is there."""
     agent_version: str | None = None
     """Of the agent itself."""
     agent_process_version: str | None = None
@@ -32,11 +33,16 @@ class InstallResult(Struct, rename="camel"):
 
     agent: str
     already_installed: bool
+    """It was there, in a version that was asked for or in any."""
     version: str | None
+    """Of the program that speaks ACP for it."""
     source: str
+    """`registry`, `fallback` (our pins), `bundled`, or `path` (named in `agents.toml`)."""
     verified: bool
+    """It has answered a handshake."""
     artifacts: list[Artifact]
     native_version: str | UnsetType = UNSET
+    """Of the agent behind that program, where it is another."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,10 +20,13 @@ class ServerStatus(Struct, rename="camel", kw_only=True):
     """How an agent's process is doing."""
 
     status: Literal["stopped", "installing", "starting", "running", "error"]
+    """Of its shared process; `error` when it did not start, or died."""
     restart_count: int
+    """How often it has ended."""
     pid: int | UnsetType = UNSET
     uptime_ms: int | UnsetType = UNSET
     last_error: str | UnsetType = UNSET
+    """What went wrong last."""
 
 
 class AgentView(AgentFacts, rename="camel", kw_only=True):
@@ -31,7 +34,9 @@ class AgentView(AgentFacts, rename="camel", kw_only=True):
 
     server_status: ServerStatus
     models: Object | UnsetType = UNSET
+    """As its newest session told them; absent before there was one."""
     modes: Object | UnsetType = UNSET
+    """As its newest session told them; absent before there was one."""
 
 
 class AgentsView(Struct):

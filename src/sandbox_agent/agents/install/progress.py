@@ -13,8 +13,11 @@ class Progress(Struct, rename="camel", frozen=True):
 
     stage: Stage
     message: str
+    """What is being done, for people."""
     bytes: int | UnsetType = UNSET
+    """Fetched so far."""
     total_bytes: int | UnsetType = UNSET
+    """To be fetched, where that is known."""
 
 
 class Job:

@@ -36,12 +36,16 @@ class Artifact(Struct, rename="camel", kw_only=True, frozen=True):
     """One program that an agent needs."""
 
     kind: Literal["agent_process", "native"]
+    """What speaks ACP, or the agent behind it."""
     name: str
     version: str | None
+    """None when nobody says."""
     path: str | None
-    """On disk with `{folder}` in it, as the command."""
+    """Where it is on this machine. In a record, with `{folder}` in it as in the command."""
     source: str
+    """As that of the install."""
     sha256: str | UnsetType = UNSET
+    """Of what was fetched, where it is known."""
     integrity: str | UnsetType = UNSET
     """What npm checked the package against."""
 
