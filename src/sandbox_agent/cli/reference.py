@@ -10,6 +10,7 @@ from pathlib import Path
 from sandbox_agent.agents.manifest import KEYS
 from sandbox_agent.cli.agents_page import render_agents
 from sandbox_agent.cli.commands_page import render_commands
+from sandbox_agent.cli.http_page import render_http
 from sandbox_agent.cli.markdown import row
 from sandbox_agent.settings import options_table
 
@@ -107,7 +108,12 @@ def _keys() -> Iterable[str]:
 
 def pages() -> dict[str, str]:
     """Every page by its file's name."""
-    return {"configuration.md": render_configuration(), "cli.md": render_commands(), "agents.md": render_agents()}
+    return {
+        "configuration.md": render_configuration(),
+        "cli.md": render_commands(),
+        "agents.md": render_agents(),
+        "http.md": render_http(),
+    }
 
 
 if __name__ == "__main__":

@@ -49,6 +49,7 @@ _POST_PROBLEMS = (
     *INSTALL_PROBLEMS,
     *(AgentBootFailed, AgentTimeout, LogUnavailable),
 )
+PARTIAL_CONTENT = 206
 _TRUTH: Object = {"type": "boolean"}
 _TEXT: Object = {"type": "string"}
 _IN_PATHS = {"agent": "Its id, or its slug in the ACP registry.", "id": "Its id, or its alias."}
@@ -165,7 +166,8 @@ def _operation(endpoint: Endpoint, refs: dict[type, Object]) -> Object:
         content = {"application/json": {"schema": refs[endpoint.returns]}}
     content |= {type: {"schema": {"type": "string", "description": text}} for type, text in endpoint.also.items()}
     responses: Object = {str(endpoint.status): {"description": endpoint.answer or endpoint.summary, "content": content}}
-    responses |= {str(status): {"description": text} for status, text in endpoint.statuses.items()}
+    for status, text in endpoint.statuses.items():
+        responses[str(status)] = {"description": text} | ({"content": content} if status == PARTIAL_CONTENT else {})
     responses |= _problems((*ALWAYS, *endpoint.problems), refs)
     operation: Object = {
         "operationId": endpoint.handle.__name__,

@@ -100,7 +100,13 @@ class Views:
         which = {"registry": "`true`: also what the ACP registry has and nobody has installed."}
         page = {"cursor": "`nextCursor` of the page before.", "cwd": "Only sessions of this directory."}
         return [
-            Endpoint("GET", "/v1/health", self.get_health, "Is the server up, and which agents run?", HealthView),
+            Endpoint(
+                "GET",
+                "/v1/health",
+                self.get_health,
+                "Whether the server is well, and which agents are installed and run.",
+                HealthView,
+            ),
             Endpoint("GET", "/v1/agents", self.get_agents, "All agents.", AgentsView, which),
             Endpoint("GET", "/v1/agents/{agent}", self.get_agent, "One agent.", AgentView, problems=(UnknownAgent,)),
             Endpoint(

@@ -44,6 +44,7 @@ class Watching:
                 (*PROBLEMS, TooMany, WatchesExhausted),
                 required=("path",),
                 gives=EVENT_STREAM,
+                answer="Events `changes`, `overflow` and `ended`.",
             )
         ]
 

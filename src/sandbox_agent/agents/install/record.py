@@ -39,7 +39,7 @@ class Artifact(Struct, rename="camel", kw_only=True, frozen=True):
     """What speaks ACP, or the agent behind it."""
     name: str
     version: str | None
-    """None when nobody says."""
+    """`null` when nobody says."""
     path: str | None
     """Where it is on this machine. In a record, with `{folder}` in it as in the command."""
     source: str
