@@ -4,16 +4,20 @@ Knows no route and no envelope.
 """
 
 import ipaddress
+import os
+import re
+import socket
 from collections.abc import AsyncGenerator, AsyncIterable, Generator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from typing import TypeVar
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
+from urllib.request import getproxies
 
 import httpx
 import msgspec
 
 from sandbox_agent import __version__
-from sandbox_agent.client.errors import ClientError, ConnectionLost, ServerProblem, foreign, problem
+from sandbox_agent.client.errors import ClientError, ConnectionLost, ForeignAnswer, ServerProblem, foreign, problem
 
 T = TypeVar("T")
 Params = Mapping[str, str | int | bool | None]
@@ -24,6 +28,11 @@ CONNECT = 10.0
 _IDLE = 30.0
 """Seconds that an unused socket is kept; the server keeps it longer, so none is closed under a request."""
 _MOST_OF_A_PROBLEM = 1 << 20
+# A prompt may wait for hours, and there may be any number of them.
+_LIMITS = httpx.Limits(max_connections=None, max_keepalive_connections=20, keepalive_expiry=_IDLE)
+# Nothing is sent while a request waits: without these, a peer that vanished would be waited for for ever, and a router
+# in between would forget the connection. In seconds; the second name is what macOS calls the first.
+_PROBES = {"TCP_KEEPIDLE": 30, "TCP_KEEPALIVE": 30, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 6}
 
 
 class Api:
@@ -31,7 +40,6 @@ class Api:
 
     def __init__(self, url: str, token: str | None = None) -> None:
         self.url = url.rstrip("/")
-        local = _is_local(self.url)
         headers = {
             "User-Agent": f"sandbox-agent-python/{__version__}",
             # What a proxy packs it also holds back.
@@ -44,10 +52,8 @@ class Api:
             base_url=self.url,
             headers=headers,
             timeout=_timeout(None),
-            # A prompt may wait for hours, and there may be any number of them.
-            limits=httpx.Limits(max_connections=None, max_keepalive_connections=20, keepalive_expiry=_IDLE),
-            # No proxy leads to this machine.
-            mounts={"http://": None, "https://": None} if local else None,
+            limits=_LIMITS,
+            transport=_direct(_checked(self.url)),
         )
 
     def __repr__(self) -> str:
@@ -83,10 +89,18 @@ class Api:
 
     def decoded(self, response: httpx.Response, type: type[T]) -> T:
         """The body of an answer that has been read, as a `type`."""
+        return self.parsed(response, response.content, type)
+
+    def parsed(self, response: httpx.Response, data: bytes, type: type[T]) -> T:
+        """A part of an answer's body, as a `type`; raises ForeignAnswer when it is none."""
         try:
-            return msgspec.json.decode(response.content, type=type)
-        except msgspec.DecodeError as error:
-            raise self._foreign(response, response.content) from error
+            return msgspec.json.decode(data, type=type)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise self.foreign(response, data) from error
+
+    def foreign(self, response: httpx.Response, body: bytes) -> ForeignAnswer:
+        """The failure that an answer is not sandbox-agent's."""
+        return foreign(self.url, response.status_code, response.headers.get("content-type", ""), body)
 
     async def request(
         self,
@@ -143,10 +157,7 @@ class Api:
             body += part
             if len(body) > _MOST_OF_A_PROBLEM:
                 break
-        return problem(bytes(body)) or self._foreign(response, body)
-
-    def _foreign(self, response: httpx.Response, body: bytes | bytearray) -> ServerProblem:
-        return foreign(self.url, response.status_code, response.headers.get("content-type", ""), bytes(body))
+        return problem(bytes(body)) or self.foreign(response, bytes(body))
 
     @contextmanager
     def _named(self, tried: str, silence: float | None) -> Generator[None]:
@@ -168,19 +179,52 @@ def _timeout(silence: float | None) -> httpx.Timeout:
     return httpx.Timeout(None, connect=CONNECT, read=silence)
 
 
-def _reason(error: Exception) -> str:
-    return str(error) or type(error).__name__
+def _reason(error: BaseException) -> str:
+    """What the innermost failure says: those around it only say that there is one."""
+    said = str(error)
+    while (inner := error.__cause__ or error.__context__) is not None:
+        error = inner
+        said = _of_the_system(error) or str(error) or said
+    return said or type(error).__name__
 
 
-def _is_local(url: str) -> bool:
-    """Whether only this machine can be meant; raises ValueError when it is no address of a server."""
-    parts = urlsplit(url)
-    if parts.scheme not in {"http", "https"} or not parts.hostname or parts.query or parts.fragment:
-        raise ValueError(f"expected an address such as http://127.0.0.1:2468, got {url!r:.100}")
-    if "@" in parts.netloc:
-        raise ValueError("the address has a user or a password in it; give the token as an argument of its own")
+def _of_the_system(error: BaseException) -> str | None:
+    """The system's own words; asyncio has others. Numbers below zero are those of names that cannot be resolved."""
+    number = error.errno if isinstance(error, OSError) else None
+    return os.strerror(number) if number is not None and number > 0 else None
+
+
+def _checked(url: str) -> SplitResult:
+    """The parts of an address; raises ValueError when it is none of a server."""
+    if not re.fullmatch(r"https?://[^\s/?#@]+(/[^\s?#]*)?", url):
+        # What stands before an @ is a secret.
+        shown = url.rpartition("@")[2]
+        raise ValueError(f"expected an address such as http://127.0.0.1:2468, got {shown!r:.100}")
     try:
-        return parts.hostname == "localhost" or ipaddress.ip_address(parts.hostname).is_loopback
+        parts = urlsplit(url)
+        if parts.hostname and parts.port != 0:
+            return parts
+    except ValueError:
+        pass
+    raise ValueError(f"{url!r:.100} has no such host or port")
+
+
+def _direct(url: SplitResult) -> httpx.AsyncHTTPTransport | None:
+    """The way to a server; None when the environment names a proxy that leads there, which httpx then takes."""
+    proxies = getproxies()
+    if not _is_local(url.hostname or "") and (url.scheme in proxies or "all" in proxies):
+        return None
+    probes = [
+        (socket.IPPROTO_TCP, getattr(socket, name), value) for name, value in _PROBES.items() if hasattr(socket, name)
+    ]
+    options = [(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1), *probes]
+    # To read the machine's certificates takes longer than to connect.
+    return httpx.AsyncHTTPTransport(verify=url.scheme == "https", limits=_LIMITS, socket_options=options)
+
+
+def _is_local(host: str) -> bool:
+    try:
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
     except ValueError:
         return False
 

@@ -1,0 +1,27 @@
+"""Server-sent events of an answer. httpx-sse reads them; an answer of another type is not the server's."""
+
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+
+import httpx
+from httpx_sse import EventSource, ServerSentEvent
+
+from sandbox_agent.client.errors import foreign
+
+EVENT_STREAM = "text/event-stream"
+
+
+async def events(response: httpx.Response) -> AsyncGenerator[ServerSentEvent]:
+    """The events as they come, until the answer ends. To be closed.
+
+    Raises:
+        ForeignAnswer: this is no stream of events.
+    """
+    content_type = response.headers.get("content-type", "")
+    if content_type.partition(";")[0].strip().lower() != EVENT_STREAM:
+        raise foreign(str(response.url), response.status_code, content_type, b"")
+    async with aclosing(EventSource(response).aiter_sse()) as found:
+        async for event in found:
+            # A comment comes out as an event that has only the id of the one before.
+            if event.data:
+                yield event
