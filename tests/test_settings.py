@@ -88,6 +88,26 @@ def test_the_agents_directory_follows_the_data_directory(load_with: Load, tmp_pa
     assert load_with(data_dir=tmp_path, agents_dir=tmp_path / "x").agents_dir == tmp_path / "x"
 
 
+def test_an_embedded_server_is_somewhere_else_than_the_users_own_but_shares_its_agents(
+    load_with: Load, tmp_path: Path
+) -> None:
+    file = f'port = 1\nhost = "0.0.0.0"\ndata_dir = "{tmp_path}"\ntoken = "users-own"\nmax_body = 5'
+    environ = {"SANDBOX_AGENT_PORT": "2", "SANDBOX_AGENT_TOKEN": "secret"}
+
+    settings = load_with(environ, file, embedded=True)
+
+    assert (settings.host, settings.port, settings.token, settings.max_body) == ("127.0.0.1", 0, "secret", 5)
+    assert (settings.temporary, settings.agents_dir) == (True, tmp_path / "agents")
+    assert not load_with(environ, file).temporary
+
+
+def test_an_embedded_server_goes_by_its_flags(load_with: Load, tmp_path: Path) -> None:
+    settings = load_with(embedded=True, host="::1", port="7", data_dir=tmp_path)
+
+    assert (settings.host, settings.port, settings.data_dir, settings.temporary) == ("::1", 7, tmp_path, False)
+    assert settings.agents_dir == tmp_path / "agents"
+
+
 def test_the_log_is_smaller_in_memory_unless_its_size_is_given(load_with: Load) -> None:
     assert load_with().log_max_bytes == 1024**3
     assert load_with(no_persist=True).log_max_bytes == 64 * 1024**2

@@ -9,12 +9,14 @@ import logging
 import os
 import secrets
 import shlex
+import shutil
 import signal
 import socket
 import sys
+import tempfile
 from collections.abc import Generator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from ipaddress import ip_address
 from pathlib import Path
 from typing import TextIO
@@ -63,6 +65,7 @@ from sandbox_agent.log.log import Limits, Log
 from sandbox_agent.permissions.file import load_rules
 from sandbox_agent.permissions.policy import Policy
 from sandbox_agent.processes.children import Children
+from sandbox_agent.processes.parent import Parent
 from sandbox_agent.reports import set_up_logging
 from sandbox_agent.settings import Settings
 
@@ -190,6 +193,7 @@ def run(settings: Settings) -> int:
         if not root.is_dir():
             raise SettingsError(f"--fs-root {root}: there is no such directory")
     set_up_logging(settings.log_level, settings.log_format)
+    parent = Parent() if settings.embedded else None
     try:
         listener = _bind(settings.host, settings.port)
     except OSError as error:
@@ -202,14 +206,25 @@ def run(settings: Settings) -> int:
             return EXIT_PORT_TAKEN
         raise SettingsError(f"--host {settings.host} --port {settings.port}: {error.strerror}") from error
     try:
-        with listener, _data_directory(settings) as owner, asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            runner.run(_serve(settings, listener, owner))
+        with (
+            listener,
+            _temporary(settings) as settings,
+            _data_directory(settings) as owner,
+            asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner,
+        ):
+            runner.run(_serve(settings, listener, owner, parent))
     except DatabaseError as error:
         raise SettingsError(f"the session log cannot be opened: {error}; choose another --data-dir") from error
     return 0
 
 
-async def _serve(settings: Settings, listener: socket.socket, owner: str) -> None:
+async def _serve(settings: Settings, listener: socket.socket, owner: str, parent: Parent | None) -> None:
+    stopping = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stopping.set)
+    if parent is not None:
+        parent.watch(stopping.set)
     children = Children(owner)
     logger.info("starting data=%s config=%s agents=%s", settings.data_dir, settings.config_dir, settings.agents_file)
     left_over = children.sweep()
@@ -230,10 +245,6 @@ async def _serve(settings: Settings, listener: socket.socket, owner: str) -> Non
         timeout_graceful_shutdown=1,
     )
     server = _Server(config)
-    stopping = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, stopping.set)
     clocks = [asyncio.create_task(parts.housekeeping.run()), asyncio.create_task(parts.streams.run())]
     serving = asyncio.create_task(server.serve([listener]))
     while not server.started:  # noqa: ASYNC110 - uvicorn has nothing to wait on
@@ -291,6 +302,24 @@ def _bind(host: str, port: int) -> socket.socket:
         raise
     listener.setblocking(False)
     return listener
+
+
+@contextmanager
+def _temporary(settings: Settings) -> Generator[Settings]:
+    """The settings, with a data directory that ends with the server if there is to be one."""
+    if not settings.temporary:
+        yield settings
+        return
+    try:
+        directory = Path(tempfile.mkdtemp(prefix="sandbox-agent-"))
+    except OSError as error:
+        raise SettingsError(f"no temporary data directory: {error.strerror}; choose one with --data-dir") from error
+    try:
+        yield replace(settings, data_dir=directory)
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
+        if directory.exists():
+            logger.warning("temporary data directory not deleted path=%s", directory)
 
 
 @contextmanager

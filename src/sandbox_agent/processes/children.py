@@ -48,8 +48,8 @@ logger = logging.getLogger(__name__)
 
 # Bound here and not in the child: between fork and exec as little as possible should run. PyDLL keeps the GIL.
 _libc = ctypes.PyDLL(None, use_errno=True)
-_prctl = _libc.prctl
-_prctl.argtypes = [ctypes.c_int, ctypes.c_ulong, ctypes.c_ulong, ctypes.c_ulong, ctypes.c_ulong]
+prctl = _libc.prctl
+prctl.argtypes = [ctypes.c_int, ctypes.c_ulong, ctypes.c_ulong, ctypes.c_ulong, ctypes.c_ulong]
 _syscall = _libc.syscall
 _syscall.argtypes = [ctypes.c_long, ctypes.c_uint, ctypes.c_uint, ctypes.c_uint]
 
@@ -97,7 +97,7 @@ class Children:
         self._orphans_left = False
         # An entry point may have started daemons before it became this server.
         self._strangers = {process for process in walk().values() if process.parent == self._pid}
-        if _prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
+        if prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
             logger.warning("daemons cannot be adopted errno=%d", ctypes.get_errno())
 
     def environment(self, key: str) -> dict[str, str]:
@@ -112,7 +112,7 @@ class Children:
         mark, server = self._name(key).mark, self._pid
 
         def prepare() -> None:
-            _prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+            prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
             if os.getppid() != server:  # It died before we asked.
                 os.kill(os.getpid(), signal.SIGKILL)
             set_mark(mark)

@@ -85,7 +85,13 @@ class Settings:
     """All settings, checked. Durations are seconds, sizes bytes, paths absolute."""
 
     host: str = option(_LISTEN, HOST, "127.0.0.1", "Address to listen on.")
-    port: int = option(_LISTEN, PORT, "2468", "Port to listen on; 0 takes any free one and prints it.")
+    port: int = derived(
+        _LISTEN, PORT, "2468, or 0 with --embedded", "Port to listen on; 0 takes any free one and prints it."
+    )
+    embedded: bool = switch(
+        _LISTEN,
+        "Serve the one program that starts it: end with its stdin. Unless --data-dir is given, nothing is kept.",
+    )
 
     token: str | None = option(_ACCESS, TOKEN, None, "Token that clients must send; generated when none is given.")
     token_file: Path | None = option(_ACCESS, PATH, None, "File that holds the token.")
@@ -180,6 +186,8 @@ class Settings:
 
     # Not options: what load() found out.
     token_generated: bool = False
+    temporary: bool = False
+    """The data directory is to be a new one that ends with the server; `data_dir` is not the one."""
     warnings: tuple[str, ...] = ()
 
 

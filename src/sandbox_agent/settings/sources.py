@@ -9,7 +9,7 @@ from typing import cast
 from sandbox_agent.errors import SettingsError
 from sandbox_agent.settings.files import did_you_mean, line_of, read_toml
 from sandbox_agent.settings.options import OPTIONS, PREFIX, Settings
-from sandbox_agent.settings.values import FILE, FLAG, PATH, TOKEN, VARIABLE, Given, is_loopback
+from sandbox_agent.settings.values import FILE, FLAG, PATH, SWITCH, TOKEN, VARIABLE, Given, is_loopback
 
 # Read elsewhere: the marks by which a server finds the processes it left behind, and where the command line calls one.
 _OTHER_VARIABLES = frozenset({f"{PREFIX}OWNER", f"{PREFIX}PROCESS", f"{PREFIX}ENDPOINT"})
@@ -30,17 +30,29 @@ def load(
     found = _from_file(config_dir / "config.toml") | variables | flags
     given = {name: value for name, value in found.items() if only is None or name in only}
     data_dir = _directory("data", given.get("data_dir"))
+    embedded = "embedded" in given and SWITCH.value(given["embedded"])
+    if embedded:
+        given = _about_this_server(given)
     values = {each.name: each.kind.value(given[each.name]) for each in OPTIONS if each.name in given}
     defaults = {
+        "port": 0 if embedded else 2468,
         "agents_dir": data_dir / "agents",
         "agents_file": config_dir / "agents.toml",
         "permissions_file": config_dir / "permissions.toml",
         "log_max_bytes": 64 * 1024**2 if values.get("no_persist") else 1024**3,
     }
-    known = {"config_dir": config_dir, "data_dir": data_dir, "warnings": warnings}
+    temporary = embedded and "data_dir" not in given
+    known = {"config_dir": config_dir, "data_dir": data_dir, "temporary": temporary, "warnings": warnings}
     settings = cast("Callable[..., Settings]", Settings)(**defaults | values | known)
     _check_files(settings, given)
     return _with_token(settings, given)
+
+
+def _about_this_server(given: Mapping[str, Given]) -> dict[str, Given]:
+    """What counts for a server that a program starts for itself: not how the user's own server is reached."""
+    own: dict[str, int] = dict.fromkeys(("host", "port", "data_dir"), FLAG)
+    own |= dict.fromkeys(("token", "token_file", "no_token", "insecure"), VARIABLE)
+    return {name: value for name, value in given.items() if value.source <= own.get(name, FILE)}
 
 
 def _from_flags(argv_options: Mapping[str, object]) -> dict[str, Given]:

@@ -1,0 +1,78 @@
+"""The program that started this server and for which alone it runs: noticing that it is gone.
+
+It holds our stdin open. When it ends, in whatever way, the kernel closes that. Should a fork of it still hold the
+other end, the kernel tells us of its end by a signal as well.
+"""
+
+import asyncio
+import logging
+import os
+import signal
+import stat
+from collections.abc import Callable
+
+from sandbox_agent.errors import SettingsError
+from sandbox_agent.processes.children import PR_SET_PDEATHSIG, prctl
+
+STDIN = 0
+ENDED = signal.SIGUSR1
+"""Not SIGTERM: the kernel sends it also when only the thread ends that started us, and that means nothing."""
+
+logger = logging.getLogger(__name__)
+
+
+class Parent:
+    """Whoever started this process; to be made first, while it is most likely still there."""
+
+    def __init__(self) -> None:
+        """Raises SettingsError when stdin is nothing that could be held open."""
+        self._pid = os.getppid()
+        if (unfit := _unfit()) is not None:
+            raise SettingsError(
+                f"--embedded: stdin is {unfit}; it must be a pipe that the program which starts the server holds open, "
+                "for the server ends with it. Leave out --embedded to run a server of your own"
+            )
+
+    def watch(self, gone: Callable[[], None]) -> None:
+        """Call `gone` when it has gone, perhaps more than once. Needs the event loop, and no thread."""
+        loop = asyncio.get_running_loop()
+        os.set_blocking(STDIN, False)
+
+        def read() -> None:
+            if not _held():
+                loop.remove_reader(STDIN)
+                logger.info("stdin has ended")
+                gone()
+
+        def look() -> None:
+            if os.getppid() != self._pid:
+                logger.info("the parent process has ended")
+                gone()
+
+        loop.add_reader(STDIN, read)
+        loop.add_signal_handler(ENDED, look)
+        prctl(PR_SET_PDEATHSIG, ENDED, 0, 0, 0)
+        look()  # It may have ended before the kernel knew that we care.
+
+
+def _unfit() -> str | None:
+    """What stdin is, when it is neither a pipe nor a socket."""
+    try:
+        mode = os.fstat(STDIN).st_mode
+    except OSError:
+        return "closed"
+    if stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode):
+        return None
+    if os.isatty(STDIN):
+        return "a terminal"
+    return "a file" if stat.S_ISREG(mode) else "a device" if stat.S_ISCHR(mode) else "no pipe"
+
+
+def _held() -> bool:
+    """Whether somebody still holds the other end of stdin. What they write is of no interest."""
+    try:
+        return bool(os.read(STDIN, 1 << 16))
+    except BlockingIOError:
+        return True
+    except OSError:  # A socket whose other end was closed with something unread.
+        return False
