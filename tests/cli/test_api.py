@@ -7,6 +7,7 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from threading import Thread
 
+import httpx
 import pytest
 
 from sandbox_agent.cli.arguments import Arguments
@@ -240,6 +241,24 @@ def test_an_answer_of_something_else_is_one_line(place: Place) -> None:
 
 
 def test_events_are_read_by_name_and_comments_are_skipped() -> None:
-    lines = [": hello", "", "event: a", "data: 1", "data:2", "", "data: x", "", "event: cut", "data: off"]
+    text = ": hello\n\nevent: a\nid: 7\ndata: 1\ndata:2\n\n: still here\n\ndata: x\n\nevent: cut\ndata: off"
 
-    assert list(events(lines)) == [("a", b"1\n2"), ("message", b"x")]
+    assert read(text.encode()) == [("a", "7", "1\n2"), ("message", "7", "x")]
+
+
+def test_events_end_with_their_own_line_ends_alone() -> None:
+    """Not with what Python takes for one; wherever the pieces end, and whatever the lines end with."""
+    text = "id: 1\r\ndata: a\u2028b\x85c\x0cd\r\n\r\nid: 2\rdata: é\r\rid: 3\ndata: " + "x" * 3_000_000 + "\n\n"
+
+    for size in (1 << 16, 7):
+        found = read(text.encode()[: None if size > 7 else 60], size)
+
+        assert found[:2] == [("message", "1", "a\u2028b\x85c\x0cd"), ("message", "2", "é")]
+        assert size == 7 or found[2:] == [("message", "3", "x" * 3_000_000)]
+
+
+def read(stream: bytes, size: int = 1 << 16) -> list[tuple[str, str, str]]:
+    """The events of a stream that comes in pieces."""
+    pieces = (stream[at : at + size] for at in range(0, len(stream), size))
+    response = httpx.Response(200, headers={"Content-Type": "text/event-stream"}, content=pieces)
+    return [(event.event, event.id, event.data) for event in events(response)]

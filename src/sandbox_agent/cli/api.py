@@ -5,14 +5,9 @@ from collections.abc import Callable
 from sandbox_agent.cli.agents import add_install_flags
 from sandbox_agent.cli.arguments import Arguments, Parser
 from sandbox_agent.cli.commands import Command, Group, Word
-from sandbox_agent.cli.endpoint import DEFAULT
-from sandbox_agent.cli.flags import add_flags
+from sandbox_agent.cli.endpoint import ACCESS, add_endpoint_flags
 
-ACCESS = """\
-The token is --token or SANDBOX_AGENT_TOKEN, --token-file or SANDBOX_AGENT_TOKEN_FILE. For a server
-on this machine it is also looked for where the server has it from or leaves it: config.toml, and the
-file token of the data directory. The server's JSON goes to stdout, all else to stderr.
-"""
+_OUTPUT = "The server's JSON goes to stdout, all else to stderr.\n"
 
 EXAMPLES = """\
   sandbox-agent api v1 agents list
@@ -82,17 +77,14 @@ def _install() -> Command:
 
 
 def _parser(name: str, words: str, description: str, examples: str) -> Parser:
-    return Parser(f"sandbox-agent api v1 agents {name}", description, f"{ACCESS}\nexamples:\n{examples}", words)
+    return Parser(
+        f"sandbox-agent api v1 agents {name}", description, f"{ACCESS}{_OUTPUT}\nexamples:\n{examples}", words
+    )
 
 
 def _command(parser: Parser, act: Callable[[Arguments], int]) -> Command:
     """With the flags that say which server is meant."""
-    parser.add_argument(
-        "--endpoint", metavar="URL", help=f"Where the server is; else SANDBOX_AGENT_ENDPOINT (default: {DEFAULT})."
-    )
-    parser.add_argument("--token", metavar="TOKEN", help="The server's token.")
-    parser.add_argument("--token-file", metavar="PATH", help="File that holds the token.")
-    add_flags(parser, {"config_dir", "data_dir"})
+    add_endpoint_flags(parser)
     return Command(parser, act)
 
 

@@ -20,6 +20,10 @@ class Arguments:
         """All values of what may be given several times."""
         return cast("list[str]", self.values.get(name) or [])
 
+    def number(self, name: str) -> int | None:
+        """A value that `natural` has read; None when it was not given."""
+        return cast("int | None", self.values.get(name))
+
     def switch(self, name: str) -> bool:
         """Whether a flag without a value was given."""
         return bool(self.values.get(name))
@@ -62,6 +66,13 @@ class Parser(argparse.ArgumentParser):
         flag = argument.partition("=")[0]  # What follows may be a token.
         flags = [flag for action in self._actions for flag in action.option_strings]
         return f"unknown flag {flag}{did_you_mean(flag, flags)}"
+
+
+def natural(text: str) -> int:
+    """A number from 0 on, for `type=` of an argument."""
+    if not (text.isascii() and text.isdigit() and len(text) < 19):
+        raise argparse.ArgumentTypeError(f"expected a number from 0 on, got {text!r:.100}")
+    return int(text)
 
 
 def complain(message: str) -> None:

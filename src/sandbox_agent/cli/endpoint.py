@@ -6,15 +6,29 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from sandbox_agent.cli.arguments import Arguments
-from sandbox_agent.cli.flags import settings_of
+from sandbox_agent.cli.arguments import Arguments, Parser
+from sandbox_agent.cli.flags import add_flags, settings_of
 from sandbox_agent.errors import SettingsError
 from sandbox_agent.settings import is_loopback
 from sandbox_agent.settings.options import PREFIX
 
 DEFAULT = "http://127.0.0.1:2468"
 VARIABLE = f"{PREFIX}ENDPOINT"
+ACCESS = """\
+The token is --token or SANDBOX_AGENT_TOKEN, --token-file or SANDBOX_AGENT_TOKEN_FILE. For a server
+on this machine it is also looked for where the server has it from or leaves it: config.toml, and the
+file token of the data directory.
+"""
+"""For the help of commands with these flags."""
 _WAYS = ("token", "token_file")
+
+
+def add_endpoint_flags(parser: Parser) -> None:
+    """Let a command take the flags that say which server is meant."""
+    parser.add_argument("--endpoint", metavar="URL", help=f"Where the server is; else {VARIABLE} (default: {DEFAULT}).")
+    parser.add_argument("--token", metavar="TOKEN", help="The server's token.")
+    parser.add_argument("--token-file", metavar="PATH", help="File that holds the token.")
+    add_flags(parser, {"config_dir", "data_dir"})
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,7 @@
 import os
 import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TextIO
 
 NONE = "-"
@@ -19,6 +19,16 @@ def harmless(text: str) -> str:
     return "".join(letter if letter.isprintable() or letter in "\n\t" else "?" for letter in text)
 
 
+def one_line(text: str) -> str:
+    """The same, and on one line."""
+    return harmless(text).replace("\n", " ").replace("\t", " ")
+
+
+def paint(text: str, style: str) -> str:
+    """A text for stdout in a colour, when somebody looks who likes that."""
+    return f"\x1b[{_CODES[style]}m{text}\x1b[0m" if text and is_drawn(sys.stdout) else text
+
+
 def print_json(document: bytes) -> None:
     """One JSON document: as it is for programs, on lines for people."""
     import msgspec
@@ -29,11 +39,17 @@ def print_json(document: bytes) -> None:
     sys.stdout.buffer.write(text + b"\n")
 
 
-def print_table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Rows under titles. In a pipe the columns are apart by two spaces or more."""
+def print_table(
+    titles: Sequence[str], rows: Sequence[Sequence[str]], *, styles: Mapping[str, Mapping[str, str]] | None = None
+) -> None:
+    """Rows under titles. In a pipe the columns are apart by two spaces or more.
+
+    `styles` has the colours of cells by column and text; without it, those of yes and no. The first column is not
+    broken into lines.
+    """
     rows = [[harmless(cell) or NONE for cell in row] for row in rows]
     if is_drawn(sys.stdout):
-        _draw(titles, rows)
+        _draw(titles, rows, styles)
         return
     widths = [max(map(len, column)) for column in zip(titles, *rows, strict=True)]
     for row in (titles, *rows):
@@ -48,16 +64,29 @@ def print_facts(facts: Sequence[tuple[str, str]]) -> None:
         print(f"{name:<{width}}" + value.replace("\n", "\n" + " " * width))
 
 
-def _draw(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+def _draw(titles: Sequence[str], rows: Sequence[Sequence[str]], styles: Mapping[str, Mapping[str, str]] | None) -> None:
     from rich import box
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
     table = Table(*titles, box=box.SIMPLE_HEAD, header_style="bold", pad_edge=False, show_edge=False)
+    table.columns[0].no_wrap = True
+    by_column = [_STYLES if styles is None else styles.get(title, {}) for title in titles]
     for row in rows:
-        table.add_row(*(Text(cell, style=_STYLES.get(cell, "")) for cell in row))
+        cells = zip(row, by_column, strict=True)
+        table.add_row(*(Text(cell, style=known.get(cell, "")) for cell, known in cells))
     Console(width=shutil.get_terminal_size().columns).print(table)
 
 
 _STYLES = {"yes": "green", "no": "yellow", NONE: "dim"}
+_CODES = {
+    "bold": "1",
+    "dim": "2",
+    "red": "31",
+    "green": "32",
+    "yellow": "33",
+    "blue": "1;34",
+    "magenta": "35",
+    "cyan": "36",
+}
