@@ -1,0 +1,325 @@
+"""What agents ask of people: permissions, questions and forms, handlers that answer them, and answers by id.
+
+On any doubt the answer is *reject*: a handler that fails, and an answer that does not fit.
+"""
+
+import asyncio
+import inspect
+import logging
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+import msgspec
+from acp import RequestError
+from acp.schema import PermissionOption, RequestPermissionRequest, ToolCallUpdate
+from pydantic import ValidationError
+
+from sandbox_agent.client.errors import ClientError, ServerProblem
+from sandbox_agent.envelope import Object, list_at, object_at, objects_at, text_at
+
+logger = logging.getLogger(__name__)
+
+PERMISSION = "session/request_permission"
+QUESTION = "_sandboxagent/session/request_question"
+ELICITATION = "elicitation/create"
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """An answer to a request, made by its methods; `result` is what goes on the wire."""
+
+    result: Object
+
+
+@dataclass(frozen=True, slots=True)
+class PermissionRequest:
+    """An agent asks whether it may do something."""
+
+    id: str
+    session_id: str
+    tool_call: ToolCallUpdate
+    options: list[PermissionOption]
+
+    def allow(self) -> Answer:
+        """Allow it this once. An agent that offers no such option, or several, is rejected."""
+        return self._only("allow_once")
+
+    def allow_always(self) -> Answer:
+        """Allow it, and what the agent takes for the same, from now on."""
+        return self._only("allow_always")
+
+    def reject(self) -> Answer:
+        """Do not allow it."""
+        kinds = [option for option in self.options if option.kind == "reject_once"]
+        return self.select(kinds[0].option_id) if kinds else self.cancel()
+
+    def select(self, option_id: str) -> Answer:
+        """Choose one of the agent's own options."""
+        return Answer({"outcome": {"outcome": "selected", "optionId": option_id}})
+
+    def cancel(self) -> Answer:
+        """Choose nothing."""
+        return Answer({"outcome": {"outcome": "cancelled"}})
+
+    def _only(self, kind: str) -> Answer:
+        options = [option for option in self.options if option.kind == kind]
+        if len(options) == 1:
+            return self.select(options[0].option_id)
+        logger.warning("rejected: not one %s option session=%s options=%d", kind, self.session_id, len(options))
+        return self.reject()
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """One of the answers that a question offers."""
+
+    id: str
+    label: str
+    description: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """One question; with no options, it is answered by a text."""
+
+    question: str
+    header: str | None
+    options: list[Choice]
+    multi_select: bool
+
+
+@dataclass(frozen=True, slots=True)
+class QuestionRequest:
+    """An agent asks one or several questions."""
+
+    id: str
+    session_id: str
+    prompt: str
+    questions: list[Question]
+
+    def answer(self, *answers: str | Sequence[str]) -> Answer:
+        """Answer each question: an option's id or a text of your own, or several where several may be chosen."""
+        lists = [[each] if isinstance(each, str) else list(each) for each in answers]
+        return Answer({"status": "answered", "answers": lists})
+
+    def reject(self) -> Answer:
+        """Say that nobody wants to answer."""
+        return Answer({"status": "rejected"})
+
+
+@dataclass(frozen=True, slots=True)
+class ElicitationRequest:
+    """An agent wants a form filled in (`mode` "form"), or an address visited ("url")."""
+
+    id: str
+    session_id: str | None
+    message: str
+    mode: str
+    schema: Object = field(default_factory=dict[str, object])
+    url: str | None = None
+
+    def accept(self, content: Object | None = None) -> Answer:
+        """Hand in the form."""
+        return Answer({"action": "accept"} if content is None else {"action": "accept", "content": content})
+
+    def decline(self) -> Answer:
+        """Say no."""
+        return Answer({"action": "decline"})
+
+    def cancel(self) -> Answer:
+        """Say neither yes nor no."""
+        return Answer({"action": "cancel"})
+
+
+Request: TypeAlias = PermissionRequest | QuestionRequest | ElicitationRequest
+PermissionHandler: TypeAlias = Callable[[PermissionRequest], Awaitable[Answer | None] | Answer | None]
+QuestionHandler: TypeAlias = Callable[[QuestionRequest], Awaitable[Answer | None] | Answer | None]
+ElicitationHandler: TypeAlias = Callable[[ElicitationRequest], Awaitable[Answer | None] | Answer | None]
+
+
+@dataclass(slots=True)
+class Handlers:
+    """Who answers; None: see `Asking`."""
+
+    permission: PermissionHandler | None = None
+    question: QuestionHandler | None = None
+    elicitation: ElicitationHandler | None = None
+
+    def decide(self, request: Request) -> Callable[[], Awaitable[Answer | None] | Answer | None] | None:
+        """The handler for a request, ready to be called."""
+        match request:
+            case PermissionRequest():
+                handler = self.permission
+                return None if handler is None else lambda: handler(request)
+            case QuestionRequest():
+                ask = self.question
+                return None if ask is None else lambda: ask(request)
+            case ElicitationRequest():
+                show = self.elicitation
+                return None if show is None else lambda: show(request)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Asked:
+    rpc_id: object
+    request: Request
+    task: asyncio.Task[object]
+
+
+class Asking:
+    """The requests that wait for an answer of this client, and its handlers."""
+
+    def __init__(self, handlers: Handlers, reply: Callable[[object, Object], Awaitable[None]], *, alone: bool) -> None:
+        self.handlers = handlers
+        self.of_session: dict[str, Handlers] = {}
+        self._reply = reply
+        self._alone = alone
+        """Whether no other client can be there to answer what we have no handler for."""
+        self._open: dict[object, _Asked] = {}
+        """By their JSON-RPC ids, which are those of one connection."""
+        self._rejections: dict[object, Object] = {}
+        """By the JSON-RPC ids of answers under way: what is sent instead when one does not fit."""
+        self._replies: set[asyncio.Task[None]] = set()
+        self._warned: set[str] = set()
+
+    async def ask(self, method: str, params: Object, rpc_id: object) -> Object:
+        """The result for an agent's request; while nobody here answers, this waits until it is cancelled."""
+        request = _request(method, params, rpc_id)
+        if request is None:
+            if self._alone:
+                raise RequestError.method_not_found(method)
+            return await asyncio.Future()  # Another client may know what it means.
+        task = asyncio.current_task()
+        assert task is not None
+        self._open[rpc_id] = _Asked(rpc_id, request, task)
+        try:
+            answer = await self._answer(request)
+            if answer is None:
+                return await asyncio.Future()  # Deferred: `reply`, or a withdrawal, cancels us.
+        finally:
+            self._open.pop(rpc_id, None)
+        self._rejections[rpc_id] = rejection(request).result
+        return answer.result
+
+    async def reply(self, id: str, answer: Callable[[Request], Answer | None]) -> None:
+        """Answer a request by its id. Raises ServerProblem when it is too late, or the answer does not fit."""
+        named = [
+            (asked, given)
+            for asked in self._open.values()
+            if asked.request.id == id and (given := answer(asked.request))
+        ]
+        if not named:
+            raise ClientError(
+                f"nothing of this kind is open here under the id {id!r}; attach to its session to be asked"
+            )
+        if len(named) > 1:
+            sessions = ", ".join(str(asked.request.session_id) for asked, _ in named)
+            raise ClientError(f"the id {id!r} is open in several sessions ({sessions}); answer from a handler")
+        [(asked, given)] = named
+        await self._reply(asked.rpc_id, given.result)
+        asked.task.cancel()
+
+    def requests(self) -> list[Request]:
+        """What waits for an answer here."""
+        return [asked.request for asked in self._open.values()]
+
+    def withdraw(self, rpc_id: object) -> None:
+        """Somebody else has answered, or the agent does not want to know any more."""
+        asked = self._open.get(rpc_id)
+        if asked is not None:
+            asked.task.cancel()
+
+    def withdraw_all(self) -> None:
+        """The connection is gone; what is still open will be asked anew."""
+        for asked in list(self._open.values()):
+            asked.task.cancel()
+
+    def answered(self, rpc_id: object, problem: ServerProblem | None) -> None:
+        """A handler's answer was taken. If it does not fit, reject: the agent must not wait for ever."""
+        rejected = self._rejections.pop(rpc_id, None)
+        if problem is None or rejected is None:
+            return
+        logger.error("an answer was refused, rejecting instead reason=%s", problem)
+        task = asyncio.ensure_future(self._reply(rpc_id, rejected))
+        self._replies.add(task)
+        task.add_done_callback(self._replied)
+
+    def _replied(self, task: "asyncio.Task[None]") -> None:
+        self._replies.discard(task)
+        if not task.cancelled() and task.exception() is not None:
+            logger.info("the rejection came too late reason=%s", task.exception())
+
+    async def _answer(self, request: Request) -> Answer | None:
+        own = self.of_session.get(request.session_id or "", Handlers())
+        decide = own.decide(request) or self.handlers.decide(request)
+        if decide is None:
+            return self._unhandled(request)
+        try:
+            decided = decide()
+            return await decided if inspect.isawaitable(decided) else decided
+        except Exception:
+            logger.exception("a handler failed, rejecting request=%s session=%s", request.id, request.session_id)
+            return rejection(request)
+
+    def _unhandled(self, request: Request) -> Answer | None:
+        session = request.session_id or ""
+        kind = type(request).__name__.removesuffix("Request").lower()
+        if session not in self._warned:
+            self._warned.add(session)
+            what = "rejected" if self._alone else "left open for other clients"
+            logger.warning("no handler on_%s, so it is %s session=%s", kind, what, session)
+        return rejection(request) if self._alone else None
+
+
+def rejection(request: Request) -> Answer:
+    """The answer of somebody who does not want it."""
+    match request:
+        case PermissionRequest() | QuestionRequest():
+            return request.reject()
+        case ElicitationRequest():
+            return request.decline()
+
+
+def _request(method: str, params: Object, rpc_id: object) -> Request | None:
+    session_id = text_at(params, "sessionId")
+    match method:
+        case "session/request_permission":
+            try:
+                asked = RequestPermissionRequest.model_validate(params)
+            except ValidationError:
+                logger.exception("a permission request cannot be read session=%s", session_id)
+                return None
+            return PermissionRequest(str(rpc_id), asked.session_id, asked.tool_call, asked.options)
+        case "_sandboxagent/session/request_question":
+            id = text_at(params, "questionId") or str(rpc_id)
+            return QuestionRequest(id, session_id or "", text_at(params, "prompt") or "", _questions(params))
+        case "elicitation/create":
+            mode, message = text_at(params, "mode") or "form", text_at(params, "message") or ""
+            schema, url = object_at(params, "requestedSchema"), text_at(params, "url")
+            return ElicitationRequest(str(rpc_id), session_id, message, mode, schema, url)
+        case _:
+            return None
+
+
+def _questions(params: Object) -> list[Question]:
+    asked = objects_at(params, "questions")
+    if not asked:
+        options = [
+            Choice(id, label)
+            for pair in list_at(params, "options")
+            for id, label in [msgspec.convert(pair, tuple[str, str])]
+        ]
+        return [Question(text_at(params, "prompt") or "", None, options, multi_select=False)]
+    return [
+        Question(
+            text_at(each, "question") or "",
+            text_at(each, "header"),
+            [
+                Choice(text_at(option, "id") or "", text_at(option, "label") or "", text_at(option, "description"))
+                for option in objects_at(each, "options")
+            ],
+            multi_select=each.get("multiSelect") is True,
+        )
+        for each in asked
+    ]

@@ -1,0 +1,226 @@
+"""The SDK's front door: a server that runs somewhere, or one of our own."""
+
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path, PurePath
+from typing import TypeVar
+
+from sandbox_agent.client.agents import Agents, Health, health
+from sandbox_agent.client.api import Api
+from sandbox_agent.client.asking import (
+    Answer,
+    ElicitationHandler,
+    ElicitationRequest,
+    Handlers,
+    PermissionHandler,
+    PermissionRequest,
+    QuestionHandler,
+    QuestionRequest,
+    Request,
+)
+from sandbox_agent.client.connection import Connection, Settings, Tap
+from sandbox_agent.client.embedded import EmbeddedServer
+from sandbox_agent.client.errors import ClientError
+from sandbox_agent.client.files import Files
+from sandbox_agent.client.session import Parts
+from sandbox_agent.client.sessions import Sessions
+from sandbox_agent.envelope import Object, objects_at
+
+R = TypeVar("R", PermissionRequest, QuestionRequest, ElicitationRequest)
+
+RECONNECT_TIMEOUT = 30.0
+"""Seconds that a request waits for a server that cannot be reached."""
+BUFFER = 4 * 1024 * 1024
+"""Bytes that an iterator keeps for a slow consumer; what is more is read from the log later."""
+
+
+class SandboxAgent:
+    """A client of one server: `connect` to one that runs somewhere, or `start` one of our own."""
+
+    def __init__(self, api: Api, connection: Connection, agent: str | None, cwd: Path | None) -> None:
+        self.url = api.url
+        self._api = api
+        self._connection = connection
+        self.agents = Agents(api)
+        """The agents that the server knows, and installing them."""
+        self.sessions = Sessions(Parts(api, connection, self.agents), agent, cwd)
+        """All sessions of the server."""
+        self.files = Files(api)
+        """Files of the server's machine."""
+
+    def __repr__(self) -> str:
+        return f"SandboxAgent({self.url!r})"
+
+    @classmethod
+    @asynccontextmanager
+    async def connect(
+        cls,
+        url: str,
+        token: str | None = None,
+        *,
+        agent: str | None = None,
+        on_permission: PermissionHandler | None = None,
+        on_question: QuestionHandler | None = None,
+        on_elicitation: ElicitationHandler | None = None,
+        name: str | None = None,
+        user: str | None = None,
+        reconnect_timeout: float = RECONNECT_TIMEOUT,
+        buffer: int = BUFFER,
+    ) -> AsyncGenerator["SandboxAgent"]:
+        """A client of a server that runs; its sessions and turns go on when the block ends.
+
+        Args:
+            url: where the server is, such as `http://127.0.0.1:2468`.
+            token: what it wants to be shown.
+            agent: the agent of sessions that name none.
+            on_permission: answers what agents want to be allowed; without one, that is left to other clients.
+            on_question: answers agents' questions, likewise.
+            on_elicitation: fills in agents' forms, likewise; without one, forms come as questions.
+            name: what this client is called in what others are told of its answers.
+            user: who sits in front of it, likewise.
+            reconnect_timeout: seconds that a request waits for a server that cannot be reached.
+            buffer: bytes that an iterator keeps for a slow consumer; what is more is read from the log later.
+
+        Raises:
+            ConnectionLost: there is no server.
+            ServerProblem: it refuses the token.
+        """
+        handlers = Handlers(on_permission, on_question, on_elicitation)
+        settings = Settings(agent, name, user, reconnect_timeout, buffer, alone=False)
+        async with cls._opened(Api(url, token), settings, handlers, None) as client:
+            yield client
+
+    @classmethod
+    @asynccontextmanager
+    async def start(
+        cls,
+        *,
+        agent: str | None = None,
+        on_permission: PermissionHandler | None = None,
+        on_question: QuestionHandler | None = None,
+        on_elicitation: ElicitationHandler | None = None,
+        data_dir: str | PurePath | None = None,
+        options: Mapping[str, object] | None = None,
+        env: Mapping[str, str] | None = None,
+        buffer: int = BUFFER,
+    ) -> AsyncGenerator["SandboxAgent"]:
+        """A server of our own, on a free port and with a private token; it is gone with the block, or with us.
+
+        Args:
+            agent: the agent of sessions that name none.
+            on_permission: answers what agents want to be allowed; without one, nothing is.
+            on_question: answers agents' questions; without one, they are rejected.
+            on_elicitation: fills in agents' forms; without one, forms come as questions.
+            data_dir: keeps sessions there; without one, they are gone with the server.
+            options: flags of `sandbox-agent server`, such as `{"fs_root": ["/srv"], "log_level": "debug"}`.
+            env: variables for the server, beyond our own.
+            buffer: as in `connect`.
+
+        Raises:
+            StartFailed: with what the server said.
+        """
+        handlers = Handlers(on_permission, on_question, on_elicitation)
+        settings = Settings(agent, None, None, RECONNECT_TIMEOUT, buffer, alone=True)
+        directory = None if data_dir is None else Path(data_dir)
+        server = await EmbeddedServer.start(data_dir=directory, options=options or {}, env=env or {})
+        try:
+            async with cls._opened(Api(server.url, server.token), settings, handlers, Path.cwd()) as client:
+                yield client
+        finally:
+            await server.close()
+
+    @classmethod
+    @asynccontextmanager
+    async def _opened(
+        cls, api: Api, settings: Settings, handlers: Handlers, cwd: Path | None
+    ) -> AsyncGenerator["SandboxAgent"]:
+        connection = Connection(api, settings, handlers)
+        client = cls(api, connection, settings.agent, cwd)
+        try:
+            await client.health()
+            yield client
+        finally:
+            await connection.close()
+            await api.close()
+
+    async def health(self) -> Health:
+        """Whether the server is well, and which agents are installed and running."""
+        return await health(self._api)
+
+    # Who answers agents
+
+    def on_permission(self, handler: PermissionHandler) -> PermissionHandler:
+        """Let this handler answer what agents want to be allowed; may be used as a decorator."""
+        self._connection.asking.handlers.permission = handler
+        return handler
+
+    def on_question(self, handler: QuestionHandler) -> QuestionHandler:
+        """Let this handler answer agents' questions; may be used as a decorator."""
+        self._connection.asking.handlers.question = handler
+        return handler
+
+    def on_elicitation(self, handler: ElicitationHandler) -> ElicitationHandler:
+        """Let this handler fill in agents' forms; the server must know of it before the first session."""
+        if self._connection.is_open and self._connection.asking.handlers.elicitation is None:
+            raise ClientError("on_elicitation comes too late: give it to connect() or start(), or before any session")
+        self._connection.asking.handlers.elicitation = handler
+        return handler
+
+    async def reply_permission(self, id: str, option_id: str) -> None:
+        """Answer a permission that its handler has left open. Raises ServerProblem when it is settled."""
+        await self._reply(id, PermissionRequest, lambda request: request.select(option_id))
+
+    async def reject_permission(self, id: str) -> None:
+        """Do not allow what a handler has left open."""
+        await self._reply(id, PermissionRequest, lambda request: request.reject())
+
+    async def reply_question(self, id: str, answers: Sequence[str | Sequence[str]]) -> None:
+        """Answer a question that its handler has left open: one answer, or a list of them, for each question.
+
+        Raises:
+            ServerProblem: it is settled (`already-answered`), or the answers do not fit (`wrong-answer`): try again.
+        """
+        await self._reply(id, QuestionRequest, lambda request: request.answer(*answers))
+
+    async def reject_question(self, id: str) -> None:
+        """Say that nobody wants to answer a question."""
+        await self._reply(id, QuestionRequest, lambda request: request.reject())
+
+    async def reply_elicitation(self, id: str, content: Object | None = None) -> None:
+        """Hand in a form that its handler has left open."""
+        await self._reply(id, ElicitationRequest, lambda request: request.accept(content))
+
+    async def reject_elicitation(self, id: str) -> None:
+        """Decline a form."""
+        await self._reply(id, ElicitationRequest, lambda request: request.decline())
+
+    def requests(self) -> list[Request]:
+        """What this client was asked and has not answered, in all sessions that it is attached to."""
+        return self._connection.asking.requests()
+
+    async def pending(self, session_id: str | None = None) -> list[Object]:
+        """What agents have asked and nobody has answered, in one session or in all of the server."""
+        params: Object = {} if session_id is None else {"sessionId": session_id}
+        return objects_at(await self.request("_sandboxagent/session/pending", params), "pending")
+
+    # The protocol itself
+
+    async def request(self, method: str, params: Object | None = None) -> Object:
+        """The result of any request of ACP or of ours. Raises RequestError, ServerProblem or ConnectionLost."""
+        return await self._connection.request(method, params)
+
+    async def notify(self, method: str, params: Object | None = None) -> None:
+        """Send any notification."""
+        await self._connection.notify(method, params)
+
+    def tap(self, callback: Tap) -> Callable[[], None]:
+        """See every envelope that is sent and received; gives what ends it.
+
+        `callback` gets "sent" or "received", the envelope, and its id on the stream if it came from there. It is
+        called where the envelopes pass, so it must be quick.
+        """
+        self._connection.taps.append(callback)
+        return lambda: self._connection.taps.remove(callback)
+
+    async def _reply(self, id: str, kind: type[R], answer: Callable[[R], Answer]) -> None:
+        await self._connection.asking.reply(id, lambda request: answer(request) if isinstance(request, kind) else None)

@@ -1,0 +1,248 @@
+"""One connection to the server: upstream's JSON-RPC on our transport, and who hears what comes in.
+
+Opened by the first thing that needs it, because `initialize` names an agent.
+"""
+
+import asyncio
+import logging
+import secrets
+from collections.abc import Awaitable, Callable, Generator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TypeVar, cast
+
+from acp import PROTOCOL_VERSION, RequestError
+from acp.connection import Connection as JsonRpc
+
+from sandbox_agent import __version__
+from sandbox_agent.client.api import Api
+from sandbox_agent.client.asking import Asking, Handlers
+from sandbox_agent.client.errors import ClientError, ConnectionLost, ServerProblem
+from sandbox_agent.client.feed import Feed, Heard
+from sandbox_agent.client.past import Past
+from sandbox_agent.client.transport import ARRIVAL, Hooks, Transport
+from sandbox_agent.client.updates import GAP
+from sandbox_agent.envelope import META, Object, object_at, text_at
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+ATTACH = "_sandboxagent/session/attach"
+CANCEL_REQUEST = "$/cancel_request"
+
+REMEMBERED_PROMPTS = 10_000
+"""How many of its own prompts a client can tell from those of others when it reads the log."""
+
+Tap = Callable[[str, Object, int | None], None]
+"""Called with `"sent"` or `"received"`, the envelope, and its id on the stream if it came from there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """How a client wants its connection; `patience` is in seconds, `buffer` in bytes."""
+
+    agent: str | None
+    name: str | None
+    user: str | None
+    patience: float
+    buffer: int
+    alone: bool
+    """No other client can be there: what nobody here answers is rejected."""
+
+
+class Connection:
+    """Requests to the server, feeds of its sessions, and what agents ask."""
+
+    def __init__(self, api: Api, settings: Settings, handlers: Handlers) -> None:
+        self._api = api
+        self._settings = settings
+        self._feeds: dict[str, set[Feed]] = {}
+        self._attached: set[str] = set()
+        self._prompts: dict[str, None] = {}
+        self.taps: list[Tap] = []
+        self.asking = Asking(handlers, self._reply, alone=settings.alone)
+        self._transport: Transport | None = None
+        self._rpc: JsonRpc | None = None
+        self._opening = asyncio.Lock()
+        self._closed = False
+
+    @property
+    def is_open(self) -> bool:
+        return self._rpc is not None
+
+    @property
+    def position(self) -> int:
+        """The newest position of the log that the server has told of."""
+        return 0 if self._transport is None else self._transport.position
+
+    async def request(self, method: str, params: Object | None = None, *, agent: str | None = None) -> Object:
+        """The result of a request; `agent` is for a connection that is not open yet.
+
+        Raises:
+            RequestError: the method failed, at the server or at the agent.
+            ServerProblem: the server refuses.
+            ConnectionLost: the server cannot be reached, or went away.
+        """
+        rpc = await self._opened(agent)
+        return cast("Object", await _told(rpc.send_request(method, params or {})) or {})
+
+    async def notify(self, method: str, params: Object | None = None) -> None:
+        """Send a notification. Raises as `request` does."""
+        rpc = await self._opened(None)
+        await _told(rpc.send_notification(method, params or {}))
+
+    async def attach(self, session_id: str, agent: str) -> Object:
+        """From now on this client hears of the session, and is asked what its agent asks."""
+        result = await self.request(ATTACH, {"sessionId": session_id}, agent=agent)
+        self._attached.add(text_at(result, "session", "sessionId") or session_id)
+        return result
+
+    def attached(self, session_id: str) -> None:
+        """The server has attached this connection by itself."""
+        self._attached.add(session_id)
+
+    def detached(self, session_id: str) -> None:
+        """The session's events come no more: whoever reads them is told."""
+        self._attached.discard(session_id)
+        for feed in self._feeds.pop(session_id, set()):
+            feed.close()
+
+    def new_prompt(self) -> str:
+        """A name for a prompt, by which its turn is known."""
+        name = secrets.token_urlsafe(12)
+        self._prompts[name] = None
+        if len(self._prompts) > REMEMBERED_PROMPTS:
+            del self._prompts[next(iter(self._prompts))]
+        return name
+
+    def feed(self, session_id: str) -> Feed:
+        """Everything that happens in a session from now on; `drop` it when nobody reads it any more."""
+        past = Past(self.request, session_id, self._prompts.__contains__)
+        feed = Feed(self._settings.buffer, self.position, past.page)
+        self._feeds.setdefault(session_id, set()).add(feed)
+        return feed
+
+    def drop(self, session_id: str, feed: Feed) -> None:
+        """Nobody reads it any more, or nothing more is to come."""
+        feed.close()
+        feeds = self._feeds.get(session_id, set())
+        feeds.discard(feed)
+        if not feeds:
+            self._feeds.pop(session_id, None)
+
+    @contextmanager
+    def following(self, session_id: str) -> Generator[Feed]:
+        """A feed for as long as a block lasts."""
+        feed = self.feed(session_id)
+        try:
+            yield feed
+        finally:
+            self.drop(session_id, feed)
+
+    async def close(self) -> None:
+        """Leave the server; sessions and their turns go on."""
+        self._closed = True
+        for feeds in self._feeds.values():
+            for feed in feeds:
+                feed.close()
+        if self._rpc is not None:
+            await self._rpc.close()
+
+    # Opening
+
+    async def _opened(self, agent: str | None) -> JsonRpc:
+        if self._closed:
+            raise ClientError("this client is closed")
+        async with self._opening:
+            if self._rpc is None:
+                self._rpc = await self._open(agent or self._settings.agent)
+            return self._rpc
+
+    async def _open(self, agent: str | None) -> JsonRpc:
+        if agent is None:
+            raise ClientError("no agent is named: give one to connect() or start(), or begin with a session")
+        hooks = Hooks(self._renewed, self.asking.answered, self._seen)
+        self._transport = Transport(self._api, hooks, self._settings.patience)
+        rpc = JsonRpc(self._handle, self._transport)
+        meta: Object = (
+            {"agent": agent} if self._settings.user is None else {"agent": agent, "user": self._settings.user}
+        )
+        params: Object = {
+            "protocolVersion": PROTOCOL_VERSION,
+            "clientInfo": {"name": self._settings.name or "sandbox-agent-python", "version": __version__},
+            "clientCapabilities": self._capabilities(),
+            "_meta": {META: meta},
+        }
+        try:
+            await _told(rpc.send_request("initialize", params))
+        except BaseException:
+            await rpc.close()
+            raise
+        return rpc
+
+    def _capabilities(self) -> Object:
+        handlers = self.asking.handlers
+        if handlers.elicitation is None:
+            return {"_meta": {META: {"questions": True}}}
+        forms: Object = {"elicitation": {"form": {}, "url": {}}}
+        return forms if handlers.question is None else {**forms, "_meta": {META: {"questions": True}}}
+
+    async def _renewed(self) -> None:
+        """After a restart of the server: attach again; what happened meanwhile is in the log."""
+        self.asking.withdraw_all()
+        for session_id in list(self._attached):
+            failure = await self._attach_again(session_id)
+            for feed in self._feeds.get(session_id, set()):
+                feed.fall_behind() if failure is None else feed.close(failure)
+
+    async def _attach_again(self, session_id: str) -> Exception | None:
+        while True:
+            try:
+                await self.request(ATTACH, {"sessionId": session_id})
+            except ConnectionLost as error:
+                logger.warning("a session cannot be attached yet session=%s reason=%s", session_id, error)
+            except (ServerProblem, RequestError) as error:
+                logger.warning("a session is lost session=%s reason=%s", session_id, error)
+                self._attached.discard(session_id)
+                return error
+            else:
+                return None
+
+    # What comes in. Called by upstream in a task for each envelope, in their order; nothing here may wait but `ask`.
+
+    async def _handle(self, method: str, params: object, is_notification: bool) -> object:
+        arrival = ARRIVAL.get()
+        told = object_at(params)
+        if not is_notification:
+            return await self.asking.ask(method, told, arrival.envelope["id"])
+        if method == CANCEL_REQUEST:
+            self.asking.withdraw(told.get("requestId"))
+        elif method == GAP:
+            for feeds in self._feeds.values():
+                for feed in feeds:
+                    feed.fall_behind()
+        elif arrival.position is not None:
+            heard = Heard(arrival.position, method, told, arrival.size)
+            for feed in self._feeds.get(text_at(told, "sessionId") or "", ()):
+                feed.push(heard)
+        return None
+
+    async def _reply(self, rpc_id: object, result: Object) -> None:
+        assert self._transport is not None
+        await self._transport.reply(rpc_id, result)
+
+    def _seen(self, direction: str, envelope: Object, position: int | None) -> None:
+        for tap in tuple(self.taps):
+            try:
+                tap(direction, envelope, position)
+            except Exception:
+                logger.exception("a tap failed")
+
+
+async def _told(call: Awaitable[T]) -> T:
+    try:
+        return await call
+    except ConnectionError as error:
+        # Upstream's word for a transport that was closed under a request.
+        raise ConnectionLost("this client was closed before the server had answered", outcome_unknown=True) from error

@@ -1,0 +1,217 @@
+"""A session that this client is attached to: prompting it, following it, changing it."""
+
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import PurePath
+
+import msgspec
+from acp.schema import SessionConfigOptionBoolean, SessionConfigOptionSelect
+from pydantic import TypeAdapter, ValidationError
+
+from sandbox_agent.client.agents import Agents, Models, Modes
+from sandbox_agent.client.api import Api
+from sandbox_agent.client.asking import (
+    ElicitationHandler,
+    Handlers,
+    PermissionHandler,
+    QuestionHandler,
+    Request,
+)
+from sandbox_agent.client.connection import Connection
+from sandbox_agent.client.files import Files
+from sandbox_agent.client.inventory import SessionInfo, session_info
+from sandbox_agent.client.past import LogEvent, log_page
+from sandbox_agent.client.turn import Turn
+from sandbox_agent.client.updates import ContentBlock, SessionEnded, SessionItem, blocks, read
+from sandbox_agent.envelope import META, Object, list_at, object_at, text_at
+
+ConfigOption = SessionConfigOptionSelect | SessionConfigOptionBoolean
+"""A setting of a session that its agent offers."""
+
+_OPTIONS: TypeAdapter[list[ConfigOption]] = TypeAdapter(list[ConfigOption])
+
+
+@dataclass(frozen=True, slots=True)
+class Attachment:
+    """A file for a prompt: an absolute path, a `file://` URI, or a path relative to the session's directory."""
+
+    path: str | PurePath
+    mime: str | None = None
+    filename: str | None = None
+
+    def document(self) -> Object:
+        """As it goes on the wire."""
+        facts = {"path": str(self.path), "mime": self.mime, "filename": self.filename}
+        return {name: value for name, value in facts.items() if value is not None}
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """What a session is made with."""
+
+    api: Api
+    connection: Connection
+    agents: Agents
+
+
+class Session:
+    """One conversation with one agent. It goes on without us: whoever comes back finds it by its id."""
+
+    def __init__(self, parts: Parts, id: str, agent: str, cwd: str, opened: Object) -> None:
+        self._parts = parts
+        self._connection = parts.connection
+        self.id = id
+        self.agent = agent
+        self.cwd = cwd
+        self.warnings = [str(each) for each in list_at(opened, "_meta", META, "warnings")]
+        """What was asked for when it was made, and could not be had."""
+        self.config_options = _options(opened)
+        """The settings that its agent offers, as they were last told to this client."""
+        self.files = Files(parts.api, id)
+        """Files of the server's machine; paths are relative to the session's directory."""
+
+    def __repr__(self) -> str:
+        return f"Session({self.id!r}, agent={self.agent!r})"
+
+    # Prompting
+
+    def prompt(
+        self,
+        prompt: str | Sequence[ContentBlock],
+        attachments: Sequence[str | PurePath | Attachment] = (),
+        meta: Mapping[str, object] | None = None,
+    ) -> Turn:
+        """Send a prompt. The turn runs from here on; iterate it for its updates, or await it for its end."""
+        prompt_id = self._connection.new_prompt()
+        ours: Object = {"promptId": prompt_id}
+        if attachments:
+            files = [each if isinstance(each, Attachment) else Attachment(each) for each in attachments]
+            ours["attachments"] = [file.document() for file in files]
+        params: Object = {"sessionId": self.id, "prompt": blocks(prompt), "_meta": {**(meta or {}), META: ours}}
+        return Turn(self._connection, self.id, prompt_id, params)
+
+    async def cancel(self) -> None:
+        """End the running turn and those that wait; they end with the stop reason `cancelled`."""
+        await self._connection.notify("session/cancel", {"sessionId": self.id})
+
+    # Following
+
+    async def updates(self) -> AsyncGenerator[SessionItem]:
+        """Everything that happens from now on, whoever caused it; it ends with the session, or when we detach."""
+        # A generator begins with its first step, which may be late: what happens before is in the log.
+        with self._connection.following(self.id) as feed:
+            while (heard := await feed.next()) is not None:
+                item = read(heard.method, heard.params)
+                if item is not None:
+                    yield item
+                if isinstance(item, SessionEnded):
+                    return
+
+    async def history(self, after: int = 0, before: int | None = None) -> AsyncIterator[LogEvent]:
+        """The session's log between two ids, both exclusive: every envelope to and from its agent."""
+        while True:
+            page = await log_page(self._connection.request, self.id, after, before)
+            for event in page.events:
+                yield event
+            if page.next is None:
+                return
+            after = page.next
+
+    async def pending(self) -> list[Object]:
+        """What its agent has asked and nobody has answered."""
+        result = await self._call("_sandboxagent/session/pending")
+        return [each for each in list_at(result, "pending") if isinstance(each, dict)]
+
+    def requests(self) -> list[Request]:
+        """What this client was asked here and has not answered: see `client.reply_question` and its like."""
+        return [each for each in self._connection.asking.requests() if each.session_id == self.id]
+
+    # Who answers for this session, in place of the client's handlers
+
+    def on_permission(self, handler: PermissionHandler) -> PermissionHandler:
+        """Let this handler answer permissions of this session."""
+        self._handlers.permission = handler
+        return handler
+
+    def on_question(self, handler: QuestionHandler) -> QuestionHandler:
+        """Let this handler answer questions of this session."""
+        self._handlers.question = handler
+        return handler
+
+    def on_elicitation(self, handler: ElicitationHandler) -> ElicitationHandler:
+        """Let this handler fill in forms of this session; the client must have one, too, to be asked by forms."""
+        self._handlers.elicitation = handler
+        return handler
+
+    # Settings
+
+    async def models(self) -> Models:
+        """The models to choose from, and the current one."""
+        result = await self._call("_sandboxagent/session/list_models")
+        return msgspec.convert(result, Models)
+
+    async def set_model(self, model: str) -> None:
+        """Use another model. Raises RequestError that lists what there is."""
+        await self._call("session/set_model", modelId=model)
+
+    async def modes(self) -> Modes:
+        """The modes to choose from, and the current one."""
+        offered = (await self._parts.agents.get(self.agent)).modes
+        current = (await self.info()).mode
+        return Modes(available_modes=offered.available_modes if offered else [], current_mode_id=current)
+
+    async def set_mode(self, mode: str) -> None:
+        """Change to another mode. Raises RequestError that lists what there is."""
+        await self._call("session/set_mode", modeId=mode)
+
+    async def set_config_option(self, option: str, value: str | bool) -> None:
+        """Change one of `config_options`, by its id or category."""
+        kind: Object = {"type": "boolean"} if isinstance(value, bool) else {}
+        result = await self._call("session/set_config_option", configId=option, value=value, **kind)
+        self.config_options = _options(result) or self.config_options
+
+    async def set_metadata(self, metadata: Mapping[str, object]) -> Object:
+        """Merge into the session's metadata, None removes a key; gives all of it."""
+        result = await self._call("_sandboxagent/session/set_metadata", metadata=dict(metadata))
+        return object_at(result, "metadata")
+
+    async def info(self) -> SessionInfo:
+        """What the server knows of it now."""
+        return await session_info(self._parts.api, self.id)
+
+    # Endings
+
+    async def fork(self, cwd: str | None = None) -> "Session":
+        """A new session that begins with this one's past; its agent must be able to do that."""
+        directory = cwd or self.cwd
+        result = await self._call("session/fork", cwd=directory, mcpServers=[])
+        fork = Session(self._parts, text_at(result, "sessionId") or "", self.agent, directory, result)
+        self._connection.attached(fork.id)
+        return fork
+
+    async def close(self) -> None:
+        """End it at its agent; it can be resumed where its agent can do that."""
+        await self._call("session/close")
+
+    async def terminate(self) -> Object:
+        """End it for good: the turn is cancelled, and it cannot be resumed. Its log stays."""
+        return await self._call("_sandboxagent/session/terminate")
+
+    async def detach(self) -> None:
+        """Hear no more of it; it goes on without us."""
+        await self._call("_sandboxagent/session/detach")
+        self._connection.detached(self.id)
+
+    @property
+    def _handlers(self) -> Handlers:
+        return self._connection.asking.of_session.setdefault(self.id, Handlers())
+
+    async def _call(self, method: str, **params: object) -> Object:
+        return await self._connection.request(method, {"sessionId": self.id, **params})
+
+
+def _options(opened: Object) -> list[ConfigOption]:
+    try:
+        return _OPTIONS.validate_python(opened.get("configOptions") or [])
+    except ValidationError:
+        return []

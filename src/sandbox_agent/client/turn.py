@@ -1,0 +1,84 @@
+"""A turn: a prompt under way, its updates as they come, and its end."""
+
+import asyncio
+from collections.abc import AsyncIterator, Generator
+from typing import cast
+
+from acp.schema import PromptResponse
+
+from sandbox_agent.client.connection import Connection
+from sandbox_agent.client.feed import Heard
+from sandbox_agent.client.updates import Gap, TurnEnded, TurnItem, TurnStarted, read, text_of
+from sandbox_agent.envelope import Object
+
+
+class Turn(AsyncIterator[TurnItem]):
+    """Runs from the moment it is made, whether somebody reads it or not.
+
+    Iterate for its updates, of which the last is `TurnEnded`; or await it for that one alone. Leaving early leaves the
+    turn running: `cancel` ends it.
+    """
+
+    def __init__(self, connection: Connection, session_id: str, prompt_id: str, params: Object) -> None:
+        self._connection = connection
+        self._session_id = session_id
+        self._prompt_id = prompt_id
+        self._turn_id: str | None = None
+        self._running = False
+        self._over = False
+        self._feed = connection.feed(session_id)
+        self._response = asyncio.create_task(self._send(params), name="sandbox-agent turn")
+        # Nobody has to wait for it: then its failure is nobody's surprise.
+        self._response.add_done_callback(lambda task: task.cancelled() or task.exception())
+
+    async def cancel(self) -> None:
+        """Ask the agent to stop; the turn then ends with the stop reason `cancelled`."""
+        await self._connection.notify("session/cancel", {"sessionId": self._session_id})
+
+    async def text(self) -> str:
+        """All that the agent says in this turn, at its end."""
+        return "".join([text_of(item) async for item in self])
+
+    def __await__(self) -> Generator[object, None, TurnEnded]:
+        return self._end().__await__()
+
+    def __aiter__(self) -> "Turn":
+        return self
+
+    async def __anext__(self) -> TurnItem:
+        if self._over:
+            raise StopAsyncIteration
+        while (heard := await self._feed.next()) is not None:
+            item = self._own(heard)
+            if item is not None:
+                return item
+        self._over = True
+        return await self._end()
+
+    async def _end(self) -> TurnEnded:
+        response = await asyncio.shield(self._response)
+        return TurnEnded(response.stop_reason, self._turn_id, None, response)
+
+    async def _send(self, params: Object) -> PromptResponse:
+        try:
+            result = await self._connection.request("session/prompt", params)
+        finally:
+            # The answer comes after everything that came before it, so the feed has all there is.
+            self._connection.drop(self._session_id, self._feed)
+        return PromptResponse.model_validate(result)
+
+    def _own(self, heard: Heard) -> TurnItem | None:
+        """What belongs to this turn; others of the session may run before it, while it waits."""
+        item = read(heard.method, heard.params)
+        match item:
+            case TurnStarted(turn_id=turn_id, prompt_id=prompt_id):
+                if prompt_id == self._prompt_id:
+                    self._turn_id, self._running = turn_id, True
+                return None
+            case TurnEnded(turn_id=turn_id):
+                self._running = self._running and turn_id != self._turn_id
+                return None
+            case Gap():
+                return item
+            case _:
+                return cast("TurnItem | None", item) if self._running else None

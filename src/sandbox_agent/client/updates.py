@@ -1,0 +1,196 @@
+"""What happens in a session, as typed values: upstream's updates of ACP, and those that the server adds.
+
+Every item has a `session_update` that says what it is, as on the wire.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Literal, TypeAlias, cast
+
+from acp.schema import (
+    AgentMessageChunk,
+    AgentPlanContentUpdate,
+    AgentPlanRemovedUpdate,
+    AgentPlanUpdate,
+    AgentThoughtChunk,
+    AudioContentBlock,
+    AvailableCommandsUpdate,
+    ConfigOptionUpdate,
+    CurrentModeUpdate,
+    EmbeddedResourceContentBlock,
+    ImageContentBlock,
+    PromptResponse,
+    ResourceContentBlock,
+    SessionInfoUpdate,
+    SessionNotification,
+    TextContentBlock,
+    ToolCallProgress,
+    ToolCallStart,
+    UsageUpdate,
+    UserMessageChunk,
+)
+from pydantic import ValidationError
+
+from sandbox_agent.envelope import Object, at, object_at, text_at
+
+ContentBlock: TypeAlias = (
+    TextContentBlock | ImageContentBlock | AudioContentBlock | ResourceContentBlock | EmbeddedResourceContentBlock
+)
+"""What a prompt is made of."""
+
+UPDATE = "session/update"
+TURN = "_sandboxagent/session/turn"
+DECISION = "_sandboxagent/session/decision"
+METADATA = "_sandboxagent/session/metadata_update"
+ENDED = "_sandboxagent/session/ended"
+GAP = "_sandboxagent/stream/gap"
+
+
+@dataclass(frozen=True, slots=True)
+class UnknownUpdate:
+    """An update that upstream's models do not know; `raw` is all of it."""
+
+    session_update: str
+    raw: Object
+
+
+@dataclass(frozen=True, slots=True)
+class TurnStarted:
+    """A turn has started, of this client or of another one."""
+
+    turn_id: str
+    prompt_id: str | None = None
+    session_update: Literal["turn_started"] = "turn_started"
+
+
+@dataclass(frozen=True, slots=True)
+class TurnEnded:
+    """A turn has ended: with a stop reason, or with an error of its agent.
+
+    `response` is what the agent answered; only whoever sent the prompt has it.
+    """
+
+    stop_reason: str | None
+    turn_id: str | None = None
+    error: Object | None = None
+    response: PromptResponse | None = None
+    session_update: Literal["turn_ended"] = "turn_ended"
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What became of something that the agent asked: by whom, and why. `raw` has everything."""
+
+    kind: str
+    outcome: str
+    by: Object
+    reason: str | None
+    raw: Object = field(repr=False)
+    session_update: Literal["decision"] = "decision"
+
+
+@dataclass(frozen=True, slots=True)
+class MetadataUpdated:
+    """All of the session's metadata, after a change."""
+
+    metadata: Object
+    session_update: Literal["metadata_update"] = "metadata_update"
+
+
+@dataclass(frozen=True, slots=True)
+class SessionEnded:
+    """The session has ended; a prompt may still resume it, if its agent can do that."""
+
+    reason: str
+    terminated_by: str
+    message: str | None = None
+    raw: Object = field(default_factory=dict[str, object], repr=False)
+    session_update: Literal["session_ended"] = "session_ended"
+
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """What came after one event and before another is no longer kept."""
+
+    after: int
+    resumes_at: int
+    session_update: Literal["gap"] = "gap"
+
+
+SessionUpdate: TypeAlias = (
+    UserMessageChunk
+    | AgentMessageChunk
+    | AgentThoughtChunk
+    | ToolCallStart
+    | ToolCallProgress
+    | AgentPlanUpdate
+    | AgentPlanContentUpdate
+    | AgentPlanRemovedUpdate
+    | AvailableCommandsUpdate
+    | CurrentModeUpdate
+    | ConfigOptionUpdate
+    | SessionInfoUpdate
+    | UsageUpdate
+    | UnknownUpdate
+)
+"""What an agent tells of a session."""
+
+SessionItem: TypeAlias = SessionUpdate | TurnStarted | TurnEnded | Decision | MetadataUpdated | SessionEnded | Gap
+"""Everything that `session.updates()` gives."""
+
+TurnItem: TypeAlias = SessionUpdate | Decision | Gap | TurnEnded
+"""Everything that a turn gives; the last one is TurnEnded."""
+
+
+def read(method: str, params: Object) -> SessionItem | None:
+    """A notification of a session as a typed value; None for what tells nothing of a session."""
+    match method:
+        case "session/update":
+            return _update(params)
+        case "_sandboxagent/session/turn":
+            return _turn(params)
+        case "_sandboxagent/session/decision":
+            kind, outcome = str(params.get("kind")), str(params.get("outcome"))
+            return Decision(kind, outcome, object_at(params, "by"), text_at(params, "reason"), params)
+        case "_sandboxagent/session/metadata_update":
+            return MetadataUpdated(object_at(params, "metadata"))
+        case "_sandboxagent/session/ended":
+            reason, by = str(params.get("reason")), str(params.get("terminatedBy"))
+            return SessionEnded(reason, by, text_at(params, "message"), params)
+        case "_sandboxagent/stream/gap":
+            after, resumes_at = params.get("after"), params.get("resumesAt")
+            return Gap(after if isinstance(after, int) else 0, resumes_at if isinstance(resumes_at, int) else 0)
+        case _:
+            return None
+
+
+def text_of(item: object) -> str:
+    """The text of a piece of the agent's message; empty for everything else."""
+    if isinstance(item, AgentMessageChunk) and isinstance(item.content, TextContentBlock):
+        return item.content.text
+    return ""
+
+
+def blocks(prompt: str | Sequence[ContentBlock]) -> list[Object]:
+    """A prompt's content as it goes on the wire."""
+    if isinstance(prompt, str):
+        return [{"type": "text", "text": prompt}]
+    return [cast("Object", block.model_dump(mode="json", by_alias=True, exclude_none=True)) for block in prompt]
+
+
+def _update(params: Object) -> SessionUpdate:
+    try:
+        return SessionNotification.model_validate(params).update
+    except ValidationError:
+        # Of a newer protocol, or of an agent's own making: it is the caller's to know.
+        update = object_at(params, "update")
+        return UnknownUpdate(str(update.get("sessionUpdate")), update)
+
+
+def _turn(params: Object) -> TurnStarted | TurnEnded:
+    turn_id = str(params.get("turnId"))
+    if params.get("state") == "started":
+        return TurnStarted(turn_id, text_at(params, "promptId"))
+    error = at(params, "error")
+    told = object_at(params, "error") if error is not None else None
+    return TurnEnded(text_at(params, "stopReason"), turn_id, told)
