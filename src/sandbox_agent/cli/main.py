@@ -46,6 +46,12 @@ def _api() -> Group:
     return group()
 
 
+def _completion() -> Command:
+    from sandbox_agent.cli.completion import command
+
+    return command()
+
+
 EXAMPLES = """\
   sandbox-agent server
       run the server, on this machine only
@@ -65,9 +71,17 @@ COMMANDS = Group(
         "credentials": Word("see which credentials agents would find", _credentials),
         "permissions": Word("see what permission rules say", _permissions),
         "api": Word("call a running server", _api),
+        "completion": Word("let a shell complete the command line", _completion),
     },
     version=f"sandbox-agent {__version__}",
 )
+
+
+def _answer(words: list[str]) -> int:
+    """What a shell asks when somebody presses the tab key."""
+    from sandbox_agent.cli.completion import answer
+
+    return answer(words)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -75,8 +89,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # A letter that the terminal does not have is no reason to fail.
+    words = sys.argv[1:] if argv is None else list(argv)
     try:
-        code = COMMANDS.run(sys.argv[1:] if argv is None else list(argv))
+        code = _answer(words[1:]) if words[:1] == ["__complete"] else COMMANDS.run(words)
         sys.stdout.flush()
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
