@@ -13,7 +13,7 @@ import msgspec
 from msgspec import Struct
 
 from sandbox_agent.cli.markdown import heading_link, row
-from sandbox_agent.cli.schema import Schema, kind, problem_links, table
+from sandbox_agent.cli.schema import Schema, error_links, kind, table
 from sandbox_agent.http.openapi import ALWAYS
 
 _TOP = """\
@@ -114,6 +114,11 @@ def render_http() -> str:
     return "".join(parts)
 
 
+def http_types() -> list[str]:
+    """The names of the types that the page tells."""
+    return sorted(_document().components.schemas)
+
+
 @cache
 def _document() -> Document:
     """What a server of this code answers to GET /openapi.json."""
@@ -185,7 +190,7 @@ def _own(response: Response, status: str) -> list[str]:
 
 def _problems(found: dict[str, list[str]]) -> str:
     lines = [row("status", "problems"), "|---|---|\n"]
-    lines += [row(status, problem_links(slugs)) for status, slugs in sorted(found.items())]
+    lines += [row(status, error_links(slugs)) for status, slugs in sorted(found.items())]
     return "".join(lines)
 
 

@@ -12,6 +12,7 @@ from sandbox_agent.cli.agents_page import render_agents
 from sandbox_agent.cli.commands_page import render_commands
 from sandbox_agent.cli.http_page import render_http
 from sandbox_agent.cli.markdown import row
+from sandbox_agent.cli.methods_page import render_methods
 from sandbox_agent.settings import options_table
 
 _TOP = """\
@@ -113,6 +114,7 @@ def pages() -> dict[str, str]:
         "cli.md": render_commands(),
         "agents.md": render_agents(),
         "http.md": render_http(),
+        "methods.md": render_methods(),
     }
 
 

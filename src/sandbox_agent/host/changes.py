@@ -35,7 +35,9 @@ class Move(Struct, rename={"source": "from", "target": "to"}):
     """What is to have another name."""
 
     source: str
+    """What is there."""
     target: str
+    """Its new name; the directory must be there."""
     overwrite: bool = False
     """Replace a file, or an empty directory."""
 
@@ -44,7 +46,9 @@ class Moved(Struct, rename={"source": "from", "target": "to"}):
     """What has another name."""
 
     source: str
+    """What it was called, absolute."""
     target: str
+    """What it is called now, absolute."""
 
 
 def make_directory(roots: Roots, path: str) -> None:

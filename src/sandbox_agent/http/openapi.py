@@ -122,11 +122,7 @@ _ENVELOPES = (RpcRequest, RpcNotification, RpcSuccess, RpcFailure)
 def document(endpoints: Sequence[Endpoint]) -> Object:
     """The whole document."""
     types = [each for end in endpoints for each in (end.returns, end.body) if each is not None]
-    schemas, components = msgspec.json.schema_components(
-        [*types, Problem, *_ENVELOPES], schema_hook=_anything, ref_template="#/components/schemas/{name}"
-    )
-    refs = dict(zip([*types, Problem, *_ENVELOPES], schemas, strict=True))
-    _describe(components, [*types, Problem, *_ENVELOPES])
+    refs, components = components_of([*types, Problem, *_ENVELOPES])
     paths: dict[str, Object] = {"/v1/rpc": _rpc(refs)}
     for each in endpoints:
         paths.setdefault(each.path, {})[each.method.lower()] = _operation(each, refs)
@@ -144,6 +140,14 @@ def document(endpoints: Sequence[Endpoint]) -> Object:
             "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}},
         },
     }
+
+
+def components_of(types: Sequence[type]) -> tuple[dict[type, Object], dict[str, Object]]:
+    """The schema of each type, and by name what they refer to."""
+    template = "#/components/schemas/{name}"
+    schemas, components = msgspec.json.schema_components(types, schema_hook=_anything, ref_template=template)
+    _describe(components, types)
+    return dict(zip(types, schemas, strict=True)), components
 
 
 def _anything(type: type) -> Object:

@@ -159,9 +159,9 @@ class ExtensionMethods:
         return bool(await self.hub.log.history(session.id, after, end, 1))
 
     @staticmethod
-    def _range(params: Object) -> "_Range":
+    def _range(params: Object) -> "EventsRange":
         try:
-            asked = msgspec.convert(params, _Range)
+            asked = msgspec.convert(params, EventsRange)
         except msgspec.ValidationError as error:
             raise InvalidParams(f"events takes after, before and limit: {error}") from None
         return msgspec.structs.replace(asked, limit=min(asked.limit, MAX_PAGE))
@@ -189,10 +189,15 @@ class ExtensionMethods:
         return _answer(envelope, await self.installs.install(agent, asked))
 
 
-class _Range(msgspec.Struct):
+class EventsRange(msgspec.Struct):
+    """Which part of a session's log."""
+
     after: Annotated[int, msgspec.Meta(ge=0)] = 0
+    """The last event that is not wanted any more."""
     before: int | None = None
+    """The first event that is not wanted yet."""
     limit: Annotated[int, msgspec.Meta(ge=1)] = PAGE
+    """Events of a page, 5,000 at most. A page may be shorter."""
 
 
 def _answer(envelope: Envelope, result: object, commit: int = 0) -> Answer:

@@ -27,14 +27,16 @@ from sandbox_agent.hub.hub import Hub
 CARRIED = 8 << 20
 """Bytes of a file that an envelope may carry."""
 
-Params = TypeVar("Params", bound="_Where")
+Params = TypeVar("Params", bound="PathParams")
 
 
 class Content(Struct, rename="camel"):
     """A file, or a part of it, as base64."""
 
     path: str
+    """Absolute."""
     content: str
+    """In base64."""
     size: int
     """Of the whole file."""
     etag: str
@@ -50,13 +52,13 @@ class FileMethods:
 
     def table(self) -> dict[str, Method]:
         return {
-            "_sandboxagent/fs/read_file": self._method(_Read, self._read),
-            "_sandboxagent/fs/write_file": self._method(_Write, self._write),
-            "_sandboxagent/fs/entries": self._method(_Entries, self._entries),
-            "_sandboxagent/fs/stat": self._method(_Stat, self._stat),
-            "_sandboxagent/fs/mkdir": self._method(_Where, self._mkdir),
+            "_sandboxagent/fs/read_file": self._method(ReadParams, self._read),
+            "_sandboxagent/fs/write_file": self._method(WriteParams, self._write),
+            "_sandboxagent/fs/entries": self._method(EntriesParams, self._entries),
+            "_sandboxagent/fs/stat": self._method(StatParams, self._stat),
+            "_sandboxagent/fs/mkdir": self._method(PathParams, self._mkdir),
             "_sandboxagent/fs/move": self._move,
-            "_sandboxagent/fs/delete": self._method(_Delete, self._delete),
+            "_sandboxagent/fs/delete": self._method(DeleteParams, self._delete),
         }
 
     def _method(self, type: type[Params], work: Callable[[str, Params], object]) -> Method:
@@ -73,7 +75,7 @@ class FileMethods:
         directory = None if session_id is None else self.hub.session(session_id).facts.cwd
         return self.roots.absolute(path, directory)
 
-    def _read(self, path: str, asked: "_Read") -> Content:
+    def _read(self, path: str, asked: "ReadParams") -> Content:
         with file_problems(path), self.roots.confined.open(path) as file:
             facts = os.fstat(file.fileno())
             wanted = CARRIED + 1 if asked.length is None else min(asked.length, CARRIED + 1)
@@ -85,7 +87,7 @@ class FileMethods:
             raise _too_large(path, "GET /v1/fs/file")
         return Content(shown(path), base64.b64encode(content).decode(), facts.st_size, etag(facts))
 
-    def _write(self, path: str, asked: "_Write") -> Written:
+    def _write(self, path: str, asked: "WriteParams") -> Written:
         if len(asked.content) > CARRIED:
             raise _too_large(path, "PUT /v1/fs/file")
         incoming = IncomingFile(self.roots, path, Condition(), self.max_file)
@@ -95,22 +97,22 @@ class FileMethods:
         finally:
             incoming.close()
 
-    def _entries(self, path: str, asked: "_Entries") -> object:
+    def _entries(self, path: str, asked: "EntriesParams") -> object:
         return page_of(self.roots.confined, path, asked.cursor, asked.limit)
 
-    def _stat(self, path: str, asked: "_Stat") -> object:
+    def _stat(self, path: str, asked: "StatParams") -> object:
         return entry_at(self.roots.confined, path, follow=asked.follow)
 
-    def _mkdir(self, path: str, asked: "_Where") -> Done:
+    def _mkdir(self, path: str, asked: "PathParams") -> Done:
         make_directory(self.roots, path)
         return Done(shown(path))
 
-    def _delete(self, path: str, asked: "_Delete") -> Done:
+    def _delete(self, path: str, asked: "DeleteParams") -> Done:
         delete(self.roots, path, recursive=asked.recursive, stopped=self.roots.stopped)
         return Done(shown(path))
 
     async def _move(self, connection: Connection, envelope: Envelope) -> Answer:
-        asked = _params(envelope, _Move)
+        asked = _params(envelope, MoveParams)
         source, target = (self._absolute(path, asked.session_id) for path in (asked.source, asked.target))
 
         def work() -> Moved:
@@ -120,39 +122,65 @@ class FileMethods:
         return await _answer(envelope, work)
 
 
-class _Where(Struct, rename="camel"):
+class PathParams(Struct, rename="camel"):
+    """Which file or directory is meant."""
+
     path: str
+    """Absolute, or relative to the session's directory, or else to the server's root directory."""
     session_id: str | None = None
+    """The session, by id or alias, whose directory a relative path is relative to."""
 
 
-class _Read(_Where, rename="camel"):
+class ReadParams(PathParams, rename="camel"):
+    """What to read."""
+
     offset: Annotated[int, Meta(ge=0, lt=1 << 62)] = 0
+    """The first byte."""
     length: Annotated[int, Meta(ge=0)] | None = None
+    """How many bytes; all that follow unless given."""
 
 
-class _Write(_Where, rename="camel", kw_only=True):
+class WriteParams(PathParams, rename="camel", kw_only=True):
+    """What to write."""
+
     content: bytes
-    """In JSON it is base64."""
+    """All of the file, in base64."""
 
 
-class _Entries(_Where, rename="camel"):
+class EntriesParams(PathParams, rename="camel"):
+    """Which part of a directory."""
+
     cursor: str | None = None
+    """`nextCursor` of the page before."""
     limit: Annotated[int, Meta(ge=1, le=MAX_PAGE)] = PAGE
+    """Entries of a page."""
 
 
-class _Stat(_Where, rename="camel"):
+class StatParams(PathParams, rename="camel"):
+    """What to look at."""
+
     follow: bool = True
+    """`false`: a link itself, and not what it leads to."""
 
 
-class _Delete(_Where, rename="camel"):
+class DeleteParams(PathParams, rename="camel"):
+    """What to delete."""
+
     recursive: bool = False
+    """`true`: a directory with all that is in it."""
 
 
-class _Move(Struct, rename={"source": "from", "target": "to", "session_id": "sessionId"}):
+class MoveParams(Struct, rename={"source": "from", "target": "to", "session_id": "sessionId"}):
+    """What is to have another name."""
+
     source: str
+    """What is there."""
     target: str
+    """Its new name; the directory must be there."""
     overwrite: bool = False
+    """Replace a file, or an empty directory."""
     session_id: str | None = None
+    """The session, by id or alias, whose directory relative paths are relative to."""
 
 
 T = TypeVar("T")
