@@ -1,0 +1,230 @@
+"""Files of the server's machine: read, written, moved, searched, watched, and whole directories at once.
+
+A path is absolute, or relative to the session's directory, or else to the server's root directory. What goes wrong with
+one is a ServerProblem, such as `file-not-found`, with the path in `fields`.
+"""
+
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from datetime import datetime
+from pathlib import Path, PurePosixPath
+from typing import Literal, TypeAlias
+
+from msgspec import Struct, structs
+
+from sandbox_agent.client.api import Api
+from sandbox_agent.client.contents import BLOCK, Data, content
+from sandbox_agent.client.searching import Search
+from sandbox_agent.client.trees import packed, unpack
+from sandbox_agent.client.watching import Watch
+
+RemotePath: TypeAlias = str | PurePosixPath
+ArchiveFormat: TypeAlias = Literal["tar", "tar.gz", "tar.zst"]
+
+_PARTIAL = 206
+# A name that is not UTF-8, as Python has it, is spelled with other characters on its way (contract, section 13).
+_SPELLED = {0xDC00 + byte: chr(0xEF00 + byte) for byte in range(0x80, 0x100)}
+
+
+class Entry(Struct, rename="camel", kw_only=True, frozen=True):
+    """A file, a directory or a link."""
+
+    name: str
+    path: str
+    entry_type: str
+    """`file`, `directory`, `symlink` or `other`."""
+    size: int = 0
+    modified: datetime | None = None
+    mode: str = ""
+    """Permissions, in octal: `0644`."""
+    etag: str | None = None
+    """Of a file: names this version of it, for `if_match`."""
+    link_target: str | None = None
+    """Of a link: what it says, which need not exist."""
+
+
+class Written(Struct, rename="camel", kw_only=True, frozen=True):
+    """A file that was written."""
+
+    path: str
+    bytes_written: int = 0
+    sha256: str = ""
+    etag: str = ""
+
+
+class Uploaded(Struct, rename="camel", kw_only=True, frozen=True):
+    """What an archive brought."""
+
+    paths: list[str] = []
+    """The first of the files and links that were written."""
+    truncated: bool = False
+    """Whether there are more than `paths` has."""
+    left_out: list[str] = []
+    """Of `upload`: what was not sent, as no server takes it: links out of the directory, sockets, pipes, devices."""
+
+
+class _Page(Struct, rename="camel"):
+    entries: list[Entry]
+    next_cursor: str | None = None
+
+
+class _Done(Struct):
+    path: str
+
+
+class _Moved(Struct):
+    to: str
+
+
+class Files:
+    """Files of the server's machine; those of a session have paths relative to its directory."""
+
+    def __init__(self, api: Api, session_id: str | None = None) -> None:
+        self._api = api
+        self._session_id = session_id
+
+    async def read(self, path: RemotePath, *, start: int = 0, end: int | None = None) -> bytes:
+        """A file's content, or its bytes from `start` to before `end`."""
+        async with aclosing(self.stream(path, start=start, end=end)) as blocks:
+            return b"".join([block async for block in blocks])
+
+    async def read_text(self, path: RemotePath, *, encoding: str = "utf-8", errors: str = "strict") -> str:
+        """A file's content as text."""
+        return (await self.read(path)).decode(encoding, errors)
+
+    async def stream(self, path: RemotePath, *, start: int = 0, end: int | None = None) -> AsyncGenerator[bytes]:
+        """A file's content as it comes, or its bytes from `start` to before `end`."""
+        headers = _range(start, end)
+        async with self._api.stream("GET", "/v1/fs/file", params=self._at(path), headers=headers) as response:
+            if headers and response.status_code != _PARTIAL:
+                raise self._api.foreign(response, b"")
+            async for block in response.aiter_bytes():
+                yield block
+
+    async def write(
+        self, path: RemotePath, data: Data, *, if_match: str | None = None, if_none_match: str | None = None
+    ) -> Written:
+        """Write a file, whole or not at all, with the directories on its way.
+
+        A `str` is written as UTF-8; a `pathlib.Path` names a file of this machine, which is read as it is sent.
+        `if_match` is the etag that the old file must have; with `if_none_match="*"` there must be none. Else it is a
+        ServerProblem, `file-changed`.
+        """
+        conditions = {"If-Match": if_match, "If-None-Match": if_none_match}
+        headers = {name: value for name, value in conditions.items() if value is not None}
+        response = await self._api.request(
+            "PUT", "/v1/fs/file", params=self._at(path), content=content(data), headers=headers
+        )
+        return self._api.decoded(response, Written)
+
+    async def list(self, path: RemotePath = ".") -> AsyncGenerator[Entry]:
+        """A directory's entries, by name; asks for a page when it is needed."""
+        cursor = None
+        while True:
+            params = {**self._at(path), "cursor": cursor}
+            page = await self._api.json("GET", "/v1/fs/entries", params=params, type=_Page)
+            for entry in page.entries:
+                yield entry
+            if page.next_cursor is None:
+                return
+            cursor = page.next_cursor
+
+    async def stat(self, path: RemotePath, *, follow: bool = True) -> Entry:
+        """A file, a directory or, without `follow`, a link itself."""
+        params = {**self._at(path), "follow": follow}
+        return await self._api.json("GET", "/v1/fs/stat", params=params, type=Entry)
+
+    async def mkdir(self, path: RemotePath) -> str:
+        """Make a directory, with those on its way; it may be there already. Gives its absolute path."""
+        return (await self._api.json("POST", "/v1/fs/mkdir", params=self._at(path), type=_Done)).path
+
+    async def move(self, source: RemotePath, target: RemotePath, *, overwrite: bool = False) -> str:
+        """Give something another name, whose directory must be there. Gives its absolute path.
+
+        With `overwrite` it takes the place of a file, or a directory that of an empty one.
+        """
+        body = {"from": _spelled(source), "to": _spelled(target), "overwrite": overwrite}
+        params = {"sessionId": self._session_id}
+        return (await self._api.json("POST", "/v1/fs/move", params=params, body=body, type=_Moved)).to
+
+    async def delete(self, path: RemotePath, *, recursive: bool = False) -> None:
+        """Delete a file, a link, or a directory; one that is not empty only with `recursive`."""
+        params = {**self._at(path), "recursive": recursive}
+        await self._api.request("DELETE", "/v1/fs/entry", params=params)
+
+    async def upload_archive(self, path: RemotePath, archive: Data) -> Uploaded:
+        """Unpack a tar archive, plain or packed with gzip or zstd, into a directory: all of it, or nothing."""
+        headers = {"Content-Type": "application/x-tar"}
+        response = await self._api.request(
+            "POST", "/v1/fs/upload-batch", params=self._at(path), content=content(archive), headers=headers
+        )
+        return self._api.decoded(response, Uploaded)
+
+    async def download_archive(self, path: RemotePath, *, format: ArchiveFormat = "tar") -> AsyncGenerator[bytes]:
+        """A directory as a tar archive, as it comes."""
+        params = {**self._at(path), "format": format}
+        async with self._api.stream("GET", "/v1/fs/archive", params=params) as response:
+            async for block in response.aiter_bytes(BLOCK):
+                yield block
+
+    async def upload(self, local: str | Path, path: RemotePath) -> Uploaded:
+        """Send what is in a directory of this machine into one of the server: all of it, or nothing.
+
+        Links are sent as links. `left_out` of the result has what was not sent.
+        """
+        left_out: list[str] = []
+        async with aclosing(packed(Path(local), left_out)) as archive:
+            uploaded = await self.upload_archive(path, archive)
+        return structs.replace(uploaded, left_out=left_out)
+
+    async def download(self, path: RemotePath, local: str | Path) -> "list[str]":
+        """Take what is in a directory of the server into one of this machine, which is made when it is not there.
+
+        What is there stays, unless it has the same name. Nothing is written outside of `local`, whatever the server
+        sends. Gives the links that were left out because they lead out of it.
+        """
+        async with aclosing(self.download_archive(path)) as archive:
+            return await unpack(archive, Path(local))
+
+    def search(
+        self,
+        path: RemotePath = ".",
+        *,
+        text: str | None = None,
+        name: str | None = None,
+        regex: bool = False,
+        case: Literal["smart", "sensitive", "ignore"] = "smart",
+        hidden: bool = False,
+        ignored: bool = False,
+        limit: int | None = None,
+    ) -> Search:
+        """Lines with `text` in files, or files by `name` (a part of it, or a glob), or both.
+
+        With `smart`, capitals in the text make it matter. `hidden` adds names with a dot in front, `ignored` what
+        `.gitignore` and its kin leave out. Iterate over the result; then `truncated` says whether there may be more.
+        """
+        flags = {"regex": regex, "hidden": hidden, "ignored": ignored}
+        params = {**self._at(path), "text": text, "name": name, "case": case, "limit": limit, **flags}
+        return Search(self._api, params)
+
+    def watch(self, path: RemotePath = ".", *, recursive: bool = True) -> Watch:
+        """Changes in a directory and, unless told otherwise, all below it, as they happen.
+
+        `async with files.watch("src") as changes:` misses nothing from there on; `async for` alone begins by itself.
+        """
+        return Watch(self._api, str(path), {**self._at(path), "recursive": recursive})
+
+    def _at(self, path: RemotePath) -> dict[str, str | None]:
+        return {"path": _spelled(path), "sessionId": self._session_id}
+
+
+def _spelled(path: RemotePath) -> str:
+    return str(path).translate(_SPELLED)
+
+
+def _range(start: int, end: int | None) -> dict[str, str]:
+    if start < 0 or (end is not None and end <= start):
+        raise ValueError(f"there are no bytes from {start} to before {end}")
+    if start == 0 and end is None:
+        return {}
+    return {"Range": f"bytes={start}-{'' if end is None else end - 1}"}

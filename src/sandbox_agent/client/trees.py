@@ -1,0 +1,180 @@
+"""Directories of this machine as tar archives, and back. Made and read in threads, a block at a time.
+
+An archive from a server is not trusted: what runs there may have written it. Nothing of it gets outside of the
+directory that it is unpacked in.
+"""
+
+import asyncio
+import os
+import stat
+import tarfile
+from collections.abc import AsyncGenerator, Generator
+from concurrent.futures import CancelledError, Future
+from io import RawIOBase
+from pathlib import Path, PurePosixPath
+
+from sandbox_agent.client.contents import BLOCK, in_thread
+from sandbox_agent.client.errors import ClientError
+
+_NAMES = ("utf-8", "surrogateescape")
+
+
+# --- out --------------------------------------------------------------------------------------------------------------
+
+
+def packed(directory: Path, left_out: list[str]) -> AsyncGenerator[bytes]:
+    """A directory as an archive. What no server would take is noted in `left_out`, by its path in the directory.
+
+    Raises OSError for what cannot be read, or becomes shorter meanwhile.
+    """
+    return in_thread(_gathered(_archive(directory, left_out)))
+
+
+def _gathered(pieces: Generator[bytes]) -> Generator[bytes]:
+    block = bytearray()
+    for piece in pieces:
+        block += piece
+        if len(block) >= BLOCK:
+            yield bytes(block)
+            block.clear()
+    yield bytes(block)
+
+
+def _archive(root: Path, left_out: list[str]) -> Generator[bytes]:
+    inside = os.path.realpath(root)
+    below: list[PurePosixPath] = [PurePosixPath()]
+    while below:
+        place = below.pop()
+        with os.scandir(root / place) as entries:
+            found = sorted(entries, key=lambda entry: entry.name)
+        for entry in found:
+            name = place / entry.name
+            if entry.is_symlink():
+                target = os.readlink(entry.path)  # noqa: PTH115 - as it stands there, character by character
+                if _leads_out(inside, name, target):
+                    left_out.append(str(name))
+                else:
+                    yield _header(name, tarfile.SYMTYPE, entry.stat(follow_symlinks=False), target)
+            elif entry.is_dir():
+                below.append(name)
+                yield _header(name, tarfile.DIRTYPE, entry.stat())
+            elif entry.is_file():
+                yield from _file(root / name, name)
+            else:
+                left_out.append(str(name))
+    yield bytes(2 * tarfile.BLOCKSIZE)
+
+
+def _leads_out(inside: str, name: PurePosixPath, target: str) -> bool:
+    """Whether a link is absolute, or leads out of the directory, by its text or by links on its way."""
+    lexical = os.path.normpath(name.parent / target)
+    real = os.path.realpath(os.path.join(inside, name))  # noqa: PTH118 - a Path would lose a trailing slash
+    return target.startswith("/") or lexical.split("/")[0] == ".." or os.path.commonpath([inside, real]) != inside
+
+
+def _file(path: Path, name: PurePosixPath) -> Generator[bytes]:
+    with path.open("rb") as file:
+        status = os.fstat(file.fileno())
+        yield _header(name, tarfile.REGTYPE, status)
+        left = status.st_size
+        while left and (block := file.read(min(BLOCK, left))):
+            yield block
+            left -= len(block)
+    if left:
+        raise OSError(f"{path} became shorter while it was sent")
+    yield bytes(-status.st_size % tarfile.BLOCKSIZE)
+
+
+def _header(name: PurePosixPath, type: bytes, status: os.stat_result, target: str = "") -> bytes:
+    info = tarfile.TarInfo(str(name))
+    info.type, info.linkname = type, target
+    info.mode, info.mtime = stat.S_IMODE(status.st_mode), int(status.st_mtime)
+    info.size = status.st_size if type == tarfile.REGTYPE else 0
+    return info.tobuf(tarfile.PAX_FORMAT, *_NAMES)
+
+
+# --- in ---------------------------------------------------------------------------------------------------------------
+
+
+async def unpack(pieces: AsyncGenerator[bytes], directory: Path) -> list[str]:
+    """Take an archive into a directory, which is made when it is not there; gives the links that were left out.
+
+    Raises:
+        ClientError: the archive makes no sense, or is not safe. What came before that is there.
+        OSError: the disk does not take it.
+    """
+    reader = _Reader(pieces)
+    work = asyncio.ensure_future(asyncio.to_thread(_unpack, reader, directory))
+    try:
+        return await asyncio.shield(work)
+    finally:
+        reader.abandon()
+        # It must not write any more when this is over.
+        await asyncio.wait({work})
+        if not work.cancelled():
+            work.exception()
+
+
+class _Abandoned(Exception):
+    """Nobody wants the rest."""
+
+
+class _Reader(RawIOBase):
+    """What a thread reads of pieces that come in the event loop."""
+
+    def __init__(self, pieces: AsyncGenerator[bytes]) -> None:
+        super().__init__()
+        self._pieces = pieces
+        self._loop = asyncio.get_running_loop()
+        self._asked: Future[bytes] | None = None
+        self._abandoned = False
+
+    def read(self, size: int = -1, /) -> bytes:
+        """The next piece, however long it is: tarfile goes on until it has enough."""
+        if self._abandoned:
+            raise _Abandoned
+        self._asked = asyncio.run_coroutine_threadsafe(self._next(), self._loop)
+        try:
+            return self._asked.result()
+        except CancelledError:
+            raise _Abandoned from None
+
+    async def _next(self) -> bytes:
+        if self._abandoned:
+            raise _Abandoned
+        return await anext(self._pieces, b"")
+
+    def abandon(self) -> None:
+        """For the event loop: a thread that waits for more gets none."""
+        self._abandoned = True
+        if self._asked is not None:
+            self._asked.cancel()
+
+
+def _unpack(reader: _Reader, directory: Path) -> list[str]:
+    directory.mkdir(parents=True, exist_ok=True)
+    left_out: list[str] = []
+    links: set[str] = set()
+    try:
+        with tarfile.open(mode="r|", fileobj=reader, bufsize=BLOCK, encoding=_NAMES[0], errors=_NAMES[1]) as archive:
+            for member in archive:
+                _check(member, links)
+                try:
+                    safe = tarfile.data_filter(member, str(directory))
+                except (tarfile.AbsoluteLinkError, tarfile.LinkOutsideDestinationError):
+                    left_out.append(member.name)
+                    continue
+                archive.extract(safe, directory, filter="fully_trusted")
+    except (tarfile.TarError, EOFError) as error:
+        raise ClientError(f"the archive is not unpacked any further: {error}") from error
+    return left_out
+
+
+def _check(member: tarfile.TarInfo, links: set[str]) -> None:
+    """What tarfile's filter has missed more than once: whatever goes through a link of the archive itself."""
+    # As a file system sees it that knows no upper case.
+    parts = [part.casefold() for part in PurePosixPath(member.name).parts if part != "."]
+    if member.islnk() or any("/".join(parts[:depth]) in links for depth in range(1, len(parts) + 1)):
+        raise ClientError(f"the archive is not unpacked any further: {member.name!r} goes through a link")
+    if member.issym():
+        links.add("/".join(parts))
