@@ -1,0 +1,53 @@
+"""What the code has that must be documented: methods and errors."""
+
+import ast
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+from sandbox_agent import errors
+from sandbox_agent.errors import SandboxAgentError
+from tests.docs.pages import ROOT
+
+SOURCE = ROOT / "src" / "sandbox_agent"
+
+
+@cache
+def answered_methods() -> frozenset[str]:
+    """The keys of every table of methods in the hub."""
+    return frozenset(_answered())
+
+
+def _answered() -> Iterator[str]:
+    for module in trees((SOURCE / "hub").glob("*.py")):
+        for function in ast.walk(module):
+            if isinstance(function, ast.FunctionDef) and function.name == "table":
+                for node in ast.walk(function):
+                    if isinstance(node, ast.Dict):
+                        yield from (key.value for key in node.keys if isinstance(key, ast.Constant))
+
+
+def host_methods() -> list[str]:
+    """The methods that an agent may ask of the host: the keys of the one table there."""
+    (module,) = trees([SOURCE / "hub" / "host_methods.py"])
+    for node in ast.walk(module):
+        if isinstance(node, ast.AnnAssign) and ast.unparse(node.target) == "self._methods":
+            assert isinstance(node.value, ast.Dict)
+            return [key.value for key in node.value.keys if isinstance(key, ast.Constant)]
+    raise AssertionError("found no table of methods")
+
+
+def all_errors(above: type[SandboxAgentError] = SandboxAgentError) -> Iterator[type[SandboxAgentError]]:
+    """Every error that errors.py names, from the top of the tree down."""
+    for error in above.__subclasses__():
+        if error.__module__ == errors.__name__:
+            yield error
+            yield from all_errors(error)
+
+
+def slugs() -> set[str]:
+    return {error.slug for error in all_errors()}
+
+
+def trees(files: Iterator[Path] | list[Path]) -> Iterator[ast.Module]:
+    return (ast.parse(file.read_text()) for file in files)
