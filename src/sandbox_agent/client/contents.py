@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterable, Generator
+from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
 from typing import BinaryIO, TypeAlias
 
@@ -11,21 +12,21 @@ Data: TypeAlias = bytes | bytearray | memoryview | str | Path | BinaryIO | Async
 BLOCK = 1 << 18
 
 
-def content(data: Data) -> bytes | AsyncIterable[bytes]:
-    """What httpx sends."""
+@asynccontextmanager
+async def sending(data: Data) -> AsyncGenerator[bytes | AsyncIterable[bytes]]:
+    """What httpx sends; a file that was opened for it is closed, however it ends."""
     match data:
         case bytes():
-            return data
+            yield data
         case bytearray() | memoryview():
-            return bytes(data)
+            yield bytes(data)
         case str():
-            return data.encode()
-        case Path():
-            return in_thread(_blocks_at(data))
+            yield data.encode()
         case AsyncIterable():
-            return data
+            yield data
         case _:
-            return in_thread(_blocks(data))
+            async with aclosing(in_thread(_blocks_at(data) if isinstance(data, Path) else _blocks(data))) as blocks:
+                yield blocks
 
 
 async def in_thread(blocks: Generator[bytes]) -> AsyncGenerator[bytes]:

@@ -13,7 +13,7 @@ from typing import Literal, TypeAlias
 from msgspec import Struct, structs
 
 from sandbox_agent.client.api import Api
-from sandbox_agent.client.contents import BLOCK, Data, content
+from sandbox_agent.client.contents import BLOCK, Data, sending
 from sandbox_agent.client.searching import Search
 from sandbox_agent.client.trees import packed, unpack
 from sandbox_agent.client.watching import Watch
@@ -112,9 +112,10 @@ class Files:
         """
         conditions = {"If-Match": if_match, "If-None-Match": if_none_match}
         headers = {name: value for name, value in conditions.items() if value is not None}
-        response = await self._api.request(
-            "PUT", "/v1/fs/file", params=self._at(path), content=content(data), headers=headers
-        )
+        async with sending(data) as body:
+            response = await self._api.request(
+                "PUT", "/v1/fs/file", params=self._at(path), content=body, headers=headers
+            )
         return self._api.decoded(response, Written)
 
     async def list(self, path: RemotePath = ".") -> AsyncGenerator[Entry]:
@@ -155,9 +156,10 @@ class Files:
     async def upload_archive(self, path: RemotePath, archive: Data) -> Uploaded:
         """Unpack a tar archive, plain or packed with gzip or zstd, into a directory: all of it, or nothing."""
         headers = {"Content-Type": "application/x-tar"}
-        response = await self._api.request(
-            "POST", "/v1/fs/upload-batch", params=self._at(path), content=content(archive), headers=headers
-        )
+        async with sending(archive) as body:
+            response = await self._api.request(
+                "POST", "/v1/fs/upload-batch", params=self._at(path), content=body, headers=headers
+            )
         return self._api.decoded(response, Uploaded)
 
     async def download_archive(self, path: RemotePath, *, format: ArchiveFormat = "tar") -> AsyncGenerator[bytes]:

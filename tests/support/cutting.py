@@ -1,0 +1,79 @@
+"""A TCP proxy that can be told to cut: what a network does to a client, on purpose and at a known moment."""
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager, suppress
+from urllib.parse import urlsplit
+
+from tests.support.running import BOUND
+
+
+class Proxy:
+    """Passes bytes on between clients and one server; `url` is where clients go."""
+
+    def __init__(self, target: str) -> None:
+        self.target = target
+        self.url = ""
+        self.refusing = False
+        """Whether new connections are cut at once."""
+        self.connections = 0
+        self.paused = asyncio.Event()
+        self.paused.set()
+        self._sockets: set[asyncio.StreamWriter] = set()
+        self._arrived = asyncio.Condition()
+
+    def cut(self) -> None:
+        """Break every connection there is, without a goodbye."""
+        for writer in self._sockets:
+            transport = writer.transport
+            transport.abort()
+
+    async def reconnected(self, before: int) -> None:
+        """Wait until there have been more than `before` connections."""
+        async with asyncio.timeout(BOUND), self._arrived:
+            await self._arrived.wait_for(lambda: self.connections > before)
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.connections += 1
+        async with self._arrived:
+            self._arrived.notify_all()
+        if self.refusing:
+            writer.transport.abort()
+            return
+        address = urlsplit(self.target)
+        try:
+            upstream, downstream = await asyncio.open_connection(address.hostname, address.port)
+        except OSError:
+            writer.transport.abort()
+            return
+        self._sockets |= {writer, downstream}
+        try:
+            await asyncio.gather(self._pass(reader, downstream), self._pass(upstream, writer))
+        finally:
+            self._sockets -= {writer, downstream}
+            for each in (writer, downstream):
+                each.transport.abort()
+
+    async def _pass(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with suppress(OSError):
+            while data := await reader.read(1 << 16):
+                await self.paused.wait()
+                writer.write(data)
+                await writer.drain()
+            if writer.can_write_eof():
+                writer.write_eof()
+
+
+@asynccontextmanager
+async def proxy(target: str) -> AsyncGenerator[Proxy]:
+    """A proxy in front of a server."""
+    cutting = Proxy(target)
+    server = await asyncio.start_server(cutting.serve, "127.0.0.1", 0)
+    host, port = server.sockets[0].getsockname()[:2]
+    cutting.url = f"http://{host}:{port}"
+    try:
+        yield cutting
+    finally:
+        server.close()
+        cutting.cut()
+        await asyncio.sleep(0)
