@@ -44,7 +44,7 @@ def _group(group: Group) -> Iterable[str]:
 
 def _command(command: Command) -> Iterable[str]:
     parser = command.parser
-    yield f"\n## {parser.prog}\n\n{(parser.description or '').strip()}\n\n```sh\n{parser.usage}\n```\n"
+    yield f"\n## {parser.prog}\n\n{(parser.description or '').strip()}\n\n```\n{parser.usage}\n```\n"
     more, _, examples = (parser.epilog or "").partition("examples:\n")
     yield f"\n{more.strip()}\n" if more.strip() else ""
     yield "\n" + row("argument", "what it means") + "|---|---|\n"

@@ -1,0 +1,114 @@
+"""What the pages show works: programs run, shell lines run in one terminal, files are what they claim to be."""
+
+import ast
+import json
+import subprocess
+import sys
+import tomllib
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import yaml
+
+from sandbox_agent.agents.manifest import load_manifest
+from sandbox_agent.permissions.file import load_rules
+from tests.docs.pages import name_of, pages
+from tests.docs.props import PROPS
+from tests.docs.snippets import Block, blocks, blocks_of, joined, programs
+from tests.docs.stage import stage
+
+KNOWN = {"", "sh", "python", "typescript", "json", "toml", "yaml", "dockerfile", "nginx", "caddyfile", "ini"}
+MARKS = ("", "continues", "run")
+SKIPPED = {"README.md": 3, "docs/files.md": 1}
+"""How many blocks of each page are not run. One more is a decision, not an accident."""
+
+RUNNER = Path(__file__).with_name("python_snippet.py")
+
+
+def of(language: str) -> pytest.MarkDecorator:
+    return pytest.mark.parametrize("block", blocks(language), ids=str)
+
+
+# --- all of them ------------------------------------------------------------------------------------------------------
+
+
+def test_every_block_is_in_a_language_that_is_looked_at() -> None:
+    assert [str(block) for block in blocks() if block.language not in KNOWN] == []
+
+
+def test_every_mark_is_understood_and_every_skip_has_a_reason() -> None:
+    marks = {str(block): block.mark for block in blocks() if block.skipped is None and block.mark not in MARKS}
+    reasons = {str(block): block.skipped for block in blocks() if block.skipped is not None}
+
+    assert marks == {}
+    assert {where: why for where, why in reasons.items() if len(why.split()) < 3} == {}
+
+
+def test_no_more_blocks_are_skipped_than_was_decided() -> None:
+    assert dict(Counter(name_of(block.page) for block in blocks() if block.skipped is not None)) == SKIPPED
+
+
+# --- programs ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("program", programs("python"), ids=lambda program: str(program[0]))
+def test_a_python_program_runs(program: list[Block]) -> None:
+    page = program[0].page
+    with stage() as here:
+        PROPS.get(name_of(page), lambda stage: None)(here)
+        file = here.put("snippet.py", here.filled_in(joined(program)))
+        done = here.run(sys.executable, "-W", "error", str(RUNNER), str(file), str(page))
+
+    assert done.returncode == 0, done.stderr + done.stdout
+
+
+@of("python")
+def test_a_python_block_is_python(block: Block) -> None:
+    compile(block.in_place, str(block.page), "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True)
+
+
+@pytest.mark.parametrize("page", [page for page in pages() if blocks_of(page, "sh")], ids=name_of)
+def test_the_shell_lines_of_a_page_run_one_after_another(page: Path) -> None:
+    script = [block for block in blocks_of(page, "sh") if block.skipped is None]
+    if not script:
+        return
+    with stage() as here:
+        PROPS.get(name_of(page), lambda stage: None)(here)
+        file = here.put(page.name, here.filled_in(joined(script)))
+        done = here.run("bash", "-e", "-o", "pipefail", str(file))
+
+    assert done.returncode == 0, done.stderr + done.stdout
+    assert "urn:sandbox-agent:error:" not in done.stdout, done.stdout
+
+
+@of("sh")
+def test_a_shell_block_is_a_shells(block: Block) -> None:
+    done = subprocess.run(["bash", "-n"], input=block.code, capture_output=True, text=True, timeout=30)
+
+    assert done.returncode == 0, done.stderr
+
+
+# --- files ------------------------------------------------------------------------------------------------------------
+
+
+@of("json")
+def test_a_json_block_is_json(block: Block) -> None:
+    json.loads(block.code)
+
+
+@of("toml")
+def test_a_toml_block_is_what_the_server_reads(block: Block, tmp_path: Path) -> None:
+    file = tmp_path / "some.toml"
+    file.write_text(block.code)
+    readers: dict[str, Callable[[Path], object]] = {"agents": load_manifest, "rules": load_rules}
+    keys = list(tomllib.loads(block.code))
+
+    assert len(keys) == 1, "a block is one kind of file"
+    readers[keys[0]](file)
+
+
+@of("yaml")
+def test_a_yaml_block_is_yaml(block: Block) -> None:
+    assert list(yaml.safe_load_all(block.code))
