@@ -3,11 +3,22 @@
 from collections.abc import Callable
 
 from sandbox_agent.cli.agents import add_install_flags
-from sandbox_agent.cli.arguments import Arguments, Parser
+from sandbox_agent.cli.arguments import Arguments, Parser, natural
 from sandbox_agent.cli.commands import Command, Group, Word
 from sandbox_agent.cli.endpoint import ACCESS, add_endpoint_flags
 
 _OUTPUT = "The server's JSON goes to stdout, all else to stderr.\n"
+
+RPC = """\
+Send JSON-RPC envelopes to a server, one for each line of stdin, and print every envelope that comes
+as a line: responses and the stream, in the order in which the server has them. Requests run at the
+same time; what is sent arrives in the order in which it is read.
+
+A connection is opened with --agent, or by an initialize of your own in the first line, and closed at
+the end: when the input has ended and every request is answered. What the server refuses is a line on
+stderr, and the exit code is 1; a response that is an error is a response. An agent's requests are
+answered by a response with their id.
+"""
 
 EXAMPLES = """\
   sandbox-agent api v1 agents list
@@ -23,8 +34,15 @@ def group() -> Group:
 
 
 def _v1() -> Group:
-    description = "Call the routes of a running server that begin with /v1."
-    return Group("sandbox-agent api v1", description, EXAMPLES, {"agents": Word("agents of that server", _agents)})
+    return Group(
+        "sandbox-agent api v1",
+        "Call the routes of a running server that begin with /v1.",
+        EXAMPLES,
+        {
+            "agents": Word("agents of that server", _agents),
+            "rpc": Word("POST and GET /v1/rpc: envelopes in, envelopes out", _rpc),
+        },
+    )
 
 
 def _agents() -> Group:
@@ -76,6 +94,42 @@ def _install() -> Command:
     return _command(parser, _run_install)
 
 
+def _rpc() -> Command:
+    examples = (
+        "examples:\n"
+        "  sandbox-agent api v1 rpc --agent mock -d \\\n"
+        '      \'{"jsonrpc": "2.0", "id": 1, "method": "_sandboxagent/agent/list"}\'\n'
+        "  sandbox-agent api v1 rpc < envelopes.jsonl\n"
+        "      the first line is an initialize\n"
+        "  sandbox-agent api v1 rpc --agent claude --follow\n"
+        "      type envelopes, see what comes\n"
+    )
+    parser = Parser("sandbox-agent api v1 rpc", RPC, f"{ACCESS}\n{examples}")
+    parser.add_argument(
+        "-d", "--data", metavar="ENVELOPE", action="append", help="Send this instead of stdin. May be repeated."
+    )
+    parser.add_argument("--agent", metavar="AGENT", help="Open the connection with this agent.")
+    parser.add_argument("--connection", metavar="ID", help="Use this connection, which is open, and leave it open.")
+    parser.add_argument("--keep", action="store_true", help="Leave the connection open, and say its id on stderr.")
+    parser.add_argument(
+        "--after",
+        metavar="ID",
+        type=natural,
+        help="Begin the stream after this event (default: where the connection was opened, with --connection now).",
+    )
+    parser.add_argument(
+        "--no-stream", action="store_true", help="Print responses only, one request at a time; leave the stream alone."
+    )
+    parser.add_argument("-f", "--follow", action="store_true", help="Go on until interrupted.")
+    parser.add_argument(
+        "--timeout",
+        metavar="SECONDS",
+        type=natural,
+        help="Fail when nothing comes for so long while a request waits (default: wait).",
+    )
+    return _command(parser, _run_rpc)
+
+
 def _parser(name: str, words: str, description: str, examples: str) -> Parser:
     return Parser(
         f"sandbox-agent api v1 agents {name}", description, f"{ACCESS}{_OUTPUT}\nexamples:\n{examples}", words
@@ -113,6 +167,12 @@ def _run_install(arguments: Arguments) -> int:
     }
     asked = {name: value for name, value in said.items() if value is not None}
     return install(arguments, f"{_path(arguments)}/install", arguments.word("agent") or "", asked)
+
+
+def _run_rpc(arguments: Arguments) -> int:
+    from sandbox_agent.cli.exchange import exchange
+
+    return exchange(arguments)
 
 
 def _path(arguments: Arguments) -> str:

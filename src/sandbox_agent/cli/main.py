@@ -40,6 +40,18 @@ def _permissions() -> Group:
     return group()
 
 
+def _sessions() -> Group:
+    from sandbox_agent.cli.sessions import group
+
+    return group()
+
+
+def _fs() -> Group:
+    from sandbox_agent.cli.fs import group
+
+    return group()
+
+
 def _api() -> Group:
     from sandbox_agent.cli.api import group
 
@@ -70,6 +82,8 @@ COMMANDS = Group(
         "agents": Word("list, install and remove agents; needs no server", _agents),
         "credentials": Word("see which credentials agents would find", _credentials),
         "permissions": Word("see what permission rules say", _permissions),
+        "sessions": Word("see, name and end the sessions of a running server", _sessions),
+        "fs": Word("move files to and from a running server, and look at them", _fs),
         "api": Word("call a running server", _api),
         "completion": Word("let a shell complete the command line", _completion),
     },

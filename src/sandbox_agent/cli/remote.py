@@ -9,6 +9,7 @@ from urllib.parse import quote, urlencode
 import httpx
 import msgspec
 from httpx_sse import EventSource, ServerSentEvent
+from msgspec import Raw
 
 from sandbox_agent import __version__
 from sandbox_agent.agents.install.progress import Progress
@@ -71,9 +72,10 @@ class Remote:
         query: Query | None = None,
         content: bytes | Iterable[bytes] | None = None,
         headers: Mapping[str, str] | None = None,
+        silence: float = SILENCE,
     ) -> httpx.Response:
-        """An answer and all of its body."""
-        with self.stream(method, path, query, content, headers) as response:
+        """An answer and all of its body; `silence` is how many seconds the server may say nothing."""
+        with self.stream(method, path, query, content, headers, silence) as response:
             self.whole(response)
             return response
 
@@ -92,9 +94,12 @@ class Remote:
         query: Query | None = None,
         content: bytes | Iterable[bytes] | None = None,
         headers: Mapping[str, str] | None = None,
+        silence: float = SILENCE,
     ) -> Generator[httpx.Response]:
         """An answer whose body is still to be read."""
-        with self._client.stream(method, path + _written(query or {}), content=content, headers=headers) as response:
+        timeout = httpx.Timeout(silence, connect=CONNECT)
+        target = path + _written(query or {})
+        with self._client.stream(method, target, content=content, headers=headers, timeout=timeout) as response:
             if not response.is_success:
                 raise self.problem(_beginning(response), response.status_code)
             yield response
@@ -143,11 +148,8 @@ def calling(arguments: Arguments, work: Callable[[Remote], int]) -> int:
     direct = {"http://": None, "https://": None} if server.local else None
     # To read the machine's certificates takes longer than most calls.
     verify = not (server.local and server.url.startswith("http:"))
-    timeout = httpx.Timeout(SILENCE, connect=CONNECT)
     try:
-        with httpx.Client(
-            base_url=server.url, headers=headers, timeout=timeout, mounts=direct, verify=verify
-        ) as client:
+        with httpx.Client(base_url=server.url, headers=headers, mounts=direct, verify=verify) as client:
             remote = Remote(server, client)
             with remote.named():
                 return work(remote)
@@ -160,6 +162,14 @@ def events(response: httpx.Response) -> Iterator[ServerSentEvent]:
     """Server-sent events as they come."""
     # The library makes an empty one of each comment that comes after an event with an id.
     return (event for event in EventSource(response).iter_sse() if event.data)
+
+
+def understood(document: bytes | Raw, type: type[T]) -> T:
+    """A part of an answer as a `type`. Raises Refused."""
+    try:
+        return msgspec.json.decode(document, type=type)
+    except msgspec.DecodeError as error:
+        raise Refused(f"what the server answers makes no sense: {error}") from error
 
 
 def is_stream(response: httpx.Response) -> bool:
