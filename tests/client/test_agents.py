@@ -10,7 +10,6 @@ from sandbox_agent import __version__
 from sandbox_agent.client.agents import Agent, Agents, Install, InstallResult, Progress, health
 from sandbox_agent.client.api import Api
 from sandbox_agent.client.errors import ClientError, ConnectionLost, ForeignAnswer, ServerProblem
-from sandbox_agent.client.inventory import session_info, session_list
 from tests.support.client import Client, run
 from tests.support.loopback import Loopback, answer
 from tests.support.running import BOUND, TOKEN, Server
@@ -253,50 +252,5 @@ def test_an_install_that_was_interrupted_says_so_when_it_is_awaited_again(shelf:
                 await install
             held.release.set()
             await Agents(api).install(id)
-
-    run(main())
-
-
-# --- sessions ---------------------------------------------------------------------------------------------------------
-
-
-def test_sessions_are_listed_newest_first_and_looked_up(server: Server) -> None:
-    async def main() -> None:
-        async with Client(server) as client, calling(server) as api:
-            ids = [await client.new_session() for _ in range(3)]
-            await client.prompt(ids[0], "say hello")
-            listed = [info async for info in session_list(api, client.server.work)]
-            assert [info.session_id for info in listed if info.session_id in ids] == ids[::-1]
-            found = await session_info(api, ids[0])
-            assert (found.agent, found.cwd, found.ended, found.running) == ("scripted", server.work, False, False)
-            assert found.event_count > 0
-            assert found.created_at is not None
-            assert found.updated_at is not None
-            assert found.created_at <= found.updated_at
-            assert [info async for info in session_list(api, "/nowhere")] == []
-            with pytest.raises(ServerProblem) as unknown:
-                await session_info(api, "no such")
-            assert unknown.value.slug == "session-not-found"
-
-    run(main())
-
-
-def test_all_pages_of_sessions_are_read() -> None:
-    async def main() -> None:
-        def page(id: str, cursor: str) -> bytes:
-            return answer(
-                b'{"sessions": [{"sessionId": "%s", "agent": "a", "cwd": "/"}]%s}' % (id.encode(), cursor.encode())
-            )
-
-        pages = iter([page("s2", ', "nextCursor": "next"'), page("s1", "")])
-
-        async def play(asked: object, writer: asyncio.StreamWriter) -> None:
-            writer.write(next(pages))
-
-        async with Loopback({"/v1/sessions": play}) as loopback:
-            api = Api(loopback.url(""))
-            assert [info.session_id async for info in session_list(api)] == ["s2", "s1"]
-            await api.close()
-        assert [each.path for each in loopback.asked] == ["/v1/sessions", "/v1/sessions?cursor=next"]
 
     run(main())

@@ -17,6 +17,7 @@ from sandbox_agent.client.contents import BLOCK, in_thread
 from sandbox_agent.client.errors import ClientError
 
 _NAMES = ("utf-8", "surrogateescape")
+_END = bytes(2 * tarfile.BLOCKSIZE)
 
 
 # --- out --------------------------------------------------------------------------------------------------------------
@@ -62,7 +63,7 @@ def _archive(root: Path, left_out: list[str]) -> Generator[bytes]:
                 yield from _file(root / name, name)
             else:
                 left_out.append(str(name))
-    yield bytes(2 * tarfile.BLOCKSIZE)
+    yield _END
 
 
 def _leads_out(inside: str, name: PurePosixPath, target: str) -> bool:
@@ -128,6 +129,7 @@ class _Reader(RawIOBase):
         self._loop = asyncio.get_running_loop()
         self._asked: Future[bytes] | None = None
         self._abandoned = False
+        self._tail = b""
 
     def read(self, size: int = -1, /) -> bytes:
         """The next piece, however long it is: tarfile goes on until it has enough."""
@@ -135,9 +137,18 @@ class _Reader(RawIOBase):
             raise _Abandoned
         self._asked = asyncio.run_coroutine_threadsafe(self._next(), self._loop)
         try:
-            return self._asked.result()
+            piece = self._asked.result()
         except CancelledError:
             raise _Abandoned from None
+        self._tail = (self._tail + piece)[-len(_END) :]
+        return piece
+
+    def finish(self) -> None:
+        """Read to the end; raises ReadError when that is not the end of an archive, which tarfile does not mind."""
+        while self.read():
+            pass
+        if self._tail != _END:
+            raise tarfile.ReadError("unexpected end of data")
 
     async def _next(self) -> bytes:
         if self._abandoned:
@@ -165,6 +176,7 @@ def _unpack(reader: _Reader, directory: Path) -> list[str]:
                     left_out.append(member.name)
                     continue
                 archive.extract(safe, directory, filter="fully_trusted")
+        reader.finish()
     except (tarfile.TarError, EOFError) as error:
         raise ClientError(f"the archive is not unpacked any further: {error}") from error
     return left_out

@@ -1,0 +1,204 @@
+"""Archives from a server that means no good, and directories that change while they are packed."""
+
+import asyncio
+import io
+import tarfile
+from collections.abc import AsyncGenerator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sandbox_agent.client.errors import ClientError, ConnectionLost
+from sandbox_agent.client.trees import packed, unpack
+from tests.support.client import run
+
+
+def member(name: str, content: bytes = b"", **facts: object) -> tuple[tarfile.TarInfo, bytes]:
+    info = tarfile.TarInfo(name)
+    info.size = len(content)
+    for key, value in facts.items():
+        setattr(info, key, value)
+    return info, content
+
+
+def link(name: str, target: str) -> tuple[tarfile.TarInfo, bytes]:
+    return member(name, type=tarfile.SYMTYPE, linkname=target)
+
+
+def archive(*members: tuple[tarfile.TarInfo, bytes]) -> bytes:
+    written = io.BytesIO()
+    with tarfile.open(mode="w", fileobj=written) as tar:
+        for info, content in members:
+            tar.addfile(info, io.BytesIO(content))
+    return written.getvalue()
+
+
+async def pieces(data: bytes, size: int = 1000) -> AsyncGenerator[bytes]:
+    for start in range(0, len(data), size):
+        yield data[start : start + size]
+
+
+def tree(root: Path) -> list[str]:
+    return sorted(str(path.relative_to(root)) for path in root.rglob("*"))
+
+
+EVIL = {
+    "a file by the parent's name": [member("../evil", b"x")],
+    "a file through a link out": [link("a", ".."), member("a/evil", b"x")],
+    "a file through a link that stays": [member("d", type=tarfile.DIRTYPE), link("a", "d"), member("a/evil", b"x")],
+    "a file in the place of a link": [link("a", "evil"), member("a", b"x")],
+    "a file below a link in other letters": [link("A", "."), member("a/evil", b"x")],
+    "a link below a link": [link("a", "."), link("a/b", "..")],
+    "a hard link out": [member("evil", type=tarfile.LNKTYPE, linkname="../outside")],
+    "a hard link to a link": [link("a", "b"), member("h", type=tarfile.LNKTYPE, linkname="a")],
+    "a pipe": [member("pipe", type=tarfile.FIFOTYPE)],
+    "a device": [member("null", type=tarfile.CHRTYPE, devmajor=1, devminor=3)],
+}
+
+
+@pytest.mark.parametrize("name", EVIL)
+def test_an_archive_that_reaches_outside_is_refused(tmp_path: Path, name: str) -> None:
+    inside = tmp_path / "inside"
+    (tmp_path / "outside").write_text("untouched")
+
+    with pytest.raises(ClientError, match="not unpacked any further"):
+        run(unpack(pieces(archive(*EVIL[name])), inside))
+
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["inside", "outside"]
+    assert (tmp_path / "outside").read_text() == "untouched"
+
+
+@pytest.mark.parametrize("target", ["/etc/passwd", "../outside", "d/../../outside"])
+def test_a_link_that_leads_out_is_left_out_and_the_rest_is_taken(tmp_path: Path, target: str) -> None:
+    told = run(unpack(pieces(archive(member("one", b"1"), link("out", target), member("two", b"2"))), tmp_path / "in"))
+
+    assert told == ["out"]
+    assert tree(tmp_path / "in") == ["one", "two"]
+
+
+def test_an_absolute_name_is_taken_as_one_inside(tmp_path: Path) -> None:
+    run(unpack(pieces(archive(member("/etc/evil", b"x"))), tmp_path))
+
+    assert tree(tmp_path) == ["etc", "etc/evil"]
+
+
+def test_a_link_of_this_machine_is_not_followed_out(tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "mine").symlink_to(tmp_path / "outside")
+    (tmp_path / "outside").mkdir()
+
+    with pytest.raises(ClientError, match="not unpacked any further"):
+        run(unpack(pieces(archive(member("mine/evil", b"x"))), tmp_path / "in"))
+
+    assert tree(tmp_path / "outside") == []
+
+
+def test_nobody_but_the_owner_may_write_what_came(tmp_path: Path) -> None:
+    run(unpack(pieces(archive(member("x", b"x", mode=0o6777))), tmp_path))
+
+    assert (tmp_path / "x").stat().st_mode & 0o7777 == 0o755
+
+
+@pytest.mark.parametrize("cut", [0, 100, 600, 1500, 1536, 2000, 3072, 3584])
+def test_an_archive_that_breaks_off_is_not_taken_for_a_whole_one(tmp_path: Path, cut: int) -> None:
+    whole = archive(member("one", b"1" * 1000), member("two", b"2" * 1000))
+
+    with pytest.raises(ClientError):
+        run(unpack(pieces(whole[:cut]), tmp_path))
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.binary(max_size=3000))
+def test_no_bytes_make_it_fail_in_another_way(tmp_path_factory: pytest.TempPathFactory, data: bytes) -> None:
+    with suppress(ClientError):
+        run(unpack(pieces(data), tmp_path_factory.mktemp("any")))
+
+
+def test_what_goes_wrong_with_the_pieces_is_told_as_it_is(tmp_path: Path) -> None:
+    async def broken() -> AsyncGenerator[bytes]:
+        yield archive(member("one", b"1" * 5000))[:600]
+        raise ConnectionLost("gone")
+
+    with pytest.raises(ConnectionLost, match="gone"):
+        run(unpack(broken(), tmp_path))
+
+
+def test_a_file_that_is_no_directory_is_in_the_way(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("mine")
+
+    with pytest.raises(FileExistsError):
+        run(unpack(pieces(archive(member("one", b"1"))), tmp_path / "file"))
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.integers(1, 5000))
+def test_an_archive_is_the_same_in_pieces_of_any_size(tmp_path_factory: pytest.TempPathFactory, size: int) -> None:
+    directory = tmp_path_factory.mktemp("pieces")
+    run(unpack(pieces(archive(member("one", b"1" * 700), member("d/two", b"2" * 3000)), size), directory))
+
+    assert ((directory / "one").stat().st_size, (directory / "d" / "two").stat().st_size) == (700, 3000)
+
+
+# --- packing ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_file_that_becomes_shorter_while_it_is_sent_is_named(tmp_path: Path) -> None:
+    with (tmp_path / "shrinking").open("wb") as file:
+        file.truncate(8 << 20)
+
+    async def main() -> None:
+        blocks = packed(tmp_path, [])
+        await anext(blocks)
+        with (tmp_path / "shrinking").open("wb") as file:
+            file.truncate(1 << 20)
+        with pytest.raises(OSError, match="shrinking became shorter while it was sent"):
+            async for _ in blocks:
+                pass
+
+    run(main())
+
+
+def test_a_file_that_grows_while_it_is_sent_is_as_long_as_it_was(tmp_path: Path) -> None:
+    (tmp_path / "growing").write_bytes(b"x" * (1 << 20))
+
+    async def main() -> bytes:
+        data = bytearray()
+        async for block in packed(tmp_path, []):
+            data += block
+            with (tmp_path / "growing").open("ab") as file:
+                file.write(b"y" * 1000)
+        return bytes(data)
+
+    with tarfile.open(fileobj=io.BytesIO(run(main()))) as tar:
+        (found,) = tar.getmembers()
+        assert found.size == 1 << 20
+
+
+def test_packing_that_is_left_closes_its_files(tmp_path: Path) -> None:
+    (tmp_path / "large").write_bytes(bytes(4 << 20))
+
+    async def main() -> None:
+        blocks = packed(tmp_path, [])
+        await anext(blocks)
+        working = asyncio.ensure_future(anext(blocks))
+        await asyncio.sleep(0)
+        working.cancel()
+        await asyncio.wait({working})
+        await blocks.aclose()
+
+    # An open file would be a warning, and warnings are errors.
+    run(main())
+
+
+def test_archives_tell_nobody_who_owns_the_files(tmp_path: Path) -> None:
+    (tmp_path / "x").touch()
+
+    async def main() -> bytes:
+        return b"".join([block async for block in packed(tmp_path, [])])
+
+    with tarfile.open(fileobj=io.BytesIO(run(main()))) as tar:
+        (found,) = tar.getmembers()
+        assert (found.uid, found.gid, found.uname, found.gname) == (0, 0, "", "")
