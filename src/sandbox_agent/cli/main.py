@@ -22,6 +22,12 @@ def _server() -> Command:
     return command()
 
 
+def _daemon() -> Group:
+    from sandbox_agent.cli.daemon import group
+
+    return group()
+
+
 def _agents() -> Group:
     from sandbox_agent.cli.agents import group
 
@@ -58,6 +64,12 @@ def _api() -> Group:
     return group()
 
 
+def _doctor() -> Command:
+    from sandbox_agent.cli.doctor import command
+
+    return command()
+
+
 def _completion() -> Command:
     from sandbox_agent.cli.completion import command
 
@@ -79,12 +91,14 @@ COMMANDS = Group(
     EXAMPLES,
     {
         "server": Word("run the server", _server),
+        "daemon": Word("run the server in the background", _daemon),
         "agents": Word("list, install and remove agents; needs no server", _agents),
         "credentials": Word("see which credentials agents would find", _credentials),
         "permissions": Word("see what permission rules say", _permissions),
         "sessions": Word("see, name and end the sessions of a running server", _sessions),
         "fs": Word("move files to and from a running server, and look at them", _fs),
         "api": Word("call a running server", _api),
+        "doctor": Word("find out what does not work, and what to do", _doctor),
         "completion": Word("let a shell complete the command line", _completion),
     },
     version=f"sandbox-agent {__version__}",

@@ -16,18 +16,23 @@ _OTHER_VARIABLES = frozenset({f"{PREFIX}OWNER", f"{PREFIX}PROCESS", f"{PREFIX}EN
 
 
 def load(
-    argv_options: Mapping[str, object], environ: Mapping[str, str], only: Collection[str] | None = None
+    argv_options: Mapping[str, object],
+    environ: Mapping[str, str],
+    only: Collection[str] | None = None,
+    *,
+    file: bool = True,
 ) -> Settings:
     """Settings from flags (by option name; None is not given), environment and config.toml; the first that has it wins.
 
-    With `only`, the other options have their defaults, whatever is said about them.
+    With `only`, the other options have their defaults, whatever is said about them. Without `file`, config.toml is not
+    read: it may be what is wrong.
 
     Raises SettingsError, which names the flag, the variable, or the file, line and key.
     """
     flags = _from_flags(argv_options)
     variables, warnings = _from_environment(environ)
     config_dir = _directory("config", flags.get("config_dir") or variables.get("config_dir"))
-    found = _from_file(config_dir / "config.toml") | variables | flags
+    found = (_from_file(config_dir / "config.toml") if file else {}) | variables | flags
     given = {name: value for name, value in found.items() if only is None or name in only}
     data_dir = _directory("data", given.get("data_dir"))
     embedded = "embedded" in given and SWITCH.value(given["embedded"])

@@ -103,11 +103,18 @@ class Store:
 
     def records(self, known: Container[str] = ()) -> list[Record]:
         """What is installed, in the order of the ids; of those that are not among `known`."""
-        try:
-            names = sorted(name for name in os.listdir(self.directory) if name[0] != "." and name not in known)
-        except OSError:
-            return []
+        names = (name for name in self._names() if name not in known)
         return [record for record in map(self.record, names) if record is not None]
+
+    def broken(self) -> list[str]:
+        """Agents that are said to be installed, in a way that nobody can read, or whose folder is gone."""
+        return [name for name in self._names() if os.access(self._file(name), os.F_OK) and self.record(name) is None]
+
+    def spare(self) -> list[Path]:
+        """Folders that are not in use by a record: of what runs on, or of an install that goes on or was cut off."""
+        used = {(record.agent, record.folder) for record in self.records()}
+        folders = [path for name in self._names() for path in _ours(self.directory / name)]
+        return [path for path in folders if (path.parent.name, path.name) not in used]
 
     def folder(self, record: Record) -> Path:
         return self.directory / record.agent / record.folder
@@ -193,6 +200,12 @@ class Store:
         except OSError as error:
             # What is installed may be used all the same: a directory of an image is often read-only.
             logger.warning("agents not swept path=%s reason=%s", self.directory, error.strerror)
+
+    def _names(self) -> list[str]:
+        try:
+            return sorted(name for name in os.listdir(self.directory) if name[0] != ".")
+        except OSError:
+            return []
 
     def _file(self, agent: str) -> Path:
         return self.directory / agent / "installed.json"
