@@ -5,7 +5,24 @@
 
 from acp import RequestError
 
-from sandbox_agent.client.agents import Agent, Agents, Health, Install, InstallResult, Models, Modes, Progress
+from sandbox_agent.client.agents import (
+    Agent,
+    AgentHealth,
+    Agents,
+    Artifact,
+    Credential,
+    Features,
+    Health,
+    Install,
+    InstallInfo,
+    InstallResult,
+    Mode,
+    Model,
+    Models,
+    Modes,
+    Progress,
+    ServerStatus,
+)
 from sandbox_agent.client.asking import (
     Answer,
     Choice,
@@ -16,9 +33,10 @@ from sandbox_agent.client.asking import (
 )
 from sandbox_agent.client.client import SandboxAgent
 from sandbox_agent.client.errors import ClientError, ConnectionLost, ForeignAnswer, ServerProblem, StartFailed
-from sandbox_agent.client.files import Files
+from sandbox_agent.client.files import Entry, Files, Uploaded, Written
 from sandbox_agent.client.inventory import SessionInfo
 from sandbox_agent.client.past import LogEvent
+from sandbox_agent.client.searching import Match, Search
 from sandbox_agent.client.session import Attachment, Session
 from sandbox_agent.client.sessions import Sessions
 from sandbox_agent.client.turn import Turn
@@ -35,25 +53,36 @@ from sandbox_agent.client.updates import (
     UnknownUpdate,
     text_of,
 )
+from sandbox_agent.client.watching import Change, Watch
 
 __all__ = [
     "Agent",
+    "AgentHealth",
     "Agents",
     "Answer",
+    "Artifact",
     "Attachment",
+    "Change",
     "Choice",
     "ClientError",
     "ConnectionLost",
+    "Credential",
     "Decision",
     "ElicitationRequest",
+    "Entry",
+    "Features",
     "Files",
     "ForeignAnswer",
     "Gap",
     "Health",
     "Install",
+    "InstallInfo",
     "InstallResult",
     "LogEvent",
+    "Match",
     "MetadataUpdated",
+    "Mode",
+    "Model",
     "Models",
     "Modes",
     "PermissionRequest",
@@ -62,7 +91,9 @@ __all__ = [
     "QuestionRequest",
     "RequestError",
     "SandboxAgent",
+    "Search",
     "ServerProblem",
+    "ServerStatus",
     "Session",
     "SessionEnded",
     "SessionInfo",
@@ -75,5 +106,8 @@ __all__ = [
     "TurnItem",
     "TurnStarted",
     "UnknownUpdate",
+    "Uploaded",
+    "Watch",
+    "Written",
     "text_of",
 ]
