@@ -1,0 +1,118 @@
+"""The program as it calls a server: with its address and token, with input, in a directory, and on a terminal."""
+
+import json
+import os
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import IO, Any
+
+from tests.cli.place import LONGEST, PROGRAM, Place
+from tests.support.running import BOUND, TOKEN, Server
+
+
+class Ran:
+    """How a command ended, and what it wrote."""
+
+    def __init__(self, code: int, stdout: bytes, stderr: bytes) -> None:
+        self.code = code
+        self.raw = stdout
+        self.err = stderr.decode()
+        assert "Traceback" not in self.err, self.err
+
+    @property
+    def out(self) -> str:
+        return self.raw.decode()
+
+    @property
+    def lines(self) -> list[str]:
+        return self.out.splitlines()
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.raw)
+
+    @property
+    def objects(self) -> list[Any]:
+        """JSON lines."""
+        return [json.loads(line) for line in self.raw.split(b"\n") if line]
+
+
+class Calling:
+    """Runs commands against one server."""
+
+    def __init__(self, place: Place, server: Server) -> None:
+        self.place = place
+        self.server = server
+        self.environ = {"SANDBOX_AGENT_ENDPOINT": server.url, "SANDBOX_AGENT_TOKEN": TOKEN}
+
+    def __call__(self, *arguments: str | bytes, input: bytes = b"", cwd: Path | None = None) -> Ran:
+        done = subprocess.run(
+            [*PROGRAM, *arguments],
+            env={**self.place.environment, **self.environ},
+            input=input,
+            capture_output=True,
+            timeout=LONGEST,
+            cwd=cwd,
+        )
+        return Ran(done.returncode, done.stdout, done.stderr)
+
+    def well(self, *arguments: str | bytes, input: bytes = b"", cwd: Path | None = None) -> Ran:
+        """A command that must succeed."""
+        ran = self(*arguments, input=input, cwd=cwd)
+        assert ran.code == 0, ran.err
+        return ran
+
+    def refused(self, *arguments: str | bytes, code: int = 1, input: bytes = b"", cwd: Path | None = None) -> str:
+        """What a command says that must fail with one line and nothing else."""
+        ran = self(*arguments, input=input, cwd=cwd)
+        assert (ran.code, ran.raw, ran.err.count("\n")) == (code, b"", 1), (ran.code, ran.raw, ran.err)
+        return ran.err.removeprefix("sandbox-agent: ").rstrip("\n")
+
+    def start(self, *arguments: str, **more: Any) -> "subprocess.Popen[bytes]":
+        """A command that is spoken with, with pipes."""
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+        environ = {**self.place.environment, **self.environ}
+        return subprocess.Popen([*PROGRAM, *arguments], env=environ, **{**pipes, **more})
+
+    def on_a_terminal(self, *arguments: str, **environ: str) -> tuple[int, str]:
+        return self.place.on_a_terminal(*arguments, **self.environ, **environ)
+
+
+def reading(stream: IO[bytes] | None, wanted: Callable[[bytes], bool]) -> bytes:
+    """The first line that is wanted; the process's own end bounds the wait."""
+    assert stream is not None
+    for line in stream:
+        if wanted(line):
+            return line
+    raise EOFError
+
+
+def nobody_reads(process: "subprocess.Popen[bytes]") -> tuple[int, bytes]:
+    """Close stdout; the exit code, and what is written to stderr."""
+    assert process.stdout is not None
+    assert process.stderr is not None
+    process.stdout.close()
+    try:
+        return process.wait(timeout=BOUND), os.read(process.stderr.fileno(), 1 << 16)
+    finally:
+        ended(process)
+
+
+def ended(process: "subprocess.Popen[bytes]") -> None:
+    """End it, if it has not."""
+    process.kill()
+    process.wait()
+    for stream in (process.stdin, process.stdout, process.stderr):
+        if stream is not None and not stream.closed:
+            stream.close()
+
+
+def interrupted(process: "subprocess.Popen[bytes]", number: int) -> Ran:
+    """Send a signal, and wait for the end."""
+    process.send_signal(number)
+    try:
+        stdout, stderr = process.communicate(timeout=BOUND)
+    finally:
+        ended(process)
+    return Ran(process.returncode, stdout, stderr)
