@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 from argparse import SUPPRESS
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 
 import pytest
@@ -18,11 +18,12 @@ from sandbox_agent.cli.arguments import Parser
 from sandbox_agent.cli.commands import Command, Group, Word
 from sandbox_agent.cli.completion import SHELLS, split_line
 from sandbox_agent.cli.completion_scripts import SCRIPTS
-from sandbox_agent.cli.completion_values import VALUES, agents
-from sandbox_agent.cli.completion_words import NOTHING, Candidates, candidates
+from sandbox_agent.cli.completion_values import VALUES, agents, remote_paths, sessions
+from sandbox_agent.cli.completion_words import NOTHING, Candidates, Values, candidates
 from sandbox_agent.cli.main import COMMANDS
 from tests.cli.place import LONGEST, Place
-from tests.support.running import scripted
+from tests.support.client import Client, run
+from tests.support.running import TOKEN, Server, scripted
 
 BREAKS = " \t\n\"'><=;|&(:"
 """Where bash begins a new word."""
@@ -62,20 +63,23 @@ def test_every_word_and_flag_is_completed(path: str) -> None:
         ]
 
 
+LOOKED_UP: dict[str, Values] = {metavar: lambda given, current: [("found", "")] for metavar in VALUES}
+
+
 @pytest.mark.parametrize("path", [path for path, each in EVERYTHING.items() if isinstance(each, Command)])
 def test_every_flag_with_a_value_says_what_it_takes(path: str) -> None:
     command = EVERYTHING[path]
     assert isinstance(command, Command)
     for action in command.parser.actions():
         for flag in action.option_strings if action.nargs != 0 else []:
-            beside = candidates(COMMANDS, [*path.split(), flag, ""], VALUES)
-            inside = candidates(COMMANDS, [*path.split(), f"{flag}="], VALUES)
+            beside = candidates(COMMANDS, [*path.split(), flag, ""], LOOKED_UP)
+            inside = candidates(COMMANDS, [*path.split(), f"{flag}="], LOOKED_UP)
 
             assert (inside.kind, [word for word, _ in inside.words]) == (
                 beside.kind,
                 [f"{flag}={word}" for word, _ in beside.words],
             )
-            if action.metavar in ("PATH", "AGENT"):
+            if action.metavar in ("PATH", *VALUES):
                 assert beside != NOTHING
 
 
@@ -99,7 +103,7 @@ def _parser() -> Parser:
 
 
 GROUP = Group("x", "", "", {"do": Word("do it", lambda: Command(_parser(), lambda arguments: 0))})
-NAMES = {"NAME": lambda given, current: [("ann", "Ann"), ("bob", f"Bob {given.get('text', '')}")]}  # type: ignore[var-annotated]
+NAMES: dict[str, Values] = {"NAME": lambda given, current: [("ann", "Ann"), ("bob", f"Bob {given.get('text', '')}")]}
 FLAGS = ["--level", "-l", "--on", "--also", "--pair", "--maybe", "--file", "--work-dir", "--text", "-h", "--help"]
 
 
@@ -197,6 +201,44 @@ def test_a_mistake_in_agents_toml_leaves_the_agents_that_everybody_has(tmp_path:
     assert "claude" in dict(agents({"config_dir": str(tmp_path)}, ""))
 
 
+# --- what a server has ------------------------------------------------------------------------------------------------
+
+
+def reach(server: Server) -> dict[str, str]:
+    return {"SANDBOX_AGENT_ENDPOINT": server.url, "SANDBOX_AGENT_TOKEN": TOKEN}
+
+
+def furnish(server: Server) -> None:
+    (Path(server.work) / "new folder").mkdir()
+    for name in ("notes.txt", ".hidden", "new folder/inside.txt"):
+        (Path(server.work) / name).touch()
+
+
+async def one_session(server: Server) -> str:
+    async with Client(server) as client:
+        return await client.new_session()
+
+
+def test_sessions_and_files_of_a_server_are_offered() -> None:
+    with Server() as server:
+        furnish(server)
+        session = run(one_session(server))
+        given = {"endpoint": server.url, "token": TOKEN}
+
+        listed = sessions(given, "")
+        here = remote_paths(given | {"session": session}, "")
+        hidden = remote_paths(given | {"session": session}, ".")
+        below = remote_paths(given, f"{server.work}/new folder/in")
+        nowhere = remote_paths(given, "/nonexistent/")
+        refused = sessions(given | {"token": "wrong"}, "")
+
+    assert listed == [(session, f"scripted: {server.work}")]
+    assert [path for path, _ in here] == ["new folder/", "notes.txt"]
+    assert [path for path, _ in hidden] == [".hidden", "new folder/", "notes.txt"]
+    assert [path for path, _ in below] == [f"{server.work}/new folder/inside.txt"]
+    assert (nowhere, refused, sessions(given, "")) == ([], [], [])
+
+
 # --- the answer -------------------------------------------------------------------------------------------------------
 
 
@@ -223,6 +265,7 @@ def test_a_line_is_split_as_shells_do(line: str, expected: list[str], quoted: bo
         ("sandbox-agent ser", ["words", "server"]),
         ("sandbox-agent server --log-level=d", ["words", "debug"]),
         ('sandbox-agent server "--log-level=d', ["words", "--log-level=debug"]),
+        ("sandbox-agent fs put ", ["files"]),
         ("sandbox-agent server --token-file=x", ["files"]),
         ("sandbox-agent xyzzy ", ["words"]),
     ],
@@ -314,20 +357,20 @@ LINES = {
 }
 
 
-def typed(desk: Place, command: list[str], setup: str) -> list[list[str]]:
+def typed(desk: Place, command: list[str], setup: str, lines: Collection[str], **more: str) -> list[list[str]]:
     """What the program would have been called with, for each of the lines typed into a shell."""
     # The script asks the file of that name; the function is what the lines call.
     setup += " sandbox-agent() { printf 'CALLED'; printf '\\037%s' \"$@\"; echo; }"
     ours, theirs = pty.openpty()
     process = subprocess.Popen(
-        command, env=environment(desk), cwd=desk.home, stdin=theirs, stdout=theirs, stderr=theirs
+        command, env={**environment(desk), **more}, cwd=desk.home, stdin=theirs, stdout=theirs, stderr=theirs
     )
     os.close(theirs)
-    os.write(ours, "".join(f"{line}\n" for line in (setup, *LINES, "exit")).encode())
+    os.write(ours, "".join(f"{line}\n" for line in (setup, *lines, "exit")).encode())
     text = ""
     end = time.monotonic() + LONGEST
     try:
-        while time.monotonic() < end and text.count("CALLED\x1f") < len(LINES):
+        while time.monotonic() < end and text.count("CALLED\x1f") < len(lines):
             if select.select([ours], [], [], 0.1)[0]:
                 text += os.read(ours, 65536).decode()
     finally:
@@ -338,21 +381,33 @@ def typed(desk: Place, command: list[str], setup: str) -> list[list[str]]:
     return [[word.removesuffix("/") for word in call] for call in calls]
 
 
-def test_bash_completes_what_is_typed(desk: Place) -> None:
-    setup = 'PS1=; eval "$(sandbox-agent completion bash)";'
+BASH = ["bash", "--norc", "--noprofile", "-i"], 'PS1=; eval "$(sandbox-agent completion bash)";'
+ZSH = ["zsh", "-f", "-i"], "PS1=; autoload -Uz compinit; compinit -D -u; source <(sandbox-agent completion zsh);"
+FOUND = ["zsh", "-f", "-i"], "PS1=; fpath=(~ $fpath); autoload -Uz compinit; compinit -D -u;"
 
-    assert typed(desk, [shell("bash"), "--norc", "--noprofile", "-i"], setup) == list(LINES.values())
+
+@pytest.mark.parametrize(("command", "setup"), [BASH, ZSH, FOUND], ids=["bash", "zsh", "zsh-by-fpath"])
+def test_a_shell_completes_what_is_typed(desk: Place, command: list[str], setup: str) -> None:
+    (desk.home / "_sandbox-agent").write_text(SCRIPTS["zsh"])
+
+    called = typed(desk, [shell(command[0]), *command[1:]], setup, LINES)
+
+    assert called == list(LINES.values())
 
 
-@pytest.mark.parametrize("how", ["sourced", "found"])
-def test_zsh_completes_what_is_typed(desk: Place, how: str) -> None:
-    if how == "sourced":
-        setup = "PS1=; autoload -Uz compinit; compinit -D -u; source <(sandbox-agent completion zsh);"
-    else:
-        (desk.home / "_sandbox-agent").write_text(SCRIPTS["zsh"])
-        setup = "PS1=; fpath=(~ $fpath); autoload -Uz compinit; compinit -D -u;"
+@pytest.mark.parametrize(("command", "setup"), [BASH, ZSH], ids=["bash", "zsh"])
+def test_a_shell_completes_what_a_server_has(desk: Place, command: list[str], setup: str) -> None:
+    with Server() as server:
+        furnish(server)
+        session = run(one_session(server))
+        lines = {
+            f"sandbox-agent fs cat --session {session} no\t": ["fs", "cat", "--session", session, "notes.txt"],
+            f"sandbox-agent fs cat {server.work}/new\tins\t": ["fs", "cat", f"{server.work}/new folder/inside.txt"],
+            f"sandbox-agent sessions show {session[:-2]}\t": ["sessions", "show", session],
+        }
+        called = typed(desk, [shell(command[0]), *command[1:]], setup, lines, **reach(server))
 
-    assert typed(desk, [shell("zsh"), "-f", "-i"], setup) == list(LINES.values())
+    assert called == list(lines.values())
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,7 @@
 """`sandbox-agent completion`: scripts for shells, and what they ask the program when somebody presses the tab key.
 
 A script passes on what is written so far; the answer is computed here, so that it never lags behind the commands. It
-has to come at once: nothing is imported that reads a network or starts a process.
+has to come at once, so next to nothing is imported for it.
 """
 
 import shlex
@@ -58,14 +58,17 @@ def answer(argv: Sequence[str]) -> int:
     from sandbox_agent.cli.main import COMMANDS
 
     shell, *words = argv
-    if shell != "bash":
+    if shell == "bash":
+        line, breaks = words
+        words, quoted = split_line(line)
+        found = candidates(COMMANDS, words[1:], VALUES)
+        lines = _for_bash(found, words[-1], "" if quoted else breaks)
+    else:
         found = candidates(COMMANDS, words, VALUES)
-        print(found.kind, *(_pair(shell, *pair) for pair in found.words), sep="\n")
-        return 0
-    line, breaks = words
-    split, quoted = split_line(line)
-    found = candidates(COMMANDS, split[1:], VALUES)
-    print(found.kind, *_for_bash(found, split[-1], "" if quoted else breaks), sep="\n")
+        form = "plain" if found.kind == "remote" else shell
+        lines = [_pair(form, *pair) for pair in found.words]
+    # A line each: names of files may have anything in them.
+    print(found.kind, *(each for each in lines if each.replace("\t", "").isprintable()), sep="\n")
     return 0
 
 
@@ -84,7 +87,8 @@ def split_line(line: str) -> tuple[list[str], bool]:
 
 def _for_bash(found: "Candidates", current: str, breaks: str) -> list[str]:
     """Bash does not look which of them fit, and replaces only what comes after the last of `breaks`."""
-    kept = max((current.rfind(letter) for letter in breaks), default=-1) + 1
+    # The others of them end a word for every shell, unless they are quoted.
+    kept = max((current.rfind(letter) for letter in "=:@" if letter in breaks), default=-1) + 1
     return [word[kept:] for word, _ in found.words if word.startswith(current)]
 
 

@@ -18,6 +18,10 @@ _sandbox_agent() {
     case $kind in
         files) compopt -o default 2>/dev/null ;;
         directories) compopt -o dirnames 2>/dev/null ;;
+        remote)
+            compopt -o filenames 2>/dev/null
+            [[ ${COMPREPLY[0]} == */ ]] && compopt -o nospace 2>/dev/null
+            ;;
     esac
 }
 complete -F _sandbox_agent sandbox-agent
@@ -39,6 +43,12 @@ _sandbox-agent() {
         words)
             shift answer
             (( $#answer )) && _describe sandbox-agent answer
+            ;;
+        remote)
+            shift answer
+            local -a folders=(${(M)answer:#*/}) files=(${answer:#*/})
+            (( $#folders )) && compadd -S '' -a folders
+            (( $#files )) && compadd -a files
             ;;
     esac
 }
@@ -65,7 +75,7 @@ function __sandbox_agent_complete
             else
                 printf '%s\n' "$flag"(__fish_complete_directories "$path" '')
             end
-        case words
+        case words remote
             test (count $answer) -gt 1; and printf '%s\n' $answer[2..-1]
     end
 end

@@ -1,11 +1,18 @@
-"""Values that are looked up when somebody presses the tab key. Whatever cannot be read is as good as not there."""
+"""Values that are looked up when somebody presses the tab key: agents here; sessions and files of a server that runs.
+
+Whatever cannot be read, or does not come at once, is as good as not there.
+"""
 
 import os
 from collections.abc import Mapping
 from pathlib import Path
 
+from sandbox_agent.cli.arguments import Arguments
 from sandbox_agent.cli.completion_words import Pairs, Values
 from sandbox_agent.errors import SettingsError
+
+PATIENCE = 0.5
+"""Seconds for which somebody waits after pressing a key."""
 
 _WHERE = ("config_dir", "data_dir", "agents_dir", "agents_file")
 
@@ -37,5 +44,52 @@ def _registry(copy: Path) -> dict[str, str]:
         return {}
 
 
-VALUES: Mapping[str, Values] = {"AGENT": agents}
+def sessions(given: Mapping[str, str], current: str) -> Pairs:
+    """The sessions of the server, newest first."""
+    return [
+        (str(each["sessionId"]), f"{each.get('agent')}: {each.get('title') or each.get('cwd')}")
+        for each in _listed(given, "/v1/sessions", "sessions")
+    ]
+
+
+def remote_paths(given: Mapping[str, str], current: str) -> Pairs:
+    """What the server has in the directory that is written so far; a directory ends with a slash."""
+    from urllib.parse import urlencode
+
+    directory, slash, name = current.rpartition("/")
+    query = {"path": directory + slash or ".", "limit": "1000"}
+    query |= {"sessionId": given["session"]} if given.get("session") else {}
+    found = _listed(given, f"/v1/fs/entries?{urlencode(query)}", "entries")
+    names = {str(each["name"]): each.get("entryType") == "directory" for each in found}
+    return [
+        (directory + slash + each + ("/" if folder else ""), "")
+        for each, folder in names.items()
+        if not each.startswith(".") or name.startswith(".")
+    ]
+
+
+def _listed(given: Mapping[str, str], path: str, key: str) -> list[dict[str, object]]:
+    """A list that the server answers with."""
+    import json
+    from http.client import HTTPConnection, HTTPException, HTTPSConnection
+
+    from sandbox_agent.cli.endpoint import endpoint
+
+    try:
+        server = endpoint(Arguments(given), os.environ)
+        scheme, _, rest = server.url.partition("://")
+        host, _, prefix = rest.partition("/")
+        # No proxy: it takes longer than anybody waits for a key.
+        connection = (HTTPSConnection if scheme == "https" else HTTPConnection)(host, timeout=PATIENCE)
+        headers = {"Authorization": f"Bearer {server.token}"} if server.token else {}
+        try:
+            connection.request("GET", f"/{prefix}{path}" if prefix else path, headers=headers)
+            return json.loads(connection.getresponse().read())[key]
+        finally:
+            connection.close()
+    except (OSError, HTTPException, SettingsError, ValueError, KeyError):
+        return []
+
+
+VALUES: Mapping[str, Values] = {"AGENT": agents, "SESSION": sessions, "REMOTE": remote_paths}
 """By the metavar of what takes them."""

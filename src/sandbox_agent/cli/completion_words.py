@@ -1,7 +1,7 @@
 """What could stand at the end of a command line: words, flags and values, by the tables of commands and their parsers.
 
 A new command needs nothing here. What it takes is known by its parser: `choices`, or the metavar, which for values that
-can be completed is one of `bash|zsh|fish`, `AGENT`, `PATH` and their like. Knows nothing of shells.
+can be completed is one of `bash|zsh|fish`, `AGENT`, `SESSION`, `PATH` and their like. Knows nothing of shells.
 """
 
 import argparse
@@ -17,16 +17,21 @@ Pairs = Sequence[tuple[str, str]]
 Values = Callable[[Mapping[str, str], str], Pairs]
 """Values and what they mean, by the flags that were given (their values by dest) and what is written so far."""
 
-_FILES, _DIRECTORIES = frozenset({"PATH", "FILE", "LOCATION"}), frozenset({"DIR", "DIRECTORY", "FOLDER"})
+_FILES = frozenset({"PATH", "FILE", "LOCATION", "LOCAL"})
+_DIRECTORIES = frozenset({"DIR", "DIRECTORY", "FOLDER"})
+_REMOTE = "REMOTE"
 _HELP = "Show the help."
 
 
 @dataclass(frozen=True, slots=True)
 class Candidates:
-    """What could stand there, each with a few words about it; or that it is a path, which shells know best."""
+    """What could stand there, each with a few words about it; or that it is a path, which shells know best.
+
+    A path of another machine is `remote`: its words may end with a slash, and then go on.
+    """
 
     words: Pairs = ()
-    kind: Literal["words", "files", "directories"] = "words"
+    kind: Literal["words", "files", "directories", "remote"] = "words"
     before: str = ""
     """What stands before a path in the same word, such as `--token-file=`."""
 
@@ -121,7 +126,8 @@ class _Line:
             return NOTHING
         # Nobody means the same one twice.
         used = set(self._words) if _most(action) == inf else set[str]()
-        return Candidates([(before + word, text) for word, text in pairs if word not in used])
+        kind = "remote" if metavar == _REMOTE else "words"
+        return Candidates([(before + word, text) for word, text in pairs if word not in used], kind)
 
 
 def _flags(actions: Iterable[argparse.Action], given: Mapping[str, str] | None = None) -> Pairs:
