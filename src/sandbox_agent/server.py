@@ -2,7 +2,6 @@
 
 import asyncio
 import errno
-import fcntl
 import gc
 import hashlib
 import logging
@@ -15,20 +14,22 @@ import socket
 import sys
 import tempfile
 from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from ipaddress import ip_address
 from pathlib import Path
-from typing import TextIO
 
 import uvicorn
 import uvloop
 
+from sandbox_agent import __version__
 from sandbox_agent.agents.depot import open_boots, open_catalog, open_installer
 from sandbox_agent.agents.install.installer import Installer
 from sandbox_agent.agents.install.record import Store
 from sandbox_agent.agents.provision import Provision
 from sandbox_agent.agents.supervisor import Supervisor
+from sandbox_agent.data_directory import Held, Notice, held, noticed
 from sandbox_agent.errors import SettingsError, ShuttingDown
 from sandbox_agent.host.attached import AttachedFiles
 from sandbox_agent.host.files import TextFiles
@@ -66,6 +67,7 @@ from sandbox_agent.permissions.file import load_rules
 from sandbox_agent.permissions.policy import Policy
 from sandbox_agent.processes.children import Children
 from sandbox_agent.processes.parent import Parent
+from sandbox_agent.processes.table import read
 from sandbox_agent.reports import set_up_logging
 from sandbox_agent.settings import Settings
 
@@ -254,9 +256,10 @@ async def _serve(settings: Settings, listener: socket.socket, owner: str, parent
     gc.freeze()
     gc.set_threshold(*GC_THRESHOLDS)
     token_file = _token_file(settings, listener)
-    _announce(settings, listener, token_file)
     try:
-        await stopping.wait()
+        with _noticed(settings, listener, token_file):
+            _announce(settings, listener, token_file)
+            await stopping.wait()
     finally:
         logger.info("stopping")
         parts.stop()
@@ -326,49 +329,63 @@ def _temporary(settings: Settings) -> Generator[Settings]:
 def _data_directory(settings: Settings) -> Generator[str]:
     """Make it, and hold it for this server alone; gives the mark that its processes carry."""
     directory = settings.data_dir
-    try:
-        directory.mkdir(parents=True, exist_ok=True, mode=0o700)
-        (directory / "logs").mkdir(exist_ok=True, mode=0o700)
-        lock = (directory / "server.lock").open("a+")
-    except OSError as error:
-        raise SettingsError(f"--data-dir {directory}: {error.strerror}") from error
-    with lock:
-        if settings.no_persist:
-            # Nothing is shared through the directory, so any number of servers may use it.
-            yield secrets.token_hex(16)
-            return
-        _lock(lock, directory)
-        yield hashlib.sha256(os.fsencode(directory.resolve())).hexdigest()[:32]
+    with ExitStack() as stack:
+        try:
+            directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+            (directory / "logs").mkdir(exist_ok=True, mode=0o700)
+            if not settings.no_persist:
+                stack.enter_context(held(directory))
+        except Held as other:
+            raise SettingsError(
+                f"--data-dir {directory} is in use by another sandbox-agent (pid {other.pid or 'unknown'}); "
+                "stop it, choose another directory, or use --no-persist"
+            ) from None
+        except OSError as error:
+            raise SettingsError(f"--data-dir {directory}: {error.strerror}") from error
+        # Without a log nothing is shared through the directory, so any number of servers may use it.
+        owner = hashlib.sha256(os.fsencode(directory.resolve())).hexdigest()[:32]
+        yield secrets.token_hex(16) if settings.no_persist else owner
 
 
-def _lock(lock: TextIO, directory: Path) -> None:
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        lock.seek(0)
-        holder = lock.read(32).strip() or "unknown"
-        raise SettingsError(
-            f"--data-dir {directory} is in use by another sandbox-agent (pid {holder}); "
-            "stop it, choose another directory, or use --no-persist"
-        ) from None
-    lock.truncate(0)
-    lock.write(str(os.getpid()))
-    lock.flush()
+def _noticed(settings: Settings, listener: socket.socket, token_file: Path | None) -> AbstractContextManager[None]:
+    """Lets those who use the same data directory find this server."""
+    if settings.no_persist:
+        return nullcontext()
+    pid = os.getpid()
+    process = read(pid)
+    where = token_file or settings.token_file
+    notice = Notice(
+        pid=pid,
+        process_start=process.start if process else 0,
+        url=_addresses(listener)[1],
+        version=__version__,
+        started_at=datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z"),
+        token_file=None if where is None else str(where),
+        needs_token=settings.token is not None,
+    )
+    return noticed(settings.data_dir, notice)
+
+
+def _addresses(listener: socket.socket) -> tuple[str, str]:
+    """Where it listens, and where it is reached from this machine."""
+    host, port = listener.getsockname()[:2]
+    url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+    return url, f"http://127.0.0.1:{port}" if ip_address(host).is_unspecified else url
 
 
 def _announce(settings: Settings, listener: socket.socket, token_file: Path | None) -> None:
     """One line on stdout that a program can wait for; for people, the rest on stderr."""
-    host, port = listener.getsockname()[:2]
-    url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
-    everywhere = ip_address(host).is_unspecified
-    reachable = f"http://127.0.0.1:{port}" if everywhere else url
+    url, reachable = _addresses(listener)
     hints = [f"token: {settings.token}  (also in {token_file})"] if token_file else []
     hints += [f"open:  {reachable}/ui/", f"try:   {_first_call(settings, reachable)}"]
-    if everywhere and settings.token is None:
+    if settings.quiet:
+        hints = []
+    if url != reachable and settings.token is None:
         hints.append("warning: anybody who can reach this machine can run commands on it")
-    if everywhere and not settings.allow_host:
+    if url != reachable and not settings.allow_host:
         hints.append("note:  clients that use a name for this machine are refused until --allow-host gives that name")
-    print("\n".join(hints), file=sys.stderr, flush=True)
+    if hints:
+        print("\n".join(hints), file=sys.stderr, flush=True)
     print(f"sandbox-agent listening on {url}", flush=True)
 
 

@@ -1,6 +1,7 @@
 """Contract, section 11: starting the server, what it says then, how it refuses to, and how it stops."""
 
 import asyncio
+import json
 import os
 import re
 import signal
@@ -10,6 +11,7 @@ import sys
 import sysconfig
 import time
 from contextlib import AsyncExitStack
+from datetime import datetime
 from pathlib import Path
 
 import httpx
@@ -155,6 +157,47 @@ def test_without_a_token_it_serves_others_when_that_is_called_insecure() -> None
     with Server("--no-persist", "--no-token", "--insecure", "--host", "0.0.0.0", token=None) as server:
         server.url = server.url.replace("0.0.0.0", "127.0.0.1")
         assert ask(server, "/v1/agents").status == 200
+
+
+@pytest.mark.requirement("11.quiet")
+def test_with_quiet_the_token_is_in_its_file_and_nowhere_else(tmp_path: Path) -> None:
+    with Server("--quiet", token=None, directory=tmp_path) as server:
+        token = (tmp_path / "data" / "token").read_text().strip()
+        assert ask(server, "/v1/health", token=token).status == 200
+        assert token not in server.stderr
+        assert "curl" not in server.stderr
+
+
+# --- being found ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.requirement("11.notice")
+def test_a_server_says_in_its_data_directory_where_it_listens_as_long_as_it_does(tmp_path: Path) -> None:
+    place = tmp_path / "data" / "server.json"
+    with Server("--host", "0.0.0.0", token=None, directory=tmp_path) as server:
+        told = json.loads(place.read_text())
+        assert place.stat().st_mode & 0o777 == 0o600
+        assert told["url"] == server.url.replace("0.0.0.0", "127.0.0.1")
+        assert (told["pid"], told["version"], told["needsToken"]) == (server.process.pid, __version__, True)
+        assert datetime.fromisoformat(told["startedAt"]).tzinfo is not None
+        server.url = told["url"]
+        token = Path(told["tokenFile"]).read_text().strip()
+        assert ask(server, "/v1/health", token=token).status == 200
+        assert token not in place.read_text()
+    assert not place.exists()
+
+
+@pytest.mark.requirement("11.notice")
+def test_a_token_that_was_given_is_not_in_it(tmp_path: Path) -> None:
+    place = tmp_path / "data" / "server.json"
+    with Server(directory=tmp_path):
+        told = json.loads(place.read_text())
+        assert (told["tokenFile"], told["needsToken"]) == (None, True)
+        assert TOKEN not in place.read_text()
+    with Server("--no-token", token=None, directory=tmp_path):
+        assert json.loads(place.read_text())["needsToken"] is False
+    with Server("--no-persist", directory=tmp_path):
+        assert not place.exists()
 
 
 # --- settings ---------------------------------------------------------------------------------------------------------

@@ -182,6 +182,7 @@ class Settings:
     )
 
     log_level: str = option(_OUTPUT, _LEVEL, "info", "Least level of what the server reports.")
+    quiet: bool = switch(_OUTPUT, "Print no hints for people at the start: neither the token nor a first call to try.")
     log_format: str = option(_OUTPUT, _FORMAT, "text", "Form of what the server reports.")
 
     # Not options: what load() found out.

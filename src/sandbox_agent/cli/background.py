@@ -1,0 +1,260 @@
+"""A server in the background: finding it by its data directory, starting it, ending it. Prints nothing.
+
+Any server on the data directory is found, however it was started; `data_directory.py` says how it can be.
+"""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from http import HTTPStatus
+from http.client import HTTPConnection, HTTPException
+from pathlib import Path
+from typing import cast
+from urllib.parse import urlsplit
+
+from sandbox_agent.cli.failures import EXIT_FAILED
+from sandbox_agent.data_directory import Notice, holder, notice
+from sandbox_agent.envelope import Object
+from sandbox_agent.errors import SettingsError
+from sandbox_agent.settings import Settings
+
+START_PATIENCE, STOP_PATIENCE, SETTLE_PATIENCE = 30.0, 10.0, 5.0
+"""Seconds to answer after a start; to be gone after SIGTERM; for one that starts or ends already to have done so."""
+INTERVAL = 0.02
+HEALTH_TIMEOUT = 3.0
+LOG_BYTES = 1 << 20
+"""A log that is larger at a start becomes the old one; there is one old one."""
+SHOWN = 1 << 14
+"""What is read of the log of a server that did not start."""
+
+
+class Failed(Exception):
+    """It could not be done; the text is for people, `stderr` what the server said, `code` the exit code."""
+
+    def __init__(self, sentence: str, *, stderr: str = "", code: int = EXIT_FAILED) -> None:
+        super().__init__(sentence)
+        self.stderr = stderr
+        self.code = code
+
+
+class Unauthorized(Failed):
+    """It answers, and wants a token that nobody here knows."""
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """A server that runs."""
+
+    pid: int
+    url: str
+    version: str
+    started_at: str
+    data_dir: Path
+    token_file: Path | None
+    """Where its token is, if it is in a file."""
+    token: str | None = field(repr=False)
+    """None when it needs none, and when nobody here knows it."""
+
+    @property
+    def log_file(self) -> Path | None:
+        """Where its reports go, if it was started in the background."""
+        path = log_file(self.data_dir)
+        with suppress(OSError):
+            return path if path.samefile(f"/proc/{self.pid}/fd/2") else None
+        return None
+
+    def health(self) -> Object:
+        """What it says of itself; raises Failed when it says nothing, Unauthorized when not to us."""
+        address = urlsplit(self.url)
+        link = HTTPConnection(address.hostname or "", address.port, timeout=HEALTH_TIMEOUT)
+        try:
+            link.request("GET", "/v1/health", headers={"Authorization": f"Bearer {self.token}"} if self.token else {})
+            answer = link.getresponse()
+            if answer.status == HTTPStatus.UNAUTHORIZED:
+                raise Unauthorized("it wants a token that is not known here")
+            if answer.status != HTTPStatus.OK:
+                raise Failed(f"it answers with status {answer.status}")
+            return cast("Object", json.loads(answer.read()))
+        except (OSError, HTTPException, ValueError) as error:
+            raise Failed(f"it does not answer: {error}") from error
+        finally:
+            link.close()
+
+
+def log_file(directory: Path) -> Path:
+    """Where a server in the background reports."""
+    return directory / "logs" / "server.log"
+
+
+def find(settings: Settings) -> Running | None:
+    """The server that runs on the data directory; None when there is none that listens."""
+    found = notice(settings.data_dir)
+    return None if found is None else _running(found, settings)
+
+
+def start(
+    settings: Settings, flags: Sequence[str] = (), environ: Mapping[str, str] | None = None
+) -> tuple[Running, bool]:
+    """The server that runs on the data directory, and whether it was started now. It outlives this program.
+
+    `flags` and `environ` are for the server, and must be what `settings` were made of; without `environ`, our own.
+
+    Raises:
+        Failed: it did not start; with what it said.
+        SettingsError: a server with these settings would not be found again.
+    """
+    for name in ("no_persist", "embedded"):
+        if getattr(settings, name):
+            raise SettingsError(f"--{name.replace('_', '-')} is not for the background; run: sandbox-agent server")
+    found = _settled(settings.data_dir)
+    if found is not None:
+        return _running(found, settings), False
+    log, begin = _open_log(settings.data_dir)
+    places = [f"--config-dir={settings.config_dir}", f"--data-dir={settings.data_dir}"]
+    command = [sys.executable, "-P", "-m", "sandbox_agent", "server", "--quiet", *flags, *places]
+    try:
+        process = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environ, start_new_session=True
+        )
+    finally:
+        os.close(log)
+    try:
+        running = _started(process, settings)
+    except BaseException:
+        process.terminate()
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(STOP_PATIENCE)
+        process.kill()
+        process.wait()
+        raise
+    if running is not None:
+        process.returncode = 0  # It is not ours to wait for.
+        return running, True
+    # Somebody else may have been quicker.
+    found = _settled(settings.data_dir)
+    if found is not None:
+        return _running(found, settings), False
+    raise _not_started(process.returncode, _said(settings.data_dir, begin))
+
+
+def stop(settings: Settings) -> Running | None:
+    """End the server that runs on the data directory, and wait until it is gone; None when there was none.
+
+    Raises Failed.
+    """
+    found = _settled(settings.data_dir)
+    if found is None:
+        return None
+    running = _running(found, settings)
+    try:
+        _terminate(found)
+    except PermissionError as error:
+        raise Failed(f"the server (process {found.pid}) is another user's; it is theirs to stop") from error
+    if not _eventually(lambda: found.process is None and holder(settings.data_dir) != found.pid, STOP_PATIENCE):
+        raise Failed(f"the server (process {found.pid}) does not end; look into its log, or: kill -9 {found.pid}")
+    return running
+
+
+def _running(found: Notice, settings: Settings) -> Running:
+    path = None if found.token_file is None else Path(found.token_file)
+    token = None
+    if found.needs_token:
+        # What it says itself is right; what the settings say may be about another start.
+        token = None if settings.token_generated else settings.token
+        with suppress(OSError, UnicodeDecodeError):
+            token = (path.read_text().strip() if path is not None else None) or token
+    return Running(found.pid, found.url, found.version, found.started_at, settings.data_dir, path, token)
+
+
+def _settled(directory: Path) -> Notice | None:
+    """The server that listens, None when there is none; one that is about to do either is waited for."""
+    if not _eventually(lambda: notice(directory) is not None or holder(directory) is None, SETTLE_PATIENCE):
+        raise Failed(
+            f"process {holder(directory) or 'unknown'} holds the data directory {directory}, "
+            "but does not say where it listens; it may run in another container, or hang"
+        )
+    return notice(directory)
+
+
+def _started(process: "subprocess.Popen[bytes]", settings: Settings) -> Running | None:
+    """The server once it answers; None when it has ended."""
+
+    def answers() -> bool:
+        if process.poll() is not None:
+            return True
+        running = find(settings)
+        if running is None or running.pid != process.pid:
+            return False
+        try:
+            running.health()
+        except Unauthorized:
+            return True
+        except Failed:
+            return False
+        return True
+
+    if not _eventually(answers, START_PATIENCE):
+        raise Failed(f"the server did not answer within {START_PATIENCE:g} s; its log is {log_file(settings.data_dir)}")
+    return find(settings) if process.poll() is None else None
+
+
+def _not_started(code: int, said: str) -> Failed:
+    """What the server said last was for people, when it ended because of a mistake."""
+    *_, last = said.splitlines() or [""]
+    if last.startswith("sandbox-agent: "):
+        return Failed(last.removeprefix("sandbox-agent: "), code=max(code, EXIT_FAILED))
+    return Failed(f"the server ended with exit code {code} before it answered", stderr=said)
+
+
+def _terminate(found: Notice) -> None:
+    """SIGTERM for this process and no other, whoever has its id a moment later."""
+    try:
+        descriptor = os.pidfd_open(found.pid)
+    except OSError:
+        # It is gone, or the kernel has no such thing.
+        if found.process is not None:
+            os.kill(found.pid, signal.SIGTERM)
+        return
+    try:
+        if found.process is not None:
+            with suppress(ProcessLookupError):
+                signal.pidfd_send_signal(descriptor, signal.SIGTERM)
+    finally:
+        os.close(descriptor)
+
+
+def _open_log(directory: Path) -> tuple[int, int]:
+    """The log, to be written at its end, and where that is."""
+    path = log_file(directory)
+    try:
+        directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+        path.parent.mkdir(exist_ok=True, mode=0o700)
+        if path.exists() and path.stat().st_size > LOG_BYTES:
+            path.replace(path.with_suffix(".log.1"))
+        descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise SettingsError(f"--data-dir {directory}: {error.strerror}") from error
+    return descriptor, os.fstat(descriptor).st_size
+
+
+def _said(directory: Path, begin: int) -> str:
+    """The end of what was written into the log since then."""
+    with log_file(directory).open("rb") as file:
+        size = file.seek(0, os.SEEK_END)
+        file.seek(max(begin, size - SHOWN))
+        return file.read().decode(errors="replace")
+
+
+def _eventually(condition: Callable[[], bool], patience: float) -> bool:
+    end = time.monotonic() + patience
+    while not condition():
+        if time.monotonic() > end:
+            return False
+        time.sleep(INTERVAL)
+    return True

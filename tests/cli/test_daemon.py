@@ -1,0 +1,297 @@
+"""`sandbox-agent daemon …`: a server in the background, found by its data directory."""
+
+import fcntl
+import json
+import os
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Generator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from sandbox_agent import __version__
+from sandbox_agent.data_directory import holder
+from tests.cli.place import PROGRAM, Place
+from tests.support.running import TOKEN, Server, alive, eventually
+
+START, STATUS, STOP = ("daemon", "start"), ("daemon", "status"), ("daemon", "stop")
+NOT_RUNNING = 3
+
+
+@pytest.fixture(autouse=True)
+def nothing_left(place: Place) -> Generator[None]:
+    """Whatever a test leaves running is ended."""
+    yield
+    pid = holder(place.data)
+    if pid:
+        os.kill(pid, signal.SIGKILL)
+        eventually(lambda: not alive(pid), "the end of the server")
+
+
+def started(place: Place, *flags: str, **environ: str) -> Any:
+    return place.json(*START, "--port", "0", "--json", *flags, **environ)
+
+
+def health(told: Any) -> int:
+    token = Path(told["tokenFile"]).read_text().strip()
+    headers = {"Authorization": f"Bearer {token}"}
+    return httpx.get(f"{told['url']}/v1/health", headers=headers, trust_env=False).status_code
+
+
+# --- one life ---------------------------------------------------------------------------------------------------------
+
+
+def test_it_starts_is_found_and_stops(place: Place) -> None:
+    told = started(place)
+    assert health(told) == 200
+    assert alive(told["pid"])
+    assert os.getsid(told["pid"]) == told["pid"]
+
+    status = place.json(*STATUS, "--json")
+    assert status["uptimeMs"] >= 0
+    facts = ("url", "pid", "startedAt", "tokenFile", "logFile", "dataDirectory")
+    assert {name: status[name] for name in facts} == {name: told[name] for name in facts}
+    assert (status["running"], status["version"], status["health"]) == (True, __version__, "ok")
+    assert (status["agents"], status["dataDirectory"]) == ([], str(place.data))
+
+    stopped = place.run(*STOP)
+    assert (stopped.returncode, stopped.stderr) == (0, "")
+    assert stopped.stdout == f"stopped {told['url']} (process {told['pid']})\n"
+    assert not alive(told["pid"])
+    after = place.json(*STATUS, "--json", code=NOT_RUNNING)
+    assert after == {"running": False, "dataDirectory": str(place.data), "logFile": told["logFile"]}
+
+
+def test_people_are_shown_where_it_is_and_where_the_token_is(place: Place) -> None:
+    begun = place.run(*START, "--port", "0")
+    again = place.run(*STATUS)
+
+    assert (begun.returncode, begun.stderr) == (0, "")
+    for shown, state in ((begun, "started"), (again, "runs")):
+        facts = dict(line.split(maxsplit=1) for line in shown.stdout.splitlines())
+        assert (facts["server"], facts["health"], facts["agents"]) == (state, "ok", "none runs")
+        assert facts["url"].startswith("http://127.0.0.1:")
+        assert Path(facts["token"]).read_text().strip() not in shown.stdout
+        assert facts["log"] == str(place.data / "logs" / "server.log")
+
+
+def test_a_second_start_says_that_one_runs_and_changes_nothing(place: Place) -> None:
+    first = started(place)
+    second = place.run(*START, "--port", "1")
+
+    assert (second.returncode, second.stderr) == (0, "")
+    assert "runs already" in second.stdout
+    assert first["url"] in second.stdout
+    assert alive(first["pid"])
+
+
+def test_starts_at_the_same_time_end_with_one_server(place: Place) -> None:
+    with ThreadPoolExecutor() as threads:
+        told = list(threads.map(lambda _: started(place), range(3)))
+
+    assert len({one["pid"] for one in told}) == 1
+    assert health(told[0]) == 200
+
+
+def test_without_a_server_status_says_so_and_stop_is_content(place: Place) -> None:
+    status = place.run(*STATUS)
+    stop = place.run(*STOP)
+
+    assert (status.returncode, status.stderr) == (NOT_RUNNING, "")
+    assert "does not run" in status.stdout
+    assert (stop.returncode, stop.stdout, stop.stderr) == (0, "no server runs\n", "")
+    assert not place.data.exists()
+
+
+def test_it_outlives_the_terminal_that_it_was_started_from(place: Place) -> None:
+    code, text = place.on_a_terminal(*START, "--port", "0")
+
+    assert code == 0, text
+    status = place.json(*STATUS, "--json")
+    assert (status["running"], status["health"]) == (True, "ok")
+
+
+def test_running_agents_are_named(place: Place) -> None:
+    told = started(place)
+    headers = {"Authorization": f"Bearer {Path(told['tokenFile']).read_text().strip()}"}
+    body = {"protocolVersion": 1, "_meta": {"sandboxagent.dev": {"agent": "mock"}}}
+    hello = {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": body}
+    assert httpx.post(f"{told['url']}/v1/rpc", json=hello, headers=headers, trust_env=False).status_code == 200
+
+    assert place.json(*STATUS, "--json")["agents"] == ["mock"]
+
+
+# --- flags and tokens -------------------------------------------------------------------------------------------------
+
+
+def test_the_servers_own_flags_reach_it_but_a_token_goes_another_way(place: Place) -> None:
+    flags = ("--public-health", "--allow-host", "a.example", "--allow-host", "b.example", "--token", "given-token")
+    told = started(place, *flags, SANDBOX_AGENT_TOKEN_FILE="/nowhere")
+
+    command = Path(f"/proc/{told['pid']}/cmdline").read_text()
+    assert "given-token" not in command
+    assert told["tokenFile"] is None
+    assert httpx.get(f"{told['url']}/v1/health", headers={"Host": "b.example"}, trust_env=False).status_code == 200
+    agents = f"{told['url']}/v1/agents"
+    assert httpx.get(agents, headers={"Authorization": "Bearer given-token"}, trust_env=False).status_code == 200
+    assert httpx.get(agents, trust_env=False).status_code == 401
+
+
+def test_status_without_the_token_says_what_it_can(place: Place) -> None:
+    told = started(place, "--token", "given-token")
+
+    unknown = place.json(*STATUS, "--json")
+    assert (unknown["running"], unknown["pid"], unknown["health"], unknown["agents"]) == (
+        True,
+        told["pid"],
+        "unknown",
+        None,
+    )
+    assert "token" in unknown["detail"]
+    known = place.json(*STATUS, "--json", "--token", "given-token")
+    assert (known["health"], known["agents"]) == ("ok", [])
+
+
+def test_the_token_is_not_in_the_log(place: Place) -> None:
+    told = started(place)
+    log = Path(told["logFile"])
+
+    assert Path(told["tokenFile"]).read_text().strip() not in log.read_text()
+    assert told["url"] in log.read_text()
+    assert log.stat().st_mode & 0o777 == 0o600
+    assert place.data.stat().st_mode & 0o777 == 0o700
+
+
+def test_a_large_log_becomes_the_old_one_at_a_start(place: Place) -> None:
+    logs = place.data / "logs"
+    logs.mkdir(parents=True)
+    (logs / "server.log").write_text("small\n")
+    started(place)
+    place.run(*STOP)
+    assert (logs / "server.log").read_text().startswith("small\n")
+    with (logs / "server.log").open("a") as file:
+        file.write("x" * (1 << 20))
+
+    started(place)
+
+    assert (logs / "server.log.1").read_text().startswith("small\n")
+    assert "x" * 100 not in (logs / "server.log").read_text()
+
+
+@pytest.mark.parametrize("flag", ["--embedded", "--no-persist"])
+def test_what_is_not_for_the_background_is_refused(place: Place, flag: str) -> None:
+    by_flag = place.run(*START, flag)
+    by_variable = place.run(*START, **{"SANDBOX_AGENT_" + flag[2:].replace("-", "_").upper(): "1"})
+
+    assert (by_flag.returncode, by_variable.returncode) == (2, 2)
+    assert flag in by_flag.stderr
+    assert flag in by_variable.stderr
+    assert holder(place.data) is None
+
+
+# --- what goes wrong --------------------------------------------------------------------------------------------------
+
+
+def test_a_port_that_is_taken_is_told_as_by_the_server(place: Place) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = str(taken.getsockname()[1])
+        result = place.run(*START, "--port", port)
+
+    assert (result.returncode, result.stdout) == (3, "")
+    [line] = result.stderr.splitlines()
+    assert line.startswith(f"sandbox-agent: port {port} ")
+    assert "--port" in line
+
+
+@pytest.mark.parametrize("way", ["flag", "file"])
+def test_a_mistake_is_named_and_nothing_runs(place: Place, way: str) -> None:
+    (place.config / "permissions.toml").write_text("[[rules]]\ntool = '*'\n" if way == "file" else "")
+    result = place.run(*START, "--port", "0", *(["--max-body", "much"] if way == "flag" else []))
+
+    assert (result.returncode, result.stdout) == (2, "")
+    [line] = result.stderr.splitlines()
+    assert line.startswith("sandbox-agent: ")
+    assert ("--max-body" if way == "flag" else "permissions.toml") in line
+    assert place.run(*STATUS).returncode == NOT_RUNNING
+
+
+def test_a_start_that_is_interrupted_leaves_no_server(place: Place) -> None:
+    process = place.start(*START, "--port", "0")
+    eventually(lambda: holder(place.data), "the server that starts")
+    pid = holder(place.data)
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=10)
+
+    # It was too late, or the server is gone.
+    assert pid is not None
+    assert process.returncode == 0 or not alive(pid)
+
+
+def test_a_server_that_was_killed_does_not_run_and_another_can_start(place: Place) -> None:
+    told = started(place)
+    os.kill(told["pid"], signal.SIGKILL)
+    eventually(lambda: not alive(told["pid"]), "the end of the server")
+
+    assert (place.data / "server.json").exists()
+    assert place.run(*STATUS).returncode == NOT_RUNNING
+    assert place.run(*STOP).stdout == "no server runs\n"
+    again = started(place)
+    assert again["pid"] != told["pid"]
+    assert health(again) == 200
+
+
+def test_stop_never_ends_another_process(place: Place) -> None:
+    """Not even when everything that a crash left points to it."""
+    told = started(place)
+    notice = json.loads((place.data / "server.json").read_text())
+    os.kill(told["pid"], signal.SIGKILL)
+    eventually(lambda: not alive(told["pid"]), "the end of the server")
+    with subprocess.Popen(["sleep", "60"]) as stranger:
+        (place.data / "server.json").write_text(json.dumps(notice | {"pid": stranger.pid}))
+        (place.data / "server.lock").write_text(str(stranger.pid))
+
+        assert place.run(*STOP).stdout == "no server runs\n"
+        assert place.run(*STATUS).returncode == NOT_RUNNING
+        with (place.data / "server.lock").open() as lock:
+            # Somebody holds the lock, and is not who is written there.
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            result = place.run(*STOP)
+        assert result.returncode == 1
+        assert str(stranger.pid) in result.stderr
+        assert stranger.poll() is None
+        stranger.kill()
+
+
+# --- servers of another kind ------------------------------------------------------------------------------------------
+
+
+def test_a_server_in_the_foreground_is_found_and_stopped(place: Place, tmp_path: Path) -> None:
+    with Server(directory=tmp_path) as server, server.process.stdout or nullcontext():
+        status = place.json(*STATUS, "--json", SANDBOX_AGENT_TOKEN=TOKEN)
+        assert (status["url"], status["pid"], status["health"]) == (server.url, server.process.pid, "ok")
+        assert (status["logFile"], status["tokenFile"]) == (None, None)
+        again = place.json(*START, "--json", "--port", "0")
+        assert again["pid"] == server.process.pid
+
+        assert place.run(*STOP).returncode == 0
+        assert server.process.wait(5) == 0
+
+
+def test_a_stop_waits_until_the_server_is_gone(place: Place) -> None:
+    told = started(place)
+    begun = time.monotonic()
+    subprocess.run([*PROGRAM, *STOP], env=place.environment, check=True, capture_output=True, timeout=30)
+
+    assert not alive(told["pid"])
+    assert holder(place.data) is None
+    assert time.monotonic() - begun < 10
+    assert health(started(place)) == 200
