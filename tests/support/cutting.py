@@ -33,6 +33,11 @@ class Proxy:
         async with asyncio.timeout(BOUND), self._arrived:
             await self._arrived.wait_for(lambda: self.connections > before)
 
+    async def over(self) -> None:
+        """Wait until every connection has ended."""
+        async with asyncio.timeout(BOUND), self._arrived:
+            await self._arrived.wait_for(lambda: not self._sockets)
+
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.connections += 1
         async with self._arrived:
@@ -53,6 +58,8 @@ class Proxy:
             self._sockets -= {writer, downstream}
             for each in (writer, downstream):
                 each.transport.abort()
+            async with self._arrived:
+                self._arrived.notify_all()
 
     async def _pass(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with suppress(OSError):
@@ -76,4 +83,4 @@ async def proxy(target: str) -> AsyncGenerator[Proxy]:
     finally:
         server.close()
         cutting.cut()
-        await asyncio.sleep(0)
+        await cutting.over()

@@ -6,10 +6,10 @@ Opened by the first thing that needs it, because `initialize` names an agent.
 import asyncio
 import logging
 import secrets
-from collections.abc import Awaitable, Callable, Generator
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import TypeVar, cast
+from weakref import WeakSet
 
 from acp import PROTOCOL_VERSION, RequestError
 from acp.connection import Connection as JsonRpc
@@ -20,7 +20,7 @@ from sandbox_agent.client.asking import Asking, Handlers
 from sandbox_agent.client.errors import ClientError, ConnectionLost, ServerProblem
 from sandbox_agent.client.feed import Feed, Heard
 from sandbox_agent.client.past import Past
-from sandbox_agent.client.transport import ARRIVAL, Hooks, Transport
+from sandbox_agent.client.transport import ARRIVAL, Arrival, Hooks, Transport
 from sandbox_agent.client.updates import GAP
 from sandbox_agent.envelope import META, Object, object_at, text_at
 
@@ -57,7 +57,8 @@ class Connection:
     def __init__(self, api: Api, settings: Settings, handlers: Handlers) -> None:
         self._api = api
         self._settings = settings
-        self._feeds: dict[str, set[Feed]] = {}
+        self._feeds: dict[str, WeakSet[Feed]] = {}
+        """By session. Weak: who no longer reads a feed need not say so."""
         self._attached: set[str] = set()
         self._prompts: dict[str, None] = {}
         self.taps: list[Tap] = []
@@ -105,7 +106,7 @@ class Connection:
     def detached(self, session_id: str) -> None:
         """The session's events come no more: whoever reads them is told."""
         self._attached.discard(session_id)
-        for feed in self._feeds.pop(session_id, set()):
+        for feed in self._feeds.pop(session_id, ()):
             feed.close()
 
     def new_prompt(self) -> str:
@@ -117,28 +118,11 @@ class Connection:
         return name
 
     def feed(self, session_id: str) -> Feed:
-        """Everything that happens in a session from now on; `drop` it when nobody reads it any more."""
+        """Everything that happens in a session from now on, for as long as somebody holds the feed."""
         past = Past(self.request, session_id, self._prompts.__contains__)
         feed = Feed(self._settings.buffer, self.position, past.page)
-        self._feeds.setdefault(session_id, set()).add(feed)
+        self._feeds.setdefault(session_id, WeakSet()).add(feed)
         return feed
-
-    def drop(self, session_id: str, feed: Feed) -> None:
-        """Nobody reads it any more, or nothing more is to come."""
-        feed.close()
-        feeds = self._feeds.get(session_id, set())
-        feeds.discard(feed)
-        if not feeds:
-            self._feeds.pop(session_id, None)
-
-    @contextmanager
-    def following(self, session_id: str) -> Generator[Feed]:
-        """A feed for as long as a block lasts."""
-        feed = self.feed(session_id)
-        try:
-            yield feed
-        finally:
-            self.drop(session_id, feed)
 
     async def close(self) -> None:
         """Leave the server; sessions and their turns go on."""
@@ -162,7 +146,7 @@ class Connection:
     async def _open(self, agent: str | None) -> JsonRpc:
         if agent is None:
             raise ClientError("no agent is named: give one to connect() or start(), or begin with a session")
-        hooks = Hooks(self._renewed, self.asking.answered, self._seen)
+        hooks = Hooks(self._renewed, self._missed, self.asking.answered, self._heard, self._sent)
         self._transport = Transport(self._api, hooks, self._settings.patience)
         rpc = JsonRpc(self._handle, self._transport)
         meta: Object = (
@@ -193,7 +177,7 @@ class Connection:
         self.asking.withdraw_all()
         for session_id in list(self._attached):
             failure = await self._attach_again(session_id)
-            for feed in self._feeds.get(session_id, set()):
+            for feed in self._feeds.get(session_id, ()):
                 feed.fall_behind() if failure is None else feed.close(failure)
 
     async def _attach_again(self, session_id: str) -> Exception | None:
@@ -209,30 +193,43 @@ class Connection:
             else:
                 return None
 
-    # What comes in. Called by upstream in a task for each envelope, in their order; nothing here may wait but `ask`.
+    # What comes in
+
+    def _heard(self, arrival: Arrival) -> None:
+        """Give an event to whoever follows its session."""
+        # Not in upstream's handler: that runs in a task, and an answer that came later could be there first.
+        self._tap("received", arrival.envelope, arrival.position)
+        method = text_at(arrival.envelope, "method")
+        if method == GAP:
+            self._missed()
+        elif method is not None and arrival.position is not None and "id" not in arrival.envelope:
+            params = object_at(arrival.envelope, "params")
+            heard = Heard(arrival.position, method, params, arrival.size)
+            for feed in self._feeds.get(text_at(params, "sessionId") or "", ()):
+                feed.push(heard)
 
     async def _handle(self, method: str, params: object, is_notification: bool) -> object:
-        arrival = ARRIVAL.get()
+        """Called by upstream, in a task for each request and notification; these begin in their order."""
         told = object_at(params)
         if not is_notification:
-            return await self.asking.ask(method, told, arrival.envelope["id"])
+            return await self.asking.ask(method, told, ARRIVAL.get().envelope["id"])
         if method == CANCEL_REQUEST:
             self.asking.withdraw(told.get("requestId"))
-        elif method == GAP:
-            for feeds in self._feeds.values():
-                for feed in feeds:
-                    feed.fall_behind()
-        elif arrival.position is not None:
-            heard = Heard(arrival.position, method, told, arrival.size)
-            for feed in self._feeds.get(text_at(told, "sessionId") or "", ()):
-                feed.push(heard)
         return None
+
+    def _missed(self) -> None:
+        for feeds in self._feeds.values():
+            for feed in feeds:
+                feed.fall_behind()
 
     async def _reply(self, rpc_id: object, result: Object) -> None:
         assert self._transport is not None
         await self._transport.reply(rpc_id, result)
 
-    def _seen(self, direction: str, envelope: Object, position: int | None) -> None:
+    def _sent(self, envelope: Object) -> None:
+        self._tap("sent", envelope, None)
+
+    def _tap(self, direction: str, envelope: Object, position: int | None) -> None:
         for tap in tuple(self.taps):
             try:
                 tap(direction, envelope, position)

@@ -1,6 +1,6 @@
 """A session that this client is attached to: prompting it, following it, changing it."""
 
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import PurePath
 
@@ -18,6 +18,7 @@ from sandbox_agent.client.asking import (
     Request,
 )
 from sandbox_agent.client.connection import Connection
+from sandbox_agent.client.feed import Feed
 from sandbox_agent.client.files import Files
 from sandbox_agent.client.inventory import SessionInfo, session_info
 from sandbox_agent.client.past import LogEvent, log_page
@@ -52,6 +53,23 @@ class Parts:
     api: Api
     connection: Connection
     agents: Agents
+
+
+class Updates(AsyncIterator[SessionItem]):
+    """What happens in a session from the moment this was made; a slow reader reads from the log."""
+
+    def __init__(self, feed: Feed) -> None:
+        self._feed = feed
+        self._over = False
+
+    async def __anext__(self) -> SessionItem:
+        while not self._over and (heard := await self._feed.next()) is not None:
+            item = read(heard.method, heard.params)
+            self._over = isinstance(item, SessionEnded)
+            if item is not None:
+                return item
+        self._over = True
+        raise StopAsyncIteration
 
 
 class Session:
@@ -96,16 +114,9 @@ class Session:
 
     # Following
 
-    async def updates(self) -> AsyncGenerator[SessionItem]:
+    def updates(self) -> "Updates":
         """Everything that happens from now on, whoever caused it; it ends with the session, or when we detach."""
-        # A generator begins with its first step, which may be late: what happens before is in the log.
-        with self._connection.following(self.id) as feed:
-            while (heard := await feed.next()) is not None:
-                item = read(heard.method, heard.params)
-                if item is not None:
-                    yield item
-                if isinstance(item, SessionEnded):
-                    return
+        return Updates(self._connection.feed(self.id))
 
     async def history(self, after: int = 0, before: int | None = None) -> AsyncIterator[LogEvent]:
         """The session's log between two ids, both exclusive: every envelope to and from its agent."""

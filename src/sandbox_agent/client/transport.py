@@ -35,6 +35,9 @@ FIRST_PAUSE, LONGEST_PAUSE = 0.1, 5.0
 SILENCE = 60.0
 """Seconds without a sign of life after which a stream is taken for dead; the server sends one every 15."""
 
+HOLD = 10.0
+"""Seconds that an answer waits for the stream to bring what came before it."""
+
 READS = frozenset(
     {
         "session/list",
@@ -72,10 +75,14 @@ class Hooks:
 
     renewed: Callable[[], Coroutine[None, None, None]]
     """The server knows nothing of the old connection: what hung on it has to be set up again."""
+    missed: Callable[[], None]
+    """The stream may not have brought everything up to here; the log has it."""
     answered: Callable[[object, ServerProblem | None], None]
     """An answer to the agent's request with this id has arrived; or it does not fit, and the request is open still."""
-    seen: Callable[[str, Object, int | None], None]
-    """An envelope was sent or received."""
+    heard: Callable[[Arrival], None]
+    """An envelope has arrived: told in their order, and before upstream acts on it."""
+    sent: Callable[[Object], None]
+    """An envelope was sent."""
 
 
 class Transport:
@@ -106,7 +113,7 @@ class Transport:
 
     async def send(self, message: Object) -> None:
         """Send an envelope; for a request, come back when its response can be received. Raises ClientError."""
-        self._hooks.seen("sent", message, None)
+        self._hooks.sent(message)
         body = msgspec.json.encode(message)
         if "method" not in message:
             await self._answer(message, body)
@@ -123,7 +130,7 @@ class Transport:
         arrival = await self._arrivals.get()
         if arrival is None:
             return None
-        self._hooks.seen("received", arrival.envelope, arrival.position)
+        self._hooks.heard(arrival)
         ARRIVAL.set(arrival)
         return arrival.envelope
 
@@ -147,7 +154,7 @@ class Transport:
         """Answer a request of an agent; raises ServerProblem when it is too late, or does not fit."""
         message: Object = {"jsonrpc": "2.0", "id": id, "result": result}
         await self._post(msgspec.json.encode(message), None)
-        self._hooks.seen("sent", message, None)
+        self._hooks.sent(message)
 
     # Sending
 
@@ -288,10 +295,11 @@ class Transport:
         reached = asyncio.get_running_loop().create_future()
         self._waiting.append((last, reached))
         try:
-            async with asyncio.timeout(self._patience):
+            async with asyncio.timeout(min(HOLD, self._patience)):
                 await reached
         except TimeoutError:
-            logger.warning("the stream stays away; an answer comes before what should be before it")
+            logger.warning("the stream stays away; going by the log")
+            self._hooks.missed()
 
     def _advance(self, position: int) -> None:
         self._reached = max(self._reached, position)

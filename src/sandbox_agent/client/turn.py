@@ -64,7 +64,7 @@ class Turn(AsyncIterator[TurnItem]):
             result = await self._connection.request("session/prompt", params)
         finally:
             # The answer comes after everything that came before it, so the feed has all there is.
-            self._connection.drop(self._session_id, self._feed)
+            self._feed.close()
         return PromptResponse.model_validate(result)
 
     def _own(self, heard: Heard) -> TurnItem | None:

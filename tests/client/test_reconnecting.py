@@ -1,0 +1,202 @@
+"""The Python SDK when the network breaks and when the server goes away: nothing lost, nothing twice."""
+
+import asyncio
+import signal
+from collections.abc import Generator
+from pathlib import Path
+
+import pytest
+
+from sandbox_agent.client import (
+    ConnectionLost,
+    RequestError,
+    SandboxAgent,
+    ServerProblem,
+    SessionEnded,
+    SessionItem,
+    text_of,
+)
+from tests.support.client import run
+from tests.support.cutting import proxy
+from tests.support.running import Server, scripted
+from tests.support.sdk import connected, new_session, play, texts
+
+
+@pytest.fixture
+def own(tmp_path: Path) -> Generator[Server]:
+    """A server that the test may end; its agent remembers sessions."""
+    keeping = scripted("--state", str(tmp_path / "state"))
+    with Server(directory=tmp_path, agents={"keeping": keeping}) as server:
+        yield server
+
+
+def test_stream_that_breaks_in_a_flood_goes_on_where_it_was(server: Server) -> None:
+    async def scenario() -> None:
+        async with proxy(server.url) as cutting, connected(server, cutting.url) as client:
+            session = await new_session(client, server)
+            turn = play(session, [["flood", 300, 500], ["ask", "x/go"], ["wait_answer"], ["flood", 300, 500]])
+            said: list[str] = []
+            async for item in turn:
+                said.append(text_of(item))
+                if len(said) in (50, 250):
+                    cutting.cut()
+                if len(said) == 300:
+                    await session.cancel()  # Withdraws what it asked, so that it goes on.
+            numbers = [int(text.split()[0]) for text in said if text]
+
+        assert numbers == [*range(300), *range(300)]
+
+    run(scenario())
+
+
+def test_prompt_whose_socket_breaks_still_gets_its_own_end(server: Server) -> None:
+    async def scenario() -> None:
+        async with proxy(server.url) as cutting, connected(server, cutting.url) as client:
+            session = await new_session(client, server)
+            turn = play(session, [["say", "before"], ["wait_cancel"], ["say", "after"]])
+            await anext(turn)
+            seen = cutting.connections
+            cutting.cut()
+            await cutting.reconnected(seen + 1)
+            await session.cancel()
+            assert await texts(turn) == ["after"]
+            assert (await turn).stop_reason == "cancelled"
+            prompts = [event async for event in session.history() if event.envelope.get("method") == "session/prompt"]
+            assert len(prompts) == 1, "it was repeated under its key, and did not run twice"
+
+    run(scenario())
+
+
+def test_an_outage_is_waited_for(server: Server) -> None:
+    async def scenario() -> None:
+        async with proxy(server.url) as cutting, connected(server, cutting.url) as client:
+            session = await new_session(client, server)
+            cutting.refusing = True
+            cutting.cut()
+            turn = play(session, [["say", "hello"]])
+            await cutting.reconnected(cutting.connections + 2)
+            cutting.refusing = False
+            assert await turn.text() == "hello"
+
+    run(scenario())
+
+
+def test_an_outage_that_lasts_too_long_is_said_aloud(server: Server) -> None:
+    async def scenario() -> None:
+        async with proxy(server.url) as cutting, connected(server, cutting.url, reconnect_timeout=0.3) as client:
+            session = await new_session(client, server)
+            cutting.refusing = True
+            cutting.cut()
+            with pytest.raises(ConnectionLost):
+                await play(session, [["say", "hello"]])
+            cutting.refusing = False
+            assert await play(session, [["say", "again"]]).text() == "again"
+
+    run(scenario())
+
+
+def test_restart_of_the_server_is_survived_by_sessions_and_their_followers(own: Server) -> None:
+    async def scenario() -> list[SessionItem]:
+        async with proxy(own.url) as cutting, connected(own, cutting.url) as client:
+            session = await new_session(client, own, "keeping")
+            updates = session.updates()
+            await play(session, [["say", "one"]])
+            await asyncio.to_thread(own.stop)
+            await asyncio.to_thread(own.start)
+            cutting.target = own.url
+            assert await play(session, [["say", "two"]]).text() == "two"
+            # The session ended with the server, and was brought back: that is what a follower sees.
+            first = [item async for item in updates]
+            updates = session.updates()
+            await play(session, [["say", "three"]])
+            await session.terminate()
+            return first + [item async for item in updates]
+
+    seen = run(scenario())
+    assert [text_of(item) for item in seen if text_of(item)] == ["one", "three"]
+    assert [item.reason for item in seen if isinstance(item, SessionEnded)] == ["error", "terminated"]
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_turn_that_the_server_took_with_it_fails_and_does_not_run_twice(own: Server, number: signal.Signals) -> None:
+    async def scenario() -> None:
+        async with proxy(own.url) as cutting, connected(own, cutting.url) as client:
+            session = await new_session(client, own, "keeping")
+            turn = play(session, [["say", "begun"], ["wait_cancel"]])
+            assert text_of(await anext(turn)) == "begun"
+            await asyncio.to_thread(own.stop, number)
+            await asyncio.to_thread(own.start)
+            cutting.target = own.url
+            with pytest.raises(RequestError) as failed:
+                await texts(turn)
+            assert failed.value.data["type"] == "outcome-unknown"
+            prompts = [event async for event in session.history() if event.envelope.get("method") == "session/prompt"]
+            # A kill may cost what was not yet acknowledged.
+            assert len(prompts) <= 1
+
+    run(scenario())
+
+
+def test_session_that_is_not_kept_is_said_to_be_lost(tmp_path: Path) -> None:
+    async def scenario(server: Server) -> None:
+        async with proxy(server.url) as cutting, connected(server, cutting.url) as client:
+            session = await new_session(client, server)
+            updates = session.updates()
+            await asyncio.to_thread(server.stop)
+            await asyncio.to_thread(server.start)
+            cutting.target = server.url
+            with pytest.raises(RequestError) as lost:
+                await anext(updates)
+            assert lost.value.code == -32002
+
+    with Server("--no-persist", directory=tmp_path) as server:
+        run(scenario(server))
+
+
+def test_session_new_that_may_have_happened_is_not_repeated_elsewhere(own: Server) -> None:
+    async def scenario() -> None:
+        async with proxy(own.url) as cutting, connected(own, cutting.url) as client:
+            await new_session(client, own)
+            hanging = asyncio.create_task(client.request("x/hang"))
+            async with asyncio.timeout(5):
+                while "x/hang" not in str(await client.request("x/received")):
+                    pass
+            await asyncio.to_thread(own.stop)
+            await asyncio.to_thread(own.start)
+            cutting.target = own.url
+            with pytest.raises(ConnectionLost) as lost:
+                await hanging
+            assert lost.value.outcome_unknown
+
+    run(scenario())
+
+
+def test_wrong_token_and_no_server_are_told_when_connecting(server: Server) -> None:
+    async def scenario() -> None:
+        with pytest.raises(ServerProblem) as refused:
+            async with SandboxAgent.connect(server.url, "wrong"):
+                pass
+        assert refused.value.slug == "unauthorized"
+        with pytest.raises(ConnectionLost):
+            async with SandboxAgent.connect("http://127.0.0.1:1", server.token):
+                pass
+
+    run(scenario())
+
+
+def test_closed_client_lets_nobody_wait(server: Server) -> None:
+    async def scenario() -> None:
+        async with connected(server) as client:
+            session = await new_session(client, server)
+            turn = play(session, [["say", "x"], ["wait_cancel"]])
+            await anext(turn)
+            updates = session.updates()
+        with pytest.raises(ConnectionLost):
+            await turn
+        assert [item async for item in updates] == []
+        async with connected(server) as client:
+            back = await client.sessions.attach(session.id)
+            assert (await back.info()).running, "the turn goes on without us"
+            await back.cancel()
+
+    run(scenario())
