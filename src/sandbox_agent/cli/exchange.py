@@ -23,6 +23,7 @@ from sandbox_agent.errors import NotAnEnvelope, SettingsError
 LONGEST = 256 << 20
 """Bytes of a line; a server takes less, and says so."""
 _PIECE = 1 << 16
+_OPENED = "it is opened by --agent, or by an initialize in the first line"
 _WAITING = 1000
 """Things that may wait to be printed; then the stream is not read."""
 
@@ -156,7 +157,8 @@ def exchange(arguments: Arguments) -> int:
             return _exchange(connection, first, lines, arguments)
         finally:
             if arguments.switch("keep"):
-                complain(f"the connection stays open; its id is {connection.id}")
+                # An id may begin with a dash.
+                complain(f"the connection stays open; use it with --connection={connection.id}")
             elif known is None:
                 connection.close()
 
@@ -171,8 +173,13 @@ def _connection(remote: Remote, agent: str | None, known: str | None, lines: Lin
         return opened(remote, opening(agent))[0], None
     _, first = next(lines, (0, b""))
     if not first:
-        raise Refused("there is nothing to send; --agent names an agent, or the first line is an initialize")
-    connection, response = opened(remote, first)
+        raise Refused(f"there is nothing to send, and no connection: {_OPENED}")
+    try:
+        connection, response = opened(remote, first)
+    except Refused as refused:
+        if refused.slug != "missing-connection":
+            raise
+        raise Refused(f"no connection is open: {_OPENED}", slug=refused.slug) from refused
     return connection, one_line(response)
 
 
