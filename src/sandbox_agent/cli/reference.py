@@ -13,6 +13,7 @@ from sandbox_agent.cli.commands_page import render_commands
 from sandbox_agent.cli.http_page import render_http
 from sandbox_agent.cli.markdown import row
 from sandbox_agent.cli.methods_page import render_methods
+from sandbox_agent.cli.python_page import render_python
 from sandbox_agent.settings import options_table
 
 _TOP = """\
@@ -115,6 +116,7 @@ def pages() -> dict[str, str]:
         "agents.md": render_agents(),
         "http.md": render_http(),
         "methods.md": render_methods(),
+        "python.md": render_python(),
     }
 
 

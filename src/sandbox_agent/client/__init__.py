@@ -26,21 +26,27 @@ from sandbox_agent.client.agents import (
 from sandbox_agent.client.asking import (
     Answer,
     Choice,
+    ElicitationHandler,
     ElicitationRequest,
+    PermissionHandler,
     PermissionRequest,
     Question,
+    QuestionHandler,
     QuestionRequest,
+    Request,
 )
 from sandbox_agent.client.client import SandboxAgent
+from sandbox_agent.client.contents import Data
 from sandbox_agent.client.errors import ClientError, ConnectionLost, ForeignAnswer, ServerProblem, StartFailed
-from sandbox_agent.client.files import Entry, Files, Uploaded, Written
+from sandbox_agent.client.files import ArchiveFormat, Entry, Files, RemotePath, Uploaded, Written
 from sandbox_agent.client.inventory import SessionInfo
 from sandbox_agent.client.past import LogEvent
 from sandbox_agent.client.searching import Match, Search
-from sandbox_agent.client.session import Attachment, Session
+from sandbox_agent.client.session import Attachment, Session, Updates
 from sandbox_agent.client.sessions import Sessions
 from sandbox_agent.client.turn import Turn
 from sandbox_agent.client.updates import (
+    ContentBlock,
     Decision,
     Gap,
     MetadataUpdated,
@@ -60,14 +66,18 @@ __all__ = [
     "AgentHealth",
     "Agents",
     "Answer",
+    "ArchiveFormat",
     "Artifact",
     "Attachment",
     "Change",
     "Choice",
     "ClientError",
     "ConnectionLost",
+    "ContentBlock",
     "Credential",
+    "Data",
     "Decision",
+    "ElicitationHandler",
     "ElicitationRequest",
     "Entry",
     "Features",
@@ -85,10 +95,14 @@ __all__ = [
     "Model",
     "Models",
     "Modes",
+    "PermissionHandler",
     "PermissionRequest",
     "Progress",
     "Question",
+    "QuestionHandler",
     "QuestionRequest",
+    "RemotePath",
+    "Request",
     "RequestError",
     "SandboxAgent",
     "Search",
@@ -106,6 +120,7 @@ __all__ = [
     "TurnItem",
     "TurnStarted",
     "UnknownUpdate",
+    "Updates",
     "Uploaded",
     "Watch",
     "Written",

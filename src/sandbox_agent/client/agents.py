@@ -6,7 +6,6 @@ What the server says is read leniently: a member that is missing has a default, 
 from collections.abc import AsyncGenerator, AsyncIterator, Generator
 from contextlib import aclosing
 from datetime import datetime
-from typing import TypeAlias
 from urllib.parse import quote
 
 import msgspec
@@ -195,10 +194,7 @@ class _Listed(Struct):
     agents: list[Agent]
 
 
-Step: TypeAlias = Progress | InstallResult
-
-
-class Install(AsyncIterator[Step]):
+class Install(AsyncIterator[Progress | InstallResult]):
     """An install: iterate over its progress, of which the last is the result, or await the result.
 
     It begins with the first of either. Leaving early leaves it running on the server, and who asks for the same agent
@@ -212,7 +208,7 @@ class Install(AsyncIterator[Step]):
         self._failure: ClientError | None = None
         self._steps = _steps(api, agent, asked)
 
-    async def __anext__(self) -> Step:
+    async def __anext__(self) -> Progress | InstallResult:
         try:
             step = await anext(self._steps)
         except ClientError as error:
@@ -270,7 +266,7 @@ async def health(api: Api) -> Health:
     return await api.json("GET", "/v1/health", type=Health)
 
 
-async def _steps(api: Api, agent: str, asked: Object) -> AsyncGenerator[Step]:
+async def _steps(api: Api, agent: str, asked: Object) -> AsyncGenerator[Progress | InstallResult]:
     headers = {"Accept": EVENT_STREAM, "Content-Type": "application/json"}
     path = f"/v1/agents/{quote(agent, safe='')}/install"
     async with (

@@ -133,9 +133,13 @@ class ElicitationRequest:
 
 
 Request: TypeAlias = PermissionRequest | QuestionRequest | ElicitationRequest
+"""Whatever an agent can ask."""
 PermissionHandler: TypeAlias = Callable[[PermissionRequest], Awaitable[Answer | None] | Answer | None]
+"""Answers permissions, async or not; None leaves one open, for `reply_permission`."""
 QuestionHandler: TypeAlias = Callable[[QuestionRequest], Awaitable[Answer | None] | Answer | None]
+"""Answers questions, async or not; None leaves one open, for `reply_question`."""
 ElicitationHandler: TypeAlias = Callable[[ElicitationRequest], Awaitable[Answer | None] | Answer | None]
+"""Fills in forms, async or not; None leaves one open, for `reply_elicitation`."""
 
 
 @dataclass(slots=True)

@@ -24,7 +24,7 @@ _EXCERPT = 200
 
 
 class ClientError(Exception):
-    """Base of all of them."""
+    """Base of all of them: what a caller catches to catch whatever the SDK raises."""
 
 
 class ServerProblem(ClientError):
@@ -35,10 +35,15 @@ class ServerProblem(ClientError):
     ) -> None:
         super().__init__(f"{title}: {detail}" if detail else title)
         self.slug = slug
+        """Its name, such as `file-not-found`: stable, for programs."""
         self.title = title
+        """The same for people."""
         self.status = status
+        """The HTTP status."""
         self.detail = detail
-        self.fields = dict(fields or {})
+        """What is wrong, which, and what to do."""
+        self.fields: Object = dict(fields or {})
+        """Facts, such as the `path` of a file."""
 
     def __reduce__(self) -> tuple[object, ...]:
         return type(self), (self.slug, self.title, self.status, self.detail, self.fields)
@@ -67,6 +72,7 @@ class StartFailed(ClientError):
         super().__init__(f"{sentence}\n{stderr.rstrip()}" if stderr.strip() else sentence)
         self.sentence = sentence
         self.stderr = stderr
+        """The end of what it said, for people."""
 
     def __reduce__(self) -> tuple[object, ...]:
         return type(self), (self.sentence, self.stderr)

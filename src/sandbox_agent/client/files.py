@@ -19,7 +19,9 @@ from sandbox_agent.client.trees import packed, unpack
 from sandbox_agent.client.watching import Watch
 
 RemotePath: TypeAlias = str | PurePosixPath
+"""A path of the server's machine: absolute, or relative to the session's or to the server's root directory."""
 ArchiveFormat: TypeAlias = Literal["tar", "tar.gz", "tar.zst"]
+"""How a directory is packed."""
 
 _PARTIAL = 206
 # A name that is not UTF-8, as Python has it, is spelled with other characters on its way (contract, section 13).
