@@ -93,8 +93,8 @@ class Stage:
 
 @contextmanager
 def stage(*flags: str) -> Generator[Stage]:
-    """A stage, gone with the block. The server's working directory is the project."""
-    with TemporaryDirectory(ignore_cleanup_errors=True) as directory, Server(*flags) as server:
+    """A stage, gone with the block. Its server reaches no file elsewhere."""
+    with TemporaryDirectory(ignore_cleanup_errors=True) as directory, Server("--fs-root", directory, *flags) as server:
         yield Stage(server, Path(directory))
 
 

@@ -19,9 +19,9 @@ from tests.docs.props import PROPS
 from tests.docs.snippets import Block, blocks, blocks_of, joined, programs
 from tests.docs.stage import stage
 
-KNOWN = {"", "sh", "python", "typescript", "json", "toml", "yaml", "dockerfile", "nginx", "caddyfile", "ini"}
+KNOWN = {"", "sh", "python", "pyi", "typescript", "json", "toml", "yaml", "dockerfile", "nginx", "caddyfile", "ini"}
 MARKS = ("", "continues", "run")
-SKIPPED = {"README.md": 3, "docs/files.md": 1}
+SKIPPED = {"README.md": 3, "docs/deployment.md": 3, "docs/files.md": 1, "docs/quickstart.md": 3}
 """How many blocks of each page are not run. One more is a decision, not an accident."""
 
 RUNNER = Path(__file__).with_name("python_snippet.py")
@@ -67,6 +67,12 @@ def test_a_python_program_runs(program: list[Block]) -> None:
 @of("python")
 def test_a_python_block_is_python(block: Block) -> None:
     compile(block.in_place, str(block.page), "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True)
+
+
+def test_every_signature_is_python() -> None:
+    for block in blocks("pyi"):
+        is_function = block.code.startswith(("def ", "async def "))
+        compile(f"{block.in_place.rstrip()}: ..." if is_function else block.in_place, str(block.page), "exec")
 
 
 @pytest.mark.parametrize("page", [page for page in pages() if blocks_of(page, "sh")], ids=name_of)
