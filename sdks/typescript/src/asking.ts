@@ -1,0 +1,276 @@
+/**
+ * Who answers what agents ask: handlers, or somebody later by an id. The first answer wins, here and at the server.
+ *
+ * On any doubt the answer is *reject*: for a handler that fails, and for an answer that does not fit.
+ */
+
+import {
+  type CreateElicitationResponse,
+  type JsonRpcId,
+  type MaybePromise,
+  RequestError,
+  type RequestPermissionResponse,
+} from "@agentclientprotocol/sdk";
+
+import { ClientError, ServerProblem } from "./errors.js";
+import type { Logger } from "./log.js";
+import { ElicitationRequest, PermissionRequest, type QuestionAnswer, QuestionRequest } from "./requests.js";
+
+/** Decides on a permission; undefined defers it: `client.replyPermission(request.id, …)` answers it later. */
+export type PermissionHandler = (request: PermissionRequest) => MaybePromise<RequestPermissionResponse | undefined | void>;
+/** Answers a question; undefined defers it: `client.replyQuestion(request.id, …)` answers it later. */
+export type QuestionHandler = (request: QuestionRequest) => MaybePromise<QuestionAnswer | undefined | void>;
+/** Fills in a form; undefined defers it: `client.replyElicitation(request.id, …)` answers it later. */
+export type ElicitationHandler = (request: ElicitationRequest) => MaybePromise<CreateElicitationResponse | undefined | void>;
+
+/** Who is asked. */
+export interface Handlers {
+  /** Decides on permissions. */
+  onPermission?: PermissionHandler;
+  /** Answers questions. */
+  onQuestion?: QuestionHandler;
+  /** Fills in forms. Only who gives one from the start is sent forms; everybody else gets them as questions. */
+  onElicitation?: ElicitationHandler;
+}
+
+interface Kinds {
+  readonly "session/request_permission": typeof PermissionRequest;
+  readonly "_sandboxagent/session/request_question": typeof QuestionRequest;
+  readonly "elicitation/create": typeof ElicitationRequest;
+}
+
+/** The three kinds of requests by their methods. */
+export const KINDS: Kinds = {
+  "session/request_permission": PermissionRequest,
+  "_sandboxagent/session/request_question": QuestionRequest,
+  "elicitation/create": ElicitationRequest,
+};
+
+/** The method of a request that people answer. */
+export type AskingMethod = keyof Kinds;
+
+type Request = InstanceType<Kinds[AskingMethod]>;
+type Answer = RequestPermissionResponse | QuestionAnswer | CreateElicitationResponse;
+
+/** How many settled requests are remembered, to tell somebody who comes late what became of one. */
+const REMEMBERED = 1_000;
+
+/** A request that waits for an answer of this client. */
+interface Asked {
+  readonly rpcId: JsonRpcId;
+  readonly request: Request;
+  /** Behind the request's signal. */
+  readonly over: AbortController;
+  /** Hands an answer to upstream; undefined while one is under way. */
+  give: ((answer: Answer) => void) | undefined;
+  /** Who gave the answer that is under way. */
+  by: "handler" | "reply" | "rejection" | undefined;
+  /** Tells who replied what came of it. */
+  replied: { resolve: () => void; reject: (failure: unknown) => void } | undefined;
+  /** Why the last answer did not count. */
+  refusal: unknown;
+}
+
+/** The open requests, and the handlers. */
+export class Asking {
+  readonly handlers: Handlers;
+  readonly ofSession: Map<string, Handlers> = new Map();
+  /** Whether no other client can be there to answer what we have no handler for. */
+  readonly #alone: boolean;
+  readonly #log: Logger;
+  readonly #open = new Map<JsonRpcId, Asked>();
+  readonly #settled = new Map<string, unknown>();
+  readonly #warned = new Set<string>();
+
+  constructor(handlers: Handlers, alone: boolean, log: Logger) {
+    this.handlers = handlers;
+    this.#alone = alone;
+    this.#log = log;
+  }
+
+  // What upstream calls
+
+  /** The answer to an agent's request, once somebody gives one. Rejects when the request is withdrawn. */
+  async ask(
+    method: AskingMethod,
+    rpcId: JsonRpcId,
+    params: Readonly<Record<string, unknown>>,
+    signal: AbortSignal,
+  ): Promise<Answer> {
+    const known = this.#open.get(rpcId);
+    const asked = known ?? this.#begin(method, rpcId, params);
+    const answer = new Promise<Answer>((resolve) => {
+      asked.give = resolve;
+    });
+    if (known) this.#askAgain(known);
+    else void this.#decide(asked);
+    return await Promise.race([answer, aborted(signal)]);
+  }
+
+  /** A request of a method that we know nothing of. */
+  async stranger(method: string, signal: AbortSignal): Promise<never> {
+    if (this.#alone) throw RequestError.methodNotFound(method);
+    // Another client may know what it means.
+    return await aborted(signal);
+  }
+
+  // What the stream tells
+
+  /** An answer was taken; or not, and `failure` says why. */
+  answered(rpcId: JsonRpcId, failure: unknown): void {
+    const asked = this.#open.get(rpcId);
+    if (asked === undefined) return;
+    const { replied } = asked;
+    asked.replied = undefined;
+    if (failure instanceof ServerProblem && (failure.slug === "wrong-answer" || failure.slug === "log-unavailable")) {
+      asked.refusal = failure;
+      replied?.reject(failure);
+      return;
+    }
+    const late = failure instanceof ServerProblem && (failure.status === 404 || failure.status === 409);
+    this.#settle(asked, late ? failure.fields["outcome"] : "answered");
+    if (failure === undefined) replied?.resolve();
+    else if (replied) replied.reject(failure);
+    else if (!late) this.#log.warn("sandbox-agent: an answer was not delivered", failure);
+  }
+
+  /** Nobody needs the answer any more. */
+  withdrawn(rpcId: JsonRpcId, outcome: unknown): void {
+    const asked = this.#open.get(rpcId);
+    if (asked === undefined) return;
+    this.#settle(asked, outcome);
+    asked.replied?.reject(alreadyAnswered(asked.request.id, outcome));
+  }
+
+  // What callers do
+
+  /** Answers a request by its id; rejects with a ServerProblem when it is too late, or the answer does not fit. */
+  async reply<T extends Request>(
+    kind: abstract new (...parameters: never[]) => T,
+    id: string,
+    answer: (request: T) => Answer,
+  ): Promise<void> {
+    const of = [...this.#open.values()].filter(
+      (each) => each.request instanceof kind && (each.request.id === id || String(each.rpcId) === id),
+    );
+    const [asked, ...others] = of.some((each) => each.request.id === id) ? of.filter((each) => each.request.id === id) : of;
+    if (others.length > 0) {
+      throw new ClientError(`the id ${JSON.stringify(id)} is open in several sessions; answer from a handler`);
+    }
+    if (asked === undefined) {
+      if (this.#settled.has(id)) throw alreadyAnswered(id, this.#settled.get(id));
+      throw new ServerProblem("nobody-asked", "Nobody Asked", 404, `nothing of this kind is open here under the id ${JSON.stringify(id)}; attach to its session to be asked`);
+    }
+    if (asked.give === undefined) throw alreadyAnswered(id, "answered");
+    const given = answer(asked.request as T);
+    await new Promise<void>((resolve, reject) => {
+      asked.replied = { resolve, reject };
+      this.#give(asked, given, "reply");
+    });
+  }
+
+  /** What waits for an answer here. */
+  requests(): Request[] {
+    return [...this.#open.values()].map(({ request }) => request);
+  }
+
+  // Behind it
+
+  #begin(method: AskingMethod, rpcId: JsonRpcId, params: Readonly<Record<string, unknown>>): Asked {
+    const over = new AbortController();
+    const request = new KINDS[method](String(rpcId), params, over.signal, this.#log);
+    const asked: Asked = { rpcId, request, over, give: undefined, by: undefined, replied: undefined, refusal: undefined };
+    this.#open.set(rpcId, asked);
+    return asked;
+  }
+
+  async #decide(asked: Asked): Promise<void> {
+    const { request } = asked;
+    const decide = this.#decider(request);
+    if (decide === undefined) {
+      this.#unhandled(asked);
+      return;
+    }
+    try {
+      const answer = await decide();
+      // Undefined: deferred. Somebody answers by its id, or it is withdrawn.
+      if (answer) this.#give(asked, answer, "handler");
+    } catch (error) {
+      if (asked.over.signal.aborted) return;
+      this.#log.error(`sandbox-agent: a handler failed, rejecting ${request.id}`, error);
+      this.#give(asked, rejection(request), "rejection");
+    }
+  }
+
+  #decider(request: Request): (() => MaybePromise<Answer | undefined | void>) | undefined {
+    const own = this.ofSession.get(request.sessionId ?? "") ?? {};
+    if (request instanceof PermissionRequest) {
+      const handler = own.onPermission ?? this.handlers.onPermission;
+      return handler && (() => handler(request));
+    }
+    if (request instanceof QuestionRequest) {
+      const handler = own.onQuestion ?? this.handlers.onQuestion;
+      return handler && (() => handler(request));
+    }
+    const handler = own.onElicitation ?? this.handlers.onElicitation;
+    return handler && (() => handler(request));
+  }
+
+  #unhandled(asked: Asked): void {
+    const session = asked.request.sessionId ?? "";
+    const kind = asked.request.constructor.name;
+    if (!this.#warned.has(session)) {
+      this.#warned.add(session);
+      const what = this.#alone ? "rejected" : "left open for other clients";
+      this.#log.warn(`sandbox-agent: there is no handler for a ${kind}, so it is ${what}`, { sessionId: session });
+    }
+    if (this.#alone) this.#give(asked, rejection(asked.request), "rejection");
+  }
+
+  /** An answer did not count, and the request is open still. */
+  #askAgain(asked: Asked): void {
+    if (asked.by !== "handler") {
+      if (asked.by === "rejection") this.#log.error("sandbox-agent: a rejection was refused; it is left open", asked.refusal);
+      return;
+    }
+    if (asked.refusal instanceof ServerProblem && asked.refusal.slug === "wrong-answer") {
+      this.#log.error(`sandbox-agent: an answer was refused, rejecting ${asked.request.id}`, asked.refusal);
+      this.#give(asked, rejection(asked.request), "rejection");
+    } else {
+      this.#log.error(`sandbox-agent: an answer was refused, ${asked.request.id} is left open`, asked.refusal);
+    }
+  }
+
+  #give(asked: Asked, answer: Answer, by: NonNullable<Asked["by"]>): void {
+    const { give } = asked;
+    if (give === undefined || asked.over.signal.aborted) return;
+    asked.give = undefined;
+    asked.by = by;
+    give(answer);
+  }
+
+  #settle(asked: Asked, outcome: unknown): void {
+    this.#open.delete(asked.rpcId);
+    this.#settled.set(asked.request.id, outcome);
+    if (this.#settled.size > REMEMBERED) this.#settled.delete(this.#settled.keys().next().value as string);
+    asked.over.abort(new ClientError("this needs no answer any more"));
+  }
+}
+
+/** The answer of somebody who does not want it. */
+function rejection(request: Request): Answer {
+  return request instanceof ElicitationRequest ? request.decline() : request.reject();
+}
+
+function alreadyAnswered(id: string, outcome: unknown): ServerProblem {
+  return new ServerProblem("already-answered", "Already Answered", 409, `the request ${id} is settled`, { outcome });
+}
+
+/** Rejects when the signal aborts. */
+function aborted(signal: AbortSignal): Promise<never> {
+  return new Promise((_, reject) => {
+    const abort = (): void => reject(signal.reason as Error);
+    if (signal.aborted) abort();
+    else signal.addEventListener("abort", abort, { once: true });
+  });
+}

@@ -1,0 +1,232 @@
+/** The SDK's front door: a server that runs somewhere, or one of our own. */
+
+import type {
+  AgentNotificationMethod,
+  AgentNotificationParamsByMethod,
+  AgentRequestMethod,
+  AgentRequestParamsByMethod,
+  AgentRequestResponsesByMethod,
+  ElicitationContentValue,
+} from "@agentclientprotocol/sdk";
+
+import { Agents, type Health } from "./agents.js";
+import type { ElicitationHandler, Handlers, PermissionHandler, QuestionHandler } from "./asking.js";
+import { Connection } from "./connection.js";
+import { type EmbeddedOptions, type EmbeddedServer, startServer } from "./embedded.js";
+import { isNode } from "./environment.js";
+import { ClientError } from "./errors.js";
+import { Files } from "./files.js";
+import { type Fetch, Http } from "./http.js";
+import type { Logger } from "./log.js";
+import { ElicitationRequest, PermissionRequest, QuestionRequest } from "./requests.js";
+import { type PendingRequest, Sessions } from "./sessions.js";
+import type { Tap } from "./stream.js";
+
+const RECONNECT_TIMEOUT = 30_000;
+const BUFFER = 4 * 1024 * 1024;
+
+/** What `connect` and `start` have in common. */
+export interface ClientOptions extends Handlers {
+  /** The agent of sessions that name none. */
+  readonly agent?: string;
+  /** What this client is called in what others are told of its answers. */
+  readonly name?: string;
+  /** Who sits in front of it, likewise. */
+  readonly user?: string;
+  /** Milliseconds that a request waits for a server that cannot be reached; 30,000 unless given. */
+  readonly reconnectTimeout?: number;
+  /** Bytes that an iterator keeps for a slow consumer, 4 MiB unless given; what is more is read from the log later. */
+  readonly buffer?: number;
+  /** Whether answers come on the stream, so that none of them holds a socket; else only in browsers, which have few. */
+  readonly respondAsync?: boolean;
+  /** Used in place of the global `fetch`. */
+  readonly fetch?: Fetch;
+  /** Where reports go; `console` unless given. */
+  readonly logger?: Logger;
+}
+
+/** How to connect to a server that runs. */
+export interface ConnectOptions extends ClientOptions {
+  /** What the server wants to be shown. */
+  readonly token?: string;
+}
+
+/** How to start a server of our own. */
+export interface StartOptions extends ClientOptions, EmbeddedOptions {}
+
+/** A client of one server: `connect` to one that runs somewhere, or `start` one of our own. */
+export class SandboxAgent implements AsyncDisposable {
+  /** Where the server is. */
+  readonly url: string;
+  /** What it wants to be shown. */
+  readonly token: string | undefined;
+  /** The agents that the server knows, and installing them. */
+  readonly agents: Agents;
+  /** All sessions of the server. */
+  readonly sessions: Sessions;
+  /** Files of the server's machine. */
+  readonly files: Files;
+  readonly #http: Http;
+  readonly #connection: Connection;
+  readonly #server: EmbeddedServer | undefined;
+
+  private constructor(http: Http, options: ClientOptions, server: EmbeddedServer | undefined) {
+    this.url = http.url;
+    this.token = http.token;
+    this.#http = http;
+    this.#server = server;
+    this.#connection = new Connection(http, {
+      agent: options.agent,
+      name: options.name,
+      user: options.user,
+      patience: options.reconnectTimeout ?? RECONNECT_TIMEOUT,
+      buffer: options.buffer ?? BUFFER,
+      respondAsync: options.respondAsync ?? !isNode(),
+      alone: server !== undefined,
+      handlers: handlersOf(options),
+      log: options.logger ?? console,
+    });
+    this.agents = new Agents(http);
+    this.sessions = new Sessions(http, this.#connection, this.agents, options.agent, server && process.cwd());
+    this.files = new Files(http);
+  }
+
+  /**
+   * A client of a server that runs; its sessions and turns go on when the client is closed.
+   *
+   * @throws ConnectionLost when there is no server, ServerProblem when it refuses the token.
+   */
+  static async connect(url: string, options: ConnectOptions = {}): Promise<SandboxAgent> {
+    const client = new SandboxAgent(new Http(url, options.token, options.fetch), options, undefined);
+    await client.health();
+    return client;
+  }
+
+  /**
+   * A server of our own, on a free port and with a private token; it is gone when the client is closed, or with us.
+   *
+   * @throws StartFailed with what the server said.
+   */
+  static async start(options: StartOptions = {}): Promise<SandboxAgent> {
+    const server = await startServer(options, options.logger ?? console);
+    return new SandboxAgent(new Http(server.url, server.token, options.fetch), options, server);
+  }
+
+  /** Whether the server is well, and which agents are installed and running. */
+  async health(): Promise<Health> {
+    return await this.#http.json<Health>("GET", "/v1/health");
+  }
+
+  /** Leaves the server, whose sessions go on; one of our own is ended. */
+  async close(): Promise<void> {
+    await this.#connection.close();
+    await this.#server?.close();
+  }
+
+  /** Closes the client at the end of a block: `await using`. */
+  async [Symbol.asyncDispose](): Promise<void> {
+    await this.close();
+  }
+
+  // Who answers agents
+
+  /** Lets this handler decide on permissions. */
+  onPermission(handler: PermissionHandler): void {
+    this.#connection.asking.handlers.onPermission = handler;
+  }
+
+  /** Lets this handler answer agents' questions. */
+  onQuestion(handler: QuestionHandler): void {
+    this.#connection.asking.handlers.onQuestion = handler;
+  }
+
+  /** Lets this handler fill in agents' forms; the server must know of it before the first session. */
+  onElicitation(handler: ElicitationHandler): void {
+    const { handlers } = this.#connection.asking;
+    if (this.#connection.isOpen && !handlers.onElicitation) {
+      throw new ClientError("onElicitation comes too late: give it to connect() or start(), or before any session");
+    }
+    handlers.onElicitation = handler;
+  }
+
+  /** Answers a permission that its handler has left open; rejects with a ServerProblem when it is settled. */
+  async replyPermission(id: string, optionId: string): Promise<void> {
+    await this.#connection.asking.reply(PermissionRequest, id, (request) => request.select(optionId));
+  }
+
+  /** Does not allow what a handler has left open. */
+  async rejectPermission(id: string): Promise<void> {
+    await this.#connection.asking.reply(PermissionRequest, id, (request) => request.reject());
+  }
+
+  /**
+   * Answers a question that its handler has left open: one answer, or a list of them, for each question.
+   *
+   * @throws ServerProblem when it is settled (`already-answered`), or the answers do not fit (`wrong-answer`): try again.
+   */
+  async replyQuestion(id: string, answers: readonly (string | readonly string[])[]): Promise<void> {
+    await this.#connection.asking.reply(QuestionRequest, id, (request) => request.answer(...answers));
+  }
+
+  /** Says that nobody wants to answer a question. */
+  async rejectQuestion(id: string): Promise<void> {
+    await this.#connection.asking.reply(QuestionRequest, id, (request) => request.reject());
+  }
+
+  /** Hands in a form that its handler has left open. */
+  async replyElicitation(id: string, content?: Record<string, ElicitationContentValue>): Promise<void> {
+    await this.#connection.asking.reply(ElicitationRequest, id, (request) => request.accept(content));
+  }
+
+  /** Declines a form. */
+  async rejectElicitation(id: string): Promise<void> {
+    await this.#connection.asking.reply(ElicitationRequest, id, (request) => request.decline());
+  }
+
+  /** What this client was asked and has not answered, in all sessions that it is attached to. */
+  requests(): (PermissionRequest | QuestionRequest | ElicitationRequest)[] {
+    return this.#connection.asking.requests();
+  }
+
+  /** What agents have asked and nobody has answered, in one session or in all of the server. */
+  async pending(sessionId?: string): Promise<PendingRequest[]> {
+    return await this.sessions.pending(sessionId);
+  }
+
+  // The protocol itself
+
+  /**
+   * The result of any request of ACP or of the server's own.
+   *
+   * @throws RequestError when the method failed, ServerProblem when the server refuses, ConnectionLost.
+   */
+  async request<M extends AgentRequestMethod>(
+    method: M,
+    params: AgentRequestParamsByMethod[M],
+  ): Promise<AgentRequestResponsesByMethod[M]>;
+  async request<T = unknown>(method: string, params?: unknown): Promise<T>;
+  async request(method: string, params?: unknown): Promise<unknown> {
+    return await this.#connection.request<unknown>(method, params);
+  }
+
+  /** Sends any notification. */
+  async notify<M extends AgentNotificationMethod>(method: M, params: AgentNotificationParamsByMethod[M]): Promise<void>;
+  async notify(method: string, params?: unknown): Promise<void>;
+  async notify(method: string, params?: unknown): Promise<void> {
+    await this.#connection.notify(method, params);
+  }
+
+  /** Sees every envelope that is sent and received, where it passes: be quick. Gives what ends it. */
+  tap(callback: Tap): () => void {
+    this.#connection.taps.add(callback);
+    return () => void this.#connection.taps.delete(callback);
+  }
+}
+
+function handlersOf({ onPermission, onQuestion, onElicitation }: Handlers): Handlers {
+  return {
+    ...(onPermission && { onPermission }),
+    ...(onQuestion && { onQuestion }),
+    ...(onElicitation && { onElicitation }),
+  };
+}

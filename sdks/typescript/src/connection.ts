@@ -1,0 +1,354 @@
+/**
+ * One connection to the server: upstream's app on our stream, and who hears what comes in.
+ *
+ * Opened by the first thing that needs it, because `initialize` names an agent.
+ */
+
+import {
+  type AgentNotificationMethod,
+  type AgentNotificationParamsByMethod,
+  type AgentRequestMethod,
+  type AgentRequestParamsByMethod,
+  type AgentRequestResponsesByMethod,
+  type ClientCapabilities,
+  type ClientConnection,
+  type ClientContext,
+  type JsonRpcId,
+  PROTOCOL_VERSION,
+  RequestError,
+  client,
+} from "@agentclientprotocol/sdk";
+
+import { Asking, type AskingMethod, type Handlers, KINDS } from "./asking.js";
+import { ClientError, ConnectionLost } from "./errors.js";
+import { Feed } from "./feed.js";
+import { type Http, randomName } from "./http.js";
+import { closed } from "./link.js";
+import type { Logger } from "./log.js";
+import { Past } from "./past.js";
+import type { SessionInfo } from "./sessions.js";
+import { EVENT, type Envelope, type Heard, RpcStream, type StreamUser, type Tap } from "./stream.js";
+import { ENDED, GAP } from "./updates.js";
+import { VERSION } from "./version.js";
+
+/** The key of sandbox-agent's own members in `_meta`. */
+export const META = "sandboxagent.dev";
+
+const ATTACH = "_sandboxagent/session/attach";
+/** How many of its own prompts a client can tell from those of others when it reads the log. */
+const REMEMBERED_PROMPTS = 10_000;
+/** Milliseconds between two tries to attach again. */
+const PAUSE = 500;
+
+/** How a connection is made. */
+export interface ConnectionSettings {
+  readonly agent: string | undefined;
+  readonly name: string | undefined;
+  readonly user: string | undefined;
+  readonly patience: number;
+  readonly buffer: number;
+  readonly respondAsync: boolean;
+  readonly alone: boolean;
+  readonly handlers: Handlers;
+  readonly log: Logger;
+}
+
+/** What `attach` answers. */
+export interface Attached {
+  readonly session: SessionInfo;
+  readonly position: number;
+}
+
+interface Opened {
+  readonly stream: RpcStream;
+  readonly rpc: ClientConnection;
+}
+
+/** Requests to the server, feeds of its sessions, and what agents ask. */
+export class Connection implements StreamUser {
+  readonly asking: Asking;
+  readonly taps: Set<Tap> = new Set();
+  /** By session: who keeps in mind what it tells. */
+  readonly observers: Map<string, (heard: Heard) => void> = new Map();
+  readonly #http: Http;
+  readonly #settings: ConnectionSettings;
+  readonly #feeds = new Map<string, Set<Feed>>();
+  /** The sessions that this connection is attached to; after a renewal, the promise that it is again. */
+  readonly #attached = new Map<string, Promise<void>>();
+  readonly #prompts = new Set<string>();
+  #opening: Promise<Opened> | undefined;
+  #opened: Opened | undefined;
+  #agentName: string | undefined;
+  #closed = false;
+  /** The newest position of the log that was heard of on this connection. */
+  #position = 0;
+
+  constructor(http: Http, settings: ConnectionSettings) {
+    this.#http = http;
+    this.#settings = settings;
+    this.asking = new Asking({ ...settings.handlers }, settings.alone, settings.log);
+  }
+
+  /** Whether `initialize` was sent, and with it what this client can show. */
+  get isOpen(): boolean {
+    return this.#opening !== undefined;
+  }
+
+  /** The agent that the connection was opened for. */
+  get agent(): string | undefined {
+    return this.#agentName;
+  }
+
+  /** Which of the server's connections this is by now. */
+  get generation(): number {
+    return this.#opened?.stream.generation ?? 0;
+  }
+
+  /**
+   * The result of a request; `agent` is for a connection that is not open yet.
+   *
+   * @throws RequestError when the method failed, ServerProblem when the server refuses, ConnectionLost.
+   */
+  async request<M extends AgentRequestMethod>(
+    method: M,
+    params: AgentRequestParamsByMethod[M],
+    options?: { agent?: string | undefined; signal?: AbortSignal },
+  ): Promise<AgentRequestResponsesByMethod[M]>;
+  async request<T>(method: string, params?: unknown, options?: { agent?: string | undefined; signal?: AbortSignal }): Promise<T>;
+  async request(
+    method: string,
+    params?: unknown,
+    options: { agent?: string | undefined; signal?: AbortSignal } = {},
+  ): Promise<unknown> {
+    const agent = await this.#agent(options.agent);
+    const sent = options.signal ? { cancellationSignal: options.signal } : {};
+    return await told(agent.request<unknown, unknown>(method, params ?? {}, sent));
+  }
+
+  /** Sends a notification. */
+  async notify<M extends AgentNotificationMethod>(method: M, params: AgentNotificationParamsByMethod[M]): Promise<void>;
+  async notify(method: string, params?: unknown): Promise<void>;
+  async notify(method: string, params?: unknown): Promise<void> {
+    const agent = await this.#agent(undefined);
+    await told(agent.notify<unknown>(method, params ?? {}));
+  }
+
+  /** From now on this client hears of the session, and is asked what its agent asks. */
+  async attach(sessionId: string, agent?: string): Promise<Attached> {
+    const attached = await this.request<Attached>(ATTACH, { sessionId }, { agent });
+    this.#position = Math.max(this.#position, attached.position);
+    this.attached(attached.session.sessionId);
+    return attached;
+  }
+
+  /** The server has attached this connection by itself. */
+  attached(sessionId: string): void {
+    this.#attached.set(sessionId, Promise.resolve());
+  }
+
+  /** The session's events come no more: whoever reads them has come to the end. */
+  detached(sessionId: string): void {
+    this.#attached.delete(sessionId);
+    this.observers.delete(sessionId);
+    this.asking.ofSession.delete(sessionId);
+    for (const feed of this.#feeds.get(sessionId) ?? []) feed.close();
+    this.#feeds.delete(sessionId);
+  }
+
+  /** A name for a prompt, by which its turn is known. */
+  newPrompt(): string {
+    const name = randomName();
+    this.#prompts.add(name);
+    if (this.#prompts.size > REMEMBERED_PROMPTS) this.#prompts.delete(this.#prompts.values().next().value as string);
+    return name;
+  }
+
+  /** The newest position of the log that was heard of. */
+  get position(): number {
+    return this.#position;
+  }
+
+  /** Everything that happens in a session from now on, or since a position; `drop` it when nobody reads it any more. */
+  feed(sessionId: string, since?: number): Feed {
+    const ask = async (method: string, params: Record<string, unknown>): Promise<unknown> => {
+      // The log and the stream fit together only while this connection is attached.
+      await this.#attached.get(sessionId);
+      return await this.request(method, params);
+    };
+    const past = new Past(ask, sessionId, (prompt) => this.#prompts.has(prompt));
+    const after = since ?? this.#position;
+    const feed = new Feed(this.#settings.buffer, after, (position) => past.page(position), since !== undefined);
+    const feeds = this.#feeds.get(sessionId) ?? new Set();
+    this.#feeds.set(sessionId, feeds.add(feed));
+    return feed;
+  }
+
+  /** Nobody reads it any more. */
+  drop(sessionId: string, feed: Feed): void {
+    feed.drop();
+    this.release(sessionId, feed);
+  }
+
+  /** Nothing more is to come in it. */
+  release(sessionId: string, feed: Feed): void {
+    const feeds = this.#feeds.get(sessionId);
+    feeds?.delete(feed);
+    if (feeds?.size === 0) this.#feeds.delete(sessionId);
+  }
+
+  /** Leaves the server; sessions and their turns go on. */
+  async close(): Promise<void> {
+    if (this.#closed) return;
+    this.#closed = true;
+    const opened = this.#opened ?? (await this.#opening?.catch(() => undefined));
+    opened?.rpc.close(closed());
+    for (const feeds of this.#feeds.values()) for (const feed of feeds) feed.drop();
+    await opened?.stream.close();
+  }
+
+  // Opening
+
+  async #agent(agent: string | undefined): Promise<ClientContext> {
+    if (this.#closed) throw new ConnectionLost("this client is closed");
+    this.#opening ??= this.#open(agent ?? this.#settings.agent).catch((error: unknown) => {
+      this.#opening = undefined;
+      throw error;
+    });
+    return (await this.#opening).rpc.agent;
+  }
+
+  async #open(agent: string | undefined): Promise<Opened> {
+    if (agent === undefined) {
+      throw new ClientError("no agent is named: give one to connect() or start(), or begin with a session");
+    }
+    const { patience, respondAsync, log, name, user } = this.#settings;
+    const stream = new RpcStream(this.#http, this, { patience, respondAsync, log });
+    const app = client({ name: "sandbox-agent" });
+    app.onNotification(EVENT, (params) => params as Heard, ({ params }) => this.#heard(params, stream));
+    for (const method of Object.keys(KINDS) as AskingMethod[]) {
+      app.onRequest(method as string, asObject, ({ params, requestId, signal }) =>
+        this.asking.ask(method, requestId ?? null, params, signal),
+      );
+    }
+    app.onRequest("*", ({ method, signal }) => this.asking.stranger(method, signal));
+    const rpc = app.connect(stream);
+    try {
+      const meta = user === undefined ? { agent } : { agent, user };
+      await told(
+        rpc.agent.request("initialize", {
+          protocolVersion: PROTOCOL_VERSION,
+          clientInfo: { name: name ?? "sandbox-agent-typescript", version: VERSION },
+          clientCapabilities: this.#capabilities(),
+          _meta: { [META]: meta },
+        }),
+      );
+    } catch (error) {
+      rpc.close(error);
+      await stream.close();
+      throw error;
+    }
+    this.#agentName = agent;
+    this.#opened = { stream, rpc };
+    return this.#opened;
+  }
+
+  #capabilities(): ClientCapabilities {
+    const { onElicitation, onQuestion } = this.asking.handlers;
+    const forms: ClientCapabilities = onElicitation ? { elicitation: { form: {}, url: {} } } : {};
+    const questions: ClientCapabilities = onElicitation && !onQuestion ? {} : { _meta: { [META]: { questions: true } } };
+    return { ...forms, ...questions };
+  }
+
+  // What comes in, in its order
+
+  #heard(heard: Heard, stream: RpcStream): void {
+    try {
+      this.#position = Math.max(this.#position, heard.position);
+      if (heard.method === GAP) {
+        // The log says of each session what it has lost.
+        for (const feeds of this.#feeds.values()) for (const feed of feeds) feed.fallBehind();
+        return;
+      }
+      const sessionId = String(heard.params["sessionId"]);
+      this.observers.get(sessionId)?.(heard);
+      for (const feed of this.#feeds.get(sessionId) ?? []) feed.push(heard);
+    } finally {
+      stream.dispatched();
+    }
+  }
+
+  /** The server knows nothing of the old connection: attach again; what happened meanwhile is in the log. */
+  renewed(): void {
+    this.#position = 0;
+    for (const sessionId of this.#attached.keys()) {
+      const again = this.#attachAgain(sessionId);
+      this.#attached.set(sessionId, again);
+      for (const feed of this.#feeds.get(sessionId) ?? []) feed.fallBehind();
+    }
+  }
+
+  async #attachAgain(sessionId: string): Promise<void> {
+    const { generation } = this;
+    // Not at once: whoever calls is in the middle of something.
+    await Promise.resolve();
+    while (generation === this.generation && !this.#closed) {
+      try {
+        const { position } = await this.request<Attached>(ATTACH, { sessionId });
+        this.#position = Math.max(this.#position, position);
+        return;
+      } catch (error) {
+        if (!(error instanceof ConnectionLost)) {
+          this.#lose(sessionId, error);
+          return;
+        }
+      }
+      await new Promise((resolve) => setTimeout(resolve, PAUSE));
+    }
+    // There is a newer connection, and somebody attaches to that.
+    if (!this.#closed) await this.#attached.get(sessionId);
+  }
+
+  /** The server does not have the session any more. */
+  #lose(sessionId: string, error: unknown): void {
+    this.#settings.log.warn("sandbox-agent: a session is lost", { sessionId }, error);
+    const message = error instanceof Error ? error.message : String(error);
+    const params = { sessionId, reason: "error", terminatedBy: "daemon", message };
+    for (const feed of this.#feeds.get(sessionId) ?? []) feed.end({ position: 0, method: ENDED, params, size: 0 });
+    this.detached(sessionId);
+  }
+
+  /** The server has taken an answer to an agent's request, or has not. */
+  answered(id: JsonRpcId, failure: unknown): void {
+    this.asking.answered(id, failure);
+  }
+
+  /** An agent's request needs no answer any more. */
+  withdrawn(id: JsonRpcId, outcome: unknown): void {
+    this.asking.withdrawn(id, outcome);
+  }
+
+  /** An envelope was sent or received. */
+  readonly tap: Tap = (direction: "sent" | "received", envelope: Envelope, position: number | undefined): void => {
+    for (const tap of [...this.taps]) {
+      try {
+        tap(direction, envelope, position);
+      } catch (error) {
+        this.#settings.log.error("sandbox-agent: a tap failed", error);
+      }
+    }
+  };
+}
+
+/** What upstream rejects with; when the stream put a reason of its own into it, that. */
+async function told<T>(call: Promise<T>): Promise<T> {
+  try {
+    return await call;
+  } catch (error) {
+    if (error instanceof RequestError && error.data instanceof ClientError) throw error.data;
+    throw error;
+  }
+}
+
+function asObject(params: unknown): Record<string, unknown> {
+  return typeof params === "object" && params !== null ? (params as Record<string, unknown>) : {};
+}

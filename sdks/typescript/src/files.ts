@@ -1,0 +1,174 @@
+/**
+ * Files of the server's machine: read, written, moved, searched, watched, and whole directories at once.
+ *
+ * A path is absolute, or relative to the session's directory, or else to the server's root directory. What goes wrong
+ * with one is a ServerProblem, such as `file-not-found`, with the path in `fields`.
+ */
+
+import { type Data, piecesOf, sendable } from "./bytes.js";
+import { ClientError, foreign } from "./errors.js";
+import type { Http, HttpCall } from "./http.js";
+import { Search, type SearchOptions } from "./search.js";
+import { Watch } from "./watch.js";
+
+/** A file, a directory or a link. */
+export interface Entry {
+  readonly name: string;
+  readonly path: string;
+  readonly entryType: "file" | "directory" | "symlink" | "other";
+  readonly size: number;
+  /** UTC, ISO 8601 with milliseconds. */
+  readonly modified: string;
+  /** Permissions, in octal: `0644`. */
+  readonly mode: string;
+  /** Of a file: names this version of it, for `ifMatch`. */
+  readonly etag?: string;
+  /** Of a link: what it says, which need not exist. */
+  readonly linkTarget?: string;
+}
+
+/** A file that was written. */
+export interface Written {
+  readonly path: string;
+  readonly bytesWritten: number;
+  readonly sha256: string;
+  readonly etag: string;
+}
+
+/** What an archive brought. */
+export interface Uploaded {
+  /** The first of the files and links that were written. */
+  readonly paths: readonly string[];
+  /** Whether there are more than `paths` has. */
+  readonly truncated: boolean;
+}
+
+/** The bytes of a file from `start` to before `end`. */
+export interface ByteRange {
+  readonly start?: number;
+  readonly end?: number;
+}
+
+/** Files of the server's machine; those of a session have paths relative to its directory. */
+export class Files {
+  readonly #http: Http;
+  readonly #sessionId: string | undefined;
+
+  /** @internal */
+  constructor(http: Http, sessionId?: string) {
+    this.#http = http;
+    this.#sessionId = sessionId;
+  }
+
+  /** A file's content, or a part of it. */
+  async read(path: string, range: ByteRange = {}): Promise<Uint8Array> {
+    const response = await this.#content(path, range);
+    try {
+      return new Uint8Array(await response.arrayBuffer());
+    } catch (error) {
+      throw this.#http.lost(error, undefined, true);
+    }
+  }
+
+  /** A file's content as text in UTF-8. */
+  async readText(path: string): Promise<string> {
+    return new TextDecoder().decode(await this.read(path));
+  }
+
+  /** A file's content as it comes, or a part of it. */
+  async *stream(path: string, range: ByteRange = {}): AsyncGenerator<Uint8Array, void, undefined> {
+    yield* piecesOf(this.#http, await this.#content(path, range));
+  }
+
+  /**
+   * Writes a file, whole or not at all, with the directories on its way.
+   *
+   * `ifMatch` is the etag that the old file must have; with `ifNoneMatch: "*"` there must be none. Else it is a
+   * ServerProblem, `file-changed`.
+   */
+  async write(path: string, data: Data, conditions: { ifMatch?: string; ifNoneMatch?: "*" } = {}): Promise<Written> {
+    const headers: Record<string, string> = { "Content-Type": "application/octet-stream" };
+    if (conditions.ifMatch !== undefined) headers["If-Match"] = conditions.ifMatch;
+    if (conditions.ifNoneMatch !== undefined) headers["If-None-Match"] = conditions.ifNoneMatch;
+    const body = await sendable(data);
+    return await this.#http.json<Written>("PUT", "/v1/fs/file", { query: this.#at(path), headers, body });
+  }
+
+  /** A directory's entries, by name. */
+  async *list(path = "."): AsyncGenerator<Entry, void, undefined> {
+    let cursor: string | undefined;
+    do {
+      const query = { ...this.#at(path), cursor };
+      const page = await this.#http.json<{ entries: Entry[]; nextCursor?: string }>("GET", "/v1/fs/entries", { query });
+      yield* page.entries;
+      cursor = page.nextCursor;
+    } while (cursor !== undefined);
+  }
+
+  /** A file, a directory or, with `follow: false`, a link itself. */
+  async stat(path: string, options: { follow?: boolean } = {}): Promise<Entry> {
+    return await this.#http.json<Entry>("GET", "/v1/fs/stat", { query: { ...this.#at(path), ...options } });
+  }
+
+  /** Makes a directory, with those on its way; it may be there already. Gives its absolute path. */
+  async mkdir(path: string): Promise<string> {
+    return (await this.#http.json<{ path: string }>("POST", "/v1/fs/mkdir", { query: this.#at(path) })).path;
+  }
+
+  /** Gives something another name, whose directory must be there. Gives its absolute path. */
+  async move(from: string, to: string, options: { overwrite?: boolean } = {}): Promise<string> {
+    const call: HttpCall = {
+      query: { sessionId: this.#sessionId },
+      headers: { "Content-Type": "application/json" },
+      body: JSON.stringify({ from, to, ...options }),
+    };
+    return (await this.#http.json<{ to: string }>("POST", "/v1/fs/move", call)).to;
+  }
+
+  /** Deletes a file, a link, or a directory; one that is not empty only with `recursive`. */
+  async delete(path: string, options: { recursive?: boolean } = {}): Promise<void> {
+    await this.#http.json("DELETE", "/v1/fs/entry", { query: { ...this.#at(path), ...options } });
+  }
+
+  /** Unpacks a tar archive, plain or packed with gzip or zstd, into a directory: all of it, or nothing. */
+  async uploadArchive(path: string, archive: Data): Promise<Uploaded> {
+    const headers = { "Content-Type": "application/x-tar" };
+    const body = await sendable(archive);
+    return await this.#http.json<Uploaded>("POST", "/v1/fs/upload-batch", { query: this.#at(path), headers, body });
+  }
+
+  /** A directory as a tar archive, as it comes. */
+  async *downloadArchive(
+    path: string,
+    options: { format?: "tar" | "tar.gz" | "tar.zst" } = {},
+  ): AsyncGenerator<Uint8Array, void, undefined> {
+    const query = { ...this.#at(path), ...options };
+    yield* piecesOf(this.#http, await this.#http.send("GET", "/v1/fs/archive", { query }));
+  }
+
+  /** Lines with a text in files, or files by name, or both. After the loop, `truncated` says whether there is more. */
+  search(path: string, options: SearchOptions): Search {
+    return new Search(this.#http, { ...this.#at(path), ...options });
+  }
+
+  /** Changes in a directory and, unless `recursive` is false, all below it, as they happen. */
+  watch(path = ".", options: { recursive?: boolean } = {}): Watch {
+    return new Watch(this.#http, path, { ...this.#at(path), ...options });
+  }
+
+  async #content(path: string, { start = 0, end }: ByteRange): Promise<Response> {
+    if (start < 0 || (end !== undefined && end <= start)) {
+      throw new ClientError(`there are no bytes from ${start} to before ${end}`);
+    }
+    const whole = start === 0 && end === undefined;
+    const headers = { Range: `bytes=${start}-${end === undefined ? "" : end - 1}` };
+    const call = whole ? { query: this.#at(path) } : { query: this.#at(path), headers };
+    const response = await this.#http.send("GET", "/v1/fs/file", call);
+    if (!whole && response.status !== 206) throw foreign(this.#http.url, response.status, "not the part asked for", "");
+    return response;
+  }
+
+  #at(path: string): { path: string; sessionId: string | undefined } {
+    return { path, sessionId: this.#sessionId };
+  }
+}

@@ -1,0 +1,124 @@
+/**
+ * Calling the server over HTTP: its address, its token, and its refusals as errors.
+ *
+ * Knows nothing of JSON-RPC, and repeats nothing.
+ */
+
+import { ClientError, ConnectionLost, ForeignAnswer, foreign, problemIn } from "./errors.js";
+
+/** What `fetch` has to be able to do. */
+export type Fetch = (input: string, init: RequestInit) => Promise<Response>;
+
+/** What a request may bring. */
+export interface HttpCall {
+  readonly query?: Readonly<Record<string, string | number | boolean | undefined>>;
+  readonly headers?: Readonly<Record<string, string>>;
+  readonly body?: string | Uint8Array | Blob | ReadableStream<Uint8Array>;
+  readonly signal?: AbortSignal;
+}
+
+/** Failures after which it is certain that nobody has got the request. */
+const UNSENT = new Set(["ECONNREFUSED", "ENOTFOUND", "EAI_AGAIN", "EHOSTUNREACH", "ENETUNREACH", "UND_ERR_CONNECT_TIMEOUT"]);
+
+/** One server, by its address. */
+export class Http {
+  readonly url: string;
+  readonly token: string | undefined;
+  readonly #fetch: Fetch;
+
+  constructor(url: string, token: string | undefined, fetch: Fetch | undefined) {
+    if (!/^https?:\/\//.test(url)) throw new ClientError(`${JSON.stringify(url)} is no address of a server: http://host:port`);
+    this.url = url.replace(/\/+$/, "");
+    this.token = token;
+    // Not `globalThis.fetch` itself: a browser's wants to be called on its window.
+    this.#fetch = fetch ?? ((input, init) => globalThis.fetch(input, init));
+  }
+
+  /**
+   * The response to a request that went well, its body still to be read.
+   *
+   * @throws ServerProblem when the server refuses; ConnectionLost when it cannot be reached.
+   */
+  async send(method: string, path: string, call: HttpCall = {}): Promise<Response> {
+    const headers: Record<string, string> = { ...call.headers };
+    if (this.token !== undefined) headers["Authorization"] = `Bearer ${this.token}`;
+    const init: RequestInit & { duplex?: "half" } = { method, headers, cache: "no-store", redirect: "error" };
+    if (call.signal) init.signal = call.signal;
+    if (call.body !== undefined) {
+      init.body = call.body as BodyInit;
+      if (call.body instanceof ReadableStream) init.duplex = "half";
+    }
+    const address = this.url + path + queryText(call.query);
+    let response: Response;
+    try {
+      response = await this.#fetch(address, init);
+    } catch (error) {
+      throw this.lost(error, call.signal);
+    }
+    if (response.ok) return response;
+    const text = await this.text(response, call.signal);
+    throw problemIn(text) ?? foreign(this.url, response.status, response.headers.get("content-type"), text);
+  }
+
+  /** The whole body as text. */
+  async text(response: Response, signal?: AbortSignal): Promise<string> {
+    try {
+      return await response.text();
+    } catch (error) {
+      throw this.lost(error, signal, true);
+    }
+  }
+
+  /** The JSON that answers a request; what it is for is the caller's to know. */
+  async json<T>(method: string, path: string, call: HttpCall = {}): Promise<T> {
+    const response = await this.send(method, path, call);
+    const text = await this.text(response, call.signal);
+    try {
+      return JSON.parse(text) as T;
+    } catch {
+      throw foreign(this.url, response.status, response.headers.get("content-type"), text);
+    }
+  }
+
+  /** JSON out, JSON in. */
+  async postJson<T>(path: string, value: unknown): Promise<T> {
+    const headers = { "Content-Type": "application/json" };
+    return await this.json<T>("POST", path, { headers, body: JSON.stringify(value) });
+  }
+
+  /** A body that goes on for as long as somebody reads it. */
+  body(response: Response): ReadableStream<Uint8Array> {
+    if (response.body === null) throw new ForeignAnswer("foreign-answer", "Foreign Answer", response.status, "no body");
+    return response.body;
+  }
+
+  /** What `fetch` throws, as an error with a name; what the caller's own signal did stays as it is. */
+  lost(error: unknown, signal?: AbortSignal, outcomeUnknown = false): unknown {
+    if (signal?.aborted) return signal.reason;
+    if (error instanceof ClientError) return error;
+    const cause = error instanceof Error ? error.cause : undefined;
+    const code = (cause as { code?: unknown } | undefined)?.code;
+    const why = cause instanceof Error && cause.message ? cause.message : error instanceof Error ? error.message : String(error);
+    const unsent = typeof code === "string" && UNSENT.has(code);
+    return new ConnectionLost(`${this.url} cannot be reached: ${why}`, {
+      cause: error,
+      outcomeUnknown: outcomeUnknown || !unsent,
+    });
+  }
+}
+
+function queryText(query: HttpCall["query"]): string {
+  const pairs = new URLSearchParams();
+  for (const [name, value] of Object.entries(query ?? {})) {
+    if (value !== undefined) pairs.append(name, String(value));
+  }
+  const text = pairs.toString();
+  return text && `?${text}`;
+}
+
+/** Random bits as text: a name that nobody else has. */
+export function randomName(bytes = 16): string {
+  // Not `randomUUID`: browsers have it on secure pages only.
+  const bits = crypto.getRandomValues(new Uint8Array(bytes));
+  return Array.from(bits, (each) => each.toString(16).padStart(2, "0")).join("");
+}

@@ -1,0 +1,67 @@
+/** Talks to coding agents through a sandbox-agent server: one that runs somewhere, or one of your own. */
+
+export { RequestError } from "@agentclientprotocol/sdk";
+export type {
+  ContentBlock,
+  McpServer,
+  PermissionOption,
+  PromptResponse,
+  SessionConfigOption,
+  SessionMode,
+  SessionUpdate,
+  StopReason,
+  ToolCallUpdate,
+} from "@agentclientprotocol/sdk";
+
+export {
+  type Agent,
+  type AgentModels,
+  type AgentModes,
+  Agents,
+  type Artifact,
+  type Credential,
+  type Features,
+  type Health,
+  Install,
+  type InstallInfo,
+  type InstallOptions,
+  type InstallResult,
+  type Progress,
+  type ServerStatus,
+} from "./agents.js";
+export type { ElicitationHandler, Handlers, PermissionHandler, QuestionHandler } from "./asking.js";
+export type { Data } from "./bytes.js";
+export { type ClientOptions, type ConnectOptions, SandboxAgent, type StartOptions } from "./client.js";
+export type { EmbeddedOptions } from "./embedded.js";
+export { ClientError, ConnectionLost, ForeignAnswer, ServerProblem, StartFailed } from "./errors.js";
+export { type ByteRange, type Entry, Files, type Uploaded, type Written } from "./files.js";
+export type { Fetch } from "./http.js";
+export { Iteration } from "./iteration.js";
+export type { Logger } from "./log.js";
+export type { LogEvent } from "./past.js";
+export {
+  type Choice,
+  ElicitationRequest,
+  PermissionRequest,
+  type Question,
+  type QuestionAnswer,
+  QuestionRequest,
+} from "./requests.js";
+export { type Match, Search, type SearchOptions } from "./search.js";
+export { type Model, type Models, type Modes, Session } from "./session.js";
+export { type CreateSessionOptions, type PendingRequest, type SessionInfo, Sessions } from "./sessions.js";
+export type { Envelope, Tap } from "./stream.js";
+export { type Attachment, type PromptOptions, Turn } from "./turn.js";
+export {
+  type Decision,
+  type Gap,
+  type MetadataUpdated,
+  type SessionEnded,
+  type SessionItem,
+  type TurnEnded,
+  type TurnItem,
+  type TurnResult,
+  type TurnStarted,
+  textOf,
+} from "./updates.js";
+export { type Change, Watch } from "./watch.js";

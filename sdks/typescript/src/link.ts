@@ -1,0 +1,330 @@
+/**
+ * A connection of the server's, kept alive: bytes out by POST, events in by one GET.
+ *
+ * Whatever breaks is mended here: the GET goes on by `Last-Event-ID`, a POST is repeated under its key, and a connection
+ * that the server no longer knows is opened anew. Knows nothing of what is in the envelopes.
+ */
+
+import { ClientError, ConnectionLost, ServerProblem, isAway } from "./errors.js";
+import type { Http } from "./http.js";
+import type { Logger } from "./log.js";
+import { eventsOf } from "./sse.js";
+
+const PATH = "/v1/rpc";
+const CONNECTION = "X-ACP-Connection-Id";
+const LAST_EVENT = "X-ACP-Last-Event-Id";
+/** Milliseconds between two tries to reach the server again. */
+const FIRST_PAUSE = 100;
+const LONGEST_PAUSE = 5_000;
+/** Milliseconds without a sign of life after which a stream is taken for dead; the server gives one every 15 s. */
+const SILENCE = 60_000;
+/** A try that lasted this long, while the server gave signs of life, was no sign of its absence. */
+const LASTING = 1_000;
+const FAREWELL = 2_000;
+
+/** Who uses a link. Nothing of this may throw. */
+export interface LinkUser {
+  /** An event of the stream. */
+  event(position: number, data: string): void;
+  /** There is a new connection; nothing has been sent on it yet, and nothing of the old one is known to the server. */
+  renewed(): void;
+  /** Nobody could be reached for as long as a request is willing to wait. */
+  away(error: ConnectionLost): void;
+}
+
+/** One envelope to send. */
+export interface Post {
+  readonly body: string;
+  /** A repeat under the same key has the outcome of the first. */
+  readonly key?: () => string;
+  /** Whether it means the same on another connection. */
+  readonly elsewhere: boolean;
+  /** Have the answer to it on the stream. */
+  readonly respondAsync?: boolean;
+  /** Nobody wants to know any more. */
+  readonly signal?: AbortSignal;
+  /** Called for each try. */
+  readonly trying?: () => void;
+}
+
+/** What the server says to a POST. */
+export interface Reply {
+  /** The answer; undefined when it comes on the stream, or there is none to come. */
+  readonly text: string | undefined;
+  /** The last event of the stream before the answer. */
+  readonly lastEvent: number;
+  /** Which connection it belongs to. */
+  readonly generation: number;
+}
+
+/** The connection, from the first `initialize` until somebody closes it. */
+export class Link {
+  /** How many connections there have been. */
+  generation = 0;
+  readonly #http: Http;
+  readonly #user: LinkUser;
+  readonly #patience: number;
+  readonly #log: Logger;
+  #closed = false;
+  /** What is under way: a signal of its own for each, because one for all would gather their listeners. */
+  readonly #underWay = new Set<AbortController>();
+  #initialize = "";
+  #id: string | undefined;
+  #seen: number | undefined;
+  #heardAt = 0;
+  #reading: AbortController | undefined;
+  #renewing: Promise<void> | undefined;
+  readonly #sleepers = new Set<() => void>();
+
+  constructor(http: Http, user: LinkUser, patience: number, log: Logger) {
+    this.#http = http;
+    this.#user = user;
+    this.#patience = patience;
+    this.#log = log;
+  }
+
+  /** Opens the connection with this `initialize`, and begins to read; gives the answer. */
+  async open(initialize: string): Promise<Reply> {
+    this.#initialize = initialize;
+    const reply = await this.#persist((): Promise<Reply> => this.#initialized());
+    void this.#follow();
+    return reply;
+  }
+
+  /**
+   * Sends an envelope, until the server has answered.
+   *
+   * @throws ServerProblem, or ConnectionLost when there is no answer for too long.
+   */
+  async post(post: Post): Promise<Reply> {
+    let sentOn: number | undefined;
+    return await this.#persist(async () => {
+      const generation = this.generation;
+      if (sentOn !== undefined && sentOn !== generation && !post.elsewhere) {
+        throw new ConnectionGone("the server went away before it had answered", { outcomeUnknown: true });
+      }
+      try {
+        return await this.#once(post, generation);
+      } catch (error) {
+        if (isUnknown(error)) {
+          await this.#renew(generation);
+          throw new TryAgain();
+        }
+        if (error instanceof ConnectionLost ? error.outcomeUnknown : isAway(error)) sentOn = generation;
+        throw error;
+      }
+    }, post.signal);
+  }
+
+  /** Leaves the server; sessions and their turns go on. */
+  async close(): Promise<void> {
+    if (this.#closed) return;
+    this.#closed = true;
+    for (const controller of this.#underWay) controller.abort(closed());
+    this.#wake();
+    if (this.#id === undefined) return;
+    const signal = AbortSignal.timeout(FAREWELL);
+    await this.#http.send("DELETE", PATH, { headers: { [CONNECTION]: this.#id }, signal }).catch(() => undefined);
+  }
+
+  // Sending
+
+  /** Tries until it works, it fails for good, or nobody could be reached for too long. */
+  async #persist<T>(attempt: () => Promise<T>, signal?: AbortSignal): Promise<T> {
+    let failingSince: number | undefined;
+    let pause = FIRST_PAUSE;
+    for (;;) {
+      if (this.#closed) throw closed();
+      signal?.throwIfAborted();
+      const triedAt = Date.now();
+      try {
+        return await attempt();
+      } catch (error) {
+        if (error instanceof TryAgain) continue;
+        if (!isAway(error) || error instanceof ConnectionGone) throw error;
+        if (this.#closed) throw closed();
+        const now = Date.now();
+        // An answer may have been under way for hours: what counts is for how long nobody can be reached.
+        const alive = now - triedAt > LASTING && this.#heardAt > triedAt;
+        if (alive || now - triedAt > this.#patience) failingSince = now;
+        failingSince ??= triedAt;
+        if (now - failingSince >= this.#patience) throw asLost(error, this.#http.url);
+        await this.#sleep(Math.min(pause, this.#patience), signal);
+        pause = Math.min(2 * pause, LONGEST_PAUSE);
+      }
+    }
+  }
+
+  async #once(post: Post, generation: number): Promise<Reply> {
+    const headers: Record<string, string> = { "Content-Type": "application/json", [CONNECTION]: this.#id ?? "" };
+    if (post.key) headers["Idempotency-Key"] = post.key();
+    if (post.respondAsync) headers["Prefer"] = "respond-async";
+    post.trying?.();
+    return await this.#abortable(async ({ signal }) => {
+      const response = await this.#http.send("POST", PATH, { headers, body: post.body, signal });
+      return reply(response, await this.#http.text(response, signal), generation);
+    }, post.signal);
+  }
+
+  // Opening
+
+  async #initialized(): Promise<Reply> {
+    const headers = { "Content-Type": "application/json" };
+    const [response, text] = await this.#abortable(async ({ signal }): Promise<[Response, string]> => {
+      const response = await this.#http.send("POST", PATH, { headers, body: this.#initialize, signal });
+      return [response, await this.#http.text(response, signal)];
+    });
+    const id = response.headers.get(CONNECTION);
+    if (id === null) {
+      throw new ClientError(
+        `${this.#http.url} opened a connection and did not name it; a page of another origin needs a server that ` +
+          `exposes ${CONNECTION} (--cors-origin)`,
+      );
+    }
+    this.#id = id;
+    this.#seen = undefined;
+    this.generation += 1;
+    return reply(response, text, this.generation);
+  }
+
+  /** Opens another connection, unless somebody has done so since. */
+  #renew(generation: number): Promise<void> {
+    if (generation !== this.generation) return Promise.resolve();
+    this.#renewing ??= this.#initialized()
+      .then(() => {
+        this.#user.renewed();
+        this.#reading?.abort(new ConnectionLost("there is a newer connection"));
+      })
+      .finally(() => {
+        this.#renewing = undefined;
+      });
+    return this.#renewing;
+  }
+
+  // Reading
+
+  async #follow(): Promise<void> {
+    let pause = FIRST_PAUSE;
+    let awaySince: number | undefined;
+    while (!this.#closed) {
+      const { generation } = this;
+      const seen = this.#seen;
+      const triedAt = Date.now();
+      const failure = await this.#abortable((reading) => this.#read(reading)).catch((error: unknown) => error);
+      if (this.#closed) return;
+      if (isUnknown(failure)) {
+        await this.#renew(generation).catch((error: unknown) => {
+          this.#log.warn("sandbox-agent: the connection is gone and cannot be opened anew", error);
+        });
+      } else if (failure !== undefined && !isAway(failure)) {
+        this.#log.warn("sandbox-agent: the stream was refused", failure);
+      }
+      if (this.#heardAt >= triedAt) awaySince = undefined;
+      else awaySince ??= triedAt;
+      if (awaySince !== undefined && Date.now() - awaySince >= this.#patience) {
+        this.#user.away(asLost(failure, this.#http.url));
+      }
+      if (generation !== this.generation || seen !== this.#seen) {
+        pause = FIRST_PAUSE;
+        continue;
+      }
+      await this.#sleep(pause * (0.5 + Math.random() / 2));
+      pause = Math.min(2 * pause, LONGEST_PAUSE);
+    }
+  }
+
+  /** Reads events until the stream ends; what it throws says why. */
+  async #read(reading: AbortController): Promise<void> {
+    const { generation } = this;
+    const { signal } = reading;
+    this.#reading = reading;
+    const headers: Record<string, string> = { Accept: "text/event-stream", [CONNECTION]: this.#id ?? "" };
+    if (this.#seen !== undefined) headers["Last-Event-ID"] = String(this.#seen);
+    const openedAt = Date.now();
+    const watch = setInterval(() => {
+      const heardAt = Math.max(this.#heardAt, openedAt);
+      if (Date.now() - heardAt > SILENCE) reading.abort(new ConnectionLost("the stream is silent"));
+    }, SILENCE / 4);
+    try {
+      const response = await this.#http.send("GET", PATH, { headers, signal });
+      this.#heardAt = Date.now();
+      this.#wake();
+      for await (const events of eventsOf(this.#http.body(response))) {
+        this.#heardAt = Date.now();
+        for (const event of events) {
+          if (generation !== this.generation || signal.aborted) return;
+          const position = Number(event.id);
+          this.#seen = position;
+          this.#user.event(position, event.data);
+        }
+      }
+    } catch (error) {
+      throw this.#http.lost(error, signal);
+    } finally {
+      clearInterval(watch);
+      // Also when the loop was left: nobody reads the rest.
+      reading.abort();
+    }
+  }
+
+  // Waiting
+
+  /** Does something that ends when the link is closed, or somebody does not want it any more. */
+  async #abortable<T>(work: (controller: AbortController) => Promise<T>, outer?: AbortSignal): Promise<T> {
+    const controller = new AbortController();
+    const abort = (): void => controller.abort(outer?.reason);
+    this.#underWay.add(controller);
+    outer?.addEventListener("abort", abort);
+    try {
+      return await work(controller);
+    } finally {
+      this.#underWay.delete(controller);
+      outer?.removeEventListener("abort", abort);
+    }
+  }
+
+  /** A pause that ends early when the server is there again. */
+  #sleep(milliseconds: number, signal?: AbortSignal): Promise<void> {
+    return new Promise((resolve) => {
+      const wake = (): void => {
+        clearTimeout(timer);
+        this.#sleepers.delete(wake);
+        signal?.removeEventListener("abort", wake);
+        resolve();
+      };
+      const timer = setTimeout(wake, milliseconds);
+      this.#sleepers.add(wake);
+      signal?.addEventListener("abort", wake);
+    });
+  }
+
+  #wake(): void {
+    for (const wake of [...this.#sleepers]) wake();
+  }
+}
+
+/** The connection that a request belonged to is gone, and the request with it. */
+class ConnectionGone extends ConnectionLost {}
+
+/** The way is free now. */
+class TryAgain extends Error {}
+
+/** What those are told who still wait when the client is closed. */
+export function closed(): ConnectionLost {
+  return new ConnectionLost("this client was closed before the server had answered", { outcomeUnknown: true });
+}
+
+function isUnknown(error: unknown): boolean {
+  return error instanceof ServerProblem && error.slug === "unknown-connection";
+}
+
+function asLost(error: unknown, url: string): ConnectionLost {
+  if (error instanceof ConnectionLost) return error;
+  const why = error instanceof Error ? error.message : "it ends every stream at once";
+  return new ConnectionLost(`${url} cannot be used: ${why}`, { cause: error, outcomeUnknown: true });
+}
+
+function reply(response: Response, text: string, generation: number): Reply {
+  const answer = response.status === 202 || text === "" ? undefined : text;
+  return { text: answer, lastEvent: Number(response.headers.get(LAST_EVENT) ?? 0), generation };
+}

@@ -1,0 +1,172 @@
+/** What agents ask of people: a permission, a question, a form; and the answers that can be given to each. */
+
+import type {
+  CreateElicitationResponse,
+  ElicitationContentValue,
+  ElicitationSchema,
+  PermissionOption,
+  RequestPermissionResponse,
+  ToolCallUpdate,
+} from "@agentclientprotocol/sdk";
+
+import type { Logger } from "./log.js";
+
+type Params = Readonly<Record<string, unknown>>;
+
+/** An agent asks whether it may do something. */
+export class PermissionRequest {
+  /** By which it can be answered later: `client.replyPermission(id, …)`. */
+  readonly id: string;
+  readonly sessionId: string;
+  /** What it wants to do. */
+  readonly toolCall: ToolCallUpdate;
+  /** What it offers to choose from. */
+  readonly options: readonly PermissionOption[];
+  /** Aborts when nobody needs the answer any more: somebody else gave one, or the agent took it back. */
+  readonly signal: AbortSignal;
+  readonly #log: Logger;
+
+  /** @internal */
+  constructor(id: string, params: Params, signal: AbortSignal, log: Logger) {
+    this.id = id;
+    this.sessionId = String(params["sessionId"]);
+    this.toolCall = (params["toolCall"] ?? { toolCallId: "" }) as ToolCallUpdate;
+    this.options = Array.isArray(params["options"]) ? (params["options"] as PermissionOption[]) : [];
+    this.signal = signal;
+    this.#log = log;
+  }
+
+  /** Allow it this once. An agent that offers no such option, or several, is rejected. */
+  allow(): RequestPermissionResponse {
+    return this.#only("allow_once");
+  }
+
+  /** Allow it, and what the agent takes for the same, from now on. */
+  allowAlways(): RequestPermissionResponse {
+    return this.#only("allow_always");
+  }
+
+  /** Do not allow it. */
+  reject(): RequestPermissionResponse {
+    const option = this.options.find(({ kind }) => kind === "reject_once");
+    return option ? this.select(option.optionId) : this.cancel();
+  }
+
+  /** Choose one of the agent's own options. */
+  select(optionId: string): RequestPermissionResponse {
+    return { outcome: { outcome: "selected", optionId } };
+  }
+
+  /** Choose nothing. */
+  cancel(): RequestPermissionResponse {
+    return { outcome: { outcome: "cancelled" } };
+  }
+
+  #only(wanted: PermissionOption["kind"]): RequestPermissionResponse {
+    const [option, ...others] = this.options.filter(({ kind }) => kind === wanted);
+    if (option && others.length === 0) return this.select(option.optionId);
+    this.#log.warn(`sandbox-agent: rejected, because there is not one ${wanted} option`, { sessionId: this.sessionId });
+    return this.reject();
+  }
+}
+
+/** One of the answers that a question offers. */
+export interface Choice {
+  readonly id: string;
+  readonly label: string;
+  readonly description?: string;
+}
+
+/** One question; with no options it is answered by a text. */
+export interface Question {
+  readonly header?: string;
+  readonly question: string;
+  readonly options: readonly Choice[];
+  /** Whether several may be chosen. */
+  readonly multiSelect: boolean;
+}
+
+/** The answer to questions: a list of ids or texts for each, or that nobody wants to answer. */
+export type QuestionAnswer =
+  | { readonly status: "answered"; readonly answers: readonly (readonly string[])[] }
+  | { readonly status: "rejected" };
+
+/** An agent asks one or several questions. */
+export class QuestionRequest {
+  /** By which it can be answered later: `client.replyQuestion(id, …)`. */
+  readonly id: string;
+  readonly sessionId: string;
+  /** All of it in a sentence. */
+  readonly prompt: string;
+  readonly questions: readonly Question[];
+  /** Aborts when nobody needs the answer any more: somebody else gave one, or the agent took it back. */
+  readonly signal: AbortSignal;
+
+  /** @internal */
+  constructor(id: string, params: Params, signal: AbortSignal) {
+    this.id = typeof params["questionId"] === "string" ? params["questionId"] : id;
+    this.sessionId = String(params["sessionId"]);
+    this.prompt = String(params["prompt"] ?? "");
+    this.questions = Array.isArray(params["questions"]) ? (params["questions"] as Question[]) : [this.#short(params)];
+    this.signal = signal;
+  }
+
+  /** Answer each question in turn: an option's id, a text of your own, or several where several may be chosen. */
+  answer(...answers: readonly (string | readonly string[])[]): QuestionAnswer {
+    return { status: "answered", answers: answers.map((each) => (typeof each === "string" ? [each] : [...each])) };
+  }
+
+  /** Say that nobody wants to answer. */
+  reject(): QuestionAnswer {
+    return { status: "rejected" };
+  }
+
+  /** The short form: one prompt, and options as pairs. */
+  #short(params: Params): Question {
+    const pairs = Array.isArray(params["options"]) ? (params["options"] as [string, string][]) : [];
+    const options = pairs.map(([id, label]) => ({ id, label }));
+    return { question: this.prompt, options, multiSelect: false };
+  }
+}
+
+/** An agent wants a form filled in (`mode` is `form`), or an address visited (`url`). */
+export class ElicitationRequest {
+  /** By which it can be answered later: `client.replyElicitation(id, …)`. */
+  readonly id: string;
+  /** Absent when it belongs to no session, such as a form while somebody logs in. */
+  readonly sessionId: string | undefined;
+  readonly message: string;
+  readonly mode: "form" | "url" | (string & {});
+  /** What the form must be filled in with. */
+  readonly schema: ElicitationSchema | undefined;
+  /** The address to visit. */
+  readonly url: string | undefined;
+  /** Aborts when nobody needs the answer any more: somebody else gave one, or the agent took it back. */
+  readonly signal: AbortSignal;
+
+  /** @internal */
+  constructor(id: string, params: Params, signal: AbortSignal) {
+    this.id = id;
+    this.sessionId = params["sessionId"] as string | undefined;
+    this.message = String(params["message"] ?? "");
+    this.mode = String(params["mode"] ?? "form");
+    this.schema = params["requestedSchema"] as ElicitationSchema | undefined;
+    this.url = params["url"] as string | undefined;
+    this.signal = signal;
+  }
+
+  /** Hand in the form. */
+  accept(content?: Record<string, ElicitationContentValue>): CreateElicitationResponse {
+    return content ? { action: "accept", content } : { action: "accept" };
+  }
+
+  /** Say no. */
+  decline(): CreateElicitationResponse {
+    return { action: "decline" };
+  }
+
+  /** Say neither yes nor no. */
+  cancel(): CreateElicitationResponse {
+    return { action: "cancel" };
+  }
+}

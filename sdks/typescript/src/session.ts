@@ -1,0 +1,261 @@
+/** A session: one conversation with one agent, as this client has it. */
+
+import type {
+  ContentBlock,
+  NewSessionResponse,
+  SessionConfigOption,
+  SessionMode,
+  SessionModeState,
+  SetSessionConfigOptionRequest,
+} from "@agentclientprotocol/sdk";
+
+import type { ElicitationHandler, Handlers, PermissionHandler, QuestionHandler } from "./asking.js";
+import type { Connection } from "./connection.js";
+import { ClientError } from "./errors.js";
+import type { Feed } from "./feed.js";
+import type { Files } from "./files.js";
+import { Iteration } from "./iteration.js";
+import { type LogEvent, logPage } from "./past.js";
+import type { PendingRequest, SessionInfo, Sessions } from "./sessions.js";
+import { type Heard, gapNotice } from "./stream.js";
+import { type PromptOptions, Turn } from "./turn.js";
+import { type SessionItem, TURN, UPDATE, itemOf } from "./updates.js";
+
+/** A model that an agent offers. */
+export interface Model {
+  readonly modelId: string;
+  readonly name: string;
+  readonly description?: string | null;
+}
+
+/** The models of a session, and the one in use. */
+export interface Models {
+  readonly availableModels: readonly Model[];
+  readonly currentModelId: string | null;
+}
+
+/** The modes of a session, and the one in use. */
+export interface Modes {
+  readonly availableModes: readonly SessionMode[];
+  readonly currentModeId: string | null;
+}
+
+/** What an agent says of a session's choices when it begins. */
+export type Offers = Pick<NewSessionResponse, "modes" | "configOptions">;
+
+/** How a session is known at its beginning. */
+export interface SessionStart {
+  readonly id: string;
+  readonly agent: string;
+  readonly cwd: string;
+  readonly warnings?: readonly string[];
+  readonly offers?: Offers;
+}
+
+/** A session that this client is attached to. */
+export class Session {
+  readonly id: string;
+  /** Which agent it is with. */
+  readonly agent: string;
+  /** Its directory, on the server's machine. */
+  readonly cwd: string;
+  /** What could not be had of what was wished for when it was made. */
+  readonly warnings: readonly string[];
+  /** Files on the server's machine; a path that is not absolute begins at `cwd`. */
+  readonly files: Files;
+  readonly #connection: Connection;
+  readonly #sessions: Sessions;
+  readonly #turns = new Map<string, Turn>();
+  #modes: SessionModeState | undefined;
+  #configOptions: readonly SessionConfigOption[] = [];
+
+  /** @internal */
+  constructor(connection: Connection, sessions: Sessions, files: Files, start: SessionStart) {
+    this.id = start.id;
+    this.agent = start.agent;
+    this.cwd = start.cwd;
+    this.warnings = start.warnings ?? [];
+    this.files = files;
+    this.#connection = connection;
+    this.#sessions = sessions;
+    this.offered(start.offers ?? {});
+    connection.observers.set(this.id, (heard) => this.#observe(heard));
+  }
+
+  // Talking
+
+  /** Sends a prompt. The turn begins at once, or when those before it have ended. */
+  prompt(prompt: string | ContentBlock | readonly ContentBlock[], options: PromptOptions = {}): Turn {
+    const turn = new Turn(this.#connection, this.id, blocksOf(prompt), options);
+    this.#turns.set(turn.promptId, turn);
+    const forget = (): boolean => this.#turns.delete(turn.promptId);
+    turn.then(forget, forget);
+    return turn;
+  }
+
+  /** Ends the turn that runs, whoever began it, and takes back the prompts that wait. */
+  async cancel(): Promise<void> {
+    await this.#connection.notify("session/cancel", { sessionId: this.id });
+  }
+
+  /** Everything that happens in the session from now on, whoever causes it; ends when the session ends. */
+  updates(): Iteration<SessionItem> {
+    const feed = this.#connection.feed(this.id);
+    return new Iteration(this.#items(feed), () => this.#connection.drop(this.id, feed));
+  }
+
+  /** The session's log, oldest first, between two positions (both exclusive). */
+  async *history(range: { after?: number; before?: number } = {}): AsyncGenerator<LogEvent, void, undefined> {
+    const ask = (method: string, params: Record<string, unknown>): Promise<unknown> =>
+      this.#connection.request(method, params, { agent: this.agent });
+    let after: number | null = range.after ?? 0;
+    while (after !== null) {
+      const page = await logPage(ask, this.id, after, range.before);
+      if (page.gap) yield { id: after, at: page.events[0]?.at ?? "", direction: "fromServer", envelope: gapNotice(page.gap) };
+      yield* page.events;
+      after = page.next;
+    }
+  }
+
+  // Choices
+
+  /** The models that its agent offers, and the one in use. */
+  async models(): Promise<Models> {
+    return await this.#connection.request<Models>("_sandboxagent/session/list_models", { sessionId: this.id });
+  }
+
+  /** Uses another model from now on. */
+  async setModel(modelId: string): Promise<void> {
+    await this.#connection.request("session/set_model", { sessionId: this.id, modelId });
+  }
+
+  /** The modes that its agent offers, and the one it is in. */
+  async modes(): Promise<Modes> {
+    if (this.#modes) return this.#modes;
+    const [agent, info] = await Promise.all([this.#sessions.agentModes(this.agent), this.info()]);
+    return { availableModes: agent?.availableModes ?? [], currentModeId: info.mode };
+  }
+
+  /** Goes into another mode. */
+  async setMode(modeId: string): Promise<void> {
+    await this.#connection.request("session/set_mode", { sessionId: this.id, modeId });
+    if (this.#modes) this.#modes = { ...this.#modes, currentModeId: modeId };
+  }
+
+  /** What can be set, as its agent told it last; empty when it did not. */
+  get configOptions(): readonly SessionConfigOption[] {
+    return this.#configOptions;
+  }
+
+  /** Sets one of its options; gives all of them. */
+  async setConfigOption(configId: string, value: string | boolean): Promise<readonly SessionConfigOption[]> {
+    const chosen = typeof value === "boolean" ? ({ type: "boolean", value } as const) : { value };
+    const params: SetSessionConfigOptionRequest = { sessionId: this.id, configId, ...chosen };
+    const { configOptions } = await this.#connection.request("session/set_config_option", params);
+    this.offered({ configOptions });
+    return this.#configOptions;
+  }
+
+  // Answers
+
+  /** Decides on permissions in this session, in place of the client's handler. */
+  onPermission(handler: PermissionHandler): void {
+    this.#handlers().onPermission = handler;
+  }
+
+  /** Answers questions in this session, in place of the client's handler. */
+  onQuestion(handler: QuestionHandler): void {
+    this.#handlers().onQuestion = handler;
+  }
+
+  /** Fills in forms of this session, in place of the client's handler; the client must have one. */
+  onElicitation(handler: ElicitationHandler): void {
+    if (!this.#connection.asking.handlers.onElicitation) {
+      throw new ClientError("give onElicitation to connect() or start(): the server must know from the start that this client shows forms");
+    }
+    this.#handlers().onElicitation = handler;
+  }
+
+  /** What waits for an answer in this session. */
+  async pending(): Promise<PendingRequest[]> {
+    return await this.#sessions.pending(this.id);
+  }
+
+  // The session itself
+
+  /** The session as the server has it now. */
+  async info(): Promise<SessionInfo> {
+    return await this.#sessions.get(this.id);
+  }
+
+  /** Changes its metadata: what is null goes, what is left away stays. Gives all of it. */
+  async setMetadata(metadata: Readonly<Record<string, unknown>>): Promise<Readonly<Record<string, unknown>>> {
+    const params = { sessionId: this.id, metadata };
+    const changed = await this.#connection.request<{ metadata: Record<string, unknown> }>("_sandboxagent/session/set_metadata", params);
+    return changed.metadata;
+  }
+
+  /** A new session that begins with everything that was said in this one. */
+  async fork(): Promise<Session> {
+    return await this.#sessions.fork(this.id);
+  }
+
+  /** Has the agent close it; it has then ended, and a prompt may resume it. */
+  async close(): Promise<void> {
+    await this.#connection.request("session/close", { sessionId: this.id });
+  }
+
+  /** Ends it for good. */
+  async terminate(): Promise<void> {
+    await this.#sessions.terminate(this.id);
+  }
+
+  /** Hears of it no more; everything in it goes on. */
+  async detach(): Promise<void> {
+    await this.#sessions.detach(this.id);
+  }
+
+  // Behind it
+
+  /** @internal */
+  offered({ modes, configOptions }: Offers): void {
+    if (modes) this.#modes = modes;
+    if (configOptions) this.#configOptions = configOptions;
+  }
+
+  #handlers(): Handlers {
+    const { ofSession } = this.#connection.asking;
+    const handlers = ofSession.get(this.id) ?? {};
+    ofSession.set(this.id, handlers);
+    return handlers;
+  }
+
+  #observe(heard: Heard): void {
+    if (heard.method === TURN) {
+      this.#turns.get(String(heard.params["promptId"]))?.observe(heard.params);
+    } else if (heard.method === UPDATE) {
+      const item = itemOf(heard);
+      if (item?.sessionUpdate === "config_option_update") this.offered({ configOptions: item.configOptions });
+      if (item?.sessionUpdate === "current_mode_update" && this.#modes) {
+        this.#modes = { ...this.#modes, currentModeId: item.currentModeId };
+      }
+    }
+  }
+
+  async *#items(feed: Feed): AsyncGenerator<SessionItem, void, undefined> {
+    try {
+      for (let heard = await feed.next(); heard !== undefined; heard = await feed.next()) {
+        const item = itemOf(heard);
+        if (item) yield item;
+        if (item?.sessionUpdate === "session_ended") return;
+      }
+    } finally {
+      this.#connection.drop(this.id, feed);
+    }
+  }
+}
+
+function blocksOf(prompt: string | ContentBlock | readonly ContentBlock[]): ContentBlock[] {
+  if (typeof prompt === "string") return [{ type: "text", text: prompt }];
+  return "type" in prompt ? [prompt] : [...prompt];
+}

@@ -1,0 +1,220 @@
+/** The sessions of a server: making, finding, taking up and ending them. */
+
+import type { McpServer, NewSessionResponse } from "@agentclientprotocol/sdk";
+
+import type { Agents, AgentModes } from "./agents.js";
+import { type Connection, META } from "./connection.js";
+import { ClientError } from "./errors.js";
+import { Files } from "./files.js";
+import type { Http } from "./http.js";
+import { type Offers, Session, type SessionStart } from "./session.js";
+import type { Envelope } from "./stream.js";
+
+/** A session, as the server has it at the moment of asking. */
+export interface SessionInfo {
+  readonly sessionId: string;
+  readonly agent: string;
+  /** Its directory, on the server's machine. */
+  readonly cwd: string;
+  readonly title: string | null;
+  /** UTC, ISO 8601 with milliseconds. */
+  readonly createdAt: string;
+  /** When the last event of it was kept. */
+  readonly updatedAt: string;
+  /** No process holds it; when it is `resumable`, a prompt brings it back. */
+  readonly ended: boolean;
+  readonly resumable: boolean;
+  /** A turn runs now. */
+  readonly running: boolean;
+  readonly eventCount: number;
+  /** How many permissions, questions and forms wait for an answer. */
+  readonly pending: number;
+  readonly model: string | null;
+  readonly mode: string | null;
+  /** How and why it ended. */
+  readonly terminationInfo: Readonly<Record<string, unknown>> | null;
+  readonly metadata: Readonly<Record<string, unknown>>;
+  /** The name that its maker gave it, which can be used in place of the id. */
+  readonly alias?: string;
+}
+
+/** How a session is made. */
+export interface CreateSessionOptions {
+  /** Its directory, absolute, on the server's machine. `start()` takes the host's own when it is left away. */
+  readonly cwd?: string;
+  readonly title?: string;
+  readonly model?: string;
+  readonly mode?: string;
+  /** How much the agent may do unasked: `default`, `acceptEdits`, `plan`, `read-only`, `bypassPermissions`, or its own. */
+  readonly permissionMode?: string;
+  /** Rules that decide on permissions before anybody is asked. */
+  readonly permissions?: readonly Readonly<Record<string, unknown>>[];
+  /** Facts to keep with it. */
+  readonly metadata?: Readonly<Record<string, unknown>>;
+  /** Variables for its process, of agents with a process for each session. */
+  readonly env?: Readonly<Record<string, string>>;
+  readonly mcpServers?: readonly McpServer[];
+  /** Further directories that its agent may use. */
+  readonly additionalDirectories?: readonly string[];
+  /** A name of your own for it, accepted wherever an id is. */
+  readonly sessionId?: string;
+}
+
+/** Something that an agent asked and nobody has answered. */
+export interface PendingRequest {
+  /** By which it can be answered: `client.replyPermission(id, …)` and its kin. */
+  readonly id: string;
+  readonly kind: "permission" | "question" | "elicitation" | "request";
+  readonly sessionId: string;
+  /** UTC, ISO 8601 with milliseconds. */
+  readonly askedAt: string;
+  /** The request as the agent sent it. */
+  readonly envelope: Envelope;
+}
+
+type Answered = Offers & { readonly _meta?: Readonly<Record<string, unknown>> | null };
+
+/** The sessions of a server. */
+export class Sessions {
+  readonly #http: Http;
+  readonly #connection: Connection;
+  readonly #agents: Agents;
+  readonly #agent: string | undefined;
+  readonly #cwd: string | undefined;
+  readonly #held = new Map<string, Session>();
+
+  /** @internal */
+  constructor(http: Http, connection: Connection, agents: Agents, agent: string | undefined, cwd: string | undefined) {
+    this.#http = http;
+    this.#connection = connection;
+    this.#agents = agents;
+    this.#agent = agent;
+    this.#cwd = cwd;
+  }
+
+  /** Makes a session with an agent, or with the client's own when none is named. */
+  async create(agent: string, options?: CreateSessionOptions): Promise<Session>;
+  async create(options?: CreateSessionOptions): Promise<Session>;
+  async create(first: string | CreateSessionOptions = {}, second: CreateSessionOptions = {}): Promise<Session> {
+    const options = typeof first === "string" ? second : first;
+    const agent = typeof first === "string" ? first : this.#agent;
+    const cwd = options.cwd ?? this.#cwd;
+    if (cwd === undefined) throw new ClientError("a session needs cwd: an absolute path on the server's machine");
+    const { title, model, mode, permissionMode, permissions, env, metadata, sessionId } = options;
+    const ours = { ...metadata, agent, title, model, mode, permissionMode, permissions, env, requestedSessionId: sessionId };
+    const made = await this.#connection.request<NewSessionResponse>(
+      "session/new",
+      {
+        cwd,
+        mcpServers: options.mcpServers ?? [],
+        ...(options.additionalDirectories && { additionalDirectories: options.additionalDirectories }),
+        _meta: { [META]: ours },
+      },
+      { agent },
+    );
+    return this.#hold({ id: made.sessionId, agent: agent ?? this.#connection.agent ?? "", cwd, ...told(made) });
+  }
+
+  /** All sessions, or those of a directory, newest first. */
+  async *list(options: { cwd?: string } = {}): AsyncGenerator<SessionInfo, void, undefined> {
+    let cursor: string | undefined;
+    do {
+      const query = { cwd: options.cwd, cursor };
+      const page = await this.#http.json<{ sessions: SessionInfo[]; nextCursor?: string }>("GET", "/v1/sessions", { query });
+      yield* page.sessions;
+      cursor = page.nextCursor;
+    } while (cursor !== undefined);
+  }
+
+  /** A session as the server has it, by id or alias. */
+  async get(id: string): Promise<SessionInfo> {
+    return await this.#http.json<SessionInfo>("GET", `/v1/sessions/${encodeURIComponent(id)}`);
+  }
+
+  /** Takes part in a session: hears of everything in it from now on, and is asked what its agent asks. */
+  async attach(id: string): Promise<Session> {
+    const { agent } = await this.get(id);
+    const { session } = await this.#connection.attach(id, agent);
+    // A session that a process holds is not changed by it; the answer tells its modes and options.
+    const params = { sessionId: session.sessionId, cwd: session.cwd };
+    const offers = session.ended ? {} : await this.#connection.request("session/resume", params).catch(() => ({}));
+    return this.#hold({ id: session.sessionId, agent: session.agent, cwd: session.cwd, ...told(offers as Answered) });
+  }
+
+  /** Takes up a session that has ended, with all that was said in it; and takes part in it. */
+  async resume(id: string): Promise<Session> {
+    const { sessionId, agent, cwd } = await this.get(id);
+    const answer = await this.#connection.request<Answered>("session/resume", { sessionId, cwd }, { agent });
+    return this.#hold({ id: sessionId, agent, cwd, ...told(answer) });
+  }
+
+  /** A new session that begins with everything that was said in another. */
+  async fork(id: string): Promise<Session> {
+    const { sessionId, agent, cwd } = await this.get(id);
+    const { generation } = this.#connection;
+    const params = { sessionId, cwd };
+    const made = await this.#connection.request<NewSessionResponse>("session/fork", params, { agent });
+    // The connection that it was attached to may be gone by now.
+    if (generation !== 0 && generation !== this.#connection.generation) await this.#connection.attach(made.sessionId);
+    return this.#hold({ id: made.sessionId, agent, cwd, ...told(made) });
+  }
+
+  /** Ends a session for good; its log stays. */
+  async terminate(id: string): Promise<void> {
+    const { agent } = await this.get(id);
+    await this.#connection.request("_sandboxagent/session/terminate", { sessionId: id }, { agent });
+  }
+
+  /** Deletes a session at its agent, and its log. */
+  async delete(id: string): Promise<void> {
+    const { sessionId, agent } = await this.get(id);
+    await this.#connection.request("session/delete", { sessionId }, { agent });
+    this.#release(sessionId);
+  }
+
+  /** What waits for an answer, in one session or in all. */
+  async pending(id?: string): Promise<PendingRequest[]> {
+    const agent = id === undefined || this.#connection.isOpen ? undefined : (await this.get(id)).agent;
+    const params = id === undefined ? {} : { sessionId: id };
+    const { pending } = await this.#connection.request<{ pending: PendingRequest[] }>("_sandboxagent/session/pending", params, { agent });
+    return pending.map((each) => ({ ...each, id: replyId(each) }));
+  }
+
+  /** @internal */
+  async detach(id: string): Promise<void> {
+    await this.#connection.request("_sandboxagent/session/detach", { sessionId: id });
+    this.#release(id);
+  }
+
+  /** @internal */
+  async agentModes(agent: string): Promise<AgentModes | undefined> {
+    return (await this.#agents.get(agent)).modes;
+  }
+
+  #hold(start: SessionStart): Session {
+    this.#connection.attached(start.id);
+    const held = this.#held.get(start.id);
+    if (held) {
+      held.offered(start.offers ?? {});
+      return held;
+    }
+    const session = new Session(this.#connection, this, new Files(this.#http, start.id), start);
+    this.#held.set(start.id, session);
+    return session;
+  }
+
+  #release(id: string): void {
+    this.#held.delete(id);
+    this.#connection.detached(id);
+  }
+}
+
+function told(answer: Answered): Pick<SessionStart, "offers" | "warnings"> {
+  const ours = answer._meta?.[META] as { warnings?: string[] } | undefined;
+  return { offers: answer, warnings: ours?.warnings ?? [] };
+}
+
+function replyId({ id, kind, envelope }: PendingRequest): string {
+  const params = ("params" in envelope ? envelope.params : undefined) as { questionId?: string } | undefined;
+  return kind === "question" ? (params?.questionId ?? String(id)) : String(id);
+}

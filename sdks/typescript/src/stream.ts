@@ -1,0 +1,407 @@
+/**
+ * The `Stream` that upstream's connection runs on: envelopes over `/v1/rpc`.
+ *
+ * The only module that makes JSON-RPC envelopes or looks into them. Ids, dispatch, timeouts and types are upstream's:
+ * what is here is the way of an envelope over HTTP, in the order of the contract, and what becomes of it when that way
+ * is cut. An answer is handed on after everything that the server said before it.
+ */
+
+import type {
+  AnyMessage,
+  AnyNotification,
+  AnyRequest,
+  AnyResponse,
+  JsonRpcId,
+  Stream,
+} from "@agentclientprotocol/sdk";
+
+import { ClientError, ConnectionLost, ServerProblem } from "./errors.js";
+import { type Http, randomName } from "./http.js";
+import { Link, type LinkUser, type Post, type Reply } from "./link.js";
+import type { Logger } from "./log.js";
+
+/** An envelope as it goes over the wire. */
+export type Envelope = AnyMessage;
+
+/** Sees every envelope; `position` is the event's place in the log, of those that came on the stream. */
+export type Tap = (direction: "sent" | "received", envelope: Envelope, position: number | undefined) => void;
+
+/** A notification of the server's, and its place in the log. */
+export interface Heard {
+  readonly position: number;
+  readonly method: string;
+  readonly params: Readonly<Record<string, unknown>>;
+  /** About how many bytes it has. */
+  readonly size: number;
+}
+
+/**
+ * What upstream knows the server's notifications as; the params are a `Heard`.
+ *
+ * Not by their own methods, for two reasons. Upstream's app checks each `session/update` against the schema of one
+ * version, and drops what does not fit; what an agent says is the caller's to judge. And handlers of several methods
+ * would not be called in the order of the events.
+ */
+export const EVENT = "_sandboxagent/sdk/event";
+
+/** The notification by which the server says that something is no longer kept. */
+export function gapNotice(gap: { readonly after: number; readonly resumesAt: number }): Envelope {
+  return { jsonrpc: "2.0", method: "_sandboxagent/stream/gap", params: gap };
+}
+
+/** Requests that may be made any number of times: they need no key. */
+const READS: ReadonlySet<string> = new Set([
+  "session/list",
+  "_sandboxagent/session/attach",
+  "_sandboxagent/session/detach",
+  "_sandboxagent/session/events",
+  "_sandboxagent/session/get",
+  "_sandboxagent/session/list",
+  "_sandboxagent/session/list_models",
+  "_sandboxagent/session/pending",
+  "_sandboxagent/agent/list",
+  "_sandboxagent/fs/read_file",
+  "_sandboxagent/fs/entries",
+  "_sandboxagent/fs/stat",
+]);
+
+/** Requests that attach the connection: another connection must not be given the outcome on the first. */
+const ATTACHING: ReadonlySet<string> = new Set(["session/load", "session/resume"]);
+
+/** Refusals of an answer after which the agent's request is still open. */
+const STILL_OPEN: ReadonlySet<string> = new Set(["wrong-answer", "log-unavailable"]);
+
+/** Who uses the stream besides upstream. Nothing of this may throw. */
+export interface StreamUser {
+  /** The server knows nothing of the old connection; called before anything is sent on the new one. */
+  renewed(): void;
+  /** The server has taken an answer to the agent's request with this id; or it has not, and `failure` says why. */
+  answered(id: JsonRpcId, failure: unknown): void;
+  /** The agent's request needs no answer any more. */
+  withdrawn(id: JsonRpcId, outcome: unknown): void;
+  readonly tap: Tap;
+}
+
+/** How the stream behaves. */
+export interface StreamOptions {
+  /** Milliseconds that a request waits for a server that cannot be reached. */
+  readonly patience: number;
+  /** Have answers on the stream, so that no request holds a socket. */
+  readonly respondAsync: boolean;
+  readonly log: Logger;
+}
+
+/** A request of ours that has no answer yet. */
+interface Waiting {
+  readonly post: Post;
+  readonly answered: AbortController;
+  /** The server has it; the answer comes on the stream. */
+  accepted: boolean;
+}
+
+/** An agent's request that is open. */
+interface Asked {
+  readonly envelope: AnyRequest;
+  withdrawn: boolean;
+}
+
+/** The stream, and the connection behind it. */
+export class RpcStream implements Stream, LinkUser {
+  readonly readable: ReadableStream<AnyMessage>;
+  readonly writable: WritableStream<AnyMessage>;
+  readonly #link: Link;
+  readonly #user: StreamUser;
+  readonly #options: StreamOptions;
+  #incoming!: ReadableStreamDefaultController<AnyMessage>;
+  #closed = false;
+  readonly #waiting = new Map<JsonRpcId, Waiting>();
+  readonly #asked = new Map<JsonRpcId, Asked>();
+  /** The last event of this connection's stream. */
+  #entered = 0;
+  /** How many notifications were handed to upstream, and how many of them have reached their handler. */
+  #handed = 0;
+  #dispatched = 0;
+  readonly #conditions = new Set<() => void>();
+  /** By session: the newest prompt, until the server has it. */
+  readonly #lastPrompt = new Map<unknown, Promise<unknown>>();
+
+  constructor(http: Http, user: StreamUser, options: StreamOptions) {
+    this.#user = user;
+    this.#options = options;
+    this.#link = new Link(http, this, options.patience, options.log);
+    this.readable = new ReadableStream<AnyMessage>({
+      start: (controller) => {
+        this.#incoming = controller;
+      },
+    });
+    // Upstream writes one envelope after the other: a prompt that is waited for here would hold up its own cancel.
+    this.writable = new WritableStream<AnyMessage>({ write: (envelope) => this.#send(envelope) });
+  }
+
+  /** Which connection this is; another number means that the server had forgotten the one before. */
+  get generation(): number {
+    return this.#link.generation;
+  }
+
+  /** A notification has reached its handler. */
+  dispatched(): void {
+    this.#dispatched += 1;
+    this.#look();
+  }
+
+  /** Ends everything. Upstream is closed by whoever opened it. */
+  async close(): Promise<void> {
+    this.#closed = true;
+    this.#look();
+    await this.#link.close();
+  }
+
+  // Out
+
+  #send(envelope: AnyMessage): void {
+    this.#user.tap("sent", envelope, undefined);
+    if (!("method" in envelope)) void this.#answer(envelope);
+    else if (!("id" in envelope)) void this.#notify(envelope);
+    else if (envelope.method === "initialize") void this.#open(envelope);
+    else void this.#request(envelope);
+  }
+
+  async #open(envelope: AnyRequest): Promise<void> {
+    const waiting = { post: { body: "", elsewhere: false }, answered: new AbortController(), accepted: false };
+    this.#waiting.set(envelope.id, waiting);
+    try {
+      const reply = await this.#link.open(JSON.stringify(envelope));
+      this.#arrived(parsed(reply.text ?? ""), undefined);
+    } catch (error) {
+      this.#fail(envelope.id, error);
+    }
+  }
+
+  async #notify(envelope: AnyNotification): Promise<void> {
+    try {
+      await this.#link.post({ body: JSON.stringify(envelope), elsewhere: true });
+    } catch (error) {
+      if (!this.#closed) this.#options.log.warn(`sandbox-agent: ${envelope.method} was not delivered`, error);
+    }
+  }
+
+  async #request(envelope: AnyRequest): Promise<void> {
+    const waiting = this.#prepared(envelope);
+    this.#waiting.set(envelope.id, waiting);
+    if (this.#options.respondAsync && envelope.method === "session/prompt") {
+      // Prompts are queued as they arrive: one is sent when the server has the one before.
+      const session = sessionOf(envelope);
+      const before = this.#lastPrompt.get(session);
+      const sent = Promise.resolve(before).then(() => this.#post(envelope.id, waiting));
+      this.#lastPrompt.set(session, sent);
+      await sent;
+      if (this.#lastPrompt.get(session) === sent) this.#lastPrompt.delete(session);
+    } else {
+      await this.#post(envelope.id, waiting);
+    }
+  }
+
+  #prepared(envelope: AnyRequest): Waiting {
+    const { method } = envelope;
+    const reads = READS.has(method);
+    let key = randomName();
+    let madeFor = this.generation;
+    const renewedKey = (): string => {
+      if (ATTACHING.has(method) && madeFor !== this.generation) {
+        key = randomName();
+        madeFor = this.generation;
+      }
+      return key;
+    };
+    const answered = new AbortController();
+    const post: Post = {
+      body: JSON.stringify(envelope),
+      elsewhere: reads || sessionOf(envelope) !== undefined,
+      respondAsync: this.#options.respondAsync,
+      signal: answered.signal,
+      ...(reads ? {} : { key: renewedKey }),
+    };
+    return { post, answered, accepted: false };
+  }
+
+  async #post(id: JsonRpcId, waiting: Waiting): Promise<void> {
+    try {
+      waiting.accepted = false;
+      const reply = await this.#link.post(waiting.post);
+      if (reply.text === undefined) {
+        waiting.accepted = true;
+        return;
+      }
+      await this.#caughtUp(reply);
+      this.#arrived(parsed(reply.text), undefined);
+    } catch (error) {
+      this.#fail(id, error);
+    }
+  }
+
+  async #answer(envelope: AnyResponse): Promise<void> {
+    const asked = this.#asked.get(envelope.id);
+    // Nobody waits for it any more; upstream answers all the same.
+    if (asked === undefined || asked.withdrawn) return;
+    let tries = 0;
+    let failure: unknown;
+    try {
+      await this.#link.post({ body: JSON.stringify(envelope), elsewhere: false, trying: () => (tries += 1) });
+    } catch (error) {
+      failure = error;
+    }
+    const slug = failure instanceof ServerProblem ? failure.slug : undefined;
+    // A repeat is told that the request is settled, by the answer that got there the first time.
+    if (slug === "already-answered" && tries > 1 && !asked.withdrawn) failure = undefined;
+    if (this.#asked.get(envelope.id) !== asked) return;
+    if (slug !== undefined && STILL_OPEN.has(slug) && !asked.withdrawn) {
+      this.#user.answered(envelope.id, failure);
+      // For upstream it is answered: it has to be asked again.
+      this.#enqueue(asked.envelope);
+      return;
+    }
+    this.#asked.delete(envelope.id);
+    this.#user.answered(envelope.id, failure);
+  }
+
+  // In
+
+  /** An event of the stream. */
+  event(position: number, data: string): void {
+    let envelope: AnyMessage;
+    try {
+      envelope = parsed(data);
+    } catch (error) {
+      this.#options.log.error("sandbox-agent: an event of the stream is no envelope", error);
+      return;
+    }
+    this.#user.tap("received", envelope, position);
+    if (!("method" in envelope)) {
+      void this.#late(envelope);
+    } else if ("id" in envelope) {
+      this.#asked.set(envelope.id, { envelope, withdrawn: false });
+      this.#enqueue(envelope);
+    } else if (envelope.method === "$/cancel_request") {
+      this.#withdraw(envelope);
+    } else {
+      const params = (envelope.params ?? {}) as Record<string, unknown>;
+      const heard: Heard = { position, method: envelope.method, params, size: data.length };
+      this.#handed += 1;
+      this.#enqueue({ jsonrpc: "2.0", method: EVENT, params: heard });
+    }
+    this.#entered = position;
+    this.#look();
+  }
+
+  #withdraw(envelope: AnyNotification): void {
+    const params = (envelope.params ?? {}) as { requestId?: JsonRpcId; _meta?: Record<string, unknown> };
+    const id = params.requestId ?? null;
+    const asked = this.#asked.get(id);
+    if (asked === undefined) return;
+    asked.withdrawn = true;
+    this.#asked.delete(id);
+    const meta = params._meta?.["sandboxagent.dev"] as { outcome?: unknown } | undefined;
+    this.#user.withdrawn(id, meta?.outcome);
+    this.#enqueue(envelope);
+  }
+
+  /** An answer that came on the stream. */
+  async #late(envelope: AnyResponse): Promise<void> {
+    if (!this.#waiting.has(envelope.id)) return;
+    await this.#allDispatched();
+    this.#arrived(envelope, "stream");
+  }
+
+  /** There is a new connection. */
+  renewed(): void {
+    this.#entered = 0;
+    for (const [id, asked] of this.#asked) {
+      // What is still open is asked anew, and may come under another id.
+      asked.withdrawn = true;
+      this.#user.withdrawn(id, undefined);
+      this.#enqueue({ jsonrpc: "2.0", method: "$/cancel_request", params: { requestId: id } });
+    }
+    this.#asked.clear();
+    this.#user.renewed();
+    for (const [id, waiting] of this.#waiting) {
+      if (!waiting.accepted) continue;
+      if (waiting.post.elsewhere) void this.#post(id, waiting);
+      else this.#fail(id, new ConnectionLost("the server went away before it had answered", { outcomeUnknown: true }));
+    }
+    this.#look();
+  }
+
+  /** The server stays away. */
+  away(error: ConnectionLost): void {
+    for (const [id, waiting] of this.#waiting) if (waiting.accepted) this.#fail(id, error);
+  }
+
+  #arrived(envelope: AnyMessage, source: "stream" | undefined): void {
+    if ("method" in envelope) return;
+    const waiting = this.#waiting.get(envelope.id);
+    if (waiting === undefined) return;
+    this.#waiting.delete(envelope.id);
+    waiting.answered.abort();
+    if (source === undefined) this.#user.tap("received", envelope, undefined);
+    this.#enqueue(envelope);
+  }
+
+  /** A request that got no answer fails alone: upstream is given an answer that carries the reason. */
+  #fail(id: JsonRpcId, reason: unknown): void {
+    if (!this.#waiting.delete(id)) return;
+    const error = reason instanceof ClientError ? reason : new ClientError("the request failed", { cause: reason });
+    this.#enqueue({ jsonrpc: "2.0", id, error: { code: -32603, message: error.message, data: error } });
+  }
+
+  #enqueue(envelope: AnyMessage): void {
+    if (!this.#closed) this.#incoming.enqueue(envelope);
+  }
+
+  // Order
+
+  /** Waits until the stream has brought what came before an answer: the two travel on different sockets. */
+  async #caughtUp(reply: Reply): Promise<void> {
+    await this.#until(() => this.#entered >= reply.lastEvent || this.generation !== reply.generation);
+    await this.#allDispatched();
+  }
+
+  async #allDispatched(): Promise<void> {
+    const handed = this.#handed;
+    await this.#until(() => this.#dispatched >= handed);
+  }
+
+  #until(condition: () => boolean): Promise<void> {
+    if (condition() || this.#closed) return Promise.resolve();
+    return new Promise((resolve) => {
+      const done = (): void => {
+        clearTimeout(timer);
+        this.#conditions.delete(look);
+        resolve();
+      };
+      const look = (): void => {
+        if (condition() || this.#closed) done();
+      };
+      const timer = setTimeout(() => {
+        this.#options.log.warn("sandbox-agent: the stream stays away; an answer comes before what should be before it");
+        done();
+      }, this.#options.patience);
+      this.#conditions.add(look);
+    });
+  }
+
+  #look(): void {
+    for (const look of [...this.#conditions]) look();
+  }
+}
+
+/** An envelope out of its text. */
+function parsed(text: string): AnyMessage {
+  const value: unknown = JSON.parse(text);
+  if (typeof value !== "object" || value === null || Array.isArray(value)) throw new TypeError("not an object");
+  return value as AnyMessage;
+}
+
+function sessionOf(envelope: AnyRequest): unknown {
+  return (envelope.params as { sessionId?: unknown } | undefined)?.sessionId;
+}
+

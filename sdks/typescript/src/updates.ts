@@ -1,0 +1,123 @@
+/**
+ * What happens in a session: ACP's updates as upstream has them, and what the server adds.
+ *
+ * Every item has a `sessionUpdate` that says what it is.
+ */
+
+import type { PromptResponse, SessionUpdate } from "@agentclientprotocol/sdk";
+
+import type { Heard } from "./stream.js";
+
+/** A turn has started, of this client or of another one. */
+export interface TurnStarted {
+  readonly sessionUpdate: "turn_started";
+  readonly turnId: string;
+  /** What its client called the prompt. */
+  readonly promptId?: string;
+}
+
+/** A turn has ended: with a stop reason, or with an error of its agent. */
+export interface TurnEnded extends Partial<PromptResponse> {
+  readonly sessionUpdate: "turn_ended";
+  /** Absent when the turn never came about. */
+  readonly turnId?: string;
+  /** What its client called the prompt. */
+  readonly promptId?: string;
+  /** What went wrong, in a turn that has no stop reason. */
+  readonly error?: { readonly code: number; readonly message: string };
+}
+
+/** How a turn of this client's ended: what its agent answered. */
+export type TurnResult = TurnEnded & PromptResponse;
+
+/** What became of something that an agent asked: by whom, and why. */
+export interface Decision {
+  readonly sessionUpdate: "decision";
+  readonly sessionId: string;
+  /** The agent's own id of the request. */
+  readonly requestId: string | number;
+  readonly kind: "permission" | "question" | "elicitation";
+  readonly outcome: "answered" | "allowed" | "rejected" | "cancelled" | (string & {});
+  readonly toolCallId?: string;
+  readonly optionId?: string;
+  readonly optionKind?: string;
+  /** `kind` is `rule`, `client`, `timeout`, `cancel` or `agent`; the rest says which. */
+  readonly by: { readonly kind: string; readonly [fact: string]: unknown };
+  readonly reason?: string;
+}
+
+/** All of the session's metadata, after a change. */
+export interface MetadataUpdated {
+  readonly sessionUpdate: "metadata_update";
+  readonly metadata: Readonly<Record<string, unknown>>;
+}
+
+/** The session has ended; a prompt may still resume it, if its agent can do that. */
+export interface SessionEnded {
+  readonly sessionUpdate: "session_ended";
+  readonly reason: "error" | "closed" | "terminated" | (string & {});
+  readonly terminatedBy: "agent" | "daemon" | "client" | (string & {});
+  readonly message?: string;
+  readonly exitCode?: number;
+  readonly signal?: string;
+  readonly stderr?: { readonly head: string[]; readonly tail: string[]; readonly truncated: boolean; readonly totalLines: number };
+}
+
+/** What came after one event and before another is no longer kept. */
+export interface Gap {
+  readonly sessionUpdate: "gap";
+  readonly after: number;
+  readonly resumesAt: number;
+}
+
+/**
+ * Everything that `session.updates()` gives.
+ *
+ * An agent may send an update that ACP does not know. It comes as it was sent, so a `switch` needs a `default`.
+ */
+export type SessionItem = SessionUpdate | TurnStarted | TurnEnded | Decision | MetadataUpdated | SessionEnded | Gap;
+
+/** Everything that a turn gives; the last item is the one with `turn_ended`. */
+export type TurnItem = SessionUpdate | Decision | Gap | TurnResult;
+
+/** ACP's updates. */
+export const UPDATE = "session/update";
+/** A turn starts or ends. */
+export const TURN = "_sandboxagent/session/turn";
+/** What an agent asked is settled. */
+export const DECISION = "_sandboxagent/session/decision";
+/** A session ends. */
+export const ENDED = "_sandboxagent/session/ended";
+/** Something is no longer kept. */
+export const GAP = "_sandboxagent/stream/gap";
+
+/** A notification of a session as an item; undefined for what tells nothing of a session. */
+export function itemOf({ method, params }: Pick<Heard, "method" | "params">): SessionItem | undefined {
+  const { sessionId: _, ...facts } = params;
+  switch (method) {
+    case UPDATE:
+      return params["update"] as SessionUpdate;
+    case TURN: {
+      const { state, ...rest } = facts;
+      const sessionUpdate = state === "started" ? "turn_started" : "turn_ended";
+      return { ...rest, sessionUpdate } as TurnStarted | TurnEnded;
+    }
+    case DECISION:
+      return { ...params, sessionUpdate: "decision" } as unknown as Decision;
+    case "_sandboxagent/session/metadata_update":
+      return { ...facts, sessionUpdate: "metadata_update" } as MetadataUpdated;
+    case ENDED:
+      return { ...facts, sessionUpdate: "session_ended" } as SessionEnded;
+    case GAP:
+      return { ...facts, sessionUpdate: "gap" } as Gap;
+    default:
+      return undefined;
+  }
+}
+
+/** The text of a piece of the agent's message; empty for everything else. */
+export function textOf(item: SessionItem): string {
+  if (item.sessionUpdate !== "agent_message_chunk") return "";
+  const { content } = item;
+  return content.type === "text" ? content.text : "";
+}
