@@ -99,8 +99,10 @@ class Api:
             raise self.foreign(response, data) from error
 
     def foreign(self, response: httpx.Response, body: bytes) -> ForeignAnswer:
-        """The failure that an answer is not sandbox-agent's."""
-        return foreign(self.url, response.status_code, response.headers.get("content-type", ""), body)
+        """The failure that an answer is not sandbox-agent's; of one that leads elsewhere it says where to."""
+        headers = response.headers
+        excerpt = body or headers.get("location", "").encode()
+        return foreign(self.url, response.status_code, headers.get("content-type", ""), excerpt)
 
     async def request(
         self,

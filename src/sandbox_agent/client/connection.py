@@ -59,6 +59,8 @@ class Connection:
         self._settings = settings
         self._feeds: dict[str, WeakSet[Feed]] = {}
         """By session. Weak: who no longer reads a feed need not say so."""
+        self._alarms: dict[str, WeakSet[asyncio.Event]] = {}
+        """By session: set when something happens in it."""
         self._attached: set[str] = set()
         self._prompts: dict[str, None] = {}
         self.taps: list[Tap] = []
@@ -106,6 +108,7 @@ class Connection:
     def detached(self, session_id: str) -> None:
         """The session's events come no more: whoever reads them is told."""
         self._attached.discard(session_id)
+        self._ring(session_id)
         for feed in self._feeds.pop(session_id, ()):
             feed.close()
 
@@ -124,9 +127,19 @@ class Connection:
         self._feeds.setdefault(session_id, WeakSet()).add(feed)
         return feed
 
+    def alarm(self, session_id: str) -> asyncio.Event:
+        """Set whenever something happens in a session, for as long as somebody holds it."""
+        alarm = asyncio.Event()
+        self._alarms.setdefault(session_id, WeakSet()).add(alarm)
+        return alarm
+
+    def is_attached(self, session_id: str) -> bool:
+        return session_id in self._attached and not self._closed
+
     async def close(self) -> None:
         """Leave the server; sessions and their turns go on."""
         self._closed = True
+        self._ring_all()
         for feeds in self._feeds.values():
             for feed in feeds:
                 feed.close()
@@ -177,6 +190,7 @@ class Connection:
         self.asking.withdraw_all()
         for session_id in list(self._attached):
             failure = await self._attach_again(session_id)
+            self._ring(session_id)
             for feed in self._feeds.get(session_id, ()):
                 feed.fall_behind() if failure is None else feed.close(failure)
 
@@ -202,11 +216,14 @@ class Connection:
         method = text_at(arrival.envelope, "method")
         if method == GAP:
             self._missed()
-        elif method is not None and arrival.position is not None and "id" not in arrival.envelope:
+        elif method is not None and arrival.position is not None:
             params = object_at(arrival.envelope, "params")
-            heard = Heard(arrival.position, method, params, arrival.size)
-            for feed in self._feeds.get(text_at(params, "sessionId") or "", ()):
-                feed.push(heard)
+            session_id = text_at(params, "sessionId") or ""
+            self._ring(session_id)
+            if "id" not in arrival.envelope:
+                heard = Heard(arrival.position, method, params, arrival.size)
+                for feed in self._feeds.get(session_id, ()):
+                    feed.push(heard)
 
     async def _handle(self, method: str, params: object, is_notification: bool) -> object:
         """Called by upstream, in a task for each request and notification; these begin in their order."""
@@ -217,7 +234,16 @@ class Connection:
             self.asking.withdraw(told.get("requestId"))
         return None
 
+    def _ring(self, session_id: str) -> None:
+        for alarm in self._alarms.get(session_id, ()):
+            alarm.set()
+
+    def _ring_all(self) -> None:
+        for session_id in self._alarms:
+            self._ring(session_id)
+
     def _missed(self) -> None:
+        self._ring_all()
         for feeds in self._feeds.values():
             for feed in feeds:
                 feed.fall_behind()

@@ -20,10 +20,11 @@ from sandbox_agent.client.asking import (
 from sandbox_agent.client.connection import Connection
 from sandbox_agent.client.feed import Feed
 from sandbox_agent.client.files import Files
+from sandbox_agent.client.following import Following
 from sandbox_agent.client.inventory import SessionInfo, session_info
 from sandbox_agent.client.past import LogEvent, log_page
 from sandbox_agent.client.turn import Turn
-from sandbox_agent.client.updates import ContentBlock, SessionEnded, SessionItem, blocks, read
+from sandbox_agent.client.updates import ContentBlock, Gap, SessionEnded, SessionItem, blocks, gap_of, read
 from sandbox_agent.envelope import META, Object, list_at, object_at, text_at
 
 ConfigOption = SessionConfigOptionSelect | SessionConfigOptionBoolean
@@ -118,15 +119,27 @@ class Session:
         """Everything that happens from now on, whoever caused it; it ends with the session, or when we detach."""
         return Updates(self._connection.feed(self.id))
 
-    async def history(self, after: int = 0, before: int | None = None) -> AsyncIterator[LogEvent]:
-        """The session's log between two ids, both exclusive: every envelope to and from its agent."""
+    async def history(self, after: int = 0, before: int | None = None) -> AsyncIterator[LogEvent | Gap]:
+        """The session's log between two ids, both exclusive: every envelope to and from its agent.
+
+        A `Gap` comes where part of it is no longer kept.
+        """
         while True:
             page = await log_page(self._connection.request, self.id, after, before)
+            if page.gap is not None:
+                yield gap_of(page.gap)
             for event in page.events:
                 yield event
             if page.next is None:
                 return
             after = page.next
+
+    def follow(self, after: int = 0) -> Following:
+        """The session's log from an id on, and each new event as it comes; it ends when the session is terminated.
+
+        For whoever stores or relays a session: keep the last id, and go on from there after whatever happened.
+        """
+        return Following(self._connection, self.id, after)
 
     async def pending(self) -> list[Object]:
         """What its agent has asked and nobody has answered."""

@@ -67,7 +67,8 @@ class TurnStarted:
 class TurnEnded:
     """A turn has ended: with a stop reason, or with an error of its agent.
 
-    `response` is what the agent answered; only whoever sent the prompt has it.
+    `response` is what the agent answered; only whoever sent the prompt has it. `turn_id` is None for whoever awaits a
+    turn and reads nothing of it.
     """
 
     stop_reason: str | None
@@ -158,10 +159,15 @@ def read(method: str, params: Object) -> SessionItem | None:
             reason, by = str(params.get("reason")), str(params.get("terminatedBy"))
             return SessionEnded(reason, by, text_at(params, "message"), params)
         case "_sandboxagent/stream/gap":
-            after, resumes_at = params.get("after"), params.get("resumesAt")
-            return Gap(after if isinstance(after, int) else 0, resumes_at if isinstance(resumes_at, int) else 0)
+            return gap_of(params)
         case _:
             return None
+
+
+def gap_of(params: Object) -> Gap:
+    """A gap, as the stream and the log tell of it."""
+    after, resumes_at = params.get("after"), params.get("resumesAt")
+    return Gap(after if isinstance(after, int) else 0, resumes_at if isinstance(resumes_at, int) else 0)
 
 
 def text_of(item: object) -> str:

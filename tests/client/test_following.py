@@ -1,0 +1,118 @@
+"""session.follow: the log as it is written, with ids, over cuts and restarts; history says a gap aloud."""
+
+import asyncio
+from pathlib import Path
+
+from sandbox_agent.client import Gap, LogEvent, Session
+from tests.support.client import run
+from tests.support.cutting import proxy
+from tests.support.running import Server, scripted
+from tests.support.sdk import asking, connected, new_session, permission, play
+
+
+def ids(events: list[LogEvent | Gap]) -> list[int]:
+    return [event.id for event in events if isinstance(event, LogEvent)]
+
+
+async def log(session: Session) -> list[LogEvent | Gap]:
+    return [event async for event in session.history()]
+
+
+def test_it_has_the_past_and_then_what_comes(server: Server) -> None:
+    async def scenario() -> None:
+        async with connected(server) as client, connected(server) as other:
+            session = await new_session(client, server)
+            await play(session, [["say", "one"]])
+            following = (await other.sessions.attach(session.id)).follow()
+            first = await anext(following)
+            await play(session, [["flood", 700, 10]])
+            await session.terminate()
+            events = [first, *[event async for event in following]]
+            assert events == await log(session)
+            assert len(events) > 700
+
+    run(scenario())
+
+
+def test_it_goes_on_from_an_id(server: Server) -> None:
+    async def scenario() -> None:
+        async with connected(server) as client:
+            session = await new_session(client, server)
+            await play(session, [["say", "one"]])
+            past = ids(await log(session))
+            following = session.follow(after=past[2])
+            await session.terminate()
+            events = [event async for event in following]
+            assert ids(events) == [id for id in ids(await log(session)) if id > past[2]]
+
+    run(scenario())
+
+
+def test_what_an_agent_asks_wakes_it(server: Server) -> None:
+    async def scenario() -> None:
+        async with connected(server) as client:
+            session = await new_session(client, server)
+            following = session.follow()
+            turn = play(session, asking("session/request_permission", permission()))
+            async with asyncio.timeout(5):
+                async for event in following:
+                    assert isinstance(event, LogEvent)
+                    if event.envelope.get("method") == "session/request_permission":
+                        break
+            await session.cancel()
+            await turn
+
+    run(scenario())
+
+
+def test_it_goes_on_over_cuts_and_a_restart(tmp_path: Path) -> None:
+    async def scenario(server: Server) -> None:
+        async with proxy(server.url) as cutting, connected(server, cutting.url) as client:
+            session = await new_session(client, server, "keeping")
+            following = session.follow()
+            events = [await anext(following)]
+            await play(session, [["say", "one"]])
+            cutting.cut()
+            await play(session, [["say", "two"]])
+            await asyncio.to_thread(server.stop)
+            await asyncio.to_thread(server.start)
+            cutting.target = server.url
+            await play(session, [["say", "three"]])
+            await session.terminate()
+            events += [event async for event in following]
+            assert events == await log(session)
+
+    keeping = scripted("--state", str(tmp_path / "state"))
+    with Server(directory=tmp_path, agents={"keeping": keeping}) as server:
+        run(scenario(server))
+
+
+def test_it_ends_when_we_detach(server: Server) -> None:
+    async def scenario() -> None:
+        async with connected(server) as client:
+            session = await new_session(client, server)
+            following = session.follow()
+            await play(session, [["say", "one"]])
+            await session.detach()
+            async with asyncio.timeout(5):
+                assert len([event async for event in following]) > 2
+
+    run(scenario())
+
+
+def test_what_is_no_longer_kept_is_said_aloud(tmp_path: Path) -> None:
+    async def scenario(server: Server) -> None:
+        async with connected(server) as client:
+            session = await new_session(client, server)
+            for _ in range(8):
+                await play(session, [["flood", 300, 1000]])
+            async with asyncio.timeout(5):
+                while not isinstance((await log(session))[0], Gap):
+                    await play(session, [["say", "more"]])
+            first = await anext(session.follow())
+            assert isinstance(first, Gap)
+            assert first.after == 0
+            assert first.resumes_at > 0
+
+    with Server("--log-max-bytes", "500KiB", "--replay-bytes", "100KiB", directory=tmp_path) as server:
+        run(scenario(server))
