@@ -12,7 +12,7 @@ from sandbox_agent.client.api import Api
 from sandbox_agent.client.errors import ClientError, ConnectionLost, ForeignAnswer, ServerProblem
 from sandbox_agent.envelope import Object
 from tests.support.client import run
-from tests.support.loopback import Asked, Loopback, answer
+from tests.support.loopback import Asked, Loopback, answer, redirect
 from tests.support.running import BOUND, TOKEN, Server
 
 SECRET = "s3cret-t0ken"
@@ -182,6 +182,17 @@ def test_an_answer_that_is_not_the_servers_says_so(reply: bytes) -> None:
     run(main())
 
 
+def test_an_answer_that_leads_elsewhere_says_where_to() -> None:
+    async def main() -> None:
+        async with Loopback({"/v1/x": redirect("https://elsewhere.invalid/v1/x")}) as loopback:
+            api = Api(loopback.url(""), SECRET)
+            with pytest.raises(ForeignAnswer, match=r"status 302, .*https://elsewhere\.invalid/v1/x"):
+                await api.json("GET", "/v1/x", type=Status)
+            await api.close()
+
+    run(main())
+
+
 def test_a_server_that_is_not_there_is_told_with_its_address_and_the_reason() -> None:
     async def main() -> None:
         with socket.socket() as unused:
@@ -292,5 +303,26 @@ def test_hundreds_of_requests_wait_side_by_side() -> None:
             go.set()
             assert await asyncio.gather(*calls) == [{}] * many
             await api.close()
+
+    run(main())
+
+
+def test_closing_ends_what_still_waits() -> None:
+    async def main() -> None:
+        arrived, over = asyncio.Event(), asyncio.Event()
+
+        async def silent(asked: Asked, writer: asyncio.StreamWriter) -> None:
+            arrived.set()
+            await over.wait()
+
+        async with Loopback({"/v1/x": silent}) as loopback:
+            api = Api(loopback.url(""))
+            call = asyncio.create_task(api.request("GET", "/v1/x"))
+            async with asyncio.timeout(BOUND):
+                await arrived.wait()
+                await api.close()
+                with pytest.raises(ConnectionLost):
+                    await call
+            over.set()
 
     run(main())
