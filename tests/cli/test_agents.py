@@ -269,3 +269,12 @@ def test_the_server_itself_needs_neither_bars_nor_a_client() -> None:
 
     assert "sandbox_agent.agents.install.installer" in loaded
     assert {"rich", "httpx"} & set(loaded) == set()
+
+
+def test_what_is_read_as_text_goes_on_below_itself_on_a_narrow_terminal(place: Place) -> None:
+    for arguments in (["show", "claude"], ["instructions", "claude"], ["instructions"]):
+        code, text = place.on_a_terminal("agents", *arguments, COLUMNS="60")
+
+        assert code == 0
+        assert [line for line in text.splitlines() if len(line) > 60] == []
+        assert "$CLAUDE_CONFIG_DIR/.credentials.json" in text, "words stay whole"

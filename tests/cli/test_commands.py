@@ -1,6 +1,10 @@
 """Every command and group: help with examples, mistakes on one line, and an offer for a word that is nearly right."""
 
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -20,6 +24,7 @@ def name(of: Command | Group) -> str:
     return of.name if isinstance(of, Group) else of.parser.prog
 
 
+ROOT = Path(__file__).resolve().parents[2]
 EVERYTHING = {name(each).removeprefix("sandbox-agent").strip(): each for each in everything()}
 
 
@@ -53,6 +58,33 @@ def test_a_group_without_a_command_shows_its_help_as_a_mistake(words: str, capsy
     assert "commands:" in told.err
 
 
+def test_help_fits_into_a_narrow_terminal() -> None:
+    probe = (
+        "from tests.cli.test_commands import EVERYTHING, Group\n"
+        "for each in EVERYTHING.values():\n"
+        "    print((each.parser() if isinstance(each, Group) else each.parser).format_help())\n"
+    )
+    environment = {**os.environ, "COLUMNS": "60"}
+
+    text = subprocess.run(
+        [sys.executable, "-c", probe], env=environment, cwd=ROOT, capture_output=True, text=True, timeout=30, check=True
+    ).stdout
+
+    long = [line for line in text.splitlines() if len(line) > 60 and len(line.split()) > 1]
+    shown = ("usage: ", "  sandbox-agent ", "  eval ", "  source ")  # What is to be typed stays whole.
+    assert [line for line in long if not line.startswith(shown)] == []
+    assert len(text.splitlines()) > 500
+
+
+def test_help_is_also_a_word(capsys: pytest.CaptureFixture[str]) -> None:
+    for line in (["help", "agents", "list"], ["agents", "help", "list"], ["agents", "list", "--help"]):
+        with pytest.raises(SystemExit) as ended:
+            main(line)
+
+        assert ended.value.code == 0
+        assert capsys.readouterr().out.startswith("usage: sandbox-agent agents list ")
+
+
 @pytest.mark.parametrize(
     ("line", "complaint"),
     [
@@ -61,6 +93,7 @@ def test_a_group_without_a_command_shows_its_help_as_a_mistake(words: str, capsy
         ("agents dance", "unknown command dance; try: sandbox-agent agents --help"),
         ("agents --registry", "unknown flag --registry; try: sandbox-agent agents --help"),
         ("agents list --jsn", "unknown flag --jsn; did you mean --json?"),
+        ("agents list --json=hush", "--json takes no value; try: sandbox-agent agents list --help"),
         ("agents list claude", "unexpected argument 'claude'; try: sandbox-agent agents list --help"),
         ("agents install x --port 1", "unknown flag --port; "),
         ("api v2", "unknown command v2; try: sandbox-agent api --help"),
@@ -80,6 +113,7 @@ def test_a_mistake_is_one_line_and_exit_code_2(line: str, complaint: str, capsys
     assert (ended.value.code, told.out) == (2, "")
     assert told.err.startswith(f"sandbox-agent: {complaint}")
     assert told.err.count("\n") == 1
+    assert "hush" not in told.err
 
 
 def test_a_word_is_loaded_only_when_it_is_there() -> None:

@@ -1,9 +1,17 @@
 """The command line's grammar: argparse, with complaints on one line and an offer when a flag is nearly right."""
 
 import argparse
+import re
 import sys
 from collections.abc import Mapping
+from itertools import groupby
 from typing import NoReturn, cast
+
+WIDEST = 102
+"""Columns of help on a terminal that has more."""
+
+_ABOUT = " " * 6
+"""What stands before a line about an example."""
 
 
 class Arguments:
@@ -29,6 +37,41 @@ class Arguments:
         return bool(self.values.get(name))
 
 
+class _Formatter(argparse.HelpFormatter):
+    """Help as wide as the terminal, but not too wide to read; words, such as addresses, stay whole."""
+
+    def __init__(self, prog: str) -> None:
+        import shutil
+
+        width = min(shutil.get_terminal_size().columns, WIDEST) - 2
+        super().__init__(prog, max_help_position=30 if width >= 76 else 22, width=width)
+
+    def start_section(self, heading: str | None) -> None:
+        super().start_section(heading.lower() if heading else heading)
+
+    def _split_lines(self, text: str, width: int) -> list[str]:
+        return wrapped(text, width)
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        """Paragraphs are filled, and what is said about an example; the example itself stays as it is."""
+        lines: list[str] = []
+        for is_prose, group in groupby(text.splitlines(), lambda line: line[:1].strip() != ""):
+            if is_prose:
+                lines += wrapped(" ".join(group), width)
+                continue
+            for line in group:
+                is_about = line.startswith(_ABOUT) and not line[len(_ABOUT) :].startswith(" ")
+                lines += [_ABOUT + each for each in wrapped(line, width - len(_ABOUT))] if is_about else [line]
+        return "\n".join(lines) + "\n"
+
+
+def wrapped(text: str, width: int) -> list[str]:
+    """A text in lines of that width, but for words that are longer."""
+    import textwrap
+
+    return textwrap.wrap(" ".join(text.split()), max(width, 20), break_long_words=False, break_on_hyphens=False)
+
+
 class Parser(argparse.ArgumentParser):
     """A parser that takes no abbreviations and keeps a help text's lines; `words` are what it takes besides flags."""
 
@@ -39,10 +82,15 @@ class Parser(argparse.ArgumentParser):
             description=description,
             epilog=epilog,
             allow_abbrev=False,
-            formatter_class=lambda prog: argparse.RawDescriptionHelpFormatter(prog, max_help_position=30),
+            add_help=False,
+            formatter_class=_Formatter,
         )
+        self._positionals.title, self._optionals.title = "arguments", "flags"
+        self.add_argument("-h", "--help", action="help", help="Show this help.")
 
     def error(self, message: str) -> NoReturn:
+        # The value that nobody asked for may be a token.
+        message = re.sub(r"^argument (\S+): ignored explicit argument .*", r"\1 takes no value", message)
         complain(message if message.endswith("?") else f"{message}; try: {self.prog} --help")
         raise SystemExit(2)
 

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
-from sandbox_agent.cli.arguments import Arguments, Parser
+from sandbox_agent.cli.arguments import Arguments, Parser, wrapped
 
 
 class Command(NamedTuple):
@@ -38,28 +38,34 @@ class Group(NamedTuple):
 
     def run(self, argv: list[str]) -> int:
         """Go where the next word leads; the result is the exit code."""
-        parser = self.parser()
         if not argv:
-            parser.print_help(sys.stderr)
+            self.parser().print_help(sys.stderr)
             return 2
         # The first word decides: whatever follows it is its own, --help included.
-        name = argv[0]
-        if name.startswith("-"):
-            parser.parse(argv)
-            parser.error("expected a command")
-        if name not in self.words:
+        name, *rest = argv
+        if name in self.words:
+            return self.words[name].load().run(rest)
+        if name == "help":
+            return self.run([*rest, "--help"])
+        parser = self.parser()
+        if not name.startswith("-"):
             from sandbox_agent.settings.files import did_you_mean
 
             parser.error(f"unknown command {name}{did_you_mean(name, self.words)}")
-        return self.words[name].load().run(argv[1:])
+        parser.parse(argv)
+        return parser.error("expected a command")
 
     def parser(self) -> Parser:
         """The grammar of the group itself: help, and its words."""
+        import shutil
+
         width = max(map(len, self.words)) + 4
-        words = "\n".join(f"  {name:<{width}}{word.summary}" for name, word in self.words.items())
+        room = shutil.get_terminal_size().columns - width - 4
+        summaries = {name: f"\n  {'':<{width}}".join(wrapped(word.summary, room)) for name, word in self.words.items()}
+        words = "\n".join(f"  {name:<{width}}{summary}" for name, summary in summaries.items())
         more = f"{self.name} <command> --help tells more."
         parser = Parser(self.name, self.description, f"commands:\n{words}\n\nexamples:\n{self.examples}\n{more}")
         parser.usage = f"{self.name} [-h]{' [--version]' if self.version else ''} <command> ..."
         if self.version is not None:
-            parser.add_argument("--version", action="version", version=self.version, help="show the version")
+            parser.add_argument("--version", action="version", version=self.version, help="Show the version.")
         return parser

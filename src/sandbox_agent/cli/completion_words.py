@@ -20,7 +20,7 @@ Values = Callable[[Mapping[str, str], str], Pairs]
 _FILES = frozenset({"PATH", "FILE", "LOCATION", "LOCAL"})
 _DIRECTORIES = frozenset({"DIR", "DIRECTORY", "FOLDER"})
 _REMOTE = "REMOTE"
-_HELP = "Show the help."
+_HELP = "Show this help."
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,9 +4,7 @@ The checks run side by side; each changes nothing, and says names of secrets at 
 """
 
 import os
-import shutil
 import sys
-import textwrap
 import threading
 import time
 from collections import Counter
@@ -18,7 +16,7 @@ from sandbox_agent.cli.commands import Command
 from sandbox_agent.cli.endpoint import add_endpoint_flags
 from sandbox_agent.cli.failures import EXIT_FAILED
 from sandbox_agent.cli.flags import add_flags
-from sandbox_agent.cli.output import is_drawn, one_line, paint, print_json
+from sandbox_agent.cli.output import filled, is_drawn, one_line, paint, print_json
 
 if TYPE_CHECKING:
     from sandbox_agent.cli.doctor_finding import Check, Finding, Status, Subject
@@ -135,7 +133,6 @@ def _about(check: "Check", status: "Status", what: str, advice: str) -> "Finding
 def print_findings(findings: Sequence["Finding"]) -> None:
     """All of them by area, and a summary."""
     drawn = is_drawn(sys.stdout) and _has_marks(sys.stdout.encoding)
-    width = min(shutil.get_terminal_size().columns, 120) if sys.stdout.isatty() else None
     area = None
     for each in findings:
         if each.area != area:
@@ -143,19 +140,10 @@ def print_findings(findings: Sequence["Finding"]) -> None:
             area = each.area
         word, colour = _MARKS[each.status] if drawn else (f"{each.status:<7}", "")
         indent = " " * (len(word) + 4)
-        first = _wrapped(one_line(each.sentence), indent, width)
-        print(f"  {paint(word, colour) if drawn else word}  {first}")
+        print(f"  {paint(word, colour) if drawn else word}  {filled(one_line(each.sentence), indent)}")
         if each.advice:
-            print(indent + ("→ " if drawn else "") + _wrapped(one_line(each.advice), indent + "  " * drawn, width))
+            print(indent + ("→ " if drawn else "") + filled(one_line(each.advice), indent + "  " * drawn))
     print(f"\n{_summary(findings)}")
-
-
-def _wrapped(text: str, indent: str, width: int | None) -> str:
-    """A text without the indentation of its first line; commands and paths stay whole."""
-    if width is None:
-        return text
-    lines = textwrap.wrap(text, max(20, width - len(indent) - 1), break_long_words=False, break_on_hyphens=False)
-    return f"\n{indent}".join(lines)
 
 
 def _has_marks(encoding: str) -> bool:

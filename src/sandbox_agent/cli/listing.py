@@ -12,7 +12,7 @@ from sandbox_agent.agents.facts import AgentFacts, facts
 from sandbox_agent.agents.instructions import instructions
 from sandbox_agent.agents.manifest import Agent
 from sandbox_agent.cli.arguments import complain
-from sandbox_agent.cli.output import NONE, harmless, print_facts, print_json, print_table
+from sandbox_agent.cli.output import NONE, filled, harmless, print_facts, print_json, print_table
 from sandbox_agent.errors import RegistryUnavailable
 from sandbox_agent.settings import Settings
 
@@ -48,9 +48,9 @@ def print_instructions(settings: Settings, environ: Mapping[str, str], name: str
         told = [{"agent": agent.id, "instructions": instructions(agent)} for agent in agents]
         print_json(msgspec.json.encode({"agents": told}))
     elif name is not None:
-        print(harmless(instructions(agents[0])))
+        print(filled(harmless(instructions(agents[0])), ""))
     else:
-        print("\n\n".join(harmless(f"{each.id} ({each.title})\n{_indented(each)}") for each in agents))
+        print("\n\n".join(harmless(f"{each.id} ({each.title})\n") + _indented(each) for each in agents))
 
 
 async def _all(catalog: Catalog) -> list[Agent]:
@@ -114,7 +114,7 @@ def _details(path: str | None, sha256: object, integrity: object) -> list[tuple[
 
 
 def _indented(agent: Agent) -> str:
-    return "\n".join(f"  {line}" for line in instructions(agent).splitlines())
+    return "  " + filled(harmless(instructions(agent)), "  ")
 
 
 def _yes(fact: bool) -> str:

@@ -83,6 +83,8 @@ EXAMPLES = """\
       install Claude Code, so that the server need not do it on first use
   sandbox-agent credentials check
       say which agents can reach a model
+  sandbox-agent doctor
+      find out why something does not work
 """
 
 COMMANDS = Group(

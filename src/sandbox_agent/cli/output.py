@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from typing import TextIO
 
 NONE = "-"
+WIDEST = 120
+"""Columns of what is read as text, on a terminal that has more."""
 
 
 def is_drawn(stream: TextIO) -> bool:
@@ -61,7 +63,25 @@ def print_facts(facts: Sequence[tuple[str, str]]) -> None:
     facts = [(name, harmless(value)) for name, value in facts if value]
     width = max(len(name) for name, _ in facts) + 2
     for name, value in facts:
-        print(f"{name:<{width}}" + value.replace("\n", "\n" + " " * width))
+        print(f"{name:<{width}}{filled(value, ' ' * width)}")
+
+
+def filled(text: str, indent: str) -> str:
+    """Lines that stand below each other; on a terminal that is narrower, they go on there. Words stay whole."""
+    lines = text.split("\n")
+    if sys.stdout.isatty():
+        room = min(shutil.get_terminal_size().columns, WIDEST) - len(indent) - 1
+        lines = [part for line in lines for part in _parts(line, room)]
+    return f"\n{indent}".join(lines)
+
+
+def _parts(line: str, width: int) -> list[str]:
+    import textwrap
+
+    lead = line[: len(line) - len(line.lstrip())]
+    if len(line) <= width or width < len(lead) + 20:
+        return [line]
+    return textwrap.wrap(line, width, subsequent_indent=lead, break_long_words=False, break_on_hyphens=False)
 
 
 def _draw(titles: Sequence[str], rows: Sequence[Sequence[str]], styles: Mapping[str, Mapping[str, str]] | None) -> None:
