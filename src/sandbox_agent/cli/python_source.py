@@ -72,7 +72,7 @@ def public_names() -> dict[str, list[Public]]:
     directory = _directory()
     package = ast.parse((directory / "__init__.py").read_text())
     found: dict[str, list[Public]] = {}
-    for node in package.body:
+    for node in ast.walk(package):
         if isinstance(node, ast.ImportFrom) and (node.module or "").startswith(f"{PACKAGE}."):
             module = (node.module or "").removeprefix(f"{PACKAGE}.")
             wanted = {alias.name for alias in node.names}
