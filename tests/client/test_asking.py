@@ -1,0 +1,303 @@
+"""What agents ask, in the Python SDK: handlers, answers by id, other clients; in doubt the answer is reject."""
+
+import asyncio
+import logging
+from typing import Any
+
+import pytest
+
+from sandbox_agent.client import (
+    Answer,
+    ClientError,
+    ElicitationRequest,
+    PermissionRequest,
+    QuestionRequest,
+    SandboxAgent,
+    ServerProblem,
+)
+from tests.support.client import run
+from tests.support.running import Server
+from tests.support.sdk import answered, asking, connected, new_session, permission, play
+
+PERMISSION = "session/request_permission"
+QUESTION = "_sandboxagent/session/request_question"
+FORM = {
+    "mode": "form",
+    "message": "Who are you?",
+    "requestedSchema": {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]},
+}
+
+
+def question(id: str = "q-1") -> dict[str, Any]:
+    options = [{"id": "red", "label": "Red"}, {"id": "blue", "label": "Blue", "description": "Like the sky"}]
+    asked = {"header": "Color", "question": "Which color?", "multiSelect": False, "options": options}
+    return {
+        "questionId": id,
+        "prompt": "Which color?",
+        "options": [["red", "Red"], ["blue", "Blue"]],
+        "questions": [asked],
+    }
+
+
+def selected(option: str) -> dict[str, Any]:
+    return {"outcome": {"outcome": "selected", "optionId": option}}
+
+
+async def next_request(client: SandboxAgent, count: int = 1) -> list[Any]:
+    """Wait until this client was asked."""
+    async with asyncio.timeout(5):
+        while len(client.requests()) < count:  # noqa: ASYNC110 - there is nothing to wait on without a handler
+            await asyncio.sleep(0.005)
+    return client.requests()
+
+
+@pytest.mark.parametrize(
+    ("answer", "result"),
+    [
+        (PermissionRequest.allow, selected("yes")),
+        (PermissionRequest.reject, selected("no")),
+        (PermissionRequest.cancel, {"outcome": {"outcome": "cancelled"}}),
+        (lambda request: request.select("no"), selected("no")),
+    ],
+)
+def test_a_permission_handler_decides(server: Server, answer: Any, result: dict[str, Any]) -> None:
+    async def scenario() -> None:
+        async with connected(server, on_permission=answer) as client:
+            session = await new_session(client, server)
+            assert await answered(play(session, asking(PERMISSION, permission()))) == result
+
+    run(scenario())
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        [("always", "allow_always"), ("no", "reject_once")],
+        [("a", "allow_once"), ("b", "allow_once"), ("no", "reject_once")],
+    ],
+)
+def test_allow_without_one_such_option_is_a_rejection(server: Server, options: list[tuple[str, str]]) -> None:
+    async def scenario() -> None:
+        async with connected(server, on_permission=lambda request: request.allow()) as client:
+            session = await new_session(client, server)
+            assert await answered(play(session, asking(PERMISSION, permission(*options)))) == selected("no")
+
+    run(scenario())
+
+
+def test_a_handler_that_fails_rejects(server: Server, caplog: pytest.LogCaptureFixture) -> None:
+    def fail(request: PermissionRequest) -> Answer:
+        raise ValueError(request.id)
+
+    async def scenario() -> None:
+        async with connected(server, on_permission=fail) as client:
+            session = await new_session(client, server)
+            assert await answered(play(session, asking(PERMISSION, permission()))) == selected("no")
+
+    run(scenario())
+    assert "a handler failed, rejecting" in caplog.text
+
+
+def test_an_answer_that_does_not_fit_is_a_rejection(server: Server, caplog: pytest.LogCaptureFixture) -> None:
+    async def scenario() -> None:
+        async with connected(server, on_permission=lambda request: request.select("maybe")) as client:
+            session = await new_session(client, server)
+            assert await answered(play(session, asking(PERMISSION, permission()))) == selected("no")
+
+    run(scenario())
+    assert "an answer was refused" in caplog.text
+
+
+def test_an_async_handler_does_not_hold_up_the_updates(server: Server) -> None:
+    async def scenario() -> None:
+        said = asyncio.Event()
+
+        async def decide(request: PermissionRequest) -> Answer:
+            async with asyncio.timeout(5):
+                await said.wait()
+            return request.allow()
+
+        async with connected(server, on_permission=decide) as client:
+            session = await new_session(client, server)
+            turn = play(session, [["ask", PERMISSION, permission()], ["say", "meanwhile"], ["wait_answer"]])
+            await anext(turn)
+            said.set()
+            assert (await turn).stop_reason == "end_turn"
+
+    run(scenario())
+
+
+def test_a_session_has_handlers_of_its_own(server: Server) -> None:
+    async def scenario() -> None:
+        async with connected(server, on_permission=lambda request: request.reject()) as client:
+            trusted, other = await new_session(client, server), await new_session(client, server)
+
+            @trusted.on_permission
+            def allow(request: PermissionRequest) -> Answer:
+                return request.allow()
+
+            program = asking(PERMISSION, permission())
+            assert await answered(play(trusted, program)) == selected("yes")
+            assert await answered(play(other, program)) == selected("no")
+
+    run(scenario())
+
+
+def test_questions_are_answered_by_handlers(server: Server) -> None:
+    async def scenario() -> None:
+        asked: list[QuestionRequest] = []
+
+        def answer(request: QuestionRequest) -> Answer:
+            asked.append(request)
+            return request.answer("blue")
+
+        async with connected(server, on_question=answer) as client:
+            session = await new_session(client, server)
+            result = await answered(play(session, asking(QUESTION, question())))
+
+        assert result == {"status": "answered", "answers": [["blue"]]}
+        [request] = asked
+        assert (request.id, request.prompt) == ("q-1", "Which color?")
+        [one] = request.questions
+        assert [choice.id for choice in one.options] == ["red", "blue"]
+        assert not one.multi_select
+
+    run(scenario())
+
+
+def test_a_question_can_be_left_open_and_answered_by_its_id(server: Server) -> None:
+    async def scenario() -> None:
+        async with connected(server, on_question=lambda request: None) as client:
+            session = await new_session(client, server)
+            turn = play(session, asking(QUESTION, question("later")))
+            [request] = await next_request(client)
+            assert session.requests() == [request]
+            assert [each["kind"] for each in await session.pending()] == ["question"]
+            with pytest.raises(ServerProblem) as wrong:
+                await client.reply_question("later", ["red", "too many"])
+            assert wrong.value.slug == "wrong-answer"
+            await client.reply_question("later", ["red"])
+            assert await answered(turn) == {"status": "answered", "answers": [["red"]]}
+            assert client.requests() == []
+            with pytest.raises(ClientError, match="later"):
+                await client.reply_question("later", ["red"])
+
+    run(scenario())
+
+
+def test_what_was_left_open_can_be_rejected_by_its_id(server: Server) -> None:
+    async def scenario() -> None:
+        async with connected(server) as client:
+            session = await new_session(client, server)
+            turn = play(session, asking(QUESTION, question()))
+            [request] = await next_request(client)
+            await client.reject_question(request.id)
+            assert await answered(turn) == {"status": "rejected"}
+            turn = play(session, asking(PERMISSION, permission()))
+            [request] = await next_request(client)
+            await client.reject_permission(request.id)
+            assert await answered(turn) == selected("no")
+            turn = play(session, asking(PERMISSION, permission()))
+            [request] = await next_request(client)
+            await client.reply_permission(request.id, "yes")
+            assert await answered(turn) == selected("yes")
+
+    run(scenario())
+
+
+def test_forms_come_as_forms_to_a_client_that_takes_them(server: Server) -> None:
+    async def scenario() -> None:
+        asked: list[ElicitationRequest] = []
+
+        def fill(request: ElicitationRequest) -> Answer:
+            asked.append(request)
+            return request.accept({"name": "Ada"})
+
+        async with connected(server, on_elicitation=fill) as client:
+            session = await new_session(client, server)
+            result = await answered(play(session, asking("elicitation/create", FORM)))
+            assert result == {"action": "accept", "content": {"name": "Ada"}}
+            assert asked[0].message == "Who are you?"
+            assert asked[0].schema == FORM["requestedSchema"]
+
+    run(scenario())
+
+
+def test_forms_come_as_questions_to_a_client_that_does_not(server: Server) -> None:
+    async def scenario() -> None:
+        async with connected(server, on_question=lambda request: request.answer("Ada")) as client:
+            session = await new_session(client, server)
+            result = await answered(play(session, asking("elicitation/create", FORM)))
+            assert result == {"action": "accept", "content": {"name": "Ada"}}
+            with pytest.raises(ClientError, match="too late"):
+                client.on_elicitation(lambda request: request.decline())
+
+    run(scenario())
+
+
+def test_the_first_answer_wins_and_the_other_handler_is_cancelled(server: Server) -> None:
+    async def scenario() -> None:
+        asked, cancelled = asyncio.Event(), asyncio.Event()
+
+        async def slow(request: PermissionRequest) -> Answer:
+            asked.set()
+            try:
+                await asyncio.sleep(3600)
+            except asyncio.CancelledError:
+                cancelled.set()
+                raise
+            return request.reject()
+
+        async with connected(server, on_permission=slow) as client, connected(server) as other:
+            session = await new_session(client, server)
+            await other.sessions.attach(session.id)
+            turn = play(session, asking(PERMISSION, permission()))
+            async with asyncio.timeout(5):
+                await asked.wait()
+                [request] = await next_request(other)
+                await other.reply_permission(request.id, "yes")
+                await cancelled.wait()
+            assert await answered(turn) == selected("yes")
+            with pytest.raises(ClientError):
+                await client.reply_permission(request.id, "no")
+
+    run(scenario())
+
+
+def test_without_a_handler_a_request_is_left_to_others(server: Server, caplog: pytest.LogCaptureFixture) -> None:
+    async def scenario() -> None:
+        async with connected(server) as client:
+            session = await new_session(client, server)
+            turn = play(session, asking(PERMISSION, permission()))
+            await next_request(client)
+            async with connected(server, on_permission=lambda request: request.allow()) as other:
+                await other.sessions.attach(session.id)
+                assert await answered(turn) == selected("yes")
+
+    run(scenario())
+    assert "left open for other clients" in caplog.text
+
+
+def test_a_server_of_our_own_rejects_what_nobody_answers(caplog: pytest.LogCaptureFixture) -> None:
+    async def scenario() -> None:
+        async with SandboxAgent.start(agent="mock") as client:
+            session = await client.sessions.create()
+            async with asyncio.timeout(20):
+                assert "reject_once" in await session.prompt("permission").text()
+
+    caplog.set_level(logging.WARNING)
+    run(scenario())
+    assert "no handler on_permission, so it is rejected" in caplog.text
+
+
+def test_what_nobody_here_understands_is_not_answered(server: Server) -> None:
+    async def scenario() -> None:
+        async with connected(server) as client:
+            session = await new_session(client, server)
+            turn = play(session, [["ask", "vendor/strange"], ["say", "asked"], ["wait_cancel"]])
+            await anext(turn)
+            assert [each["kind"] for each in await client.pending(session.id)] == ["request"]
+            await turn.cancel()
+            await turn
+
+    run(scenario())
