@@ -1,20 +1,19 @@
-"""The docs have what the code has: methods, routes, headers, modules. Their links lead somewhere, their JSON parses."""
+"""The docs have what the code has: methods, routes, headers, modules. Their links lead somewhere."""
 
 import ast
-import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from sandbox_agent.cli.methods import methods
 from sandbox_agent.http import guard, rpc
 from sandbox_agent.hub import from_client
+from tests.docs.pages import DOCS, ROOT, name_of, pages
+from tests.docs.source import SOURCE, answered_methods, trees
 
-ROOT = Path(__file__).resolve().parent.parent
-SOURCE = ROOT / "src" / "sandbox_agent"
-DOCS = ROOT / "docs"
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(DOCS.rglob("*.md"))]
+PAGES = pages()
 CONTRACT = (DOCS / "contract.md").read_text()
 
 FENCE = re.compile(r"^ *```(\w*)\n(.*?)^ *```$", re.MULTILINE | re.DOTALL)
@@ -22,24 +21,23 @@ LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
 
 
-def test_every_method_that_we_answer_is_in_the_contract() -> None:
-    methods = set(answered_methods())
+def test_every_method_of_acp_that_we_answer_is_in_the_contract() -> None:
+    methods = [name for name in answered_methods() if not name.startswith("_")]
 
-    assert {"session/new", "_sandboxagent/session/attach"} <= methods, "found no tables"
+    assert "session/new" in methods, "found no tables"
     assert sorted(name for name in methods if f"`{name}`" not in CONTRACT) == []
 
 
-def test_every_method_of_our_own_is_in_the_contract() -> None:
+def test_every_method_of_our_own_that_the_code_names_is_told() -> None:
     named = {text for text in texts(SOURCE.rglob("*.py")) if re.fullmatch(r"_sandboxagent(/\w+)+", text)}
 
     assert set(from_client._ANNOUNCED) <= named
-    assert sorted(name for name in named if f"`{name}`" not in CONTRACT) == []
+    assert sorted(named - set(methods())) == []
 
 
-def test_the_contract_names_no_method_of_our_own_that_is_not_there() -> None:
-    known = {*answered_methods(), *from_client._ANNOUNCED}
-
-    assert sorted(set(re.findall(r"`(_sandboxagent/[\w/]+)`", CONTRACT)) - known) == []
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_no_page_names_a_method_of_our_own_that_is_not_there(page: Path) -> None:
+    assert sorted(set(re.findall(r"`(_sandboxagent/[\w/]+)`", page.read_text())) - set(methods())) == []
 
 
 def test_every_route_is_in_the_contract() -> None:
@@ -73,28 +71,11 @@ def test_the_architecture_lists_the_modules_that_there_are() -> None:
     assert sorted(listed) == sorted(modules)
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_every_link_leads_somewhere(page: Path) -> None:
     links = [link for link in LINK.findall(FENCE.sub("", page.read_text())) if "://" not in link]
 
     assert [link for link in links if not leads_somewhere(page, link)] == []
-
-
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
-def test_every_json_example_is_json(page: Path) -> None:
-    for language, block in FENCE.findall(page.read_text()):
-        if language == "json":
-            json.loads(block)
-
-
-def answered_methods() -> Iterator[str]:
-    """The keys of every table of methods in the hub."""
-    for module in trees((SOURCE / "hub").glob("*.py")):
-        for function in ast.walk(module):
-            if isinstance(function, ast.FunctionDef) and function.name == "table":
-                for node in ast.walk(function):
-                    if isinstance(node, ast.Dict):
-                        yield from (key.value for key in node.keys if isinstance(key, ast.Constant))
 
 
 def endpoints() -> Iterator[str]:
@@ -140,10 +121,6 @@ def texts(files: Iterator[Path]) -> Iterator[str]:
         for node in ast.walk(module):
             if isinstance(node, ast.Constant) and isinstance(node.value, str):
                 yield node.value
-
-
-def trees(files: Iterator[Path]) -> Iterator[ast.Module]:
-    return (ast.parse(file.read_text()) for file in files)
 
 
 def headings(text: str) -> list[str]:

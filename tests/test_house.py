@@ -1,16 +1,14 @@
 """The house rules that a program can check: sizes, names, what may not be in git, and that all is documented."""
 
-import os
 import re
 import subprocess
-import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from sandbox_agent import errors
 from sandbox_agent.errors import RpcError, SandboxAgentError, SettingsError
+from tests.docs.source import all_errors
 
 ROOT = Path(__file__).resolve().parent.parent
 SOURCE = ROOT / "src" / "sandbox_agent"
@@ -76,30 +74,6 @@ def test_every_error_is_documented_with_its_status() -> None:
     rows = re.findall(r"^\| `([a-z-]+)` \| ([^|]+) \|", (ROOT / "docs" / "errors.md").read_text(), re.MULTILINE)
 
     assert dict(rows) == {error.slug: documented_status(error) for error in all_errors()}
-
-
-def test_every_flag_of_the_server_is_documented() -> None:
-    shown = subprocess.run(
-        [sys.executable, "-m", "sandbox_agent", "server", "--help"],
-        env={**os.environ, "COLUMNS": "400"},
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=30,
-    )
-    flags = set(re.findall(r"(?<![\w-])--[a-z][a-z-]*[a-z]", shown.stdout))
-    documentation = "\n".join(page.read_text() for page in [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")])
-
-    assert "--port" in flags, shown.stderr
-    assert sorted(flag for flag in flags if not re.search(rf"(?<![\w-]){flag}(?![\w-])", documentation)) == []
-
-
-def all_errors(above: type[SandboxAgentError] = SandboxAgentError) -> Iterator[type[SandboxAgentError]]:
-    """Every error that errors.py names, from the top of the tree down."""
-    for error in above.__subclasses__():
-        if error.__module__ == errors.__name__:
-            yield error
-            yield from all_errors(error)
 
 
 def documented_status(error: type[SandboxAgentError]) -> str:

@@ -1,0 +1,161 @@
+"""Everything that people can use is documented, and everything that is documented is there."""
+
+import re
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from sandbox_agent import client
+from sandbox_agent.cli.commands import Command, Group
+from sandbox_agent.cli.main import COMMANDS
+from sandbox_agent.cli.methods import methods
+from sandbox_agent.settings import OPTIONS
+from tests.docs.pages import DOCS, REFERENCE, ROOT, TYPESCRIPT, name_of, pages
+from tests.docs.snippets import Block, blocks
+
+LINK = re.compile(r"\[[^\]]*\]\(([^)\s#]+)[^)]*\)")
+LINES = ("", "sh", "dockerfile", "ini")
+"""Languages of blocks that may have command lines in them."""
+READY = "sandbox-agent listening on "
+"""What the server says of itself."""
+PROGRAM = re.compile(r"(?:^|[\s\"'(/])sandbox-agent((?:\s+[^\s|;&#)]+)+)")
+
+
+def commands(group: Group = COMMANDS) -> Iterator[tuple[str, Command]]:
+    """Every command by its words."""
+    for name, word in group.words.items():
+        below = word.load()
+        if isinstance(below, Group):
+            yield from commands(below)
+        else:
+            yield f"{group.name} {name}", below
+
+
+def groups(group: Group = COMMANDS) -> Iterator[str]:
+    yield group.name
+    for word in group.words.values():
+        below = word.load()
+        if isinstance(below, Group):
+            yield from groups(below)
+
+
+def sections(page: Path) -> dict[str, str]:
+    """What a page says under each heading, as far as the next one."""
+    parts = re.split(r"^#+ (.+)$", page.read_text(), flags=re.MULTILINE)
+    return dict(zip((title.strip("`") for title in parts[1::2]), parts[2::2], strict=True))
+
+
+# --- the command line -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "command"), list(commands()), ids=lambda value: value if isinstance(value, str) else ""
+)
+def test_every_flag_of_a_command_is_in_the_reference(name: str, command: Command) -> None:
+    said = sections(REFERENCE / "cli.md")[name]
+    flags = [flag for action in command.parser.actions() for flag in action.option_strings]
+
+    assert [flag for flag in flags if not re.search(rf"(?<![\w-]){flag}(?![\w-])", said)] == []
+
+
+def test_the_reference_has_no_command_that_is_not_there() -> None:
+    told = {title for title in sections(REFERENCE / "cli.md") if title.startswith("sandbox-agent ")}
+
+    assert told == {*(name for name, _ in commands()), *groups()} - {COMMANDS.name}
+
+
+@pytest.mark.parametrize(
+    "block", [block for block in blocks() if block.language in LINES and "sandbox-agent " in block.code], ids=str
+)
+def test_every_command_line_in_a_page_is_one_that_the_program_understands(block: Block) -> None:
+    lines = [line.partition(" # ")[0] for line in block.code.replace("\\\n", " ").splitlines()]
+    wrong = [line.strip() for line in lines for found in PROGRAM.findall(line) if not understood(found)]
+
+    assert [line for line in wrong if not line.startswith(READY)] == []
+
+
+def understood(arguments: str) -> bool:
+    """Whether the words lead to a command, and it has these flags. Placeholders are taken for what they stand for."""
+    try:
+        words = shlex.split(arguments.replace('", "', " ").replace('"', " "))
+    except ValueError:
+        words = arguments.split()
+    below: Group | Command = COMMANDS
+    while isinstance(below, Group):
+        if not words or words[0].startswith(("-", "<", "…", "[")):
+            return True
+        word = below.words.get(words.pop(0))
+        if word is None:
+            return False
+        below = word.load()
+    flags = {flag for action in below.parser.actions() for flag in action.option_strings} | {"--help", "-h"}
+    return all(word.partition("=")[0] in flags for word in words if re.fullmatch(r"--[a-z].*", word))
+
+
+# --- settings, methods ------------------------------------------------------------------------------------------------
+
+
+def test_every_setting_is_in_the_reference_by_its_flag_its_variable_and_its_key() -> None:
+    said = (REFERENCE / "configuration.md").read_text()
+    rows = [(each.flag, f"`{each.variable}`", f"`{each.name}`") for each in OPTIONS if each.name != "config_dir"]
+
+    assert [row for row in rows if not all(re.search(rf"{re.escape(cell)}(?![\w-])", said) for cell in row)] == []
+
+
+def test_every_method_has_its_place_in_the_reference_and_no_other_has_one() -> None:
+    told = [title for title in sections(REFERENCE / "methods.md") if "/" in title or title in methods()]
+
+    assert sorted(told) == sorted(methods())
+
+
+# --- the SDKs ---------------------------------------------------------------------------------------------------------
+
+
+def test_every_public_name_of_the_python_sdk_is_in_the_reference() -> None:
+    titles = sections(REFERENCE / "python.md").keys()
+    said = (REFERENCE / "python.md").read_text()
+
+    assert [name for name in client.__all__ if name not in titles and f"`{name}`" not in said] == []
+
+
+def test_every_public_name_of_the_typescript_sdk_is_in_the_reference() -> None:
+    said = (REFERENCE / "typescript.md").read_text()
+    names = set(exported((TYPESCRIPT / "src" / "index.ts").read_text()))
+
+    assert "SandboxAgent" in names
+    assert sorted(name for name in names if not re.search(rf"\b{name}\b", said)) == []
+
+
+def exported(source: str) -> Iterator[str]:
+    """The names that a module exports again from others; all of the front door does that."""
+    for names in re.findall(r"export (?:type )?\{([^}]*)\}", source):
+        for each in names.split(","):
+            name = re.sub(r"^type ", "", each.strip()).rpartition(" as ")[2]
+            if name:
+                yield name
+    yield from re.findall(r"^export (?:declare )?(?:class|function|const|interface|type) (\w+)", source, re.MULTILINE)
+
+
+# --- finding one's way ------------------------------------------------------------------------------------------------
+
+
+def test_every_page_can_be_reached_from_the_index() -> None:
+    seen: set[Path] = set()
+    waiting = [ROOT / "README.md", DOCS / "README.md"]
+    while waiting:
+        page = waiting.pop()
+        if page in seen or not page.is_file():
+            continue
+        seen.add(page)
+        links = LINK.findall(page.read_text())
+        waiting += [(page.parent / link).resolve() for link in links if "://" not in link and link.endswith(".md")]
+
+    assert sorted(name_of(page) for page in set(pages()) - seen) == []
+
+
+def test_the_index_has_every_page() -> None:
+    linked = {(DOCS / link).resolve() for link in LINK.findall((DOCS / "README.md").read_text())}
+
+    assert sorted(name_of(page) for page in DOCS.rglob("*.md") if page not in linked | {DOCS / "README.md"}) == []

@@ -1,0 +1,108 @@
+"""TypeScript in the pages: all of it is type-checked against the SDK; what is marked so is run."""
+
+import json
+import os
+import re
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from sandbox_agent.agents.node import bundled_node
+from tests.docs.pages import TYPESCRIPT, name_of
+from tests.docs.props import PROPS
+from tests.docs.snippets import Block, joined, programs, short
+from tests.docs.stage import Stage, stage
+
+LONGEST = 240.0
+"""Seconds for the compiler, on a machine that is busy."""
+OPTIONS = {
+    "target": "ES2022",
+    "module": "NodeNext",
+    "lib": ["ES2023", "ESNext.Disposable", "DOM", "DOM.AsyncIterable"],
+    "strict": True,
+    "noUncheckedIndexedAccess": True,
+    "exactOptionalPropertyTypes": True,
+    "skipLibCheck": True,
+    "types": ["node"],
+    "outDir": "out",
+    "rootDir": "code",
+}
+PROGRAMS = programs("typescript")
+
+
+def name_in(workshop: Path, program: list[Block]) -> str:
+    return f"{short(program[0].page)}-{program[0].line}"
+
+
+@pytest.fixture(scope="module")
+def workshop(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The SDK as a program would have it installed, built from its source."""
+    directory = tmp_path_factory.mktemp("typescript")
+    package = directory / "node_modules" / "sandbox-agent"
+    package.mkdir(parents=True)
+    (package / "package.json").write_text((TYPESCRIPT / "package.json").read_text())
+    for each in (TYPESCRIPT / "node_modules").iterdir():
+        if not each.name.startswith(".") and each.name != "sandbox-agent":
+            (directory / "node_modules" / each.name).symlink_to(each)
+    facts = str(directory / "sdk.tsbuildinfo")
+    built = tsc("--project", str(TYPESCRIPT), "--outDir", str(package / "dist"), "--tsBuildInfoFile", facts)
+    assert built.returncode == 0, built.stdout
+    return directory
+
+
+@pytest.fixture(scope="module")
+def here() -> Iterator[Stage]:
+    """One server for all of them: the code is compiled with its address."""
+    with stage() as opened:
+        for page in {name_of(program[0].page) for program in PROGRAMS}:
+            PROPS.get(page, lambda stage: None)(opened)
+        yield opened
+
+
+@pytest.fixture(scope="module")
+def complaints(workshop: Path, here: Stage) -> dict[str, list[str]]:
+    """What the compiler says, by snippet."""
+    (workshop / "code").mkdir()
+    for program in PROGRAMS:
+        # An export makes a module of it, in which `await` may stand at the top.
+        code = here.filled_in(joined(program)) + "export {};\n"
+        (workshop / "code" / f"{name_in(workshop, program)}.ts").write_text(code)
+    (workshop / "package.json").write_text('{"type": "module"}')
+    (workshop / "tsconfig.json").write_text(json.dumps({"compilerOptions": OPTIONS, "include": ["code"]}))
+    done = tsc("--project", str(workshop), "--pretty", "false")
+    found: dict[str, list[str]] = {}
+    for line in done.stdout.splitlines():
+        where = re.match(r".*code/([\w-]+)\.ts", line)
+        found.setdefault(where[1] if where else "", []).append(line)
+    assert found.get("", []) == []
+    return found
+
+
+def tsc(*arguments: str) -> subprocess.CompletedProcess[str]:
+    compiler = TYPESCRIPT / "node_modules" / "typescript" / "bin" / "tsc"
+    assert compiler.exists(), "the TypeScript SDK is not set up; ./dev test does that"
+    command = [str(bundled_node().program), str(compiler), *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=LONGEST, env={**os.environ, "NO_COLOR": "1"})
+
+
+@pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: str(program[0]))
+def test_a_program_has_the_types_that_the_sdk_has(
+    program: list[Block], workshop: Path, complaints: dict[str, list[str]]
+) -> None:
+    assert complaints.get(name_in(workshop, program), []) == []
+
+
+@pytest.mark.parametrize(
+    "program", [each for each in PROGRAMS if each[0].mark == "run"], ids=lambda program: str(program[0])
+)
+def test_a_program_runs(program: list[Block], workshop: Path, here: Stage, complaints: dict[str, list[str]]) -> None:
+    assert complaints.get(name_in(workshop, program), []) == []
+    done = here.run(str(bundled_node().program), str(workshop / "out" / f"{name_in(workshop, program)}.js"))
+
+    assert done.returncode == 0, done.stderr + done.stdout
+
+
+def test_something_is_run() -> None:
+    assert [program for program in PROGRAMS if program[0].mark == "run"]
