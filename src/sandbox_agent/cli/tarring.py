@@ -20,6 +20,9 @@ from sandbox_agent.cli.remote import Refused
 LeaveOut = Callable[[str, str], None]
 """Told of what is not copied: its name, and why."""
 
+BESIDE = ".sandbox-agent-"
+"""How names of what waits to be whole begin."""
+
 _MOST = 1 << 62
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 
@@ -115,7 +118,7 @@ def unpack(pieces: Iterable[bytes], target: Path, leave_out: LeaveOut) -> None:
     there = target.is_dir()
     beside = target if there else target.parent
     beside.mkdir(parents=True, exist_ok=True)
-    staging = Path(tempfile.mkdtemp(prefix=".sandbox-agent-", dir=beside))
+    staging = Path(tempfile.mkdtemp(prefix=BESIDE, dir=beside))
     try:
         files = staging / "files"
         stream = _Stream(pieces)

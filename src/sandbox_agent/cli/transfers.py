@@ -11,6 +11,7 @@ from sandbox_agent.cli.arguments import Arguments, complain
 from sandbox_agent.cli.output import is_drawn, one_line, print_json
 from sandbox_agent.cli.remote import Refused
 from sandbox_agent.cli.remote_files import Entry, Files, base_name, working
+from sandbox_agent.cli.tarring import BESIDE, packed, unpack
 
 STREAM = "-"
 """What stands for stdin and stdout."""
@@ -36,7 +37,10 @@ def get(arguments: Arguments) -> int:
         entry = files.stat(remote)
         if entry.entry_type == "directory":
             raise Refused(f"{one_line(remote)} is a directory; get -r copies what is in it")
-        _get_file(files, remote, entry, _place(remote, local))
+        place = _place(remote, local)
+        if not place.parent.is_dir():
+            raise Refused(f"{place.parent} is no directory")
+        _get_file(files, remote, entry, place)
         return 0
 
     return working(arguments, work)
@@ -89,7 +93,7 @@ def _get_file(files: Files, remote: str, entry: Entry, place: Path) -> None:
 def _replace(place: Path, pieces: Iterable[bytes], mode: int) -> None:
     """Write a file beside, and then to its place: it is seen whole or not at all."""
     old = place.stat().st_mode & 0o7777 if place.exists() else None
-    folder = Path(tempfile.mkdtemp(prefix=".sandbox-agent-", dir=place.parent))
+    folder = Path(tempfile.mkdtemp(prefix=BESIDE, dir=place.parent))
     new = folder / "file"
     try:
         with open(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode), "wb") as file:
@@ -136,8 +140,6 @@ def _read(descriptor: int, size: int | None = None) -> Iterator[bytes]:
 
 
 def _get_directory(files: Files, remote: str, local: str | None) -> int:
-    from sandbox_agent.cli.tarring import unpack
-
     if local == STREAM:
         raise Refused("a directory cannot go to stdout; name a directory for it")
     target = Path(local or _name_for(remote))
@@ -154,8 +156,6 @@ def _get_directory(files: Files, remote: str, local: str | None) -> int:
 
 
 def _put_directory(files: Files, local: str, remote: str) -> bytes:
-    from sandbox_agent.cli.tarring import packed
-
     root = Path(local)
     if not root.is_dir():
         raise Refused(f"{local} is no directory")
@@ -203,4 +203,5 @@ def _here(path: Path) -> Generator[None]:
     except BrokenPipeError:
         raise
     except OSError as error:
-        raise Refused(f"{error.filename or path}: {error.strerror or error}") from error
+        name = os.fsdecode(error.filename or path)
+        raise Refused(f"{path if BESIDE in name else name}: {error.strerror or error}") from error
