@@ -414,3 +414,11 @@ def test_the_line_of_a_key_is_found_however_its_table_is_written(path: list[str]
     )
 
     assert line_of(text, path) == line
+
+
+def test_without_the_file_the_rest_counts_however_wrong_the_file_is(config: Path) -> None:
+    (config / "config.toml").write_text("nonsense")
+
+    settings = load({"config_dir": config, "port": "1"}, {"SANDBOX_AGENT_HOST": "localhost"}, file=False)
+
+    assert (settings.config_dir, settings.port, settings.host) == (config, 1, "localhost")

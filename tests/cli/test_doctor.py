@@ -18,6 +18,7 @@ import pytest
 from msgspec import to_builtins
 
 from sandbox_agent import __version__
+from sandbox_agent.agents.install.record import Store
 from sandbox_agent.cli import doctor
 from sandbox_agent.cli.arguments import Arguments
 from sandbox_agent.cli.doctor import command, side_by_side
@@ -346,7 +347,7 @@ def test_without_a_server_the_port_is_free_or_taken_by_a_process_that_is_named(p
         busy = examine(place, "--endpoint", nowhere, "--port", str(other))
 
     assert statuses(free, "server/server", "server/port") == ["note", "ok"]
-    assert free["server/server"]["advice"] == "Start one with: sandbox-agent server"
+    assert free["server/server"]["advice"] == "Start one with: sandbox-agent daemon start"
     assert busy["server/port"]["status"] == "problem"
     assert f"port {other} on 127.0.0.1 is taken by " in busy["server/port"]["sentence"]
     assert f"(process {os.getpid()})" in busy["server/port"]["sentence"]
@@ -478,6 +479,16 @@ def test_what_is_broken_or_left_over_is_told_with_what_to_do(place: Place) -> No
     assert found["agents/left-over"]["status"] == "note"
     assert found["agents/left-over"]["sentence"].endswith("still in use by what runs: other, works")
     assert "hush" not in str(found)
+
+
+def test_an_install_that_is_under_way_is_not_taken_for_a_left_over(place: Place) -> None:
+    (place.agents / "works" / "1-00000000").mkdir(parents=True)
+    with Store(place.agents).locked("works") as ours:
+        assert ours
+        found = examine(place, "--offline")
+
+    assert found["agents/installing"]["sentence"] == "works is being installed or removed now"
+    assert "agents/left-over" not in found
 
 
 def test_the_registry_is_reached_or_there_is_a_copy(place: Place) -> None:

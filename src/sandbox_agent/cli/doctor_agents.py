@@ -1,6 +1,7 @@
 """Checks of the agents on this machine, and of the ACP registry that they come from."""
 
 import asyncio
+import fcntl
 import os
 import time
 from collections.abc import Sequence
@@ -15,7 +16,7 @@ from sandbox_agent.agents.install.download import shown
 from sandbox_agent.agents.install.platforms import current_platform
 from sandbox_agent.agents.install.registry import Registry, Snapshot
 from sandbox_agent.agents.manifest import load_manifest
-from sandbox_agent.cli.doctor_finding import Area, Finding, Status, Subject, is_held, listed
+from sandbox_agent.cli.doctor_finding import Area, Finding, Status, Subject, listed
 from sandbox_agent.errors import RegistryUnavailable, SettingsError
 
 REGISTRY = 2.0
@@ -86,7 +87,7 @@ def _missing(agents: Sequence[AgentFacts], subject: Subject) -> list[Finding]:
 def _spare(catalog: Catalog) -> list[Finding]:
     folders = catalog.store.spare()
     names = sorted({path.parent.name for path in folders})
-    busy = [name for name in names if is_held(catalog.store.directory / f".{name}.lock")]
+    busy = [name for name in names if _is_held(catalog.store.directory / f".{name}.lock")]
     found = [_found("installing", "note", f"{name} is being installed or removed now") for name in busy]
     idle = [name for name in names if name not in busy]
     if idle:
@@ -95,6 +96,25 @@ def _spare(catalog: Catalog) -> list[Finding]:
         sentence = f"{folder} left of earlier installs, or still in use by what runs: {listed(idle)}"
         found.append(_found("left-over", "note", sentence, "A server removes what nobody uses when it starts."))
     return found
+
+
+def _is_held(path: Path) -> bool:
+    """Whether somebody has locked a file."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        # For a moment only, and shared: who looks too sees the same.
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    else:
+        return False
+    finally:
+        os.close(descriptor)
 
 
 # --- the registry -----------------------------------------------------------------------------------------------------

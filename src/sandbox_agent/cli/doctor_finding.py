@@ -1,10 +1,7 @@
 """What a check of `sandbox-agent doctor` looks at, and what it finds."""
 
-import fcntl
-import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Literal
 
 from msgspec import Struct
@@ -40,25 +37,6 @@ class Subject:
 
 Check = Callable[[Subject], list[Finding]]
 """May take its time, but changes nothing: no file is made, no process disturbed, and no secret told."""
-
-
-def is_held(path: Path) -> bool:
-    """Whether somebody has locked a file."""
-    try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    except OSError:
-        return False
-    try:
-        # For a moment only, and shared: who looks too sees the same.
-        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    except OSError:
-        return False
-    else:
-        return False
-    finally:
-        os.close(descriptor)
 
 
 def listed(words: list[str], most: int = 8) -> str:

@@ -3,7 +3,6 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from http import HTTPStatus
-from pathlib import Path
 from typing import Literal
 
 import httpx
@@ -11,9 +10,10 @@ import msgspec
 from msgspec import Struct
 
 from sandbox_agent import __version__
-from sandbox_agent.cli.doctor_finding import Finding, Status, Subject, is_held
+from sandbox_agent.cli.doctor_finding import Finding, Status, Subject
 from sandbox_agent.cli.doctor_port import free_port, listener, port_of, ports
 from sandbox_agent.cli.endpoint import VARIABLE, Endpoint, endpoint
+from sandbox_agent.data_directory import holder, notice
 from sandbox_agent.errors import SettingsError
 from sandbox_agent.settings import OPTIONS
 from sandbox_agent.settings.options import PREFIX
@@ -21,7 +21,7 @@ from sandbox_agent.settings.options import PREFIX
 CONNECT, SILENCE = 1.0, 1.2
 """Seconds to reach it, and in which it may say nothing."""
 
-_START = "Start one with: sandbox-agent server"
+_START = "Start one with: sandbox-agent daemon start"
 
 
 class Health(Struct, rename="camel"):
@@ -49,24 +49,24 @@ def server(subject: Subject) -> list[Finding]:
         if str(mistake) in subject.mistakes:
             return [_found("server", "note", "no server was looked for, because the settings are wrong")]
         return [_found("endpoint", "problem", str(mistake), "Correct it: until then, no server can be called.")]
-    answer, holder = _ask(target), _holder(subject.settings.data_dir)
-    found = _told(subject, target, answer, here=holder is not None)
-    if holder is not None:
-        found.append(_of_this_directory(subject, target, holder))
-    return found + _port(subject, target, answer, holder)
+    answer, pid = _ask(target), holder(subject.settings.data_dir)
+    found = _told(subject, target, answer, here=pid is not None)
+    if pid is not None:
+        found.append(_of_this_directory(subject, target, pid))
+    return found + _port(subject, target, answer, pid)
 
 
-def _port(subject: Subject, target: Endpoint, answer: Answer, holder: int | None) -> list[Finding]:
+def _port(subject: Subject, target: Endpoint, answer: Answer, pid: int | None) -> list[Finding]:
     """Whether commands would call a server with these settings, and whether a new one could listen."""
     settings = subject.settings
     port, called = settings.port, port_of(target.url)
     found: list[Finding] = []
     chosen = subject.arguments.word("endpoint") or subject.environ.get(VARIABLE)
-    if not chosen and holder is None and port not in (0, called):
+    if not chosen and pid is None and port not in (0, called):
         sentence = f"the settings say port {port}, but commands call {target.url}"
         found.append(_found("endpoint", "warning", sentence, f"export {VARIABLE}=http://127.0.0.1:{port}"))
     answered = target.local and called == port and answer.kind != "nobody"
-    if port == 0 or answered or (holder and port in ports(holder)):
+    if port == 0 or answered or (pid and port in ports(pid)):
         return found
     return [*found, free_port(settings.host, port)]
 
@@ -199,27 +199,19 @@ def _listener(target: Endpoint) -> str:
 # --- on this machine --------------------------------------------------------------------------------------------------
 
 
-def _holder(directory: Path) -> int | None:
-    """The process of the server that has the data directory; 0 when it does not say."""
-    lock = directory / "server.lock"
-    if not is_held(lock):
-        return None
-    try:
-        return int(lock.read_text()[:32])
-    except (OSError, ValueError):
-        return 0
-
-
-def _of_this_directory(subject: Subject, target: Endpoint, holder: int) -> Finding:
-    known = ports(holder)
-    where = f"a server (process {holder}) uses the data directory {subject.settings.data_dir}"
+def _of_this_directory(subject: Subject, target: Endpoint, pid: int) -> Finding:
+    directory = subject.settings.data_dir
+    told = notice(directory)
+    known = [port_of(told.url)] if told else ports(pid)
+    where = f"a server (process {pid or 'unknown'}) uses the data directory {directory}"
     if not known:
         return _found("data-server", "ok", where)
-    told = f"{where} and listens on port {', '.join(map(str, known))}"
+    where += f" and listens on port {', '.join(map(str, known))}"
     if port_of(target.url) in known:
-        return _found("data-server", "ok", told)
-    advice = f"To call that one: export {VARIABLE}=http://127.0.0.1:{known[0]}"
-    return _found("data-server", "warning", f"{told}, but commands call {target.url}", advice)
+        return _found("data-server", "ok", where)
+    url = told.url if told else f"http://127.0.0.1:{known[0]}"
+    advice = f"To call that one: export {VARIABLE}={url}"
+    return _found("data-server", "warning", f"{where}, but commands call {target.url}", advice)
 
 
 def _time(seconds: float) -> str:
