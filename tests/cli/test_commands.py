@@ -32,6 +32,9 @@ def test_there_is_what_was_promised() -> None:
     assert {
         *(f"agents {word}" for word in ("list", "show", "install", "uninstall", "instructions")),
         *(f"api v1 agents {word}" for word in ("list", "get", "install")),
+        "api v1 rpc",
+        *(f"sessions {word}" for word in ("list", "show", "events", "rename", "set", "terminate", "delete")),
+        *(f"fs {word}" for word in ("ls", "cat", "get", "put", "mkdir", "mv", "rm", "stat", "search", "watch")),
         "credentials check",
         "server",
     } <= set(EVERYTHING)
