@@ -37,8 +37,11 @@ BUFFER = 4 * 1024 * 1024
 class SandboxAgent:
     """A client of one server: `connect` to one that runs somewhere, or `start` one of our own."""
 
-    def __init__(self, api: Api, connection: Connection, agent: str | None, cwd: Path | None) -> None:
+    def __init__(
+        self, api: Api, connection: Connection, token: str | None, agent: str | None, cwd: Path | None
+    ) -> None:
         self.url = api.url
+        self.token = token
         self._api = api
         self._connection = connection
         self.agents = Agents(api)
@@ -87,7 +90,7 @@ class SandboxAgent:
         """
         handlers = Handlers(on_permission, on_question, on_elicitation)
         settings = Settings(agent, name, user, reconnect_timeout, buffer, alone=False)
-        async with cls._opened(Api(url, token), settings, handlers, None) as client:
+        async with cls._opened(url, token, settings, handlers, None) as client:
             yield client
 
     @classmethod
@@ -124,7 +127,7 @@ class SandboxAgent:
         directory = None if data_dir is None else Path(data_dir)
         server = await EmbeddedServer.start(data_dir=directory, options=options or {}, env=env or {})
         try:
-            async with cls._opened(Api(server.url, server.token), settings, handlers, Path.cwd()) as client:
+            async with cls._opened(server.url, server.token, settings, handlers, Path.cwd()) as client:
                 yield client
         finally:
             await server.close()
@@ -132,10 +135,11 @@ class SandboxAgent:
     @classmethod
     @asynccontextmanager
     async def _opened(
-        cls, api: Api, settings: Settings, handlers: Handlers, cwd: Path | None
+        cls, url: str, token: str | None, settings: Settings, handlers: Handlers, cwd: Path | None
     ) -> AsyncGenerator["SandboxAgent"]:
+        api = Api(url, token)
         connection = Connection(api, settings, handlers)
-        client = cls(api, connection, settings.agent, cwd)
+        client = cls(api, connection, token, settings.agent, cwd)
         try:
             await client.health()
             yield client

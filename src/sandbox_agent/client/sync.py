@@ -1,0 +1,301 @@
+"""The same for scripts that do not want to be async: a thread runs the event loop, and every call waits for its end.
+
+Methods have the names, arguments and failures of the async ones, whose docstrings hold here, too. What is an async
+iterator there is an iterator here.
+"""
+
+import asyncio
+import functools
+import inspect
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, contextmanager
+from pathlib import PurePath
+from typing import Generic, ParamSpec, TypeVar
+
+from anyio.from_thread import BlockingPortal, start_blocking_portal
+
+from sandbox_agent.client import agents as _agents
+from sandbox_agent.client import files as _files
+from sandbox_agent.client import session as _session
+from sandbox_agent.client import sessions as _sessions
+from sandbox_agent.client import turn as _turn
+from sandbox_agent.client.asking import (
+    Answer,
+    ElicitationRequest,
+    PermissionRequest,
+    QuestionRequest,
+    Request,
+)
+from sandbox_agent.client.client import BUFFER, RECONNECT_TIMEOUT
+from sandbox_agent.client.client import SandboxAgent as AsyncSandboxAgent
+from sandbox_agent.client.updates import ContentBlock, TurnEnded, TurnItem
+
+P = ParamSpec("P")
+T = TypeVar("T")
+R = TypeVar("R")
+Q = TypeVar("Q", bound=Request)
+
+Handler = Callable[[Q], Answer | None]
+"""Called in a thread of its own, so it may take its time and ask somebody."""
+
+
+class SandboxAgent:
+    """A client of one server."""
+
+    def __init__(self, portal: BlockingPortal, client: AsyncSandboxAgent) -> None:
+        self.url = client.url
+        self.agents = Agents(portal, client.agents)
+        self.sessions = Sessions(portal, client.sessions)
+        self.files = Files(portal, client.files)
+        self.health = _waiting(portal, client.health)
+        self.reply_permission = _waiting(portal, client.reply_permission)
+        self.reject_permission = _waiting(portal, client.reject_permission)
+        self.reply_question = _waiting(portal, client.reply_question)
+        self.reject_question = _waiting(portal, client.reject_question)
+        self.reply_elicitation = _waiting(portal, client.reply_elicitation)
+        self.reject_elicitation = _waiting(portal, client.reject_elicitation)
+        self.pending = _waiting(portal, client.pending)
+        self.requests = _there(portal, client.requests)
+        self.request = _waiting(portal, client.request)
+        self.notify = _waiting(portal, client.notify)
+        self.tap = client.tap
+
+    @staticmethod
+    @contextmanager
+    def connect(
+        url: str,
+        token: str | None = None,
+        *,
+        agent: str | None = None,
+        on_permission: Handler[PermissionRequest] | None = None,
+        on_question: Handler[QuestionRequest] | None = None,
+        on_elicitation: Handler[ElicitationRequest] | None = None,
+        name: str | None = None,
+        user: str | None = None,
+        reconnect_timeout: float = RECONNECT_TIMEOUT,
+        buffer: int = BUFFER,
+    ) -> "Generator[SandboxAgent]":
+        """A client of a server that runs; its sessions and turns go on when the block ends."""
+        opened = AsyncSandboxAgent.connect(
+            url,
+            token,
+            agent=agent,
+            on_permission=_threaded(on_permission),
+            on_question=_threaded(on_question),
+            on_elicitation=_threaded(on_elicitation),
+            name=name,
+            user=user,
+            reconnect_timeout=reconnect_timeout,
+            buffer=buffer,
+        )
+        with _opened(opened) as client:
+            yield client
+
+    @staticmethod
+    @contextmanager
+    def start(
+        *,
+        agent: str | None = None,
+        on_permission: Handler[PermissionRequest] | None = None,
+        on_question: Handler[QuestionRequest] | None = None,
+        on_elicitation: Handler[ElicitationRequest] | None = None,
+        data_dir: str | PurePath | None = None,
+        options: Mapping[str, object] | None = None,
+        env: Mapping[str, str] | None = None,
+        buffer: int = BUFFER,
+    ) -> "Generator[SandboxAgent]":
+        """A server of our own, on a free port and with a private token; it is gone with the block, or with us."""
+        opened = AsyncSandboxAgent.start(
+            agent=agent,
+            on_permission=_threaded(on_permission),
+            on_question=_threaded(on_question),
+            on_elicitation=_threaded(on_elicitation),
+            data_dir=data_dir,
+            options=options,
+            env=env,
+            buffer=buffer,
+        )
+        with _opened(opened) as client:
+            yield client
+
+
+class Agents:
+    """The agents of a server."""
+
+    def __init__(self, portal: BlockingPortal, agents: _agents.Agents) -> None:
+        self.list = _waiting(portal, agents.list)
+        self.get = _waiting(portal, agents.get)
+        self.install = _iterating(portal, agents.install)
+
+
+class Sessions:
+    """All sessions of a server."""
+
+    def __init__(self, portal: BlockingPortal, sessions: _sessions.Sessions) -> None:
+        session = functools.partial(Session, portal)
+        self.create = _waiting(portal, sessions.create, session)
+        self.attach = _waiting(portal, sessions.attach, session)
+        self.resume = _waiting(portal, sessions.resume, session)
+        self.fork = _waiting(portal, sessions.fork, session)
+        self.list = _iterating(portal, sessions.list)
+        self.get = _waiting(portal, sessions.get)
+        self.terminate = _waiting(portal, sessions.terminate)
+        self.delete = _waiting(portal, sessions.delete)
+
+
+class Session:
+    """One conversation with one agent."""
+
+    def __init__(self, portal: BlockingPortal, session: _session.Session) -> None:
+        self._portal = portal
+        self._session = session
+        self.id = session.id
+        self.agent = session.agent
+        self.cwd = session.cwd
+        self.warnings = session.warnings
+        self.files = Files(portal, session.files)
+        self.cancel = _waiting(portal, session.cancel)
+        self.updates = _iterating(portal, session.updates)
+        self.history = _iterating(portal, session.history)
+        self.follow = _iterating(portal, session.follow)
+        self.pending = _waiting(portal, session.pending)
+        self.requests = _there(portal, session.requests)
+        self.models = _waiting(portal, session.models)
+        self.set_model = _waiting(portal, session.set_model)
+        self.modes = _waiting(portal, session.modes)
+        self.set_mode = _waiting(portal, session.set_mode)
+        self.set_config_option = _waiting(portal, session.set_config_option)
+        self.set_metadata = _waiting(portal, session.set_metadata)
+        self.info = _waiting(portal, session.info)
+        self.fork = _waiting(portal, session.fork, functools.partial(Session, portal))
+        self.close = _waiting(portal, session.close)
+        self.terminate = _waiting(portal, session.terminate)
+        self.detach = _waiting(portal, session.detach)
+
+    @property
+    def config_options(self) -> list[_session.ConfigOption]:
+        """The settings that its agent offers, as they were last told to this client."""
+        return self._session.config_options
+
+    def prompt(
+        self,
+        prompt: str | Sequence[ContentBlock],
+        attachments: Sequence[str | PurePath | _session.Attachment] = (),
+        meta: Mapping[str, object] | None = None,
+    ) -> "Turn":
+        """Send a prompt; iterate for its updates, or take its `result` or `text`."""
+        return Turn(self._portal, _there(self._portal, self._session.prompt)(prompt, attachments, meta))
+
+
+class Turn(Iterator[TurnItem]):
+    """A prompt under way: iterate for its updates, of which the last is `TurnEnded`."""
+
+    def __init__(self, portal: BlockingPortal, turn: _turn.Turn) -> None:
+        self._items = _Items(portal, turn)
+        self.text = _waiting(portal, turn.text)
+        self.cancel = _waiting(portal, turn.cancel)
+        self._portal = portal
+        self._turn = turn
+
+    def __next__(self) -> TurnItem:
+        return next(self._items)
+
+    def result(self) -> TurnEnded:
+        """Its end."""
+        return self._portal.call(_end, self._turn)
+
+
+class Files:
+    """Files of the server's machine."""
+
+    def __init__(self, portal: BlockingPortal, files: _files.Files) -> None:
+        self.read = _waiting(portal, files.read)
+        self.read_text = _waiting(portal, files.read_text)
+        self.stream = _iterating(portal, files.stream)
+        self.write = _waiting(portal, files.write)
+        self.list = _iterating(portal, files.list)
+        self.stat = _waiting(portal, files.stat)
+        self.mkdir = _waiting(portal, files.mkdir)
+        self.move = _waiting(portal, files.move)
+        self.delete = _waiting(portal, files.delete)
+        self.upload = _waiting(portal, files.upload)
+        self.download = _waiting(portal, files.download)
+        self.upload_archive = _waiting(portal, files.upload_archive)
+        self.download_archive = _iterating(portal, files.download_archive)
+        self.search = _iterating(portal, files.search)
+        self.watch = _iterating(portal, files.watch)
+
+
+class _Items(Iterator[T], Generic[T]):
+    def __init__(self, portal: BlockingPortal, items: AsyncIterator[T]) -> None:
+        self._portal = portal
+        self._items = items
+
+    def __next__(self) -> T:
+        try:
+            return self._portal.call(_step, self._items)
+        except StopAsyncIteration:
+            raise StopIteration from None
+
+
+async def _step(items: AsyncIterator[T]) -> T:
+    return await anext(items)
+
+
+async def _end(turn: _turn.Turn) -> TurnEnded:
+    return await turn
+
+
+def _same(value: T) -> T:
+    return value
+
+
+def _waiting(
+    portal: BlockingPortal, method: Callable[P, Awaitable[T]], then: Callable[[T], R] = _same
+) -> Callable[P, R]:
+    """A method of the async client that comes back with its result; `then` makes of it what it is here."""
+
+    async def called(*args: P.args, **kwargs: P.kwargs) -> T:
+        return await method(*args, **kwargs)
+
+    @functools.wraps(method)
+    def wait(*args: P.args, **kwargs: P.kwargs) -> R:
+        return then(portal.call(functools.partial(called, *args, **kwargs)))
+
+    return wait
+
+
+def _there(portal: BlockingPortal, method: Callable[P, T]) -> Callable[P, T]:
+    """A method that does not wait, called where the event loop runs."""
+
+    @functools.wraps(method)
+    def call(*args: P.args, **kwargs: P.kwargs) -> T:
+        # In a list: a portal waits for whatever can be awaited.
+        return portal.call(lambda: [method(*args, **kwargs)])[0]
+
+    return call
+
+
+def _iterating(portal: BlockingPortal, method: Callable[P, AsyncIterator[T]]) -> Callable[P, Iterator[T]]:
+    """A method that gives an async iterator; here it is one that waits."""
+    begin = _there(portal, method)
+
+    @functools.wraps(method)
+    def iterate(*args: P.args, **kwargs: P.kwargs) -> Iterator[T]:
+        return _Items(portal, begin(*args, **kwargs))
+
+    return iterate
+
+
+def _threaded(handler: Handler[Q] | None) -> Callable[[Q], Awaitable[Answer | None]] | None:
+    if handler is None:
+        return None
+    if inspect.iscoroutinefunction(handler):
+        raise TypeError("a handler of the sync client is a plain function; async ones are for the async client")
+    return lambda request: asyncio.to_thread(handler, request)
+
+
+@contextmanager
+def _opened(opened: AbstractAsyncContextManager[AsyncSandboxAgent]) -> Generator[SandboxAgent]:
+    with start_blocking_portal("asyncio") as portal, portal.wrap_async_context_manager(opened) as client:
+        yield SandboxAgent(portal, client)
