@@ -11,7 +11,7 @@ FRONT = [ROOT / "README.md", ROOT / "CONTRIBUTING.md"]
 
 def pages() -> list[Path]:
     """Every page that people read."""
-    further = [TYPESCRIPT / "README.md", ROOT / "benchmarks" / "README.md"]
+    further = [TYPESCRIPT / "README.md", ROOT / "examples" / "README.md", ROOT / "benchmarks" / "README.md"]
     return [*FRONT, *(page for page in further if page.exists()), *sorted(DOCS.rglob("*.md"))]
 
 

@@ -11,15 +11,19 @@ from sandbox_agent import client
 from sandbox_agent.cli.commands import Command, Group
 from sandbox_agent.cli.main import COMMANDS
 from sandbox_agent.cli.methods import methods
+from sandbox_agent.errors import RpcError, SettingsError
 from sandbox_agent.settings import OPTIONS
 from tests.docs.pages import DOCS, REFERENCE, ROOT, TYPESCRIPT, name_of, pages
 from tests.docs.snippets import Block, blocks
+from tests.docs.source import all_errors
 
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s#]+)[^)]*\)")
 LINES = ("", "sh", "dockerfile", "ini")
 """Languages of blocks that may have command lines in them."""
 READY = "sandbox-agent listening on "
 """What the server says of itself."""
+UNUSED = ["not-implemented"]
+"""Problems that no route has: for what the contract may promise before it is there."""
 PROGRAM = re.compile(r"(?:^|[\s\"'(/])sandbox-agent((?:\s+[^\s|;&#)]+)+)")
 
 
@@ -108,6 +112,15 @@ def test_every_method_has_its_place_in_the_reference_and_no_other_has_one() -> N
     told = [title for title in sections(REFERENCE / "methods.md") if "/" in title or title in methods()]
 
     assert sorted(told) == sorted(methods())
+
+
+def test_every_problem_is_told_of_some_route() -> None:
+    problems = {error.slug for error in all_errors() if not issubclass(error, RpcError | SettingsError)}
+    told = set(
+        re.findall(r"`([a-z]+(?:-[a-z]+)+|removed|misdirected|unauthorized)`", (REFERENCE / "http.md").read_text())
+    )
+
+    assert sorted(problems - told) == UNUSED
 
 
 # --- the SDKs ---------------------------------------------------------------------------------------------------------
