@@ -1,0 +1,76 @@
+"""The Python SDK while the network is cut again and again: whoever reads, by whichever way, sees each event once."""
+
+import asyncio
+import random
+
+import pytest
+
+from sandbox_agent.client import LogEvent, SandboxAgent, Session, text_of
+from tests.support.client import run
+from tests.support.cutting import Proxy, proxy
+from tests.support.running import Server
+from tests.support.sdk import connected, new_session, play, texts
+
+TURNS, UPDATES = 4, 150
+EXPECTED = [str(number) for number in range(UPDATES)]
+
+
+async def cut_at_random(cutting: Proxy, chance: random.Random) -> None:
+    while True:
+        await asyncio.sleep(chance.uniform(0.005, 0.15))
+        cutting.cut()
+
+
+async def prompts(session: Session) -> None:
+    for _ in range(TURNS):
+        assert await texts(play(session, [["say", text] for text in EXPECTED])) == EXPECTED
+
+
+async def updates(client: SandboxAgent, session_id: str, ready: asyncio.Barrier) -> list[str]:
+    session = await client.sessions.attach(session_id)
+    following = session.updates()
+    await ready.wait()
+    return [text_of(item) for item in [item async for item in following] if text_of(item)]
+
+
+async def log(client: SandboxAgent, session_id: str) -> list[int]:
+    session = await client.sessions.attach(session_id)
+    return [event.id async for event in session.follow() if isinstance(event, LogEvent)]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_each_event_comes_once_and_in_order_however_often_the_network_is_cut(server: Server, seed: int) -> None:
+    chance = random.Random(seed)
+
+    async def scenario() -> None:
+        async with (
+            proxy(server.url) as cutting,
+            connected(server, cutting.url) as client,
+            connected(server, cutting.url, buffer=2000) as slow,
+            connected(server, cutting.url) as storing,
+        ):
+            sessions = [await new_session(client, server) for _ in range(3)]
+            ready = asyncio.Barrier(len(sessions) + 1)
+            followers = [asyncio.create_task(updates(slow, session.id, ready)) for session in sessions]
+            stores = [asyncio.create_task(log(storing, session.id)) for session in sessions]
+            await ready.wait()
+            cutter = asyncio.create_task(cut_at_random(cutting, chance))
+            await asyncio.gather(*(prompts(session) for session in sessions))
+            for session in sessions:
+                await session.terminate()
+            seen = await asyncio.gather(*followers)
+            stored = await asyncio.gather(*stores)
+            cutter.cancel()
+            assert seen == [EXPECTED * TURNS] * len(sessions)
+            for session, ids in zip(sessions, stored, strict=True):
+                history = [event async for event in session.history()]
+                assert ids == [event.id for event in history if isinstance(event, LogEvent)]
+                turns = [event for event in history if isinstance(event, LogEvent) and _is_start(event)]
+                assert len(turns) == TURNS, "no prompt ran twice"
+
+    run(scenario())
+
+
+def _is_start(event: LogEvent) -> bool:
+    params = event.envelope.get("params")
+    return isinstance(params, dict) and params.get("state") == "started"
