@@ -12,7 +12,13 @@ import pytest
 from pydantic import TypeAdapter
 
 from sandbox_agent.cli.methods import Method, methods
+from sandbox_agent.host.entries import Entry
+from sandbox_agent.host.unpacking import Uploaded
+from sandbox_agent.http.health import HealthView
+from sandbox_agent.http.search import Found
 from sandbox_agent.hub import from_client
+from sandbox_agent.hub.agent_installs import InstallResult
+from sandbox_agent.hub.inventory import SessionView
 from tests.docs.source import answered_methods, host_methods, slugs
 from tests.docs.wholeness import fits
 from tests.support.client import Client, Json, Stream, run
@@ -51,6 +57,15 @@ MODELS = {
     "terminal/kill": ("KillTerminalRequest", "KillTerminalResponse"),
     "terminal/release": ("ReleaseTerminalRequest", "ReleaseTerminalResponse"),
 }
+VIEWS = {
+    "uptimeMs": HealthView,
+    "eventCount": SessionView,
+    "alreadyInstalled": InstallResult,
+    "entryType": Entry,
+    "paths": Uploaded,
+    "matches": Found,
+}
+"""Views of HTTP, each by a member that no other has."""
 WITHOUT_A_MODEL = {"session/set_model", "$/cancel_request"}
 """Gone from ACP, and part of JSON-RPC's layer there."""
 
@@ -237,6 +252,14 @@ def test_the_contracts_examples_are_what_the_types_say(contract_examples: list[J
         method = OURS[example["method"]]
         assert method.takes is not None
         fits(example["params"], method.takes)
+
+
+def test_the_contracts_views_are_what_the_types_say(contract_examples: list[Json]) -> None:
+    seen = [(type, example) for example in contract_examples for name, type in VIEWS.items() if name in example]
+
+    assert {type for type, _ in seen} == set(VIEWS.values())
+    for type, example in seen:
+        fits(example, type)
 
 
 @pytest.fixture
