@@ -1,13 +1,18 @@
 """Sessions of the Python SDK: making, finding and changing them, and the protocol beneath."""
 
 import asyncio
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from acp.schema import TextContentBlock
 
-from sandbox_agent.client import Attachment, ClientError, RequestError, SandboxAgent, ServerProblem
+from sandbox_agent.client import Attachment, ClientError, ConnectionLost, RequestError, SandboxAgent, ServerProblem
 from tests.support.client import run
 from tests.support.running import Server, alive
 from tests.support.sdk import connected, new_session, play
@@ -161,7 +166,7 @@ def test_an_agent_that_does_not_start_fails_the_call_and_can_be_tried_again(tmp_
     command = [
         "sh",
         "-c",
-        f"test -e {marker} || exit 7; exec {__import__('sys').executable} -m sandbox_agent.agents.mock",
+        f"test -e {marker} || exit 7; exec {sys.executable} -m sandbox_agent.agents.mock",
     ]
 
     async def scenario(server: Server) -> None:
@@ -211,3 +216,26 @@ def test_two_agents_share_one_connection(server: Server) -> None:
             assert (await client.health()).status == "ok"
 
     run(scenario())
+
+
+def test_a_server_of_our_own_that_dies_lets_nobody_wait() -> None:
+    async def scenario() -> None:
+        async with SandboxAgent.start(agent="mock") as client:
+            session = await client.sessions.create()
+            updates = session.updates()
+            following = session.follow(after=10**12)
+            turn = session.prompt("slow")
+            await anext(turn)
+            agent = (await client.agents.get("mock")).server_status.pid
+            assert agent is not None
+            os.kill(psutil.Process(agent).ppid(), signal.SIGKILL)
+            async with asyncio.timeout(5):
+                for waiting in (turn.text(), anext(following), session.models(), _all(updates)):
+                    with pytest.raises(ConnectionLost, match="SIGKILL"):
+                        await waiting
+
+    run(scenario())
+
+
+async def _all(updates: AsyncIterator[object]) -> list[object]:
+    return [item async for item in updates]

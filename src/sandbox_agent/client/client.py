@@ -1,5 +1,6 @@
 """The SDK's front door: a server that runs somewhere, or one of our own."""
 
+import asyncio
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path, PurePath
@@ -20,7 +21,7 @@ from sandbox_agent.client.asking import (
 )
 from sandbox_agent.client.connection import Connection, Settings, Tap
 from sandbox_agent.client.embedded import EmbeddedServer
-from sandbox_agent.client.errors import ClientError
+from sandbox_agent.client.errors import ClientError, ConnectionLost
 from sandbox_agent.client.files import Files
 from sandbox_agent.client.session import Parts
 from sandbox_agent.client.sessions import Sessions
@@ -125,12 +126,15 @@ class SandboxAgent:
         handlers = Handlers(on_permission, on_question, on_elicitation)
         settings = Settings(agent, None, None, RECONNECT_TIMEOUT, buffer, alone=True)
         directory = None if data_dir is None else Path(data_dir)
-        server = await EmbeddedServer.start(data_dir=directory, options=options or {}, env=env or {})
-        try:
-            async with cls._opened(server.url, server.token, settings, handlers, Path.cwd()) as client:
+        async with (
+            await EmbeddedServer.start(data_dir=directory, options=options or {}, env=env or {}) as server,
+            cls._opened(server.url, server.token, settings, handlers, Path.cwd()) as client,
+        ):
+            watching = asyncio.create_task(client._watch(server), name="sandbox-agent server")
+            try:
                 yield client
-        finally:
-            await server.close()
+            finally:
+                watching.cancel()
 
     @classmethod
     @asynccontextmanager
@@ -225,6 +229,10 @@ class SandboxAgent:
         """
         self._connection.taps.append(callback)
         return lambda: self._connection.taps.remove(callback)
+
+    async def _watch(self, server: EmbeddedServer) -> None:
+        how = await server.ended()
+        self._connection.give_up(ConnectionLost(f"the server of our own {how}\n{server.stderr}".rstrip()))
 
     async def _reply(self, id: str, kind: type[R], answer: Callable[[R], Answer]) -> None:
         await self._connection.asking.reply(id, lambda request: answer(request) if isinstance(request, kind) else None)

@@ -136,6 +136,15 @@ class Connection:
     def is_attached(self, session_id: str) -> bool:
         return session_id in self._attached and not self._closed
 
+    def give_up(self, failure: ConnectionLost) -> None:
+        """The server is gone for good: whoever waits is told."""
+        if self._transport is not None:
+            self._transport.give_up(failure)
+        for feeds in self._feeds.values():
+            for feed in feeds:
+                feed.close(failure)
+        self._ring_all()
+
     async def close(self) -> None:
         """Leave the server; sessions and their turns go on."""
         self._closed = True

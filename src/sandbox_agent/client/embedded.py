@@ -80,6 +80,11 @@ class EmbeddedServer:
         """The end of what the server has reported."""
         return self._watch.tail()
 
+    async def ended(self) -> str:
+        """Wait until it is gone, though nobody closed it; gives how it ended."""
+        await asyncio.wait([self._watch.exited])
+        return self._watch.how()
+
     async def close(self, patience: float = STOP_PATIENCE) -> None:
         """End it, and wait until it is gone. Whoever is cancelled here need not come back: it ends all the same.
 

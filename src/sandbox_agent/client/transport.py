@@ -108,6 +108,8 @@ class Transport:
         """The newest position that the server has told of."""
         self._waiting: list[tuple[int, asyncio.Future[None]]] = []
         self._closed = False
+        self._failure: ConnectionLost | None = None
+        """Why there is no server any more."""
 
     # What upstream calls
 
@@ -150,6 +152,13 @@ class Transport:
             with suppress(ClientError):
                 await self._api.request("DELETE", PATH, headers={CONNECTION: self._id}, silence=5)
 
+    def give_up(self, failure: ConnectionLost) -> None:
+        """The server is gone for good: nobody need wait for it."""
+        self._failure = failure
+        if self._following is not None:
+            self._following.cancel()
+        self._release()
+
     async def reply(self, id: object, result: Object) -> None:
         """Answer a request of an agent; raises ServerProblem when it is too late, or does not fit."""
         message: Object = {"jsonrpc": "2.0", "id": id, "result": result}
@@ -183,6 +192,8 @@ class Transport:
         clock = asyncio.get_running_loop().time
         failing_since, pause, sent_on = clock(), FIRST_PAUSE, 0
         while True:
+            if self._failure is not None:
+                raise self._failure
             if self._closed or self._id is None:
                 raise ConnectionLost("this client is closed")
             if sent_on not in (0, self._generation) and not repeatable_elsewhere:
@@ -210,8 +221,8 @@ class Transport:
             # An answer may have been under way for hours: what counts is for how long nobody can be reached.
             if clock() - tried_at > self._patience:
                 failing_since = clock()
-            if self._closed or clock() - failing_since > self._patience:
-                raise lost
+            if self._failure or self._closed or clock() - failing_since > self._patience:
+                raise self._failure or lost
             await asyncio.sleep(pause)
             pause = min(2 * pause, LONGEST_PAUSE)
 
