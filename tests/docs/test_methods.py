@@ -141,8 +141,9 @@ async def _everything(server: Server) -> tuple[set[str], set[str]]:
         await caller("_sandboxagent/agent/install", agent="mock")
         await _asking(client, caller, stream, session)
         await client.prompt(session, [["raw", "no envelope"], ["say", "x"]])
-        await client.prompt(session, [["exit", 3]])
-        await stream.method("_sandboxagent/session/ended")
+        for end in (["exit", 3], ["kill"]):
+            await client.prompt(session, [["stderr", "last words"], end])
+            await stream.method("_sandboxagent/session/ended")
         await caller("_sandboxagent/session/terminate", sessionId=session)
         again = await caller("_sandboxagent/session/terminate", sessionId=session)
         assert again["alreadyEnded"] is True
