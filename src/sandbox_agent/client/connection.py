@@ -218,29 +218,31 @@ class Connection:
 
     # What comes in
 
-    def _heard(self, arrival: Arrival) -> None:
-        """Give an event to whoever follows its session."""
-        # Not in upstream's handler: that runs in a task, and an answer that came later could be there first.
+    def _heard(self, arrival: Arrival) -> bool:
+        """Give an event to whoever follows its session; False for what upstream has to act on."""
         self._tap("received", arrival.envelope, arrival.position)
         method = text_at(arrival.envelope, "method")
+        if method is None or arrival.position is None:
+            return False
+        params = object_at(arrival.envelope, "params")
+        session_id = text_at(params, "sessionId") or ""
+        self._ring(session_id)
+        if "id" in arrival.envelope or method == CANCEL_REQUEST:
+            return False
+        # Not in upstream's handler: that runs in a task, and an answer that came later could be there first.
         if method == GAP:
             self._missed()
-        elif method is not None and arrival.position is not None:
-            params = object_at(arrival.envelope, "params")
-            session_id = text_at(params, "sessionId") or ""
-            self._ring(session_id)
-            if "id" not in arrival.envelope:
-                heard = Heard(arrival.position, method, params, arrival.size)
-                for feed in self._feeds.get(session_id, ()):
-                    feed.push(heard)
+        heard = Heard(arrival.position, method, params, arrival.size)
+        for feed in self._feeds.get(session_id, ()):
+            feed.push(heard)
+        return True
 
     async def _handle(self, method: str, params: object, is_notification: bool) -> object:
-        """Called by upstream, in a task for each request and notification; these begin in their order."""
+        """What an agent asks, and takes back. Called by upstream in tasks that begin in the order of arrival."""
         told = object_at(params)
         if not is_notification:
             return await self.asking.ask(method, told, ARRIVAL.get().envelope["id"])
-        if method == CANCEL_REQUEST:
-            self.asking.withdraw(told.get("requestId"))
+        self.asking.withdraw(told.get("requestId"))
         return None
 
     def _ring(self, session_id: str) -> None:

@@ -79,8 +79,8 @@ class Hooks:
     """The stream may not have brought everything up to here; the log has it."""
     answered: Callable[[object, ServerProblem | None], None]
     """An answer to the agent's request with this id has arrived; or it does not fit, and the request is open still."""
-    heard: Callable[[Arrival], None]
-    """An envelope has arrived: told in their order, and before upstream acts on it."""
+    heard: Callable[[Arrival], bool]
+    """An envelope has arrived: told in their order, and before upstream acts on it; True when that need not."""
     sent: Callable[[Object], None]
     """An envelope was sent."""
 
@@ -129,12 +129,11 @@ class Transport:
 
     async def receive(self) -> Object | None:
         """The next envelope from the server; None when the transport was closed."""
-        arrival = await self._arrivals.get()
-        if arrival is None:
-            return None
-        self._hooks.heard(arrival)
-        ARRIVAL.set(arrival)
-        return arrival.envelope
+        while (arrival := await self._arrivals.get()) is not None:
+            if not self._hooks.heard(arrival):
+                ARRIVAL.set(arrival)
+                return arrival.envelope
+        return None
 
     async def close(self) -> None:
         """Close the connection; sessions and their turns go on."""
