@@ -99,6 +99,16 @@ def test_envelopes_may_be_arguments_and_stdin_is_then_left_alone(calling: Callin
     assert {id: each["params"] for id, each in answers(ran.objects).items()} == {1: {"n": 1}, 2: {"n": 2}}
 
 
+def test_on_a_terminal_json_moves_nothing(calling: Calling) -> None:
+    sent = json.dumps(envelope("x/echo", {"text": "a\x9b2J\u202eb\U000e0001é"}, 1), ensure_ascii=False)
+
+    code, text = calling.on_a_terminal(*SCRIPTED, "-d", sent)
+
+    assert code == 0
+    assert json.loads(text)["result"]["params"]["text"] == "a\x9b2J\u202eb\U000e0001é"
+    assert all(letter.isprintable() or letter in "\r\n" for letter in text)
+
+
 def test_an_answer_comes_after_all_that_came_before_it(calling: Calling) -> None:
     session = new(calling.server)
 

@@ -15,6 +15,7 @@ from threading import Thread
 
 from sandbox_agent.cli.arguments import Arguments, complain
 from sandbox_agent.cli.failures import EXIT_FAILED
+from sandbox_agent.cli.output import write_json
 from sandbox_agent.cli.remote import Refused, Remote, calling
 from sandbox_agent.cli.rpc import POSITION, Connection, opened, opening
 from sandbox_agent.envelope import Kind, one_line, parse
@@ -280,5 +281,5 @@ def _read(descriptor: int) -> bytes:
 
 
 def _write(line: bytes) -> None:
-    sys.stdout.buffer.write(line + b"\n")
+    write_json(line)
     sys.stdout.buffer.flush()

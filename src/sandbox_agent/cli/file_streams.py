@@ -9,7 +9,7 @@ from msgspec import Raw, Struct
 
 from sandbox_agent.cli.arguments import Arguments, complain
 from sandbox_agent.cli.failures import EXIT_FAILED
-from sandbox_agent.cli.output import one_line, paint
+from sandbox_agent.cli.output import one_line, paint, write_json
 from sandbox_agent.cli.remote import EVENT_STREAM, Refused, events, is_stream, understood
 from sandbox_agent.cli.remote_files import Files, working
 
@@ -85,7 +85,7 @@ def search(arguments: Arguments) -> int:
 
 def _print_match(found: _Match, line: bytes, *, as_json: bool) -> None:
     if as_json:
-        _write(line)
+        write_json(line)
         return
     parts = [paint(one_line(found.path), "magenta")]
     parts += [] if found.line is None else [paint(str(found.line), "green")]
@@ -120,7 +120,7 @@ def _print_event(kind: str, data: bytes, *, as_json: bool) -> None:
             sys.stdout.flush()
         case "overflow":
             if as_json:
-                _write(msgspec.json.encode({"kind": "overflow"}))
+                write_json(msgspec.json.encode({"kind": "overflow"}))
                 sys.stdout.flush()
             complain("more has changed than can be told; look at the directory again")
         case "ended":
@@ -132,15 +132,11 @@ def _print_event(kind: str, data: bytes, *, as_json: bool) -> None:
 
 def _print_change(raw: bytes, *, as_json: bool) -> None:
     if as_json:
-        _write(raw)
+        write_json(raw)
         return
     change = understood(raw, _Change)
     kind = f"{change.kind:<8}"
     print(f"{paint(kind, _STYLES[change.kind]) if change.kind in _STYLES else kind}  {one_line(change.path)}")
-
-
-def _write(line: bytes) -> None:
-    sys.stdout.buffer.write(line + b"\n")
 
 
 def _lines(response: httpx.Response) -> Iterator[bytes]:

@@ -35,10 +35,28 @@ def print_json(document: bytes) -> None:
     """One JSON document: as it is for programs, on lines for people."""
     import msgspec
 
-    text = msgspec.json.format(document, indent=2) if sys.stdout.isatty() else document
-    # As bytes: JSON is UTF-8, whatever this terminal takes text to be.
     sys.stdout.flush()
-    sys.stdout.buffer.write(text + b"\n")
+    write_json(msgspec.json.format(document, indent=2) if sys.stdout.isatty() else document)
+
+
+def write_json(line: bytes) -> None:
+    """JSON and the end of a line: as it is for programs; on a terminal without what would make it do things.
+
+    It is not flushed, and overtakes what was printed and not flushed.
+    """
+    if sys.stdout.isatty():
+        line = _escaped(line)
+    # As bytes: JSON is UTF-8, whatever this terminal takes text to be.
+    sys.stdout.buffer.write(line + b"\n")
+
+
+def _escaped(document: bytes) -> bytes:
+    """The same JSON, with escapes for letters that are not printed; they can only stand in a text."""
+    import json
+
+    text = document.decode("utf-8", "replace")
+    safe = "".join(letter if letter.isprintable() or letter in "\n\t" else json.dumps(letter)[1:-1] for letter in text)
+    return safe.encode()
 
 
 def print_table(

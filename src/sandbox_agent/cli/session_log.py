@@ -8,7 +8,7 @@ import msgspec
 from msgspec import Raw, Struct
 
 from sandbox_agent.cli.arguments import Arguments, complain
-from sandbox_agent.cli.output import one_line, paint
+from sandbox_agent.cli.output import one_line, paint, write_json
 from sandbox_agent.cli.remote import Refused, Remote, calling, understood
 from sandbox_agent.cli.rpc import Connection, connected
 from sandbox_agent.cli.session_calls import find, read
@@ -104,7 +104,7 @@ class _Log:
         for raw in page.events:
             if self._as_json:
                 self._at = understood(raw, _Place).id
-                sys.stdout.buffer.write(bytes(raw) + b"\n")
+                write_json(bytes(raw))
             else:
                 event = understood(raw, Event)
                 self._at = event.id
