@@ -14,7 +14,7 @@ from acp.schema import TextContentBlock
 
 from sandbox_agent.client import Attachment, ClientError, ConnectionLost, RequestError, SandboxAgent, ServerProblem
 from tests.support.client import run
-from tests.support.running import Server, alive
+from tests.support.running import Server, alive, scripted
 from tests.support.sdk import connected, new_session, play
 
 
@@ -239,3 +239,34 @@ def test_a_server_of_our_own_that_dies_lets_nobody_wait() -> None:
 
 async def _all(updates: AsyncIterator[object]) -> list[object]:
     return [item async for item in updates]
+
+
+def test_the_log_of_a_session_can_be_read_without_its_agent(tmp_path: Path) -> None:
+    async def first(server: Server) -> str:
+        async with connected(server) as client:
+            session = await new_session(client, server, "passing")
+            await play(session, [["say", "remember"]])
+            return session.id
+
+    async def second(server: Server, session_id: str) -> None:
+        async with connected(server) as client:
+            session = await client.sessions.attach(session_id)
+            assert "remember" in str([event async for event in session.history()])
+
+    with Server(directory=tmp_path, agents={"passing": scripted()}) as server:
+        session_id = run(first(server))
+    with Server(directory=tmp_path, agents={"passing": scripted("--exit-at-once")}) as server:
+        run(second(server, session_id))
+
+
+def test_a_prompt_attaches_again_after_a_detach(server: Server) -> None:
+    async def scenario() -> None:
+        async with connected(server) as client:
+            session = await new_session(client, server)
+            await session.detach()
+            assert await play(session, [["say", "back"]]).text() == "back"
+            following = session.follow()
+            await session.terminate()
+            assert len([event async for event in following]) > 3
+
+    run(scenario())

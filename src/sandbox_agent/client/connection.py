@@ -31,6 +31,8 @@ T = TypeVar("T")
 ATTACH = "_sandboxagent/session/attach"
 CANCEL_REQUEST = "$/cancel_request"
 
+BUNDLED_AGENT = "mock"
+"""Every server has it."""
 REMEMBERED_PROMPTS = 10_000
 """How many of its own prompts a client can tell from those of others when it reads the log."""
 
@@ -97,7 +99,13 @@ class Connection:
 
     async def attach(self, session_id: str, agent: str) -> Object:
         """From now on this client hears of the session, and is asked what its agent asks."""
-        result = await self.request(ATTACH, {"sessionId": session_id}, agent=agent)
+        try:
+            await self._opened(agent)
+        except ServerProblem as problem:
+            # Its agent cannot be had any more; its log is there all the same, and any agent opens a connection.
+            logger.info("opening a connection without the session's agent agent=%s reason=%s", agent, problem)
+            await self._opened(BUNDLED_AGENT)
+        result = await self.request(ATTACH, {"sessionId": session_id})
         self._attached.add(text_at(result, "session", "sessionId") or session_id)
         return result
 

@@ -102,6 +102,7 @@ class Session:
     ) -> Turn:
         """Send a prompt. The turn runs from here on; iterate it for its updates, or await it for its end."""
         prompt_id = self._connection.new_prompt()
+        self._connection.attached(self.id)
         ours: Object = {"promptId": prompt_id}
         if attachments:
             files = [each if isinstance(each, Attachment) else Attachment(each) for each in attachments]
