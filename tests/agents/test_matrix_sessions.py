@@ -37,6 +37,22 @@ def test_deleted_session_is_gone(real: RealAgent) -> None:
     run(scenario())
 
 
+def test_terminated_session_can_be_deleted_whatever_the_agent_offers(real: RealAgent) -> None:
+    async def scenario() -> None:
+        async with real.session() as session:
+            await session.turn(real.model.script(Say("to be forgotten")))
+            params = {"sessionId": session.id}
+            await session.client.result("_sandboxagent/session/terminate", params)
+            result = await session.client.result("session/delete", params)
+            gone = await session.client.error("_sandboxagent/session/get", params)
+
+        assert gone["code"] == -32002
+        # An agent that can delete did so, without having been brought back to the session.
+        assert ("_meta" in result) is ("delete" not in real.recipe.session_methods)
+
+    run(scenario())
+
+
 def test_fork_knows_what_was_said_before_and_goes_its_own_way(real: RealAgent) -> None:
     async def scenario() -> None:
         before, there, here = (real.model.script(Say(f"remember {name}")) for name in ("red", "there", "here"))

@@ -23,7 +23,6 @@ _ADVERTISED: Mapping[str, tuple[str, ...]] = {
     "session/resume": ("sessionCapabilities", "resume"),
     "session/fork": ("sessionCapabilities", "fork"),
     "session/close": ("sessionCapabilities", "close"),
-    "session/delete": ("sessionCapabilities", "delete"),
     "logout": ("auth", "logout"),
 }
 
@@ -34,9 +33,10 @@ def require(running: RunningAgent, method: str) -> None:
         raise not_offered(running.agent.id, method)
 
 
-def not_offered(agent: str, method: str) -> MethodNotFound:
-    """The error for a method an agent does not have."""
-    return MethodNotFound(f"agent {agent} does not offer {method}", agent=agent, method=method)
+def not_offered(agent: str, method: str, more: str = "") -> MethodNotFound:
+    """The error for a method an agent does not have; `more` is what to do, or what comes of it."""
+    message = f"agent {agent} does not offer {method}"
+    return MethodNotFound(f"{message}; {more}" if more else message, agent=agent, method=method)
 
 
 def directory(params: Object) -> str:

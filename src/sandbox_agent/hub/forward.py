@@ -12,10 +12,11 @@ from msgspec import Raw
 
 from sandbox_agent.agents.boot import RunningAgent
 from sandbox_agent.agents.catalog import Catalog
+from sandbox_agent.agents.instructions import instructions
 from sandbox_agent.agents.manifest import Agent
 from sandbox_agent.agents.supervisor import Supervisor
 from sandbox_agent.envelope import META, Envelope, Object, param, request, text_at, with_id, with_param
-from sandbox_agent.errors import AgentExited, InvalidRequest, RpcError
+from sandbox_agent.errors import AgentExited, AgentNotInstalled, InvalidRequest, RpcError
 from sandbox_agent.hub.calls import Answer, Call, Continuation
 from sandbox_agent.hub.connection import Connection
 from sandbox_agent.hub.hub import Hub
@@ -38,7 +39,8 @@ class Forward:
         self._catalog = catalog
         self._request_timeout = request_timeout
         self._revivals: dict[str, asyncio.Task[RunningAgent]] = {}
-        self._locks: dict[str, asyncio.Lock] = {}
+        self._locks: dict[str, tuple[asyncio.Lock, int]] = {}
+        """By session, with how many hold it or wait for it."""
         self._dismissals: set[asyncio.Task[None]] = set()
 
     def agent(self, connection: Connection, envelope: Envelope) -> Agent:
@@ -79,6 +81,12 @@ class Forward:
         """An agent's shared process, by name; installs it first when that is needed and allowed."""
         return await self._supervisor.process(await self._catalog.find(agent))
 
+    async def ready(self, agent: Agent) -> RunningAgent:
+        """The same for what is worth no install: raises AgentNotInstalled."""
+        if self._supervisor.running(agent.id) is None and self._catalog.launch(agent) is None:
+            raise AgentNotInstalled(agent.id, instructions(agent))
+        return await self._supervisor.process(agent)
+
     async def spawn(self, agent: Agent, environment: dict[str, str] | None = None) -> RunningAgent:
         """The process for a new session of an agent."""
         if agent.isolation == "session":
@@ -98,14 +106,16 @@ class Forward:
 
     @asynccontextmanager
     async def taking_up(self, session_id: str) -> AsyncGenerator[None]:
-        """One at a time brings a session back; whoever comes second finds it there."""
-        lock = self._locks.setdefault(session_id, asyncio.Lock())
+        """One at a time brings a session back, or deletes it; whoever comes second finds it so."""
+        lock, users = self._locks.get(session_id) or (asyncio.Lock(), 0)
+        self._locks[session_id] = lock, users + 1
         try:
             async with lock:
                 yield
         finally:
-            if not lock.locked():
-                self._locks.pop(session_id, None)
+            lock, users = self._locks.pop(session_id)
+            if users > 1:
+                self._locks[session_id] = lock, users - 1
 
     async def request(self, connection: Connection, envelope: Envelope) -> Answer:
         """Pass a request on as it is, and its response back."""
@@ -197,6 +207,8 @@ class Forward:
         async with self.taking_up(session.id):
             if isinstance(session.process, RunningAgent):
                 return session.process
+            # It may have been deleted while we waited.
+            self._hub.session(session.id)
             agent = self.agent_of(session)
             if not session.facts.can_resume:
                 raise InvalidRequest(

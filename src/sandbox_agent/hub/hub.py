@@ -163,6 +163,12 @@ class Hub:
         mine = session is not None and session.facts.agent == running.agent.id and session.process is None
         return session if mine else None
 
+    def id_is_anothers(self, session: Session) -> bool:
+        """Whether its agent may mean another session by its id: agents count anew."""
+        mine = session.facts.agent, session.facts.agent_session_id
+        others = (one.facts for one in self._sessions.values() if one is not session)
+        return any((facts.agent, facts.agent_session_id) == mine for facts in others)
+
     def sessions(self) -> Iterable[Session]:
         return self._sessions.values()
 
@@ -225,7 +231,7 @@ class Hub:
         self._aliases[alias] = session.id
 
     def forget_session(self, session: Session) -> None:
-        """Its agent has deleted it: the log goes too."""
+        """It was deleted: the log goes too."""
         if self._sessions.get(session.id) is not session:
             return
         for connection in list(self._attached.get(session.id, ())):

@@ -32,6 +32,7 @@ from sandbox_agent.errors import (
     InvalidParams,
     LogUnavailable,
     SandboxAgentError,
+    ShuttingDown,
 )
 from sandbox_agent.hub.attachment import KEY, Attachments
 from sandbox_agent.hub.calls import Answer, Call
@@ -307,7 +308,9 @@ class SessionMethods:
         return line
 
     async def close(self, connection: Connection, envelope: Envelope) -> Answer:
-        running, session = await self._held(connection, envelope)
+        session = self.hub.session(envelope.session_id)
+        running = await self.forward.holder(session)
+        require(running, envelope.method)
         answer = await self.forward.call(connection, running, session, envelope)
         if parse(answer.line).succeeded and session.live:
             self.turns.abandon(session)
@@ -316,19 +319,56 @@ class SessionMethods:
         return answer
 
     async def delete(self, connection: Connection, envelope: Envelope) -> Answer:
-        running, session = await self._held(connection, envelope)
-        answer = await self.forward.call(connection, running, session, envelope)
-        if parse(answer.line).succeeded:
+        named = self.hub.session(envelope.session_id)
+        async with self.forward.taking_up(named.id):
+            # Somebody may have taken it up or deleted it while we waited.
+            session = self.hub.session(named.id)
+            running = session.process if isinstance(session.process, RunningAgent) else None
+            if running is None:
+                answer = await self._delete_ended(connection, session, envelope)
+            else:
+                answer = await self._delete_at(running, connection, session, envelope)
+            if not parse(answer.line).succeeded:
+                return answer
             self.turns.abandon(session)
             self.hub.forget_session(session)
+        if running is not None:
             await self.forward.dismiss(running)
+        await self.hub.log.flushed()
         return answer
 
-    async def _held(self, connection: Connection, envelope: Envelope) -> tuple[RunningAgent, Session]:
-        session = self.hub.session(envelope.session_id)
-        running = await self.forward.holder(session)
-        require(running, envelope.method)
-        return running, session
+    async def _delete_ended(self, connection: Connection, session: Session, envelope: Envelope) -> Answer:
+        """No process holds it, and none has to for that.
+
+        What could still be resumed goes only when its agent lets go of it. Anything else goes in any case.
+        """
+        assert envelope.id is not None
+        if self.hub.id_is_anothers(session):
+            return Answer(success(envelope.id, {}))
+        try:
+            running = await self.forward.ready(self.forward.agent_of(session))
+            answer = await self._delete_at(running, connection, session, envelope)
+        except ShuttingDown:
+            raise
+        except SandboxAgentError as error:
+            if session.facts.can_resume:
+                raise
+            warning = str(error)
+        else:
+            response = parse(answer.line)
+            if response.succeeded or session.facts.can_resume:
+                return answer
+            warning = f"agent {running.agent.id} did not delete it: {response.error().get('message')}"
+        return Answer(success(envelope.id, {"_meta": {META: {"warnings": [warning]}}}))
+
+    async def _delete_at(
+        self, running: RunningAgent, connection: Connection, session: Session, envelope: Envelope
+    ) -> Answer:
+        if not running.handshake.offers("sessionCapabilities", "delete"):
+            needed = session.live or session.facts.can_resume
+            more = "terminate the session first, then it can be deleted here" if needed else "it keeps what it has"
+            raise not_offered(running.agent.id, envelope.method, more)
+        return await self.forward.call(connection, running, session, envelope)
 
     async def authenticate(self, connection: Connection, envelope: Envelope) -> Answer:
         running, session = await self.forward.process(connection, envelope)
