@@ -5,8 +5,11 @@ Knows nothing of settings, and nothing of how a server is called.
 """
 
 import fcntl
+import hashlib
 import logging
 import os
+import shutil
+import tempfile
 import time
 from collections.abc import Generator
 from contextlib import contextmanager, suppress
@@ -17,6 +20,8 @@ import msgspec
 from sandbox_agent.processes.table import Process, read
 
 LOCK, NOTICE = "server.lock", "server.json"
+PREFIX, TEMPORARY = "sandbox-agent-", "temporary"
+"""What the name of a temporary one begins with, and the file in it that says so: nothing else is ever deleted."""
 LOCK_PATIENCE = 0.2
 """Seconds to try: who only looks whether somebody holds the lock, has it for a moment."""
 
@@ -50,6 +55,40 @@ class Notice(msgspec.Struct, rename="camel", frozen=True):
         """The server's process; None when it is not there any more, or cannot be seen from here."""
         process = read(self.pid)
         return process if process is not None and process.start == self.process_start and process.alive else None
+
+
+def owner(directory: Path) -> str:
+    """What marks the processes of the servers that hold it, one after another."""
+    return hashlib.sha256(os.fsencode(directory.resolve())).hexdigest()[:32]
+
+
+@contextmanager
+def temporary() -> Generator[Path]:
+    """A new one for its user alone, which is deleted at the end. Raises OSError when there is no place for it."""
+    directory = Path(tempfile.mkdtemp(prefix=PREFIX))
+    try:
+        (directory / TEMPORARY).touch()
+        yield directory
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
+        if directory.exists():
+            logger.warning("temporary data directory not deleted path=%s", directory)
+
+
+def left_behind() -> list[Path]:
+    """Temporary ones of ours whose servers were killed."""
+    return [path for path in Path(tempfile.gettempdir()).glob(f"{PREFIX}*") if _is_left(path)]
+
+
+def _is_left(directory: Path) -> bool:
+    try:
+        about = directory.lstat()
+        if about.st_uid != os.getuid() or not (directory / TEMPORARY).exists():
+            return False
+    except OSError:
+        return False
+    # A server that starts has not locked it yet, and then there is no process id in the lock either.
+    return _pid_in(directory) is not None and holder(directory) is None
 
 
 @contextmanager

@@ -3,7 +3,6 @@
 import asyncio
 import errno
 import gc
-import hashlib
 import logging
 import os
 import secrets
@@ -12,7 +11,6 @@ import shutil
 import signal
 import socket
 import sys
-import tempfile
 from collections.abc import Generator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, replace
@@ -29,7 +27,7 @@ from sandbox_agent.agents.install.installer import Installer
 from sandbox_agent.agents.install.record import Store
 from sandbox_agent.agents.provision import Provision
 from sandbox_agent.agents.supervisor import Supervisor
-from sandbox_agent.data_directory import Held, Notice, held, noticed
+from sandbox_agent.data_directory import Held, Notice, held, left_behind, noticed, owner, temporary
 from sandbox_agent.errors import SettingsError, ShuttingDown
 from sandbox_agent.host.attached import AttachedFiles
 from sandbox_agent.host.files import TextFiles
@@ -313,16 +311,17 @@ def _temporary(settings: Settings) -> Generator[Settings]:
     if not settings.temporary:
         yield settings
         return
-    try:
-        directory = Path(tempfile.mkdtemp(prefix="sandbox-agent-"))
-    except OSError as error:
-        raise SettingsError(f"no temporary data directory: {error.strerror}; choose one with --data-dir") from error
-    try:
+    with ExitStack() as stack:
+        try:
+            directory = stack.enter_context(temporary())
+        except OSError as error:
+            raise SettingsError(f"no temporary data directory: {error.strerror}; choose one with --data-dir") from error
+        # No other server will ever come to end what these have left.
+        for left in left_behind():
+            logger.warning("removing what a killed server left path=%s", left)
+            Children(owner(left)).sweep()
+            shutil.rmtree(left, ignore_errors=True)
         yield replace(settings, data_dir=directory)
-    finally:
-        shutil.rmtree(directory, ignore_errors=True)
-        if directory.exists():
-            logger.warning("temporary data directory not deleted path=%s", directory)
 
 
 @contextmanager
@@ -343,8 +342,7 @@ def _data_directory(settings: Settings) -> Generator[str]:
         except OSError as error:
             raise SettingsError(f"--data-dir {directory}: {error.strerror}") from error
         # Without a log nothing is shared through the directory, so any number of servers may use it.
-        owner = hashlib.sha256(os.fsencode(directory.resolve())).hexdigest()[:32]
-        yield secrets.token_hex(16) if settings.no_persist else owner
+        yield secrets.token_hex(16) if settings.no_persist else owner(directory)
 
 
 def _noticed(settings: Settings, listener: socket.socket, token_file: Path | None) -> AbstractContextManager[None]:

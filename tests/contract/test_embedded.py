@@ -148,6 +148,26 @@ def test_a_start_that_fails_leaves_nothing(place: Place) -> None:
     assert place.leftovers == []
 
 
+@pytest.mark.requirement("11.embedded-data")
+def test_what_a_server_that_was_killed_has_left_goes_when_the_next_one_starts(place: Place) -> None:
+    kept = place.temporary / "sandbox-agent-mine"
+    with Embedded(place, "--data-dir", str(kept)) as server:
+        assert server.close_stdin() == 0
+    with Embedded(place) as neighbour, Embedded(place) as killed:
+        pids = busy(killed)
+        killed.process.kill()
+        killed.process.wait()
+        assert len(place.leftovers) == 3
+        with Embedded(place) as server:
+            # Neither that of a server that runs, nor what merely has such a name.
+            assert len(place.leftovers) == 3
+            assert health(neighbour) == 200
+            gone(pids)
+            assert server.close_stdin() == 0
+        assert neighbour.close_stdin() == 0
+    assert place.leftovers == [kept]
+
+
 # --- what it goes by --------------------------------------------------------------------------------------------------
 
 

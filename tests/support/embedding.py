@@ -24,6 +24,8 @@ if how == "thread":
     thread.join()
 else:
     start()
+if not started:
+    sys.exit("no server")
 if how == "fork" and os.fork() == 0:
     # It holds the server's stdin, and outlives the host.
     os.setsid()

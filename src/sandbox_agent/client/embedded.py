@@ -61,7 +61,7 @@ class EmbeddedServer:
         Raises:
             StartFailed: with the end of what the server said.
         """
-        own = [sys.executable, "-P", "-m", "sandbox_agent"] if command is None else list(command)
+        own = [sys.executable or "", "-P", "-m", "sandbox_agent"] if command is None else list(command)
         place = [] if data_dir is None else [f"--data-dir={data_dir}"]
         whole = [*own, "server", "--embedded", "--port=0", *place, *_flags(options or {})]
         token = (env or {}).get(_TOKEN) or secrets.token_urlsafe(32)
