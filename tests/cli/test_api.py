@@ -177,6 +177,13 @@ def test_the_address_is_by_flag_then_variable_then_the_usual_one(tmp_path: Path)
     assert endpoint(Arguments({}), environ).url == DEFAULT
 
 
+def test_the_server_on_the_data_directory_is_found_on_whichever_port(place: Place) -> None:
+    with Server(token=None) as server:
+        found = place.run(*GET, "mock", "--data-dir", str(server.directory / "data"))
+
+    assert found.returncode == 0, found.stderr
+
+
 @pytest.mark.parametrize(
     "url", ["box", "box:2468", "ftp://box", "http://", "http://box:x", "http://a:b@box", "http://box?x=1"]
 )

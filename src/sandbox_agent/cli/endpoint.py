@@ -8,6 +8,7 @@ from urllib.parse import urlsplit
 
 from sandbox_agent.cli.arguments import Arguments, Parser
 from sandbox_agent.cli.flags import add_flags, settings_of
+from sandbox_agent.data_directory import notice
 from sandbox_agent.errors import SettingsError
 from sandbox_agent.settings import is_loopback
 from sandbox_agent.settings.options import PREFIX
@@ -25,7 +26,11 @@ _WAYS = ("token", "token_file")
 
 def add_endpoint_flags(parser: Parser) -> None:
     """Let a command take the flags that say which server is meant."""
-    parser.add_argument("--endpoint", metavar="URL", help=f"Where the server is; else {VARIABLE} (default: {DEFAULT}).")
+    parser.add_argument(
+        "--endpoint",
+        metavar="URL",
+        help=f"Where the server is; else {VARIABLE}, else the one on the data directory, else {DEFAULT}.",
+    )
     parser.add_argument("--token", metavar="TOKEN", help="The server's token.")
     parser.add_argument("--token-file", metavar="PATH", help="File that holds the token.")
     add_flags(parser, {"config_dir", "data_dir"})
@@ -43,7 +48,7 @@ class Endpoint:
 def endpoint(arguments: Arguments, environ: Mapping[str, str]) -> Endpoint:
     """What the arguments and the environment say; raises SettingsError."""
     flag, variable = arguments.word("endpoint"), environ.get(VARIABLE)
-    url = (flag or variable or DEFAULT).rstrip("/")
+    url = (flag or variable or _running_here(arguments, environ) or DEFAULT).rstrip("/")
     parts = urlsplit(url) if re.fullmatch(r"https?://[^\s/?#@]+(/[^\s?#]*)?", url) else None
     try:
         port = parts and (parts.port or (443 if parts.scheme == "https" else 80))
@@ -54,6 +59,12 @@ def endpoint(arguments: Arguments, environ: Mapping[str, str]) -> Endpoint:
         raise SettingsError(f"{where}: expected an address such as {DEFAULT}, got {url!r:.100}")
     local = is_loopback(parts.hostname)
     return Endpoint(url, local, _token(arguments, environ, local=local, port=port))
+
+
+def _running_here(arguments: Arguments, environ: Mapping[str, str]) -> str | None:
+    """Where the server is that holds the data directory, whichever port it has."""
+    found = notice(settings_of(arguments, environ, {"config_dir", "data_dir"}).data_dir)
+    return None if found is None else found.url
 
 
 def _token(arguments: Arguments, environ: Mapping[str, str], *, local: bool, port: int) -> str | None:
