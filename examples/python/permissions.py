@@ -1,6 +1,6 @@
 """Decides what an agent may do: reads and edits inside the project, and for everything else a person is asked.
 
-usage: python examples/python/permissions.py [agent] [prompt]
+usage: python examples/python/permissions.py [agent] [prompt ...]
 
 The project is the current directory. Without an answer, or without a terminal, the answer is no.
 """
@@ -48,11 +48,12 @@ def yes(question: str) -> bool:
         return False
 
 
-async def main(agent: str = "mock", prompt: str = "Ask me for permission, please.") -> None:
-    """Run one turn under these rules."""
+async def main(agent: str = "mock", *prompts: str) -> None:
+    """Run turns under these rules."""
     async with SandboxAgent.start(on_permission=on_permission) as client:
         session = await client.sessions.create(agent)
-        print(await session.prompt(prompt).text())
+        for prompt in prompts or ["Ask me for permission, please."]:
+            print(await session.prompt(prompt).text())
 
 
 asyncio.run(main(*sys.argv[1:]))

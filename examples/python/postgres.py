@@ -37,6 +37,7 @@ async def keep(session: Session, connection: psycopg.AsyncConnection) -> None:
     # Events come and are kept in order, so the last one says where to go on. The ids are those of the server's log:
     # neither a restart of the server nor one of ours changes them.
     [(last,)] = await (await connection.execute(LAST, [session.id])).fetchall()
+    print(f"keeping {session.id} after event {last}", flush=True)
     async for event in session.follow(last):
         if isinstance(event, Gap):
             print(f"what came after {event.after} and before {event.resumes_at} is no longer there", file=sys.stderr)
@@ -59,7 +60,6 @@ async def run(agent: str = "mock", prompt: str = "Hello!") -> None:
     """Keep a session of our own, then tell it."""
     async with await database() as connection, SandboxAgent.start() as client:
         session = await client.sessions.create(agent)
-        print(f"session {session.id}")
         async with asyncio.TaskGroup() as group:
             group.create_task(keep(session, connection))
             await session.prompt(prompt)

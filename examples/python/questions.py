@@ -1,6 +1,6 @@
 """Answers an agent's questions: at once in a handler, or later by the question's id, as a web application would.
 
-usage: python examples/python/questions.py [--later] [agent] [prompt]
+usage: python examples/python/questions.py [--later] [agent] [prompt ...]
 
 Answers are read from the terminal: an option's number, or a text of your own; several are separated by commas.
 """
@@ -10,10 +10,10 @@ import sys
 
 from sandbox_agent.client import Answer, Question, QuestionRequest, SandboxAgent, ServerProblem
 
-PROMPT = "Ask me a question, please."
+PROMPTS = ("Ask me a question, please.",)
 
 
-async def at_once(agent: str = "mock", prompt: str = PROMPT) -> None:
+async def at_once(agent: str = "mock", *prompts: str) -> None:
     """The handler has the answer: the agent waits for as long as it takes."""
 
     async def on_question(request: QuestionRequest) -> Answer:
@@ -24,10 +24,11 @@ async def at_once(agent: str = "mock", prompt: str = PROMPT) -> None:
 
     async with SandboxAgent.start(on_question=on_question) as client:
         session = await client.sessions.create(agent)
-        print(await session.prompt(prompt).text())
+        for prompt in prompts or PROMPTS:
+            print(await session.prompt(prompt).text())
 
 
-async def later(agent: str = "mock", prompt: str = PROMPT) -> None:
+async def later(agent: str = "mock", *prompts: str) -> None:
     """The handler only takes note: whoever has the answer gives it by the question's id."""
     inbox: asyncio.Queue[QuestionRequest] = asyncio.Queue()
 
@@ -37,9 +38,9 @@ async def later(agent: str = "mock", prompt: str = PROMPT) -> None:
 
     async with SandboxAgent.start(on_question=on_question) as client:
         session = await client.sessions.create(agent)
-        turn = session.prompt(prompt)
         answering = asyncio.create_task(answer_all(client, inbox))
-        print(await turn.text())
+        for prompt in prompts or PROMPTS:
+            print(await session.prompt(prompt).text())
         answering.cancel()
 
 
