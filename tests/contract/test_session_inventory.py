@@ -3,11 +3,13 @@
 import asyncio
 from datetime import datetime
 from pathlib import Path
+from urllib.parse import quote
 
+import httpx
 import pytest
 
 from tests.support.client import META, Client, Json, run
-from tests.support.running import Server
+from tests.support.running import Server, scripted
 
 PERMISSION = {
     "toolCall": {"toolCallId": "t1", "title": "Write a file"},
@@ -20,6 +22,11 @@ def folder(server: Server, name: str) -> str:
     path = Path(server.work) / name
     path.mkdir(exist_ok=True)
     return str(path)
+
+
+def raw(server: Server, path: str) -> httpx.URL:
+    """An address with a path that is sent as it is."""
+    return httpx.URL(server.url).copy_with(raw_path=path.encode())
 
 
 async def new_in(client: Client, cwd: str, **meta: object) -> str:
@@ -217,6 +224,42 @@ def test_an_unknown_session_over_http_is_a_404_problem(server: Server) -> None:
             assert response.headers["Content-Type"] == "application/problem+json"
             assert response.json()["type"] == "urn:sandbox-agent:error:session-not-found"
             assert response.json()["sessionId"] == "no-such-session"
+
+    run(main())
+
+
+@pytest.mark.requirement("6.http-any-id")
+@pytest.mark.parametrize("id", ["2026/11/15", "/", "a?b#c", "50%2F", "spaces and ümlauts"])
+def test_a_session_is_found_over_http_whatever_signs_its_agent_put_into_its_id(id: str) -> None:
+    async def main(server: Server) -> None:
+        async with Client(server, "writer") as client:
+            assert await client.new_session() == id
+            for escaped in (quote(id, safe=""), "".join(f"%{byte:02x}" for byte in id.encode())):
+                found = await client.http.get(raw(server, f"/v1/sessions/{escaped}"))
+                assert (found.status_code, found.json().get("sessionId")) == (200, id)
+                gone = await client.http.get(raw(server, f"/v1/sessions/{escaped}/events"))
+                assert gone.status_code == 410
+                assert "_sandboxagent/session/events" in gone.json()["replacement"]
+
+    with Server(agents={"writer": scripted("--session-id", id)}) as server:
+        run(main(server))
+
+
+@pytest.mark.requirement("6.http-not-found")
+@pytest.mark.parametrize(
+    ("path", "status"),
+    [
+        ("/v1/sessions/a%2Fb", 404),
+        ("/v1/sessions/a/b", 410),
+        ("/v1/sessions%2Fa", 410),
+        ("/v1/agents/a%2Fb", 404),
+        ("/v1/agents/claude%2Fmodels", 404),
+    ],
+)
+def test_an_escaped_slash_is_a_part_of_a_name_and_no_other_is(server: Server, path: str, status: int) -> None:
+    async def main() -> None:
+        async with Client(server) as client:
+            assert (await client.http.get(raw(server, path))).status_code == status
 
     run(main())
 

@@ -1,6 +1,7 @@
 """The route table: every route but /v1/rpc, on Starlette."""
 
 from collections.abc import Iterable
+from urllib.parse import unquote
 
 from starlette.exceptions import HTTPException
 from starlette.middleware.exceptions import ExceptionMiddleware
@@ -11,7 +12,7 @@ from starlette.routing import Route, Router
 from sandbox_agent.errors import BadRequest, MethodNotAllowed, NotFound, Removed, SandboxAgentError
 from sandbox_agent.http import legacy, openapi, problems
 from sandbox_agent.http.asgi import App, Receive, Scope, Send
-from sandbox_agent.http.views import Endpoint, Views, json_response
+from sandbox_agent.http.views import Endpoint, Handler, Views, json_response
 
 _ALL = ["GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"]
 
@@ -23,7 +24,7 @@ def control(views: Views, others: Iterable[Endpoint]) -> App:
     async def document(request: Request) -> Response:
         return json_response(openapi.document(endpoints))
 
-    routes = [Route(each.path, each.handle, methods=[each.method]) for each in endpoints]
+    routes = [Route(each.path, _named(each.handle), methods=[each.method]) for each in endpoints]
     routes += [
         Route("/openapi.json", document, methods=["GET"]),
         Route("/ui/{rest:path}", views.page, methods=["GET"]),
@@ -43,10 +44,33 @@ def control(views: Views, others: Iterable[Endpoint]) -> App:
 
     async def routed(scope: Scope, receive: Receive, send: Send) -> None:
         # Without an app in its scope, Starlette's router answers 404 and 405 itself, in plain text.
-        scope["app"] = app
-        await app(scope, receive, send)
+        await app({**scope, "app": app, "path": _routable(scope)}, receive, send)
 
     return routed
+
+
+def _routable(scope: Scope) -> str:
+    """The path as text, but for signs that would part it otherwise than its client did: `a%2Fb` is one name."""
+    if "%" not in (raw := scope["raw_path"].decode("ascii")):
+        return scope["path"]
+    return "/".join(map(_name, raw.split("/")))
+
+
+def _name(escaped: str) -> str:
+    name = unquote(escaped)
+    for sign in "%/?#":
+        name = name.replace(sign, f"%{ord(sign):02X}")
+    return name
+
+
+def _named(handle: Handler) -> Handler:
+    """A handler that gets names as they are meant."""
+
+    async def handled(request: Request) -> Response:
+        request.scope["path_params"] = {key: unquote(name) for key, name in request.path_params.items()}
+        return await handle(request)
+
+    return handled
 
 
 async def _not_routed(request: Request, error: Exception, allowed: list[str]) -> Response:
