@@ -30,6 +30,7 @@ OPTIONS = {
     "rootDir": "code",
 }
 PROGRAMS = programs("typescript")
+pytestmark = pytest.mark.xdist_group("snippets in TypeScript")  # They are compiled once, together.
 
 
 def name_in(workshop: Path, program: list[Block]) -> str:
