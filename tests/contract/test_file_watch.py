@@ -83,6 +83,19 @@ def test_changes_are_told_until_the_directory_goes(files: Filing) -> None:
 
 
 @pytest.mark.requirement("13.watch")
+def test_a_file_that_is_put_is_told_of_by_its_own_name(files: Filing) -> None:
+    root = files.root
+    with watch(files) as events:
+        assert events.comment() == ": watching"
+        for name in ("one", "two"):
+            put = files.http.put(
+                "/file", params={"path": f"{root}/a/{name}"}, content=b"x", headers={"If-None-Match": "*"}
+            )
+            assert put.status_code == 200, put.text
+            assert events.changes() == {("added", f"{root}/a/{name}")}
+
+
+@pytest.mark.requirement("13.watch")
 def test_without_recursion_only_the_directory_itself_is_told_of(files: Filing) -> None:
     with watch(files, recursive="false") as events:
         (files.root / "a/file").write_text("x")

@@ -47,6 +47,27 @@ def test_what_happens_anywhere_below_is_seen(watched: Watched, root: Path) -> No
     assert seen(watched) == set()
 
 
+def test_a_file_without_a_name_is_nobodys_business_until_it_has_one(watched: Watched, root: Path) -> None:
+    folder = os.open(root / "a", os.O_RDONLY)
+    file = os.open(".", os.O_TMPFILE | os.O_WRONLY, dir_fd=folder)
+    os.write(file, b"x")
+    os.fchmod(file, 0o600)
+    assert seen(watched) == set()
+    os.link(f"/proc/self/fd/{file}", "named", dst_dir_fd=folder, follow_symlinks=True)
+    os.close(file)
+    os.close(folder)
+    assert seen(watched) == {("added", "a/named")}
+
+
+def test_a_file_that_is_named_like_one_without_a_name_is_seen(watched: Watched, root: Path) -> None:
+    (root / "a/#1").write_text("x")
+    assert seen(watched) == {("added", "a/#1"), ("modified", "a/#1")}
+    (root / "a/#1").write_text("y")
+    assert seen(watched) == {("modified", "a/#1")}
+    (root / "a/#1").unlink()
+    assert seen(watched) == {("deleted", "a/#1")}
+
+
 def test_a_new_folder_is_watched_with_what_is_in_it_already(watched: Watched, root: Path) -> None:
     (root / "new/deep").mkdir(parents=True)
     (root / "new/deep/file").write_text("x")

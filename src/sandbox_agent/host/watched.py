@@ -5,6 +5,7 @@ time. Only watches hold the directory: a descriptor would keep it from being gon
 """
 
 import os
+import re
 import stat
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager, suppress
@@ -36,6 +37,8 @@ Parts = tuple[str, ...]
 _ADDED, _DELETED = IN_CREATE | IN_MOVED_TO, IN_DELETE | IN_MOVED_FROM
 _MODIFIED = IN_MODIFY | IN_ATTRIB | IN_CLOSE_WRITE
 _OVER = IN_DELETE_SELF | IN_MOVE_SELF | IN_UNMOUNT | IN_IGNORED
+_NAMELESS = re.compile(r"#\d+")
+"""What the kernel calls a file that has no name (`O_TMPFILE`), by its inode; as PUT writes one."""
 
 
 class Gone(Exception):
@@ -107,8 +110,19 @@ class Watched:
                 with unless_gone():
                     for below in self._watch(parts):
                         yield "added", below
-        elif event.mask & _MODIFIED:
+        elif event.mask & _MODIFIED and not (_NAMELESS.fullmatch(event.name) and not self._is_there(parts)):
             yield "modified", parts
+
+    def _is_there(self, parts: Parts) -> bool:
+        with unless_gone():
+            root = self._confined.open_directory(self._path)
+            try:
+                with entered(root, parts[:-1]) as here:
+                    os.lstat(parts[-1], dir_fd=here)
+                    return True
+            finally:
+                os.close(root)
+        return False
 
     def _forget(self, parts: Parts) -> None:
         for watch, folder in list(self._parts.items()):
