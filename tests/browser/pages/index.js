@@ -1,0 +1,39 @@
+/** What tests find on the page: the SDK, and a few things that each of them needs. */
+
+import * as sdk from "sandbox-agent";
+
+/** Everything that comes, until it ends. */
+async function all(items) {
+  const found = [];
+  for await (const item of items) found.push(item);
+  return found;
+}
+
+/** How something failed, in a form that leaves the page. */
+async function failure(doing) {
+  try {
+    await doing;
+  } catch (error) {
+    const { name, message, code, slug, status, data, outcomeUnknown } = error;
+    return { name, message, code, slug, status, data, outcomeUnknown };
+  }
+  return null;
+}
+
+/** A promise, and who keeps it. */
+function arrival() {
+  let arrive;
+  const promise = new Promise((resolve) => {
+    arrive = resolve;
+  });
+  return Object.assign(promise, { arrive });
+}
+
+/** What the SDK reported. */
+const reports = [];
+const logger = {
+  warn: (...words) => reports.push(words.map(String).join(" ")),
+  error: (...words) => reports.push(words.map(String).join(" ")),
+};
+
+Object.assign(window, { sdk, all, failure, arrival, reports, logger, program: (...steps) => JSON.stringify(steps) });
