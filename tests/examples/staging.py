@@ -1,14 +1,18 @@
 """Runs examples as their readers would: as programs, with an agent, in a directory of their own."""
 
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
 
+from sandbox_agent.agents.node import bundled_node
 from tests.support.running import scripted
 
-EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+ROOT = Path(__file__).resolve().parents[2]
+EXAMPLES = ROOT / "examples"
+TYPESCRIPT = ROOT / "sdks" / "typescript"
 PATIENCE = 30.0
 """Seconds for a program that starts a server that starts an agent, on a machine that has much else to do."""
 
@@ -34,6 +38,7 @@ class Stage:
         self.environment = clean | {
             "MOCK_AGENT_STATE_DIR": str(directory / "mock"),
             "SANDBOX_AGENT_ACP_REGISTRY_URL": str(registry),
+            "SANDBOX_AGENT_BIN": str(Path(sys.executable).with_name("sandbox-agent")),
             "SANDBOX_AGENT_CONFIG_DIR": str(config),
             "XDG_DATA_HOME": str(directory / "data"),
             "XDG_STATE_HOME": str(directory / "state"),
@@ -53,11 +58,11 @@ class Stage:
             timeout=PATIENCE,
         )
 
-    def python(
-        self, example: str, *arguments: str, says: str = "", environment: Mapping[str, str] | None = None
+    def shows(
+        self, command: list[str], *arguments: str, says: str = "", environment: Mapping[str, str] | None = None
     ) -> str:
-        """What an example in Python prints; it must end well, and say nothing of trouble."""
-        done = self.run([*python(example), *arguments], says=says, environment=environment)
+        """What a program prints; it must end well, and say nothing of trouble."""
+        done = self.run([*command, *arguments], says=says, environment=environment)
         assert (done.returncode, done.stderr) == (0, ""), done.stdout + done.stderr
         return done.stdout
 
@@ -65,3 +70,21 @@ class Stage:
 def python(example: str) -> list[str]:
     """The command that runs an example in Python."""
     return [sys.executable, "-W", "error", str(EXAMPLES / "python" / example)]
+
+
+class TypeScript:
+    """The examples in TypeScript, in a directory that has the SDK installed."""
+
+    def __init__(self, directory: Path) -> None:
+        assert (TYPESCRIPT / "dist" / "index.js").exists(), "the TypeScript SDK is not built; ./dev check does that"
+        self.directory = directory / "typescript"
+        shutil.copytree(EXAMPLES / "typescript", self.directory, ignore=shutil.ignore_patterns("node_modules", "dist"))
+        packages = self.directory / "node_modules"
+        packages.mkdir()
+        (packages / "sandbox-agent").symlink_to(TYPESCRIPT)
+        for name in ("@types", "typescript"):
+            (packages / name).symlink_to(TYPESCRIPT / "node_modules" / name)
+
+    def command(self, example: str) -> list[str]:
+        """The command that runs an example."""
+        return [str(bundled_node().program), str(self.directory / example)]

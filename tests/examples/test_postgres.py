@@ -77,13 +77,13 @@ async def logged(session: Session) -> list[Row]:
 
 def test_a_turn_is_kept_while_it_happens_and_told_from_the_database(stage: Stage, database: str) -> None:
     where = {"DATABASE_URL": database}
-    shown = stage.python("postgres.py", "run", "mock", "Good morning", environment=where)
+    shown = stage.shows(python("postgres.py"), "run", "mock", "Good morning", environment=where)
     [session] = re.findall(r"^keeping (\S+) after event 0$", shown, re.MULTILINE)
 
     assert "\n> Good morning\nYou said: Good morning\n" in shown
     methods = [envelope.get("method") for _, _, envelope in kept(database, session) if isinstance(envelope, dict)]
     assert (methods[0], methods[-1]) == ("session/new", "_sandboxagent/session/ended")
-    assert "Good morning" in stage.python("postgres.py", "tell", session, environment=where)
+    assert "Good morning" in stage.shows(python("postgres.py"), "tell", session, environment=where)
 
 
 def test_who_is_killed_and_started_again_keeps_every_event_once(stage: Stage, database: str) -> None:
