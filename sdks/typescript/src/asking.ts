@@ -97,6 +97,8 @@ export class Asking {
     params: Readonly<Record<string, unknown>>,
     signal: AbortSignal,
   ): Promise<Answer> {
+    // It may be withdrawn before upstream has come to call us.
+    signal.throwIfAborted();
     const known = this.#open.get(rpcId);
     const asked = known ?? this.#begin(method, rpcId, params);
     const answer = new Promise<Answer>((resolve) => {
@@ -137,7 +139,10 @@ export class Asking {
   /** Nobody needs the answer any more. */
   withdrawn(rpcId: JsonRpcId, outcome: unknown): void {
     const asked = this.#open.get(rpcId);
-    if (asked === undefined) return;
+    if (asked === undefined) {
+      this.#remember(String(rpcId), outcome);
+      return;
+    }
     this.#settle(asked, outcome);
     asked.replied?.reject(alreadyAnswered(asked.request.id, outcome));
   }
@@ -251,9 +256,13 @@ export class Asking {
 
   #settle(asked: Asked, outcome: unknown): void {
     this.#open.delete(asked.rpcId);
-    this.#settled.set(asked.request.id, outcome);
-    if (this.#settled.size > REMEMBERED) this.#settled.delete(this.#settled.keys().next().value as string);
+    this.#remember(asked.request.id, outcome);
     asked.over.abort(new ClientError("this needs no answer any more"));
+  }
+
+  #remember(id: string, outcome: unknown): void {
+    this.#settled.set(id, outcome);
+    if (this.#settled.size > REMEMBERED) this.#settled.delete(this.#settled.keys().next().value as string);
   }
 }
 

@@ -159,6 +159,8 @@ export class RpcStream implements Stream, LinkUser {
   // Out
 
   #send(envelope: AnyMessage): void {
+    // Nobody waits for some answers any more; upstream gives them all the same.
+    if (!("method" in envelope) && !this.#asked.has(envelope.id)) return;
     this.#user.tap("sent", envelope, undefined);
     if (!("method" in envelope)) void this.#answer(envelope);
     else if (!("id" in envelope)) void this.#notify(envelope);
@@ -240,9 +242,7 @@ export class RpcStream implements Stream, LinkUser {
   }
 
   async #answer(envelope: AnyResponse): Promise<void> {
-    const asked = this.#asked.get(envelope.id);
-    // Nobody waits for it any more; upstream answers all the same.
-    if (asked === undefined || asked.withdrawn) return;
+    const asked = this.#asked.get(envelope.id) as Asked;
     let tries = 0;
     let failure: unknown;
     try {
@@ -307,7 +307,8 @@ export class RpcStream implements Stream, LinkUser {
 
   /** An answer that came on the stream. */
   async #late(envelope: AnyResponse): Promise<void> {
-    if (!this.#waiting.has(envelope.id)) return;
+    // A server that stops says so to all; the outcome is known when it is back.
+    if (!this.#waiting.has(envelope.id) || isStopping(envelope)) return;
     await this.#allDispatched();
     this.#arrived(envelope, "stream");
   }
@@ -399,6 +400,11 @@ function parsed(text: string): AnyMessage {
   const value: unknown = JSON.parse(text);
   if (typeof value !== "object" || value === null || Array.isArray(value)) throw new TypeError("not an object");
   return value as AnyMessage;
+}
+
+function isStopping(envelope: AnyResponse): boolean {
+  const data = "error" in envelope ? (envelope.error.data as { type?: unknown } | undefined) : undefined;
+  return data?.type === "shutting-down";
 }
 
 function sessionOf(envelope: AnyRequest): unknown {

@@ -1,0 +1,62 @@
+/** Waiting for things to happen, for at most five seconds. */
+
+import type { Iteration } from "sandbox-agent";
+
+/** Milliseconds after which a wait has failed. */
+export const BOUND = 5_000;
+
+/** What a promise gives; fails when that takes too long. */
+export async function within<T>(promise: PromiseLike<T>, what = "this", bound = BOUND): Promise<T> {
+  let timer: NodeJS.Timeout | undefined;
+  const late = new Promise<never>((_, reject) => {
+    timer = setTimeout(() => reject(new Error(`${what} did not come within ${bound} ms`)), bound);
+  });
+  try {
+    return await Promise.race([promise, late]);
+  } finally {
+    clearTimeout(timer);
+  }
+}
+
+/** Waits until a condition holds. */
+export async function eventually(condition: () => boolean | Promise<boolean>, what = "the condition"): Promise<void> {
+  const end = Date.now() + BOUND;
+  while (!(await condition())) {
+    if (Date.now() > end) throw new Error(`${what} did not come true within ${BOUND} ms`);
+    await new Promise((resolve) => setTimeout(resolve, 5));
+  }
+}
+
+/** Everything that comes, until it ends. */
+export async function all<T>(items: AsyncIterable<T>): Promise<T[]> {
+  const found: T[] = [];
+  for await (const item of items) found.push(item);
+  return found;
+}
+
+/** The next item that fits; those before it are passed over. */
+export async function until<T>(items: AsyncIterator<T, unknown>, fits: (item: T) => boolean): Promise<T> {
+  for (;;) {
+    const { done, value } = await within(items.next(), "an item");
+    if (done) throw new Error("it ended before the item came");
+    if (fits(value as T)) return value as T;
+  }
+}
+
+/** Something that somebody says is there. */
+export class Arrival<T = void> {
+  readonly promise: Promise<T>;
+  arrive!: (value: T) => void;
+
+  constructor() {
+    this.promise = new Promise((resolve) => {
+      this.arrive = resolve;
+    });
+  }
+
+  then<R>(fulfilled: (value: T) => R): Promise<R> {
+    return within(this.promise, "the arrival").then(fulfilled);
+  }
+}
+
+export type { Iteration };
