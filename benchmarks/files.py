@@ -15,7 +15,7 @@ from urllib.parse import quote
 
 from build import CACHE
 from report import number, spread
-from servers import Failed, Program, Running, free_port
+from servers import Failed, Program, Running, free_port, peak
 from transfer import download, upload
 
 MIB = 1 << 20
@@ -153,8 +153,7 @@ def _peak(program: Program, running: Running) -> list[float]:
     """Most that our server has had in memory so far, in MiB."""
     if program.name != "ours":
         return []
-    status = Path(f"/proc/{running.process.pid}/status").read_text()
-    return [int(line.split()[1]) / 1024 for line in status.splitlines() if line.startswith("VmHWM:")]
+    return [peak(running.process.pid) / MIB]
 
 
 def _by_nginx(place: Path, large: Path, size: int) -> float:

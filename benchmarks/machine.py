@@ -25,8 +25,8 @@ def describe() -> list[str]:
 
 
 def source_stamp() -> int:
-    """Changes when a file of our server does: figures from a moving source belong to no version."""
-    files = (ROOT / "src").rglob("*.py")
+    """Changes when a file of our server or SDKs does: figures from a moving source belong to no version."""
+    files = [*(ROOT / "src").rglob("*.py"), *(ROOT / "sdks" / "typescript" / "src").rglob("*.ts")]
     return hash(frozenset((file, file.stat().st_mtime_ns) for file in files))
 
 

@@ -22,6 +22,13 @@ Each figure is the median of its rounds; the ratio is taken round by round. ngin
 on the same disk with no server. Peak: the most memory that our server had, which is to stay below 64 MiB."""
 
 
+SDK_LEGEND = """\
+Each figure is the median of its rounds; the ratio is taken round by round. Updates/s: updates that a program was given,
+divided by the time from its prompt to the end of the turn, or to the last update where that came later. Client: the
+process that uses the SDK, seen from outside; CPU time per update is that of the burst alone, and before the burst there
+is a session and nothing else. The first update counts from the prompt; a start from that of the process."""
+
+
 @dataclass(frozen=True, slots=True)
 class Outcome:
     """All runs of a scenario, in pairs: round i of ours and round i of the peer."""
@@ -42,6 +49,10 @@ class Report:
     files: list[list[str]] = field(default_factory=list[list[str]])
     """Its header first."""
     files_clean: bool = True
+    sdk: list[list[str]] = field(default_factory=list[list[str]])
+    """Its header first."""
+    sdk_remarks: list[str] = field(default_factory=list[str])
+    sdk_clean: bool = True
 
     def text(self) -> str:
         """The whole report as Markdown."""
@@ -55,6 +66,9 @@ class Report:
                 parts += ["", "## Side figures (medians)", "", *table(["scenario", "figure", "ours", "peer"], notes)]
         if self.files:
             parts += ["", "## Files", "", *table(self.files[0], self.files[1:]), "", FILES_LEGEND]
+        if self.sdk:
+            remarks = ["", *(f"- {line}" for line in self.sdk_remarks)] if self.sdk_remarks else []
+            parts += ["", "## SDKs", "", *table(self.sdk[0], self.sdk[1:]), "", SDK_LEGEND, *remarks]
         if self.alone:
             rows = [list(row) for row in self.alone]
             parts += ["", "## Ours alone (informational)", "", *table(["what", "figure"], rows)]
@@ -64,18 +78,17 @@ class Report:
         return "\n".join(parts) + "\n"
 
     def is_clean(self) -> bool:
-        """Whether our own server did all that was asked of it, without a loss."""
+        """Whether our own server and SDKs did all that was asked of them, without a loss."""
         runs = [run for outcome in self.outcomes for run in outcome.ours]
-        losses = sum((run.losses for run in samples(runs) if run.losses is not None), Losses())
-        return self.files_clean and len(samples(runs)) == len(runs) and losses == Losses(sent=losses.sent)
+        return self.files_clean and self.sdk_clean and are_clean(runs)
 
     def _row(self, outcome: Outcome) -> list[str]:
         peer, ratio = _value(outcome.case, outcome.peer), _ratio(outcome)
         if self.peer_missing is not None:
             peer, ratio = "n/a", "n/a: peer not available"
-        losses = f"{_losses(outcome.ours)} / {_losses(outcome.peer)}"
+        missing = f"{losses(outcome.ours)} / {losses(outcome.peer)}"
         title = f"{outcome.case.title} (`{outcome.name}`)"
-        return [title, _value(outcome.case, outcome.ours), peer, ratio, outcome.expected, losses]
+        return [title, _value(outcome.case, outcome.ours), peer, ratio, outcome.expected, missing]
 
 
 def table(header: list[str], rows: list[list[str]]) -> list[str]:
@@ -116,7 +129,15 @@ def _ratio(outcome: Outcome) -> str:
     return spread(ratios) if ratios else "–"
 
 
-def _losses(runs: Sequence[Run]) -> str:
+def are_clean(runs: Sequence[Run]) -> bool:
+    """Whether none failed, and nothing was lost, repeated or reordered."""
+    found = [sample.losses for sample in samples(runs) if sample.losses is not None]
+    total = sum(found, Losses())
+    return len(samples(runs)) == len(runs) and total == Losses(sent=total.sent)
+
+
+def losses(runs: Sequence[Run]) -> str:
+    """What was lost in all rounds together, as words; a dash where nothing could be."""
     found = [sample.losses for sample in samples(runs) if sample.losses is not None]
     if not found:
         return "–"

@@ -9,6 +9,7 @@ from types import FrameType
 import alone
 import files
 import machine
+import sdk
 from build import HERE, Tools, Unavailable, compile_tools, install_peer
 from report import Outcome, Report
 from scenarios import SCENARIOS, Run, Sample, Scenario
@@ -16,7 +17,7 @@ from servers import Failed, Ours, Peer, Program
 
 ROUNDS = 3
 RESULTS = HERE / "RESULTS.md"
-ALONE, FILES = "alone", "files"
+ALONE, FILES, SDK = "alone", "files", "sdk"
 
 
 def main() -> int:
@@ -52,6 +53,9 @@ def main() -> int:
         figures = files.measure(ours, programs[1] if len(programs) > 1 else None, rounds, quick=arguments.quick)
         report.files = [files.HEADER, *(row for each in figures for row in each.rows())]
         report.files_clean = all(each.is_clean() for each in figures)
+    if not arguments.names or SDK in arguments.names:
+        sdks = sdk.measure(ours, programs[1] if len(programs) > 1 else None, rounds, pace, quick=arguments.quick)
+        report.sdk, report.sdk_remarks, report.sdk_clean = sdks.table, sdks.remarks, sdks.is_clean
     if not arguments.names or ALONE in arguments.names:
         _say("ours alone")
         report.alone += alone.persistence(tools.agent, tools.client, rounds, quick=arguments.quick)
@@ -98,7 +102,7 @@ class Arguments(argparse.Namespace):
 
 
 def _arguments() -> Arguments:
-    known = [*(scenario.name for scenario in SCENARIOS), FILES, ALONE]
+    known = [*(scenario.name for scenario in SCENARIOS), FILES, SDK, ALONE]
     parser = argparse.ArgumentParser(prog="./dev bench", description="Ratios against the Rust peer; takes minutes.")
     parser.add_argument("names", nargs="*", metavar="name", help=f"only these: {', '.join(known)}")
     parser.add_argument("--quick", action="store_true", help="one round with small numbers")

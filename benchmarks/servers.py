@@ -67,9 +67,8 @@ class Running:
         raise Failed("no Rss in smaps_rollup")
 
     def cpu_seconds(self) -> float:
-        """CPU time of the server process so far, all threads, without the agent."""
-        fields = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
-        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+        """CPU time of the server process so far, without the agent."""
+        return cpu_seconds(self.process.pid)
 
     def call(self, target: Target, envelope: Mapping[str, object]) -> Answer:
         """POST one request.
@@ -241,6 +240,20 @@ class Peer(Program):
 
     def attach(self, running: Running, targets: list[Target], session: str) -> None:
         """Nothing to do: every stream of a server id carries everything."""
+
+
+def cpu_seconds(pid: int) -> float:
+    """CPU time of a process so far, all threads."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def peak(pid: int) -> int:
+    """The most bytes that a process has had resident so far."""
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        if line.startswith("VmHWM:"):
+            return int(line.split()[1]) * 1024
+    raise Failed("no VmHWM in status")
 
 
 def free_port() -> int:
