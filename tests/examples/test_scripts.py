@@ -152,6 +152,7 @@ def test_the_page_of_examples_lists_them_all_and_how_to_run_each() -> None:
     programs = [*EXAMPLES.glob("python/*.py"), *EXAMPLES.glob("python/*/app.py"), *EXAMPLES.glob("typescript/*.ts")]
 
     assert len(programs) == 10
+    assert "](typescript/browser.html)" in said
     for program in programs:
         name = program.relative_to(EXAMPLES).as_posix()
         runner = "python" if program.suffix == ".py" else "node"

@@ -13,6 +13,7 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
+from socket import socket
 from typing import Annotated
 
 import uvicorn
@@ -184,10 +185,19 @@ def show(envelope: Json) -> Json | None:
             return None
 
 
+class Server(uvicorn.Server):
+    """Lets browsers go before it stops: their streams do not end by themselves."""
+
+    async def shutdown(self, sockets: list[socket] | None = None) -> None:
+        app.state.rooms.close()
+        await super().shutdown(sockets)
+
+
 def main(agent: str = "mock", port: str = "8000") -> None:
-    """Serve it. Event streams never end by themselves, so that stopping needs a limit."""
+    """Serve it, to this machine alone."""
     app.state.agent = agent
-    uvicorn.run(app, port=int(port), timeout_graceful_shutdown=1)
+    with suppress(KeyboardInterrupt):
+        Server(uvicorn.Config(app, port=int(port))).run()
 
 
 if __name__ == "__main__":

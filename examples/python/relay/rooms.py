@@ -19,6 +19,7 @@ class Room:
 
     def __init__(self, session: Session) -> None:
         self.session = session
+        self._closed = False
         self._changed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def asked(self) -> list[Request]:
@@ -30,13 +31,18 @@ class Room:
         changed, self._changed = self._changed, asyncio.get_running_loop().create_future()
         changed.set_result(None)
 
+    def close(self) -> None:
+        """Let all who watch go. The session goes on."""
+        self._closed = True
+        self.wake()
+
     async def watch(self, after: int) -> AsyncGenerator[LogEvent | Gap | list[Request]]:
         """The log from an id on and, at the beginning and whenever it changes, what waits for an answer."""
         log = self.session.follow(after)
         event = asyncio.ensure_future(anext(log, None))
         asked = None
         try:
-            while True:
+            while not self._closed:
                 changed = self._changed
                 if asked != (asked := self.asked()):
                     yield asked
@@ -89,6 +95,11 @@ class Rooms:
     async def find(self, session_id: str) -> Room:
         """The room of a session, also of one from before we were started. Raises ServerProblem when there is none."""
         return self._rooms.get(session_id) or self._enter(await self.client.sessions.attach(session_id))
+
+    def close(self) -> None:
+        """Let everybody go who watches."""
+        for room in self._rooms.values():
+            room.close()
 
     def _enter(self, session: Session) -> Room:
         # Two browsers may have come at the same time: both get the same room.
