@@ -4,7 +4,7 @@
  * In:  {"id": 3, "on": "o1", "call": "goto", "with": ["http://…"]}     `on` is an object of before; the browser is "o0"
  * Out: {"id": 3, "gives": …}, {"id": 3, "object": "o2"} for what is no JSON, or {"id": 3, "fails": "…"}
  *
- * An argument {"function": "…"} is a function by its source. The first line out is {"ready": version} or
+ * An argument {"function": "…"} is a function by its source, {"object": "o2"} an object of before. The first line out is {"ready": version} or
  * {"unavailable": reason}. `problems` of a page gives what went wrong in it unnoticed. It ends with stdin.
  */
 
@@ -58,6 +58,7 @@ async function play({ id, on, call, with: given = [] }) {
 function argument(value) {
   // Called like this, `eval` sees nothing of this module.
   if (typeof value?.function === "string") return (0, eval)(`(${value.function})`);
+  if (typeof value?.object === "string") return objects.get(value.object);
   return value;
 }
 

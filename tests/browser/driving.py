@@ -124,13 +124,21 @@ class Context(Remote):
         page.until(ready)
         try:
             yield page
-            assert page("problems") == []
+            # A promise that was rejected is told of when the page has nothing else to do.
+            page.run("await new Promise((done) => setTimeout(done));")
+            problems = page("problems")
+            assert not problems, "\n".join(problems)
         finally:
             page("close")
 
 
 class Page(Remote):
     """A page; `run` plays JavaScript on it."""
+
+    @property
+    def reference(self) -> dict[str, str]:
+        """The page as an argument of a call."""
+        return {"object": self.name}
 
     def starts(self, body: str, **given: Any) -> "Future[Any]":
         """Begin to play the body of an async function, in which the given values have their names."""
