@@ -21,7 +21,8 @@ they are plain text. What is asked for goes to stdout, everything else to stderr
 | 0 | it worked |
 | 1 | it did not; one line on stderr says why |
 | 2 | a word, a flag, a variable or a file is wrong; the line names it |
-| 3 | `sandbox-agent server`: the port is taken |
+| 3 | `sandbox-agent server`: the port is taken; `run`: the agent had to stop |
+| 4 | `sandbox-agent run`: the agent refused |
 | 130, 143 | it was interrupted (Ctrl-C), or told to end; what was under way is undone |
 """
 

@@ -16,6 +16,18 @@ EXIT_INTERRUPTED = 130
 EXIT_NOBODY_READS = 141
 
 
+def _run() -> Command:
+    from sandbox_agent.cli.run import command
+
+    return command()
+
+
+def _attach() -> Command:
+    from sandbox_agent.cli.attach import command
+
+    return command()
+
+
 def _server() -> Command:
     from sandbox_agent.cli.serve import command
 
@@ -77,6 +89,8 @@ def _completion() -> Command:
 
 
 EXAMPLES = """\
+  sandbox-agent run mock hello
+      give an agent a prompt; mock needs no account
   sandbox-agent server
       run the server, on this machine only
   sandbox-agent agents install claude
@@ -92,6 +106,8 @@ COMMANDS = Group(
     "Run and control coding agents inside a sandbox, over HTTP.",
     EXAMPLES,
     {
+        "run": Word("give an agent a prompt, or talk to it", _run),
+        "attach": Word("watch a session, and talk to its agent", _attach),
         "server": Word("run the server", _server),
         "daemon": Word("run the server in the background", _daemon),
         "agents": Word("list, install and remove agents; needs no server", _agents),

@@ -1,0 +1,339 @@
+"""Asking the person at the terminal what an agent wants to know: permissions, questions, forms.
+
+In doubt the answer is *reject*. Whoever is cancelled while they ask has nothing more to answer.
+"""
+
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Sequence
+from contextlib import asynccontextmanager
+
+import msgspec
+from acp.schema import ContentToolCallContent, FileEditToolCallContent, PermissionOption, TextContentBlock
+from rich.cells import cell_len
+
+from sandbox_agent.cli.output import one_line
+from sandbox_agent.cli.talk import diffs
+from sandbox_agent.cli.talk.forms import Field, Unfit, fields
+from sandbox_agent.cli.talk.pieces import Line, Note, Span, joined, note, spoken, wrapped
+from sandbox_agent.cli.talk.screen import Screen
+from sandbox_agent.cli.talk.showing import Marks, Showing, ToolCall, call_key
+from sandbox_agent.cli.talk.terminal import Terminal
+from sandbox_agent.client import (
+    Answer,
+    ClientError,
+    ElicitationRequest,
+    PermissionRequest,
+    Question,
+    QuestionRequest,
+    SandboxAgent,
+    ServerProblem,
+)
+from sandbox_agent.envelope import Object, list_at, object_at, text_at
+
+MOST_LINES = 16
+"""Lines of a command or a change that are shown unasked."""
+LONGEST_TITLE = 40
+"""Columns of a field's title that may stand before the answer; a longer one stands above."""
+TRIES = 2
+"""How often a permission is asked for: who does not choose then has rejected it."""
+_KEYS = {"allow_once": "a", "allow_always": "A", "reject_once": "r", "reject_always": "R"}
+
+
+class Asking:
+    """The handlers of a client whose person sits at a terminal."""
+
+    def __init__(self, terminal: Terminal, screen: Screen, showing: Showing, marks: Marks) -> None:
+        self._terminal = terminal
+        self._screen = screen
+        self._showing = showing
+        self._mark = Span(marks.asks, "yellow")
+        self._turn = asyncio.Lock()
+        """One after the other."""
+        self._client: SandboxAgent | None = None
+        self._leaving = False
+        self._ready = asyncio.Event()
+        self._ready.set()
+
+    def hold(self) -> None:
+        """Ask nothing yet: there is something to be read first."""
+        self._ready.clear()
+
+    def release(self) -> None:
+        """Ask what there is to ask."""
+        self._ready.set()
+
+    def leave(self) -> None:
+        """Questions end with us from here on."""
+        self._leaving = True
+
+    def use(self, client: SandboxAgent) -> None:
+        """Answer through this client."""
+        self._client = client
+
+    # Permissions
+
+    async def permission(self, request: PermissionRequest) -> Answer:
+        """Ask until somebody chooses; who does not, rejects."""
+        async with self._alone():
+            lines = wanted(request, self._showing)
+            self._show(request, lines)
+            choices = _choices(request.options)
+            try:
+                for left in reversed(range(TRIES)):
+                    chosen = await self._choice(choices, lines)
+                    if chosen is not None:
+                        self._showing.answered_here += 1
+                        return request.select(chosen.option_id)
+                    if left:
+                        self._say(f"choose one of {', '.join(choices)}, or it is rejected")
+            except EOFError:
+                pass
+            self._say("rejected")
+            self._showing.answered_here += 1
+            return request.reject()
+
+    def _show(self, request: PermissionRequest, lines: Sequence[Line]) -> None:
+        call = ToolCall()
+        call.update(request.tool_call)
+        # The mark says that we ask, and not how the call stands.
+        head = [self._mark, *list(self._showing.line(call))[1:]]
+        rows = self._rows(lines)
+        few = rows if len(rows) <= MOST_LINES + 1 else rows[:MOST_LINES]
+        more = len(rows) - len(few)
+        rest = [[Span(f"  … {more} more lines; v shows all", "dim")]] if more else []
+        options = [
+            [Span(f"  {number} "), Span(one_line(option.name)), Span(f" ({key})" if key else "", "dim")]
+            for number, (key, option) in enumerate(_keyed(request.options), 1)
+        ]
+        self._tell([head, *few, *rest, *options], key=call_key(request.tool_call.tool_call_id))
+
+    async def _choice(self, choices: "dict[str, PermissionOption]", lines: Sequence[Line]) -> PermissionOption | None:
+        mark = f"{'/'.join(key for key in choices if not key.isdecimal()) or '/'.join(choices)}? "
+        while True:
+            typed = (await self._terminal.line(mark)).strip()
+            if typed != "v":
+                return choices.get(typed)
+            self._tell(lines or [[Span("  the agent says no more about it", "dim")]])
+
+    # Questions
+
+    async def question(self, request: QuestionRequest) -> Answer | None:
+        """Ask each question; answers that the server does not take are asked for again."""
+        async with self._alone():
+            while True:
+                try:
+                    answers = [await self._answer(question) for question in request.questions]
+                except EOFError:
+                    answers = []
+                if not any(answers):
+                    self._say("rejected")
+                    self._showing.answered_here += 1
+                    return request.reject()
+                assert self._client is not None
+                if await self._taken(self._client.reply_question(request.id, answers)):
+                    return None
+
+    async def _answer(self, question: Question) -> list[str]:
+        """The ids of what was chosen, or a text; nothing when it is left open."""
+        header = f"{one_line(question.header)}: " if question.header else ""
+        options = [
+            [
+                Span(f"  {number} "),
+                Span(one_line(option.label or option.id)),
+                Span(f"  {one_line(option.description)}" if option.description else "", "dim"),
+            ]
+            for number, option in enumerate(question.options, 1)
+        ]
+        if not question.options:
+            how = "a text"
+        else:
+            how = "numbers, such as 1,2" if question.multi_select else "a number"
+            how += ", or a text of your own"
+        asked = note(header + spoken(question.question), "bold", self._mark)
+        self._tell([*asked.lines, *options, [Span(f"  {how}; Ctrl-D rejects", "dim")]])
+        for _ in range(TRIES):
+            typed = (await self._terminal.line("answer: ")).strip()
+            ids = chosen(typed, [option.id for option in question.options], several=question.multi_select)
+            if ids is None:
+                self._say(f"there are {len(question.options)} answers to choose from" if question.options else how)
+            elif ids:
+                return ids
+        return []
+
+    # Forms
+
+    async def elicitation(self, request: ElicitationRequest) -> Answer | None:
+        """Go through a form field by field, or lead to an address."""
+        async with self._alone():
+            try:
+                if request.mode == "url":
+                    return await self._address(request)
+                return await self._form(request)
+            except EOFError:
+                return self._declined(request)
+
+    def _declined(self, request: ElicitationRequest) -> Answer:
+        self._say("declined")
+        self._showing.answered_here += 1
+        return request.decline()
+
+    async def _address(self, request: ElicitationRequest) -> Answer:
+        asked = note(spoken(request.message), "bold", self._mark)
+        self._tell([*asked.lines, [Span("  "), Span(one_line(request.url or ""), "cyan")]])
+        typed = (await self._terminal.line("done? y/n: ")).strip().lower()
+        if typed not in ("y", "yes"):
+            return self._declined(request)
+        self._showing.answered_here += 1
+        return request.accept()
+
+    async def _form(self, request: ElicitationRequest) -> Answer | None:
+        asked = note(spoken(request.message), "bold", self._mark)
+        self._tell([*asked.lines, [Span("  Ctrl-D declines", "dim")]])
+        values: Object = {}
+        while True:
+            given = {each.name: await self._field(each, values.get(each.name)) for each in fields(request.schema)}
+            values = {name: value for name, value in given.items() if value is not None}
+            assert self._client is not None
+            if await self._taken(self._client.reply_elicitation(request.id, values)):
+                return None
+
+    async def _field(self, field: Field, before: object) -> object:
+        """What somebody types for a field; None when it is left out."""
+        default = field.default if before is None else before
+        self._tell(_about(field))
+        mark = _mark(field, default)
+        while True:
+            typed = (await self._terminal.line(mark)).strip()
+            if not typed and default is not None:
+                return default
+            try:
+                return field.value(typed)
+            except Unfit as unfit:
+                self._say(str(unfit))
+
+    async def _taken(self, reply: Awaitable[None]) -> bool:
+        """Whether the server takes an answer; one that comes too late is as good."""
+        self._showing.answered_here += 1
+        try:
+            await reply
+        except ClientError as error:
+            self._showing.answered_here -= 1
+            if isinstance(error, ServerProblem) and error.slug == "wrong-answer":
+                self._say(one_line(error.detail))
+                return False
+        return True
+
+    @asynccontextmanager
+    async def _alone(self) -> AsyncGenerator[None]:
+        """One question after the other; one that is withdrawn meanwhile is told."""
+        async with self._turn:
+            await self._ready.wait()
+            try:
+                yield
+            except asyncio.CancelledError:
+                if not self._leaving:
+                    self._say("no answer is needed any more")
+                raise
+
+    def _say(self, text: str) -> None:
+        self._tell([[Span(f"  {text}", "dim")]])
+
+    def _tell(self, lines: Sequence[Line], key: str | None = None) -> None:
+        self._screen.tell(Note(self._rows(lines), key=key))
+
+    def _rows(self, lines: Sequence[Line]) -> list[Line]:
+        """Nothing of what is asked may be cut off at the edge."""
+        width = self._screen.width - 1
+        return [row for line in lines for row in wrapped(line, width)]
+
+
+def chosen(typed: str, ids: Sequence[str], *, several: bool) -> list[str] | None:
+    """The ids behind numbers that were typed, or the text itself; None for a number that there is not."""
+    if not typed:
+        return []
+    parts = [part.strip() for part in typed.split(",")] if several else [typed]
+    if not ids or not all(part.isdecimal() for part in parts if part):
+        return [typed]
+    numbers = [int(part) for part in parts if part]
+    if not all(1 <= number <= len(ids) for number in numbers):
+        return None
+    return [ids[number - 1] for number in dict.fromkeys(numbers)]
+
+
+def wanted(request: PermissionRequest, showing: Showing) -> list[Line]:
+    """What an agent wants to do: the command, the changes, or whatever it says."""
+    call = request.tool_call
+    lines: list[Line] = [
+        [Span(f"  $ {line}" if not index else f"    {line}")] for index, line in _command(call.raw_input)
+    ]
+    for each in call.content or []:
+        match each:
+            case FileEditToolCallContent():
+                new = " (new file)" if each.old_text is None else ""
+                lines.append([Span(f"  {showing.path(each.path)}{new}", "bold")])
+                lines += [
+                    [Span(f"  {one_line(line)}", _DIFF[line[:1]])] for line in diffs.lines(each.old_text, each.new_text)
+                ]
+            case ContentToolCallContent(content=TextContentBlock() as block):
+                lines += [[Span(f"  {line}")] for line in spoken(block.text).splitlines()]
+            case _:
+                pass
+    if not lines and call.raw_input not in (None, {}):
+        text = msgspec.json.format(msgspec.json.encode(call.raw_input), indent=2).decode()
+        lines = [[Span(f"  {one_line(line)}")] for line in text.splitlines()]
+    return lines
+
+
+_DIFF = {"+": "green", "-": "red", " ": "dim"}
+
+
+def _command(raw: object) -> list[tuple[int, str]]:
+    """The lines of the command that is to be run, if it is one."""
+    told = object_at(raw)
+    for name in ("command", "cmd"):
+        words = list_at(told, name)
+        text = " ".join(str(word) for word in words) if words else text_at(told, name)
+        if text:
+            return list(enumerate(spoken(text).splitlines()))
+    return []
+
+
+def _keyed(options: Sequence[PermissionOption]) -> list[tuple[str, PermissionOption]]:
+    """Each with its key, if there is only one of its kind."""
+    kinds = [option.kind for option in options]
+    return [(_KEYS[option.kind] if kinds.count(option.kind) == 1 else "", option) for option in options]
+
+
+def _choices(options: Sequence[PermissionOption]) -> dict[str, PermissionOption]:
+    """What can be typed."""
+    keyed = _keyed(options)
+    by_key = {key: option for key, option in keyed if key}
+    return by_key | {str(number): option for number, (_, option) in enumerate(keyed, 1)}
+
+
+def _about(field: Field) -> list[Line]:
+    """What stands above a field: what it is for, and what there is to choose from."""
+    title = [] if _is_short(field) else [[Span(f"  {one_line(field.title)}", "bold")]]
+    about = [[Span(f"  {line}", "dim")] for line in spoken(field.description).splitlines()]
+    return [
+        *title,
+        *about,
+        *([Span(f"  {number} {one_line(label)}")] for number, (_, label) in enumerate(field.choices, 1)),
+    ]
+
+
+def _mark(field: Field, default: object) -> str:
+    """What stands before the answer."""
+    facts = joined(["required" if field.required and default is None else "", field.hint], ", ")
+    title = one_line(field.title if _is_short(field) else field.name[:LONGEST_TITLE])
+    return f"{title}{f' ({facts})' if facts else ''}{'' if default is None else f' [{_written(default)}]'}: "
+
+
+def _is_short(field: Field) -> bool:
+    return cell_len(field.title) <= LONGEST_TITLE
+
+
+def _written(value: object) -> str:
+    if isinstance(value, bool):
+        return "y" if value else "n"
+    return one_line(value if isinstance(value, str) else msgspec.json.encode(value).decode())

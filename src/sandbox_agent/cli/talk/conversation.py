@@ -1,0 +1,273 @@
+"""A session that is watched and talked to: its log as it is written, and lines that somebody types meanwhile."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+
+from pydantic import TypeAdapter, ValidationError
+
+from sandbox_agent.cli.output import one_line
+from sandbox_agent.cli.talk.outcome import FAILURES, Failure, sentence, tell
+from sandbox_agent.cli.talk.own import OwnPrompts
+from sandbox_agent.cli.talk.past_turns import prompt_of
+from sandbox_agent.cli.talk.pieces import Note, Span, note
+from sandbox_agent.cli.talk.showing import spent
+from sandbox_agent.cli.talk.view import View
+from sandbox_agent.client import (
+    Gap,
+    LogEvent,
+    Session,
+    SessionEnded,
+    SessionItem,
+    Turn,
+    TurnEnded,
+    TurnStarted,
+)
+from sandbox_agent.client.updates import ContentBlock, read
+from sandbox_agent.envelope import Object, list_at, object_at, text_at
+
+LATE = 5.0
+"""Seconds that the answer to a prompt may take after the log has told of its end."""
+SOON = 0.5
+"""Seconds that the log may take to tell of the end of a turn that has failed."""
+_BLOCKS: TypeAdapter[list[ContentBlock]] = TypeAdapter(list[ContentBlock])
+
+COMMANDS = {
+    "/help": "what can be typed here",
+    "/model": "the models; /model NAME changes to another",
+    "/mode": "the modes; /mode NAME changes to another",
+    "/cancel": "end the turn that runs",
+    "/quit": "leave; so does Ctrl-D",
+}
+
+
+class _Sent:
+    """A prompt of ours; `ended` once the log has told of its end."""
+
+    def __init__(self, turn: Turn) -> None:
+        self.turn = turn
+        self.ended = asyncio.Event()
+
+
+class Conversation:
+    """What one person sees and says of a session."""
+
+    def __init__(self, session: Session, own: OwnPrompts, view: View, position: int) -> None:
+        self._session = session
+        self._view = view
+        self._position = position
+        """Where the log ended when we came: what is before it is history."""
+        self._own = own
+        self._sent: list[_Sent] = []
+        self._current: _Sent | None = None
+        """The prompt whose turn runs, if it is ours."""
+        self._failing: set[asyncio.Task[None]] = set()
+        self._typed: list[str] = []
+        self._files: Sequence[str] = ()
+        self.busy = False
+        """A turn runs."""
+        self.is_cancelling = False
+
+    def attach(self, files: Sequence[str]) -> None:
+        """Send these files with the first prompt."""
+        self._files = files
+
+    # Watching
+
+    async def watch(self, *, revive: bool = False) -> SessionEnded | None:
+        """Show what happens, until the session ends; gives how that was.
+
+        With `revive`, it goes on when the session can be brought back by a prompt.
+        """
+        async for event in self._session.follow(self._position):
+            ended = await self._event(event)
+            if ended is None:
+                continue
+            if not revive or not (await self._session.info()).resumable:
+                return ended
+            self._say("the next prompt brings it back")
+        return None
+
+    async def replay(self, after: int) -> None:
+        """Show what there was after a position when we came."""
+        async for event in self._session.history(after, self._position + 1):
+            await self._event(event)
+
+    async def _event(self, event: LogEvent | Gap) -> SessionEnded | None:
+        if isinstance(event, Gap):
+            self._view.screen.show(self._view.showing.pieces(event))
+            return None
+        method, params = text_at(event.envelope, "method"), object_at(event.envelope, "params")
+        if method is None or "id" in event.envelope or event.direction == "fromClient":
+            return None
+        item = read(method, params)
+        if item is not None:
+            await self._item(item)
+        return item if isinstance(item, SessionEnded) else None
+
+    async def _item(self, item: SessionItem) -> None:
+        screen, showing = self._view.screen, self._view.showing
+        match item:
+            case TurnStarted():
+                number = self._own.number(item.prompt_id)
+                self._current = None if number is None else self._sent[number]
+                self._set_busy(True)
+                if number is None:
+                    screen.show(showing.prompt(_blocks(await prompt_of(self._session, item.turn_id))))
+            case TurnEnded():
+                if self._current is None:
+                    screen.show(showing.pieces(item))
+                else:
+                    screen.show(showing.end(TurnEnded(item.stop_reason)))
+                    await self._tell_end(self._current)
+                self._current = None
+                self._set_busy(False)
+            case _:
+                screen.show(showing.pieces(item))
+
+    async def _tell_end(self, sent: _Sent) -> None:
+        """What only who has sent a prompt is told: what the turn has used up, or all about its failure."""
+        sent.ended.set()
+        try:
+            async with asyncio.timeout(LATE):
+                end = await sent.turn
+        except TimeoutError:
+            return
+        except FAILURES as failure:
+            self._fail(failure)
+            return
+        used = spent(end.response, self._view.showing.usage)
+        if used:
+            self._view.say(used)
+
+    def _set_busy(self, busy: bool) -> None:
+        self.busy = busy
+        self.is_cancelling = self.is_cancelling and busy
+        if self._view.terminal is not None:
+            self._view.terminal.set_busy(busy)
+
+    def _fail(self, failure: Failure) -> None:
+        self._view.screen.finish()
+        tell(failure)
+
+    # Talking
+
+    async def talk(self) -> None:
+        """Take what is typed, until somebody does not want to go on."""
+        terminal = self._view.terminal
+        assert terminal is not None
+        mark = f"{self._view.marks.person} "
+        while True:
+            try:
+                text = (await terminal.line(mark, history=self._typed, standing=True)).strip()
+            except EOFError:
+                return
+            if not text:
+                continue
+            if text not in self._typed[-1:]:
+                self._typed.append(text)
+            if text in ("/quit", "/exit"):
+                return
+            await self._obey(text)
+
+    async def _obey(self, text: str) -> None:
+        word, _, rest = text.partition(" ")
+        commands: dict[str, Callable[[str], Awaitable[None]]] = {
+            "/help": self._help,
+            "/model": self._model,
+            "/mode": self._mode,
+            "/cancel": self._cancel,
+        }
+        try:
+            if word in commands:
+                await commands[word](rest.strip())
+            else:
+                # Two slashes are for commands of the agent that are called as ours.
+                self._send(text.removeprefix("/") if text.startswith("//") else text)
+        except FAILURES as failure:
+            self._say(sentence(failure))
+
+    def _send(self, text: str) -> None:
+        files, self._files = self._files, ()
+        waits = self.busy
+        sent = _Sent(self._session.prompt(text, files))
+        self._sent.append(sent)
+        task = asyncio.create_task(self._watch_start(sent))
+        self._failing.add(task)
+        task.add_done_callback(self._failing.discard)
+        if waits:
+            self._say("this waits until the turn that runs is over")
+        else:
+            self._set_busy(True)
+            self._view.screen.status(f"{self._session.agent} is at work …")
+
+    async def _watch_start(self, sent: _Sent) -> None:
+        """A prompt that is refused has no turn, and the log says nothing of it."""
+        try:
+            await sent.turn
+        except FAILURES as failure:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(SOON):
+                    await sent.ended.wait()
+            if not sent.ended.is_set():
+                self._fail(failure)
+                self._set_busy(self._current is not None)
+
+    async def cancel(self) -> None:
+        """End the turn that runs, and what waits behind it."""
+        self.is_cancelling = True
+        with suppress(*FAILURES):
+            await self._session.cancel()
+
+    async def _cancel(self, _: str) -> None:
+        if self.busy:
+            await self.cancel()
+        else:
+            self._say("no turn runs")
+
+    async def _help(self, _: str) -> None:
+        commands = [*COMMANDS.items(), *((f"/{name}", text) for name, text in self._view.showing.commands)]
+        width = max(len(name) for name, _ in commands) + 2
+        lines = [[Span(f"  {name:<{width}}"), Span(text, "dim")] for name, text in commands]
+        self._view.screen.tell(Note(lines))
+
+    async def _model(self, name: str) -> None:
+        if name:
+            await self._session.set_model(name)
+            self._say(f"model: {one_line(name)}")
+            return
+        models = await self._session.models()
+        self._list([(each.model_id, each.name) for each in models.available_models], models.current_model_id, "models")
+
+    async def _mode(self, name: str) -> None:
+        if name:
+            await self._session.set_mode(name)
+            return
+        modes = await self._session.modes()
+        self._list([(each.id, each.name) for each in modes.available_modes], modes.current_mode_id, "modes")
+
+    def _list(self, named: Sequence[tuple[str, str]], current: str | None, what: str) -> None:
+        if not named:
+            self._say(f"the agent offers no {what}")
+            return
+        width = max(len(id) for id, _ in named) + 2
+        lines = [
+            [
+                Span("* " if id == current else "  ", "green"),
+                Span(f"{one_line(id):<{width}}"),
+                Span(one_line(name), "dim"),
+            ]
+            for id, name in named
+        ]
+        self._view.screen.tell(Note(lines))
+
+    def _say(self, text: str) -> None:
+        self._view.screen.tell(note(text, "dim"))
+
+
+def _blocks(params: Object) -> Sequence[ContentBlock]:
+    """The content of a prompt; nothing of what cannot be read."""
+    try:
+        return _BLOCKS.validate_python(list_at(params, "prompt"))
+    except ValidationError:
+        return ()

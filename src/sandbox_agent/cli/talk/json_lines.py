@@ -1,0 +1,103 @@
+"""A turn as JSON lines for programs: every notification as it is on the wire, then the result, or the error."""
+
+import asyncio
+import sys
+from typing import cast
+
+import msgspec
+
+from sandbox_agent.cli.output import write_json
+from sandbox_agent.cli.talk.outcome import Failure, document
+from sandbox_agent.cli.talk.own import OwnPrompts
+from sandbox_agent.client import Gap, LogEvent, SandboxAgent, Session, Turn, TurnEnded, TurnStarted
+from sandbox_agent.client.updates import GAP, read, text_of
+from sandbox_agent.envelope import Object, object_at, text_at
+
+
+class JsonLines:
+    """What is written of one turn."""
+
+    def __init__(self, client: SandboxAgent, session: Session, own: OwnPrompts) -> None:
+        self._client = client
+        self._session = session
+        self._own = own
+        self._at = 0
+        self._turn_id: str | None = None
+        self._text: list[str] = []
+
+    async def begin(self) -> None:
+        """Note where the log ends before the prompt."""
+        self._at = await end_of_log(self._client, self._session)
+
+    async def write(self, turn: Turn) -> TurnEnded:
+        """Write what comes, up to the end of the turn."""
+        ended = asyncio.ensure_future(_end(turn))
+        following = self._session.follow(self._at)
+        try:
+            while not ended.done():
+                event = asyncio.ensure_future(anext(following))
+                await asyncio.wait([event, ended], return_when=asyncio.FIRST_COMPLETED)
+                if event.done():
+                    self._event(event.result())
+                else:
+                    event.cancel()
+            # What has come meanwhile.
+            async for each in self._session.history(self._at):
+                self._event(each)
+            return await ended
+        finally:
+            ended.cancel()
+
+    def end(self, end: TurnEnded) -> None:
+        """The last line."""
+        response = (
+            {} if end.response is None else end.response.model_dump(mode="json", by_alias=True, exclude_none=True)
+        )
+        write_line({"result": {**self._facts(), "text": "".join(self._text), **cast("Object", response)}})
+
+    def fail(self, failure: Failure) -> None:
+        """The last line, too."""
+        write_line({"error": {**document(failure), **self._facts()}})
+
+    def _facts(self) -> Object:
+        return {"sessionId": self._session.id, "agent": self._session.agent, "cwd": self._session.cwd}
+
+    def _event(self, event: LogEvent | Gap) -> None:
+        if isinstance(event, Gap):
+            write_line(gap(event))
+            return
+        self._at = event.id
+        method = text_at(event.envelope, "method")
+        if method is None or "id" in event.envelope or event.direction == "fromClient":
+            return
+        item = read(method, object_at(event.envelope, "params"))
+        if isinstance(item, TurnStarted) and self._own.number(item.prompt_id) is not None:
+            self._turn_id = item.turn_id
+        if self._turn_id is None:
+            return
+        self._text.append(text_of(item))
+        write_line(event.envelope)
+        if isinstance(item, TurnEnded) and item.turn_id == self._turn_id:
+            self._turn_id = None
+
+
+async def end_of_log(client: SandboxAgent, session: Session) -> int:
+    """The position after which everything is new."""
+    attached = await client.request("_sandboxagent/session/attach", {"sessionId": session.id})
+    position = attached.get("position")
+    return position if isinstance(position, int) else 0
+
+
+def gap(item: Gap) -> Object:
+    """What is no longer kept, as the stream tells it."""
+    return {"jsonrpc": "2.0", "method": GAP, "params": {"after": item.after, "resumesAt": item.resumes_at}}
+
+
+def write_line(document: Object) -> None:
+    """One line, at once."""
+    write_json(msgspec.json.encode(document))
+    sys.stdout.flush()
+
+
+async def _end(turn: Turn) -> TurnEnded:
+    return await turn

@@ -1,0 +1,95 @@
+"""How a run ends: its exit code by stop reason, and failures in words for people."""
+
+from sandbox_agent.cli.failures import EXIT_FAILED, describe
+from sandbox_agent.cli.output import one_line
+from sandbox_agent.client import ClientError, ConnectionLost, RequestError, ServerProblem, StartFailed
+from sandbox_agent.envelope import Object, at, list_at, object_at, text_at
+
+EXIT_LIMIT, EXIT_REFUSED, EXIT_CANCELLED = 3, 4, 130
+CODES = {
+    "end_turn": 0,
+    "max_tokens": EXIT_LIMIT,
+    "max_turn_requests": EXIT_LIMIT,
+    "refusal": EXIT_REFUSED,
+    "cancelled": EXIT_CANCELLED,
+}
+
+Failure = ClientError | RequestError | ValueError
+"""What calls of the SDK may raise: a ValueError comes from answers that upstream's models do not know."""
+FAILURES = (ClientError, RequestError, ValueError)
+
+_OURS = "sandbox-agent: "
+
+
+def exit_code(stop_reason: str | None) -> int:
+    """What a turn's end means to whoever started it."""
+    return CODES.get(stop_reason or "", EXIT_FAILED)
+
+
+def tell(failure: Failure) -> None:
+    """Say what went wrong, with the end of what a program wrote to stderr."""
+    describe(sentence(failure), stderr(failure))
+
+
+def sentence(failure: Failure) -> str:
+    """What went wrong, in one sentence."""
+    match failure:
+        case ServerProblem(status=401):
+            return f"{failure}; here: --token, --token-file or SANDBOX_AGENT_TOKEN"
+        case StartFailed():
+            return _own_words(failure) or failure.sentence
+        case ConnectionLost() | ClientError():
+            return str(failure)
+        case RequestError():
+            return _of_request(failure)
+        case _:
+            return f"what the agent answered makes no sense: {one_line(str(failure))[:200]}"
+
+
+def stderr(failure: Failure) -> str | None:
+    """The end of what a failing program wrote."""
+    match failure:
+        case ServerProblem():
+            return _lines(failure.fields.get("stderr"))
+        case StartFailed():
+            return None if _own_words(failure) else failure.stderr
+        case RequestError():
+            return _lines(at(failure.data, "stderr"))
+        case _:
+            return None
+
+
+def document(failure: Failure) -> Object:
+    """A failure for programs."""
+    told: Object = {"message": sentence(failure)}
+    match failure:
+        case ServerProblem():
+            return told | {"type": failure.slug, "data": failure.fields}
+        case RequestError():
+            return told | {"code": failure.code, "type": text_at(failure.data, "type"), "data": failure.data}
+        case ConnectionLost():
+            return told | {"type": "connection-lost"}
+        case _:
+            return told
+
+
+def _of_request(failure: RequestError) -> str:
+    # Agents say what is wrong in many places.
+    further = text_at(failure.data, "details") or text_at(failure.data, "message") or ""
+    said = str(failure) or "the agent answered with an error"
+    return f"{said}: {further}" if further and further not in said else said
+
+
+def _own_words(failure: StartFailed) -> str:
+    """What a server says that ends because of a mistake, which is for people already."""
+    last = (failure.stderr.strip().splitlines() or [""])[-1]
+    return last.removeprefix(_OURS) if last.startswith(_OURS) else ""
+
+
+def _lines(told: object) -> str | None:
+    if isinstance(told, str):
+        return told
+    parts = object_at(told)
+    head, tail = ([str(line) for line in list_at(parts, name)] for name in ("head", "tail"))
+    between = ["…"] if parts.get("truncated") and head and tail else []
+    return "\n".join([*head, *between, *tail]) or None

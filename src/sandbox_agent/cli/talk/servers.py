@@ -1,0 +1,147 @@
+"""Which server a run talks to: one that is named, one that runs on the data directory, or one of its own."""
+
+import asyncio
+import getpass
+import logging
+import os
+from collections.abc import AsyncGenerator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from sandbox_agent.cli.arguments import Arguments
+from sandbox_agent.cli.background import find
+from sandbox_agent.cli.endpoint import VARIABLE, endpoint
+from sandbox_agent.cli.flags import settings_of
+from sandbox_agent.cli.output import one_line
+from sandbox_agent.cli.talk.showing import CLIENT
+from sandbox_agent.client import ConnectionLost, SandboxAgent, ServerProblem, StartFailed
+from sandbox_agent.client.asking import Handlers
+from sandbox_agent.data_directory import holder
+from sandbox_agent.errors import SettingsError
+from sandbox_agent.settings import Settings
+
+TRIES = 50
+PAUSE = 0.1
+"""Seconds between two looks for a server that is about to listen, or to end; and how many there are."""
+_WHICH = ("config_dir", "data_dir", "agents_dir", "token", "token_file")
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """A client of the server that was found."""
+
+    client: SandboxAgent
+    here: bool
+    """Whether the server surely sees the files of this machine."""
+    embedded: bool
+    """Whether it ends with us."""
+
+
+@asynccontextmanager
+async def served(arguments: Arguments, say: Callable[[str], None], handlers: Handlers) -> AsyncGenerator[Served]:
+    """A client for as long as the block lasts; `say` tells people what was done to have one.
+
+    Raises:
+        SettingsError: what the arguments say makes no sense.
+        ClientError: there is no server, or it does not let us in.
+    """
+    async with AsyncExitStack() as stack:
+        if arguments.word("endpoint") or os.environ.get(VARIABLE):
+            yield await _named(stack, arguments, handlers)
+        else:
+            yield await _found(stack, arguments, say, handlers)
+
+
+async def _named(stack: AsyncExitStack, arguments: Arguments, handlers: Handlers) -> Served:
+    server = endpoint(arguments, os.environ)
+    try:
+        client = await _connected(stack, server.url, server.token, handlers)
+    except ValueError as error:
+        raise SettingsError(f"--token: {error}") from None
+    return Served(client, here=False, embedded=False)
+
+
+async def _found(stack: AsyncExitStack, arguments: Arguments, say: Callable[[str], None], handlers: Handlers) -> Served:
+    settings = settings_of(arguments, os.environ, _WHICH)
+    for left in reversed(range(TRIES)):
+        running = find(settings)
+        try:
+            if running is not None:
+                client = await _connected(stack, running.url, running.token, handlers)
+                return Served(client, here=True, embedded=False)
+            if holder(settings.data_dir) is None:
+                say("no server runs, so one is started for as long as this takes")
+                client = await _started(stack, settings, settings.data_dir, handlers)
+                return Served(client, here=True, embedded=True)
+        except ServerProblem as problem:
+            if running is None or problem.status != 401:
+                raise
+            # Most likely another run's own server, which will be gone with it.
+            say(
+                f"the server at {running.url} wants a token that is not known here (--token names it), so another one "
+                "is started; what is said there is not kept"
+            )
+            return Served(await _started(stack, settings, None, handlers), here=True, embedded=True)
+        except (ConnectionLost, StartFailed):
+            # It has just ended, or somebody else was quicker.
+            if not left or (running is None and holder(settings.data_dir) is None):
+                raise
+        await asyncio.sleep(PAUSE)
+    pid = holder(settings.data_dir)
+    raise StartFailed(f"process {pid} holds the data directory {settings.data_dir}, and does not say where it listens")
+
+
+async def _connected(stack: AsyncExitStack, url: str, token: str | None, handlers: Handlers) -> SandboxAgent:
+    return await stack.enter_async_context(
+        SandboxAgent.connect(
+            url,
+            token,
+            on_permission=handlers.permission,
+            on_question=handlers.question,
+            on_elicitation=handlers.elicitation,
+            name=CLIENT,
+            user=_user(),
+        )
+    )
+
+
+async def _started(
+    stack: AsyncExitStack, settings: Settings, data_dir: Path | None, handlers: Handlers
+) -> SandboxAgent:
+    options = {"config_dir": settings.config_dir, "agents_dir": settings.agents_dir}
+    return await stack.enter_async_context(
+        SandboxAgent.start(
+            on_permission=handlers.permission,
+            on_question=handlers.question,
+            on_elicitation=handlers.elicitation,
+            data_dir=data_dir,
+            options=options,
+        )
+    )
+
+
+def _user() -> str | None:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return None
+
+
+class Reports(logging.Handler):
+    """What the SDK reports is told in one line, and nothing else is told to anybody."""
+
+    def __init__(self, say: Callable[[str], None]) -> None:
+        super().__init__(logging.WARNING)
+        self._say = say
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Without a traceback: whoever looks at this has not written the program."""
+        # Who leaves questions to others means it.
+        if not record.getMessage().startswith("no handler"):
+            self._say(one_line(record.getMessage()))
+
+    def install(self) -> None:
+        """Take all reports of this process."""
+        logging.getLogger().addHandler(logging.NullHandler())
+        logging.getLogger("sandbox_agent.client").addHandler(self)

@@ -1,0 +1,95 @@
+"""A program on a terminal of its own: keys in, a screen to look at."""
+
+import fcntl
+import os
+import pty
+import select
+import signal
+import struct
+import subprocess
+import termios
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from tests.support.emulator import Emulator
+
+LONGEST = 30.0
+"""Seconds that something may take to be seen on a machine that is busy."""
+
+
+class OnTerminal:
+    """The program; ends with the block."""
+
+    def __init__(
+        self, command: Sequence[str], environ: Mapping[str, str], columns: int = 80, cwd: Path | None = None
+    ) -> None:
+        self.raw = b""
+        self.screen = Emulator(columns)
+        self._ours, theirs = pty.openpty()
+        fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 40, columns, 0, 0))
+        self.modes = termios.tcgetattr(theirs)
+        self.process = subprocess.Popen(
+            command,
+            env={"TERM": "xterm-256color", **environ},
+            stdin=theirs,
+            stdout=theirs,
+            stderr=theirs,
+            cwd=cwd,
+            start_new_session=True,
+            preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
+        )
+        # Held open: the modes can be looked at after the program has ended.
+        self._theirs = theirs
+
+    def type(self, keys: str) -> None:
+        """Press keys."""
+        os.write(self._ours, keys.encode())
+
+    def expect(self, text: str, times: int = 1) -> str:
+        """Wait until the screen shows a text; gives the screen."""
+        end = time.monotonic() + LONGEST
+        while str(self.screen).count(text) < times:
+            assert time.monotonic() < end, f"{text!r} was not shown:\n{self.screen}"
+            assert self._read(0.05) or self.process.poll() is None, f"it ended without {text!r}:\n{self.screen}"
+        return str(self.screen)
+
+    def expect_end(self) -> int:
+        """Wait until it has ended; gives the exit code."""
+        end = time.monotonic() + LONGEST
+        while self.process.poll() is None:
+            assert time.monotonic() < end, f"it does not end:\n{self.screen}"
+            self._read(0.05)
+        while self._read(0.0):
+            pass
+        assert "Traceback" not in str(self.screen), str(self.screen)
+        return self.process.returncode
+
+    def signal(self, number: int) -> None:
+        self.process.send_signal(number)
+
+    @property
+    def is_as_it_was(self) -> bool:
+        """Whether the terminal has the modes that it had before."""
+        return termios.tcgetattr(self._theirs) == self.modes
+
+    def _read(self, patience: float) -> bool:
+        if not select.select([self._ours], [], [], patience)[0]:
+            return False
+        try:
+            data = os.read(self._ours, 65536)
+        except OSError:
+            return False
+        self.raw += data
+        self.screen.feed(data.decode(errors="replace"))
+        return bool(data)
+
+    def __enter__(self) -> "OnTerminal":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.process.poll() is None:
+            os.killpg(self.process.pid, signal.SIGKILL)
+            self.process.wait()
+        os.close(self._theirs)
+        os.close(self._ours)
