@@ -3,12 +3,14 @@
 import asyncio
 from collections import deque
 from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from uvicorn.server import ServerState
 
 from sandbox_agent.http.asgi import by_name
-from sandbox_agent.http.protocol import GATHERED, GatheringTransport, Protocol, ShortCycle
+from sandbox_agent.http.protocol import GATHERED, LINGER, GatheringTransport, Protocol, ShortCycle
 from sandbox_agent.hub.connection import Connection
 
 
@@ -19,6 +21,8 @@ class Inner(asyncio.Transport):
         super().__init__()
         self.written: list[bytes] = []
         self.closed = False
+        self.ended = False
+        self.paused = False
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
         self.written.append(bytes(data))
@@ -32,9 +36,17 @@ class Inner(asyncio.Transport):
     def close(self) -> None:
         self.closed = True
 
-    def pause_reading(self) -> None: ...
+    def write_eof(self) -> None:
+        self.ended = True
 
-    def resume_reading(self) -> None: ...
+    def is_reading(self) -> bool:
+        return not self.paused
+
+    def pause_reading(self) -> None:
+        self.paused = True
+
+    def resume_reading(self) -> None:
+        self.paused = False
 
     def abort(self) -> None: ...
 
@@ -109,6 +121,30 @@ def test_closing_writes_what_was_gathered_and_nothing_comes_after() -> None:
     asyncio.run(main())
 
 
+@pytest.mark.requirement("3.answer-early")
+def test_a_socket_on_which_somebody_still_sends_is_closed_for_writing_first_and_then_for_good() -> None:
+    async def main() -> None:
+        inner, timers = Inner(), Timers()
+        loop: Any = SimpleNamespace(call_soon=asyncio.get_running_loop().call_soon, call_later=timers.call_later)
+        outer = GatheringTransport(inner, loop)
+        outer.pause_reading()
+        outer.unread = True
+        outer.write(b"last words")
+        outer.close()
+        assert (inner.written, inner.ended, inner.closed) == ([b"last words"], True, False)
+        assert outer.is_closing()
+        assert inner.is_reading()
+        outer.write(b"too late")
+        outer.write_whole(b"too late")
+        await next_turn()
+        assert inner.written == [b"last words"]
+        timers.advance()
+        assert timers.now == LINGER
+        assert inner.closed
+
+    asyncio.run(main())
+
+
 def test_a_header_that_is_there_twice_is_a_list_of_its_values() -> None:
     headers = [(b"a", b"1"), (b"b", b"2"), (b"a", b"3"), (b"a", b"1"), (b"c", b"")]
 
@@ -129,8 +165,9 @@ class Timers:
     def time(self) -> float:
         return self.now
 
-    def call_later(self, delay: float, callback: Callable[[], None]) -> None:
+    def call_later(self, delay: float, callback: Callable[[], None]) -> object:
         self.due, self.callback = self.now + delay, callback
+        return callback
 
     def advance(self) -> None:
         """Go to where the timer is due."""
@@ -142,7 +179,7 @@ class Timers:
 def answered_socket(timers: Timers) -> tuple[Inner, Protocol]:
     """A socket that has just been answered the short way; it may stay unused for five seconds."""
     inner, protocol = Inner(), Protocol.__new__(Protocol)
-    for name, value in {"loop": timers, "transport": inner, "timeout_keep_alive": 5}.items():
+    for name, value in {"loop": timers, "transport": inner, "_socket": inner, "timeout_keep_alive": 5}.items():
         setattr(protocol, name, value)
     protocol.cycle = protocol._short = ShortCycle()  # type: ignore[assignment]
     protocol.pipeline = deque()

@@ -1,4 +1,8 @@
-"""HTTP/1.1 on a socket: uvicorn's protocol, with our errors, a bound on headers, and a way to cut off a dead reader."""
+"""HTTP/1.1 on a socket: uvicorn's protocol, with our errors, a bound on headers, and a way to cut off a dead reader.
+
+Who is answered before all of its body was read sees the answer, however much it still sends: the socket is closed for
+writing, and what comes is thrown away for a moment. To close it at once would be a reset, which may overtake an answer.
+"""
 
 import asyncio
 from typing import cast
@@ -22,6 +26,10 @@ MAX_HEAD = 64 << 10
 MAX_HEADERS = 200
 GATHERED = 64 << 10
 """Bytes that may wait for the end of a turn; beyond, the socket has to say whether it takes more."""
+UNREAD = 1 << 20
+"""Bytes of a body that nobody wants and that are read all the same, so that the socket can go on."""
+LINGER = 2.0
+"""Seconds in which a client that still sends may read its answer, before the socket is closed."""
 
 
 class GatheringTransport(asyncio.Transport):
@@ -29,12 +37,15 @@ class GatheringTransport(asyncio.Transport):
 
     def __init__(self, inner: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
         super().__init__()
+        self.unread = False
+        """The client is in the middle of a body: to close the socket takes some time then."""
+        self.lingering: asyncio.TimerHandle | None = None
+        """While what comes is thrown away."""
         self._inner = inner
         self._loop = loop
         self._gathered: list[bytes] = []
         self._gathered_size = 0
         self.get_extra_info = inner.get_extra_info
-        self.is_closing = inner.is_closing
         self.pause_reading = inner.pause_reading
         self.resume_reading = inner.resume_reading
         self.abort = inner.abort
@@ -51,7 +62,7 @@ class GatheringTransport(asyncio.Transport):
 
     def write_whole(self, data: bytes) -> None:
         """Write at once what needs nothing more."""
-        if self._gathered:
+        if self._gathered or self.is_closing():
             self.write(data)
         else:
             self._inner.write(data)
@@ -60,15 +71,30 @@ class GatheringTransport(asyncio.Transport):
         """What has not gone out yet."""
         return self._inner.get_write_buffer_size() + self._gathered_size
 
+    def is_closing(self) -> bool:
+        """Whether nothing more can be written."""
+        return self.lingering is not None or self._inner.is_closing()
+
     def close(self) -> None:
-        """Close when everything is written."""
+        """Close when everything is written and, of who still sends, when the answer was taken or could have been."""
         self._flush()
-        self._inner.close()
+        if self.unread and not self.is_closing():
+            self.lingering = self._loop.call_later(LINGER, self._inner.close)
+            self._inner.write_eof()
+            if not self._inner.is_reading():
+                self._inner.resume_reading()
+        else:
+            self._inner.close()
+
+    def closed(self) -> None:
+        """The socket is gone."""
+        if self.lingering is not None:
+            self.lingering.cancel()
 
     def _flush(self) -> None:
         if self._gathered:
             gathered, self._gathered, self._gathered_size = self._gathered, [], 0
-            if not self._inner.is_closing():
+            if not self.is_closing():
                 self._inner.write(gathered[0] if len(gathered) == 1 else b"".join(gathered))
 
 
@@ -87,6 +113,9 @@ class ShortCycle:
 class Protocol(HttpToolsProtocol):
     """One socket."""
 
+    _socket: GatheringTransport
+    _kept_if_whole = False
+    """The socket goes on after this request if its body is whole by the time it is answered."""
     _waiting: Connection | None = None
     """The connection of a request that may take the short way, while its body is read."""
     _body = b""
@@ -104,14 +133,19 @@ class Protocol(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """A client has connected."""
-        super().connection_made(GatheringTransport(cast("asyncio.Transport", transport), self.loop))
+        self._socket = GatheringTransport(cast("asyncio.Transport", transport), self.loop)
+        super().connection_made(self._socket)
 
     def data_received(self, data: bytes) -> None:
         """Bytes from the socket."""
+        if self._socket.lingering is not None:
+            return
         self._begun = False
         self._read_size = len(data)
         self._used_at = self.loop.time()
-        self._unset_keepalive_if_required()
+        if not self._socket.unread:
+            # The rest of a body that was answered has as long as the next request.
+            self._unset_keepalive_if_required()
         try:
             self.parser.feed_data(data)
         except httptools.HttpParserUpgrade as upgrade:
@@ -128,6 +162,7 @@ class Protocol(HttpToolsProtocol):
     def on_message_begin(self) -> None:
         """A request begins."""
         super().on_message_begin()
+        self._unset_keepalive_if_required()
         self._in_head, self._begun, self._head_size = True, True, 0
         extensions: dict[str, object] = {"sandbox_agent.transport": self.transport}
         cast("dict[str, object]", cast("object", self.scope))["extensions"] = extensions
@@ -145,6 +180,14 @@ class Protocol(HttpToolsProtocol):
         self._waiting = self._admit()
         if self._waiting is None:
             super().on_headers_complete()
+            self._expect_body()
+
+    def _expect_body(self) -> None:
+        """Until it is whole, an answer closes the socket, unless little is left to read."""
+        self._socket.unread = True
+        length = next((int(value) for name, value in self.headers if name == b"content-length"), None)
+        if length is None or length > UNREAD or self.expect_100_continue:
+            self._kept_if_whole, self.cycle.keep_alive = self.cycle.keep_alive, False
 
     def _exact_head_size(self) -> int:
         return len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers)
@@ -171,6 +214,10 @@ class Protocol(HttpToolsProtocol):
                 return
             super().on_headers_complete()
             super().on_body(body)
+        self._socket.unread = False
+        if self._kept_if_whole:
+            self._kept_if_whole = False
+            self.cycle.keep_alive = not self.cycle.response_started
         if not self.parser.should_upgrade():
             super().on_message_complete()
 
@@ -183,7 +230,8 @@ class Protocol(HttpToolsProtocol):
 
     def shutdown(self) -> None:
         """The server stops: whoever has not sent all of its request will not be answered."""
-        if self.cycle is not None and self.cycle.more_body:  # pyright: ignore[reportUnnecessaryComparison]
+        more_body = self.cycle is not None and self.cycle.more_body  # pyright: ignore[reportUnnecessaryComparison]
+        if more_body or self._socket.lingering is not None:
             self.transport.abort()
         else:
             super().shutdown()
@@ -249,6 +297,7 @@ class Protocol(HttpToolsProtocol):
         if self._idle_check is not None:
             self._idle_check.cancel()
             self._idle_check = None
+        self._socket.closed()
         super().connection_lost(exc)
 
     def _check_idle(self) -> None:
@@ -278,7 +327,7 @@ class Protocol(HttpToolsProtocol):
         if in_turn:
             self.transport.write(response)
         else:
-            cast("GatheringTransport", self.transport).write_whole(response)
+            self._socket.write_whole(response)
         if not self._short.keep_alive:
             self.transport.close()
         elif self.pipeline or self._refusal is not None:
@@ -318,4 +367,5 @@ class Protocol(HttpToolsProtocol):
         body = problems.document(error)
         head = [b"%b: %b\r\n" % pair for pair in (*problems.headers(error, body), (b"connection", b"close"))]
         self.transport.write(b"".join([STATUS_LINE[error.status], *head, b"\r\n", body]))
+        self._socket.unread = True
         self.transport.close()
