@@ -260,9 +260,15 @@ class Client:
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
         if not line:
-            said = self.log.read_text(errors="replace").strip().splitlines()[-5:]
-            raise Failed(f"the client ended with {self.process.wait()}: {' | '.join(said)}")
+            raise self.ended(self.process.wait())
         return msgspec.json.decode(line, type=kind)
+
+    def ended(self, code: int) -> Failed:
+        """Why it ended, in its own words."""
+        if code == -signal.SIGKILL:
+            return Failed(f"the client was not done within {LIMIT_SECONDS} s")
+        said = self.log.read_text(errors="replace").strip().splitlines()[-5:]
+        return Failed(f"the client ended with {code}: {' | '.join(said)}")
 
     def go(self) -> None:
         """Let it go on."""
@@ -302,8 +308,11 @@ def _client(sdk: Sdk, folder: Path, **job: object) -> Generator[Client]:
     limit = threading.Timer(LIMIT_SECONDS, process.kill)
     limit.start()
     try:
-        yield Client(process, log)
+        client = Client(process, log)
+        yield client
         process.communicate(timeout=END_SECONDS)
+        if process.returncode != 0:
+            raise client.ended(process.returncode)
     except subprocess.TimeoutExpired:
         raise Failed(f"the client did not end within {END_SECONDS} s after its work") from None
     finally:
