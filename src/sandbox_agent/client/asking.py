@@ -6,9 +6,9 @@ On any doubt the answer is *reject*: a handler that fails, and an answer that do
 import asyncio
 import inspect
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Hashable, Sequence
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import Generic, TypeAlias, TypeVar
 
 import msgspec
 from acp import RequestError
@@ -19,6 +19,8 @@ from sandbox_agent.client.errors import ClientError, ServerProblem
 from sandbox_agent.envelope import Object, list_at, object_at, objects_at, text_at
 
 logger = logging.getLogger(__name__)
+
+K = TypeVar("K", bound=Hashable)
 
 PERMISSION = "session/request_permission"
 QUESTION = "_sandboxagent/session/request_question"
@@ -165,45 +167,47 @@ class Handlers:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Asked:
-    rpc_id: object
+class _Asked(Generic[K]):
+    key: K
     request: Request
     task: asyncio.Task[object]
 
 
-class Asking:
-    """The requests that wait for an answer of this client, and its handlers."""
+class Asking(Generic[K]):
+    """The requests that wait for an answer of this client, and its handlers.
 
-    def __init__(self, handlers: Handlers, reply: Callable[[object, Object], Awaitable[None]], *, alone: bool) -> None:
+    A request has a key, which no other one ever has; `reply` gives the answer to it.
+    """
+
+    def __init__(self, handlers: Handlers, reply: Callable[[K, Object], Awaitable[None]], *, alone: bool) -> None:
         self.handlers = handlers
         self.of_session: dict[str, Handlers] = {}
         self._reply = reply
         self._alone = alone
         """Whether no other client can be there to answer what we have no handler for."""
-        self._open: dict[object, _Asked] = {}
-        """By their JSON-RPC ids, which are those of one connection."""
-        self._rejections: dict[object, Object] = {}
-        """By the JSON-RPC ids of answers under way: what is sent instead when one does not fit."""
+        self._open: dict[K, _Asked[K]] = {}
+        self._rejections: dict[K, Object] = {}
+        """For answers under way: what is sent instead when one does not fit."""
         self._replies: set[asyncio.Task[None]] = set()
         self._warned: set[str] = set()
 
-    async def ask(self, method: str, params: Object, rpc_id: object) -> Object:
+    async def ask(self, method: str, params: Object, key: K, id: str) -> Object:
         """The result for an agent's request; while nobody here answers, this waits until it is cancelled."""
-        request = _request(method, params, rpc_id)
+        request = _request(method, params, id)
         if request is None:
             if self._alone:
                 raise RequestError.method_not_found(method)
             return await asyncio.Future()  # Another client may know what it means.
         task = asyncio.current_task()
         assert task is not None
-        self._open[rpc_id] = _Asked(rpc_id, request, task)
+        self._open[key] = _Asked(key, request, task)
         try:
             answer = await self._answer(request)
             if answer is None:
                 return await asyncio.Future()  # Deferred: `reply`, or a withdrawal, cancels us.
         finally:
-            self._open.pop(rpc_id, None)
-        self._rejections[rpc_id] = rejection(request).result
+            self._open.pop(key, None)
+        self._rejections[key] = rejection(request).result
         return answer.result
 
     async def reply(self, id: str, answer: Callable[[Request], Answer | None]) -> None:
@@ -221,16 +225,16 @@ class Asking:
             sessions = ", ".join(str(asked.request.session_id) for asked, _ in named)
             raise ClientError(f"the id {id!r} is open in several sessions ({sessions}); answer from a handler")
         [(asked, given)] = named
-        await self._reply(asked.rpc_id, given.result)
+        await self._reply(asked.key, given.result)
         asked.task.cancel()
 
     def requests(self) -> list[Request]:
         """What waits for an answer here."""
         return [asked.request for asked in self._open.values()]
 
-    def withdraw(self, rpc_id: object) -> None:
+    def withdraw(self, key: K) -> None:
         """Somebody else has answered, or the agent does not want to know any more."""
-        asked = self._open.get(rpc_id)
+        asked = self._open.get(key)
         if asked is not None:
             asked.task.cancel()
 
@@ -239,13 +243,13 @@ class Asking:
         for asked in list(self._open.values()):
             asked.task.cancel()
 
-    def answered(self, rpc_id: object, problem: ServerProblem | None) -> None:
-        """A handler's answer was taken. If it does not fit, reject: the agent must not wait for ever."""
-        rejected = self._rejections.pop(rpc_id, None)
+    def answered(self, key: K, problem: ServerProblem | None) -> None:
+        """A handler's answer is given. If it does not fit, reject: the agent must not wait for ever."""
+        rejected = self._rejections.pop(key, None)
         if problem is None or rejected is None:
             return
         logger.error("an answer was refused, rejecting instead reason=%s", problem)
-        task = asyncio.ensure_future(self._reply(rpc_id, rejected))
+        task = asyncio.ensure_future(self._reply(key, rejected))
         self._replies.add(task)
         task.add_done_callback(self._replied)
 
@@ -285,7 +289,7 @@ def rejection(request: Request) -> Answer:
             return request.decline()
 
 
-def _request(method: str, params: Object, rpc_id: object) -> Request | None:
+def _request(method: str, params: Object, id: str) -> Request | None:
     session_id = text_at(params, "sessionId")
     match method:
         case "session/request_permission":
@@ -294,14 +298,14 @@ def _request(method: str, params: Object, rpc_id: object) -> Request | None:
             except ValidationError:
                 logger.exception("a permission request cannot be read session=%s", session_id)
                 return None
-            return PermissionRequest(str(rpc_id), asked.session_id, asked.tool_call, asked.options)
+            return PermissionRequest(id, asked.session_id, asked.tool_call, asked.options)
         case "_sandboxagent/session/request_question":
-            id = text_at(params, "questionId") or str(rpc_id)
-            return QuestionRequest(id, session_id or "", text_at(params, "prompt") or "", _questions(params))
+            name, prompt = text_at(params, "questionId") or id, text_at(params, "prompt") or ""
+            return QuestionRequest(name, session_id or "", prompt, _questions(params))
         case "elicitation/create":
             mode, message = text_at(params, "mode") or "form", text_at(params, "message") or ""
             schema, url = object_at(params, "requestedSchema"), text_at(params, "url")
-            return ElicitationRequest(str(rpc_id), session_id, message, mode, schema, url)
+            return ElicitationRequest(id, session_id, message, mode, schema, url)
         case _:
             return None
 

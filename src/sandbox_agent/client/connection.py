@@ -20,7 +20,7 @@ from sandbox_agent.client.asking import Asking, Handlers
 from sandbox_agent.client.errors import ClientError, ConnectionLost, ServerProblem
 from sandbox_agent.client.feed import Feed, Heard
 from sandbox_agent.client.past import Past
-from sandbox_agent.client.transport import ARRIVAL, Arrival, Hooks, Transport
+from sandbox_agent.client.transport import ARRIVAL, Arrival, Hooks, RequestId, Transport
 from sandbox_agent.client.updates import GAP
 from sandbox_agent.envelope import META, Object, object_at, text_at
 
@@ -247,10 +247,11 @@ class Connection:
 
     async def _handle(self, method: str, params: object, is_notification: bool) -> object:
         """What an agent asks, and takes back. Called by upstream in tasks that begin in the order of arrival."""
-        told = object_at(params)
+        told, arrival = object_at(params), ARRIVAL.get()
         if not is_notification:
-            return await self.asking.ask(method, told, ARRIVAL.get().envelope["id"])
-        self.asking.withdraw(told.get("requestId"))
+            id = arrival.envelope["id"]
+            return await self.asking.ask(method, told, RequestId.of(arrival, id), str(id))
+        self.asking.withdraw(RequestId.of(arrival, told.get("requestId")))
         return None
 
     def _ring(self, session_id: str) -> None:
@@ -267,9 +268,9 @@ class Connection:
             for feed in feeds:
                 feed.fall_behind()
 
-    async def _reply(self, rpc_id: object, result: Object) -> None:
+    async def _reply(self, id: RequestId, result: Object) -> None:
         assert self._transport is not None
-        await self._transport.reply(rpc_id, result)
+        await self._transport.reply(id, result)
 
     def _sent(self, envelope: Object) -> None:
         self._tap("sent", envelope, None)

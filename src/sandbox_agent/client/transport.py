@@ -63,6 +63,20 @@ class Arrival(NamedTuple):
     envelope: Object
     position: int | None
     size: int
+    generation: int
+    """Which of the client's connections it came on, one after another."""
+
+
+class RequestId(NamedTuple):
+    """What an agent's request is called: ids are those of one connection, the next may use them for something else."""
+
+    generation: int
+    text: str
+    """The id as it is written: `1`, `1.0` and `"1"` are three."""
+
+    @classmethod
+    def of(cls, arrival: Arrival, id: object) -> "RequestId":
+        return cls(arrival.generation, msgspec.json.encode(id).decode())
 
 
 ARRIVAL: ContextVar[Arrival] = ContextVar("arrival")
@@ -77,8 +91,8 @@ class Hooks:
     """The server knows nothing of the old connection: what hung on it has to be set up again."""
     missed: Callable[[], None]
     """The stream may not have brought everything up to here; the log has it."""
-    answered: Callable[[object, ServerProblem | None], None]
-    """An answer to the agent's request with this id has arrived; or it does not fit, and the request is open still."""
+    answered: Callable[[RequestId, ServerProblem | None], None]
+    """An answer to an agent's request is on its way no more: it is settled; or does not fit, and the request is open."""
     heard: Callable[[Arrival], bool]
     """An envelope has arrived: told in their order, and before upstream acts on it; True when that need not."""
     sent: Callable[[Object], None]
@@ -130,7 +144,9 @@ class Transport:
     async def receive(self) -> Object | None:
         """The next envelope from the server; None when the transport was closed."""
         while (arrival := await self._arrivals.get()) is not None:
-            if not self._hooks.heard(arrival):
+            # What was asked on a connection that is gone is asked anew on the next, if it is still open.
+            stale = "method" in arrival.envelope and arrival.generation != self._generation
+            if not self._hooks.heard(arrival) and not stale:
                 ARRIVAL.set(arrival)
                 return arrival.envelope
         return None
@@ -158,24 +174,26 @@ class Transport:
             self._following.cancel()
         self._release()
 
-    async def reply(self, id: object, result: Object) -> None:
+    async def reply(self, id: RequestId, result: Object) -> None:
         """Answer a request of an agent; raises ServerProblem when it is too late, or does not fit."""
-        message: Object = {"jsonrpc": "2.0", "id": id, "result": result}
-        await self._post(msgspec.json.encode(message), None)
+        message: Object = {"jsonrpc": "2.0", "id": msgspec.json.decode(id.text), "result": result}
         self._hooks.sent(message)
+        await self._post(msgspec.json.encode(message), None, only_on=id.generation)
 
     # Sending
 
     async def _answer(self, message: Object, body: bytes) -> None:
+        id = RequestId.of(ARRIVAL.get(), message["id"])
         wrong = None
         try:
-            await self._post(body, None)
+            await self._post(body, None, only_on=id.generation)
         except ServerProblem as problem:
             if problem.slug == "wrong-answer":
                 wrong = problem
             elif problem.slug not in _LATE:
                 raise
-        self._hooks.answered(message["id"], wrong)
+        finally:
+            self._hooks.answered(id, wrong)
 
     async def _request(self, message: Object, body: bytes) -> None:
         method = str(message["method"])
@@ -184,10 +202,15 @@ class Transport:
         scoped = method in READS or text_at(message.get("params"), "sessionId") is not None
         response = await self._post(body, key, repeatable_elsewhere=scoped)
         await self._caught_up(response)
-        self._arrivals.put_nowait(Arrival(_decoded(response.text), None, len(response.content)))
+        self._arrivals.put_nowait(Arrival(_decoded(response.text), None, len(response.content), self._generation))
 
-    async def _post(self, body: bytes, key: str | None, *, repeatable_elsewhere: bool = True) -> httpx.Response:
-        """POST until there is an answer. Raises ServerProblem, or ConnectionLost when there is none for too long."""
+    async def _post(
+        self, body: bytes, key: str | None, *, repeatable_elsewhere: bool = True, only_on: int | None = None
+    ) -> httpx.Response:
+        """POST until there is an answer. Raises ServerProblem, or ConnectionLost when there is none for too long.
+
+        What is `only_on` one connection is not sent on the next.
+        """
         clock = asyncio.get_running_loop().time
         failing_since, pause, sent_on = clock(), FIRST_PAUSE, 0
         while True:
@@ -195,6 +218,8 @@ class Transport:
                 raise self._failure
             if self._closed or self._id is None:
                 raise ConnectionLost("this client is closed")
+            if only_on not in (None, self._generation):
+                raise ConnectionLost("the connection that was asked is gone; what is still open is asked anew")
             if sent_on not in (0, self._generation) and not repeatable_elsewhere:
                 raise ConnectionLost("the server went away before it had answered", outcome_unknown=True)
             tried_at, generation = clock(), self._generation
@@ -248,7 +273,9 @@ class Transport:
             self._reached = 0
             self._advance(int(response.headers.get(LAST_EVENT, 0)))
             if first:
-                self._arrivals.put_nowait(Arrival(_decoded(response.text), None, len(response.content)))
+                self._arrivals.put_nowait(
+                    Arrival(_decoded(response.text), None, len(response.content), self._generation)
+                )
                 self._following = asyncio.create_task(self._follow(), name="sandbox-agent stream")
         if not first:
             # In a task of its own: it makes requests, and those wait for the stream that may be waiting for us.
@@ -293,7 +320,7 @@ class Transport:
 
     def _heard(self, position: int, data: str) -> None:
         self._seen = position
-        self._arrivals.put_nowait(Arrival(_decoded(data), position, len(data)))
+        self._arrivals.put_nowait(Arrival(_decoded(data), position, len(data), self._generation))
         self._advance(position)
 
     async def _caught_up(self, response: httpx.Response) -> None:

@@ -1,0 +1,180 @@
+"""A stand-in for the server on the wire of /v1/rpc, for what no honest server does: a test says what it answers, and
+when. It has no agents and no log.
+"""
+
+import asyncio
+import inspect
+import json
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+from tests.support.loopback import answer
+from tests.support.running import BOUND
+
+Json = dict[str, Any]
+HEALTH = {"status": "ok", "version": "0.0.0", "uptimeMs": 1, "agents": []}
+
+
+@dataclass(frozen=True)
+class Post:
+    """An envelope that came, on which connection, and under which key."""
+
+    connection: str | None
+    key: str | None
+    envelope: Json
+
+
+def problem(slug: str, status: int) -> bytes:
+    document = {"type": f"urn:sandbox-agent:error:{slug}", "title": slug, "status": status, "detail": ""}
+    return answer(json.dumps(document).encode(), f"{status} X", Content_Type="application/problem+json")
+
+
+@dataclass(eq=False)
+class Pretender:
+    """Knows the connections in `known`; requests get what `results` has for their method, `{}` unless told."""
+
+    url: str = ""
+    known: set[str] = field(default_factory=set[str])
+    opened: int = 0
+    """How many connections were opened, and how many streams."""
+    streams_opened: int = 0
+    results: dict[str, Any] = field(default_factory=dict[str, Any])
+    """A result, bytes for a whole answer, or a function of the Post that gives one of these, async or not."""
+    stream: Callable[[], bytes] | None = None
+    """What GET is answered in place of a stream."""
+    last_event: int = 0
+    posts: list[Post] = field(default_factory=list[Post])
+    _streams: dict[str, asyncio.StreamWriter] = field(default_factory=dict[str, asyncio.StreamWriter])
+    _writers: set[asyncio.StreamWriter] = field(default_factory=set[asyncio.StreamWriter])
+    _changed: asyncio.Condition = field(default_factory=asyncio.Condition)
+
+    def answers(self) -> list[Post]:
+        """The answers to what it asked."""
+        return [post for post in self.posts if "method" not in post.envelope]
+
+    def requests(self, method: str) -> list[Post]:
+        return [post for post in self.posts if post.envelope.get("method") == method]
+
+    async def until(self, condition: Callable[[], object]) -> None:
+        """Wait until something that is asked of it makes a condition true."""
+        async with asyncio.timeout(BOUND), self._changed:
+            await self._changed.wait_for(condition)
+
+    async def told(self, id: int | str, envelope: Json | str, connection: str | None = None) -> None:
+        """Send an event to a connection, the newest unless told."""
+        name = connection or f"c{self.opened}"
+        await self.until(lambda: name in self._streams)
+        data = envelope if isinstance(envelope, str) else json.dumps(envelope)
+        self._streams[name].write(f"event: message\nid: {id}\ndata: {data}\n\n".encode())
+        await self._streams[name].drain()
+
+    def restart(self) -> None:
+        """Know no connection any more, and end all streams."""
+        self.known.clear()
+        self.cut()
+
+    def cut(self) -> None:
+        """End all streams."""
+        for writer in self._streams.values():
+            writer.transport.abort()
+        self._streams.clear()
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._writers.add(writer)
+        try:
+            with suppress(OSError, asyncio.IncompleteReadError):
+                while await self._exchange(reader, writer):
+                    pass
+        finally:
+            self._writers.discard(writer)
+            writer.transport.abort()
+            async with self._changed:
+                self._changed.notify_all()
+
+    async def _exchange(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
+        head = (await reader.readuntil(b"\r\n\r\n")).decode().split("\r\n")
+        method, path, _ = head[0].split(" ")
+        headers = {name.lower(): value for name, _, value in (line.partition(": ") for line in head[1:] if line)}
+        body = await reader.readexactly(int(headers.get("content-length", "0")))
+        if path == "/v1/health":
+            writer.write(answer(json.dumps(HEALTH).encode(), Content_Type="application/json"))
+        elif method == "GET":
+            return await self._stream(headers["x-acp-connection-id"], writer)
+        elif method == "POST":
+            post = Post(headers.get("x-acp-connection-id"), headers.get("idempotency-key"), json.loads(body))
+            reply = await self._answer(post)
+            if not reply:
+                return False
+            writer.write(reply)
+        else:
+            writer.write(answer(status="204 No Content"))
+        await writer.drain()
+        return True
+
+    async def _answer(self, post: Post) -> bytes:
+        self.posts.append(post)
+        async with self._changed:
+            self._changed.notify_all()
+        method = post.envelope.get("method")
+        if post.connection is not None and post.connection not in self.known:
+            return problem("unknown-connection", 404)
+        result = self.results.get(str(method), {})
+        if callable(result):
+            result = result(post)
+            result = await result if inspect.isawaitable(result) else result
+        if isinstance(result, bytes):
+            return result
+        if method is None or "id" not in post.envelope:
+            return answer(status="202 Accepted")
+        more = {} if post.connection is not None else {"X_ACP_Connection_Id": self._open()}
+        body = json.dumps({"jsonrpc": "2.0", "id": post.envelope["id"], "result": result}).encode()
+        last = str(self.last_event)
+        return answer(body, Content_Type="application/json", X_ACP_Last_Event_Id=last, **more)
+
+    def _open(self) -> str:
+        self.opened += 1
+        self.known.add(f"c{self.opened}")
+        return f"c{self.opened}"
+
+    async def _stream(self, connection: str, writer: asyncio.StreamWriter) -> bool:
+        self.streams_opened += 1
+        if self.stream is not None or connection not in self.known:
+            writer.write(problem("unknown-connection", 404) if self.stream is None else self.stream())
+            await writer.drain()
+            async with self._changed:
+                self._changed.notify_all()
+            return self.stream is None
+        writer.write(answer(Content_Type="text/event-stream", Content_Length=None, Connection="close") + b": hello\n\n")
+        self._streams[connection] = writer
+        async with self._changed:
+            self._changed.notify_all()
+        while not writer.transport.is_closing():
+            await writer.drain()
+            await self._until_closed(writer)
+        return False
+
+    @staticmethod
+    async def _until_closed(writer: asyncio.StreamWriter) -> None:
+        with suppress(OSError):
+            await writer.wait_closed()
+
+    def close(self) -> None:
+        for writer in self._writers:
+            writer.transport.abort()
+
+
+@asynccontextmanager
+async def pretender() -> AsyncGenerator[Pretender]:
+    """A stand-in that listens."""
+    pretending = Pretender()
+    server = await asyncio.start_server(pretending.serve, "127.0.0.1", 0)
+    host, port = server.sockets[0].getsockname()[:2]
+    pretending.url = f"http://{host}:{port}"
+    try:
+        yield pretending
+    finally:
+        server.close()
+        pretending.close()
+        await pretending.until(lambda: not pretending._writers)
