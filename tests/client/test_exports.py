@@ -1,0 +1,37 @@
+"""What `sandbox_agent.client` exports, and that it is imported when it is used."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import sandbox_agent.client
+
+
+def test_everything_that_is_exported_is_there() -> None:
+    assert [name for name in sandbox_agent.client.__all__ if not hasattr(sandbox_agent.client, name)] == []
+    assert set(sandbox_agent.client.__all__) <= set(dir(sandbox_agent.client))
+
+
+def test_type_checkers_see_each_name_where_the_program_finds_it() -> None:
+    source = ast.parse(Path(sandbox_agent.client.__file__).read_text())
+    imports = [node for node in ast.walk(source) if isinstance(node, ast.ImportFrom) and node.module != "typing"]
+    seen = {alias.name: node.module for node in imports for alias in node.names if node.module != "importlib"}
+
+    assert seen == sandbox_agent.client._HOMES
+    assert sorted(seen) == sorted(sandbox_agent.client.__all__)
+
+
+def test_a_name_that_is_not_there_is_an_error() -> None:
+    with pytest.raises(AttributeError, match="SandboxAgnet"):
+        _ = sandbox_agent.client.SandboxAgnet  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("module", ["api", "agents", "files", "watching", "errors"])
+def test_parts_that_need_no_acp_do_not_import_it(module: str) -> None:
+    program = f"import sys, sandbox_agent.client.{module}; print({{'acp', 'pydantic'}} & {{*sys.modules}})"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=30, check=True)
+
+    assert done.stdout.strip() == "set()"
