@@ -20,10 +20,9 @@ import {
 } from "@agentclientprotocol/sdk";
 
 import { Asking, type AskingMethod, type Handlers, KINDS } from "./asking.js";
-import { ClientError, ConnectionLost } from "./errors.js";
+import { ClientError, ConnectionLost, closed } from "./errors.js";
 import { Feed } from "./feed.js";
 import { type Http, randomName } from "./http.js";
-import { closed } from "./link.js";
 import type { Logger } from "./log.js";
 import { Past } from "./past.js";
 import type { SessionInfo } from "./sessions.js";

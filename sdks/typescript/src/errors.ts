@@ -111,3 +111,8 @@ export function isAway(error: unknown): boolean {
   if (!(error instanceof ServerProblem)) return error instanceof ConnectionLost;
   return error.slug === "shutting-down" || (error instanceof ForeignAnswer && [502, 503, 504].includes(error.status));
 }
+
+/** What those are told who still wait when the client is closed. */
+export function closed(): ConnectionLost {
+  return new ConnectionLost("this client was closed before the server had answered", { outcomeUnknown: true });
+}

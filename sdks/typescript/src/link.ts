@@ -5,7 +5,7 @@
  * that the server no longer knows is opened anew. Knows nothing of what is in the envelopes.
  */
 
-import { ClientError, ConnectionLost, ServerProblem, isAway } from "./errors.js";
+import { ClientError, ConnectionLost, ServerProblem, closed, isAway } from "./errors.js";
 import type { Http } from "./http.js";
 import type { Logger } from "./log.js";
 import { eventsOf } from "./sse.js";
@@ -308,11 +308,6 @@ class ConnectionGone extends ConnectionLost {}
 
 /** The way is free now. */
 class TryAgain extends Error {}
-
-/** What those are told who still wait when the client is closed. */
-export function closed(): ConnectionLost {
-  return new ConnectionLost("this client was closed before the server had answered", { outcomeUnknown: true });
-}
 
 function isUnknown(error: unknown): boolean {
   return error instanceof ServerProblem && error.slug === "unknown-connection";

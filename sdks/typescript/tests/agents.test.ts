@@ -10,7 +10,7 @@ import { all, within } from "./support/waiting.js";
 
 const BOUNDED = { timeout: 20_000 };
 
-describe("agents", BOUNDED, () => {
+describe("agents", () => {
   let server: TestServer;
   let client: SandboxAgent;
 

@@ -45,7 +45,7 @@ function permission(options: unknown[]): unknown {
   return { toolCall: { toolCallId: "c-1", title: "Write a file", kind: "edit" }, options };
 }
 
-describe("what agents ask", BOUNDED, () => {
+describe("what agents ask", () => {
   let server: TestServer;
 
   before(async () => {
@@ -72,7 +72,7 @@ describe("what agents ask", BOUNDED, () => {
   const outcome = async (session: Session, options: unknown[] = OPTIONS): Promise<unknown> =>
     (await answer(session, "session/request_permission", permission(options))).result?.["outcome"];
 
-  describe("permissions", BOUNDED, () => {
+  describe("permissions", () => {
     test("a handler is told what is wanted and decides", BOUNDED, async () => {
       const requests: PermissionRequest[] = [];
       const onPermission = (request: PermissionRequest): ReturnType<PermissionRequest["allow"]> => {
@@ -333,7 +333,7 @@ describe("what agents ask", BOUNDED, () => {
     });
   });
 
-  describe("questions", BOUNDED, () => {
+  describe("questions", () => {
     test("a handler answers each question", BOUNDED, async () => {
       const requests: QuestionRequest[] = [];
       await using made = await asked({
@@ -389,7 +389,7 @@ describe("what agents ask", BOUNDED, () => {
     });
   });
 
-  describe("forms", BOUNDED, () => {
+  describe("forms", () => {
     test("a handler fills in the form", BOUNDED, async () => {
       await using made = await asked({
         onElicitation: (request) => {

@@ -14,7 +14,7 @@ import { all, until, within } from "./support/waiting.js";
 
 const BOUNDED = { timeout: 20_000 };
 
-describe("files", BOUNDED, () => {
+describe("files", () => {
   let server: TestServer;
   let client: SandboxAgent;
   let session: Session;

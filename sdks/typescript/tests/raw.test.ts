@@ -13,7 +13,7 @@ import { all, eventually, within } from "./support/waiting.js";
 
 const BOUNDED = { timeout: 20_000 };
 
-describe("under the surface", BOUNDED, () => {
+describe("under the surface", () => {
   let server: TestServer;
 
   before(async () => {

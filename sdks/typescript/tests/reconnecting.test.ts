@@ -25,7 +25,7 @@ const PERMISSION = {
 };
 
 for (const respondAsync of [false, true]) {
-  describe(respondAsync ? "with answers on the stream" : "with answers by POST", BOUNDED, () => {
+  describe(respondAsync ? "with answers on the stream" : "with answers by POST", () => {
     let server: TestServer;
     let proxy: Proxy;
 
@@ -287,7 +287,7 @@ for (const respondAsync of [false, true]) {
   });
 }
 
-describe("connections that the server forgets", BOUNDED, () => {
+describe("connections that the server forgets", () => {
   let server: TestServer;
   let proxy: Proxy;
 

@@ -10,7 +10,7 @@ import { all, until, within } from "./support/waiting.js";
 
 const BOUNDED = { timeout: 20_000 };
 
-describe("sessions", BOUNDED, () => {
+describe("sessions", () => {
   let server: TestServer;
   let client: SandboxAgent;
 

@@ -11,7 +11,7 @@ import { all, eventually, until, within } from "./support/waiting.js";
 const BOUNDED = { timeout: 20_000 };
 
 for (const respondAsync of [false, true]) {
-  describe(respondAsync ? "with answers on the stream" : "with answers by POST", BOUNDED, () => {
+  describe(respondAsync ? "with answers on the stream" : "with answers by POST", () => {
     let server: TestServer;
     let client: SandboxAgent;
 

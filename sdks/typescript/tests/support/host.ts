@@ -1,0 +1,19 @@
+/** A program with a server of its own, to be killed: prints the pids of its server and of an agent, then does as told. */
+
+import { SandboxAgent, type StartOptions } from "sandbox-agent";
+
+import { children } from "./embedding.js";
+
+const [how, options] = process.argv.slice(2) as [string, string];
+const client = await SandboxAgent.start(JSON.parse(options) as StartOptions);
+const [server] = children();
+if (how === "idle") {
+  console.log(JSON.stringify({ server }));
+} else {
+  const session = await client.sessions.create();
+  const agent = Number(await session.prompt('[["pid"]]').text());
+  session.prompt('[["wait_cancel"]]');
+  console.log(JSON.stringify({ server, agent }));
+  if (how === "exit") process.exit(0);
+  if (how === "throw") throw new Error("a bug of the host");
+}
