@@ -159,7 +159,7 @@ def test_an_install_that_fails_says_why_and_leaves_nothing(shelf: Shelf, prepare
         client = bare(shelf.server)
         async with client.http:
             document = problem(await install(client, id), status, slug)
-            assert shelf.folders(id) == []
+            assert not (shelf.agents_dir / id).exists()
             found = await view(client, id)
             assert (found["installed"], found["install"]["verified"]) == (False, False)
             assert found["install"]["verificationError"] == document["detail"]
@@ -170,6 +170,25 @@ def test_an_install_that_fails_says_why_and_leaves_nothing(shelf: Shelf, prepare
         run(main())
     finally:
         shelf.index.repair()
+
+
+@pytest.mark.requirement("9.install-failure")
+@pytest.mark.parametrize("by", ["install", "initialize"])
+def test_a_directory_that_cannot_be_used_is_said_and_is_no_bug_of_ours(shelf: Shelf, tmp_path: Path, by: str) -> None:
+    id = shelf.put()
+    # Whoever runs the tests may be allowed to write anywhere; nobody can make a directory in a file.
+    (tmp_path / "file").write_text("x")
+
+    async def main(server: Server) -> None:
+        client = bare(server)
+        async with client.http:
+            asking = install(client, id) if by == "install" else client.post(initialize(id))
+            document = problem(await asking, 502, "install-failed")
+            assert document["directory"] == f"{tmp_path}/file/agents"
+            assert f"{tmp_path}/file/agents: Not a directory" in document["detail"]
+
+    with shelf.another(tmp_path / "server", "--agents-dir", f"{tmp_path}/file/agents") as server:
+        run(main(server))
 
 
 @pytest.mark.requirement("9.install-failure", "9.running-install")

@@ -12,7 +12,7 @@ import pytest
 
 from tests.support.client import META, Client, Json, run
 from tests.support.history import view_of
-from tests.support.running import Server, alive, eventually, scripted
+from tests.support.running import BOUND, Server, alive, eventually, scripted
 
 TERMINATE = "_sandboxagent/session/terminate"
 ENDED = "_sandboxagent/session/ended"
@@ -522,10 +522,17 @@ def test_sessions_that_were_ended_on_purpose_do_not_count_as_crashes(crashing: S
         async with Client(crashing, "isolated") as client:
             for _ in range(5):
                 await client.result(TERMINATE, {"sessionId": await client.new_session()})
-            status = (await client.http.get("/v1/agents/isolated")).json()["serverStatus"]
-            assert "lastError" not in status
-            os.kill(status["pid"], signal.SIGKILL)
-            eventually(lambda: not alive(status["pid"]), "the end of the shared process")
+
+            async def status() -> Json:
+                return (await client.http.get("/v1/agents/isolated")).json()["serverStatus"]
+
+            before = await status()
+            assert "lastError" not in before
+            os.kill(before["pid"], signal.SIGKILL)
+            # Until the server has heard of it, it may still send something there.
+            async with asyncio.timeout(BOUND):
+                while (await status())["restartCount"] == before["restartCount"]:
+                    pass
             began = time.monotonic()
             await client.result("x/echo")
             assert time.monotonic() - began < 0.5, "a wait after a first crash"
