@@ -47,8 +47,9 @@ class Relay:
 
     def __enter__(self) -> "Relay":
         self._reading.start()
-        assert self._running.wait(PATIENCE)
-        assert self.url, self.stderr
+        if not (self._running.wait(PATIENCE) and self.url):
+            self._end()
+            raise AssertionError(f"the relay does not start:\n{self.stderr}")
         self.http = httpx.Client(base_url=self.url, timeout=BOUND)
         return self
 
@@ -58,11 +59,14 @@ class Relay:
         try:
             self.process.wait(PATIENCE)
         finally:
-            self.process.kill()
-            self.process.wait()
-            self._reading.join()
-            assert self.process.stderr is not None
-            self.process.stderr.close()
+            self._end()
+
+    def _end(self) -> None:
+        self.process.kill()
+        self.process.wait()
+        self._reading.join()
+        assert self.process.stderr is not None
+        self.process.stderr.close()
 
     def post(self, path: str, body: Json, status: int) -> Json:
         """What it answers, which must be with this status."""

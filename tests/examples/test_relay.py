@@ -143,7 +143,8 @@ def test_a_session_is_no_way_to_answer_for_another(relay: Relay) -> None:
 def test_when_an_agent_dies_all_are_told_and_the_relay_goes_on(relay: Relay) -> None:
     session = relay.new_session()
     with relay.browser(session) as browser:
-        relay.post(f"{session}/prompts", {"text": "crash"}, 502)
+        # Whether the death comes while the prompt is still waited for is a matter of milliseconds.
+        assert relay.http.post(f"{session}/prompts", json={"text": "crash"}).status_code in (202, 502)
         browser.until(lambda told: told.events[-1:] == [{"kind": "ended", "reason": "error"}])
         relay.post(f"{session}/prompts", {"text": "Are you back?"}, 202)
         browser.until(lambda told: "You said: Are you back?" in told.text)

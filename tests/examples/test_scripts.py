@@ -113,26 +113,24 @@ def test_a_question_is_answered_by_an_options_number_or_in_own_words(
     assert shown.count(" is open]") == 3 * len(how)
 
 
-def test_several_answers_are_separated_by_commas_where_several_may_be_chosen(stage: Stage, example: Example) -> None:
+def test_several_answers_have_commas_between_and_one_that_does_not_fit_can_be_given_again(
+    stage: Stage, example: Example
+) -> None:
     options = [{"id": id, "label": id.upper()} for id in ("a", "b", "c")]
     question = {"question": "Which?", "header": "Letters", "options": options, "multiSelect": True}
     asked = {"questionId": "q-1", "prompt": "Which?", "options": [], "questions": [question]}
-    prompt = json.dumps([["ask", "_sandboxagent/session/request_question", asked], ["echo_answer"]])
-
-    shown = stage.shows(example("questions"), "scripted", prompt, says="1, 3\n")
-
-    assert '[["a","c"]]' in shown.replace(" ", "")
-
-
-def test_an_answer_that_does_not_fit_can_be_given_again(stage: Stage, example: Example) -> None:
     colors = {"type": "string", "enum": ["red", "green"]}
     schema = {"type": "object", "properties": {"color": colors}, "required": ["color"]}
     form = {"mode": "form", "message": "Which color?", "requestedSchema": schema}
-    prompt = json.dumps([["ask", "elicitation/create", form], ["echo_answer"]])
+    prompts = [
+        json.dumps([["ask", "_sandboxagent/session/request_question", asked], ["echo_answer"]]),
+        json.dumps([["ask", "elicitation/create", form], ["echo_answer"]]),
+    ]
 
-    shown = stage.shows(example("questions"), "--later", "scripted", prompt, says="violet\n2\n")
+    shown = stage.shows(example("questions"), "--later", "scripted", *prompts, says="1, 3\nviolet\n2\n")
 
-    assert shown.count("Your answer: ") == 2
+    assert shown.count("Your answer: ") == 3
+    assert '[["a","c"]]' in shown.replace(" ", "")
     assert '"color":"green"' in shown.replace(" ", "")
 
 
