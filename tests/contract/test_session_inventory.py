@@ -11,6 +11,7 @@ import pytest
 from tests.support.client import META, Client, Json, run
 from tests.support.running import Server, scripted
 
+TURN = "_sandboxagent/session/turn"
 PERMISSION = {
     "toolCall": {"toolCallId": "t1", "title": "Write a file"},
     "options": [{"optionId": "yes", "name": "Yes", "kind": "allow_once"}],
@@ -792,5 +793,27 @@ def test_everybody_attached_is_told_when_a_turn_starts_and_ends(server: Server) 
                 identity = {"sessionId": session, "turnId": ids[-1]}
                 assert turns == [identity | {"state": "started"}, identity | {"state": "ended"} | end]
             assert len(set(ids)) == 3
+
+    run(main())
+
+
+@pytest.mark.requirement("6.turn-id")
+def test_a_turn_is_named_after_the_event_of_its_prompt(server: Server) -> None:
+    async def main() -> None:
+        async with Client(server) as owner, owner.stream() as stream:
+            session = await owner.new_session()
+            # The second waits for its turn, so that its event is not the one before its start.
+            asked = [
+                asyncio.create_task(owner.prompt(session, text)) for text in ([["say", "one"], ["wait_cancel"]], "two")
+            ]
+            await stream.method("session/update")
+            await owner.notify("session/cancel", {"sessionId": session})
+            await asyncio.gather(*asked)
+            await owner.prompt(session, "three")
+            events = (await owner.result("_sandboxagent/session/events", {"sessionId": session}))["events"]
+            prompts = {f"turn-{event['id']}" for event in events if event["envelope"].get("method") == "session/prompt"}
+            turns = [event["envelope"]["params"] for event in events if event["envelope"].get("method") == TURN]
+            assert len(prompts) == 3
+            assert {turn["turnId"] for turn in turns} == prompts
 
     run(main())

@@ -237,6 +237,7 @@ class TurnParams(Struct, rename="camel"):
 
     session_id: str
     turn_id: str
+    """`turn-` and the `id` of its prompt's event in the session's log, where `_sandboxagent/session/events` has it."""
     state: Literal["started", "ended"]
     prompt_id: str | UnsetType = UNSET
     """The `promptId` that its prompt had, also when the server was stopped in it and the next start tells its end."""
