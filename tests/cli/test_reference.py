@@ -7,7 +7,8 @@ import pytest
 from sandbox_agent.cli.reference import pages
 
 REFERENCE = Path(__file__).resolve().parents[2] / "docs" / "reference"
-NAMES = sorted(path.name for path in REFERENCE.glob("*.md"))
+NAMES = sorted(path.name for path in REFERENCE.glob("*.md") if path.name != "typescript.md")
+"""The page of the TypeScript SDK is written by its compiler, and tested with it."""
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -19,9 +19,19 @@ from tests.docs.props import PROPS
 from tests.docs.snippets import Block, blocks, blocks_of, joined, programs
 from tests.docs.stage import stage
 
-KNOWN = {"", "sh", "python", "pyi", "typescript", "json", "toml", "yaml", "dockerfile", "nginx", "caddyfile", "ini"}
+PROGRAMS = {"sh", "python", "typescript"}
+FILES = {"json", "toml", "yaml", "dockerfile", "nginx", "caddyfile", "ini"}
+SIGNATURES = {"pyi", "dts"}
+"""Those of TypeScript are written by its compiler."""
+KNOWN = {"", *PROGRAMS, *FILES, *SIGNATURES}
 MARKS = ("", "continues", "run")
-SKIPPED = {"README.md": 3, "docs/deployment.md": 3, "docs/files.md": 1, "docs/quickstart.md": 3}
+SKIPPED = {
+    "README.md": 3,
+    "docs/deployment.md": 3,
+    "docs/files.md": 1,
+    "docs/quickstart.md": 3,
+    "examples/README.md": 1,
+}
 """How many blocks of each page are not run. One more is a decision, not an accident."""
 
 RUNNER = Path(__file__).with_name("python_snippet.py")
