@@ -1,0 +1,46 @@
+"""Where the TypeScript SDK and its tools are, and how its programs are run."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from sandbox_agent.agents.node import bundled_node
+from tests.support.running import SCRIPTED
+
+SDK = Path(__file__).resolve().parents[2] / "sdks" / "typescript"
+LONGEST = 120.0
+"""Seconds that a program may take."""
+
+
+def node() -> str:
+    return str(bundled_node().program)
+
+
+def npm() -> list[str]:
+    return [node(), str(bundled_node().npm)]
+
+
+def tsc() -> str:
+    return str(SDK / "node_modules" / "typescript" / "bin" / "tsc")
+
+
+def suites() -> list[str]:
+    """The names of the suites, by their sources: what was built once and is gone is not run."""
+    return sorted(path.name.removesuffix(".test.ts") for path in (SDK / "tests").glob("*.test.ts"))
+
+
+def run_suite(name: str, program: str | None = None) -> subprocess.CompletedProcess[str]:
+    """Run one suite in a process of its own."""
+    own = {"SANDBOX_AGENT_TEST_PYTHON": sys.executable, "SANDBOX_AGENT_TEST_SCRIPTED": str(SCRIPTED)}
+    # A test that fails may leave something open; that is no reason to wait for it.
+    flags = ["--test", "--test-force-exit", "--test-reporter=spec"]
+    return subprocess.run(
+        [program or node(), *flags, str(SDK / "dist-test" / f"{name}.test.js")],
+        cwd=SDK,
+        env={**os.environ, **own, "NO_COLOR": "1", "FORCE_COLOR": "0"},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=LONGEST,
+    )

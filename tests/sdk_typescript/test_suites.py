@@ -1,0 +1,37 @@
+"""The TypeScript SDK's own tests, which Node runs against servers that they start: sdks/typescript/tests."""
+
+import shutil
+import subprocess
+
+import pytest
+
+from tests.sdk_typescript.node import run_suite, suites
+
+OLDEST = "v20."
+
+
+@pytest.mark.parametrize("name", suites())
+def test_the_suite_passes(name: str) -> None:
+    done = run_suite(name)
+
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "Warning" not in done.stderr, done.stderr
+
+
+def test_there_are_suites() -> None:
+    assert {"turns", "asking", "reconnecting", "embedded", "protocol"} <= set(suites())
+
+
+@pytest.mark.parametrize("name", ["turns", "asking", "raw"])
+def test_the_suite_passes_with_the_oldest_node(name: str) -> None:
+    program = shutil.which("node")
+    if program is None or not _version(program).startswith(OLDEST):
+        pytest.skip("there is no Node 20 on this machine")
+
+    done = run_suite(name, program)
+
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def _version(program: str) -> str:
+    return subprocess.run([program, "--version"], capture_output=True, text=True, timeout=30).stdout
