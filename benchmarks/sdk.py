@@ -218,9 +218,11 @@ def trips(count: int) -> Measure:
         job = {"do": "trips", "count": count, "warmup": count // 10}
         with sdk.program.start() as running, _connected(sdk, running, **job) as client:
             client.read(Ready)
+            cpu = client.cpu_seconds()
             client.go()
             result = client.read(Trips)
-        return Sample(result.p50_ms, notes={"p99 of these, ms ↓": result.p99_ms})
+            cpu_us = (client.cpu_seconds() - cpu) / (count + count // 10) * 1e6
+        return Sample(result.p50_ms, notes={"p99 of these, ms ↓": result.p99_ms, "client CPU, µs/prompt ↓": cpu_us})
 
     return Measure(f"round trip of {count:,} prompts, p50", "ms ↓", sample)
 
