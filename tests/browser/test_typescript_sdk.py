@@ -2,12 +2,13 @@
 
 import json
 from concurrent.futures import Future
+from contextlib import ExitStack
 from typing import Any
 
 import pytest
 
 from tests.browser.conftest import PAGES, OpenPage, connect
-from tests.browser.driving import Context, Page, site
+from tests.browser.driving import Browser, Context, Page, site
 from tests.support.asking import PERMISSION, QUESTION
 from tests.support.running import TOKEN, Server
 from tests.support.sdk import asking, permission
@@ -334,3 +335,50 @@ def test_a_page_that_the_server_does_not_allow_is_told_what_it_may_be(context: C
     assert failure["name"] == "ConnectionLost"
     assert server.url in failure["message"]
     assert f"--cors-origin {elsewhere}" in failure["message"]
+
+
+def test_five_tabs_work_side_by_side(open_page: OpenPage) -> None:
+    # All tabs share six sockets to a server; each stream takes one, and what is sent takes the last in turn.
+    text = json.dumps([["say", "May I? "], ask_permission(), ["wait_answer"], ["say", "Thanks."]])
+    with ExitStack() as stack:
+        tabs = [stack.enter_context(open_page()) for _ in range(5)]
+        for tab in tabs:
+            tab.run("window.turn = (await client.sessions.create({ cwd })).prompt(text);", text=text)
+        for tab in tabs:
+            tab.until("client.requests().length === 1")
+        said = [
+            tab.run("await client.replyPermission(client.requests()[0].id, 'yes'); return await turn.text();")
+            for tab in tabs
+        ]
+
+    assert said == ["May I? Thanks."] * 5
+
+
+def test_a_browser_of_some_years_ago_will_do(browser: Browser, open_page: OpenPage) -> None:
+    # What not every browser has that knows import maps.
+    newer = """
+        delete ReadableStream.prototype[Symbol.asyncIterator];
+        delete ReadableStream.prototype.values;
+        delete ReadableStream.from;
+        delete Promise.withResolvers;
+        delete Promise.try;
+        delete Array.fromAsync;
+        delete AbortSignal.any;
+        delete URL.canParse;
+        delete Object.groupBy;
+        delete crypto.randomUUID;
+        delete Crypto.prototype.randomUUID;
+        delete globalThis.Iterator;
+    """
+    with browser.context() as old:
+        old("addInitScript", newer)
+        with open_page(where=old) as page:
+            told = page.run("""
+                const session = await client.sessions.create({ cwd });
+                await session.files.write("old.txt", new Blob(["from an old browser"]).stream());
+                const parts = await all(session.files.stream("old.txt"));
+                const lines = await all(session.files.search(".", { text: "old browser" }));
+                return [await session.prompt("hello").text(), await new Blob(parts).text(), lines.length];
+            """)
+
+    assert told == ["hello", "from an old browser", 1]
