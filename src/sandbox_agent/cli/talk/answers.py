@@ -44,10 +44,10 @@ class Answers:
         return request.decline()
 
     def _tell(self, request: PermissionRequest, word: str, *, good: bool = False) -> None:
-        self._showing.answered_here += 1
         call = request.tool_call
         self._say(f"{one_line(call.title or call.kind or 'a tool call')}: {word}", good=good)
 
     def _say(self, text: str, *, good: bool) -> None:
+        self._showing.answered_here += 1
         mark = Span(self._marks.completed, "green") if good else Span(self._marks.failed, "red")
         self._screen.show([note(f"{text} ({self._why})", "", mark)])

@@ -8,11 +8,12 @@ from sandbox_agent.cli.arguments import Arguments
 from sandbox_agent.cli.failures import EXIT_FAILED
 from sandbox_agent.cli.talk.conversation import Conversation
 from sandbox_agent.cli.talk.interrupts import Interrupts, run
-from sandbox_agent.cli.talk.json_lines import end_of_log, gap, write_line
+from sandbox_agent.cli.talk.json_lines import gap, write_line
+from sandbox_agent.cli.talk.live import Live
 from sandbox_agent.cli.talk.outcome import FAILURES, document, tell
 from sandbox_agent.cli.talk.own import OwnPrompts
 from sandbox_agent.cli.talk.past_turns import before_last
-from sandbox_agent.cli.talk.servers import Reports, Served, served
+from sandbox_agent.cli.talk.servers import Reports, served
 from sandbox_agent.cli.talk.sessions import find
 from sandbox_agent.cli.talk.view import View, view
 from sandbox_agent.client import Gap, Session, SessionEnded, SessionInfo
@@ -48,14 +49,25 @@ async def _served(arguments: Arguments, seen: View, interrupts: Interrupts, *, t
         async with served(arguments, seen.say, handlers) as server:
             info = await find(server.client, arguments.word("session") or "")
             session = await server.client.sessions.attach(info.session_id)
-            position = await end_of_log(server.client, session)
+            live = Live(server.client, session)
+            before = await live.boundary()
             after = 0
             if not arguments.switch("all"):
                 turns = arguments.number("history")
-                after = await before_last(session, 1 if turns is None else turns, position)
+                after = await before_last(session, 1 if turns is None else turns, before)
             if as_json:
-                return await _lines(session, info, after, position)
-            return await _watched(server, session, info, seen, interrupts, after, position, talks=talks)
+                return await _lines(session, info, after, before)
+            seen.showing.cwd = session.cwd
+            own = OwnPrompts()
+            own.watch(server.client)
+            conversation = Conversation(session, own, seen, live.updates)
+            if talks:
+                seen.say(f"{session.agent} in {session.cwd} · /help tells what can be typed, Ctrl-C leaves")
+            await conversation.replay(after, before)
+            if seen.asking is not None:
+                seen.asking.use(server.client)
+                seen.asking.release()
+            return await _watched(conversation, info, seen, interrupts, talks=talks)
     except FAILURES as failure:
         seen.screen.finish()
         if as_json:
@@ -66,7 +78,7 @@ async def _served(arguments: Arguments, seen: View, interrupts: Interrupts, *, t
         seen.screen.finish()
 
 
-async def _lines(session: Session, info: SessionInfo, after: int, position: int) -> int:
+async def _lines(session: Session, info: SessionInfo, after: int, before: int) -> int:
     """Every envelope of the log as a line."""
     if info.ended:
         async for event in session.history(after):
@@ -74,37 +86,18 @@ async def _lines(session: Session, info: SessionInfo, after: int, position: int)
         return 0
     async for event in session.follow(after):
         write_line(gap(event) if isinstance(event, Gap) else event.envelope)
-        if not isinstance(event, Gap) and event.id > position and event.envelope.get("method") == ENDED:
+        if not isinstance(event, Gap) and event.id >= before and event.envelope.get("method") == ENDED:
             break
     return 0
 
 
 async def _watched(
-    server: Served,
-    session: Session,
-    info: SessionInfo,
-    seen: View,
-    interrupts: Interrupts,
-    after: int,
-    position: int,
-    *,
-    talks: bool,
+    conversation: Conversation, info: SessionInfo, seen: View, interrupts: Interrupts, *, talks: bool
 ) -> int:
-    seen.showing.cwd = session.cwd
-    own = OwnPrompts()
-    own.watch(server.client)
-    conversation = Conversation(session, own, seen, position)
-    if talks:
-        seen.say(f"{session.agent} in {session.cwd} · /help tells what can be typed, Ctrl-C leaves")
-    await conversation.replay(after)
-    if info.ended and not (talks and info.resumable):
-        seen.say("the session has ended")
-        return 0
     if info.ended:
-        seen.say("the session has ended; a prompt brings it back")
-    if seen.asking is not None:
-        seen.asking.use(server.client)
-        seen.asking.release()
+        seen.say("the session has ended" + ("; a prompt brings it back" if talks and info.resumable else ""))
+        if not (talks and info.resumable):
+            return 0
     interrupts.on = lambda number: number is signal.SIGINT and seen.terminal is not None and seen.terminal.interrupted()
     watching = asyncio.create_task(conversation.watch())
     tasks: list[asyncio.Task[SessionEnded | None] | asyncio.Task[None]] = [watching]

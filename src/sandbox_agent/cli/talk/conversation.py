@@ -1,9 +1,10 @@
-"""A session that is watched and talked to: its log as it is written, and lines that somebody types meanwhile."""
+"""A session that is watched and talked to: what happens there, and lines that somebody types meanwhile."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 
+from acp.schema import UserMessageChunk
 from pydantic import TypeAdapter, ValidationError
 
 from sandbox_agent.cli.output import one_line
@@ -15,21 +16,21 @@ from sandbox_agent.cli.talk.showing import spent
 from sandbox_agent.cli.talk.view import View
 from sandbox_agent.client import (
     Gap,
-    LogEvent,
     Session,
     SessionEnded,
     SessionItem,
     Turn,
     TurnEnded,
     TurnStarted,
+    Updates,
 )
 from sandbox_agent.client.updates import ContentBlock, read
 from sandbox_agent.envelope import Object, list_at, object_at, text_at
 
 LATE = 5.0
-"""Seconds that the answer to a prompt may take after the log has told of its end."""
+"""Seconds that the answer to a prompt may take after the end of its turn."""
 SOON = 0.5
-"""Seconds that the log may take to tell of the end of a turn that has failed."""
+"""Seconds until we hear of the end of a turn that has failed."""
 _BLOCKS: TypeAdapter[list[ContentBlock]] = TypeAdapter(list[ContentBlock])
 
 COMMANDS = {
@@ -42,25 +43,26 @@ COMMANDS = {
 
 
 class _Sent:
-    """A prompt of ours; `ended` once the log has told of its end."""
+    """A prompt of ours; `ended` once we have heard of the end of its turn."""
 
     def __init__(self, turn: Turn) -> None:
         self.turn = turn
+        self.has_started = False
         self.ended = asyncio.Event()
 
 
 class Conversation:
     """What one person sees and says of a session."""
 
-    def __init__(self, session: Session, own: OwnPrompts, view: View, position: int) -> None:
+    def __init__(self, session: Session, own: OwnPrompts, view: View, updates: Updates) -> None:
         self._session = session
         self._view = view
-        self._position = position
-        """Where the log ended when we came: what is before it is history."""
+        self._updates = updates
         self._own = own
         self._sent: list[_Sent] = []
         self._current: _Sent | None = None
         """The prompt whose turn runs, if it is ours."""
+        self._turn_id: str | None = None
         self._failing: set[asyncio.Task[None]] = set()
         self._typed: list[str] = []
         self._files: Sequence[str] = ()
@@ -79,51 +81,64 @@ class Conversation:
 
         With `revive`, it goes on when the session can be brought back by a prompt.
         """
-        async for event in self._session.follow(self._position):
-            ended = await self._event(event)
-            if ended is None:
-                continue
+        while True:
+            ended = None
+            async for item in self._updates:
+                await self._live(item)
+                ended = item
+            if not isinstance(ended, SessionEnded):
+                return None
+            self._updates = self._session.updates()
             if not revive or not (await self._session.info()).resumable:
                 return ended
             self._say("the next prompt brings it back")
-        return None
 
-    async def replay(self, after: int) -> None:
-        """Show what there was after a position when we came."""
-        async for event in self._session.history(after, self._position + 1):
-            await self._event(event)
+    async def replay(self, after: int, before: int) -> None:
+        """Show a part of the past."""
+        async for event in self._session.history(after, before):
+            if isinstance(event, Gap):
+                self._show(event)
+            elif event.direction != "fromClient" and "id" not in event.envelope:
+                item = read(text_at(event.envelope, "method") or "", object_at(event.envelope, "params"))
+                if isinstance(item, TurnStarted):
+                    prompt = await prompt_of(self._session, item.turn_id)
+                    self._view.screen.show(self._view.showing.prompt(_blocks(prompt)))
+                # What an agent repeats of a prompt is the same once more.
+                if item is not None and not isinstance(item, UserMessageChunk):
+                    await self._live(item)
 
-    async def _event(self, event: LogEvent | Gap) -> SessionEnded | None:
-        if isinstance(event, Gap):
-            self._view.screen.show(self._view.showing.pieces(event))
-            return None
-        method, params = text_at(event.envelope, "method"), object_at(event.envelope, "params")
-        if method is None or "id" in event.envelope or event.direction == "fromClient":
-            return None
-        item = read(method, params)
-        if item is not None:
-            await self._item(item)
-        return item if isinstance(item, SessionEnded) else None
-
-    async def _item(self, item: SessionItem) -> None:
-        screen, showing = self._view.screen, self._view.showing
+    async def _live(self, item: SessionItem) -> None:
         match item:
             case TurnStarted():
                 number = self._own.number(item.prompt_id)
+                self._turn_id = item.turn_id
                 self._current = None if number is None else self._sent[number]
+                if self._current is not None:
+                    self._current.has_started = True
                 self._set_busy(True)
-                if number is None:
-                    screen.show(showing.prompt(_blocks(await prompt_of(self._session, item.turn_id))))
+                self._show(item)
             case TurnEnded():
+                await self._ended(item)
+            case UserMessageChunk():
+                # What was typed here is on the screen already.
                 if self._current is None:
-                    screen.show(showing.pieces(item))
-                else:
-                    screen.show(showing.end(TurnEnded(item.stop_reason)))
-                    await self._tell_end(self._current)
-                self._current = None
-                self._set_busy(False)
+                    self._show(item)
             case _:
-                screen.show(showing.pieces(item))
+                self._show(item)
+
+    async def _ended(self, item: TurnEnded) -> None:
+        if self._turn_id not in (None, item.turn_id):
+            return  # It was cancelled before its turn came.
+        if self._current is None:
+            self._show(item)
+        else:
+            self._show(TurnEnded(item.stop_reason))
+            await self._tell_end(self._current)
+        self._current = self._turn_id = None
+        self._set_busy(False)
+
+    def _show(self, item: SessionItem) -> None:
+        self._view.screen.show(self._view.showing.pieces(item))
 
     async def _tell_end(self, sent: _Sent) -> None:
         """What only who has sent a prompt is told: what the turn has used up, or all about its failure."""
@@ -202,9 +217,11 @@ class Conversation:
             self._view.screen.status(f"{self._session.agent} is at work …")
 
     async def _watch_start(self, sent: _Sent) -> None:
-        """A prompt that is refused has no turn, and the log says nothing of it."""
+        """A prompt that is refused has no turn, and nothing else is told of it."""
         try:
-            await sent.turn
+            end = await sent.turn
+            if end.stop_reason == "cancelled" and not sent.has_started and self._turn_id is not None:
+                self._say("what waited was cancelled, too")
         except FAILURES as failure:
             with suppress(TimeoutError):
                 async with asyncio.timeout(SOON):

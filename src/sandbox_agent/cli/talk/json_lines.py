@@ -7,6 +7,7 @@ from typing import cast
 import msgspec
 
 from sandbox_agent.cli.output import write_json
+from sandbox_agent.cli.talk.live import end_of_log
 from sandbox_agent.cli.talk.outcome import Failure, document
 from sandbox_agent.cli.talk.own import OwnPrompts
 from sandbox_agent.client import Gap, LogEvent, SandboxAgent, Session, Turn, TurnEnded, TurnStarted
@@ -79,13 +80,6 @@ class JsonLines:
         write_line(event.envelope)
         if isinstance(item, TurnEnded) and item.turn_id == self._turn_id:
             self._turn_id = None
-
-
-async def end_of_log(client: SandboxAgent, session: Session) -> int:
-    """The position after which everything is new."""
-    attached = await client.request("_sandboxagent/session/attach", {"sessionId": session.id})
-    position = attached.get("position")
-    return position if isinstance(position, int) else 0
 
 
 def gap(item: Gap) -> Object:

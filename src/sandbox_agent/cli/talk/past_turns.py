@@ -10,17 +10,17 @@ WINDOW = 1000
 """Positions that are looked at first; then four times as many, and so on."""
 
 
-async def before_last(session: Session, turns: int, position: int) -> int:
-    """The position before the last so many turns that began up to `position`; 0 when there are not so many."""
+async def before_last(session: Session, turns: int, end: int) -> int:
+    """The position before the last so many turns that began before `end`; 0 when there are not so many."""
     begun: list[int] = []
-    end, size = position + 1, WINDOW
+    size, last = WINDOW, end - 1
     while turns and end > 1:
         start = max(0, end - 1 - size)
         begun = [event.id async for event in session.history(start, end) if _begins(event)] + begun
         if len(begun) >= turns:
             return begun[-turns] - 1
         end, size = start + 1, 4 * size
-    return 0 if turns else position
+    return 0 if turns else last
 
 
 async def prompt_of(session: Session, turn_id: str) -> Object:

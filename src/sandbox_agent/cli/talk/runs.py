@@ -8,7 +8,7 @@ from sandbox_agent.cli.arguments import Arguments, complain
 from sandbox_agent.cli.failures import EXIT_FAILED
 from sandbox_agent.cli.talk.conversation import Conversation
 from sandbox_agent.cli.talk.interrupts import Interrupts, run
-from sandbox_agent.cli.talk.json_lines import end_of_log, write_line
+from sandbox_agent.cli.talk.json_lines import write_line
 from sandbox_agent.cli.talk.one_shot import OneShot
 from sandbox_agent.cli.talk.outcome import FAILURES, document, tell
 from sandbox_agent.cli.talk.own import OwnPrompts
@@ -45,8 +45,14 @@ async def _served(arguments: Arguments, wanted: Wish, seen: View, interrupts: In
         only = (lambda: True) if wanted.prompt is None else own.runs
         async with served(arguments, seen.say, seen.handlers(wanted.answering, only=only)) as server:
             own.watch(server.client)
+            files = attached(wanted.files, local=server.here)
             session = await _session(server, wanted, seen)
-            return await _talked(server, session, own, wanted, seen, interrupts)
+            if wanted.prompt is not None:
+                shot = OneShot(server.client, session, own, seen, interrupts)
+                return await shot.run(wanted.prompt, files, as_json=wanted.as_json)
+            conversation = Conversation(session, own, seen, session.updates())
+            conversation.attach(files)
+            return await _chat(conversation, session, seen, interrupts)
     except FAILURES as failure:
         seen.screen.finish()
         if wanted.as_json:
@@ -96,23 +102,7 @@ async def _set(session: Session, wanted: Wish) -> None:
         await session.set_metadata({"title": wanted.title})
 
 
-async def _talked(
-    server: Served, session: Session, own: OwnPrompts, wanted: Wish, seen: View, interrupts: Interrupts
-) -> int:
-    files = attached(wanted.files, local=server.here)
-    if wanted.prompt is not None:
-        shot = OneShot(server.client, session, own, seen, interrupts)
-        return await shot.run(wanted.prompt, files, as_json=wanted.as_json)
-    conversation = Conversation(session, own, seen, await end_of_log(server.client, session))
-    conversation.attach(files)
-    seen.say(f"{session.agent} in {session.cwd} · /help tells what can be typed, Ctrl-D leaves")
-    try:
-        return await _chat(conversation, seen, interrupts)
-    finally:
-        seen.say(f"go on with: sandbox-agent run {session.agent} --session {session.id}")
-
-
-async def _chat(conversation: Conversation, seen: View, interrupts: Interrupts) -> int:
+async def _chat(conversation: Conversation, session: Session, seen: View, interrupts: Interrupts) -> int:
     cancelling: set[asyncio.Task[None]] = set()
 
     def interrupted(number: signal.Signals) -> bool:
@@ -127,6 +117,7 @@ async def _chat(conversation: Conversation, seen: View, interrupts: Interrupts) 
         return conversation.busy
 
     interrupts.on = interrupted
+    seen.say(f"{session.agent} in {session.cwd} · /help tells what can be typed, Ctrl-D leaves")
     watching = asyncio.create_task(conversation.watch(revive=True))
     talking = asyncio.create_task(conversation.talk())
     try:
@@ -142,3 +133,4 @@ async def _chat(conversation: Conversation, seen: View, interrupts: Interrupts) 
         for task in (watching, talking, *cancelling):
             task.cancel()
         await asyncio.gather(watching, talking, *cancelling, return_exceptions=True)
+        seen.say(f"go on with: sandbox-agent run {session.agent} --session {session.id}")

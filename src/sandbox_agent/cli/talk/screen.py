@@ -96,9 +96,10 @@ class _Output:
         shown = cut(line, width_of(self.stream) - 1) if self.moves and not whole else line
         return "".join(painted(text, style, self.stream) for text, style in shown)
 
-    def place_below(self) -> str:
-        """What brings it to where something is typed: apart from words, below a note that asks for it."""
-        return self.end_line() if self._block in (None, "note", "typed") else self._begin("typed")
+    @property
+    def is_after_words(self) -> bool:
+        """Whether what is typed now should be a row apart."""
+        return self._block not in (None, "note", "typed") and self._newlines < self._gap
 
     def end_line(self) -> str:
         """What brings it to the beginning of a line."""
@@ -225,12 +226,15 @@ class Screen:
         layout = self._input
         if layout is None or self._drawn is not None:
             return
-        before = self._notes.place_below()
+        before = self._notes.end_line()
         if not self.moves:
             text = before + layout.rows[0]
         else:
+            if self._notes.is_after_words:
+                # Not a part of what was: it goes when this goes.
+                layout = Layout(["", *layout.rows], layout.row + 1, layout.column)
             up = len(layout.rows) - 1 - layout.row
-            back = (f"\x1b[{up}A" if up else "") + f"\r\x1b[{layout.column}C" if layout.column else "\r"
+            back = (f"\x1b[{up}A" if up else "") + (f"\r\x1b[{layout.column}C" if layout.column else "\r")
             text = before + "\n".join(layout.rows) + back
         self._drawn = layout
         self._write(self._notes, text)

@@ -29,6 +29,7 @@ from acp.schema import (
     ToolCallStart,
     ToolCallUpdate,
     UsageUpdate,
+    UserMessageChunk,
 )
 
 from sandbox_agent.cli.output import one_line
@@ -115,7 +116,7 @@ class Showing:
     def pieces(self, item: SessionItem) -> list[Piece]:
         """What is to be seen of an item."""
         match item:
-            case AgentMessageChunk() | AgentThoughtChunk():
+            case AgentMessageChunk() | AgentThoughtChunk() | UserMessageChunk():
                 return self._chunk(item)
             case UsageUpdate():
                 self.usage = item
@@ -156,20 +157,27 @@ class Showing:
 
     # What is said
 
-    def _chunk(self, item: AgentMessageChunk | AgentThoughtChunk) -> list[Piece]:
+    def _chunk(self, item: AgentMessageChunk | AgentThoughtChunk | UserMessageChunk) -> list[Piece]:
         message = item.session_update, item.message_id
         new, self._message = message != self._message, message
         text = content(item.content)
-        who = "agent" if isinstance(item, AgentMessageChunk) else "thought"
-        return [Speech(who, text, new)] if text else []
+        match item:
+            case AgentMessageChunk():
+                return [Speech("agent", text, new)] if text else []
+            case AgentThoughtChunk():
+                return [Speech("thought", text, new)] if text else []
+            case UserMessageChunk():
+                return [self._prompt(item.content, new=new)]
 
     def prompt(self, blocks: Sequence[ContentBlock]) -> list[Piece]:
-        """A prompt of a person, as it was sent. What agents repeat of it (`user_message_chunk`) is not shown."""
+        """What somebody has said to the agent."""
         self._message = None
-        if not blocks:
-            return []
-        text = "\n".join(map(content, blocks)).replace("\n", "\n  ")
-        return [Speech("person", f"{self._marks.person} {text}", new=True)]
+        return [self._prompt(block, new=index == 0) for index, block in enumerate(blocks)]
+
+    def _prompt(self, block: ContentBlock, *, new: bool) -> Speech:
+        # What is no text stands on a line of its own.
+        before = f"{self._marks.person} " if new else "" if isinstance(block, TextContentBlock) else "\n"
+        return Speech("person", (before + content(block)).replace("\n", "\n  "), new)
 
     # What is done
 

@@ -51,7 +51,7 @@ def wish(arguments: Arguments) -> Wish:
     if prompt is None and arguments.switch("json"):
         raise SettingsError("--json needs a prompt: an argument, or stdin")
     if prompt is not None and not prompt.strip():
-        raise SettingsError("the prompt is empty")
+        raise SettingsError("the prompt is empty; it is an argument, or comes from stdin")
     return Wish(
         agent=arguments.word("agent") or "",
         prompt=prompt,

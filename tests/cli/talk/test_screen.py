@@ -1,0 +1,198 @@
+"""Pieces on a terminal and in pipes: what is seen in the end, and what goes where."""
+
+import io
+
+import pytest
+
+from sandbox_agent.cli.talk.editor import layout
+from sandbox_agent.cli.talk.pieces import Note, Span, Speech, note
+from sandbox_agent.cli.talk.screen import Screen
+from tests.support.emulator import Emulator
+
+
+class Stream(io.StringIO):
+    """A stream that may be a terminal."""
+
+    def __init__(self, *, terminal: bool) -> None:
+        super().__init__()
+        self._terminal = terminal
+
+    def isatty(self) -> bool:
+        return self._terminal
+
+    @property
+    def seen(self) -> list[str]:
+        """The lines on the screen, with line ends as a terminal makes them."""
+        emulator = Emulator(40)
+        emulator.feed(self.getvalue().replace("\n", "\r\n"))
+        return emulator.lines
+
+
+@pytest.fixture(autouse=True)
+def wide_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "40")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+
+
+@pytest.fixture
+def terminal() -> Stream:
+    return Stream(terminal=True)
+
+
+@pytest.fixture
+def screen(terminal: Stream) -> Screen:
+    return Screen(terminal, terminal)
+
+
+def words(*texts: str) -> list[Speech]:
+    return [Speech("agent", text, new=not index) for index, text in enumerate(texts)]
+
+
+def line(text: str, key: str | None = None, brief: str | None = None) -> Note:
+    return Note([[Span(text)]], key, None if brief is None else [[Span(brief)]] if brief else [])
+
+
+# --- on a terminal ----------------------------------------------------------------------------------------------------
+
+
+def test_blocks_are_apart_and_lines_of_one_kind_together(screen: Screen, terminal: Stream) -> None:
+    screen.show([*words("Hello, ", "world."), line("one"), line("two"), Speech("thought", "hm"), *words("Bye.\n\n")])
+    screen.show([line("three")])
+    screen.finish()
+
+    assert terminal.seen == ["Hello, world.", "", "one", "two", "", "hm", "", "Bye.", "", "three"]
+
+
+def test_a_note_takes_the_place_of_the_last_one_with_its_key(screen: Screen, terminal: Stream) -> None:
+    screen.show([line("first"), line("○ look", "1"), line("● look", "1"), line("✔ look", "1")])
+
+    assert terminal.seen == ["first", "✔ look"]
+
+
+def test_a_note_of_several_lines_is_taken_back_whole(screen: Screen, terminal: Stream) -> None:
+    screen.show([Note([[Span("a")], [Span("b")]], "plan"), Note([[Span("A")], [Span("B")], [Span("C")]], "plan")])
+
+    assert terminal.seen == ["A", "B", "C"]
+
+
+def test_a_note_that_is_not_the_last_any_more_is_told_in_brief(screen: Screen, terminal: Stream) -> None:
+    screen.show([line("○ look", "1"), *words("meanwhile"), line("● look", "1", ""), line("✔ look", "1", "✔ done")])
+
+    assert terminal.seen == ["○ look", "", "meanwhile", "", "✔ done"]
+
+
+def test_a_note_with_a_key_fits_into_a_row_and_others_are_whole(screen: Screen, terminal: Stream) -> None:
+    screen.show([line("x" * 100, "1"), line("short", "1"), line("y" * 100)])
+
+    assert terminal.seen == ["short", "y" * 40, "y" * 40, "y" * 20]
+
+
+def test_what_is_waited_for_goes_with_the_next_thing(screen: Screen, terminal: Stream) -> None:
+    screen.status("starting …")
+    assert terminal.seen == ["starting …"]
+
+    screen.show(words("Hello"))
+
+    assert terminal.seen == ["Hello"]
+
+
+def test_what_is_typed_stays_below(screen: Screen, terminal: Stream) -> None:
+    screen.input(layout("> ", "draft", 5, 40))
+    screen.show([line("something happens"), *words("one\ntwo\nthr")])
+
+    assert terminal.seen == ["something happens", "", "one", "two", "", "> draft"]
+    screen.show([Speech("agent", "ee\n")])
+    assert terminal.seen == ["something happens", "", "one", "two", "three", "", "> draft"]
+
+
+def test_half_a_line_is_written_when_nothing_is_typed_any_more(screen: Screen, terminal: Stream) -> None:
+    screen.input(layout("> ", "draft", 5, 40))
+    screen.show(words("half"))
+    screen.input(None)
+    screen.show([Speech("agent", " a line")])
+
+    assert terminal.seen == ["half a line"]
+
+
+def test_a_line_that_was_typed_becomes_a_part_of_what_was(screen: Screen, terminal: Stream) -> None:
+    text = "a prompt that is longer than one row of the terminal"
+    screen.input(layout("> ", text, 3, 40))
+    screen.typed()
+    screen.show(words("Yes."))
+
+    assert terminal.seen == ["> a prompt that is longer than one row", "  of the terminal", "", "Yes."]
+
+
+def test_several_rows_are_drawn_anew_in_place(screen: Screen, terminal: Stream) -> None:
+    for length in range(1, 100):
+        screen.input(layout("> ", "x" * length, length // 2, 40))
+    screen.input(layout("> ", "y", 1, 40))
+
+    assert terminal.seen == ["> y"]
+
+
+def test_quiet_is_words_alone(terminal: Stream) -> None:
+    screen = Screen(terminal, terminal, quiet=True)
+    screen.status("starting …")
+    screen.show([line("a note"), Speech("thought", "hm"), *words("Hello.")])
+    screen.tell(note("asked"))
+
+    assert terminal.seen == ["Hello.", "", "asked"]
+
+
+# --- colours ----------------------------------------------------------------------------------------------------------
+
+
+def test_thoughts_are_dim_and_words_as_they_are(screen: Screen, terminal: Stream) -> None:
+    screen.show([Speech("thought", "hm"), *words("plain")])
+
+    assert terminal.getvalue() == "\x1b[2mhm\x1b[0m\n\nplain"
+
+
+def test_no_colours_for_who_does_not_want_them(terminal: Stream, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NO_COLOR", "1")
+    Screen(terminal, terminal).show([Speech("thought", "hm"), Note([[Span("x", "red")]])])
+
+    assert "\x1b" not in terminal.getvalue()
+
+
+def test_a_dumb_terminal_gets_no_sequences(terminal: Stream, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "dumb")
+    screen = Screen(terminal, terminal)
+    screen.status("starting …")
+    screen.show([line("○ look", "1"), line("✔ look", "1")])
+    screen.input(layout("> ", "", 0, 40))
+    screen.typed()
+    screen.show(words("Hello"))
+
+    assert terminal.getvalue() == "○ look\n✔ look\n> \nHello"
+
+
+# --- in pipes ---------------------------------------------------------------------------------------------------------
+
+
+def test_only_words_go_to_stdout_when_that_is_a_pipe() -> None:
+    stdout, stderr = Stream(terminal=False), Stream(terminal=False)
+    screen = Screen(stdout, stderr)
+    screen.show([*words("One."), line("✔ look"), Speech("thought", "hm"), *words("Two.")])
+    screen.finish()
+
+    assert stdout.getvalue() == "One.\n\nTwo.\n"
+    assert stderr.getvalue() == "✔ look\nhm\n"
+
+
+def test_words_in_a_pipe_are_as_the_agent_has_them() -> None:
+    stdout, stderr = Stream(terminal=False), Stream(terminal=False)
+    screen = Screen(stdout, stderr)
+    screen.show(words("\n  indented\n", "last line\n"))
+    screen.finish()
+
+    assert stdout.getvalue() == "\n  indented\nlast line\n"
+
+
+def test_nothing_becomes_nothing() -> None:
+    stdout, stderr = Stream(terminal=False), Stream(terminal=False)
+    Screen(stdout, stderr).finish()
+
+    assert (stdout.getvalue(), stderr.getvalue()) == ("", "")

@@ -1,0 +1,252 @@
+"""What happens in a session, as pieces: items in, pieces out."""
+
+from typing import Any
+
+import pytest
+from acp.schema import PromptResponse
+
+from sandbox_agent.cli.talk.pieces import Note, Piece, Speech, plain
+from sandbox_agent.cli.talk.showing import ASCII, CLIENT, Marks, Showing, spent
+from sandbox_agent.client import TurnEnded
+from sandbox_agent.client.updates import SessionItem, read
+
+
+def update(**members: Any) -> SessionItem:
+    item = read("session/update", {"sessionId": "s", "update": members})
+    assert item is not None
+    return item
+
+
+def text(kind: str, text: str, **more: Any) -> SessionItem:
+    return update(sessionUpdate=kind, content={"type": "text", "text": text}, **more)
+
+
+def call(**members: Any) -> SessionItem:
+    kind = "tool_call" if "title" in members else "tool_call_update"
+    return update(sessionUpdate=kind, toolCallId="1", **members)
+
+
+def decision(by: dict[str, Any], **members: Any) -> SessionItem:
+    facts = {"sessionId": "s", "kind": "permission", "outcome": "answered", "by": by, **members}
+    item = read("_sandboxagent/session/decision", facts)
+    assert item is not None
+    return item
+
+
+def showing(**options: Any) -> Showing:
+    return Showing(Marks(), cwd="/srv/app", **options)
+
+
+def lines(pieces: list[Piece]) -> list[str]:
+    return [plain(line) for piece in pieces if isinstance(piece, Note) for line in piece.lines]
+
+
+# --- words ------------------------------------------------------------------------------------------------------------
+
+
+def test_words_come_as_they_are_and_another_message_begins_anew() -> None:
+    shown = showing()
+
+    assert shown.pieces(text("agent_message_chunk", "Hel")) == [Speech("agent", "Hel", new=True)]
+    assert shown.pieces(text("agent_message_chunk", "lo")) == [Speech("agent", "lo", new=False)]
+    assert shown.pieces(text("agent_message_chunk", "And", messageId="2")) == [Speech("agent", "And", new=True)]
+
+
+def test_words_after_a_tool_call_are_another_message() -> None:
+    shown = showing()
+    shown.pieces(text("agent_message_chunk", "before"))
+    shown.pieces(call(title="Look", status="completed"))
+
+    assert shown.pieces(text("agent_message_chunk", "after")) == [Speech("agent", "after", new=True)]
+
+
+def test_thoughts_are_told_from_words() -> None:
+    assert showing().pieces(text("agent_thought_chunk", "hm")) == [Speech("thought", "hm", new=True)]
+
+
+def test_words_of_an_agent_do_a_terminal_no_harm() -> None:
+    assert showing().pieces(text("agent_message_chunk", "\x1b]0;x\x07\r\n")) == [Speech("agent", "?]0;x?\n", new=True)]
+
+
+@pytest.mark.parametrize(
+    ("block", "expected"),
+    [
+        ({"type": "resource_link", "name": "a.py", "uri": "file:///a.py"}, "[a.py](file:///a.py)"),
+        ({"type": "image", "data": "AAAA", "mimeType": "image/png"}, "[image: image/png, 3 bytes]"),
+        ({"type": "resource", "resource": {"uri": "file:///x/b.txt", "text": "…"}}, "[b.txt](file:///x/b.txt)"),
+    ],
+)
+def test_content_that_is_no_text_is_named(block: dict[str, Any], expected: str) -> None:
+    [piece] = showing().pieces(update(sessionUpdate="agent_message_chunk", content=block))
+
+    assert isinstance(piece, Speech)
+    assert piece.text == expected
+
+
+def test_a_prompt_has_a_mark_and_its_lines_stand_below_each_other() -> None:
+    assert showing().pieces(text("user_message_chunk", "one\ntwo")) == [Speech("person", "❯ one\n  two", new=True)]
+
+
+# --- tool calls -------------------------------------------------------------------------------------------------------
+
+
+def test_a_tool_call_is_one_line_that_changes_with_it() -> None:
+    shown = showing()
+    diff = {"type": "diff", "path": "/srv/app/src/a.py", "oldText": "one\n", "newText": "one\ntwo\nthree\n"}
+
+    begun = shown.pieces(call(title="Edit a.py", kind="edit", status="pending"))
+    ended = shown.pieces(call(status="completed", content=[diff]))
+
+    assert lines(begun) == ["○ Edit a.py  edit"]
+    assert lines(ended) == ["✔ Edit a.py  edit  +2 -0 src/a.py"]
+    [first], [last] = begun, ended
+    assert isinstance(first, Note)
+    assert isinstance(last, Note)
+    assert first.key == last.key is not None
+    assert first.brief == []
+    assert last.brief == last.lines
+
+
+def test_an_update_that_changes_nothing_to_be_seen_is_not_shown() -> None:
+    shown = showing()
+    shown.pieces(call(title="Look", kind="read", status="in_progress"))
+
+    assert shown.pieces(call(rawOutput={"text": "…"})) == []
+
+
+def test_many_files_of_one_call_are_counted() -> None:
+    diffs = [{"type": "diff", "path": f"/elsewhere/{name}", "newText": "x"} for name in "abcde"]
+
+    [line] = lines(showing().pieces(call(title="Edit", status="completed", content=diffs)))
+
+    assert line == "✔ Edit  +1 -0 /elsewhere/a  +1 -0 /elsewhere/b  +1 -0 /elsewhere/c  and 2 more files"
+
+
+def test_where_nothing_can_be_written_anew_only_the_end_of_a_call_is_told() -> None:
+    shown = showing(static=True)
+
+    assert shown.pieces(call(title="Run", kind="execute", status="pending")) == []
+    assert shown.pieces(call(status="in_progress")) == []
+    assert lines(shown.pieces(call(status="failed"))) == ["✘ Run  execute"]
+
+
+def test_a_call_that_never_ends_is_told_with_its_turn() -> None:
+    shown = showing(static=True)
+    shown.pieces(call(title="Run", status="in_progress"))
+
+    assert lines(shown.pieces(TurnEnded("cancelled"))) == ["● Run", "cancelled"]
+    assert lines(shown.pieces(TurnEnded("cancelled"))) == ["cancelled"]
+
+
+def test_a_title_with_lines_stays_on_one() -> None:
+    assert lines(showing().pieces(call(title="a\nb\x1b[0m", status="completed"))) == ["✔ a b?[0m"]
+
+
+def test_streams_without_such_signs_get_others() -> None:
+    assert lines(Showing(ASCII).pieces(call(title="Look", status="completed"))) == ["+ Look"]
+
+
+# --- plans ------------------------------------------------------------------------------------------------------------
+
+
+def plan(*states: str) -> SessionItem:
+    entries = [{"content": f"step {n}", "priority": "medium", "status": state} for n, state in enumerate(states, 1)]
+    return update(sessionUpdate="plan", entries=entries)
+
+
+def test_a_plan_is_a_list_of_which_later_only_the_changes_are_told() -> None:
+    shown = showing()
+
+    first = shown.pieces(plan("in_progress", "pending"))
+    [second] = shown.pieces(plan("completed", "in_progress"))
+
+    assert lines(first) == ["  ● step 1", "  ○ step 2"]
+    assert isinstance(second, Note)
+    assert [plain(line) for line in second.lines] == ["  ✔ step 1", "  ● step 2"]
+    assert second.brief == second.lines
+    [third] = shown.pieces(plan("completed", "completed"))
+    assert isinstance(third, Note)
+    assert [plain(line) for line in third.brief or []] == ["  ✔ step 2"]
+    assert shown.pieces(plan("completed", "completed")) == []
+
+
+def test_another_plan_is_shown_whole() -> None:
+    shown = showing(static=True)
+    shown.pieces(plan("pending"))
+
+    assert lines(shown.pieces(plan("completed", "pending"))) == ["  ✔ step 1", "  ○ step 2"]
+
+
+# --- decisions and ends -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("by", "members", "expected"),
+    [
+        (
+            {"kind": "client", "name": "c2", "user": "ada", "client": "web"},
+            {"optionKind": "allow_once"},
+            "✔ Write it: allowed by ada, web",
+        ),
+        ({"kind": "client", "name": "c2"}, {"optionKind": "reject_once"}, "✘ Write it: rejected by c2"),
+        (
+            {"kind": "rule", "rule": 2, "source": "server", "name": "no pushing"},
+            {"optionKind": "reject_once", "reason": "People push."},
+            "✘ Write it: rejected by rule 2 of the server (no pushing): People push.",
+        ),
+        ({"kind": "timeout"}, {"outcome": "rejected"}, "✘ Write it: rejected because nobody answered in time"),
+    ],
+)
+def test_a_decision_says_who_and_about_what(by: dict[str, Any], members: dict[str, Any], expected: str) -> None:
+    shown = showing()
+    shown.pieces(call(title="Write it", status="pending"))
+
+    assert lines(shown.pieces(decision(by, toolCallId="1", **members))) == [expected]
+
+
+def test_a_question_is_answered_and_not_allowed() -> None:
+    item = decision({"kind": "client", "user": "ada"}, kind="question")
+
+    assert lines(showing().pieces(item)) == ["✔ answered by ada"]
+
+
+def test_what_goes_without_saying_is_not_said() -> None:
+    shown = showing()
+    shown.answered_here = 1
+
+    assert shown.pieces(decision({"kind": "cancel"}, outcome="cancelled")) == []
+    assert shown.pieces(decision({"kind": "client", "client": CLIENT}, optionKind="allow_once")) == []
+    assert shown.pieces(decision({"kind": "client", "client": CLIENT}, optionKind="allow_once")) != []
+
+
+@pytest.mark.parametrize(
+    ("item", "expected"),
+    [
+        (TurnEnded("end_turn"), []),
+        (TurnEnded("refusal"), ["the agent refuses to go on"]),
+        (TurnEnded("brand_new"), ["stopped: brand_new"]),
+        (TurnEnded(None, error={"message": "agent x exited\nwith code 3"}), ["✘ agent x exited with code 3"]),
+        (read("_sandboxagent/session/ended", {"reason": "closed"}), ["the session was closed"]),
+        (
+            read("_sandboxagent/session/ended", {"reason": "error", "message": "agent x died"}),
+            ["the session has ended: agent x died"],
+        ),
+        (read("_sandboxagent/stream/gap", {"after": 1, "resumesAt": 5}), ["what came before this is no longer kept"]),
+        (update(sessionUpdate="current_mode_update", currentModeId="plan"), ["mode: plan"]),
+        (update(sessionUpdate="nobody_knows_this", x=1), []),
+    ],
+)
+def test_ends_and_changes_are_lines(item: SessionItem, expected: list[str]) -> None:
+    assert lines(showing().pieces(item)) == expected
+
+
+def test_what_a_turn_has_used_up() -> None:
+    shown = showing()
+    shown.pieces(
+        update(sessionUpdate="usage_update", used=50_000, size=200_000, cost={"amount": 0.25, "currency": "USD"})
+    )
+    usage = {"totalTokens": 1234, "inputTokens": 1000, "outputTokens": 234}
+    response = PromptResponse.model_validate({"stopReason": "end_turn", "usage": usage})
+
+    assert spent(response, shown.usage) == "1,234 tokens (1,000 in, 234 out) · context 25% of 200,000 · 0.2500 USD"
+    assert spent(None, None) == ""
