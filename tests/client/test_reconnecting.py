@@ -200,3 +200,39 @@ def test_closed_client_lets_nobody_wait(server: Server) -> None:
             await back.cancel()
 
     run(scenario())
+
+
+def test_new_sessions_of_a_server_that_kept_nothing_are_heard(tmp_path: Path) -> None:
+    """Its positions begin anew, below those that the client has seen."""
+
+    async def scenario(server: Server) -> None:
+        async with proxy(server.url) as cutting, connected(server, cutting.url) as client:
+            old = await new_session(client, server)
+            await play(old, [["flood", 100, 10]])
+            await asyncio.to_thread(server.stop)
+            await asyncio.to_thread(server.start)
+            cutting.target = server.url
+            session = await new_session(client, server)
+            updates = session.updates()
+            assert await play(session, [["say", "heard"]]).text() == "heard"
+            await session.terminate()
+            assert "heard" in [text_of(item) async for item in updates]
+
+    with Server("--no-persist", directory=tmp_path) as server:
+        run(scenario(server))
+
+
+def test_the_past_of_an_idle_session_does_not_come_as_new_after_a_restart(own: Server) -> None:
+    async def scenario() -> None:
+        async with connected(own) as client:
+            session = await new_session(client, own, "keeping")
+            await play(session, [["say", "old"]])
+        async with proxy(own.url) as cutting, connected(own, cutting.url) as client:
+            session = await client.sessions.attach(session.id)
+            updates = session.updates()
+            await asyncio.to_thread(own.stop)
+            await asyncio.to_thread(own.start)
+            cutting.target = own.url
+            assert "old" not in [text_of(item) async for item in updates]
+
+    run(scenario())

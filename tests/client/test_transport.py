@@ -1,22 +1,26 @@
 """The SDK against servers and proxies that no honest server is: it neither dies, nor races, nor answers the wrong."""
 
 import asyncio
+import gc
+from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
 
 import pytest
 
 from sandbox_agent.client import (
     Answer,
-    ConnectionLost,
+    ClientError,
     ForeignAnswer,
     PermissionRequest,
     SandboxAgent,
     ServerProblem,
     Session,
+    Updates,
     text_of,
 )
 from tests.support.client import run
 from tests.support.loopback import answer
-from tests.support.pretending import Json, Pretender, pretender, problem
+from tests.support.pretending import EVENTS, Json, Post, Pretender, pretender, problem
 from tests.support.sdk import permission
 
 SESSION = {"sessionId": "s-1"}
@@ -31,6 +35,13 @@ def asks(id: object, title: str) -> Json:
     params = {"sessionId": "s-1", **permission()}
     params["toolCall"] = {"toolCallId": title, "title": title}
     return {"jsonrpc": "2.0", "id": id, "method": "session/request_permission", "params": params}
+
+
+async def looked(condition: Callable[[], object]) -> None:
+    """Wait for what only this client knows."""
+    async with asyncio.timeout(5):
+        while not condition():  # noqa: ASYNC110 - nothing says so
+            await asyncio.sleep(0.005)
 
 
 async def opened(client: SandboxAgent, pretending: Pretender) -> Session:
@@ -52,19 +63,15 @@ def test_an_answer_to_a_connection_that_is_gone_is_not_given_to_the_next() -> No
         async def decide(request: PermissionRequest) -> Answer:
             asked.append(str(request.tool_call.title))
             if request.tool_call.title == "harmless":
-                try:
+                with suppress(asyncio.CancelledError):  # A handler that does not listen.
                     await go.wait()
-                except asyncio.CancelledError:
-                    pass  # A handler that does not listen.
                 return request.allow()
             return request.reject()
 
         async with pretender() as pretending, SandboxAgent.connect(pretending.url, on_permission=decide) as client:
             await opened(client, pretending)
             await pretending.told(1, asks(0, "harmless"))
-            async with asyncio.timeout(5):
-                while not asked:
-                    await asyncio.sleep(0)
+            await looked(lambda: asked)
             pretending.restart()
             await pretending.until(lambda: pretending.opened == 2)
             go.set()
@@ -86,8 +93,345 @@ def test_ids_that_are_written_differently_are_different_requests() -> None:
                 await pretending.told(position, asks(id, repr(id)))
             withdrawn = {"jsonrpc": "2.0", "method": "$/cancel_request", "params": {"requestId": 1.0}}
             await pretending.told(4, withdrawn)
+            await looked(lambda: [request.tool_call.title for request in client.requests()] == ["1", "'1'"])
+
+    run(main())
+
+
+# --- a new connection -------------------------------------------------------------------------------------------------
+
+
+async def first(items: AsyncIterator[object], count: int) -> list[str]:
+    """The texts of the first items."""
+    async with asyncio.timeout(5):
+        return [text_of(await anext(items)) for _ in range(count)]
+
+
+def turn_started(prompt_id: str) -> Json:
+    params = {"sessionId": "s-1", "turnId": "turn-9", "state": "started", "promptId": prompt_id}
+    return {"jsonrpc": "2.0", "method": "_sandboxagent/session/turn", "params": params}
+
+
+def test_an_answer_that_waits_for_a_stream_that_is_gone_comes_after_what_the_log_has() -> None:
+    async def main() -> None:
+        async with pretender() as pretending, SandboxAgent.connect(pretending.url) as client:
+            session = await opened(client, pretending)
+            go = asyncio.Event()
+
+            async def prompted(post: Post) -> Json:
+                await go.wait()
+                pretending.last_event = 12
+                return {"stopReason": "end_turn"}
+
+            pretending.results["session/prompt"] = prompted
+            turn = session.prompt("hello")
+            await pretending.until(lambda: pretending.requests("session/prompt"))
+            [post] = pretending.requests("session/prompt")
+            started = turn_started(post.envelope["params"]["_meta"]["sandboxagent.dev"]["promptId"])
+            await pretending.told(10, started)
+            await pretending.told(11, update("one"))
+            assert await first(turn, 1) == ["one"]
+            pretending.log = [(10, started), (11, update("one")), (12, update("two"))]
+            held = asyncio.Event()
+            pretending.results["_sandboxagent/session/attach"] = lambda post: held.wait()
+            go.set()
+            await looked(lambda: client._connection.position == 12)
+            pretending.restart()
+            assert await first(turn, 1) == ["two"]
+            assert (await turn).stop_reason == "end_turn"
+
+    run(main())
+
+
+def test_nothing_is_lost_when_a_session_speaks_before_it_is_attached_again() -> None:
+    """A prompt attaches, too: what came before it is not on the stream."""
+
+    async def main() -> None:
+        async with pretender() as pretending, SandboxAgent.connect(pretending.url) as client:
+            session = await opened(client, pretending)
+            updates = session.updates()
+            await pretending.told(1, update("1"))
+            assert await first(updates, 1) == ["1"]
+            attach = asyncio.Event()
+
+            async def attached(post: Post) -> Json:
+                await attach.wait()
+                return {"session": SESSION, "position": 5}
+
+            pretending.results["_sandboxagent/session/attach"] = attached
+            pretending.log = [(number, update(str(number))) for number in range(1, 5)]
+            pretending.restart()
+            await pretending.until(lambda: pretending.requests("_sandboxagent/session/attach"))
+            assert await first(updates, 3) == ["2", "3", "4"]
+            pretending.log += [(number, update(str(number))) for number in range(5, 8)]
+            await pretending.told(7, update("7"), "c2")
+            await client.request("x/any")
+            attach.set()
+            assert await first(updates, 3) == ["5", "6", "7"]
+            await pretending.told(8, update("8"), "c2")
+            assert await first(updates, 1) == ["8"]
+
+    run(main())
+
+
+def test_the_past_of_a_session_that_was_attached_does_not_come_as_new() -> None:
+    async def main() -> None:
+        async with pretender() as pretending, SandboxAgent.connect(pretending.url, agent="any") as client:
+            pretending.log = [(90, update("old")), (101, update("new"))]
+            pretending.results["_sandboxagent/session/attach"] = {"session": SESSION, "position": 100}
+            await client.request("x/any")
+            await client._connection.attach("s-1", "any")
+            updates = Updates(client._connection.feed("s-1"))
+            pretending.restart()
+            assert await first(updates, 1) == ["new"]
+
+    run(main())
+
+
+# --- the stream -------------------------------------------------------------------------------------------------------
+
+
+def test_an_event_that_cannot_be_read_does_not_end_the_stream() -> None:
+    async def main() -> None:
+        async with pretender() as pretending, SandboxAgent.connect(pretending.url) as client:
+            session = await opened(client, pretending)
+            updates = session.updates()
+            pretending.log = [(1, update("1")), (2, update("2")), (3, update("3"))]
+            await pretending.told(1, update("1"))
+            await pretending.told(2, "no JSON")
+            await pretending.told("strange", update("strange"))
+            await pretending.until(lambda: pretending.streams_opened == 2)
+            await pretending.told(3, update("3"))
+            assert await first(updates, 3) == ["1", "2", "3"]
+
+    run(main())
+
+
+def test_events_that_a_proxy_repeats_are_passed_over() -> None:
+    async def main() -> None:
+        asked: list[str] = []
+        async with (
+            pretender() as pretending,
+            SandboxAgent.connect(pretending.url, on_permission=lambda request: asked.append(request.id)) as client,
+        ):
+            await opened(client, pretending)
+            await pretending.told(1, asks(7, "once"))
+            await looked(lambda: asked)
+            pretending.cut()
+            await pretending.told(1, asks(7, "once"))
+            await pretending.told(2, asks(8, "next"))
+            await looked(lambda: "8" in asked)
+            assert asked == ["7", "8"]
+
+    run(main())
+
+
+def test_a_server_that_forgets_each_connection_is_not_asked_in_a_hurry() -> None:
+    async def main() -> None:
+        async with pretender() as pretending, SandboxAgent.connect(pretending.url) as client:
+            pretending.stream = lambda: problem("unknown-connection", 404)
+            await opened(client, pretending)
+            start = asyncio.get_running_loop().time()
+            await pretending.until(lambda: pretending.opened == 6)
+            assert asyncio.get_running_loop().time() - start > 0.5
+
+    run(main())
+
+
+def test_a_request_to_a_server_that_forgets_each_connection_fails_in_the_end() -> None:
+    async def main() -> None:
+        async with pretender() as pretending, SandboxAgent.connect(pretending.url, reconnect_timeout=0.3) as client:
+            await opened(client, pretending)
+            pretending.forgetful = True
+            pretending.known.clear()
             async with asyncio.timeout(5):
-                while [request.tool_call.title for request in client.requests()] != ["1", "'1'"]:
-                    await asyncio.sleep(0.005)
+                with pytest.raises(ServerProblem) as lost:
+                    await client.request("x/any")
+            assert lost.value.slug == "unknown-connection"
+            assert pretending.opened < 20
+
+    run(main())
+
+
+def test_readers_are_told_when_the_token_is_no_longer_good() -> None:
+    async def main() -> None:
+        async with pretender() as pretending, SandboxAgent.connect(pretending.url) as client:
+            session = await opened(client, pretending)
+            updates, following = session.updates(), session.follow()
+            pretending.stream = lambda: problem("unauthorized", 401)
+            pretending.results[EVENTS] = problem("unauthorized", 401)
+            pretending.cut()
+            for waiting in (anext(updates), anext(following)):
+                async with asyncio.timeout(5):
+                    with pytest.raises(ServerProblem) as refused:
+                        await waiting
+                assert refused.value.slug == "unauthorized"
+
+    run(main())
+
+
+# --- answers that are none --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("body", [b"<html>Log in</html>", b"[]", b"7", b'{"jsonrpc":"2.0"', b"\xff"])
+def test_an_answer_that_is_no_envelope_is_said_to_be_foreign(body: bytes) -> None:
+    async def main() -> None:
+        async with pretender() as pretending, SandboxAgent.connect(pretending.url) as client:
+            session = await opened(client, pretending)
+            pretending.results["x/any"] = answer(body, Content_Type="text/html")
+            with pytest.raises(ForeignAnswer):
+                await client.request("x/any")
+            updates = session.updates()
+            await pretending.told(1, update("still there"))
+            assert await first(updates, 1) == ["still there"]
+
+    run(main())
+
+
+def test_something_that_opens_no_connection_is_said_to_be_foreign() -> None:
+    async def main() -> None:
+        async with pretender() as pretending, SandboxAgent.connect(pretending.url) as client:
+            pretending.results["initialize"] = answer(b"{}", Content_Type="application/json")
+            with pytest.raises(ForeignAnswer):
+                await opened(client, pretending)
+
+    run(main())
+
+
+@pytest.mark.parametrize("status", ["502 Bad Gateway", "503 Service Unavailable", "504 Gateway Timeout"])
+def test_a_proxy_that_does_not_reach_the_server_is_waited_for(status: str) -> None:
+    async def main() -> None:
+        async with pretender() as pretending, SandboxAgent.connect(pretending.url) as client:
+            await opened(client, pretending)
+            replies: list[object] = [answer(b"<html>", status, Content_Type="text/html"), {"fine": True}]
+            pretending.results["x/any"] = lambda post: replies.pop(0)
+            assert await client.request("x/any") == {"fine": True}
+            one, two = pretending.requests("x/any")
+            assert one.key == two.key
+
+    run(main())
+
+
+def test_initialize_cannot_be_sent_again() -> None:
+    async def main() -> None:
+        async with pretender() as pretending, SandboxAgent.connect(pretending.url) as client:
+            await opened(client, pretending)
+            await client.request("initialize", {"protocolVersion": 1})
+            assert [post.connection for post in pretending.requests("initialize")] == [None, "c1"]
+
+    run(main())
+
+
+# --- a proxy that keeps the stream to itself --------------------------------------------------------------------------
+
+
+def test_a_turn_ends_though_the_stream_brings_nothing() -> None:
+    async def main() -> None:
+        async with (
+            pretender() as pretending,
+            SandboxAgent.connect(pretending.url, reconnect_timeout=0.3) as client,
+        ):
+            session = await opened(client, pretending)
+
+            def prompted(post: Post) -> Json:
+                name = post.envelope["params"]["_meta"]["sandboxagent.dev"]["promptId"]
+                pretending.log = [(10, turn_started(name)), (11, update("one")), (12, update("two"))]
+                pretending.last_event = 13
+                return {"stopReason": "end_turn"}
+
+            pretending.results["session/prompt"] = prompted
+            async with asyncio.timeout(5):
+                assert await session.prompt("hello").text() == "onetwo"
+            start = asyncio.get_running_loop().time()
+            for _ in range(10):
+                await client.request("x/any")
+            assert asyncio.get_running_loop().time() - start < 1, "it is not waited for again and again"
+
+    run(main())
+
+
+# --- the end ----------------------------------------------------------------------------------------------------------
+
+
+def left() -> list[str]:
+    """What of the client still runs."""
+    names = [task.get_name() for task in asyncio.all_tasks()]
+    return [name for name in names if name.startswith(("sandbox-agent", "acp."))]
+
+
+def test_a_client_that_is_closed_while_it_opens_leaves_nothing() -> None:
+    async def main() -> None:
+        async with pretender() as pretending:
+            go = asyncio.Event()
+
+            async def slow(post: Post) -> Json:
+                await go.wait()
+                return {}
+
+            pretending.results["initialize"] = slow
+            async with SandboxAgent.connect(pretending.url) as client:
+                opening = asyncio.create_task(opened(client, pretending))
+                await pretending.until(lambda: pretending.requests("initialize"))
+                go.set()
+                await pretending.until(lambda: pretending.opened)
+            with pytest.raises(ClientError):
+                await opening
+            await looked(lambda: left() == [])
+
+    run(main())
+
+
+def test_a_client_that_is_closed_while_it_attaches_again_leaves_nothing() -> None:
+    async def main() -> None:
+        problems: list[object] = []
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: problems.append(context))
+        async with pretender() as pretending:
+            async with SandboxAgent.connect(pretending.url) as client:
+                await opened(client, pretending)
+                never = asyncio.Event()
+                pretending.results["_sandboxagent/session/attach"] = lambda post: never.wait()
+                for count in (1, 2):
+                    pretending.restart()
+                    attach = "_sandboxagent/session/attach"
+                    await pretending.until(lambda: len(pretending.requests(attach)) >= count)  # noqa: B023
+            await looked(lambda: left() == [])
+        gc.collect()
+        assert problems == []
+
+    run(main())
+
+
+def test_what_is_read_of_a_closed_client_ends() -> None:
+    async def main() -> None:
+        async with pretender() as pretending:
+            async with SandboxAgent.connect(pretending.url) as client:
+                session = await opened(client, pretending)
+                following = session.follow()
+            async with asyncio.timeout(5):
+                assert [item async for item in session.updates()] == []
+                assert [item async for item in following] == []
+                assert [item async for item in session.follow()] == []
+
+    run(main())
+
+
+def test_a_handler_that_fails_at_the_end_does_not_keep_the_client_from_closing() -> None:
+    async def main() -> None:
+        asked = asyncio.Event()
+
+        async def fail(request: PermissionRequest) -> Answer:
+            asked.set()
+            try:
+                await asyncio.sleep(3600)
+            finally:
+                raise ValueError("in a hurry")
+
+        async with pretender() as pretending:
+            async with SandboxAgent.connect(pretending.url, on_permission=fail) as client:
+                await opened(client, pretending)
+                await pretending.told(1, asks(0, "any"))
+                await asked.wait()
+            assert client._api._client.is_closed
+            assert left() == []
 
     run(main())

@@ -14,6 +14,7 @@ from tests.support.loopback import answer
 from tests.support.running import BOUND
 
 Json = dict[str, Any]
+EVENTS = "_sandboxagent/session/events"
 HEALTH = {"status": "ok", "version": "0.0.0", "uptimeMs": 1, "agents": []}
 
 
@@ -44,10 +45,14 @@ class Pretender:
     """A result, bytes for a whole answer, or a function of the Post that gives one of these, async or not."""
     stream: Callable[[], bytes] | None = None
     """What GET is answered in place of a stream."""
+    forgetful: bool = False
+    """Whether it knows no connection, not even those it has just opened."""
     last_event: int = 0
+    log: list[tuple[int, Json]] = field(default_factory=list[tuple[int, Json]])
+    """What every session's log has: positions and envelopes."""
     posts: list[Post] = field(default_factory=list[Post])
     _streams: dict[str, asyncio.StreamWriter] = field(default_factory=dict[str, asyncio.StreamWriter])
-    _writers: set[asyncio.StreamWriter] = field(default_factory=set[asyncio.StreamWriter])
+    _serving: set[asyncio.Task[None]] = field(default_factory=set[asyncio.Task[None]])
     _changed: asyncio.Condition = field(default_factory=asyncio.Condition)
 
     def answers(self) -> list[Post]:
@@ -71,9 +76,11 @@ class Pretender:
         await self._streams[name].drain()
 
     def restart(self) -> None:
-        """Know no connection any more, and end all streams."""
+        """Know no connection any more, and cut all sockets."""
         self.known.clear()
-        self.cut()
+        self._streams.clear()
+        for task in self._serving:
+            task.cancel()
 
     def cut(self) -> None:
         """End all streams."""
@@ -81,17 +88,24 @@ class Pretender:
             writer.transport.abort()
         self._streams.clear()
 
-    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._writers.add(writer)
+    def accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.create_task(self._serve(reader, writer))
+        self._serving.add(task)
+        task.add_done_callback(self._serving.discard)
+
+    async def close(self) -> None:
+        for task in self._serving:
+            task.cancel()
+        if self._serving:
+            await asyncio.wait(self._serving, timeout=BOUND)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             with suppress(OSError, asyncio.IncompleteReadError):
                 while await self._exchange(reader, writer):
                     pass
         finally:
-            self._writers.discard(writer)
             writer.transport.abort()
-            async with self._changed:
-                self._changed.notify_all()
 
     async def _exchange(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
         head = (await reader.readuntil(b"\r\n\r\n")).decode().split("\r\n")
@@ -120,7 +134,8 @@ class Pretender:
         method = post.envelope.get("method")
         if post.connection is not None and post.connection not in self.known:
             return problem("unknown-connection", 404)
-        result = self.results.get(str(method), {})
+        result = self._events(post) if method == EVENTS else {}
+        result = self.results.get(str(method), result)
         if callable(result):
             result = result(post)
             result = await result if inspect.isawaitable(result) else result
@@ -135,8 +150,19 @@ class Pretender:
 
     def _open(self) -> str:
         self.opened += 1
-        self.known.add(f"c{self.opened}")
+        if not self.forgetful:
+            self.known.add(f"c{self.opened}")
         return f"c{self.opened}"
+
+    def _events(self, post: Post) -> Json:
+        after = post.envelope["params"]["after"]
+        at = "2026-01-31T12:00:00.000Z"
+        kept = [
+            {"id": position, "at": at, "direction": "fromAgent", "envelope": envelope}
+            for position, envelope in self.log
+            if position > after
+        ]
+        return {"events": kept, "next": None}
 
     async def _stream(self, connection: str, writer: asyncio.StreamWriter) -> bool:
         self.streams_opened += 1
@@ -150,31 +176,20 @@ class Pretender:
         self._streams[connection] = writer
         async with self._changed:
             self._changed.notify_all()
-        while not writer.transport.is_closing():
-            await writer.drain()
-            await self._until_closed(writer)
+        await writer.drain()
+        await writer.wait_closed()
         return False
-
-    @staticmethod
-    async def _until_closed(writer: asyncio.StreamWriter) -> None:
-        with suppress(OSError):
-            await writer.wait_closed()
-
-    def close(self) -> None:
-        for writer in self._writers:
-            writer.transport.abort()
 
 
 @asynccontextmanager
 async def pretender() -> AsyncGenerator[Pretender]:
     """A stand-in that listens."""
     pretending = Pretender()
-    server = await asyncio.start_server(pretending.serve, "127.0.0.1", 0)
+    server = await asyncio.start_server(pretending.accept, "127.0.0.1", 0)
     host, port = server.sockets[0].getsockname()[:2]
     pretending.url = f"http://{host}:{port}"
     try:
         yield pretending
     finally:
         server.close()
-        pretending.close()
-        await pretending.until(lambda: not pretending._writers)
+        await pretending.close()

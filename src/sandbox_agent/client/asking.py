@@ -6,21 +6,20 @@ On any doubt the answer is *reject*: a handler that fails, and an answer that do
 import asyncio
 import inspect
 import logging
-from collections.abc import Awaitable, Callable, Hashable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Generic, TypeAlias, TypeVar
+from typing import TypeAlias
 
 import msgspec
 from acp import RequestError
 from acp.schema import PermissionOption, RequestPermissionRequest, ToolCallUpdate
 from pydantic import ValidationError
 
+from sandbox_agent.client.arrival import RequestId
 from sandbox_agent.client.errors import ClientError, ServerProblem
 from sandbox_agent.envelope import Object, list_at, object_at, objects_at, text_at
 
 logger = logging.getLogger(__name__)
-
-K = TypeVar("K", bound=Hashable)
 
 PERMISSION = "session/request_permission"
 QUESTION = "_sandboxagent/session/request_question"
@@ -167,31 +166,30 @@ class Handlers:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Asked(Generic[K]):
-    key: K
+class _Asked:
+    key: RequestId
     request: Request
     task: asyncio.Task[object]
 
 
-class Asking(Generic[K]):
-    """The requests that wait for an answer of this client, and its handlers.
+class Asking:
+    """The requests that wait for an answer of this client, and its handlers."""
 
-    A request has a key, which no other one ever has; `reply` gives the answer to it.
-    """
-
-    def __init__(self, handlers: Handlers, reply: Callable[[K, Object], Awaitable[None]], *, alone: bool) -> None:
+    def __init__(
+        self, handlers: Handlers, reply: Callable[[RequestId, Object], Awaitable[None]], *, alone: bool
+    ) -> None:
         self.handlers = handlers
         self.of_session: dict[str, Handlers] = {}
         self._reply = reply
         self._alone = alone
         """Whether no other client can be there to answer what we have no handler for."""
-        self._open: dict[K, _Asked[K]] = {}
-        self._rejections: dict[K, Object] = {}
+        self._open: dict[RequestId, _Asked] = {}
+        self._rejections: dict[RequestId, Object] = {}
         """For answers under way: what is sent instead when one does not fit."""
         self._replies: set[asyncio.Task[None]] = set()
         self._warned: set[str] = set()
 
-    async def ask(self, method: str, params: Object, key: K, id: str) -> Object:
+    async def ask(self, method: str, params: Object, key: RequestId, id: str) -> Object:
         """The result for an agent's request; while nobody here answers, this waits until it is cancelled."""
         request = _request(method, params, id)
         if request is None:
@@ -232,7 +230,7 @@ class Asking(Generic[K]):
         """What waits for an answer here."""
         return [asked.request for asked in self._open.values()]
 
-    def withdraw(self, key: K) -> None:
+    def withdraw(self, key: RequestId) -> None:
         """Somebody else has answered, or the agent does not want to know any more."""
         asked = self._open.get(key)
         if asked is not None:
@@ -243,7 +241,7 @@ class Asking(Generic[K]):
         for asked in list(self._open.values()):
             asked.task.cancel()
 
-    def answered(self, key: K, problem: ServerProblem | None) -> None:
+    def answered(self, key: RequestId, problem: ServerProblem | None) -> None:
         """A handler's answer is given. If it does not fit, reject: the agent must not wait for ever."""
         rejected = self._rejections.pop(key, None)
         if problem is None or rejected is None:

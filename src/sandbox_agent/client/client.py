@@ -148,8 +148,10 @@ class SandboxAgent:
             await client.health()
             yield client
         finally:
-            await connection.close()
-            await api.close()
+            try:
+                await connection.close()
+            finally:
+                await api.close()
 
     async def health(self) -> Health:
         """Whether the server is well, and which agents are installed and running."""

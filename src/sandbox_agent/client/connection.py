@@ -16,11 +16,12 @@ from acp.connection import Connection as JsonRpc
 
 from sandbox_agent import __version__
 from sandbox_agent.client.api import Api
+from sandbox_agent.client.arrival import ARRIVAL, Arrival, RequestId
 from sandbox_agent.client.asking import Asking, Handlers
 from sandbox_agent.client.errors import ClientError, ConnectionLost, ServerProblem
 from sandbox_agent.client.feed import Feed, Heard
 from sandbox_agent.client.past import Past
-from sandbox_agent.client.transport import ARRIVAL, Arrival, Hooks, RequestId, Transport
+from sandbox_agent.client.transport import Hooks, Transport
 from sandbox_agent.client.updates import GAP
 from sandbox_agent.envelope import META, Object, object_at, text_at
 
@@ -33,6 +34,8 @@ CANCEL_REQUEST = "$/cancel_request"
 
 BUNDLED_AGENT = "mock"
 """Every server has it."""
+ATTACH_PAUSE = 1.0
+"""Seconds between two tries to attach to a session again, beyond those that a request makes."""
 REMEMBERED_PROMPTS = 10_000
 """How many of its own prompts a client can tell from those of others when it reads the log."""
 
@@ -63,7 +66,11 @@ class Connection:
         """By session. Weak: who no longer reads a feed need not say so."""
         self._alarms: dict[str, WeakSet[asyncio.Event]] = {}
         """By session: set when something happens in it."""
-        self._attached: set[str] = set()
+        self._attached: dict[str, int] = {}
+        """Sessions, and the newest position that is known of each."""
+        self._apart: set[str] = set()
+        """Those of them that a new connection is not attached to yet: its stream does not have all of what happens."""
+        self._attaching: asyncio.Task[None] | None = None
         self._prompts: dict[str, None] = {}
         self.taps: list[Tap] = []
         self.asking = Asking(handlers, self._reply, alone=settings.alone)
@@ -71,6 +78,8 @@ class Connection:
         self._rpc: JsonRpc | None = None
         self._opening = asyncio.Lock()
         self._closed = False
+        self._failure: ConnectionLost | None = None
+        """Why there is no server any more."""
 
     @property
     def is_open(self) -> bool:
@@ -79,7 +88,7 @@ class Connection:
     @property
     def position(self) -> int:
         """The newest position of the log that the server has told of."""
-        return 0 if self._transport is None else self._transport.position
+        return 0 if self._transport is None else self._transport.order.position
 
     async def request(self, method: str, params: Object | None = None, *, agent: str | None = None) -> Object:
         """The result of a request; `agent` is for a connection that is not open yet.
@@ -106,16 +115,18 @@ class Connection:
             logger.info("opening a connection without the session's agent agent=%s reason=%s", agent, problem)
             await self._opened(BUNDLED_AGENT)
         result = await self.request(ATTACH, {"sessionId": session_id})
-        self._attached.add(text_at(result, "session", "sessionId") or session_id)
+        self.attached(session_id, result.get("position"))
         return result
 
-    def attached(self, session_id: str) -> None:
-        """The server has attached this connection by itself."""
-        self._attached.add(session_id)
+    def attached(self, session_id: str, position: object = None) -> None:
+        """The server has attached this connection: events after a position come on the stream."""
+        known = position if isinstance(position, int) else self.position
+        self._attached[session_id] = max(known, self._attached.get(session_id, 0))
 
     def detached(self, session_id: str) -> None:
         """The session's events come no more: whoever reads them is told."""
-        self._attached.discard(session_id)
+        self._attached.pop(session_id, None)
+        self._apart.discard(session_id)
         self._ring(session_id)
         for feed in self._feeds.pop(session_id, ()):
             feed.close()
@@ -131,8 +142,12 @@ class Connection:
     def feed(self, session_id: str) -> Feed:
         """Everything that happens in a session from now on, for as long as somebody holds the feed."""
         past = Past(self.request, session_id, self._prompts.__contains__)
-        feed = Feed(self._settings.buffer, self.position, past.page)
-        self._feeds.setdefault(session_id, WeakSet()).add(feed)
+        after = max(self.position, self._attached.get(session_id, 0))
+        feed = Feed(self._settings.buffer, after, past.page)
+        if self._closed or self._failure is not None:
+            feed.close(self._failure)
+        else:
+            self._feeds.setdefault(session_id, WeakSet()).add(feed)
         return feed
 
     def alarm(self, session_id: str) -> asyncio.Event:
@@ -144,8 +159,15 @@ class Connection:
     def is_attached(self, session_id: str) -> bool:
         return session_id in self._attached and not self._closed
 
+    @property
+    def is_closed(self) -> bool:
+        return self._closed
+
     def give_up(self, failure: ConnectionLost) -> None:
         """The server is gone for good: whoever waits is told."""
+        self._failure = failure
+        if self._attaching is not None:
+            self._attaching.cancel()
         if self._transport is not None:
             self._transport.give_up(failure)
         for feeds in self._feeds.values():
@@ -160,14 +182,23 @@ class Connection:
         for feeds in self._feeds.values():
             for feed in feeds:
                 feed.close()
+        if self._attaching is not None:
+            self._attaching.cancel()
         if self._rpc is not None:
-            await self._rpc.close()
+            try:
+                await self._rpc.close()
+            except ClientError as error:
+                # Of a handler that had something to say when it was cancelled.
+                logger.info("an answer was not given reason=%s", error)
 
     # Opening
 
-    async def _opened(self, agent: str | None) -> JsonRpc:
+    def _check(self) -> None:
         if self._closed:
             raise ClientError("this client is closed")
+
+    async def _opened(self, agent: str | None) -> JsonRpc:
+        self._check()
         async with self._opening:
             if self._rpc is None:
                 self._rpc = await self._open(agent or self._settings.agent)
@@ -176,7 +207,7 @@ class Connection:
     async def _open(self, agent: str | None) -> JsonRpc:
         if agent is None:
             raise ClientError("no agent is named: give one to connect() or start(), or begin with a session")
-        hooks = Hooks(self._renewed, self._missed, self.asking.answered, self._heard, self._sent)
+        hooks = Hooks(self._lost, self._missed, self.asking.answered, self._heard, self._sent)
         self._transport = Transport(self._api, hooks, self._settings.patience)
         rpc = JsonRpc(self._handle, self._transport)
         meta: Object = (
@@ -190,6 +221,7 @@ class Connection:
         }
         try:
             await _told(rpc.send_request("initialize", params))
+            self._check()
         except BaseException:
             await rpc.close()
             raise
@@ -202,27 +234,40 @@ class Connection:
         forms: Object = {"elicitation": {"form": {}, "url": {}}}
         return forms if handlers.question is None else {**forms, "_meta": {META: {"questions": True}}}
 
-    async def _renewed(self) -> None:
-        """After a restart of the server: attach again; what happened meanwhile is in the log."""
-        self.asking.withdraw_all()
-        for session_id in list(self._attached):
-            failure = await self._attach_again(session_id)
-            self._ring(session_id)
-            for feed in self._feeds.get(session_id, ()):
-                feed.fall_behind() if failure is None else feed.close(failure)
+    # A new connection
 
-    async def _attach_again(self, session_id: str) -> Exception | None:
-        while True:
+    def _lost(self) -> None:
+        """The server was started anew, or has forgotten us: what happens until we are attached again is in the log."""
+        self.asking.withdraw_all()
+        self._apart = set(self._attached)
+        self._missed()
+        if self._attaching is None or self._attaching.done():
+            self._attaching = asyncio.create_task(self._attach_again(), name="sandbox-agent attaching")
+
+    async def _attach_again(self) -> None:
+        assert self._transport is not None
+        while self._apart and not self._closed:
+            session_id, generation = next(iter(self._apart)), self._transport.generation
+            failure = None
             try:
                 await self.request(ATTACH, {"sessionId": session_id})
             except ConnectionLost as error:
                 logger.warning("a session cannot be attached yet session=%s reason=%s", session_id, error)
-            except (ServerProblem, RequestError) as error:
-                logger.warning("a session is lost session=%s reason=%s", session_id, error)
-                self._attached.discard(session_id)
-                return error
-            else:
-                return None
+                await asyncio.sleep(ATTACH_PAUSE)
+                continue
+            except (ClientError, RequestError) as error:
+                failure = error
+            if generation == self._transport.generation:
+                self._attached_again(session_id, failure)
+
+    def _attached_again(self, session_id: str, failure: Exception | None) -> None:
+        self._apart.discard(session_id)
+        if failure is not None:
+            logger.warning("a session is lost session=%s reason=%s", session_id, failure)
+            self._attached.pop(session_id, None)
+        self._ring(session_id)
+        for feed in self._feeds.get(session_id, ()):
+            feed.fall_behind() if failure is None else feed.close(failure)
 
     # What comes in
 
@@ -234,6 +279,8 @@ class Connection:
             return False
         params = object_at(arrival.envelope, "params")
         session_id = text_at(params, "sessionId") or ""
+        if session_id in self._attached:
+            self._attached[session_id] = max(arrival.position, self._attached[session_id])
         self._ring(session_id)
         if "id" in arrival.envelope or method == CANCEL_REQUEST:
             return False
@@ -242,7 +289,7 @@ class Connection:
             self._missed()
         heard = Heard(arrival.position, method, params, arrival.size)
         for feed in self._feeds.get(session_id, ()):
-            feed.push(heard)
+            feed.fall_behind() if session_id in self._apart else feed.push(heard)
         return True
 
     async def _handle(self, method: str, params: object, is_notification: bool) -> object:

@@ -38,6 +38,9 @@ class Following(AsyncIterator[LogEvent | Gap]):
 
     async def _read(self) -> None:
         self._alarm.clear()
+        if self._connection.is_closed:
+            self._over = True
+            return
         # Before the log is read: what is written after this is announced anew.
         gone = not self._connection.is_attached(self._session_id)
         try:

@@ -9,18 +9,18 @@ import json
 import logging
 import random
 import secrets
-from collections.abc import AsyncGenerator, Callable, Coroutine
-from contextlib import aclosing, asynccontextmanager, suppress
-from contextvars import ContextVar
+from collections.abc import Callable
+from contextlib import aclosing, suppress
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import cast
 
 import httpx
 import msgspec
-from httpx_sse import ServerSentEvent
 
 from sandbox_agent.client.api import Api
-from sandbox_agent.client.errors import ClientError, ConnectionLost, ServerProblem
+from sandbox_agent.client.arrival import ARRIVAL, Arrival, RequestId
+from sandbox_agent.client.errors import ClientError, ConnectionLost, ForeignAnswer, ServerProblem
+from sandbox_agent.client.order import Order
 from sandbox_agent.client.sse import EVENT_STREAM, events
 from sandbox_agent.envelope import Object, text_at
 
@@ -35,15 +35,13 @@ FIRST_PAUSE, LONGEST_PAUSE = 0.1, 5.0
 SILENCE = 60.0
 """Seconds without a sign of life after which a stream is taken for dead; the server sends one every 15."""
 
-HOLD = 10.0
-"""Seconds that an answer waits for the stream to bring what came before it."""
-
+EVENTS = "_sandboxagent/session/events"
 READS = frozenset(
     {
         "session/list",
         "_sandboxagent/session/attach",
         "_sandboxagent/session/detach",
-        "_sandboxagent/session/events",
+        EVENTS,
         "_sandboxagent/session/get",
         "_sandboxagent/session/list",
         "_sandboxagent/session/list_models",
@@ -54,45 +52,21 @@ READS = frozenset(
 """Requests that may be made any number of times: they need no key."""
 
 _LATE = frozenset({"already-answered", "nobody-asked"})
-_GONE = frozenset({"unknown-connection", "shutting-down"})
-
-
-class Arrival(NamedTuple):
-    """An envelope from the server, the position that it has on the stream, and its size."""
-
-    envelope: Object
-    position: int | None
-    size: int
-    generation: int
-    """Which of the client's connections it came on, one after another."""
-
-
-class RequestId(NamedTuple):
-    """What an agent's request is called: ids are those of one connection, the next may use them for something else."""
-
-    generation: int
-    text: str
-    """The id as it is written: `1`, `1.0` and `"1"` are three."""
-
-    @classmethod
-    def of(cls, arrival: Arrival, id: object) -> "RequestId":
-        return cls(arrival.generation, msgspec.json.encode(id).decode())
-
-
-ARRIVAL: ContextVar[Arrival] = ContextVar("arrival")
-"""The envelope that is being handled: upstream's handlers are told neither its id nor where it came from."""
+_UNKNOWN = "unknown-connection"
+_UNREACHED = frozenset({502, 503, 504})
+"""What a proxy answers in place of a server that it cannot reach."""
 
 
 @dataclass(frozen=True, slots=True)
 class Hooks:
     """What the transport tells whoever made it."""
 
-    renewed: Callable[[], Coroutine[None, None, None]]
-    """The server knows nothing of the old connection: what hung on it has to be set up again."""
+    lost: Callable[[], None]
+    """The server knew nothing of the connection, and there is another: what hung on it has to be set up again."""
     missed: Callable[[], None]
     """The stream may not have brought everything up to here; the log has it."""
     answered: Callable[[RequestId, ServerProblem | None], None]
-    """An answer to an agent's request is on its way no more: it is settled; or does not fit, and the request is open."""
+    """An answer to an agent's request is under way no more; or it does not fit, and the request is open still."""
     heard: Callable[[Arrival], bool]
     """An envelope has arrived: told in their order, and before upstream acts on it; True when that need not."""
     sent: Callable[[Object], None]
@@ -109,18 +83,14 @@ class Transport:
         self._arrivals: asyncio.Queue[Arrival | None] = asyncio.Queue()
         self._initialize: bytes | None = None
         self._id: str | None = None
-        self._generation = 0
+        self.generation = 0
         """How many connections there have been."""
         self._opening = asyncio.Lock()
         self._following: asyncio.Task[None] | None = None
-        self._renewing: asyncio.Task[None] | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
         self._seen: int | None = None
         """The last event of this connection's stream."""
-        self._reached = 0
-        """Up to where the stream has nothing more to bring."""
-        self.position = 0
-        """The newest position that the server has told of."""
-        self._waiting: list[tuple[int, asyncio.Future[None]]] = []
+        self.order = Order(patience)
         self._closed = False
         self._failure: ConnectionLost | None = None
         """Why there is no server any more."""
@@ -135,9 +105,9 @@ class Transport:
             await self._answer(message, body)
         elif "id" not in message:
             await self._post(body, None)
-        elif message["method"] == "initialize":
+        elif message["method"] == "initialize" and self._initialize is None:
             self._initialize = body
-            await self._open(self._generation)
+            await self._open(0)
         else:
             await self._request(message, body)
 
@@ -145,7 +115,7 @@ class Transport:
         """The next envelope from the server; None when the transport was closed."""
         while (arrival := await self._arrivals.get()) is not None:
             # What was asked on a connection that is gone is asked anew on the next, if it is still open.
-            stale = "method" in arrival.envelope and arrival.generation != self._generation
+            stale = "method" in arrival.envelope and arrival.generation != self.generation
             if not self._hooks.heard(arrival) and not stale:
                 ARRIVAL.set(arrival)
                 return arrival.envelope
@@ -156,13 +126,12 @@ class Transport:
         if self._closed:
             return
         self._closed = True
-        for task in (self._following, self._renewing):
-            if task is not None:
-                task.cancel()
-                with suppress(asyncio.CancelledError):
-                    await task
-        self._release()
+        self.order.release()
         self._arrivals.put_nowait(None)
+        for task in self._tasks:
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(self._tasks)
         if self._id is not None:
             with suppress(ClientError):
                 await self._api.request("DELETE", PATH, headers={CONNECTION: self._id}, silence=5)
@@ -172,7 +141,7 @@ class Transport:
         self._failure = failure
         if self._following is not None:
             self._following.cancel()
-        self._release()
+        self.order.release()
 
     async def reply(self, id: RequestId, result: Object) -> None:
         """Answer a request of an agent; raises ServerProblem when it is too late, or does not fit."""
@@ -200,48 +169,51 @@ class Transport:
         # Under its key a request can be repeated, for as long as the connection or the session is there.
         key = None if method in READS else secrets.token_urlsafe(16)
         scoped = method in READS or text_at(message.get("params"), "sessionId") is not None
-        response = await self._post(body, key, repeatable_elsewhere=scoped)
-        await self._caught_up(response)
-        self._arrivals.put_nowait(Arrival(_decoded(response.text), None, len(response.content), self._generation))
+        response, generation = await self._post(body, key, repeatable_elsewhere=scoped)
+        envelope = self._envelope(response)
+        # On an old connection nothing more comes, and pages of the log are put in order by whoever reads them.
+        if generation == self.generation and method != EVENTS:
+            in_order = await self.order.after(_last_event(response))
+            if not in_order:
+                self._hooks.missed()
+        self._arrivals.put_nowait(Arrival(envelope, None, len(response.content), generation))
 
     async def _post(
         self, body: bytes, key: str | None, *, repeatable_elsewhere: bool = True, only_on: int | None = None
-    ) -> httpx.Response:
-        """POST until there is an answer. Raises ServerProblem, or ConnectionLost when there is none for too long.
+    ) -> tuple[httpx.Response, int]:
+        """POST until there is an answer, and on which connection. What is `only_on` one is not sent on another.
 
-        What is `only_on` one connection is not sent on the next.
+        Raises:
+            ServerProblem: the server refuses.
+            ConnectionLost: there is no answer for too long.
         """
         clock = asyncio.get_running_loop().time
-        failing_since, pause, sent_on = clock(), FIRST_PAUSE, 0
+        failing_since, pause, sent_on, renewed = clock(), FIRST_PAUSE, 0, False
         while True:
-            if self._failure is not None:
-                raise self._failure
-            if self._closed or self._id is None:
-                raise ConnectionLost("this client is closed")
-            if only_on not in (None, self._generation):
-                raise ConnectionLost("the connection that was asked is gone; what is still open is asked anew")
-            if sent_on not in (0, self._generation) and not repeatable_elsewhere:
+            id = self._usable(only_on)
+            if sent_on not in (0, self.generation) and not repeatable_elsewhere:
                 raise ConnectionLost("the server went away before it had answered", outcome_unknown=True)
-            tried_at, generation = clock(), self._generation
-            headers = {CONNECTION: self._id, "Content-Type": "application/json"}
-            if key is not None:
-                headers["Idempotency-Key"] = key
+            tried_at, generation = clock(), self.generation
             try:
-                return await self._api.request("POST", PATH, content=body, headers=headers)
-            except ServerProblem as problem:
-                if problem.slug not in _GONE:
+                return await self._try(id, body, key), generation
+            except ClientError as error:
+                if not _passes(error):
                     raise
-                lost: ClientError = problem
-            except ConnectionLost as error:
                 lost = error
-            if not isinstance(lost, ConnectionLost) or lost.outcome_unknown:
-                sent_on = sent_on if _is_unknown(lost) else generation
-            if _is_unknown(lost):
+            if not _is_unknown(lost):
+                sent_on = generation if _may_have_happened(lost) else sent_on
+            elif only_on is None:
                 try:
                     await self._renew(generation)
-                    continue
-                except ConnectionLost as error:
+                except ClientError as error:
+                    if not _passes(error):
+                        raise
                     lost = error
+                else:
+                    # A server that forgets each connection at once is not asked without a pause.
+                    renewed, again = True, renewed
+                    if not again:
+                        continue
             # An answer may have been under way for hours: what counts is for how long nobody can be reached.
             if clock() - tried_at > self._patience:
                 failing_since = clock()
@@ -250,64 +222,104 @@ class Transport:
             await asyncio.sleep(pause)
             pause = min(2 * pause, LONGEST_PAUSE)
 
+    def _usable(self, only_on: int | None) -> str:
+        """The id of the connection. Raises ConnectionLost when there is none, or another one than is wanted."""
+        if self._failure is not None:
+            raise self._failure
+        if self._closed or self._id is None:
+            raise ConnectionLost("this client is closed")
+        if only_on not in (None, self.generation):
+            raise ConnectionLost("the connection that was asked is gone; what is still open is asked anew")
+        return self._id
+
+    async def _try(self, id: str, body: bytes, key: str | None) -> httpx.Response:
+        headers = {CONNECTION: id, "Content-Type": "application/json"}
+        if key is not None:
+            headers["Idempotency-Key"] = key
+        return await self._api.request("POST", PATH, content=body, headers=headers)
+
+    def _envelope(self, response: httpx.Response) -> Object:
+        try:
+            return _decoded(response.content)
+        except (ValueError, RecursionError) as error:
+            raise self._api.foreign(response, response.content) from error
+
     # The connection
 
     async def _renew(self, generation: int) -> None:
-        if generation == self._generation:
+        if generation == self.generation:
             logger.info("the server no longer knows the connection; opening another url=%s", self._api.url)
             await self._open(generation)
 
     async def _open(self, generation: int) -> None:
         """Open a connection, unless somebody has done so since `generation`."""
         async with self._opening:
-            if generation != self._generation:
+            if generation != self.generation:
                 return
             assert self._initialize is not None
-            first = generation == 0
             headers = {"Content-Type": "application/json"}
             response = await self._api.request("POST", PATH, content=self._initialize, headers=headers)
-            self._id = response.headers[CONNECTION]
-            self._generation += 1
-            self._seen = None
-            self._release()
-            self._reached = 0
-            self._advance(int(response.headers.get(LAST_EVENT, 0)))
-            if first:
-                self._arrivals.put_nowait(
-                    Arrival(_decoded(response.text), None, len(response.content), self._generation)
-                )
-                self._following = asyncio.create_task(self._follow(), name="sandbox-agent stream")
-        if not first:
-            # In a task of its own: it makes requests, and those wait for the stream that may be waiting for us.
-            self._renewing = asyncio.create_task(self._hooks.renewed(), name="sandbox-agent renewal")
+            envelope, id = self._envelope(response), response.headers.get(CONNECTION)
+            if id is None:
+                raise self._api.foreign(response, response.content)
+            if self._closed:
+                raise ConnectionLost("this client is closed")
+            self._id, self._seen = id, None
+            self.generation += 1
+            self.order.begin()
+            if generation == 0:
+                self._arrivals.put_nowait(Arrival(envelope, None, len(response.content), self.generation))
+            else:
+                # Before those who wait for the old stream go on: what it did not bring is in the log.
+                self._hooks.lost()
+                self.order.release()
+            self.order.brought(_last_event(response))
+            self._follow_anew()
 
     # The stream
 
+    def _follow_anew(self) -> None:
+        """Read this connection's stream; whoever still reads an old one need not."""
+        if self._following is not None and self._following is asyncio.current_task():
+            return
+        if self._following is not None:
+            self._following.cancel()
+        self._following = asyncio.create_task(self._follow(), name="sandbox-agent stream")
+        self._tasks.add(self._following)
+        self._following.add_done_callback(self._tasks.discard)
+
     async def _follow(self) -> None:
-        pause = FIRST_PAUSE
+        pause, renewed = FIRST_PAUSE, False
         while True:
-            generation, seen = self._generation, self._seen
+            generation, seen = self.generation, self._seen
             try:
-                async with self._stream() as stream:
-                    async for event in stream:
-                        if generation != self._generation:
-                            break
-                        self._heard(int(event.id), event.data)
-                        pause = FIRST_PAUSE
-            except ServerProblem as problem:
-                if problem.slug == "unknown-connection":
-                    with suppress(ClientError):
-                        await self._renew(generation)
-                else:
-                    logger.warning("the stream was refused problem=%s", problem)
+                await self._listen()
             except ClientError as error:
-                logger.info("the stream broke, going on after=%s reason=%s", self._seen, error)
-            if generation == self._generation and seen == self._seen:
+                await self._refused(error, generation)
+            except Exception:
+                logger.exception("the stream cannot be read")
+            if generation == self.generation and seen != self._seen:
+                pause, renewed = FIRST_PAUSE, False
+            elif generation != self.generation and not renewed:
+                renewed = True
+            else:
                 await asyncio.sleep(pause * random.uniform(0.5, 1))  # noqa: S311 - so that not all come at once
                 pause = min(2 * pause, LONGEST_PAUSE)
 
-    @asynccontextmanager
-    async def _stream(self) -> AsyncGenerator[AsyncGenerator[ServerSentEvent]]:
+    async def _refused(self, error: ClientError, generation: int) -> None:
+        if _is_unknown(error):
+            try:
+                await self._renew(generation)
+            except ClientError as failure:
+                error = failure
+        if _passes(error):
+            logger.info("the stream broke, going on after=%s reason=%s", self._seen, error)
+        else:
+            logger.warning("the stream is refused reason=%s", error)
+            # Whoever reads finds out why, when he asks for the log.
+            self._hooks.missed()
+
+    async def _listen(self) -> None:
         assert self._id is not None
         headers = {CONNECTION: self._id, "Accept": EVENT_STREAM}
         if self._seen is not None:
@@ -316,53 +328,56 @@ class Transport:
             self._api.stream("GET", PATH, headers=headers, silence=SILENCE) as response,
             aclosing(events(response)) as stream,
         ):
-            yield stream
+            async for event in stream:
+                if not event.id.isdecimal():
+                    raise self._api.foreign(response, event.data.encode())
+                self._heard(int(event.id), event.data)
 
     def _heard(self, position: int, data: str) -> None:
-        self._seen = position
-        self._arrivals.put_nowait(Arrival(_decoded(data), position, len(data), self._generation))
-        self._advance(position)
-
-    async def _caught_up(self, response: httpx.Response) -> None:
-        """Wait until the stream has brought what came before an answer: the two travel on different sockets."""
-        last = int(response.headers.get(LAST_EVENT, 0))
-        self.position = max(self.position, last)
-        if self._reached >= last:
+        if self._seen is not None and position <= self._seen:
             return
-        reached = asyncio.get_running_loop().create_future()
-        self._waiting.append((last, reached))
+        self._seen = position
         try:
-            async with asyncio.timeout(min(HOLD, self._patience)):
-                await reached
-        except TimeoutError:
-            logger.warning("the stream stays away; going by the log")
+            self._arrivals.put_nowait(Arrival(_decoded(data), position, len(data), self.generation))
+        except (ValueError, RecursionError):
+            logger.exception("an event cannot be read position=%d", position)
             self._hooks.missed()
-
-    def _advance(self, position: int) -> None:
-        self._reached = max(self._reached, position)
-        self.position = max(self.position, position)
-        if self._waiting:
-            reached = [future for wanted, future in self._waiting if wanted <= position]
-            self._waiting = [entry for entry in self._waiting if entry[0] > position]
-            for future in reached:
-                if not future.done():
-                    future.set_result(None)
-
-    def _release(self) -> None:
-        """Nobody waits any longer for a stream that is gone."""
-        for _, future in self._waiting:
-            if not future.done():
-                future.set_result(None)
-        self._waiting = []
+        self.order.brought(position)
 
 
-def _is_unknown(lost: ClientError) -> bool:
-    return isinstance(lost, ServerProblem) and lost.slug == "unknown-connection"
+def _is_unknown(error: ClientError) -> bool:
+    return isinstance(error, ServerProblem) and error.slug == _UNKNOWN
 
 
-def _decoded(text: str) -> Object:
+def _passes(error: ClientError) -> bool:
+    """Whether it may be over when it is tried again."""
+    match error:
+        case ConnectionLost():
+            return True
+        case ForeignAnswer(status=status):
+            return status in _UNREACHED
+        case ServerProblem(slug=slug):
+            return slug in (_UNKNOWN, "shutting-down")
+        case _:
+            return False
+
+
+def _may_have_happened(error: ClientError) -> bool:
+    return not isinstance(error, ConnectionLost) or error.outcome_unknown
+
+
+def _last_event(response: httpx.Response) -> int:
+    told = response.headers.get(LAST_EVENT, "")
+    return int(told) if told.isdecimal() else 0
+
+
+def _decoded(data: str | bytes) -> Object:
+    """An envelope; raises ValueError when it is none."""
     try:
-        return msgspec.json.decode(text)
-    except msgspec.DecodeError:
+        found = msgspec.json.decode(data)
+    except (msgspec.DecodeError, UnicodeDecodeError):
         # Half a surrogate pair, of a program that cuts strings: JSON for everybody else.
-        return json.loads(text)
+        found = json.loads(data)
+    if not isinstance(found, dict):
+        raise ValueError("not an envelope")  # noqa: TRY004 - what is sent is wrong, not who calls
+    return cast("Object", found)

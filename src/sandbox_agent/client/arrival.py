@@ -1,0 +1,34 @@
+"""What has arrived from the server, and what an agent's request is called."""
+
+from contextvars import ContextVar
+from typing import NamedTuple
+
+import msgspec
+
+from sandbox_agent.envelope import Object
+
+
+class Arrival(NamedTuple):
+    """An envelope from the server, the position that it has on the stream, and its size."""
+
+    envelope: Object
+    position: int | None
+    size: int
+    generation: int
+    """Which of the client's connections it came on, one after another."""
+
+
+class RequestId(NamedTuple):
+    """What an agent's request is called: ids are those of one connection, the next may use them for something else."""
+
+    generation: int
+    text: str
+    """The id as it is written: `1`, `1.0` and `"1"` are three."""
+
+    @classmethod
+    def of(cls, arrival: Arrival, id: object) -> "RequestId":
+        return cls(arrival.generation, msgspec.json.encode(id).decode())
+
+
+ARRIVAL: ContextVar[Arrival] = ContextVar("arrival")
+"""The envelope that is being handled: upstream's handlers are told neither its id nor where it came from."""
