@@ -382,3 +382,26 @@ def test_a_browser_of_some_years_ago_will_do(browser: Browser, open_page: OpenPa
             """)
 
     assert told == ["hello", "from an old browser", 1]
+
+
+def test_a_client_that_is_closed_leaves_nothing_behind_that_fails_later(page: Page) -> None:
+    told = page.run(
+        """
+        const session = await client.sessions.create({ cwd });
+        const looping = all(session.updates());
+        const looked = session.prompt(text);
+        const ignored = session.prompt("waits for its turn");
+        const watch = session.files.watch();
+        await watch.ready;
+        for await (const item of looked) if (sdk.textOf(item)) break;
+        await client.close();
+        const failed = await failure(looked);
+        const late = await failure(session.prompt("too late"));
+        await watch.return();
+        return { failed, late, looped: (await looping).length > 0, info: await failure(session.cancel()) };
+        """,
+        text=json.dumps([["say", "begun"], ["wait_cancel"]]),
+    )
+
+    assert {told[each]["name"] for each in ("failed", "late", "info")} == {"ConnectionLost"}
+    assert told["looped"]
