@@ -231,12 +231,12 @@ export class Agents {
   /** Those that the server knows; with `registry`, also what the ACP registry has and nobody has installed. */
   async list(options: { registry?: boolean } = {}): Promise<Agent[]> {
     const query = { registry: options.registry || undefined };
-    return (await this.#http.json<{ agents: Agent[] }>("GET", "/v1/agents", { query })).agents;
+    return (await this.#http.read<{ agents: Agent[] }>("/v1/agents", query)).agents;
   }
 
   /** One agent, by its id or its slug in the registry. */
   async get(agent: string): Promise<Agent> {
-    return await this.#http.json<Agent>("GET", `/v1/agents/${encodeURIComponent(agent)}`);
+    return await this.#http.read<Agent>(`/v1/agents/${encodeURIComponent(agent)}`);
   }
 
   /** Has an agent installed on the server: `await` it, or iterate over its progress. */

@@ -79,7 +79,7 @@ export class SandboxAgent implements AsyncDisposable {
       agent: options.agent,
       name: options.name,
       user: options.user,
-      patience: options.reconnectTimeout ?? RECONNECT_TIMEOUT,
+      patience: http.patience,
       buffer: options.buffer ?? BUFFER,
       respondAsync: options.respondAsync ?? !isNode(),
       alone: server !== undefined,
@@ -89,6 +89,7 @@ export class SandboxAgent implements AsyncDisposable {
     this.agents = new Agents(http);
     this.sessions = new Sessions(http, this.#connection, this.agents, options.agent, server && process.cwd());
     this.files = new Files(http);
+    void server?.ended.then((failure) => this.#connection.giveUp(failure));
   }
 
   /**
@@ -97,7 +98,7 @@ export class SandboxAgent implements AsyncDisposable {
    * @throws ConnectionLost when there is no server, ServerProblem when it refuses the token.
    */
   static async connect(url: string, options: ConnectOptions = {}): Promise<SandboxAgent> {
-    const client = new SandboxAgent(new Http(url, options.token, options.fetch), options, undefined);
+    const client = new SandboxAgent(httpOf(url, options.token, options), options, undefined);
     await client.health();
     return client;
   }
@@ -109,7 +110,7 @@ export class SandboxAgent implements AsyncDisposable {
    */
   static async start(options: StartOptions = {}): Promise<SandboxAgent> {
     const server = await startServer(options, options.logger ?? console);
-    return new SandboxAgent(new Http(server.url, server.token, options.fetch), options, server);
+    return new SandboxAgent(httpOf(server.url, server.token, options), options, server);
   }
 
   /** Whether the server is well, and which agents are installed and running. */
@@ -119,6 +120,7 @@ export class SandboxAgent implements AsyncDisposable {
 
   /** Leaves the server, whose sessions go on; one of our own is ended. */
   async close(): Promise<void> {
+    this.#http.closed = true;
     await this.#connection.close();
     await this.#server?.close();
   }
@@ -221,6 +223,10 @@ export class SandboxAgent implements AsyncDisposable {
     this.#connection.taps.add(callback);
     return () => void this.#connection.taps.delete(callback);
   }
+}
+
+function httpOf(url: string, token: string | undefined, options: ClientOptions): Http {
+  return new Http(url, token, options.fetch, options.reconnectTimeout ?? RECONNECT_TIMEOUT);
 }
 
 function handlersOf({ onPermission, onQuestion, onElicitation }: Handlers): Handlers {

@@ -78,7 +78,10 @@ export class Connection implements StreamUser {
   #opening: Promise<Opened> | undefined;
   #opened: Opened | undefined;
   #agentName: string | undefined;
-  #closed = false;
+  /** By session: who wants to know that something has happened. */
+  readonly #alarms = new Map<string, Set<() => void>>();
+  /** Why nothing is sent any more. */
+  #over: ConnectionLost | undefined;
   /** The newest position of the log that was heard of on this connection. */
   #position = 0;
 
@@ -152,6 +155,22 @@ export class Connection implements StreamUser {
     this.asking.ofSession.delete(sessionId);
     for (const feed of this.#feeds.get(sessionId) ?? []) feed.close();
     this.#feeds.delete(sessionId);
+    this.#ring(sessionId);
+  }
+
+  /** Whether this connection hears of a session, or will again. */
+  isAttached(sessionId: string): boolean {
+    return this.#attached.has(sessionId) && this.#over === undefined;
+  }
+
+  /** Calls whenever something happens in a session; gives what ends it. */
+  whenever(sessionId: string, call: () => void): () => void {
+    const alarms = this.#alarms.get(sessionId) ?? new Set();
+    this.#alarms.set(sessionId, alarms.add(call));
+    return () => {
+      alarms.delete(call);
+      if (alarms.size === 0 && this.#alarms.get(sessionId) === alarms) this.#alarms.delete(sessionId);
+    };
   }
 
   /** A name for a prompt, by which its turn is known. */
@@ -197,18 +216,30 @@ export class Connection implements StreamUser {
 
   /** Leaves the server; sessions and their turns go on. */
   async close(): Promise<void> {
-    if (this.#closed) return;
-    this.#closed = true;
-    const opened = this.#opened ?? (await this.#opening?.catch(() => undefined));
-    opened?.rpc.close(closed());
+    this.#over ??= new ConnectionLost("this client is closed");
     for (const feeds of this.#feeds.values()) for (const feed of feeds) feed.drop();
+    await this.#end(closed());
+  }
+
+  /** The server is gone for good: whoever waits is told. */
+  async giveUp(failure: ConnectionLost): Promise<void> {
+    if (this.#over !== undefined) return;
+    this.#over = failure;
+    for (const feeds of this.#feeds.values()) for (const feed of feeds) feed.close(failure);
+    await this.#end(failure);
+  }
+
+  async #end(failure: ConnectionLost): Promise<void> {
+    const opened = this.#opened ?? (await this.#opening?.catch(() => undefined));
+    opened?.rpc.close(failure);
+    for (const sessionId of this.#alarms.keys()) this.#ring(sessionId);
     await opened?.stream.close();
   }
 
   // Opening
 
   async #agent(agent: string | undefined): Promise<ClientContext> {
-    if (this.#closed) throw new ConnectionLost("this client is closed");
+    if (this.#over !== undefined) throw this.#over;
     this.#opening ??= this.#open(agent ?? this.#settings.agent).catch((error: unknown) => {
       this.#opening = undefined;
       throw error;
@@ -225,9 +256,10 @@ export class Connection implements StreamUser {
     const app = client({ name: "sandbox-agent" });
     app.onNotification(EVENT, (params) => params as Heard, ({ params }) => this.#heard(params, stream));
     for (const method of Object.keys(KINDS) as AskingMethod[]) {
-      app.onRequest(method as string, asObject, ({ params, requestId, signal }) =>
-        this.asking.ask(method, requestId ?? null, params, signal),
-      );
+      app.onRequest(method as string, asObject, ({ params, requestId, signal }) => {
+        this.#ring(String(params["sessionId"]));
+        return this.asking.ask(method, requestId ?? null, params, signal);
+      });
     }
     app.onRequest("*", ({ method, signal }) => this.asking.stranger(method, signal));
     const rpc = app.connect(stream);
@@ -266,11 +298,13 @@ export class Connection implements StreamUser {
       if (heard.method === GAP) {
         // The log says of each session what it has lost.
         for (const feeds of this.#feeds.values()) for (const feed of feeds) feed.fallBehind();
+        for (const sessionId of this.#alarms.keys()) this.#ring(sessionId);
         return;
       }
       const sessionId = String(heard.params["sessionId"]);
       this.observers.get(sessionId)?.(heard);
       for (const feed of this.#feeds.get(sessionId) ?? []) feed.push(heard);
+      this.#ring(sessionId);
     } finally {
       stream.dispatched();
     }
@@ -290,10 +324,11 @@ export class Connection implements StreamUser {
     const { generation } = this;
     // Not at once: whoever calls is in the middle of something.
     await Promise.resolve();
-    while (generation === this.generation && !this.#closed) {
+    while (generation === this.generation && this.#over === undefined) {
       try {
         const { position } = await this.request<Attached>(ATTACH, { sessionId });
         this.#position = Math.max(this.#position, position);
+        this.#ring(sessionId);
         return;
       } catch (error) {
         if (!(error instanceof ConnectionLost)) {
@@ -304,7 +339,7 @@ export class Connection implements StreamUser {
       await new Promise((resolve) => setTimeout(resolve, PAUSE));
     }
     // There is a newer connection, and somebody attaches to that.
-    if (!this.#closed) await this.#attached.get(sessionId);
+    if (this.#over === undefined) await this.#attached.get(sessionId);
   }
 
   /** The server does not have the session any more. */
@@ -314,6 +349,10 @@ export class Connection implements StreamUser {
     const params = { sessionId, reason: "error", terminatedBy: "daemon", message };
     for (const feed of this.#feeds.get(sessionId) ?? []) feed.end({ position: 0, method: ENDED, params, size: 0 });
     this.detached(sessionId);
+  }
+
+  #ring(sessionId: string): void {
+    for (const call of [...(this.#alarms.get(sessionId) ?? [])]) call();
   }
 
   /** The server has taken an answer to an agent's request, or has not. */

@@ -8,7 +8,7 @@ import type { ChildProcessByStdio } from "node:child_process";
 import type { Readable, Writable } from "node:stream";
 
 import { isNode } from "./environment.js";
-import { ClientError, StartFailed } from "./errors.js";
+import { ClientError, ConnectionLost, StartFailed } from "./errors.js";
 import { randomName } from "./http.js";
 import type { Logger } from "./log.js";
 
@@ -39,6 +39,8 @@ export interface EmbeddedServer {
   readonly url: string;
   readonly token: string;
   readonly pid: number;
+  /** Resolves when it has ended and nobody had asked for it. */
+  readonly ended: Promise<ConnectionLost>;
   /** Ends it, and waits until it is gone. */
   close(): Promise<void>;
 }
@@ -102,7 +104,14 @@ class Server {
     for (const pipe of [this.#child.stdin, this.#child.stdout, this.#child.stderr]) {
       (pipe as { unref?: () => void }).unref?.();
     }
-    return { url, token, pid: this.#child.pid ?? 0, close: () => this.close() };
+    const ended = new Promise<ConnectionLost>((resolve) => {
+      void this.#exited.then(() => {
+        if (this.#ending !== undefined) return;
+        const said = this.#stderr.trimEnd();
+        resolve(new ConnectionLost(`the server of our own ${this.#how()}${said && `\n${said}`}`, { outcomeUnknown: true }));
+      });
+    });
+    return { url, token, pid: this.#child.pid ?? 0, ended, close: () => this.close() };
   }
 
   /** Where it listens, once it does. */

@@ -99,7 +99,7 @@ export class Files {
     let cursor: string | undefined;
     do {
       const query = { ...this.#at(path), cursor };
-      const page = await this.#http.json<{ entries: Entry[]; nextCursor?: string }>("GET", "/v1/fs/entries", { query });
+      const page = await this.#http.read<{ entries: Entry[]; nextCursor?: string }>("/v1/fs/entries", query);
       yield* page.entries;
       cursor = page.nextCursor;
     } while (cursor !== undefined);
@@ -107,7 +107,7 @@ export class Files {
 
   /** A file, a directory or, with `follow: false`, a link itself. */
   async stat(path: string, options: { follow?: boolean } = {}): Promise<Entry> {
-    return await this.#http.json<Entry>("GET", "/v1/fs/stat", { query: { ...this.#at(path), ...options } });
+    return await this.#http.read<Entry>("/v1/fs/stat", { ...this.#at(path), ...options });
   }
 
   /** Makes a directory, with those on its way; it may be there already. Gives its absolute path. */

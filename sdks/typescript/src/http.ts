@@ -1,10 +1,11 @@
 /**
  * Calling the server over HTTP: its address, its token, and its refusals as errors.
  *
- * Knows nothing of JSON-RPC, and repeats nothing.
+ * Knows nothing of JSON-RPC, and repeats nothing but what only reads.
  */
 
-import { ClientError, ConnectionLost, ForeignAnswer, foreign, problemIn } from "./errors.js";
+import { isNode } from "./environment.js";
+import { ClientError, ConnectionLost, ForeignAnswer, closed, foreign, isAway, problemIn } from "./errors.js";
 
 /** What `fetch` has to be able to do. */
 export type Fetch = (input: string, init: RequestInit) => Promise<Response>;
@@ -20,16 +21,24 @@ export interface HttpCall {
 /** Failures after which it is certain that nobody has got the request. */
 const UNSENT = new Set(["ECONNREFUSED", "ENOTFOUND", "EAI_AGAIN", "EHOSTUNREACH", "ENETUNREACH", "UND_ERR_CONNECT_TIMEOUT"]);
 
+const FIRST_PAUSE = 100;
+const LONGEST_PAUSE = 5_000;
+
 /** One server, by its address. */
 export class Http {
   readonly url: string;
   readonly token: string | undefined;
+  /** Milliseconds that a request waits for a server that cannot be reached. */
+  readonly patience: number;
+  /** Nobody wants anything of the server any more. */
+  closed = false;
   readonly #fetch: Fetch;
 
-  constructor(url: string, token: string | undefined, fetch: Fetch | undefined) {
+  constructor(url: string, token: string | undefined, fetch: Fetch | undefined, patience: number) {
     if (!/^https?:\/\//.test(url)) throw new ClientError(`${JSON.stringify(url)} is no address of a server: http://host:port`);
     this.url = url.replace(/\/+$/, "");
     this.token = token;
+    this.patience = patience;
     // Not `globalThis.fetch` itself: a browser's wants to be called on its window.
     this.#fetch = fetch ?? ((input, init) => globalThis.fetch(input, init));
   }
@@ -80,10 +89,18 @@ export class Http {
     }
   }
 
-  /** JSON out, JSON in. */
-  async postJson<T>(path: string, value: unknown): Promise<T> {
-    const headers = { "Content-Type": "application/json" };
-    return await this.json<T>("POST", path, { headers, body: JSON.stringify(value) });
+  /** JSON that may be asked for any number of times: a server that is away is waited for. */
+  async read<T>(path: string, query: HttpCall["query"] = {}): Promise<T> {
+    const end = Date.now() + this.patience;
+    for (let pause = FIRST_PAUSE; ; pause = Math.min(2 * pause, LONGEST_PAUSE)) {
+      try {
+        return await this.json<T>("GET", path, { query });
+      } catch (error) {
+        if (!isAway(error) || Date.now() + pause > end) throw error;
+      }
+      await new Promise((resolve) => setTimeout(resolve, pause * (0.5 + Math.random() / 2)));
+      if (this.closed) throw closed();
+    }
   }
 
   /** A body that goes on for as long as somebody reads it. */
@@ -100,10 +117,17 @@ export class Http {
     const code = (cause as { code?: unknown } | undefined)?.code;
     const why = cause instanceof Error && cause.message ? cause.message : error instanceof Error ? error.message : String(error);
     const unsent = typeof code === "string" && UNSENT.has(code);
-    return new ConnectionLost(`${this.url} cannot be reached: ${why}`, {
+    return new ConnectionLost(`${this.url} cannot be reached: ${why}${this.#originHint()}`, {
       cause: error,
       outcomeUnknown: outcomeUnknown || !unsent,
     });
+  }
+
+  /** A browser does not tell a page why: no server, and one that does not allow the page, look alike. */
+  #originHint(): string {
+    const page = (globalThis as { location?: { origin?: string } }).location?.origin;
+    if (isNode() || !page || page === new URL(this.url).origin) return "";
+    return `. Either there is no server, or it does not let pages of ${page} call it: start it with --cors-origin ${page}`;
   }
 }
 

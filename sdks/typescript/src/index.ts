@@ -49,7 +49,7 @@ export {
 } from "./requests.js";
 export { type Match, Search, type SearchOptions } from "./search.js";
 export { type Model, type Models, type Modes, Session } from "./session.js";
-export { type CreateSessionOptions, type PendingRequest, type SessionInfo, Sessions } from "./sessions.js";
+export { type CreateSessionOptions, type PendingRequest, type SessionInfo, Sessions, type Terminated } from "./sessions.js";
 export type { Envelope, Tap } from "./stream.js";
 export { type Attachment, type PromptOptions, Turn } from "./turn.js";
 export {

@@ -9,7 +9,7 @@ import type { ContentBlock } from "@agentclientprotocol/sdk";
 
 import type { Page } from "./feed.js";
 import type { Envelope, Heard } from "./stream.js";
-import { GAP, TURN, UPDATE } from "./updates.js";
+import { ENDED, GAP, type Gap, TURN, UPDATE } from "./updates.js";
 
 const PAGE = 500;
 
@@ -39,6 +39,17 @@ export type Ask = (method: string, params: Record<string, unknown>) => Promise<u
 export async function logPage(ask: Ask, sessionId: string, after: number, before?: number): Promise<LogPage> {
   const range = before === undefined ? { after } : { after, before };
   return (await ask("_sandboxagent/session/events", { sessionId, ...range, limit: PAGE })) as LogPage;
+}
+
+/** What a page has to tell, in order. */
+export function eventsOf({ events, gap }: LogPage): (LogEvent | Gap)[] {
+  return gap ? [{ sessionUpdate: "gap", ...gap }, ...events] : [...events];
+}
+
+/** Whether nothing can follow an event: a session that has ended otherwise may be brought back. */
+export function isFinal(event: LogEvent | Gap): boolean {
+  if (!("envelope" in event) || !("method" in event.envelope) || event.envelope.method !== ENDED) return false;
+  return (event.envelope.params as { reason?: unknown } | undefined)?.reason === "terminated";
 }
 
 /** Reads the past of a session for one feed; `isOwn` tells prompts of this client's from those of others. */

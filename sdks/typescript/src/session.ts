@@ -15,11 +15,13 @@ import { ClientError } from "./errors.js";
 import type { Feed } from "./feed.js";
 import type { Files } from "./files.js";
 import { Iteration } from "./iteration.js";
-import { type LogEvent, logPage } from "./past.js";
-import type { PendingRequest, SessionInfo, Sessions } from "./sessions.js";
-import { type Heard, gapNotice } from "./stream.js";
+import { follow } from "./following.js";
+import { type LogEvent, eventsOf, logPage } from "./past.js";
+import type { PendingRequest, SessionInfo, Sessions, Terminated } from "./sessions.js";
+import type { ElicitationRequest, PermissionRequest, QuestionRequest } from "./requests.js";
+import type { Heard } from "./stream.js";
 import { type PromptOptions, Turn } from "./turn.js";
-import { type SessionItem, TURN, UPDATE, itemOf } from "./updates.js";
+import { type Gap, type SessionItem, TURN, UPDATE, itemOf } from "./updates.js";
 
 /** A model that an agent offers. */
 export interface Model {
@@ -104,17 +106,24 @@ export class Session {
     return new Iteration(this.#items(feed), () => this.#connection.drop(this.id, feed));
   }
 
-  /** The session's log, oldest first, between two positions (both exclusive). */
-  async *history(range: { after?: number; before?: number } = {}): AsyncGenerator<LogEvent, void, undefined> {
-    const ask = (method: string, params: Record<string, unknown>): Promise<unknown> =>
-      this.#connection.request(method, params, { agent: this.agent });
+  /** The session's log, oldest first, between two ids (both exclusive); a gap says what is no longer kept. */
+  async *history(range: { after?: number; before?: number } = {}): AsyncGenerator<LogEvent | Gap, void, undefined> {
+    const ask = (method: string, params: Record<string, unknown>): Promise<unknown> => this.#connection.request(method, params);
     let after: number | null = range.after ?? 0;
     while (after !== null) {
       const page = await logPage(ask, this.id, after, range.before);
-      if (page.gap) yield { id: after, at: page.events[0]?.at ?? "", direction: "fromServer", envelope: gapNotice(page.gap) };
-      yield* page.events;
+      yield* eventsOf(page);
       after = page.next;
     }
+  }
+
+  /**
+   * The session's log after an id, and then each event as it is written; for those who keep it, or pass it on.
+   *
+   * Goes on when the session ends and is resumed; ends with one that is terminated, and when we detach.
+   */
+  follow(options: { after?: number } = {}): Iteration<LogEvent | Gap> {
+    return follow(this.#connection, this.id, options.after ?? 0);
   }
 
   // Choices
@@ -176,7 +185,12 @@ export class Session {
     this.#handlers().onElicitation = handler;
   }
 
-  /** What waits for an answer in this session. */
+  /** What this client was asked in this session and has not answered. */
+  requests(): (PermissionRequest | QuestionRequest | ElicitationRequest)[] {
+    return this.#connection.asking.requests().filter(({ sessionId }) => sessionId === this.id);
+  }
+
+  /** What waits for an answer in this session, of whomever. */
   async pending(): Promise<PendingRequest[]> {
     return await this.#sessions.pending(this.id);
   }
@@ -195,9 +209,9 @@ export class Session {
     return changed.metadata;
   }
 
-  /** A new session that begins with everything that was said in this one. */
-  async fork(): Promise<Session> {
-    return await this.#sessions.fork(this.id);
+  /** A new session that begins with everything that was said in this one; in the same directory, unless one is given. */
+  async fork(options: { cwd?: string } = {}): Promise<Session> {
+    return await this.#sessions.fork(this.id, options);
   }
 
   /** Has the agent close it; it has then ended, and a prompt may resume it. */
@@ -205,9 +219,9 @@ export class Session {
     await this.#connection.request("session/close", { sessionId: this.id });
   }
 
-  /** Ends it for good. */
-  async terminate(): Promise<void> {
-    await this.#sessions.terminate(this.id);
+  /** Ends it for good; its log stays. */
+  async terminate(): Promise<Terminated> {
+    return await this.#sessions.terminate(this.id);
   }
 
   /** Hears of it no more; everything in it goes on. */
@@ -216,6 +230,11 @@ export class Session {
   }
 
   // Behind it
+
+  /** @internal */
+  known(): Pick<SessionInfo, "sessionId" | "agent" | "cwd"> {
+    return { sessionId: this.id, agent: this.agent, cwd: this.cwd };
+  }
 
   /** @internal */
   offered({ modes, configOptions }: Offers): void {

@@ -60,6 +60,15 @@ export interface CreateSessionOptions {
   readonly sessionId?: string;
 }
 
+/** How a session came to its end. */
+export interface Terminated {
+  readonly terminated: true;
+  readonly reason: string;
+  readonly terminatedBy: string;
+  /** It had ended before. */
+  readonly alreadyEnded?: boolean;
+}
+
 /** Something that an agent asked and nobody has answered. */
 export interface PendingRequest {
   /** By which it can be answered: `client.replyPermission(id, …)` and its kin. */
@@ -120,7 +129,7 @@ export class Sessions {
     let cursor: string | undefined;
     do {
       const query = { cwd: options.cwd, cursor };
-      const page = await this.#http.json<{ sessions: SessionInfo[]; nextCursor?: string }>("GET", "/v1/sessions", { query });
+      const page = await this.#http.read<{ sessions: SessionInfo[]; nextCursor?: string }>("/v1/sessions", query);
       yield* page.sessions;
       cursor = page.nextCursor;
     } while (cursor !== undefined);
@@ -128,7 +137,7 @@ export class Sessions {
 
   /** A session as the server has it, by id or alias. */
   async get(id: string): Promise<SessionInfo> {
-    return await this.#http.json<SessionInfo>("GET", `/v1/sessions/${encodeURIComponent(id)}`);
+    return await this.#http.read<SessionInfo>(`/v1/sessions/${encodeURIComponent(id)}`);
   }
 
   /** Takes part in a session: hears of everything in it from now on, and is asked what its agent asks. */
@@ -148,9 +157,10 @@ export class Sessions {
     return this.#hold({ id: sessionId, agent, cwd, ...told(answer) });
   }
 
-  /** A new session that begins with everything that was said in another. */
-  async fork(id: string): Promise<Session> {
-    const { sessionId, agent, cwd } = await this.get(id);
+  /** A new session that begins with everything that was said in another; in the same directory, unless one is given. */
+  async fork(id: string, options: { cwd?: string } = {}): Promise<Session> {
+    const { sessionId, agent, ...info } = this.#held.get(id)?.known() ?? (await this.get(id));
+    const cwd = options.cwd ?? info.cwd;
     const { generation } = this.#connection;
     const params = { sessionId, cwd };
     const made = await this.#connection.request<NewSessionResponse>("session/fork", params, { agent });
@@ -160,9 +170,9 @@ export class Sessions {
   }
 
   /** Ends a session for good; its log stays. */
-  async terminate(id: string): Promise<void> {
-    const { agent } = await this.get(id);
-    await this.#connection.request("_sandboxagent/session/terminate", { sessionId: id }, { agent });
+  async terminate(id: string): Promise<Terminated> {
+    const agent = await this.#agentOf(id);
+    return await this.#connection.request<Terminated>("_sandboxagent/session/terminate", { sessionId: id }, { agent });
   }
 
   /** Deletes a session at its agent, and its log. */
@@ -174,7 +184,7 @@ export class Sessions {
 
   /** What waits for an answer, in one session or in all. */
   async pending(id?: string): Promise<PendingRequest[]> {
-    const agent = id === undefined || this.#connection.isOpen ? undefined : (await this.get(id)).agent;
+    const agent = id === undefined ? undefined : await this.#agentOf(id);
     const params = id === undefined ? {} : { sessionId: id };
     const { pending } = await this.#connection.request<{ pending: PendingRequest[] }>("_sandboxagent/session/pending", params, { agent });
     return pending.map((each) => ({ ...each, id: replyId(each) }));
@@ -189,6 +199,11 @@ export class Sessions {
   /** @internal */
   async agentModes(agent: string): Promise<AgentModes | undefined> {
     return (await this.#agents.get(agent)).modes;
+  }
+
+  /** Who can be named when a connection has to be opened first. */
+  async #agentOf(id: string): Promise<string | undefined> {
+    return this.#connection.isOpen ? undefined : (await this.get(id)).agent;
   }
 
   #hold(start: SessionStart): Session {

@@ -44,11 +44,6 @@ export interface Heard {
  */
 export const EVENT = "_sandboxagent/sdk/event";
 
-/** The notification by which the server says that something is no longer kept. */
-export function gapNotice(gap: { readonly after: number; readonly resumesAt: number }): Envelope {
-  return { jsonrpc: "2.0", method: "_sandboxagent/stream/gap", params: gap };
-}
-
 /** Requests that may be made any number of times: they need no key. */
 const READS: ReadonlySet<string> = new Set([
   "session/list",
@@ -342,7 +337,8 @@ export class RpcStream implements Stream, LinkUser {
     const waiting = this.#waiting.get(envelope.id);
     if (waiting === undefined) return;
     this.#waiting.delete(envelope.id);
-    waiting.answered.abort();
+    // A reason of our own: without one, an error would be made each time.
+    waiting.answered.abort("answered");
     if (source === undefined) this.#user.tap("received", envelope, undefined);
     this.#enqueue(envelope);
   }

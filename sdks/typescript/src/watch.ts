@@ -4,8 +4,6 @@ import { ConnectionLost, isAway } from "./errors.js";
 import type { Http, HttpCall } from "./http.js";
 import { eventsOf } from "./sse.js";
 
-/** Milliseconds for which a server that cannot be reached is tried again. */
-const PATIENCE = 30_000;
 const FIRST_PAUSE = 100;
 const LONGEST_PAUSE = 5_000;
 
@@ -94,7 +92,7 @@ export class Watch implements AsyncIterableIterator<Change>, AsyncDisposable {
       if (!isAway(failure)) throw failure;
       response = undefined;
       lostAt ??= Date.now();
-      if (Date.now() - lostAt > PATIENCE) throw failure;
+      if (Date.now() - lostAt > this.#http.patience) throw failure;
       await new Promise((resolve) => setTimeout(resolve, pause * (0.5 + Math.random() / 2)));
       pause = Math.min(2 * pause, LONGEST_PAUSE);
     }

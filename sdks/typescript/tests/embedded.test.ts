@@ -134,14 +134,21 @@ describe("embedded", () => {
 
   test("a server that dies is told of, and its calls fail", BOUNDED, async () => {
     const logger = new Remembering();
-    const client = await start({ logger, reconnectTimeout: 300 });
+    const client = await start({ logger });
     const [server] = children();
     const session = await client.sessions.create();
     const turn = session.prompt(program(["wait_cancel"]));
+    const updates = session.updates();
+    await updates.next();
+    const waiting = assert.rejects(within(updates.next()), ConnectionLost);
 
     process.kill(server!, "SIGKILL");
 
-    await assert.rejects(async () => await within(turn), ConnectionLost);
+    // At once: nobody will start it again.
+    const ended = (error: unknown): boolean => error instanceof ConnectionLost && /the server of our own was ended by SIGKILL/.test(error.message);
+    await assert.rejects(async () => await within(turn), ended);
+    await waiting;
+    await assert.rejects(client.request("x/echo"), ended);
     await eventually(() => logger.warnings.some((warning) => /was ended by SIGKILL/.test(warning)), "the warning");
     await client.close();
   });

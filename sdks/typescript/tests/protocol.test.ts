@@ -125,7 +125,7 @@ test("the ids of all that is sent are those that upstream counts", BOUNDED, asyn
 
   const session = await client.sessions.create({ cwd: server.work });
   await Promise.all([session.prompt("a"), session.models(), session.setMetadata({ a: 1 }), client.pending()]);
-  for await (const event of session.history()) assert.ok(event.id);
+  for await (const event of session.history()) assert.ok("envelope" in event);
   await (await client.sessions.attach(session.id)).fork();
 
   assert.deepEqual(ids, [...ids.keys()]);

@@ -9,7 +9,7 @@ import { ClientError, ConnectionLost, type Envelope, ForeignAnswer, RequestError
 
 import { quiet } from "./support/logger.js";
 import { TOKEN, TestServer, program } from "./support/server.js";
-import { all, eventually, within } from "./support/waiting.js";
+import { all, eventually, logOf, within } from "./support/waiting.js";
 
 const BOUNDED = { timeout: 20_000 };
 
@@ -90,7 +90,7 @@ describe("under the surface", () => {
       "received response",
     ]);
     const positions = seen.map(([, , position]) => position).filter((position) => position !== undefined);
-    assert.deepEqual(positions, (await all(session.history())).map(({ id }) => id).filter((id) => positions.includes(id)));
+    assert.deepEqual(positions, (await logOf(session)).map(({ id }) => id).filter((id) => positions.includes(id)));
     assert.ok(!JSON.stringify(seen).includes("unseen"));
   });
 

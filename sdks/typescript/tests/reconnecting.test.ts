@@ -16,7 +16,7 @@ import {
 
 import { Proxy, randomness } from "./support/proxy.js";
 import { TestServer, program } from "./support/server.js";
-import { Arrival, all, eventually, until, within } from "./support/waiting.js";
+import { Arrival, all, eventually, logOf, until, within } from "./support/waiting.js";
 
 const BOUNDED = { timeout: 30_000 };
 const PERMISSION = {
@@ -234,7 +234,7 @@ for (const respondAsync of [false, true]) {
         const kinds = (await within(all(updates))).map((item) => item.sessionUpdate);
         assert.deepEqual(kinds.slice(-2), ["turn_ended", "session_ended"]);
         assert.equal(await within(has.session.prompt("still here").text()), "still here");
-        const texts = (await all(has.session.history())).map(({ envelope }) => JSON.stringify(envelope)).filter((text) => text.includes("agent_message_chunk"));
+        const texts = (await logOf(has.session)).map(({ envelope }) => JSON.stringify(envelope)).filter((text) => text.includes("agent_message_chunk"));
         assert.equal(texts.length, 101);
       });
     }

@@ -6,7 +6,7 @@ import { after, before, describe, test } from "node:test";
 import { ClientError, RequestError, type SandboxAgent, ServerProblem, type SessionItem, textOf } from "sandbox-agent";
 
 import { TestServer, program, scripted } from "./support/server.js";
-import { all, until, within } from "./support/waiting.js";
+import { all, logOf, until, within } from "./support/waiting.js";
 
 const BOUNDED = { timeout: 20_000 };
 
@@ -207,14 +207,14 @@ describe("sessions", () => {
     const session = await client.sessions.create({ cwd: server.work });
     await session.prompt(program(["flood", 1200, 10]));
 
-    const events = await all(session.history());
+    const events = await logOf(session);
 
     const ids = events.map((event) => event.id);
     assert.deepEqual(ids, ids.toSorted((a, b) => a - b));
     const updates = events.filter((event) => "method" in event.envelope && event.envelope.method === "session/update");
     assert.equal(updates.length, 1200);
     assert.deepEqual([...new Set(events.map((event) => event.direction))].sort(), ["fromAgent", "fromClient", "fromServer"]);
-    const some = await all(session.history({ after: ids[3]!, before: ids[7]! }));
+    const some = await logOf(session, { after: ids[3]!, before: ids[7]! });
     assert.deepEqual(some.map((event) => event.id), ids.slice(4, 7));
   });
 

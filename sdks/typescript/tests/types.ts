@@ -3,6 +3,7 @@
 import {
   type Agent,
   type ContentBlock,
+  type Gap,
   type Iteration,
   type LogEvent,
   type PermissionRequest,
@@ -77,7 +78,7 @@ session.prompt([{ type: "smell", smell: "roses" }]);
 same<ReturnType<Session["updates"]>, Iteration<SessionItem>>(true);
 const asPromise: PromiseLike<PromptResponse> = turn;
 const asLoop: AsyncIterable<TurnItem> = turn;
-const history: AsyncIterable<LogEvent> = session.history({ after: 3, before: 9 });
+const history: AsyncIterable<LogEvent | Gap> = session.history({ after: 3, before: 9 });
 
 /** Items are told apart by `sessionUpdate`. */
 export function told(item: SessionItem): string {

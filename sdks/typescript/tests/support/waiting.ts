@@ -1,6 +1,6 @@
 /** Waiting for things to happen, for at most five seconds. */
 
-import type { Iteration } from "sandbox-agent";
+import type { Iteration, LogEvent, Session } from "sandbox-agent";
 
 /** Milliseconds after which a wait has failed. */
 export const BOUND = 5_000;
@@ -32,6 +32,14 @@ export async function all<T>(items: AsyncIterable<T>): Promise<T[]> {
   const found: T[] = [];
   for await (const item of items) found.push(item);
   return found;
+}
+
+/** All events of a session's log; there must be no gap. */
+export async function logOf(session: Session, range: { after?: number; before?: number } = {}): Promise<LogEvent[]> {
+  return (await all(session.history(range))).map((event) => {
+    if (!("envelope" in event)) throw new Error("something is no longer kept");
+    return event;
+  });
 }
 
 /** The next item that fits; those before it are passed over. */
