@@ -12,7 +12,15 @@ import psutil
 import pytest
 from acp.schema import TextContentBlock
 
-from sandbox_agent.client import Attachment, ClientError, ConnectionLost, RequestError, SandboxAgent, ServerProblem
+from sandbox_agent.client import (
+    Attachment,
+    ClientError,
+    ConnectionLost,
+    LogEvent,
+    RequestError,
+    SandboxAgent,
+    ServerProblem,
+)
 from tests.support.client import run
 from tests.support.running import Server, alive, scripted
 from tests.support.sdk import connected, new_session, play
@@ -268,5 +276,49 @@ def test_a_prompt_attaches_again_after_a_detach(server: Server) -> None:
             following = session.follow()
             await session.terminate()
             assert len([event async for event in following]) > 3
+
+    run(scenario())
+
+
+def test_a_session_that_is_over_is_read_to_its_end_and_forgotten(server: Server) -> None:
+    async def scenario() -> None:
+        async with connected(server) as client, connected(server) as other:
+            session = await new_session(client, server)
+            await play(session, [["say", "one"]])
+            await session.terminate()
+            log = [event async for event in session.history()]
+            last = log[-1]
+            assert isinstance(last, LogEvent)
+            elsewhere = await other.sessions.attach(session.id)
+            async with asyncio.timeout(5):
+                for each in (session, elsewhere):
+                    assert [event async for event in each.follow()] == log
+                    assert [event async for event in each.follow(after=last.id)] == []
+                    assert [item async for item in each.updates()] == []
+            assert not client._connection.is_attached(session.id)
+            assert not other._connection.is_attached(session.id)
+
+    run(scenario())
+
+
+def test_readers_of_a_session_that_we_delete_come_to_an_end(server: Server) -> None:
+    async def scenario() -> None:
+        async with connected(server) as client:
+            session = await new_session(client, server)
+            updates = session.updates()
+            await client.sessions.delete(session.id)
+            async with asyncio.timeout(5):
+                assert [item async for item in updates] == []
+
+    run(scenario())
+
+
+def test_a_session_that_we_left_tells_nothing(server: Server) -> None:
+    async def scenario() -> None:
+        async with connected(server) as client:
+            session = await new_session(client, server)
+            await session.detach()
+            async with asyncio.timeout(5):
+                assert [item async for item in session.updates()] == []
 
     run(scenario())

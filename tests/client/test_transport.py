@@ -188,6 +188,38 @@ def test_the_past_of_a_session_that_was_attached_does_not_come_as_new() -> None:
     run(main())
 
 
+@pytest.mark.parametrize("method", ["session/new", "session/fork", "session/resume"])
+def test_a_session_is_attached_though_the_connection_that_opened_it_is_gone(method: str) -> None:
+    async def main() -> None:
+        async with pretender() as pretending, SandboxAgent.connect(pretending.url, agent="any") as client:
+            await client.request("x/any")
+            pretending.results["_sandboxagent/session/attach"] = {"session": SESSION, "position": 0}
+            pretending.results[method] = SESSION
+
+            def last(post: Post) -> Json:
+                pretending.last_event = 5  # It is waited for.
+                return SESSION
+
+            pretending.results[method] = last
+            calls = {
+                "session/new": lambda: client.sessions.create(cwd="/"),
+                "session/fork": lambda: client.sessions.fork("s-0"),
+                "session/resume": lambda: client.sessions.resume("s-1"),
+            }
+            opening = asyncio.create_task(calls[method]())
+            await looked(lambda: client._connection.position == 5)
+            pretending.last_event = 0
+            pretending.restart()
+            assert (await opening).id == "s-1"
+            attached = ("c2", {"sessionId": "s-1"})
+            attach = "_sandboxagent/session/attach"
+            await pretending.until(
+                lambda: attached in [(post.connection, post.envelope["params"]) for post in pretending.requests(attach)]
+            )
+
+    run(main())
+
+
 # --- the stream -------------------------------------------------------------------------------------------------------
 
 

@@ -114,6 +114,9 @@ class Pretender:
         body = await reader.readexactly(int(headers.get("content-length", "0")))
         if path == "/v1/health":
             writer.write(answer(json.dumps(HEALTH).encode(), Content_Type="application/json"))
+        elif path.startswith("/v1/sessions/"):
+            info = {"sessionId": path.rpartition("/")[2], "agent": "any", "cwd": "/"}
+            writer.write(answer(json.dumps(info).encode(), Content_Type="application/json"))
         elif method == "GET":
             return await self._stream(headers["x-acp-connection-id"], writer)
         elif method == "POST":

@@ -6,7 +6,7 @@ Opened by the first thing that needs it, because `initialize` names an agent.
 import asyncio
 import logging
 import secrets
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from typing import TypeVar, cast
 from weakref import WeakSet
@@ -22,7 +22,7 @@ from sandbox_agent.client.errors import ClientError, ConnectionLost, ServerProbl
 from sandbox_agent.client.feed import Feed, Heard
 from sandbox_agent.client.past import Past
 from sandbox_agent.client.transport import Hooks, Transport
-from sandbox_agent.client.updates import GAP
+from sandbox_agent.client.updates import ENDED, GAP, TERMINATED
 from sandbox_agent.envelope import META, Object, object_at, text_at
 
 logger = logging.getLogger(__name__)
@@ -115,7 +115,21 @@ class Connection:
             logger.info("opening a connection without the session's agent agent=%s reason=%s", agent, problem)
             await self._opened(BUNDLED_AGENT)
         result = await self.request(ATTACH, {"sessionId": session_id})
-        self.attached(session_id, result.get("position"))
+        if text_at(result, "session", "terminationInfo", "reason") != TERMINATED:
+            self.attached(session_id, result.get("position"))
+        return result
+
+    async def begin(self, method: str, params: Object, agent: str) -> Object:
+        """The result of a request that makes a session, or takes one up: this client is attached to it then."""
+        await self._opened(agent)
+        assert self._transport is not None
+        generation = self._transport.generation
+        result = await self.request(method, params)
+        session_id = text_at(result, "sessionId") or text_at(params, "sessionId") or ""
+        self.attached(session_id)
+        if generation != self._transport.generation:
+            # It was attached to a connection that is gone by now.
+            self._set_apart([session_id])
         return result
 
     def attached(self, session_id: str, position: object = None) -> None:
@@ -144,7 +158,7 @@ class Connection:
         past = Past(self.request, session_id, self._prompts.__contains__)
         after = max(self.position, self._attached.get(session_id, 0))
         feed = Feed(self._settings.buffer, after, past.page)
-        if self._closed or self._failure is not None:
+        if self._failure is not None or not self.is_attached(session_id):
             feed.close(self._failure)
         else:
             self._feeds.setdefault(session_id, WeakSet()).add(feed)
@@ -239,8 +253,11 @@ class Connection:
     def _lost(self) -> None:
         """The server was started anew, or has forgotten us: what happens until we are attached again is in the log."""
         self.asking.withdraw_all()
-        self._apart = set(self._attached)
         self._missed()
+        self._set_apart(self._attached)
+
+    def _set_apart(self, session_ids: Iterable[str]) -> None:
+        self._apart.update(session_ids)
         if self._attaching is None or self._attaching.done():
             self._attaching = asyncio.create_task(self._attach_again(), name="sandbox-agent attaching")
 
@@ -290,6 +307,8 @@ class Connection:
         heard = Heard(arrival.position, method, params, arrival.size)
         for feed in self._feeds.get(session_id, ()):
             feed.fall_behind() if session_id in self._apart else feed.push(heard)
+        if method == ENDED and text_at(params, "reason") == TERMINATED:
+            self.detached(session_id)
         return True
 
     async def _handle(self, method: str, params: object, is_notification: bool) -> object:

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator
 
 from sandbox_agent.client.connection import Connection
 from sandbox_agent.client.past import LogEvent, log_page
-from sandbox_agent.client.updates import ENDED, Gap, gap_of
+from sandbox_agent.client.updates import ENDED, TERMINATED, Gap, gap_of
 from sandbox_agent.envelope import text_at
 
 
@@ -58,5 +58,4 @@ class Following(AsyncIterator[LogEvent | Gap]):
 
 
 def _is_final(event: LogEvent) -> bool:
-    """Whether nothing can follow it; a session that has ended otherwise may be brought back."""
-    return event.envelope.get("method") == ENDED and text_at(event.envelope, "params", "reason") == "terminated"
+    return event.envelope.get("method") == ENDED and text_at(event.envelope, "params", "reason") == TERMINATED

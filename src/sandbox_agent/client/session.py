@@ -209,10 +209,9 @@ class Session:
     async def fork(self, cwd: str | None = None) -> "Session":
         """A new session that begins with this one's past; its agent must be able to do that."""
         directory = cwd or self.cwd
-        result = await self._call("session/fork", cwd=directory, mcpServers=[])
-        fork = Session(self._parts, text_at(result, "sessionId") or "", self.agent, directory, result)
-        self._connection.attached(fork.id)
-        return fork
+        params: Object = {"sessionId": self.id, "cwd": directory, "mcpServers": []}
+        result = await self._connection.begin("session/fork", params, self.agent)
+        return Session(self._parts, text_at(result, "sessionId") or "", self.agent, directory, result)
 
     async def close(self) -> None:
         """End it at its agent; it can be resumed where its agent can do that."""

@@ -74,10 +74,8 @@ class Sessions:
         }
         if additional_directories:
             params["additionalDirectories"] = [str(each) for each in additional_directories]
-        result = await self._parts.connection.request("session/new", params, agent=agent)
-        session = Session(self._parts, text_at(result, "sessionId") or "", agent, str(params["cwd"]), result)
-        self._parts.connection.attached(session.id)
-        return session
+        result = await self._parts.connection.begin("session/new", params, agent)
+        return Session(self._parts, text_at(result, "sessionId") or "", agent, str(params["cwd"]), result)
 
     def list(self, cwd: str | PurePath | None = None) -> AsyncIterator[SessionInfo]:
         """All sessions, newest first; those of one directory, when it is given."""
@@ -97,8 +95,9 @@ class Sessions:
         """Attach, and bring a session that has ended back to its agent, if that can do so. A prompt does it, too."""
         info = await self.get(session_id)
         params: Object = {"sessionId": info.session_id, "cwd": info.cwd, "mcpServers": []}
-        result = await self._parts.connection.request("session/resume", params, agent=info.agent)
-        self._parts.connection.attached(info.session_id)
+        # First: it says where the past of the session ends.
+        await self._parts.connection.attach(info.session_id, info.agent)
+        result = await self._parts.connection.begin("session/resume", params, info.agent)
         return self._session(info, result)
 
     async def fork(self, session_id: str, cwd: str | None = None) -> Session:
@@ -107,17 +106,18 @@ class Sessions:
 
     async def terminate(self, session_id: str) -> Object:
         """End a session for good; its log stays."""
-        return await self._call("_sandboxagent/session/terminate", session_id)
+        return await self._call("_sandboxagent/session/terminate", await self.get(session_id))
 
     async def delete(self, session_id: str) -> None:
         """Delete a session with its log; its agent must be able to do that."""
-        await self._call("session/delete", session_id)
+        info = await self.get(session_id)
+        await self._call("session/delete", info)
+        self._parts.connection.detached(info.session_id)
 
     def _session(self, info: SessionInfo, opened: Object) -> Session:
         return Session(self._parts, info.session_id, info.agent, info.cwd, opened)
 
-    async def _call(self, method: str, session_id: str) -> Object:
-        info = await self.get(session_id)
+    async def _call(self, method: str, info: SessionInfo) -> Object:
         return await self._parts.connection.request(method, {"sessionId": info.session_id}, agent=info.agent)
 
     def _directory(self, cwd: str | PurePath | None) -> str:

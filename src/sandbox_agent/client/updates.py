@@ -45,6 +45,9 @@ METADATA = "_sandboxagent/session/metadata_update"
 ENDED = "_sandboxagent/session/ended"
 GAP = "_sandboxagent/stream/gap"
 
+TERMINATED = "terminated"
+"""The reason of an end that is one for good; a session that has ended otherwise may be brought back."""
+
 
 @dataclass(frozen=True, slots=True)
 class UnknownUpdate:
