@@ -141,6 +141,12 @@ def test_quiet_is_words_alone(terminal: Stream) -> None:
     assert terminal.seen == ["Hello.", "", "asked"]
 
 
+def test_words_of_an_agent_do_a_terminal_no_harm(screen: Screen, terminal: Stream) -> None:
+    screen.show(words("\x1b]0;x\x07\r\nnext\x1b[2J"))
+
+    assert terminal.getvalue() == "?]0;x?\nnext?[2J"
+
+
 # --- colours ----------------------------------------------------------------------------------------------------------
 
 
@@ -185,10 +191,12 @@ def test_only_words_go_to_stdout_when_that_is_a_pipe() -> None:
 def test_words_in_a_pipe_are_as_the_agent_has_them() -> None:
     stdout, stderr = Stream(terminal=False), Stream(terminal=False)
     screen = Screen(stdout, stderr)
-    screen.show(words("\n  indented\n", "last line\n"))
+    screen.show(words("\n  indented\r\n", "\x1b[1mlast line\n"))
+    screen.show([Speech("thought", "\x1b[1m")])
     screen.finish()
 
-    assert stdout.getvalue() == "\n  indented\nlast line\n"
+    assert stdout.getvalue() == "\n  indented\r\n\x1b[1mlast line\n"
+    assert stderr.getvalue() == "?[1m\n"
 
 
 def test_nothing_becomes_nothing() -> None:

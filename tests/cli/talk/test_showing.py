@@ -64,10 +64,6 @@ def test_thoughts_are_told_from_words() -> None:
     assert showing().pieces(text("agent_thought_chunk", "hm")) == [Speech("thought", "hm", new=True)]
 
 
-def test_words_of_an_agent_do_a_terminal_no_harm() -> None:
-    assert showing().pieces(text("agent_message_chunk", "\x1b]0;x\x07\r\n")) == [Speech("agent", "?]0;x?\n", new=True)]
-
-
 @pytest.mark.parametrize(
     ("block", "expected"),
     [

@@ -46,7 +46,7 @@ async def _served(arguments: Arguments, seen: View, interrupts: Interrupts, *, t
         # What waits there is asked when what led to it has been shown.
         seen.asking.hold()
     try:
-        async with served(arguments, seen.say, handlers) as server:
+        async with served(arguments, seen.say, seen.warn, handlers) as server:
             info = await find(server.client, arguments.word("session") or "")
             session = await server.client.sessions.attach(info.session_id)
             live = Live(server.client, session)

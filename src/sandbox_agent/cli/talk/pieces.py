@@ -1,6 +1,6 @@
 """What is shown, before it is written: the agent's words, its thoughts, and notes of whole lines.
 
-Texts are harmless here already. Knows nothing of streams, colours or terminals.
+Notes are harmless already; speech is as it was said. Knows nothing of streams, colours or terminals.
 """
 
 from collections.abc import Iterable, Sequence

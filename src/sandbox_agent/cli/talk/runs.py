@@ -43,7 +43,7 @@ async def _served(arguments: Arguments, wanted: Wish, seen: View, interrupts: In
         own = OwnPrompts()
         # In a session that others use, too, one prompt answers for itself alone.
         only = (lambda: True) if wanted.prompt is None else own.runs
-        async with served(arguments, seen.say, seen.handlers(wanted.answering, only=only)) as server:
+        async with served(arguments, seen.say, seen.warn, seen.handlers(wanted.answering, only=only)) as server:
             own.watch(server.client)
             files = attached(wanted.files, local=server.here)
             session = await _session(server, wanted, seen)

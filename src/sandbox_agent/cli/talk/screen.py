@@ -10,7 +10,7 @@ from typing import TextIO
 
 from sandbox_agent.cli.output import is_drawn
 from sandbox_agent.cli.talk.editor import Layout
-from sandbox_agent.cli.talk.pieces import Line, Note, Piece, Span, Speech, cut
+from sandbox_agent.cli.talk.pieces import Line, Note, Piece, Span, Speech, cut, spoken
 
 _CODES = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33", "cyan": "36"}
 _SPEECH = {"agent": "", "thought": "dim", "person": "bold"}
@@ -66,7 +66,10 @@ class _Output:
         """What to write for it."""
         begins = piece.new or self._block != piece.who
         before = self._begin(piece.who) if begins else ""
-        text = piece.text.lstrip("\n") if begins and self.stream.isatty() else piece.text
+        # What an agent says goes through a pipe as it is; where somebody looks, it must do no harm.
+        text = piece.text if piece.who == "agent" and not self.stream.isatty() else spoken(piece.text)
+        if begins and self.stream.isatty():
+            text = text.lstrip("\n")
         if not text:
             return before
         ends = len(text) - len(text.rstrip("\n"))

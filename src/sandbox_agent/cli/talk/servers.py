@@ -24,6 +24,7 @@ from sandbox_agent.settings import Settings
 TRIES = 50
 PAUSE = 0.1
 """Seconds between two looks for a server that is about to listen, or to end; and how many there are."""
+Say = Callable[[str], None]
 _WHICH = ("config_dir", "data_dir", "agents_dir", "token", "token_file")
 
 
@@ -39,8 +40,8 @@ class Served:
 
 
 @asynccontextmanager
-async def served(arguments: Arguments, say: Callable[[str], None], handlers: Handlers) -> AsyncGenerator[Served]:
-    """A client for as long as the block lasts; `say` tells people what was done to have one.
+async def served(arguments: Arguments, say: Say, warn: Say, handlers: Handlers) -> AsyncGenerator[Served]:
+    """A client for as long as the block lasts; `say` and `warn` tell what was done to have one.
 
     Raises:
         SettingsError: what the arguments say makes no sense.
@@ -50,7 +51,7 @@ async def served(arguments: Arguments, say: Callable[[str], None], handlers: Han
         if arguments.word("endpoint") or os.environ.get(VARIABLE):
             yield await _named(stack, arguments, handlers)
         else:
-            yield await _found(stack, arguments, say, handlers)
+            yield await _found(stack, arguments, say, warn, handlers)
 
 
 async def _named(stack: AsyncExitStack, arguments: Arguments, handlers: Handlers) -> Served:
@@ -62,7 +63,7 @@ async def _named(stack: AsyncExitStack, arguments: Arguments, handlers: Handlers
     return Served(client, here=False, embedded=False)
 
 
-async def _found(stack: AsyncExitStack, arguments: Arguments, say: Callable[[str], None], handlers: Handlers) -> Served:
+async def _found(stack: AsyncExitStack, arguments: Arguments, say: Say, warn: Say, handlers: Handlers) -> Served:
     settings = settings_of(arguments, os.environ, _WHICH)
     for left in reversed(range(TRIES)):
         running = find(settings)
@@ -78,7 +79,7 @@ async def _found(stack: AsyncExitStack, arguments: Arguments, say: Callable[[str
             if running is None or problem.status != 401:
                 raise
             # Most likely another run's own server, which will be gone with it.
-            say(
+            warn(
                 f"the server at {running.url} wants a token that is not known here (--token names it), so another one "
                 "is started; what is said there is not kept"
             )

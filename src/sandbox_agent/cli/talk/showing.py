@@ -288,7 +288,7 @@ def content(block: ContentBlock) -> str:
     """A block of content as text."""
     match block:
         case TextContentBlock():
-            return spoken(block.text)
+            return block.text
         case ResourceContentBlock():
             return one_line(f"[{block.title or block.name}]({block.uri})")
         case EmbeddedResourceContentBlock():

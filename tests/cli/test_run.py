@@ -1,0 +1,428 @@
+"""`sandbox-agent run` in pipes: what goes where, exit codes, JSON lines, and which server it talks to."""
+
+import json
+import os
+import signal
+import subprocess
+from collections.abc import Generator
+from pathlib import Path
+
+import pytest
+
+from tests.cli.calling import Ran, ended, interrupted, reading
+from tests.cli.place import LONGEST, PROGRAM, Place
+from tests.cli.talking import PERMISSION, Talking, asks, form, program, questions
+from tests.support.running import BOUND, Server, eventually, scripted
+
+
+@pytest.fixture(scope="module")
+def server() -> Generator[Server]:
+    with Server(agents={"frail": scripted("--no-load", "--no-resume")}) as running:
+        yield running
+
+
+@pytest.fixture
+def run(place: Place, server: Server) -> Talking:
+    return Talking(place, server)
+
+
+def said(*texts: str) -> list[list[str]]:
+    return [["say", text] for text in texts]
+
+
+# --- what goes where --------------------------------------------------------------------------------------------------
+
+
+def test_only_the_agents_words_go_to_stdout(run: Talking) -> None:
+    call = {"sessionUpdate": "tool_call", "toolCallId": "1", "title": "Look", "kind": "read", "status": "completed"}
+    thought = {"sessionUpdate": "agent_thought_chunk", "content": {"type": "text", "text": "hm"}}
+
+    ran = run.well(
+        "run", "scripted", program(*said("Hel", "lo."), ["update", call], ["update", thought], *said("Bye."))
+    )
+
+    assert ran.out == "Hello.\n\nBye.\n"
+    assert ran.err == "✔ Look  read\nhm\n"
+
+
+def test_quiet_is_words_alone(run: Talking) -> None:
+    ran = run.well("run", "mock", "tool", "--quiet")
+
+    assert (ran.out, ran.err) == ("The tool call is done. No file was touched.\n", "")
+
+
+def test_words_in_a_pipe_are_as_the_agent_has_them(run: Talking) -> None:
+    assert run.well("run", "scripted", program(*said("\x1b[31mred\r\n", "日本"))).out == "\x1b[31mred\r\n日本\n"
+
+
+def test_who_stops_reading_ends_it(run: Talking) -> None:
+    process = run.start("run", "mock", "slow 600", stdin=subprocess.DEVNULL)
+    assert process.stdout is not None
+    os.read(process.stdout.fileno(), 8)
+    process.stdout.close()
+    try:
+        assert process.wait(timeout=LONGEST) == 141
+        assert process.stderr is not None
+        assert process.stderr.read() == b""
+    finally:
+        ended(process)
+    eventually(lambda: not any(session["running"] for session in run.sessions()), "the end of the turn")
+
+
+# --- the prompt -------------------------------------------------------------------------------------------------------
+
+
+def test_the_prompt_comes_through_a_pipe(run: Talking) -> None:
+    assert run.well("run", "scripted", input=b"from stdin\n").out == "from stdin\n"
+    assert run.well("run", "scripted", "-", input="grüße".encode()).out == "grüße\n"
+
+
+def test_what_comes_through_a_pipe_follows_the_argument(run: Talking) -> None:
+    assert run.well("run", "scripted", "explain:", input=b"some code\n").out == "explain:\n\nsome code\n"
+    assert run.well("run", "scripted", "alone", input=b" \n").out == "alone\n"
+
+
+def test_a_pipe_that_nobody_closes_is_not_waited_for(run: Talking) -> None:
+    process = run.start("run", "scripted", "hello")
+    assert process.stdout is not None
+    assert process.stderr is not None
+    try:
+        assert process.wait(timeout=LONGEST) == 0
+        assert process.stdout.read() == b"hello\n"
+        assert b"nothing came from stdin in 3 s" in process.stderr.read()
+    finally:
+        ended(process)
+
+
+def test_files_go_with_the_prompt(run: Talking, tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("x")
+
+    ran = run.well("run", "mock", "look", "-f", "notes.txt", "--attach-file", ".", cwd=tmp_path)
+
+    assert f"- notes.txt (file://{tmp_path}/notes.txt, text/plain)" in ran.out
+    assert "inode/directory" in ran.out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (("mock",), "the prompt is empty; it is an argument, or comes from stdin"),
+        (("mock", "  "), "the prompt is empty; it is an argument, or comes from stdin"),
+        (("mock", "x", "--yes", "--no"), "--yes and --no exclude each other"),
+        (
+            ("mock", "x", "--session", "a", "--cwd", "."),
+            "--cwd is for a new session, and --session names one that is there",
+        ),
+        ((), "the following arguments are required: AGENT; try: sandbox-agent run --help"),
+    ],
+)
+def test_mistakes_are_told_in_one_line(run: Talking, arguments: tuple[str, ...], complaint: str) -> None:
+    assert run.refused("run", *arguments, code=2) == complaint
+
+
+# --- how it ends ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("stop_reason", "code", "told"),
+    [
+        ("end_turn", 0, ""),
+        ("max_tokens", 3, "stopped: the answer is as long as the model can make it\n"),
+        ("max_turn_requests", 3, "stopped: the agent has asked its model as often as it may in one turn\n"),
+        ("refusal", 4, "the agent refuses to go on\n"),
+        ("cancelled", 130, "cancelled\n"),
+    ],
+)
+def test_the_exit_code_is_that_of_the_stop_reason(run: Talking, stop_reason: str, code: int, told: str) -> None:
+    ran = run("run", "scripted", program(*said("so far"), ["respond", {"stopReason": stop_reason}]))
+
+    assert (ran.code, ran.out, ran.err) == (code, "so far\n", told)
+
+
+def test_an_agent_that_dies_is_told_with_the_end_of_what_it_wrote(run: Talking) -> None:
+    ran = run("run", "scripted", program(*said("Let me see"), ["stderr", "\x1b[1mout of luck"], ["exit", 7]))
+
+    assert (ran.code, ran.out) == (1, "Let me see\n")
+    assert ran.err == "sandbox-agent: agent scripted exited with code 7\n  | ?[1mout of luck\n"
+
+
+def test_an_agent_that_answers_with_an_error_is_told(run: Talking) -> None:
+    ran = run("run", "scripted", program(["respond_error", -32000, "no credit left"]))
+
+    assert (ran.code, ran.err) == (1, "sandbox-agent: no credit left\n")
+
+
+def test_what_cannot_be_had_is_one_line(run: Talking) -> None:
+    nobody = run.refused("run", "nobody", "hello")
+    nowhere = run.refused("run", "mock", "hello", "--session", "nope")
+    elsewhere = run.refused("run", "mock", "hello", "--cwd", "/there/is/no/such")
+    without = run.refused("run", "mock", "hello", "--permission-mode", "nope")
+
+    assert nobody.startswith("Unknown Agent: no agent is called 'nobody'")
+    assert nowhere == "there is no session 'nope'; try: sandbox-agent sessions list"
+    assert "/there/is/no/such" in elsewhere
+    assert without.startswith("agent mock has no permissionMode 'nope'")
+
+
+def test_a_server_that_is_not_there_or_does_not_let_us_in_is_one_line(run: Talking) -> None:
+    run.environ = {"SANDBOX_AGENT_ENDPOINT": "http://127.0.0.1:1"}
+    assert run.refused("run", "mock", "hello") == "no server answers at http://127.0.0.1:1 (Connection refused)"
+
+    wrong = run.refused("run", "mock", "hello", "--endpoint", run.server.url, "--token", "wrong")
+    assert wrong.endswith("here: --token, --token-file or SANDBOX_AGENT_TOKEN")
+
+
+def test_what_was_wished_for_and_cannot_be_had_is_a_warning(run: Talking) -> None:
+    ran = run.well("run", "mock", "hello", "--model", "nope")
+
+    assert ran.err.startswith("sandbox-agent: warning: model 'nope' was not set")
+
+
+# --- interrupted ------------------------------------------------------------------------------------------------------
+
+
+def test_ctrl_c_cancels_the_turn(run: Talking) -> None:
+    process = run.start(
+        "run", "scripted", program(*said("first\n"), ["wait_cancel"], *said("last words")), stdin=subprocess.DEVNULL
+    )
+    assert reading(process.stdout, lambda line: True) == b"first\n"
+
+    ran = interrupted(process, signal.SIGINT)
+
+    assert (ran.code, ran.out) == (130, "last words\n")
+    assert ran.err == "cancelled\n"
+
+
+def test_ctrl_c_twice_does_not_wait_for_the_agent(run: Talking) -> None:
+    process = run.start(
+        "run",
+        "scripted",
+        program(*said("first\n"), ["wait_cancel"], *said("not yet\n"), ["sleep", 600]),
+        stdin=subprocess.DEVNULL,
+    )
+    assert reading(process.stdout, lambda line: True) == b"first\n"
+    process.send_signal(signal.SIGINT)
+    assert reading(process.stdout, lambda line: True) == b"not yet\n"
+
+    ran = interrupted(process, signal.SIGINT)
+
+    assert (ran.code, ran.out, ran.err) == (130, "", "")
+
+
+def test_told_to_end_it_ends_the_turn(run: Talking) -> None:
+    process = run.start("run", "scripted", program(*said("first\n"), ["wait_cancel"]), stdin=subprocess.DEVNULL)
+    assert reading(process.stdout, lambda line: True) == b"first\n"
+
+    ran = interrupted(process, signal.SIGTERM)
+
+    assert ran.code == 143
+
+
+# --- what the agent asks ----------------------------------------------------------------------------------------------
+
+
+def test_without_a_terminal_everything_is_rejected(run: Talking) -> None:
+    permission = run.well("run", "scripted", asks("session/request_permission", PERMISSION))
+    question = run.well("run", "scripted", questions({"question": "Which?", "options": [{"id": "a", "label": "A"}]}))
+    elicitation = run.well("run", "scripted", form({"name": {"type": "string"}}))
+
+    assert json.loads(permission.out)["result"] == {"outcome": {"outcome": "selected", "optionId": "no"}}
+    assert permission.err == "✘ Run tests: rejected (there is no terminal to ask at)\n"
+    assert json.loads(question.out)["result"] == {"status": "rejected"}
+    assert question.err == "✘ Some questions: rejected (there is no terminal to ask at)\n"
+    assert json.loads(elicitation.out)["result"] == {"action": "decline"}
+
+
+def test_yes_allows_permissions_once_and_answers_no_questions(run: Talking) -> None:
+    permission = run.well("run", "scripted", asks("session/request_permission", PERMISSION), "--yes")
+    question = run.well("run", "scripted", questions({"question": "Which?", "options": []}), "-y")
+
+    assert json.loads(permission.out)["result"] == {"outcome": {"outcome": "selected", "optionId": "yes"}}
+    assert permission.err.splitlines() == [
+        "sandbox-agent: --yes: whatever the agent asks permission for is allowed, once each time",
+        "✔ Run tests: allowed (--yes)",
+    ]
+    assert json.loads(question.out)["result"] == {"status": "rejected"}
+
+
+def test_yes_does_not_allow_for_good(run: Talking) -> None:
+    only_always = {**PERMISSION, "options": [PERMISSION["options"][1], PERMISSION["options"][2]]}
+
+    ran = run.well("run", "scripted", asks("session/request_permission", only_always), "--yes")
+
+    assert json.loads(ran.out)["result"] == {"outcome": {"outcome": "selected", "optionId": "no"}}
+    assert "rejected: the agent offers no way to allow it once" in ran.err
+
+
+def test_what_belongs_to_the_turn_of_somebody_else_is_left_to_them(run: Talking) -> None:
+    first = run.start(
+        "run",
+        "scripted",
+        program(*said("first\n"), ["ask", "session/request_permission", PERMISSION], ["wait_cancel"]),
+        "--no",
+        stdin=subprocess.DEVNULL,
+    )
+    assert reading(first.stdout, lambda line: True) == b"first\n"
+    reading(first.stderr, lambda line: b"rejected" in line)
+    session = run.sessions()[0]["sessionId"]
+    second = run.start("run", "scripted", "second", "--session", session, stdin=subprocess.DEVNULL)
+
+    ran = interrupted(first, signal.SIGINT)
+    stdout, stderr = second.communicate(timeout=LONGEST)
+
+    assert ran.code == 130
+    assert second.returncode in (0, 130), (stdout, stderr)
+    assert b"rejected" not in stderr
+
+
+# --- JSON lines -------------------------------------------------------------------------------------------------------
+
+
+def test_json_lines_are_the_turn_as_it_is_on_the_wire(run: Talking) -> None:
+    strange = {"sessionUpdate": "agent_message_chunk", "content": {"type": "text", "text": "b"}, "unheardOf": [1, None]}
+
+    ran = run.well("run", "scripted", program(*said("a"), ["update", strange]), "--json")
+
+    *lines, last = ran.objects
+    updates = [line["params"]["update"] for line in lines if line["method"] == "session/update"]
+    assert updates[-1] == strange
+    assert [line["params"]["state"] for line in lines if line["method"] == "_sandboxagent/session/turn"] == [
+        "started",
+        "ended",
+    ]
+    assert lines[0]["method"] == lines[-1]["method"] == "_sandboxagent/session/turn"
+    session = run.sessions()[0]
+    facts = {"sessionId": session["sessionId"], "agent": "scripted", "cwd": session["cwd"]}
+    assert last == {"result": {**facts, "text": "ab", "stopReason": "end_turn"}}
+    assert ran.err == ""
+
+
+def test_a_failure_is_the_last_line_and_told_on_stderr(run: Talking) -> None:
+    crashed = run("run", "scripted", program(["exit", 7]), "--json")
+    unknown = run("run", "nobody", "x", "--json")
+    refused = run("run", "scripted", program(["respond", {"stopReason": "refusal"}]), "--json")
+
+    assert (crashed.code, unknown.code, refused.code) == (1, 1, 4)
+    assert crashed.objects[-1]["error"]["type"] == "agent-exited"
+    assert crashed.objects[-1]["error"]["data"]["exitCode"] == 7
+    assert crashed.err == "sandbox-agent: agent scripted exited with code 7\n"
+    assert [list(line) for line in unknown.objects] == [["error"]]
+    assert unknown.objects[0]["error"]["type"] == "unknown-agent"
+    assert refused.objects[-1]["result"]["stopReason"] == "refusal"
+
+
+# --- sessions ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_session_is_gone_on_with_by_the_beginning_of_its_id(run: Talking) -> None:
+    first = run.well("run", "mock", "hello", "--title", "My task", "--json").objects[-1]["result"]
+    id = first["sessionId"]
+
+    second = run.well("run", "mock", "and now?", "--session", id[:14], "--mode", "plan", "--json").objects[-1]["result"]
+    other = run.refused("run", "scripted", "x", "--session", id, code=2)
+
+    assert second["sessionId"] == id
+    assert "and now?" in second["text"]
+    session = next(each for each in run.sessions() if each["sessionId"] == id)
+    assert session["mode"] == "plan"
+    assert session["metadata"]["title"] == "My task"
+    assert other == f"session {id} is one of mock, not of scripted"
+
+
+def test_a_session_is_in_the_directory_where_one_is(run: Talking, tmp_path: Path) -> None:
+    here = run.well("run", "mock", "hello", "--json", cwd=tmp_path).objects[-1]["result"]
+    there = run.well("run", "mock", "hello", "--json", "--cwd", str(run.work)).objects[-1]["result"]
+
+    assert (here["cwd"], there["cwd"]) == (str(tmp_path), str(run.work))
+
+
+def test_an_agent_is_installed_on_first_use(place: Place) -> None:
+    flags = ("--acp-registry-url", str(place.registry), "--request-timeout", "1s")
+    with Server(*flags, environment={"HOME": str(place.home)}) as server:
+        run = Talking(place, server)
+
+        ran = run("run", "works", "hello")
+        dies = run("run", "dies", "hello")
+
+        assert run.well("api", "v1", "agents", "get", "works").json["installed"] is True
+    assert ran.err.startswith("works: ")
+    assert ran.code == 1, "the made-up agent makes no sessions"
+    assert dies.code == 1
+    assert "  | out of it" in dies.err
+
+
+# --- which server -----------------------------------------------------------------------------------------------------
+
+
+class Alone:
+    """Runs without a server that is named."""
+
+    def __init__(self, place: Place) -> None:
+        self.place = place
+        self.environ = {**place.environment, "MOCK_AGENT_STATE_DIR": str(place.directory / "mock")}
+
+    def __call__(self, *arguments: str) -> Ran:
+        done = subprocess.run(
+            [*PROGRAM, *arguments],
+            env=self.environ,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=LONGEST,
+            cwd=self.place.home,
+        )
+        return Ran(done.returncode, done.stdout, done.stderr)
+
+
+@pytest.fixture
+def alone(place: Place) -> Alone:
+    return Alone(place)
+
+
+def test_without_a_server_one_is_started_and_the_session_stays(alone: Alone) -> None:
+    first = alone("run", "mock", "hello", "--json").objects[-1]["result"]
+    second = alone("run", "mock", "and now?", "--session", first["sessionId"][:12])
+
+    assert second.out.startswith("You said: and now?\n"), second.err
+    assert second.err == ""
+
+
+def test_the_server_on_the_data_directory_is_found(alone: Alone) -> None:
+    with Server(directory=alone.place.directory / "server", token=None) as server:
+        alone.environ["SANDBOX_AGENT_DATA_DIR"] = str(server.directory / "data")
+
+        result = alone("run", "mock", "hello", "--json").objects[-1]["result"]
+
+        # Its own token is in the data directory, too.
+        listed = json.loads(alone("sessions", "list", "--json", "--endpoint", server.url).raw)["sessions"]
+    assert [session["sessionId"] for session in listed] == [result["sessionId"]]
+
+
+def test_two_at_once_each_have_a_server(alone: Alone) -> None:
+    command = [*PROGRAM, "run", "mock", "slow 600"]
+    first = subprocess.Popen(
+        command, env=alone.environ, cwd=alone.place.home, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE
+    )
+    try:
+        assert first.stdout is not None
+        assert first.stdout.read(6) == b"word 1"
+
+        second = alone("run", "mock", "hello")
+
+        assert second.out.startswith("You said: hello\n"), second.err
+        assert second.err.endswith("so another one is started; what is said there is not kept\n")
+        first.send_signal(signal.SIGINT)
+        assert first.wait(timeout=2 * BOUND) == 130
+    finally:
+        first.kill()
+        first.wait()
+        first.stdout.close()
+
+
+def test_what_keeps_its_own_server_from_starting_is_told(alone: Alone) -> None:
+    (alone.place.config / "config.toml").write_text("max_body = 'many'\n")
+
+    ran = alone("run", "mock", "hello")
+
+    assert ran.code != 0
+    assert ran.err.count("\n") == 1
+    assert "config.toml, line 1" in ran.err
