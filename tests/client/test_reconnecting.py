@@ -19,7 +19,7 @@ from sandbox_agent.client import (
 from tests.support.client import run
 from tests.support.cutting import proxy
 from tests.support.running import Server, scripted
-from tests.support.sdk import connected, new_session, play, texts
+from tests.support.sdk import asked, connected, new_session, play, texts
 
 
 @pytest.fixture
@@ -41,6 +41,7 @@ def test_stream_that_breaks_in_a_flood_goes_on_where_it_was(server: Server) -> N
                 if len(said) in (50, 250):
                     cutting.cut()
                 if len(said) == 300:
+                    await asked(session)
                     await session.cancel()  # Withdraws what it asked, so that it goes on.
             numbers = [int(text.split()[0]) for text in said if text]
 

@@ -18,7 +18,7 @@ from sandbox_agent.client import (
 )
 from tests.support.client import run
 from tests.support.running import Server
-from tests.support.sdk import connected, new_session, play, texts
+from tests.support.sdk import asked, connected, new_session, play, texts
 
 
 def numbered(count: int) -> list[str]:
@@ -119,6 +119,7 @@ def test_a_turn_of_another_client_is_not_in_ours(server: Server) -> None:
             elsewhere = await other.sessions.attach(session.id)
             theirs = play(elsewhere, [["say", "theirs"], ["ask", "x/wait"], ["wait_answer"]])
             await anext(theirs)
+            await asked(elsewhere)
             ours = play(session, [["say", "ours"]])
             await elsewhere.cancel()
             assert await texts(ours) in (["ours"], []), "ours waited, and was either played or cancelled with theirs"

@@ -1,12 +1,13 @@
 """The Python SDK against a test's server: a client, a session of the scripted agent, programs as prompts."""
 
+import asyncio
 import json
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from typing import Any
 
 from sandbox_agent.client import SandboxAgent, Session, Turn, text_of
-from tests.support.running import Server
+from tests.support.running import BOUND, Server
 
 Program = list[list[Any]]
 
@@ -44,6 +45,13 @@ def permission(*options: tuple[str, str]) -> dict[str, Any]:
 def asking(method: str, params: dict[str, Any]) -> Program:
     """Asks, and says what it was answered."""
     return [["ask", method, params], ["echo_answer"]]
+
+
+async def asked(session: Session) -> None:
+    """Wait until the session's agent has asked something: a cancel before that would not withdraw it."""
+    async with asyncio.timeout(BOUND):
+        while not await session.pending():
+            pass
 
 
 async def answered(turn: Turn) -> dict[str, Any]:
