@@ -121,7 +121,7 @@ def _delete() -> Command:
     parser = _parser(
         "delete",
         "SESSION...",
-        "Delete sessions at their agents, and their logs. Needs an agent that can delete sessions.",
+        "Delete sessions at their agents, and their logs. Where an agent cannot delete, terminate them first.",
         "  sandbox-agent sessions delete 0198c2\n",
     )
     parser.add_argument("sessions", metavar="SESSION", nargs="+", help=_ID)

@@ -109,7 +109,7 @@ class Sessions:
         return await self._call("_sandboxagent/session/terminate", await self.get(session_id))
 
     async def delete(self, session_id: str) -> None:
-        """Delete a session with its log; its agent must be able to do that."""
+        """Delete a session with its log. Where its agent cannot delete, terminate it first."""
         info = await self.get(session_id)
         await self._call("session/delete", info)
         self._parts.connection.detached(info.session_id)
