@@ -3,9 +3,10 @@
 import asyncio
 from pathlib import Path
 
-from sandbox_agent.client import Gap, LogEvent, Session
+from sandbox_agent.client import Gap, LogEvent, SandboxAgent, Session
 from tests.support.client import run
 from tests.support.cutting import proxy
+from tests.support.pretending import EVENTS, pretender
 from tests.support.running import Server, scripted
 from tests.support.sdk import asking, connected, new_session, permission, play
 
@@ -116,3 +117,23 @@ def test_what_is_no_longer_kept_is_said_aloud(tmp_path: Path) -> None:
 
     with Server("--log-max-bytes", "500KiB", "--replay-bytes", "100KiB", directory=tmp_path) as server:
         run(scenario(server))
+
+
+def test_a_gap_is_told_once_also_when_nothing_comes_after_it() -> None:
+    async def scenario() -> None:
+        async with pretender() as pretending, SandboxAgent.connect(pretending.url) as client:
+            session_id = {"sessionId": "s-1"}
+            gone = {"events": [], "next": None, "gap": {"after": 0, "resumesAt": 50}}
+            event = {"jsonrpc": "2.0", "method": "x/event", "params": session_id}
+            pretending.log = [(50, event)]
+            pretending.results = {
+                "session/new": session_id,
+                EVENTS: lambda post: gone if post.envelope["params"]["after"] < 49 else pretending.events(post),
+            }
+            following = (await client.sessions.create("any", cwd="/")).follow()
+            async with asyncio.timeout(5):
+                assert await anext(following) == Gap(0, 50)
+                await pretending.told(50, event)
+                assert ids([await anext(following)]) == [50]
+
+    run(scenario())

@@ -15,7 +15,6 @@ from sandbox_agent.client import (
     SandboxAgent,
     ServerProblem,
     Session,
-    Updates,
     text_of,
 )
 from tests.support.client import run
@@ -179,9 +178,7 @@ def test_the_past_of_a_session_that_was_attached_does_not_come_as_new() -> None:
         async with pretender() as pretending, SandboxAgent.connect(pretending.url, agent="any") as client:
             pretending.log = [(90, update("old")), (101, update("new"))]
             pretending.results["_sandboxagent/session/attach"] = {"session": SESSION, "position": 100}
-            await client.request("x/any")
-            await client._connection.attach("s-1", "any")
-            updates = Updates(client._connection.feed("s-1"))
+            updates = (await client.sessions.attach("s-1")).updates()
             pretending.restart()
             assert await first(updates, 1) == ["new"]
 

@@ -137,7 +137,7 @@ class Pretender:
         method = post.envelope.get("method")
         if post.connection is not None and post.connection not in self.known:
             return problem("unknown-connection", 404)
-        result = self._events(post) if method == EVENTS else {}
+        result = self.events(post) if method == EVENTS else {}
         result = self.results.get(str(method), result)
         if callable(result):
             result = result(post)
@@ -157,7 +157,8 @@ class Pretender:
             self.known.add(f"c{self.opened}")
         return f"c{self.opened}"
 
-    def _events(self, post: Post) -> Json:
+    def events(self, post: Post) -> Json:
+        """A page of `log`."""
         after = post.envelope["params"]["after"]
         at = "2026-01-31T12:00:00.000Z"
         kept = [

@@ -153,9 +153,12 @@ class Connection:
             del self._prompts[next(iter(self._prompts))]
         return name
 
-    def feed(self, session_id: str) -> Feed:
+    def past(self, session_id: str) -> Past:
+        """What a reader of a session's feed reads in the log."""
+        return Past(self.request, session_id, self._prompts.__contains__)
+
+    def feed(self, session_id: str, past: Past) -> Feed:
         """Everything that happens in a session from now on, for as long as somebody holds the feed."""
-        past = Past(self.request, session_id, self._prompts.__contains__)
         after = max(self.position, self._attached.get(session_id, 0))
         feed = Feed(self._settings.buffer, after, past.page)
         if self._failure is not None or not self.is_attached(session_id):

@@ -32,8 +32,7 @@ class Following(AsyncIterator[LogEvent | Gap]):
             await self._alarm.wait()
             await self._read()
         event = self._page.popleft()
-        if isinstance(event, LogEvent):
-            self._after = event.id
+        self._after = event.id if isinstance(event, LogEvent) else max(self._after, event.resumes_at - 1)
         return event
 
     async def _read(self) -> None:

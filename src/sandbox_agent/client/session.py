@@ -1,5 +1,6 @@
 """A session that this client is attached to: prompting it, following it, changing it."""
 
+from collections import deque
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import PurePath
@@ -18,11 +19,11 @@ from sandbox_agent.client.asking import (
     Request,
 )
 from sandbox_agent.client.connection import Connection
-from sandbox_agent.client.feed import Feed
+from sandbox_agent.client.feed import Feed, Heard
 from sandbox_agent.client.files import Files
 from sandbox_agent.client.following import Following
 from sandbox_agent.client.inventory import SessionInfo, session_info
-from sandbox_agent.client.past import LogEvent, log_page
+from sandbox_agent.client.past import LogEvent, Past, log_page
 from sandbox_agent.client.turn import Turn
 from sandbox_agent.client.updates import ContentBlock, Gap, SessionEnded, SessionItem, blocks, gap_of, read
 from sandbox_agent.envelope import META, Object, list_at, object_at, text_at
@@ -59,18 +60,35 @@ class Parts:
 class Updates(AsyncIterator[SessionItem]):
     """What happens in a session from the moment this was made; a slow reader reads from the log."""
 
-    def __init__(self, feed: Feed) -> None:
+    def __init__(self, feed: Feed, past: Past) -> None:
         self._feed = feed
+        self._past = past
+        self._heard: Heard | None = None
+        """What is to be told after what stands before it."""
+        self._told: deque[Heard] = deque()
         self._over = False
 
     async def __anext__(self) -> SessionItem:
-        while not self._over and (heard := await self._feed.next()) is not None:
+        while not self._over:
+            if not self._told and not await self._more():
+                break
+            heard = self._told.popleft()
             item = read(heard.method, heard.params)
             self._over = isinstance(item, SessionEnded)
             if item is not None:
                 return item
         self._over = True
         raise StopAsyncIteration
+
+    async def _more(self) -> bool:
+        # Kept until all that stands before it is there: whoever is cancelled meanwhile finds it again.
+        self._heard = self._heard or await self._feed.next()
+        if self._heard is None:
+            return False
+        before = await self._past.before(self._heard)
+        self._told += [*before, self._heard]
+        self._heard = None
+        return True
 
 
 class Session:
@@ -118,7 +136,8 @@ class Session:
 
     def updates(self) -> "Updates":
         """Everything that happens from now on, whoever caused it; it ends with the session, or when we detach."""
-        return Updates(self._connection.feed(self.id))
+        past = self._connection.past(self.id)
+        return Updates(self._connection.feed(self.id, past), past)
 
     async def history(self, after: int = 0, before: int | None = None) -> AsyncIterator[LogEvent | Gap]:
         """The session's log between two ids, both exclusive: every envelope to and from its agent.

@@ -26,7 +26,7 @@ class Turn(AsyncIterator[TurnItem]):
         self._turn_id: str | None = None
         self._running = False
         self._over = False
-        self._feed = connection.feed(session_id)
+        self._feed = connection.feed(session_id, connection.past(session_id))
         self._response = asyncio.create_task(self._send(params), name="sandbox-agent turn")
         # Nobody has to wait for it: then its failure is nobody's surprise.
         self._response.add_done_callback(lambda task: task.cancelled() or task.exception())
