@@ -75,7 +75,8 @@ export class Connection implements StreamUser {
   /** The sessions that this connection is attached to; after a renewal, the promise that it is again. */
   readonly #attached = new Map<string, Promise<void>>();
   readonly #prompts = new Set<string>();
-  #opening: Promise<Opened> | undefined;
+  #opening: Promise<ClientContext> | undefined;
+  /** What is open, or is being opened. */
   #opened: Opened | undefined;
   #agentName: string | undefined;
   /** By session: who wants to know that something has happened. */
@@ -230,10 +231,9 @@ export class Connection implements StreamUser {
   }
 
   async #end(failure: ConnectionLost): Promise<void> {
-    const opened = this.#opened ?? (await this.#opening?.catch(() => undefined));
-    opened?.rpc.close(failure);
+    this.#opened?.rpc.close(failure);
     for (const sessionId of this.#alarms.keys()) this.#ring(sessionId);
-    await opened?.stream.close();
+    await this.#opened?.stream.close();
   }
 
   // Opening
@@ -244,10 +244,10 @@ export class Connection implements StreamUser {
       this.#opening = undefined;
       throw error;
     });
-    return (await this.#opening).rpc.agent;
+    return await this.#opening;
   }
 
-  async #open(agent: string | undefined): Promise<Opened> {
+  async #open(agent: string | undefined): Promise<ClientContext> {
     if (agent === undefined) {
       throw new ClientError("no agent is named: give one to connect() or start(), or begin with a session");
     }
@@ -263,6 +263,8 @@ export class Connection implements StreamUser {
     }
     app.onRequest("*", ({ method, signal }) => this.asking.stranger(method, signal));
     const rpc = app.connect(stream);
+    const opened = { stream, rpc };
+    this.#opened = opened;
     try {
       const meta = user === undefined ? { agent } : { agent, user };
       await told(
@@ -274,13 +276,15 @@ export class Connection implements StreamUser {
         }),
       );
     } catch (error) {
+      this.#opened = undefined;
       rpc.close(error);
       await stream.close();
       throw error;
     }
     this.#agentName = agent;
-    this.#opened = { stream, rpc };
-    return this.#opened;
+    // Nothing that we know of makes upstream end by itself; should it, nobody waits for ever.
+    void rpc.closed.then(() => this.giveUp(new ConnectionLost("the connection was given up", { cause: rpc.signal.reason })));
+    return rpc.agent;
   }
 
   #capabilities(): ClientCapabilities {

@@ -52,7 +52,7 @@ export async function startServer(options: EmbeddedOptions, log: Logger): Promis
   const [program, ...rest] = commandOf(options);
   const place = options.dataDir === undefined ? [] : [`--data-dir=${options.dataDir}`];
   const flags = [...rest, "server", "--embedded", "--port=0", ...place, ...flagsOf(options.options ?? {})];
-  const token = randomName(32);
+  const token = options.env?.["SANDBOX_AGENT_TOKEN"] || randomName(32);
   // A command line can be read by everybody on the machine. An empty variable counts as none.
   const others = { SANDBOX_AGENT_TOKEN_FILE: "", SANDBOX_AGENT_NO_TOKEN: "" };
   const env = { ...process.env, ...options.env, ...others, SANDBOX_AGENT_TOKEN: token };

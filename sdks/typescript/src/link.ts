@@ -20,6 +20,8 @@ const LONGEST_PAUSE = 5_000;
 const SILENCE = 60_000;
 /** A try that lasted this long, while the server gave signs of life, was no sign of its absence. */
 const LASTING = 1_000;
+/** How often a new connection may be unknown when it is used. */
+const RENEWALS = 3;
 const FAREWELL = 2_000;
 
 /** Who uses a link. Nothing of this may throw. */
@@ -133,6 +135,7 @@ export class Link {
   async #persist<T>(attempt: () => Promise<T>, signal?: AbortSignal): Promise<T> {
     let failingSince: number | undefined;
     let pause = FIRST_PAUSE;
+    let renewals = 0;
     for (;;) {
       if (this.#closed) throw closed();
       signal?.throwIfAborted();
@@ -140,7 +143,11 @@ export class Link {
       try {
         return await attempt();
       } catch (error) {
-        if (error instanceof TryAgain) continue;
+        if (error instanceof TryAgain) {
+          renewals += 1;
+          if (renewals > RENEWALS) throw new ConnectionLost(`${this.#http.url} forgets every connection at once`);
+          continue;
+        }
         if (!isAway(error) || error instanceof ConnectionGone) throw error;
         if (this.#closed) throw closed();
         const now = Date.now();
@@ -206,26 +213,30 @@ export class Link {
   async #follow(): Promise<void> {
     let pause = FIRST_PAUSE;
     let awaySince: number | undefined;
+    let refused = false;
+    let forgotten = false;
     while (!this.#closed) {
       const { generation } = this;
       const seen = this.#seen;
       const triedAt = Date.now();
-      const failure = await this.#abortable((reading) => this.#read(reading)).catch((error: unknown) => error);
+      let failure = await this.#abortable((reading) => this.#read(reading)).catch((error: unknown) => error);
       if (this.#closed) return;
-      if (isUnknown(failure)) {
-        await this.#renew(generation).catch((error: unknown) => {
-          this.#log.warn("sandbox-agent: the connection is gone and cannot be opened anew", error);
-        });
-      } else if (failure !== undefined && !isAway(failure)) {
-        this.#log.warn("sandbox-agent: the stream was refused", failure);
+      if (isUnknown(failure)) failure = await this.#renew(generation).catch((error: unknown) => error);
+      if (failure !== undefined && !isAway(failure) && !refused) {
+        refused = true;
+        this.#log.warn("sandbox-agent: the stream was refused; trying again", failure);
       }
-      if (this.#heardAt >= triedAt) awaySince = undefined;
-      else awaySince ??= triedAt;
-      if (awaySince !== undefined && Date.now() - awaySince >= this.#patience) {
-        this.#user.away(asLost(failure, this.#http.url));
+      if (this.#heardAt >= triedAt) {
+        awaySince = undefined;
+        refused = forgotten = false;
+        if (seen !== this.#seen || Date.now() - triedAt > LASTING) pause = FIRST_PAUSE;
+      } else {
+        awaySince ??= triedAt;
+        if (Date.now() - awaySince >= this.#patience) this.#user.away(asLost(failure, this.#http.url));
       }
-      if (generation !== this.generation || seen !== this.#seen) {
-        pause = FIRST_PAUSE;
+      // On a new connection at once, but not when each is forgotten as soon as it is there.
+      if (generation !== this.generation && !forgotten) {
+        forgotten = true;
         continue;
       }
       await this.#sleep(pause * (0.5 + Math.random() / 2));

@@ -251,7 +251,7 @@ export class Session {
 
   #observe(heard: Heard): void {
     if (heard.method === TURN) {
-      this.#turns.get(String(heard.params["promptId"]))?.observe(heard.params);
+      this.#turns.get(String(heard.params["promptId"]))?.observe(heard);
     } else if (heard.method === UPDATE) {
       const item = itemOf(heard);
       if (item?.sessionUpdate === "config_option_update") this.offered({ configOptions: item.configOptions });

@@ -36,8 +36,8 @@ export class Turn implements AsyncIterable<TurnItem>, PromiseLike<TurnResult> {
   readonly promptId: string;
   readonly #connection: Connection;
   readonly #sessionId: string;
-  /** Where in the log it begins. */
-  readonly #since: number;
+  /** Where in the log it begins, at the earliest. */
+  #since: number;
   readonly #result: Promise<TurnResult>;
   readonly #takingBack = new AbortController();
   #feed: Feed | undefined;
@@ -95,9 +95,10 @@ export class Turn implements AsyncIterable<TurnItem>, PromiseLike<TurnResult> {
   }
 
   /** @internal The server told of this turn. */
-  observe(params: Readonly<Record<string, unknown>>): void {
+  observe({ position, params }: Heard): void {
     this.#turnId = params["turnId"] as string;
     this.#started = params["state"] === "started";
+    if (this.#started) this.#since = position - 1;
     if (this.#started && this.#cancelled) {
       this.#connection.notify("session/cancel", { sessionId: this.#sessionId }).catch(() => undefined);
     }
