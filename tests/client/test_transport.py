@@ -464,3 +464,53 @@ def test_a_handler_that_fails_at_the_end_does_not_keep_the_client_from_closing()
             assert left() == []
 
     run(main())
+
+
+# --- cancelling -------------------------------------------------------------------------------------------------------
+
+
+def test_a_turn_is_cancelled_when_it_has_started_and_not_before() -> None:
+    """A cancel that comes before its prompt, or while an agent is started for it, would be lost."""
+
+    async def main() -> None:
+        async with pretender() as pretending, SandboxAgent.connect(pretending.url) as client:
+            session = await opened(client, pretending)
+            ended = asyncio.Event()
+
+            async def prompted(post: Post) -> Json:
+                await ended.wait()
+                return {"stopReason": "cancelled"}
+
+            pretending.results["session/prompt"] = prompted
+            turn = session.prompt("hello")
+            cancelling = asyncio.create_task(turn.cancel())
+            await pretending.until(lambda: pretending.requests("$/cancel_request"))
+            [post] = pretending.requests("session/prompt")
+            taken_back = pretending.requests("$/cancel_request")[0]
+            assert taken_back.envelope["params"] == {"requestId": post.envelope["id"]}
+            assert pretending.requests("session/cancel") == []
+            await pretending.told(1, turn_started(post.envelope["params"]["_meta"]["sandboxagent.dev"]["promptId"]))
+            await pretending.until(lambda: pretending.requests("session/cancel"))
+            ended.set()
+            await cancelling
+            assert (await turn).stop_reason == "cancelled"
+            assert len(pretending.requests("session/cancel")) == 1
+
+    run(main())
+
+
+def test_a_turn_is_cancelled_also_when_the_stream_does_not_say_that_it_has_started() -> None:
+    async def main() -> None:
+        async with pretender() as pretending, SandboxAgent.connect(pretending.url) as client:
+            session = await opened(client, pretending)
+
+            async def prompted(post: Post) -> Json:
+                await pretending.until(lambda: pretending.requests("session/cancel"))
+                return {"stopReason": "cancelled"}
+
+            pretending.results["session/prompt"] = prompted
+            turn = session.prompt("hello")
+            await turn.cancel()
+            assert (await turn).stop_reason == "cancelled"
+
+    run(main())

@@ -267,3 +267,51 @@ def test_a_follower_that_is_let_go_is_forgotten(server: Server) -> None:
             assert gone() is None
 
     run(scenario())
+
+
+def test_the_end_is_not_lost_on_whoever_stopped_waiting_for_it(server: Server) -> None:
+    async def scenario() -> None:
+        async with connected(server) as client:
+            session = await new_session(client, server)
+            turn = play(session, [["say", "x"], ["wait_cancel"]])
+            await anext(turn)
+            await session.detach()
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(anext(turn), 0.05)
+            await session.cancel()
+            assert isinstance(await anext(turn), TurnEnded)
+            with pytest.raises(StopAsyncIteration):
+                await anext(turn)
+
+    run(scenario())
+
+
+def test_a_turn_can_be_cancelled_as_soon_as_it_is_made(server: Server) -> None:
+    async def scenario() -> None:
+        async with connected(server) as client:
+            session = await new_session(client, server)
+            for _ in range(20):
+                turn = play(session, [["wait_cancel"]])
+                async with asyncio.timeout(5):
+                    await turn.cancel()
+                    assert (await turn).stop_reason == "cancelled"
+
+    run(scenario())
+
+
+def test_to_cancel_a_turn_that_waits_leaves_the_one_that_runs_alone(server: Server) -> None:
+    async def scenario() -> None:
+        async with connected(server) as client, connected(server) as other:
+            session = await new_session(client, server)
+            elsewhere = await other.sessions.attach(session.id)
+            theirs = play(elsewhere, [["say", "x"], ["wait_cancel"], ["say", "y"]])
+            await anext(theirs)
+            ours = play(session, [["say", "ours"]])
+            async with asyncio.timeout(5):
+                await ours.cancel()
+                assert (await ours).stop_reason == "cancelled"
+            assert (await session.info()).running
+            await theirs.cancel()
+            assert await theirs.text() == "y"
+
+    run(scenario())

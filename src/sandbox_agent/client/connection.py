@@ -9,7 +9,7 @@ import secrets
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from typing import TypeVar, cast
-from weakref import WeakSet
+from weakref import WeakSet, WeakValueDictionary
 
 from acp import PROTOCOL_VERSION, RequestError
 from acp.connection import Connection as JsonRpc
@@ -22,7 +22,7 @@ from sandbox_agent.client.errors import ClientError, ConnectionLost, ServerProbl
 from sandbox_agent.client.feed import Feed, Heard
 from sandbox_agent.client.past import Past
 from sandbox_agent.client.transport import Hooks, Transport
-from sandbox_agent.client.updates import ENDED, GAP, TERMINATED
+from sandbox_agent.client.updates import ENDED, GAP, TERMINATED, TURN
 from sandbox_agent.envelope import META, Object, object_at, text_at
 
 logger = logging.getLogger(__name__)
@@ -56,6 +56,18 @@ class Settings:
     """No other client can be there: what nobody here answers is rejected."""
 
 
+class Prompt:
+    """A prompt of ours that is under way."""
+
+    def __init__(self, id: str) -> None:
+        self.id = id
+        """By which its turn is known."""
+        self.request_id: object = None
+        """Of the request that it was sent with."""
+        self.started: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        """Done when its turn has started."""
+
+
 class Connection:
     """Requests to the server, feeds of its sessions, and what agents ask."""
 
@@ -72,6 +84,8 @@ class Connection:
         """Those of them that a new connection is not attached to yet: its stream does not have all of what happens."""
         self._attaching: asyncio.Task[None] | None = None
         self._prompts: dict[str, None] = {}
+        """The names of our own, the newest of them."""
+        self._under_way: WeakValueDictionary[str, Prompt] = WeakValueDictionary()
         self.taps: list[Tap] = []
         self.asking = Asking(handlers, self._reply, alone=settings.alone)
         self._transport: Transport | None = None
@@ -145,13 +159,19 @@ class Connection:
         for feed in self._feeds.pop(session_id, ()):
             feed.close()
 
-    def new_prompt(self) -> str:
-        """A name for a prompt, by which its turn is known."""
-        name = secrets.token_urlsafe(12)
-        self._prompts[name] = None
+    def new_prompt(self) -> Prompt:
+        """A prompt that is about to be sent."""
+        prompt = Prompt(secrets.token_urlsafe(12))
+        self._under_way[prompt.id] = prompt
+        self._prompts[prompt.id] = None
         if len(self._prompts) > REMEMBERED_PROMPTS:
             del self._prompts[next(iter(self._prompts))]
-        return name
+        return prompt
+
+    async def take_back(self, prompt: Prompt) -> None:
+        """Take a prompt back that waits for its turn."""
+        if prompt.request_id is not None:
+            await self.notify(CANCEL_REQUEST, {"requestId": prompt.request_id})
 
     def past(self, session_id: str) -> Past:
         """What a reader of a session's feed reads in the log."""
@@ -304,6 +324,8 @@ class Connection:
         self._ring(session_id)
         if "id" in arrival.envelope or method == CANCEL_REQUEST:
             return False
+        if method == TURN:
+            self._turn_told(params)
         # Not in upstream's handler: that runs in a task, and an answer that came later could be there first.
         if method == GAP:
             self._missed()
@@ -313,6 +335,11 @@ class Connection:
         if method == ENDED and text_at(params, "reason") == TERMINATED:
             self.detached(session_id)
         return True
+
+    def _turn_told(self, turn: Object) -> None:
+        prompt = self._under_way.get(text_at(turn, "promptId") or "")
+        if prompt is not None and turn.get("state") == "started" and not prompt.started.done():
+            prompt.started.set_result(None)
 
     async def _handle(self, method: str, params: object, is_notification: bool) -> object:
         """What an agent asks, and takes back. Called by upstream in tasks that begin in the order of arrival."""
@@ -342,6 +369,10 @@ class Connection:
         await self._transport.reply(id, result)
 
     def _sent(self, envelope: Object) -> None:
+        if envelope.get("method") == "session/prompt":
+            prompt = self._under_way.get(text_at(envelope, "params", "_meta", META, "promptId") or "")
+            if prompt is not None:
+                prompt.request_id = envelope.get("id")
         self._tap("sent", envelope, None)
 
     def _tap(self, direction: str, envelope: Object, position: int | None) -> None:

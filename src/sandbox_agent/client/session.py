@@ -119,14 +119,14 @@ class Session:
         meta: Mapping[str, object] | None = None,
     ) -> Turn:
         """Send a prompt. The turn runs from here on; iterate it for its updates, or await it for its end."""
-        prompt_id = self._connection.new_prompt()
+        sent = self._connection.new_prompt()
         self._connection.attached(self.id)
-        ours: Object = {"promptId": prompt_id}
+        ours: Object = {"promptId": sent.id}
         if attachments:
             files = [each if isinstance(each, Attachment) else Attachment(each) for each in attachments]
             ours["attachments"] = [file.document() for file in files]
         params: Object = {"sessionId": self.id, "prompt": blocks(prompt), "_meta": {**(meta or {}), META: ours}}
-        return Turn(self._connection, self.id, prompt_id, params)
+        return Turn(self._connection, self.id, sent, params)
 
     async def cancel(self) -> None:
         """End the running turn and those that wait; they end with the stop reason `cancelled`."""

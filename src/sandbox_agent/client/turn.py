@@ -6,10 +6,13 @@ from typing import cast
 
 from acp.schema import PromptResponse
 
-from sandbox_agent.client.connection import Connection
+from sandbox_agent.client.connection import Connection, Prompt
 from sandbox_agent.client.feed import Heard
 from sandbox_agent.client.updates import Gap, TurnEnded, TurnItem, TurnStarted, read, text_of
 from sandbox_agent.envelope import Object
+
+FIRST_LOOK, LONGEST_LOOK = 0.05, 1.6
+"""Seconds between two looks whether a turn that is to be cancelled has started, or was taken back."""
 
 
 class Turn(AsyncIterator[TurnItem]):
@@ -19,10 +22,10 @@ class Turn(AsyncIterator[TurnItem]):
     turn running: `cancel` ends it.
     """
 
-    def __init__(self, connection: Connection, session_id: str, prompt_id: str, params: Object) -> None:
+    def __init__(self, connection: Connection, session_id: str, prompt: Prompt, params: Object) -> None:
         self._connection = connection
         self._session_id = session_id
-        self._prompt_id = prompt_id
+        self._prompt = prompt
         self._turn_id: str | None = None
         self._running = False
         self._over = False
@@ -32,8 +35,32 @@ class Turn(AsyncIterator[TurnItem]):
         self._response.add_done_callback(lambda task: task.cancelled() or task.exception())
 
     async def cancel(self) -> None:
-        """Ask the agent to stop; the turn then ends with the stop reason `cancelled`."""
-        await self._connection.notify("session/cancel", {"sessionId": self._session_id})
+        """End this turn: one that waits is taken back, of one that runs the agent is asked to stop.
+
+        It comes back when that was done, which is when the turn has started; the turn then ends with the stop reason
+        `cancelled`. `session.cancel` also ends what others have begun.
+        """
+        await asyncio.sleep(0)  # It may have been made just now, and not be sent yet.
+        pause = FIRST_LOOK
+        # A cancel that comes before its prompt, or while an agent is started for it, is lost.
+        while not self._known:
+            await self._connection.take_back(self._prompt)
+            await self._look(pause)
+            if pause >= LONGEST_LOOK and not self._known:
+                # A stream that is held up says nothing of its start.
+                await self._connection.notify("session/cancel", {"sessionId": self._session_id})
+            pause = min(2 * pause, LONGEST_LOOK)
+        if not self._response.done():
+            await self._connection.notify("session/cancel", {"sessionId": self._session_id})
+
+    @property
+    def _known(self) -> bool:
+        """Whether it is known to have started, or to be over."""
+        return self._prompt.started.done() or self._response.done()
+
+    async def _look(self, seconds: float) -> None:
+        waiting: list[asyncio.Future[None] | asyncio.Task[PromptResponse]] = [self._prompt.started, self._response]
+        await asyncio.wait(waiting, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
 
     async def text(self) -> str:
         """All that the agent says in this turn, at its end."""
@@ -52,6 +79,8 @@ class Turn(AsyncIterator[TurnItem]):
             item = self._own(heard)
             if item is not None:
                 return item
+        # Whoever does not wait any longer for it has not had it yet.
+        await asyncio.wait([self._response])
         self._over = True
         return await self._end()
 
@@ -72,7 +101,7 @@ class Turn(AsyncIterator[TurnItem]):
         item = read(heard.method, heard.params)
         match item:
             case TurnStarted(turn_id=turn_id, prompt_id=prompt_id):
-                if prompt_id == self._prompt_id:
+                if prompt_id == self._prompt.id:
                     self._turn_id, self._running = turn_id, True
                 return None
             case TurnEnded(turn_id=turn_id):
