@@ -112,7 +112,14 @@ class Remote:
         return self.browser.begin(self.name, call, *arguments)
 
     def __call__(self, call: str, *arguments: Any) -> Any:
-        return self.begin(call, *arguments).result(PATIENCE)
+        return self._result(self.begin(call, *arguments), call)
+
+    @staticmethod
+    def _result(asked: "Future[Any]", what: str) -> Any:
+        try:
+            return asked.result(PATIENCE)
+        except TimeoutError:
+            raise Failed(f"this did not end within {PATIENCE} s: {what}") from None
 
 
 class Context(Remote):
@@ -147,7 +154,7 @@ class Page(Remote):
 
     def run(self, body: str, **given: Any) -> Any:
         """The value that it returns."""
-        return self.starts(body, **given).result(PATIENCE)
+        return self._result(self.starts(body, **given), body)
 
     def until(self, condition: str) -> None:
         """Wait until an expression is true on the page, for five seconds."""

@@ -98,12 +98,16 @@ def test_cut_again_and_again_each_update_comes_once_and_in_order(open_page: Open
                 const number = (item) => (sdk.textOf(item) ? [Number(sdk.textOf(item))] : []);
                 return await Promise.all(sessions.map(async (session) => {
                   const hearing = all(session.updates());
+                  const storing = all(session.follow());
                   const said = [];
                   for (let turn = 0; turn < turns; turn += 1) {
                     for await (const item of session.prompt(text)) said.push(...number(item));
                   }
                   await session.terminate();
-                  return { said, heard: (await hearing).flatMap(number) };
+                  const stored = (await storing).map(({ id }) => id);
+                  const history = (await all(session.history())).map(({ id }) => id);
+                  const heard = (await hearing).flatMap(number);
+                  return { said, heard, whole: stored.length > 0 && String(stored) === String(history) };
                 }));
                 """,
                 turns=turns,
@@ -114,7 +118,7 @@ def test_cut_again_and_again_each_update_comes_once_and_in_order(open_page: Open
 
     assert cutting.result() > 1
     expected = [*range(updates)] * turns
-    assert told == [{"said": expected, "heard": expected}] * sessions
+    assert told == [{"said": expected, "heard": expected, "whole": True}] * sessions
 
 
 def test_a_browser_that_is_offline_for_a_while_catches_up(
@@ -168,7 +172,7 @@ def test_a_server_that_dies_and_comes_back_is_gone_on_with(context: Context, ori
     ):
         connect(page, server, wire.url, agent="keeping")
         page.run(FOLLOW)
-        page.run("await session.prompt('before');")
+        page.run("window.storing = all(session.follow()); await session.prompt('before');")
         page.run("window.turn = session.prompt(text);", text=json.dumps([["say", "half"], ["wait_cancel"]]))
         page.until("seen.length === 2")
         # What is acknowledged is on disk, and all before it.
@@ -179,16 +183,17 @@ def test_a_server_that_dies_and_comes_back_is_gone_on_with(context: Context, ori
         failure = page.run("return await failure(turn);")
         said = page.run("return await session.prompt('after').text();")
         seen = page.run("await over; return seen;")
-        updates = page.run(
-            "return (await all(session.history())).map(({ envelope }) => envelope.params?.update?.content.text);"
-        )
+        page.run("await session.terminate();")
+        stored, history = page.run("return [await storing, await all(session.history())];")
 
     assert failure["name"] == "RequestError"
     assert failure["data"]["type"] == "outcome-unknown"
     assert said == "after"
-    # The session has ended with the server, and was resumed by the prompt.
+    # The session has ended with the server, and was resumed by the prompt: the log goes on.
     assert seen == ["before", "half"]
-    assert [text for text in updates if text] == ["before", "half", "after"]
+    assert stored == history
+    updates = [event["envelope"].get("params", {}).get("update", {}) for event in history]
+    assert [update["content"]["text"] for update in updates if update] == ["before", "half", "after"]
 
 
 def test_a_slow_reader_gets_everything_and_holds_nobody_up(open_page: OpenPage) -> None:

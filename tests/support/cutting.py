@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from urllib.parse import urlsplit
 
 from tests.support.running import BOUND
@@ -62,13 +62,16 @@ class Proxy:
                 self._arrived.notify_all()
 
     async def _pass(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with suppress(OSError):
+        try:
             while data := await reader.read(1 << 16):
                 await self.paused.wait()
                 writer.write(data)
                 await writer.drain()
             if writer.can_write_eof():
                 writer.write_eof()
+        except OSError:
+            # A reset goes on to the other side, which would wait on an open socket for ever.
+            writer.transport.abort()
 
 
 @asynccontextmanager
