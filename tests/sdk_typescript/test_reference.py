@@ -23,3 +23,7 @@ def test_every_export_is_described() -> None:
     headings = [number for number, line in enumerate(lines) if line.startswith("### ")]
     assert headings
     assert [lines[number] for number in headings if not lines[number + 2]] == []
+
+
+def test_every_field_is_described() -> None:
+    assert [line for line in PAGE.read_text().splitlines() if line.endswith("| – |")] == []

@@ -26,13 +26,13 @@ const GROUPS = {
   "Under the surface": ["stream", "http", "log"],
 };
 
-const HEAD = `<!-- Written by \`node sdks/typescript/scripts/reference.mjs\`; change the comments in the code, not this page. -->
+const HEAD = `<!-- Written by \`node sdks/typescript/scripts/reference.mjs\`; change the comments in the code. -->
 
 # TypeScript
 
 All that the package \`sandbox-agent\` exports. What is said of a server's answers holds for the moment of asking. Types
-such as \`SessionUpdate\` are those of \`@agentclientprotocol/sdk\` ([typescript-sdk]), and so is \`RequestError\`, with which
-a method of ACP that fails rejects.
+such as \`SessionUpdate\` are those of \`@agentclientprotocol/sdk\` ([typescript-sdk]), and so is \`RequestError\`, with
+which a method of ACP that fails rejects.
 
 [typescript-sdk]: https://github.com/agentclientprotocol/typescript-sdk
 `;
@@ -66,7 +66,12 @@ function pageText() {
   for (const [title, symbols] of groups) symbols.sort((one, other) => place(title, one) - place(title, other));
   const parts = [HEAD];
   for (const [title, symbols] of groups) parts.push(contents(title, symbols));
-  parts.push(`From upstream: ${upstream.sort().map((name) => `\`${name}\``).join(", ")}.\n`);
+  parts.push(
+    `From upstream: ${upstream
+      .sort()
+      .map((name) => `\`${name}\``)
+      .join(", ")}.\n`,
+  );
   for (const [title, symbols] of groups) parts.push(`## ${title}\n`, ...symbols.map(entry));
   return parts.join("\n");
 }
@@ -85,7 +90,9 @@ function groupOf(module) {
 }
 
 function contents(title, symbols) {
-  const rows = symbols.map((symbol) => `| [\`${symbol.name}\`](#${symbol.name.toLowerCase()}) | ${cell(summary(symbol))} |`);
+  const rows = symbols.map(
+    (symbol) => `| [\`${symbol.name}\`](#${symbol.name.toLowerCase()}) | ${cell(summary(symbol))} |`,
+  );
   return [`| ${title} | what it is |`, "|---|---|", ...rows, ""].join("\n");
 }
 
@@ -115,12 +122,16 @@ function classParts(symbol, declaration) {
 }
 
 function interfaceParts(declaration) {
-  const members = declaration.members.filter((member) => ts.isPropertySignature(member) || ts.isMethodSignature(member));
+  const members = declaration.members.filter(
+    (member) => ts.isPropertySignature(member) || ts.isMethodSignature(member),
+  );
   return [...heritage(declaration), ...(members.length > 0 ? [table(members)] : [])];
 }
 
 function heritage(declaration) {
-  const names = (declaration.heritageClauses ?? []).flatMap(({ types }) => types.map((type) => `\`${type.getText()}\``));
+  const names = (declaration.heritageClauses ?? []).flatMap(({ types }) =>
+    types.map((type) => `\`${type.getText()}\``),
+  );
   return names.length > 0 ? [`Is also ${names.join(", ")}.\n`] : [];
 }
 
@@ -166,7 +177,13 @@ function docOf(declarations) {
     const text = ts.getTextOfJSDocComment(comment.comment) ?? "";
     const throws = (comment.tags ?? []).filter(({ tagName }) => tagName.text === "throws");
     // The compiler takes the first word of it for a type.
-    const told = throws.map((tag) => tag.getText().replace(/^@throws\s+/, "").replaceAll(/\s*\n\s*\*?\s*/g, " ").trim());
+    const told = throws.map((tag) =>
+      tag
+        .getText()
+        .replace(/^@throws\s+/, "")
+        .replaceAll(/\s*\n\s*\*?\s*/g, " ")
+        .trim(),
+    );
     return [text, ...told.map((each) => `Throws ${each}`)].filter(Boolean).join("\n\n");
   }
   return "";

@@ -8,20 +8,29 @@ import { eventsOf } from "./sse.js";
 
 /** How far an install is. */
 export interface Progress {
+  /** What is being done. */
   readonly stage: "waiting" | "resolving" | "fetching" | "unpacking" | "verifying" | "done" | (string & {});
+  /** The same for people, with names. */
   readonly message: string;
+  /** How much of a download is there. */
   readonly bytes?: number;
+  /** How large it is. */
   readonly totalBytes?: number;
 }
 
 /** One program that an agent needs. */
 export interface Artifact {
-  /** `agent_process`, which speaks ACP, or `native`, the agent behind it. */
-  readonly kind: string;
+  /** `agent_process` speaks ACP, `native` is the agent behind it. */
+  readonly kind: "agent_process" | "native" | (string & {});
+  /** The name of its package, or of the program. */
   readonly name: string;
-  readonly version?: string;
-  readonly path?: string;
-  readonly source?: string;
+  /** Which version it is. */
+  readonly version: string | null;
+  /** Where it is. */
+  readonly path: string | null;
+  /** Where it comes from. */
+  readonly source: string;
+  /** Its checksum. */
   readonly sha256?: string;
   /** What npm checked the package against. */
   readonly integrity?: string;
@@ -29,33 +38,49 @@ export interface Artifact {
 
 /** What an install did. */
 export interface InstallResult {
+  /** Which agent it was. */
   readonly agent: string;
+  /** It was there, and nothing was fetched. */
   readonly alreadyInstalled: boolean;
   /** Of the program that speaks ACP. */
-  readonly version?: string;
+  readonly version: string | null;
   /** Of the agent behind it, where that is another program. */
   readonly nativeVersion?: string;
+  /** Where it comes from, as in `InstallInfo`. */
   readonly source: string;
   /** It was started and shook hands. */
   readonly verified: boolean;
+  /** The programs that were installed. */
   readonly artifacts: readonly Artifact[];
 }
 
 /** Where an agent comes from. */
 export interface InstallInfo {
+  /** With the server, from a path of yours, from the ACP registry, or as the server pins it. */
   readonly source: "bundled" | "path" | "registry" | "fallback" | (string & {});
-  readonly nonRegistry?: boolean;
+  /** It does not come from the ACP registry. */
+  readonly nonRegistry: boolean;
+  /** It answered a handshake when it was installed, or runs now. */
   readonly verified: boolean;
+  /** When it did. */
   readonly verifiedAt?: string;
   /** Why the last install failed. */
   readonly verificationError?: string;
-  readonly artifacts?: readonly Artifact[];
+  /** The programs that it consists of. */
+  readonly artifacts: readonly Artifact[];
+  /** Its name in the ACP registry. */
   readonly registrySlug?: string;
+  /** The package it comes from, or would. */
   readonly package?: string;
+  /** Where it is. */
   readonly folder?: string;
+  /** When it was installed. */
   readonly installedAt?: string;
+  /** For which machine. */
   readonly platform?: string;
+  /** With which Node. */
   readonly node?: string;
+  /** What else is to be said. */
   readonly note?: string;
   /** While it is being installed. */
   readonly progress?: Progress;
@@ -63,79 +88,132 @@ export interface InstallInfo {
 
 /** One thing that would let an agent reach a model; never its value. */
 export interface Credential {
-  readonly kind: "variable" | "file";
+  /** What kind of thing. */
+  readonly kind: "variable" | "file" | (string & {});
+  /** The name of the variable, or the path. */
   readonly name: string;
+  /** Whether it is there. */
   readonly found: boolean;
 }
 
 /** How an agent's shared process is doing. */
 export interface ServerStatus {
+  /** What it is doing. */
   readonly status: "stopped" | "installing" | "starting" | "running" | "error" | (string & {});
+  /** How often it has ended. */
   readonly restartCount: number;
+  /** Its process id, while it runs. */
   readonly pid?: number;
+  /** For how long it has been running. */
   readonly uptimeMs?: number;
+  /** What went wrong last. */
   readonly lastError?: string;
 }
 
 /** What to know before choosing an agent. */
 export interface Features {
-  /** When it asks: `always`, in some of its modes (`mode`), as `configured`, or `never`. */
-  readonly permissions: string;
-  /** How its questions arrive: `form`, `extension` or `none`. */
-  readonly questions: string;
-  readonly attachments: string;
-  readonly uris: string;
-  readonly images: boolean;
+  /** When it asks: always, in some of its modes, as configured, or never. */
+  readonly permissions: "always" | "mode" | "configured" | "never" | (string & {});
+  /** How its questions arrive. */
+  readonly questions: "form" | "extension" | "none" | (string & {});
+  /** What it is given links to; everything else is told in words. */
+  readonly attachments?: "link" | "file-link" | "text-link" | "text" | (string & {});
+  /** How paths stand in links. */
+  readonly uris?: "encoded" | "plain" | (string & {});
+  /** Whether it is given images. */
+  readonly images?: boolean;
   /** Whether a prompt may hold images and links at once. */
-  readonly mixes: boolean;
+  readonly mixes?: boolean;
 }
 
-/** The modes that an agent's newest session told of. */
-export interface AgentModes {
-  readonly availableModes: readonly SessionMode[];
-  readonly currentModeId: string | null;
+/** A model that an agent offers. */
+export interface Model {
+  /** By which it is chosen. */
+  readonly modelId: string;
+  /** For people. */
+  readonly name: string;
+  /** What it is good for. */
+  readonly description?: string | null;
 }
 
-/** The models that an agent's newest session told of. */
-export interface AgentModels {
-  readonly availableModels: readonly { readonly modelId: string; readonly name: string; readonly description?: string | null }[];
+/** The models of a session, and the one in use. */
+export interface Models {
+  /** Those that can be chosen. */
+  readonly availableModels: readonly Model[];
+  /** The one in use, as far as the agent tells. */
   readonly currentModelId: string | null;
+}
+
+/** The modes of a session, and the one it is in. */
+export interface Modes {
+  /** Those that can be chosen. */
+  readonly availableModes: readonly SessionMode[];
+  /** The one it is in, as far as the agent tells. */
+  readonly currentModeId: string | null;
 }
 
 /** An agent, as the server has it at the moment of asking. */
 export interface Agent {
+  /** By which it is named everywhere. */
   readonly id: string;
+  /** Its name for people. */
   readonly title: string;
-  readonly description?: string;
+  /** What it is. */
+  readonly description: string;
+  /** Whether it can be had at all. */
   readonly supported: boolean;
+  /** Why not. */
   readonly unsupportedReason?: string;
+  /** Whether it could be started now. */
   readonly installed: boolean;
+  /** Of the program that speaks ACP. */
   readonly version?: string;
+  /** Of the agent behind it, where that is another program. */
   readonly nativeVersion?: string;
+  /** The program that would be started. */
   readonly path?: string;
   /** One of its credentials is there, or it needs none. */
   readonly credentialsAvailable: boolean;
-  readonly credentials?: readonly Credential[];
+  /** What would let it reach a model. */
+  readonly credentials: readonly Credential[];
+  /** Where it comes from. */
   readonly install: InstallInfo;
   /** How to install it and what it needs, for people. */
   readonly instructions: string;
   /** As it advertised them. */
-  readonly capabilities?: AgentCapabilities;
+  readonly capabilities: AgentCapabilities;
   /** What it said of itself. */
   readonly agentInfo?: Implementation;
+  /** What to know before choosing it. */
   readonly features?: Features;
+  /** How its shared process is doing. */
   readonly serverStatus: ServerStatus;
-  readonly models?: AgentModels;
-  readonly modes?: AgentModes;
+  /** As its newest session told them. */
+  readonly models?: Models;
+  /** As its newest session told them. */
+  readonly modes?: Modes;
+}
+
+/** One agent, in short. */
+export interface AgentHealth {
+  /** Its id. */
+  readonly agent: string;
+  /** Whether it could be started now. */
+  readonly installed: boolean;
+  /** Whether its shared process runs. */
+  readonly running: boolean;
 }
 
 /** How the server is doing. */
 export interface Health {
   /** `degraded` while the log of the sessions cannot be written. */
   readonly status: "ok" | "degraded" | (string & {});
+  /** Its version. */
   readonly version: string;
+  /** For how long it has been running. */
   readonly uptimeMs: number;
-  readonly agents: readonly { readonly agent: string; readonly installed: boolean; readonly running: boolean }[];
+  /** Its agents, in short. */
+  readonly agents: readonly AgentHealth[];
   /** Why it is degraded. */
   readonly detail?: string;
 }
@@ -156,6 +234,7 @@ export interface InstallOptions {
  * Leaving early leaves it running on the server, and who asks for the same agent again joins it.
  */
 export class Install implements AsyncIterable<Progress | InstallResult>, PromiseLike<InstallResult> {
+  /** Which agent it is. */
   readonly agent: string;
   readonly #steps: (Progress | InstallResult)[] = [];
   readonly #result: Promise<InstallResult>;
@@ -209,9 +288,12 @@ export class Install implements AsyncIterable<Progress | InstallResult>, Promise
     } catch (error) {
       throw http.lost(error);
     }
-    throw new ConnectionLost(`${http.url} ended its answer before the install of ${this.agent} had ended; it may go on`, {
-      outcomeUnknown: true,
-    });
+    throw new ConnectionLost(
+      `${http.url} ended its answer before the install of ${this.agent} had ended; it may go on`,
+      {
+        outcomeUnknown: true,
+      },
+    );
   }
 
   #tell(): void {

@@ -17,11 +17,15 @@ import type { Logger } from "./log.js";
 import { ElicitationRequest, PermissionRequest, type QuestionAnswer, QuestionRequest } from "./requests.js";
 
 /** Decides on a permission; undefined defers it: `client.replyPermission(request.id, …)` answers it later. */
-export type PermissionHandler = (request: PermissionRequest) => MaybePromise<RequestPermissionResponse | undefined | void>;
+export type PermissionHandler = (
+  request: PermissionRequest,
+) => MaybePromise<RequestPermissionResponse | undefined | void>;
 /** Answers a question; undefined defers it: `client.replyQuestion(request.id, …)` answers it later. */
 export type QuestionHandler = (request: QuestionRequest) => MaybePromise<QuestionAnswer | undefined | void>;
 /** Fills in a form; undefined defers it: `client.replyElicitation(request.id, …)` answers it later. */
-export type ElicitationHandler = (request: ElicitationRequest) => MaybePromise<CreateElicitationResponse | undefined | void>;
+export type ElicitationHandler = (
+  request: ElicitationRequest,
+) => MaybePromise<CreateElicitationResponse | undefined | void>;
 
 /** Who is asked. */
 export interface Handlers {
@@ -158,13 +162,20 @@ export class Asking {
     const of = [...this.#open.values()].filter(
       (each) => each.request instanceof kind && (each.request.id === id || String(each.rpcId) === id),
     );
-    const [asked, ...others] = of.some((each) => each.request.id === id) ? of.filter((each) => each.request.id === id) : of;
+    const [asked, ...others] = of.some((each) => each.request.id === id)
+      ? of.filter((each) => each.request.id === id)
+      : of;
     if (others.length > 0) {
       throw new ClientError(`the id ${JSON.stringify(id)} is open in several sessions; answer from a handler`);
     }
     if (asked === undefined) {
       if (this.#settled.has(id)) throw alreadyAnswered(id, this.#settled.get(id));
-      throw new ServerProblem("nobody-asked", "Nobody Asked", 404, `nothing of this kind is open here under the id ${JSON.stringify(id)}; attach to its session to be asked`);
+      throw new ServerProblem(
+        "nobody-asked",
+        "Nobody Asked",
+        404,
+        `nothing of this kind is open here under the id ${JSON.stringify(id)}; attach to its session to be asked`,
+      );
     }
     if (asked.give === undefined) throw alreadyAnswered(id, "answered");
     const given = answer(asked.request as T);
@@ -184,7 +195,15 @@ export class Asking {
   #begin(method: AskingMethod, rpcId: JsonRpcId, params: Readonly<Record<string, unknown>>): Asked {
     const over = new AbortController();
     const request = new KINDS[method](String(rpcId), params, over.signal, this.#log);
-    const asked: Asked = { rpcId, request, over, give: undefined, by: undefined, replied: undefined, refusal: undefined };
+    const asked: Asked = {
+      rpcId,
+      request,
+      over,
+      give: undefined,
+      by: undefined,
+      replied: undefined,
+      refusal: undefined,
+    };
     this.#open.set(rpcId, asked);
     return asked;
   }
@@ -235,7 +254,8 @@ export class Asking {
   /** An answer did not count, and the request is open still. */
   #askAgain(asked: Asked): void {
     if (asked.by !== "handler") {
-      if (asked.by === "rejection") this.#log.error("sandbox-agent: a rejection was refused; it is left open", asked.refusal);
+      if (asked.by === "rejection")
+        this.#log.error("sandbox-agent: a rejection was refused; it is left open", asked.refusal);
       return;
     }
     if (asked.refusal instanceof ServerProblem && asked.refusal.slug === "wrong-answer") {

@@ -164,7 +164,7 @@ export class SandboxAgent implements AsyncDisposable {
   /**
    * Answers a question that its handler has left open: one answer, or a list of them, for each question.
    *
-   * @throws ServerProblem when it is settled (`already-answered`), or the answers do not fit (`wrong-answer`): try again.
+   * @throws ServerProblem when it is settled (`already-answered`), or the answers do not fit (`wrong-answer`).
    */
   async replyQuestion(id: string, answers: readonly (string | readonly string[])[]): Promise<void> {
     await this.#connection.asking.reply(QuestionRequest, id, (request) => request.answer(...answers));

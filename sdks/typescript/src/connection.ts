@@ -117,7 +117,11 @@ export class Connection implements StreamUser {
     params: AgentRequestParamsByMethod[M],
     options?: { agent?: string | undefined; signal?: AbortSignal },
   ): Promise<AgentRequestResponsesByMethod[M]>;
-  async request<T>(method: string, params?: unknown, options?: { agent?: string | undefined; signal?: AbortSignal }): Promise<T>;
+  async request<T>(
+    method: string,
+    params?: unknown,
+    options?: { agent?: string | undefined; signal?: AbortSignal },
+  ): Promise<T>;
   async request(
     method: string,
     params?: unknown,
@@ -254,7 +258,11 @@ export class Connection implements StreamUser {
     const { patience, respondAsync, log, name, user } = this.#settings;
     const stream = new RpcStream(this.#http, this, { patience, respondAsync, log });
     const app = client({ name: "sandbox-agent" });
-    app.onNotification(EVENT, (params) => params as Heard, ({ params }) => this.#heard(params, stream));
+    app.onNotification(
+      EVENT,
+      (params) => params as Heard,
+      ({ params }) => this.#heard(params, stream),
+    );
     for (const method of Object.keys(KINDS) as AskingMethod[]) {
       app.onRequest(method as string, asObject, ({ params, requestId, signal }) => {
         this.#ring(String(params["sessionId"]));
@@ -283,14 +291,17 @@ export class Connection implements StreamUser {
     }
     this.#agentName = agent;
     // Nothing that we know of makes upstream end by itself; should it, nobody waits for ever.
-    void rpc.closed.then(() => this.giveUp(new ConnectionLost("the connection was given up", { cause: rpc.signal.reason })));
+    void rpc.closed.then(() =>
+      this.giveUp(new ConnectionLost("the connection was given up", { cause: rpc.signal.reason })),
+    );
     return rpc.agent;
   }
 
   #capabilities(): ClientCapabilities {
     const { onElicitation, onQuestion } = this.asking.handlers;
     const forms: ClientCapabilities = onElicitation ? { elicitation: { form: {}, url: {} } } : {};
-    const questions: ClientCapabilities = onElicitation && !onQuestion ? {} : { _meta: { [META]: { questions: true } } };
+    const questions: ClientCapabilities =
+      onElicitation && !onQuestion ? {} : { _meta: { [META]: { questions: true } } };
     return { ...forms, ...questions };
   }
 

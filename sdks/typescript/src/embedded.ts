@@ -108,7 +108,9 @@ class Server {
       void this.#exited.then(() => {
         if (this.#ending !== undefined) return;
         const said = this.#stderr.trimEnd();
-        resolve(new ConnectionLost(`the server of our own ${this.#how()}${said && `\n${said}`}`, { outcomeUnknown: true }));
+        resolve(
+          new ConnectionLost(`the server of our own ${this.#how()}${said && `\n${said}`}`, { outcomeUnknown: true }),
+        );
       });
     });
     return { url, token, pid: this.#child.pid ?? 0, ended, close: () => this.close() };
@@ -173,7 +175,13 @@ class Server {
         this.#child.stdout.off("data", take).resume();
         const line = end === -1 ? said : said.slice(0, end);
         if (line.startsWith(READY)) resolve(line.slice(READY.length).trim());
-        else reject(new StartFailed(`${this.#program} is no sandbox-agent: it says ${JSON.stringify(line.slice(0, 200))}`, this.#stderr));
+        else
+          reject(
+            new StartFailed(
+              `${this.#program} is no sandbox-agent: it says ${JSON.stringify(line.slice(0, 200))}`,
+              this.#stderr,
+            ),
+          );
       };
       this.#child.stdout.setEncoding("utf8").on("data", take);
     });

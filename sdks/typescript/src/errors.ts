@@ -94,7 +94,11 @@ export function problemIn(document: string): ServerProblem | undefined {
 
 /** The problem that an answer is not sandbox-agent's at all, with the beginning of what it is. */
 export function foreign(url: string, status: number, contentType: string | null, body: string): ForeignAnswer {
-  const excerpt = body.slice(0, 4 * EXCERPT).replace(/\s+/g, " ").trim().slice(0, EXCERPT);
+  const excerpt = body
+    .slice(0, 4 * EXCERPT)
+    .replace(/\s+/g, " ")
+    .trim()
+    .slice(0, EXCERPT);
   const kind = contentType || "no content type";
   const detail = `${url} does not answer like sandbox-agent: status ${status}, ${kind}`;
   return new ForeignAnswer(

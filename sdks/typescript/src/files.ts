@@ -13,9 +13,13 @@ import { Watch } from "./watch.js";
 
 /** A file, a directory or a link. */
 export interface Entry {
+  /** Its own name. */
   readonly name: string;
+  /** Absolute. */
   readonly path: string;
+  /** What it is. */
   readonly entryType: "file" | "directory" | "symlink" | "other";
+  /** In bytes. */
   readonly size: number;
   /** UTC, ISO 8601 with milliseconds. */
   readonly modified: string;
@@ -29,9 +33,13 @@ export interface Entry {
 
 /** A file that was written. */
 export interface Written {
+  /** Absolute. */
   readonly path: string;
+  /** How large it is. */
   readonly bytesWritten: number;
+  /** Its checksum. */
   readonly sha256: string;
+  /** Names this version of it, for `ifMatch`. */
   readonly etag: string;
 }
 
@@ -45,7 +53,9 @@ export interface Uploaded {
 
 /** The bytes of a file from `start` to before `end`. */
 export interface ByteRange {
+  /** The first byte, from 0. */
   readonly start?: number;
+  /** The byte after the last. */
   readonly end?: number;
 }
 

@@ -30,7 +30,7 @@ async function* written(
 ): AsyncGenerator<LogEvent | Gap, void, undefined> {
   const ask = (method: string, params: Record<string, unknown>): Promise<unknown> => connection.request(method, params);
   try {
-    for (let position = after; !alarm.ended; ) {
+    for (let position = after; !alarm.ended;) {
       // Before the log is read: what is written after this is announced anew.
       alarm.clear();
       const attached = connection.isAttached(sessionId);

@@ -19,7 +19,14 @@ export interface HttpCall {
 }
 
 /** Failures after which it is certain that nobody has got the request. */
-const UNSENT = new Set(["ECONNREFUSED", "ENOTFOUND", "EAI_AGAIN", "EHOSTUNREACH", "ENETUNREACH", "UND_ERR_CONNECT_TIMEOUT"]);
+const UNSENT = new Set([
+  "ECONNREFUSED",
+  "ENOTFOUND",
+  "EAI_AGAIN",
+  "EHOSTUNREACH",
+  "ENETUNREACH",
+  "UND_ERR_CONNECT_TIMEOUT",
+]);
 
 const FIRST_PAUSE = 100;
 const LONGEST_PAUSE = 5_000;
@@ -35,7 +42,8 @@ export class Http {
   readonly #fetch: Fetch;
 
   constructor(url: string, token: string | undefined, fetch: Fetch | undefined, patience: number) {
-    if (!/^https?:\/\//.test(url)) throw new ClientError(`${JSON.stringify(url)} is no address of a server: http://host:port`);
+    if (!/^https?:\/\//.test(url))
+      throw new ClientError(`${JSON.stringify(url)} is no address of a server: http://host:port`);
     this.url = url.replace(/\/+$/, "");
     this.token = token;
     this.patience = patience;
@@ -115,7 +123,8 @@ export class Http {
     if (error instanceof ClientError) return error;
     const cause = error instanceof Error ? error.cause : undefined;
     const code = (cause as { code?: unknown } | undefined)?.code;
-    const why = cause instanceof Error && cause.message ? cause.message : error instanceof Error ? error.message : String(error);
+    const why =
+      cause instanceof Error && cause.message ? cause.message : error instanceof Error ? error.message : String(error);
     const unsent = typeof code === "string" && UNSENT.has(code);
     return new ConnectionLost(`${this.url} cannot be reached: ${why}${this.#originHint()}`, {
       cause: error,
@@ -127,7 +136,8 @@ export class Http {
   #originHint(): string {
     const page = (globalThis as { location?: { origin?: string } }).location?.origin;
     if (isNode() || !page || page === new URL(this.url).origin) return "";
-    return `. Either there is no server, or it does not let pages of ${page} call it: start it with --cors-origin ${page}`;
+    const remedy = `start it with --cors-origin ${page}`;
+    return `. Either there is no server, or it does not let pages of ${page} call it: ${remedy}`;
   }
 }
 

@@ -15,8 +15,7 @@ export type {
 
 export {
   type Agent,
-  type AgentModels,
-  type AgentModes,
+  type AgentHealth,
   Agents,
   type Artifact,
   type Credential,
@@ -26,6 +25,9 @@ export {
   type InstallInfo,
   type InstallOptions,
   type InstallResult,
+  type Model,
+  type Models,
+  type Modes,
   type Progress,
   type ServerStatus,
 } from "./agents.js";
@@ -48,8 +50,14 @@ export {
   QuestionRequest,
 } from "./requests.js";
 export { type Match, Search, type SearchOptions } from "./search.js";
-export { type Model, type Models, type Modes, Session } from "./session.js";
-export { type CreateSessionOptions, type PendingRequest, type SessionInfo, Sessions, type Terminated } from "./sessions.js";
+export { Session } from "./session.js";
+export {
+  type CreateSessionOptions,
+  type PendingRequest,
+  type SessionInfo,
+  Sessions,
+  type Terminated,
+} from "./sessions.js";
 export type { Envelope, Tap } from "./stream.js";
 export { type Attachment, type PromptOptions, Turn } from "./turn.js";
 export {

@@ -1,8 +1,8 @@
 /**
  * A connection of the server's, kept alive: bytes out by POST, events in by one GET.
  *
- * Whatever breaks is mended here: the GET goes on by `Last-Event-ID`, a POST is repeated under its key, and a connection
- * that the server no longer knows is opened anew. Knows nothing of what is in the envelopes.
+ * Whatever breaks is mended here: the GET goes on by `Last-Event-ID`, a POST is repeated under its key, and a
+ * connection that the server no longer knows is opened anew. Knows nothing of what is in the envelopes.
  */
 
 import { ClientError, ConnectionLost, ServerProblem, closed, isAway } from "./errors.js";

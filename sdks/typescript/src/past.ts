@@ -19,7 +19,9 @@ export interface LogEvent {
   readonly id: number;
   /** When it was kept: UTC, ISO 8601 with milliseconds. */
   readonly at: string;
+  /** Whose it is. */
   readonly direction: "fromClient" | "fromAgent" | "fromServer";
+  /** As it was sent. */
   readonly envelope: Envelope;
 }
 

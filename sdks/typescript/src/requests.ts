@@ -17,6 +17,7 @@ type Params = Readonly<Record<string, unknown>>;
 export class PermissionRequest {
   /** By which it can be answered later: `client.replyPermission(id, …)`. */
   readonly id: string;
+  /** In which session. */
   readonly sessionId: string;
   /** What it wants to do. */
   readonly toolCall: ToolCallUpdate;
@@ -72,15 +73,21 @@ export class PermissionRequest {
 
 /** One of the answers that a question offers. */
 export interface Choice {
+  /** By which it is chosen. */
   readonly id: string;
+  /** For people. */
   readonly label: string;
+  /** What it means. */
   readonly description?: string;
 }
 
 /** One question; with no options it is answered by a text. */
 export interface Question {
+  /** What it is about, in a word. */
   readonly header?: string;
+  /** What is asked. */
   readonly question: string;
+  /** What can be chosen; a text of one's own is an answer, too. */
   readonly options: readonly Choice[];
   /** Whether several may be chosen. */
   readonly multiSelect: boolean;
@@ -88,16 +95,17 @@ export interface Question {
 
 /** The answer to questions: a list of ids or texts for each, or that nobody wants to answer. */
 export type QuestionAnswer =
-  | { readonly status: "answered"; readonly answers: readonly (readonly string[])[] }
-  | { readonly status: "rejected" };
+  { readonly status: "answered"; readonly answers: readonly (readonly string[])[] } | { readonly status: "rejected" };
 
 /** An agent asks one or several questions. */
 export class QuestionRequest {
   /** By which it can be answered later: `client.replyQuestion(id, …)`. */
   readonly id: string;
+  /** In which session. */
   readonly sessionId: string;
   /** All of it in a sentence. */
   readonly prompt: string;
+  /** Each question; an answer has something for each. */
   readonly questions: readonly Question[];
   /** Aborts when nobody needs the answer any more: somebody else gave one, or the agent took it back. */
   readonly signal: AbortSignal;
@@ -135,7 +143,9 @@ export class ElicitationRequest {
   readonly id: string;
   /** Absent when it belongs to no session, such as a form while somebody logs in. */
   readonly sessionId: string | undefined;
+  /** What it is for. */
   readonly message: string;
+  /** Whether a form is to be filled in, or an address to be visited. */
   readonly mode: "form" | "url" | (string & {});
   /** What the form must be filled in with. */
   readonly schema: ElicitationSchema | undefined;

@@ -4,11 +4,15 @@ import { linesOf } from "./bytes.js";
 import { ConnectionLost } from "./errors.js";
 import type { Http, HttpCall } from "./http.js";
 
-/** A file, or a line of it: `line` and `column` count from 1. */
+/** A file, or a line of it. */
 export interface Match {
+  /** Absolute. */
   readonly path: string;
+  /** The number of the line, from 1. */
   readonly line?: number;
+  /** Where in it the match begins, from 1, in characters. */
   readonly column?: number;
+  /** The line. */
   readonly text?: string;
   /** The line is longer than what is told of it. */
   readonly textTruncated?: boolean;

@@ -4,11 +4,11 @@ import type {
   ContentBlock,
   NewSessionResponse,
   SessionConfigOption,
-  SessionMode,
   SessionModeState,
   SetSessionConfigOptionRequest,
 } from "@agentclientprotocol/sdk";
 
+import type { Models, Modes } from "./agents.js";
 import type { ElicitationHandler, Handlers, PermissionHandler, QuestionHandler } from "./asking.js";
 import type { Connection } from "./connection.js";
 import { ClientError } from "./errors.js";
@@ -22,25 +22,6 @@ import type { ElicitationRequest, PermissionRequest, QuestionRequest } from "./r
 import type { Heard } from "./stream.js";
 import { type PromptOptions, Turn } from "./turn.js";
 import { type Gap, type SessionItem, TURN, UPDATE, itemOf } from "./updates.js";
-
-/** A model that an agent offers. */
-export interface Model {
-  readonly modelId: string;
-  readonly name: string;
-  readonly description?: string | null;
-}
-
-/** The models of a session, and the one in use. */
-export interface Models {
-  readonly availableModels: readonly Model[];
-  readonly currentModelId: string | null;
-}
-
-/** The modes of a session, and the one in use. */
-export interface Modes {
-  readonly availableModes: readonly SessionMode[];
-  readonly currentModeId: string | null;
-}
 
 /** What an agent says of a session's choices when it begins. */
 export type Offers = Pick<NewSessionResponse, "modes" | "configOptions">;
@@ -56,6 +37,7 @@ export interface SessionStart {
 
 /** A session that this client is attached to. */
 export class Session {
+  /** Under which the server knows it. */
   readonly id: string;
   /** Which agent it is with. */
   readonly agent: string;
@@ -108,7 +90,8 @@ export class Session {
 
   /** The session's log, oldest first, between two ids (both exclusive); a gap says what is no longer kept. */
   async *history(range: { after?: number; before?: number } = {}): AsyncGenerator<LogEvent | Gap, void, undefined> {
-    const ask = (method: string, params: Record<string, unknown>): Promise<unknown> => this.#connection.request(method, params);
+    const ask = (method: string, params: Record<string, unknown>): Promise<unknown> =>
+      this.#connection.request(method, params);
     let after: number | null = range.after ?? 0;
     while (after !== null) {
       const page = await logPage(ask, this.id, after, range.before);
@@ -180,7 +163,9 @@ export class Session {
   /** Fills in forms of this session, in place of the client's handler; the client must have one. */
   onElicitation(handler: ElicitationHandler): void {
     if (!this.#connection.asking.handlers.onElicitation) {
-      throw new ClientError("give onElicitation to connect() or start(): the server must know from the start that this client shows forms");
+      throw new ClientError(
+        "give onElicitation to connect() or start(): the server must know from the start that this client shows forms",
+      );
     }
     this.#handlers().onElicitation = handler;
   }
@@ -205,11 +190,14 @@ export class Session {
   /** Changes its metadata: what is null goes, what is left away stays. Gives all of it. */
   async setMetadata(metadata: Readonly<Record<string, unknown>>): Promise<Readonly<Record<string, unknown>>> {
     const params = { sessionId: this.id, metadata };
-    const changed = await this.#connection.request<{ metadata: Record<string, unknown> }>("_sandboxagent/session/set_metadata", params);
+    const changed = await this.#connection.request<{ metadata: Record<string, unknown> }>(
+      "_sandboxagent/session/set_metadata",
+      params,
+    );
     return changed.metadata;
   }
 
-  /** A new session that begins with everything that was said in this one; in the same directory, unless one is given. */
+  /** A new session that begins with everything that was said in this one; in its directory, unless one is given. */
   async fork(options: { cwd?: string } = {}): Promise<Session> {
     return await this.#sessions.fork(this.id, options);
   }

@@ -2,7 +2,7 @@
 
 import type { McpServer, NewSessionResponse } from "@agentclientprotocol/sdk";
 
-import type { Agents, AgentModes } from "./agents.js";
+import type { Agents, Modes } from "./agents.js";
 import { type Connection, META } from "./connection.js";
 import { ClientError } from "./errors.js";
 import { Files } from "./files.js";
@@ -12,10 +12,13 @@ import type { Envelope } from "./stream.js";
 
 /** A session, as the server has it at the moment of asking. */
 export interface SessionInfo {
+  /** Under which the server knows it. */
   readonly sessionId: string;
+  /** Which agent it is with. */
   readonly agent: string;
   /** Its directory, on the server's machine. */
   readonly cwd: string;
+  /** As the agent gave it, else as it was asked for. */
   readonly title: string | null;
   /** UTC, ISO 8601 with milliseconds. */
   readonly createdAt: string;
@@ -23,16 +26,21 @@ export interface SessionInfo {
   readonly updatedAt: string;
   /** No process holds it; when it is `resumable`, a prompt brings it back. */
   readonly ended: boolean;
+  /** Whether it can be taken up again when it has ended. */
   readonly resumable: boolean;
   /** A turn runs now. */
   readonly running: boolean;
+  /** How many events its log has. */
   readonly eventCount: number;
   /** How many permissions, questions and forms wait for an answer. */
   readonly pending: number;
+  /** The model in use, as far as the agent tells. */
   readonly model: string | null;
+  /** The mode it is in, as far as the agent tells. */
   readonly mode: string | null;
   /** How and why it ended. */
   readonly terminationInfo: Readonly<Record<string, unknown>> | null;
+  /** What was given when it was made, and since. */
   readonly metadata: Readonly<Record<string, unknown>>;
   /** The name that its maker gave it, which can be used in place of the id. */
   readonly alias?: string;
@@ -42,10 +50,13 @@ export interface SessionInfo {
 export interface CreateSessionOptions {
   /** Its directory, absolute, on the server's machine. `start()` takes the host's own when it is left away. */
   readonly cwd?: string;
+  /** Its title, until the agent gives it another. */
   readonly title?: string;
+  /** The model to begin with; one that cannot be had is a warning. */
   readonly model?: string;
+  /** The mode to begin with; one that cannot be had is a warning. */
   readonly mode?: string;
-  /** How much the agent may do unasked: `default`, `acceptEdits`, `plan`, `read-only`, `bypassPermissions`, or its own. */
+  /** What it may do unasked: `default`, `acceptEdits`, `plan`, `read-only`, `bypassPermissions`, or its own mode. */
   readonly permissionMode?: string;
   /** Rules that decide on permissions before anybody is asked. */
   readonly permissions?: readonly Readonly<Record<string, unknown>>[];
@@ -53,6 +64,7 @@ export interface CreateSessionOptions {
   readonly metadata?: Readonly<Record<string, unknown>>;
   /** Variables for its process, of agents with a process for each session. */
   readonly env?: Readonly<Record<string, string>>;
+  /** MCP servers that its agent is to use. */
   readonly mcpServers?: readonly McpServer[];
   /** Further directories that its agent may use. */
   readonly additionalDirectories?: readonly string[];
@@ -62,8 +74,11 @@ export interface CreateSessionOptions {
 
 /** How a session came to its end. */
 export interface Terminated {
+  /** It has ended for good. */
   readonly terminated: true;
+  /** Why it ended. */
   readonly reason: string;
+  /** Who ended it. */
   readonly terminatedBy: string;
   /** It had ended before. */
   readonly alreadyEnded?: boolean;
@@ -73,7 +88,9 @@ export interface Terminated {
 export interface PendingRequest {
   /** By which it can be answered: `client.replyPermission(id, …)` and its kin. */
   readonly id: string;
+  /** What was asked; `request` is anything else. */
   readonly kind: "permission" | "question" | "elicitation" | "request";
+  /** In which session. */
   readonly sessionId: string;
   /** UTC, ISO 8601 with milliseconds. */
   readonly askedAt: string;
@@ -110,7 +127,17 @@ export class Sessions {
     const cwd = options.cwd ?? this.#cwd;
     if (cwd === undefined) throw new ClientError("a session needs cwd: an absolute path on the server's machine");
     const { title, model, mode, permissionMode, permissions, env, metadata, sessionId } = options;
-    const ours = { ...metadata, agent, title, model, mode, permissionMode, permissions, env, requestedSessionId: sessionId };
+    const ours = {
+      ...metadata,
+      agent,
+      title,
+      model,
+      mode,
+      permissionMode,
+      permissions,
+      env,
+      requestedSessionId: sessionId,
+    };
     const made = await this.#connection.request<NewSessionResponse>(
       "session/new",
       {
@@ -186,7 +213,11 @@ export class Sessions {
   async pending(id?: string): Promise<PendingRequest[]> {
     const agent = id === undefined ? undefined : await this.#agentOf(id);
     const params = id === undefined ? {} : { sessionId: id };
-    const { pending } = await this.#connection.request<{ pending: PendingRequest[] }>("_sandboxagent/session/pending", params, { agent });
+    const { pending } = await this.#connection.request<{ pending: PendingRequest[] }>(
+      "_sandboxagent/session/pending",
+      params,
+      { agent },
+    );
     return pending.map((each) => ({ ...each, id: replyId(each) }));
   }
 
@@ -197,7 +228,7 @@ export class Sessions {
   }
 
   /** @internal */
-  async agentModes(agent: string): Promise<AgentModes | undefined> {
+  async agentModes(agent: string): Promise<Modes | undefined> {
     return (await this.#agents.get(agent)).modes;
   }
 

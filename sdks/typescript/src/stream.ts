@@ -6,14 +6,7 @@
  * is cut. An answer is handed on after everything that the server said before it.
  */
 
-import type {
-  AnyMessage,
-  AnyNotification,
-  AnyRequest,
-  AnyResponse,
-  JsonRpcId,
-  Stream,
-} from "@agentclientprotocol/sdk";
+import type { AnyMessage, AnyNotification, AnyRequest, AnyResponse, JsonRpcId, Stream } from "@agentclientprotocol/sdk";
 
 import { ClientError, ConnectionLost, ServerProblem } from "./errors.js";
 import { type Http, randomName } from "./http.js";
@@ -406,4 +399,3 @@ function isStopping(envelope: AnyResponse): boolean {
 function sessionOf(envelope: AnyRequest): unknown {
   return (envelope.params as { sessionId?: unknown } | undefined)?.sessionId;
 }
-

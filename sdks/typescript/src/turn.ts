@@ -106,7 +106,11 @@ export class Turn implements AsyncIterable<TurnItem>, PromiseLike<TurnResult> {
 
   async #run(prompt: ContentBlock[], { attachments, meta }: PromptOptions, feed: Feed): Promise<TurnResult> {
     const files = attachments?.map((each) => (typeof each === "string" ? { path: each } : each));
-    const ours = { ...(meta?.[META] as object | undefined), promptId: this.promptId, ...(files && { attachments: files }) };
+    const ours = {
+      ...(meta?.[META] as object | undefined),
+      promptId: this.promptId,
+      ...(files && { attachments: files }),
+    };
     const params = { sessionId: this.#sessionId, prompt, _meta: { ...meta, [META]: ours } };
     try {
       const response = await this.#connection

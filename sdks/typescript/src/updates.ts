@@ -10,7 +10,9 @@ import type { Heard } from "./stream.js";
 
 /** A turn has started, of this client or of another one. */
 export interface TurnStarted {
+  /** Says what it is. */
   readonly sessionUpdate: "turn_started";
+  /** The server's name for the turn. */
   readonly turnId: string;
   /** What its client called the prompt. */
   readonly promptId?: string;
@@ -18,6 +20,7 @@ export interface TurnStarted {
 
 /** A turn has ended: with a stop reason, or with an error of its agent. */
 export interface TurnEnded extends Partial<PromptResponse> {
+  /** Says what it is. */
   readonly sessionUpdate: "turn_ended";
   /** Absent when the turn never came about. */
   readonly turnId?: string;
@@ -32,41 +35,66 @@ export type TurnResult = TurnEnded & PromptResponse;
 
 /** What became of something that an agent asked: by whom, and why. */
 export interface Decision {
+  /** Says what it is. */
   readonly sessionUpdate: "decision";
+  /** In which session. */
   readonly sessionId: string;
   /** The agent's own id of the request. */
   readonly requestId: string | number;
+  /** What was asked. */
   readonly kind: "permission" | "question" | "elicitation";
-  readonly outcome: "answered" | "allowed" | "rejected" | "cancelled" | (string & {});
+  /** What became of it. */
+  readonly outcome: "answered" | "rejected" | "cancelled" | (string & {});
+  /** For what permission was asked. */
   readonly toolCallId?: string;
+  /** The option that was chosen. */
   readonly optionId?: string;
+  /** Its kind, such as `allow_once`. */
   readonly optionKind?: string;
   /** `kind` is `rule`, `client`, `timeout`, `cancel` or `agent`; the rest says which. */
   readonly by: { readonly kind: string; readonly [fact: string]: unknown };
+  /** Why, in words, where somebody gave some. */
   readonly reason?: string;
 }
 
 /** All of the session's metadata, after a change. */
 export interface MetadataUpdated {
+  /** Says what it is. */
   readonly sessionUpdate: "metadata_update";
+  /** All of it. */
   readonly metadata: Readonly<Record<string, unknown>>;
 }
 
 /** The session has ended; a prompt may still resume it, if its agent can do that. */
 export interface SessionEnded {
+  /** Says what it is. */
   readonly sessionUpdate: "session_ended";
+  /** Why it ended. */
   readonly reason: "error" | "closed" | "terminated" | (string & {});
+  /** Who ended it; `daemon` is the server. */
   readonly terminatedBy: "agent" | "daemon" | "client" | (string & {});
+  /** The same for people. */
   readonly message?: string;
+  /** With which code its process exited. */
   readonly exitCode?: number;
+  /** By which signal its process was ended. */
   readonly signal?: string;
-  readonly stderr?: { readonly head: string[]; readonly tail: string[]; readonly truncated: boolean; readonly totalLines: number };
+  /** The first and the last lines that its process wrote to stderr. */
+  readonly stderr?: {
+    readonly head: string[];
+    readonly tail: string[];
+    readonly truncated: boolean;
+    readonly totalLines: number;
+  };
 }
 
 /** What came after one event and before another is no longer kept. */
 export interface Gap {
+  /** Says what it is. */
   readonly sessionUpdate: "gap";
+  /** The last event before it. */
   readonly after: number;
+  /** The first event after it. */
   readonly resumesAt: number;
 }
 

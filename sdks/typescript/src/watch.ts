@@ -11,6 +11,7 @@ const LONGEST_PAUSE = 5_000;
 export interface Change {
   /** With `overflow`, more has changed below this path than is told: look at it anew. */
   readonly kind: "added" | "modified" | "deleted" | "overflow";
+  /** Absolute. */
   readonly path: string;
 }
 
@@ -22,6 +23,7 @@ export interface Change {
 export class Watch implements AsyncIterableIterator<Change>, AsyncDisposable {
   /** Resolves when the server has begun to watch: from then on nothing is missed. */
   readonly ready: Promise<void>;
+  /** What is watched, as it was named. */
   readonly path: string;
   readonly #http: Http;
   readonly #query: NonNullable<HttpCall["query"]>;

@@ -36,9 +36,15 @@ describe("agents", () => {
     const mock = await client.agents.get("mock");
 
     assert.ok(["claude", "codex", "mock", "scripted"].every((id) => agents.some((agent) => agent.id === id)));
-    assert.deepEqual([mock.title, mock.installed, mock.install.source, mock.features?.questions], ["Mock", true, "bundled", "extension"]);
+    assert.deepEqual(
+      [mock.title, mock.installed, mock.install.source, mock.features?.questions],
+      ["Mock", true, "bundled", "extension"],
+    );
     assert.ok((await client.agents.list({ registry: true })).length >= agents.length);
-    await assert.rejects(client.agents.get("cluade"), (error) => error instanceof ServerProblem && error.slug === "unknown-agent");
+    await assert.rejects(
+      client.agents.get("cluade"),
+      (error) => error instanceof ServerProblem && error.slug === "unknown-agent",
+    );
   });
 
   test("an install tells of its progress and ends with the result", BOUNDED, async () => {

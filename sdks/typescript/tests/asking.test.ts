@@ -29,10 +29,29 @@ const PERMISSION = permission(OPTIONS);
 const QUESTION = {
   questionId: "q-1",
   prompt: "Which?",
-  options: [["red", "Red"], ["blue", "Blue"]],
+  options: [
+    ["red", "Red"],
+    ["blue", "Blue"],
+  ],
   questions: [
-    { header: "Color", question: "Which?", multiSelect: false, options: [{ id: "red", label: "Red" }, { id: "blue", label: "Blue" }] },
-    { header: "Sizes", question: "Which sizes?", multiSelect: true, options: [{ id: "s", label: "S" }, { id: "m", label: "M" }] },
+    {
+      header: "Color",
+      question: "Which?",
+      multiSelect: false,
+      options: [
+        { id: "red", label: "Red" },
+        { id: "blue", label: "Blue" },
+      ],
+    },
+    {
+      header: "Sizes",
+      question: "Which sizes?",
+      multiSelect: true,
+      options: [
+        { id: "s", label: "S" },
+        { id: "m", label: "M" },
+      ],
+    },
   ],
 };
 const FORM = {
@@ -57,14 +76,20 @@ describe("what agents ask", () => {
   });
 
   /** A client with these options, and a session of its; the client is closed at the end of the block. */
-  async function asked(options: ConnectOptions = {}): Promise<{ client: SandboxAgent; session: Session } & AsyncDisposable> {
+  async function asked(
+    options: ConnectOptions = {},
+  ): Promise<{ client: SandboxAgent; session: Session } & AsyncDisposable> {
     const client = await server.connect(options);
     const session = await client.sessions.create({ cwd: server.work });
     return { client, session, [Symbol.asyncDispose]: () => client.close() };
   }
 
   /** What the agent was answered. */
-  async function answer(session: Session, method: string, params: unknown): Promise<{ result?: Record<string, unknown>; error?: unknown }> {
+  async function answer(
+    session: Session,
+    method: string,
+    params: unknown,
+  ): Promise<{ result?: Record<string, unknown>; error?: unknown }> {
     const text = await within(session.prompt(program(["ask", method, params], ["echo_answer"])).text(), "the turn");
     return JSON.parse(text) as { result?: Record<string, unknown>; error?: unknown };
   }
@@ -205,7 +230,11 @@ describe("what agents ask", () => {
         },
       });
       const asking = new Arrival<PermissionRequest>();
-      const other = await server.connect({ name: "other", user: "ada", onPermission: (request) => asking.arrive(request) });
+      const other = await server.connect({
+        name: "other",
+        user: "ada",
+        onPermission: (request) => asking.arrive(request),
+      });
       await other.sessions.attach(made.session.id);
       const turn = made.session.prompt(program(["ask", "session/request_permission", PERMISSION], ["echo_answer"]));
       const [{ id }] = await Promise.all([asking, deferred]);
@@ -319,10 +348,13 @@ describe("what agents ask", () => {
     test("an option of a kind that nobody knows harms nothing", BOUNDED, async () => {
       await using made = await asked({ onPermission: (request) => request.allow() });
 
-      assert.deepEqual(await outcome(made.session, [...OPTIONS, { optionId: "x", name: "X", kind: "of_a_newer_protocol" }]), {
-        outcome: "selected",
-        optionId: "yes",
-      });
+      assert.deepEqual(
+        await outcome(made.session, [...OPTIONS, { optionId: "x", name: "X", kind: "of_a_newer_protocol" }]),
+        {
+          outcome: "selected",
+          optionId: "yes",
+        },
+      );
     });
 
     test("a request of a method that we do not know is left to others", BOUNDED, async () => {
@@ -352,12 +384,16 @@ describe("what agents ask", () => {
 
     test("a question can be rejected, and is when its handler fails", BOUNDED, async () => {
       await using made = await asked({ onQuestion: (request) => request.reject() });
-      assert.deepEqual((await answer(made.session, "_sandboxagent/session/request_question", QUESTION)).result, { status: "rejected" });
+      assert.deepEqual((await answer(made.session, "_sandboxagent/session/request_question", QUESTION)).result, {
+        status: "rejected",
+      });
 
       made.client.onQuestion(async () => {
         await Promise.reject(new Error("a bug"));
       });
-      assert.deepEqual((await answer(made.session, "_sandboxagent/session/request_question", QUESTION)).result, { status: "rejected" });
+      assert.deepEqual((await answer(made.session, "_sandboxagent/session/request_question", QUESTION)).result, {
+        status: "rejected",
+      });
     });
 
     test("replyQuestion and rejectQuestion answer by the question's id", BOUNDED, async () => {
@@ -399,12 +435,16 @@ describe("what agents ask", () => {
         },
       });
 
-      assert.deepEqual((await answer(made.session, "elicitation/create", FORM)).result, { action: "accept", content: { amount: 2 } });
+      assert.deepEqual((await answer(made.session, "elicitation/create", FORM)).result, {
+        action: "accept",
+        content: { amount: 2 },
+      });
     });
 
     test("an address comes as it is", BOUNDED, async () => {
       await using made = await asked({
-        onElicitation: (request) => (request.url === "https://example.test/login" ? request.accept() : request.cancel()),
+        onElicitation: (request) =>
+          request.url === "https://example.test/login" ? request.accept() : request.cancel(),
       });
       const params = { mode: "url", message: "Log in", url: "https://example.test/login", elicitationId: "e-1" };
 
@@ -444,7 +484,10 @@ describe("what agents ask", () => {
       const early = await server.connect();
       early.onElicitation((request) => request.accept({ amount: 1 }));
       const session = await early.sessions.create({ cwd: server.work });
-      assert.deepEqual((await answer(session, "elicitation/create", FORM)).result, { action: "accept", content: { amount: 1 } });
+      assert.deepEqual((await answer(session, "elicitation/create", FORM)).result, {
+        action: "accept",
+        content: { amount: 1 },
+      });
       await early.close();
     });
 

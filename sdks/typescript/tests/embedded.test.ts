@@ -17,10 +17,17 @@ import { all, eventually, within } from "./support/waiting.js";
 
 const BOUNDED = { timeout: 20_000 };
 const HOST = fileURLToPath(new URL("support/host.js", import.meta.url));
-const PERMISSION = ["ask", "session/request_permission", {
-  toolCall: { toolCallId: "c" },
-  options: [{ optionId: "yes", name: "Yes", kind: "allow_once" }, { optionId: "no", name: "No", kind: "reject_once" }],
-}];
+const PERMISSION = [
+  "ask",
+  "session/request_permission",
+  {
+    toolCall: { toolCallId: "c" },
+    options: [
+      { optionId: "yes", name: "Yes", kind: "allow_once" },
+      { optionId: "no", name: "No", kind: "reject_once" },
+    ],
+  },
+];
 
 describe("embedded", () => {
   let place: Place;
@@ -33,7 +40,8 @@ describe("embedded", () => {
     place.close();
   });
 
-  const start = async (options: StartOptions = {}): Promise<SandboxAgent> => await SandboxAgent.start(place.options(options));
+  const start = async (options: StartOptions = {}): Promise<SandboxAgent> =>
+    await SandboxAgent.start(place.options(options));
 
   test("a session is in the host's own directory unless told otherwise", BOUNDED, async () => {
     await using client = await start();
@@ -66,7 +74,10 @@ describe("embedded", () => {
 
     assert.ok(client.token !== undefined && client.token.length >= 32);
     assert.ok(!readFileSync(`/proc/${server}/cmdline`, "utf8").includes(client.token));
-    await assert.rejects(SandboxAgent.connect(client.url), (error) => error instanceof ServerProblem && error.slug === "unauthorized");
+    await assert.rejects(
+      SandboxAgent.connect(client.url),
+      (error) => error instanceof ServerProblem && error.slug === "unauthorized",
+    );
     await using other = await SandboxAgent.connect(client.url, { token: client.token });
     assert.equal((await other.health()).status, "ok");
   });
@@ -74,7 +85,8 @@ describe("embedded", () => {
   test("it is in a session of its own, so that a Ctrl-C is ours alone", BOUNDED, async () => {
     await using client = await start();
     const [server] = children();
-    const session = (pid: number): string | undefined => readFileSync(`/proc/${pid}/stat`, "utf8").split(") ")[1]?.split(" ")[3];
+    const session = (pid: number): string | undefined =>
+      readFileSync(`/proc/${pid}/stat`, "utf8").split(") ")[1]?.split(" ")[3];
 
     assert.equal(session(server!), String(server));
     assert.notEqual(session(process.pid), String(server));
@@ -89,16 +101,24 @@ describe("embedded", () => {
 
     await using second = await start({ dataDir: place.data });
 
-    assert.deepEqual((await all(second.sessions.list())).map((info) => info.sessionId), [session.id]);
+    assert.deepEqual(
+      (await all(second.sessions.list())).map((info) => info.sessionId),
+      [session.id],
+    );
     const resumed = await second.sessions.attach(session.id);
     assert.match(JSON.stringify(await all(resumed.history())), /remember me/);
     assert.equal(await resumed.prompt("and on").text(), "and on");
   });
 
   test("options are flags of the server, and variables are its own", BOUNDED, async () => {
-    await using client = await start({ options: { fsRoot: [place.temporary], "max-file": 10, noPersist: true, heartbeat: undefined } });
+    await using client = await start({
+      options: { fsRoot: [place.temporary], "max-file": 10, noPersist: true, heartbeat: undefined },
+    });
 
-    await assert.rejects(client.files.stat("/etc/passwd"), (error) => error instanceof ServerProblem && error.slug === "outside-roots");
+    await assert.rejects(
+      client.files.stat("/etc/passwd"),
+      (error) => error instanceof ServerProblem && error.slug === "outside-roots",
+    );
     await assert.rejects(
       client.files.write(`${place.temporary}/large`, "12345678901"),
       (error) => error instanceof ServerProblem && error.slug === "file-too-large",
@@ -117,15 +137,26 @@ describe("embedded", () => {
 
     assert.match(text, /"optionId": ?"no"/);
     assert.match(logger.warnings.join(), /there is no handler for a PermissionRequest, so it is rejected/);
-    const question = { questionId: "q", prompt: "?", options: [], questions: [{ header: "", question: "?", options: [], multiSelect: false }] };
-    const answer = await session.prompt(program(["ask", "_sandboxagent/session/request_question", question], ["echo_answer"])).text();
+    const question = {
+      questionId: "q",
+      prompt: "?",
+      options: [],
+      questions: [{ header: "", question: "?", options: [], multiSelect: false }],
+    };
+    const answer = await session
+      .prompt(program(["ask", "_sandboxagent/session/request_question", question], ["echo_answer"]))
+      .text();
     assert.match(answer, /"rejected"/);
     const strange = await session.prompt(program(["ask", "x/strange", {}], ["echo_answer"])).text();
     assert.match(strange, /-32601/);
   });
 
   test("handlers work as they do with a server elsewhere", BOUNDED, async () => {
-    await using client = await start({ agent: "mock", onPermission: (request) => request.allow(), onQuestion: (request) => request.answer("green") });
+    await using client = await start({
+      agent: "mock",
+      onPermission: (request) => request.allow(),
+      onQuestion: (request) => request.answer("green"),
+    });
     const session = await client.sessions.create();
 
     assert.match(await session.prompt("permission").text(), /allow_once/);
@@ -145,7 +176,8 @@ describe("embedded", () => {
     process.kill(server!, "SIGKILL");
 
     // At once: nobody will start it again.
-    const ended = (error: unknown): boolean => error instanceof ConnectionLost && /the server of our own was ended by SIGKILL/.test(error.message);
+    const ended = (error: unknown): boolean =>
+      error instanceof ConnectionLost && /the server of our own was ended by SIGKILL/.test(error.message);
     await assert.rejects(async () => await within(turn), ended);
     await waiting;
     await assert.rejects(client.request("x/echo"), ended);
@@ -180,7 +212,10 @@ describe("embedded", () => {
     });
 
     test("another program is none of ours", BOUNDED, async () => {
-      await assert.rejects(start({ command: ["echo", "hello"] }), (error) => error instanceof StartFailed && /is no sandbox-agent/.test(error.message));
+      await assert.rejects(
+        start({ command: ["echo", "hello"] }),
+        (error) => error instanceof StartFailed && /is no sandbox-agent/.test(error.message),
+      );
     });
   });
 
@@ -188,7 +223,9 @@ describe("embedded", () => {
     /** A host that has said which processes are its own. */
     async function host(how: string): Promise<{ process: ChildProcess; pids: number[] }> {
       const { logger: _, ...options } = place.options();
-      const child = spawn(process.execPath, [HOST, how, JSON.stringify(options)], { stdio: ["ignore", "pipe", "ignore"] });
+      const child = spawn(process.execPath, [HOST, how, JSON.stringify(options)], {
+        stdio: ["ignore", "pipe", "ignore"],
+      });
       const [line] = (await within(once(createInterface(child.stdout!), "line"), "the host's line")) as [string];
       return { process: child, pids: Object.values(JSON.parse(line) as Record<string, number>) };
     }

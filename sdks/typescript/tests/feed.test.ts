@@ -171,6 +171,10 @@ test("whatever the order of events, reads and outages, each event comes once and
     feed.close();
     await within(reading, `seed ${seed}`);
     assert.ok(over);
-    assert.deepEqual(seen, log.events.map(({ position }) => position), `seed ${seed}`);
+    assert.deepEqual(
+      seen,
+      log.events.map(({ position }) => position),
+      `seed ${seed}`,
+    );
   }
 });

@@ -66,7 +66,8 @@ describe("files", () => {
 
   test("a file is written only as it was, or only when it is new", BOUNDED, async () => {
     const first = await session.files.write("kept.txt", "1", { ifNoneMatch: "*" });
-    const changed = (error: unknown): boolean => error instanceof ServerProblem && error.slug === "file-changed" && error.status === 412;
+    const changed = (error: unknown): boolean =>
+      error instanceof ServerProblem && error.slug === "file-changed" && error.status === 412;
 
     await assert.rejects(session.files.write("kept.txt", "2", { ifNoneMatch: "*" }), changed);
     const second = await session.files.write("kept.txt", "three", { ifMatch: first.etag });
@@ -83,13 +84,26 @@ describe("files", () => {
     const entries = await all(session.files.list("tree/of"));
 
     assert.equal(path, join(server.work, "tree/of/things"));
-    assert.deepEqual(entries.map((entry) => [entry.name, entry.entryType]), [["a.txt", "file"], ["b.txt", "file"], ["things", "directory"]]);
+    assert.deepEqual(
+      entries.map((entry) => [entry.name, entry.entryType]),
+      [
+        ["a.txt", "file"],
+        ["b.txt", "file"],
+        ["things", "directory"],
+      ],
+    );
     assert.equal(await session.files.move("tree/of/a.txt", "tree/c.txt"), join(server.work, "tree/c.txt"));
     await assert.rejects(session.files.move("tree/of/b.txt", "tree/c.txt"), ServerProblem);
     await session.files.move("tree/of/b.txt", "tree/c.txt", { overwrite: true });
-    await assert.rejects(session.files.delete("tree"), (error) => error instanceof ServerProblem && error.slug === "file-conflict");
+    await assert.rejects(
+      session.files.delete("tree"),
+      (error) => error instanceof ServerProblem && error.slug === "file-conflict",
+    );
     await session.files.delete("tree", { recursive: true });
-    await assert.rejects(session.files.stat("tree"), (error) => error instanceof ServerProblem && error.slug === "file-not-found");
+    await assert.rejects(
+      session.files.stat("tree"),
+      (error) => error instanceof ServerProblem && error.slug === "file-not-found",
+    );
   });
 
   test("names with every kind of letter are names", BOUNDED, async () => {
@@ -109,7 +123,10 @@ describe("files", () => {
     const uploaded = await session.files.uploadArchive("unpacked", archive);
 
     assert.ok(gunzipSync(archive).length > 0);
-    assert.deepEqual([...uploaded.paths].sort(), [join(server.work, "unpacked/in/two.txt"), join(server.work, "unpacked/one.txt")]);
+    assert.deepEqual([...uploaded.paths].sort(), [
+      join(server.work, "unpacked/in/two.txt"),
+      join(server.work, "unpacked/one.txt"),
+    ]);
     assert.equal(await session.files.readText("unpacked/in/two.txt"), "2");
     await assert.rejects(
       session.files.uploadArchive("unpacked", archive.subarray(0, 40)),

@@ -70,36 +70,49 @@ describe("following", () => {
   test("what agents ask, and what they are answered, is in it", BOUNDED, async () => {
     await made();
     const following = session.follow();
-    const permission = { toolCall: { toolCallId: "c" }, options: [{ optionId: "no", name: "No", kind: "reject_once" }] };
+    const permission = {
+      toolCall: { toolCallId: "c" },
+      options: [{ optionId: "no", name: "No", kind: "reject_once" }],
+    };
     const turn = session.prompt(program(["ask", "session/request_permission", permission], ["wait_answer"]));
 
-    await until(following, (event) => "envelope" in event && event.direction === "fromAgent" && says(event, '"options"'));
+    await until(
+      following,
+      (event) => "envelope" in event && event.direction === "fromAgent" && says(event, '"options"'),
+    );
     await eventually(() => session.requests().length === 1, "the request");
     await client.rejectPermission(session.requests()[0]!.id);
 
-    await until(following, (event) => "envelope" in event && event.direction === "fromClient" && says(event, '"optionId":"no"'));
+    await until(
+      following,
+      (event) => "envelope" in event && event.direction === "fromClient" && says(event, '"optionId":"no"'),
+    );
     await turn;
     await following.return();
   });
 
-  test("cuts and restarts leave no hole, and the end of a session that can be resumed is not the end", BOUNDED, async () => {
-    await made();
-    const following = session.follow();
-    const seen: LogEvent[] = [];
-    const reading = (async () => {
-      for await (const event of following) if ("envelope" in event) seen.push(event);
-    })();
+  test(
+    "cuts and restarts leave no hole, and the end of a session that can be resumed is not the end",
+    BOUNDED,
+    async () => {
+      await made();
+      const following = session.follow();
+      const seen: LogEvent[] = [];
+      const reading = (async () => {
+        for await (const event of following) if ("envelope" in event) seen.push(event);
+      })();
 
-    await session.prompt(program(["flood", 200, 10]));
-    proxy.cut();
-    await session.prompt("cut");
-    await server.restart();
-    await within(session.prompt("restarted"));
-    assert.deepEqual(await session.terminate(), { terminated: true, reason: "terminated", terminatedBy: "daemon" });
+      await session.prompt(program(["flood", 200, 10]));
+      proxy.cut();
+      await session.prompt("cut");
+      await server.restart();
+      await within(session.prompt("restarted"));
+      assert.deepEqual(await session.terminate(), { terminated: true, reason: "terminated", terminatedBy: "daemon" });
 
-    await within(reading, "the end of a session that was terminated");
-    assert.deepEqual(seen, await logOf(session));
-  });
+      await within(reading, "the end of a session that was terminated");
+      assert.deepEqual(seen, await logOf(session));
+    },
+  );
 
   test("it ends when we detach, and when it is left", BOUNDED, async () => {
     await made();

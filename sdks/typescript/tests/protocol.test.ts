@@ -28,8 +28,14 @@ const ALLOWED: Record<Finding["rule"], string[]> = {
 
 /** What a protocol implementation would look like. */
 const PLANTED: Record<string, [Finding["rule"], string]> = {
-  "an envelope that is made": ["makes an envelope", "export const sent = (id: number): string => JSON.stringify({ jsonrpc: '2.0', id, method: 'x' });"],
-  "an envelope in a text": ["makes an envelope", 'export const sent = (id: number): string => `{"jsonrpc": "2.0", "id": ${id}}`;'],
+  "an envelope that is made": [
+    "makes an envelope",
+    "export const sent = (id: number): string => JSON.stringify({ jsonrpc: '2.0', id, method: 'x' });",
+  ],
+  "an envelope in a text": [
+    "makes an envelope",
+    'export const sent = (id: number): string => `{"jsonrpc": "2.0", "id": ${id}}`;',
+  ],
   "an envelope that is looked into": [
     "reads an envelope",
     "import type { Envelope } from './stream.js';\nexport const isAnswer = (what: Envelope): boolean => !('method' in what);",
@@ -38,13 +44,19 @@ const PLANTED: Record<string, [Finding["rule"], string]> = {
     "reads an envelope",
     "import type { AnyRequest } from '@agentclientprotocol/sdk';\nexport const idOf = (what: AnyRequest): unknown => what.id;",
   ],
-  "a way to the wire": ["uses the wire", "export const send = (url: string): Promise<Response> => fetch(`${url}/v1/rpc`, { method: 'POST' });"],
+  "a way to the wire": [
+    "uses the wire",
+    "export const send = (url: string): Promise<Response> => fetch(`${url}/v1/rpc`, { method: 'POST' });",
+  ],
   "a link of its own": ["uses the wire", "import { Link } from './link.js';\nexport const made: unknown = Link;"],
   "requests that wait by their ids": [
     "keeps ids",
     "export class Calls {\n  readonly waiting: Map<string | number, () => void> = new Map<string | number, () => void>();\n}",
   ],
-  "a second app": ["uses upstream's insides", "import { agent } from '@agentclientprotocol/sdk';\nexport const made: unknown = agent();"],
+  "a second app": [
+    "uses upstream's insides",
+    "import { agent } from '@agentclientprotocol/sdk';\nexport const made: unknown = agent();",
+  ],
   "a schema": ["uses upstream's insides", "import * as z from 'zod';\nexport const schema: unknown = z.string();"],
   "a type of ACP by another name": [
     "copies a type of ACP",
@@ -60,15 +72,22 @@ function look(): Finding[] {
   const { options, fileNames } = ts.parseJsonConfigFileContent(config, ts.sys, ROOT);
   const host = ts.createCompilerHost(options);
   const { getSourceFile, fileExists, readFile } = host;
-  const planted = Object.fromEntries(Object.values(PLANTED).map(([, text], index) => [`${ROOT}src/planted-${index}.ts`, text]));
+  const planted = Object.fromEntries(
+    Object.values(PLANTED).map(([, text], index) => [`${ROOT}src/planted-${index}.ts`, text]),
+  );
   host.fileExists = (path) => path in planted || fileExists(path);
   host.readFile = (path) => planted[path] ?? readFile(path);
   host.getSourceFile = (path, ...rest) => {
     const text = planted[path];
-    return text === undefined ? getSourceFile(path, ...rest) : ts.createSourceFile(path, text, ts.ScriptTarget.ES2022, true);
+    return text === undefined
+      ? getSourceFile(path, ...rest)
+      : ts.createSourceFile(path, text, ts.ScriptTarget.ES2022, true);
   };
   const program = ts.createProgram([...fileNames, ...Object.keys(planted)], { ...options, noEmit: true }, host);
-  return findings(program, program.getSourceFiles().filter(({ fileName }) => fileName.startsWith(`${ROOT}src/`)));
+  return findings(
+    program,
+    program.getSourceFiles().filter(({ fileName }) => fileName.startsWith(`${ROOT}src/`)),
+  );
 }
 
 let all: Finding[];
@@ -87,7 +106,9 @@ describe("the sources", () => {
   }
 
   test("upstream is given no more than the app, the version and our stream", BOUNDED, () => {
-    const values = all.filter((each) => each.rule === "uses upstream's insides" && !isPlanted(each)).map(({ text }) => text);
+    const values = all
+      .filter((each) => each.rule === "uses upstream's insides" && !isPlanted(each))
+      .map(({ text }) => text);
 
     assert.deepEqual(values.sort(), ["PROTOCOL_VERSION", "client"]);
     const connection = readFileSync(`${ROOT}src/connection.ts`, "utf8");

@@ -5,7 +5,15 @@ import { createServer } from "node:http";
 import type { AddressInfo } from "node:net";
 import { after, before, describe, test } from "node:test";
 
-import { ClientError, ConnectionLost, type Envelope, ForeignAnswer, RequestError, SandboxAgent, ServerProblem } from "sandbox-agent";
+import {
+  ClientError,
+  ConnectionLost,
+  type Envelope,
+  ForeignAnswer,
+  RequestError,
+  SandboxAgent,
+  ServerProblem,
+} from "sandbox-agent";
 
 import { quiet } from "./support/logger.js";
 import { TOKEN, TestServer, program } from "./support/server.js";
@@ -30,14 +38,20 @@ describe("under the surface", () => {
     const answer = await client.request<{ method: string; params: unknown }>("x/echo", { deep: [1, { er: null }] });
 
     assert.deepEqual([answer.method, answer.params], ["x/echo", { deep: [1, { er: null }] }]);
-    await assert.rejects(client.request("x/nothing"), (error) => error instanceof RequestError && error.code === -32601);
+    await assert.rejects(
+      client.request("x/nothing"),
+      (error) => error instanceof RequestError && error.code === -32601,
+    );
   });
 
   test("methods of ACP have their types", BOUNDED, async () => {
     await using client = await server.connect();
 
     const { sessionId } = await client.request("session/new", { cwd: server.work, mcpServers: [] });
-    const { stopReason } = await client.request("session/prompt", { sessionId, prompt: [{ type: "text", text: "hi" }] });
+    const { stopReason } = await client.request("session/prompt", {
+      sessionId,
+      prompt: [{ type: "text", text: "hi" }],
+    });
 
     assert.equal(stopReason, "end_turn");
   });
@@ -64,7 +78,10 @@ describe("under the surface", () => {
     });
     await client.request("x/release");
 
-    assert.deepEqual(await within(Promise.all(hanging)), hanging.map(() => ({ released: true })));
+    assert.deepEqual(
+      await within(Promise.all(hanging)),
+      hanging.map(() => ({ released: true })),
+    );
   });
 
   test("a tap sees every envelope, with its place in the log, until it is stopped", BOUNDED, async () => {
@@ -77,7 +94,9 @@ describe("under the surface", () => {
     stop();
     await session.prompt("unseen");
 
-    const methods = seen.map(([direction, envelope]) => `${direction} ${"method" in envelope ? envelope.method : "response"}`);
+    const methods = seen.map(
+      ([direction, envelope]) => `${direction} ${"method" in envelope ? envelope.method : "response"}`,
+    );
     assert.deepEqual(methods, [
       "sent initialize",
       "received response",
@@ -90,7 +109,10 @@ describe("under the surface", () => {
       "received response",
     ]);
     const positions = seen.map(([, , position]) => position).filter((position) => position !== undefined);
-    assert.deepEqual(positions, (await logOf(session)).map(({ id }) => id).filter((id) => positions.includes(id)));
+    assert.deepEqual(
+      positions,
+      (await logOf(session)).map(({ id }) => id).filter((id) => positions.includes(id)),
+    );
     assert.ok(!JSON.stringify(seen).includes("unseen"));
   });
 
@@ -122,7 +144,10 @@ describe("under the surface", () => {
   test("a raw request needs an agent", BOUNDED, async () => {
     const client = await server.connect({ agent: undefined as never });
 
-    await assert.rejects(client.request("x/echo"), (error) => error instanceof ClientError && /no agent is named/.test(error.message));
+    await assert.rejects(
+      client.request("x/echo"),
+      (error) => error instanceof ClientError && /no agent is named/.test(error.message),
+    );
     await client.close();
   });
 
@@ -135,7 +160,8 @@ describe("under the surface", () => {
     ]) {
       const client = await server.connect(options);
       client.tap((_, envelope) => {
-        if ("method" in envelope && envelope.method === "initialize") initialized.push(envelope.params as Record<string, unknown>);
+        if ("method" in envelope && envelope.method === "initialize")
+          initialized.push(envelope.params as Record<string, unknown>);
       });
       await client.request("x/echo");
       await client.close();
@@ -143,7 +169,10 @@ describe("under the surface", () => {
 
     const questions = { _meta: { "sandboxagent.dev": { questions: true } } };
     const forms = { elicitation: { form: {}, url: {} } };
-    assert.deepEqual(initialized.map((params) => params["clientCapabilities"]), [questions, forms, { ...forms, ...questions }]);
+    assert.deepEqual(
+      initialized.map((params) => params["clientCapabilities"]),
+      [questions, forms, { ...forms, ...questions }],
+    );
     assert.equal((initialized[0]?.["clientInfo"] as { name: string }).name, "my-app");
     assert.deepEqual(initialized[0]?.["_meta"], { "sandboxagent.dev": { agent: "scripted", user: "ada" } });
   });
@@ -169,7 +198,9 @@ describe("under the surface", () => {
   });
 
   test("something else that answers is a ForeignAnswer", BOUNDED, async () => {
-    const other = createServer((_, response) => response.writeHead(502, { "content-type": "text/html" }).end("<h1>Bad gateway</h1>"));
+    const other = createServer((_, response) =>
+      response.writeHead(502, { "content-type": "text/html" }).end("<h1>Bad gateway</h1>"),
+    );
     await new Promise<void>((resolve) => other.listen(0, "127.0.0.1", resolve));
     const { port } = other.address() as AddressInfo;
 

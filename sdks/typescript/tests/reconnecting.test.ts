@@ -21,7 +21,10 @@ import { Arrival, all, eventually, logOf, until, within } from "./support/waitin
 const BOUNDED = { timeout: 30_000 };
 const PERMISSION = {
   toolCall: { toolCallId: "c-1" },
-  options: [{ optionId: "yes", name: "Yes", kind: "allow_once" }, { optionId: "no", name: "No", kind: "reject_once" }],
+  options: [
+    { optionId: "yes", name: "Yes", kind: "allow_once" },
+    { optionId: "no", name: "No", kind: "reject_once" },
+  ],
 };
 
 for (const respondAsync of [false, true]) {
@@ -44,7 +47,9 @@ for (const respondAsync of [false, true]) {
       proxy.comeBack();
     });
 
-    async function made(options: ConnectOptions = {}): Promise<{ client: SandboxAgent; session: Session } & AsyncDisposable> {
+    async function made(
+      options: ConnectOptions = {},
+    ): Promise<{ client: SandboxAgent; session: Session } & AsyncDisposable> {
       const client = await server.connect({ url: proxy.url, respondAsync, ...options });
       const session = await client.sessions.create({ cwd: server.work });
       return { client, session, [Symbol.asyncDispose]: () => client.close() };
@@ -77,7 +82,14 @@ for (const respondAsync of [false, true]) {
     test("a turn outlives its sockets", BOUNDED, async () => {
       const asking = new Arrival<PermissionRequest>();
       await using has = await made({ onPermission: (request) => asking.arrive(request) });
-      const turn = has.session.prompt(program(["say", "one"], ["ask", "session/request_permission", PERMISSION], ["echo_answer"], ["say", "outlived"]));
+      const turn = has.session.prompt(
+        program(
+          ["say", "one"],
+          ["ask", "session/request_permission", PERMISSION],
+          ["echo_answer"],
+          ["say", "outlived"],
+        ),
+      );
       const request = await asking;
 
       proxy.cut();
@@ -126,7 +138,9 @@ for (const respondAsync of [false, true]) {
     test("a request whose answer is cut runs once", BOUNDED, async () => {
       await using has = await made();
       let cuts = 0;
-      proxy.judge((data, direction) => direction === "down" && /"stopReason"|202 Accepted/.test(data.toString()) && ++cuts <= 2);
+      proxy.judge(
+        (data, direction) => direction === "down" && /"stopReason"|202 Accepted/.test(data.toString()) && ++cuts <= 2,
+      );
 
       const turn = has.session.prompt("runs once");
 
@@ -141,13 +155,18 @@ for (const respondAsync of [false, true]) {
       await client.request("x/echo");
       const path = await client.files.mkdir(`${server.work}/once-${respondAsync}`);
       let cuts = 0;
-      proxy.judge((data, direction) => direction === "down" && /"sessionId"|202 Accepted/.test(data.toString()) && ++cuts <= 1);
+      proxy.judge(
+        (data, direction) => direction === "down" && /"sessionId"|202 Accepted/.test(data.toString()) && ++cuts <= 1,
+      );
 
       const session = await within(client.sessions.create({ cwd: path }));
 
       proxy.judge();
       assert.equal(cuts, respondAsync ? cuts : 2);
-      assert.deepEqual((await all(client.sessions.list({ cwd: path }))).map((info) => info.sessionId), [session.id]);
+      assert.deepEqual(
+        (await all(client.sessions.list({ cwd: path }))).map((info) => info.sessionId),
+        [session.id],
+      );
       assert.equal(await session.prompt("works").text(), "works");
       await client.close();
     });
@@ -177,8 +196,15 @@ for (const respondAsync of [false, true]) {
 
       const heard: string[] = [];
       for (let round = 0; round < 10; round += 1) {
-        const steps = [["flood", 100, 30], ["ask", "session/request_permission", PERMISSION], ["wait_answer"], ["say", `end of ${round}`]];
-        heard.push(await within(has.session.prompt(program(...steps)).text(), `round ${round} with SDK_SEED=${seed}`, 15_000));
+        const steps = [
+          ["flood", 100, 30],
+          ["ask", "session/request_permission", PERMISSION],
+          ["wait_answer"],
+          ["say", `end of ${round}`],
+        ];
+        heard.push(
+          await within(has.session.prompt(program(...steps)).text(), `round ${round} with SDK_SEED=${seed}`, 15_000),
+        );
       }
 
       proxy.judge();
@@ -189,7 +215,10 @@ for (const respondAsync of [false, true]) {
       }
       const ends: string[] = [];
       while (ends.length < 10) ends.push(textOf(await until(updates, (item) => /^end of/.test(textOf(item)))));
-      assert.deepEqual(ends, [...Array(10).keys()].map((round) => `end of ${round}`));
+      assert.deepEqual(
+        ends,
+        [...Array(10).keys()].map((round) => `end of ${round}`),
+      );
       assert.equal(await prompted("end of 7"), 1);
     });
 
@@ -202,41 +231,50 @@ for (const respondAsync of [false, true]) {
 
       assert.equal(await within(has.session.prompt("after").text()), "after");
       const items = await within(all(updates));
-      assert.deepEqual(items.map((item) => item.sessionUpdate), ["turn_started", "agent_message_chunk", "turn_ended", "session_ended"]);
+      assert.deepEqual(
+        items.map((item) => item.sessionUpdate),
+        ["turn_started", "agent_message_chunk", "turn_ended", "session_ended"],
+      );
       const again = has.session.updates();
       assert.equal(await has.session.prompt("and on").text(), "and on");
       await until(again, (item) => textOf(item) === "and on");
     });
 
     for (const signal of ["SIGTERM", "SIGKILL"] as const) {
-      test(`a turn that a ${signal} of the server ends is told as such, after all that was kept of it`, BOUNDED, async () => {
-        await using has = await made();
-        const turn = has.session.prompt(program(["flood", 100, 20], ["wait_cancel"]));
-        const updates = has.session.updates();
-        const items = turn[Symbol.asyncIterator]();
-        await until(items, (item) => textOf(item).startsWith("99"));
-        await settled(server, has.session);
+      test(
+        `a turn that a ${signal} of the server ends is told as such, after all that was kept of it`,
+        BOUNDED,
+        async () => {
+          await using has = await made();
+          const turn = has.session.prompt(program(["flood", 100, 20], ["wait_cancel"]));
+          const updates = has.session.updates();
+          const items = turn[Symbol.asyncIterator]();
+          await until(items, (item) => textOf(item).startsWith("99"));
+          await settled(server, has.session);
 
-        await server.restart(signal);
+          await server.restart(signal);
 
-        const rest = await within(
-          (async () => {
-            try {
-              for (;;) if ((await items.next()).done) return "no failure";
-            } catch (error) {
-              return error;
-            }
-          })(),
-          "the failure",
-        );
-        assert.ok(rest instanceof RequestError, String(rest));
-        assert.match(JSON.stringify(rest.data), /outcome-unknown/);
-        const kinds = (await within(all(updates))).map((item) => item.sessionUpdate);
-        assert.deepEqual(kinds.slice(-2), ["turn_ended", "session_ended"]);
-        assert.equal(await within(has.session.prompt("still here").text()), "still here");
-        const texts = (await logOf(has.session)).map(({ envelope }) => JSON.stringify(envelope)).filter((text) => text.includes("agent_message_chunk"));
-        assert.equal(texts.length, 101);
-      });
+          const rest = await within(
+            (async () => {
+              try {
+                for (;;) if ((await items.next()).done) return "no failure";
+              } catch (error) {
+                return error;
+              }
+            })(),
+            "the failure",
+          );
+          assert.ok(rest instanceof RequestError, String(rest));
+          assert.match(JSON.stringify(rest.data), /outcome-unknown/);
+          const kinds = (await within(all(updates))).map((item) => item.sessionUpdate);
+          assert.deepEqual(kinds.slice(-2), ["turn_ended", "session_ended"]);
+          assert.equal(await within(has.session.prompt("still here").text()), "still here");
+          const texts = (await logOf(has.session))
+            .map(({ envelope }) => JSON.stringify(envelope))
+            .filter((text) => text.includes("agent_message_chunk"));
+          assert.equal(texts.length, 101);
+        },
+      );
     }
 
     test("a restart in the middle of a loop is no gap", BOUNDED, async () => {
@@ -256,7 +294,10 @@ for (const respondAsync of [false, true]) {
 
     test("a request that names no session is lost with the server that had it", BOUNDED, async () => {
       await using has = await made();
-      const hanging = assert.rejects(has.client.request("x/hang"), (error) => error instanceof ConnectionLost && error.outcomeUnknown);
+      const hanging = assert.rejects(
+        has.client.request("x/hang"),
+        (error) => error instanceof ConnectionLost && error.outcomeUnknown,
+      );
       await eventually(async () => {
         await using direct = await server.connect();
         const { lines } = await direct.request<{ lines: string[] }>("x/received");
@@ -277,7 +318,15 @@ for (const respondAsync of [false, true]) {
 
       proxy.leave();
 
-      await assert.rejects(within(has.session.info().then(() => has.client.request("x/echo"), () => has.client.request("x/echo"))), ConnectionLost);
+      await assert.rejects(
+        within(
+          has.session.info().then(
+            () => has.client.request("x/echo"),
+            () => has.client.request("x/echo"),
+          ),
+        ),
+        ConnectionLost,
+      );
       await assert.rejects(async () => await within(turn), ConnectionLost);
       proxy.comeBack();
       await has.session.cancel();
@@ -347,7 +396,10 @@ describe("connections that the server forgets", () => {
     proxy.comeBack();
 
     await eventually(() => requests.length === 2, "the request once more");
-    assert.deepEqual(requests.map(({ signal }) => signal.aborted), [true, false]);
+    assert.deepEqual(
+      requests.map(({ signal }) => signal.aborted),
+      [true, false],
+    );
     await away.replyPermission(requests[1]!.id, "yes");
     assert.match(await turn.text(), /"yes"/);
   });
@@ -374,21 +426,29 @@ test("a server that has lost its sessions says so", BOUNDED, async () => {
 
   const items = await within(all(updates));
   assert.equal(items.at(-1)?.sessionUpdate, "session_ended");
-  await assert.rejects(async () => await session.prompt("gone"), (error) => error instanceof RequestError && error.code === -32002);
+  await assert.rejects(
+    async () => await session.prompt("gone"),
+    (error) => error instanceof RequestError && error.code === -32002,
+  );
   assert.equal(await (await client.sessions.create({ cwd: server.work })).prompt("new").text(), "new");
   await client.close();
   await server.close();
 });
 
 function texts(items: SessionItem[]): number[] {
-  return items.filter((item) => item.sessionUpdate === "agent_message_chunk").map((item) => Number.parseInt(textOf(item)));
+  return items
+    .filter((item) => item.sessionUpdate === "agent_message_chunk")
+    .map((item) => Number.parseInt(textOf(item)));
 }
 
 /** What a round must have said. */
 function normalized(text: string, flood: string[], round: number): string {
   const said = text.slice(0, text.length - `end of ${round}`.length);
   const numbers = [...said.matchAll(/(\d+)[^\d]*/g)].map(([, number]) => Number(number));
-  assert.deepEqual(numbers, flood.map((_, index) => index));
+  assert.deepEqual(
+    numbers,
+    flood.map((_, index) => index),
+  );
   return `${said}end of ${round}`;
 }
 

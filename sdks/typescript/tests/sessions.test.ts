@@ -71,7 +71,10 @@ describe("sessions", () => {
   });
 
   test("a session needs a directory when the server is elsewhere", BOUNDED, async () => {
-    await assert.rejects(client.sessions.create(), (error) => error instanceof ClientError && /cwd/.test(error.message));
+    await assert.rejects(
+      client.sessions.create(),
+      (error) => error instanceof ClientError && /cwd/.test(error.message),
+    );
     await assert.rejects(client.sessions.create({ cwd: "/nowhere/at/all" }), RequestError);
   });
 
@@ -90,7 +93,8 @@ describe("sessions", () => {
 
     await assert.rejects(
       other.sessions.create("cluade", { cwd: server.work }),
-      (error) => error instanceof ServerProblem && error.slug === "unknown-agent" && Array.isArray(error.fields["known"]),
+      (error) =>
+        error instanceof ServerProblem && error.slug === "unknown-agent" && Array.isArray(error.fields["known"]),
     );
     assert.equal(await (await other.sessions.create("scripted", { cwd: server.work })).prompt("hi").text(), "hi");
     await assert.rejects(other.sessions.create("cluade", { cwd: server.work }), RequestError);
@@ -103,7 +107,10 @@ describe("sessions", () => {
 
     const listed = await all(client.sessions.list({ cwd: path }));
 
-    assert.deepEqual(listed.map((info) => info.sessionId), made.map((session) => session.id).reverse());
+    assert.deepEqual(
+      listed.map((info) => info.sessionId),
+      made.map((session) => session.id).reverse(),
+    );
     assert.ok((await all(client.sessions.list())).length > listed.length);
   });
 
@@ -174,7 +181,10 @@ describe("sessions", () => {
   test("models, modes and options are read and set", BOUNDED, async () => {
     const session = await client.sessions.create("mock", { cwd: server.work });
 
-    assert.deepEqual((await session.models()).availableModels.map((model) => model.modelId), ["mock-small", "mock-large"]);
+    assert.deepEqual(
+      (await session.models()).availableModels.map((model) => model.modelId),
+      ["mock-small", "mock-large"],
+    );
     await session.setModel("mock-large");
     assert.equal((await session.models()).currentModelId, "mock-large");
     assert.equal((await session.modes()).currentModeId, "default");
@@ -185,7 +195,10 @@ describe("sessions", () => {
     const options = await session.setConfigOption(option.id, "mock-small");
     assert.equal(options, session.configOptions);
     assert.equal((await session.models()).currentModelId, "mock-small");
-    await assert.rejects(session.setModel("gigantic"), (error) => error instanceof RequestError && error.code === -32602);
+    await assert.rejects(
+      session.setModel("gigantic"),
+      (error) => error instanceof RequestError && error.code === -32602,
+    );
   });
 
   test("who attaches knows the modes and options too, and hears of changes", BOUNDED, async () => {
@@ -210,12 +223,22 @@ describe("sessions", () => {
     const events = await logOf(session);
 
     const ids = events.map((event) => event.id);
-    assert.deepEqual(ids, ids.toSorted((a, b) => a - b));
+    assert.deepEqual(
+      ids,
+      ids.toSorted((a, b) => a - b),
+    );
     const updates = events.filter((event) => "method" in event.envelope && event.envelope.method === "session/update");
     assert.equal(updates.length, 1200);
-    assert.deepEqual([...new Set(events.map((event) => event.direction))].sort(), ["fromAgent", "fromClient", "fromServer"]);
+    assert.deepEqual([...new Set(events.map((event) => event.direction))].sort(), [
+      "fromAgent",
+      "fromClient",
+      "fromServer",
+    ]);
     const some = await logOf(session, { after: ids[3]!, before: ids[7]! });
-    assert.deepEqual(some.map((event) => event.id), ids.slice(4, 7));
+    assert.deepEqual(
+      some.map((event) => event.id),
+      ids.slice(4, 7),
+    );
   });
 
   test("a session that was closed is resumed by a prompt, or by hand", BOUNDED, async () => {

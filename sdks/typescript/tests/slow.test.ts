@@ -90,7 +90,8 @@ describe("slow consumers", () => {
     const updates = (await other.sessions.attach(session.id)).updates();
     const rounds = 4;
 
-    for (let round = 0; round < rounds; round += 1) await session.prompt(program(["flood", 300, 50], ["say", `round ${round}`]));
+    for (let round = 0; round < rounds; round += 1)
+      await session.prompt(program(["flood", 300, 50], ["say", `round ${round}`]));
     await until(updates, (item) => item.sessionUpdate === "turn_started");
 
     const items: SessionItem[] = [];
@@ -100,10 +101,18 @@ describe("slow consumers", () => {
     }
     const prompts = items.filter((item) => item.sessionUpdate === "user_message_chunk");
     assert.equal(prompts.length, rounds);
-    assert.deepEqual(numbers(items).filter((number) => !Number.isNaN(number)), Array.from({ length: rounds }, () => [...Array(300).keys()]).flat());
+    assert.deepEqual(
+      numbers(items).filter((number) => !Number.isNaN(number)),
+      Array.from({ length: rounds }, () => [...Array(300).keys()]).flat(),
+    );
     // Each before what was said to it.
-    const order = items.filter((item) => item.sessionUpdate === "user_message_chunk" || textOf(item).startsWith("round"));
-    assert.deepEqual(order.map((item) => item.sessionUpdate), Array.from({ length: rounds }, () => ["user_message_chunk", "agent_message_chunk"]).flat());
+    const order = items.filter(
+      (item) => item.sessionUpdate === "user_message_chunk" || textOf(item).startsWith("round"),
+    );
+    assert.deepEqual(
+      order.map((item) => item.sessionUpdate),
+      Array.from({ length: rounds }, () => ["user_message_chunk", "agent_message_chunk"]).flat(),
+    );
   });
 
   test("a prompt of another that had waited is seen by a loop that is behind", BOUNDED, async () => {
@@ -153,7 +162,10 @@ test("what is no longer kept is said aloud", BOUNDED, async () => {
   const gap = items.find((item): item is Gap => item.sessionUpdate === "gap");
   assert.ok(gap !== undefined && gap.resumesAt > gap.after);
   const seen = numbers(items).filter((number) => !Number.isNaN(number));
-  assert.deepEqual(seen, seen.toSorted((a, b) => a - b));
+  assert.deepEqual(
+    seen,
+    seen.toSorted((a, b) => a - b),
+  );
   assert.ok(seen.length < 8000);
   assert.ok((await all(turn)).some((item) => item.sessionUpdate === "gap"));
   await client.close();
@@ -161,5 +173,7 @@ test("what is no longer kept is said aloud", BOUNDED, async () => {
 });
 
 function numbers(items: SessionItem[]): number[] {
-  return items.filter((item) => item.sessionUpdate === "agent_message_chunk").map((item) => Number.parseInt(textOf(item)));
+  return items
+    .filter((item) => item.sessionUpdate === "agent_message_chunk")
+    .map((item) => Number.parseInt(textOf(item)));
 }

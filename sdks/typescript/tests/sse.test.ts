@@ -9,7 +9,8 @@ import { randomness } from "./support/proxy.js";
 function parsed(text: string, size = text.length): ServerEvent[] {
   const parser = new EventParser();
   let found: ServerEvent[] = [];
-  for (let start = 0; start < text.length; start += size) found = found.concat(parser.push(text.slice(start, start + size)));
+  for (let start = 0; start < text.length; start += size)
+    found = found.concat(parser.push(text.slice(start, start + size)));
   return found;
 }
 
@@ -29,19 +30,29 @@ test("lines of data are joined, and one space after the colon is not data", () =
 });
 
 test("comments, unknown fields and events without data are passed over", () => {
-  assert.deepEqual(parsed(": open\n\nretry: 7\nsomething\n\nevent: x\n\ndata: a\n\n").map(({ data }) => data), ["a"]);
+  assert.deepEqual(
+    parsed(": open\n\nretry: 7\nsomething\n\nevent: x\n\ndata: a\n\n").map(({ data }) => data),
+    ["a"],
+  );
 });
 
 test("an event that is not ended is none", () => {
   assert.deepEqual(parsed("data: a\n"), []);
 });
 
-for (const [name, end] of [["\\n", "\n"], ["\\r\\n", "\r\n"], ["\\r", "\r"]] as const) {
+for (const [name, end] of [
+  ["\\n", "\n"],
+  ["\\r\\n", "\r\n"],
+  ["\\r", "\r"],
+] as const) {
   test(`lines that end with ${name} may be cut anywhere`, () => {
     const text = ["id: 1", "data: a", "", ": comment", "", "event: e", "id: 2", "data: b", "data: c", "", ""].join(end);
     const whole = parsed(text);
 
-    assert.deepEqual(whole, [{ event: "message", data: "a", id: "1" }, { event: "e", data: "b\nc", id: "2" }]);
+    assert.deepEqual(whole, [
+      { event: "message", data: "a", id: "1" },
+      { event: "e", data: "b\nc", id: "2" },
+    ]);
     for (let size = 1; size < text.length; size += 1) assert.deepEqual(parsed(text, size), whole, `pieces of ${size}`);
   });
 }
@@ -60,7 +71,10 @@ test("letters of several bytes may be cut anywhere", async () => {
     });
     const found: ServerEvent[] = [];
     for await (const events of eventsOf(body)) found.push(...events);
-    assert.deepEqual(found.map(({ data }) => data), [text, text + text]);
+    assert.deepEqual(
+      found.map(({ data }) => data),
+      [text, text + text],
+    );
   }
 });
 

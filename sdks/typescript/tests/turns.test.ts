@@ -75,7 +75,10 @@ for (const respondAsync of [false, true]) {
       await reading;
 
       assert.equal(seen.length, 3000);
-      assert.deepEqual(seen.map((text) => Number.parseInt(text)), [...seen.keys()]);
+      assert.deepEqual(
+        seen.map((text) => Number.parseInt(text)),
+        [...seen.keys()],
+      );
     });
 
     test("updates of different kinds keep their order", BOUNDED, async () => {
@@ -83,7 +86,8 @@ for (const respondAsync of [false, true]) {
       const kinds = Array.from({ length: 300 }, (_, index) => index % 3);
       const steps = kinds.map((kind, index) => {
         if (kind === 0) return ["say", String(index)];
-        if (kind === 1) return ["update", { sessionUpdate: "agent_thought_chunk", content: { type: "text", text: String(index) } }];
+        if (kind === 1)
+          return ["update", { sessionUpdate: "agent_thought_chunk", content: { type: "text", text: String(index) } }];
         return ["update", { sessionUpdate: "of_a_newer_protocol", index }];
       });
 
@@ -108,7 +112,14 @@ for (const respondAsync of [false, true]) {
 
     test("leaving the loop leaves the turn running", BOUNDED, async () => {
       const session = await client.sessions.create({ cwd: server.work });
-      const turn = session.prompt(program(["say", "first"], ["ask", "session/request_permission", { options: [], toolCall: { toolCallId: "c" } }], ["wait_answer"], ["say", "last"]));
+      const turn = session.prompt(
+        program(
+          ["say", "first"],
+          ["ask", "session/request_permission", { options: [], toolCall: { toolCallId: "c" } }],
+          ["wait_answer"],
+          ["say", "last"],
+        ),
+      );
 
       for await (const item of turn) {
         assert.equal(textOf(item), "first");
@@ -158,11 +169,16 @@ for (const respondAsync of [false, true]) {
     });
 
     test("prompts of many sessions run at the same time", BOUNDED, async () => {
-      const sessions = await Promise.all(Array.from({ length: 20 }, () => client.sessions.create({ cwd: server.work })));
+      const sessions = await Promise.all(
+        Array.from({ length: 20 }, () => client.sessions.create({ cwd: server.work })),
+      );
 
       const texts = await Promise.all(sessions.map((session, index) => session.prompt(`prompt ${index}`).text()));
 
-      assert.deepEqual(texts, sessions.map((_, index) => `prompt ${index}`));
+      assert.deepEqual(
+        texts,
+        sessions.map((_, index) => `prompt ${index}`),
+      );
     });
 
     test("an agent's crash rejects the call, and nothing else", BOUNDED, async () => {
@@ -206,11 +222,22 @@ for (const respondAsync of [false, true]) {
     test("a prompt may be made of blocks, and carry meta", BOUNDED, async () => {
       const session = await client.sessions.create({ cwd: server.work });
 
-      await session.prompt([{ type: "text", text: "one" }, { type: "text", text: "two" }], { meta: { trace: "t-1" } });
+      await session.prompt(
+        [
+          { type: "text", text: "one" },
+          { type: "text", text: "two" },
+        ],
+        { meta: { trace: "t-1" } },
+      );
 
       const received = await client.request<{ lines: string[] }>("x/received");
-      const prompt = received.lines.map((line) => JSON.parse(line)).findLast((line) => line.method === "session/prompt");
-      assert.deepEqual(prompt.params.prompt, [{ type: "text", text: "one" }, { type: "text", text: "two" }]);
+      const prompt = received.lines
+        .map((line) => JSON.parse(line))
+        .findLast((line) => line.method === "session/prompt");
+      assert.deepEqual(prompt.params.prompt, [
+        { type: "text", text: "one" },
+        { type: "text", text: "two" },
+      ]);
       assert.equal(prompt.params._meta.trace, "t-1");
     });
 
@@ -219,7 +246,9 @@ for (const respondAsync of [false, true]) {
       await session.files.write("notes/a.txt", "content");
       await session.files.write("b.csv", "1,2");
 
-      const text = await session.prompt("look", { attachments: ["notes/a.txt", { path: "b.csv", mime: "text/csv", filename: "table" }] }).text();
+      const text = await session
+        .prompt("look", { attachments: ["notes/a.txt", { path: "b.csv", mime: "text/csv", filename: "table" }] })
+        .text();
 
       assert.match(text, /a\.txt .*text\/plain/);
       assert.match(text, /table .*text\/csv/);

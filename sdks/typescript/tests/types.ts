@@ -29,7 +29,12 @@ declare const permission: PermissionRequest;
 
 same<Awaited<ReturnType<typeof SandboxAgent.connect>>, SandboxAgent>(true);
 void SandboxAgent.connect("http://127.0.0.1:2468", { token: "t", onPermission: (request) => request.allow() });
-void SandboxAgent.start({ agent: "mock", dataDir: "/tmp", options: { fsRoot: ["/srv"], noPersist: true, heartbeat: "1s" }, env: { A: "b" } });
+void SandboxAgent.start({
+  agent: "mock",
+  dataDir: "/tmp",
+  options: { fsRoot: ["/srv"], noPersist: true, heartbeat: "1s" },
+  env: { A: "b" },
+});
 // @ts-expect-error an address is needed
 void SandboxAgent.connect();
 // @ts-expect-error a token is a text
@@ -109,7 +114,9 @@ export function told(item: SessionItem): string {
 
 // The protocol itself
 
-void client.request("session/prompt", { sessionId: "s", prompt: [] }).then(({ stopReason }) => same<typeof stopReason, StopReason>(true));
+void client
+  .request("session/prompt", { sessionId: "s", prompt: [] })
+  .then(({ stopReason }) => same<typeof stopReason, StopReason>(true));
 void client.request<{ any: number }>("x/any", { deep: [1] }).then(({ any }) => same<typeof any, number>(true));
 void client.notify("session/cancel", { sessionId: "s" });
 const stop: () => void = client.tap((direction, envelope, position) => {

@@ -112,7 +112,10 @@ test("requests that change something have a key, and repeats have the same", BOU
   assert.ok(typeof changes[0] === "string" && changes[0].length >= 16);
   assert.deepEqual([changes[1], changes[2]], [changes[0], changes[0]]);
   assert.notEqual(changes[3], changes[0]);
-  assert.deepEqual(keys.find(([method]) => method === "_sandboxagent/session/pending"), ["_sandboxagent/session/pending", undefined]);
+  assert.deepEqual(
+    keys.find(([method]) => method === "_sandboxagent/session/pending"),
+    ["_sandboxagent/session/pending", undefined],
+  );
 });
 
 test("the stream goes on after the last event that came", BOUNDED, async () => {
@@ -135,11 +138,19 @@ test("the stream goes on after the last event that came", BOUNDED, async () => {
 
 test("a refusal fails its own request and nothing else", BOUNDED, async () => {
   const client = await connected();
-  server.onPost = (posted) => (posted.envelope.method === "x/bad" ? posted.refuse(507, "log-unavailable") : posted.answer({ fine: true }));
+  server.onPost = (posted) =>
+    posted.envelope.method === "x/bad" ? posted.refuse(507, "log-unavailable") : posted.answer({ fine: true });
 
-  const results = await Promise.allSettled([client.request("x/bad"), client.request("x/good"), client.request("x/bad")]);
+  const results = await Promise.allSettled([
+    client.request("x/bad"),
+    client.request("x/good"),
+    client.request("x/bad"),
+  ]);
 
-  assert.deepEqual(results.map(({ status }) => status), ["rejected", "fulfilled", "rejected"]);
+  assert.deepEqual(
+    results.map(({ status }) => status),
+    ["rejected", "fulfilled", "rejected"],
+  );
   const [bad] = results;
   assert.ok(bad?.status === "rejected" && bad.reason instanceof ServerProblem && bad.reason.slug === "log-unavailable");
   assert.deepEqual(await client.request("x/good"), { fine: true });
@@ -162,7 +173,10 @@ test("a server that forgets every connection at once is not asked for ever", BOU
   const client = await connected();
   server.onPost = (posted) => posted.refuse(404, "unknown-connection");
 
-  await assert.rejects(within(client.request("x/any")), (error) => error instanceof ConnectionLost && /forgets every connection/.test(error.message));
+  await assert.rejects(
+    within(client.request("x/any")),
+    (error) => error instanceof ConnectionLost && /forgets every connection/.test(error.message),
+  );
   assert.ok(server.opened < 10, String(server.opened));
 });
 
@@ -193,7 +207,13 @@ test("closing does not wait for a server that is not there", BOUNDED, async () =
   const silent = createServer();
   await new Promise<void>((resolve) => silent.listen(0, "127.0.0.1", resolve));
   const client = await connected({
-    fetch: (input, init) => fetch(input.includes("/v1/rpc") ? input.replace(server.url, `http://127.0.0.1:${(silent.address() as AddressInfo).port}`) : input, init),
+    fetch: (input, init) =>
+      fetch(
+        input.includes("/v1/rpc")
+          ? input.replace(server.url, `http://127.0.0.1:${(silent.address() as AddressInfo).port}`)
+          : input,
+        init,
+      ),
   });
   const hanging = assert.rejects(client.request("x/any"), ConnectionLost);
 
@@ -223,5 +243,8 @@ test("with answers on the stream, nothing waits on a socket, and a 504 of a prox
 test("texts of an agent are told apart from its thoughts", () => {
   assert.equal(textOf({ sessionUpdate: "agent_message_chunk", content: { type: "text", text: "said" } }), "said");
   assert.equal(textOf({ sessionUpdate: "agent_thought_chunk", content: { type: "text", text: "thought" } }), "");
-  assert.equal(textOf({ sessionUpdate: "agent_message_chunk", content: { type: "image", data: "", mimeType: "image/png" } }), "");
+  assert.equal(
+    textOf({ sessionUpdate: "agent_message_chunk", content: { type: "image", data: "", mimeType: "image/png" } }),
+    "",
+  );
 });

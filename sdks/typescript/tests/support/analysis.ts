@@ -10,7 +10,13 @@ import ts from "typescript";
 
 /** What was found, and where. */
 export interface Finding {
-  readonly rule: "makes an envelope" | "reads an envelope" | "uses the wire" | "uses upstream's insides" | "keeps ids" | "copies a type of ACP";
+  readonly rule:
+    | "makes an envelope"
+    | "reads an envelope"
+    | "uses the wire"
+    | "uses upstream's insides"
+    | "keeps ids"
+    | "copies a type of ACP";
   readonly file: string;
   readonly text: string;
 }
@@ -29,7 +35,8 @@ export function findings(program: ts.Program, sources: readonly ts.SourceFile[])
     };
     const visit = (node: ts.Node): void => {
       if (isText(node) && /jsonrpc/.test(node.text)) report("makes an envelope", node);
-      if (ts.isPropertyAssignment(node) && ts.isIdentifier(node.name) && node.name.text === "jsonrpc") report("makes an envelope", node);
+      if (ts.isPropertyAssignment(node) && ts.isIdentifier(node.name) && node.name.text === "jsonrpc")
+        report("makes an envelope", node);
       if (ts.isShorthandPropertyAssignment(node) && node.name.text === "jsonrpc") report("makes an envelope", node);
       if (readsEnvelope(node, checker)) report("reads an envelope", node);
       if (isText(node) && /\/v1\/rpc/.test(node.text)) report("uses the wire", node);
@@ -44,14 +51,19 @@ export function findings(program: ts.Program, sources: readonly ts.SourceFile[])
 }
 
 function isText(node: ts.Node): node is ts.StringLiteralLike | ts.TemplateLiteralLikeNode {
-  return ts.isStringLiteralLike(node) || ts.isTemplateHead(node) || ts.isTemplateMiddle(node) || ts.isTemplateTail(node);
+  return (
+    ts.isStringLiteralLike(node) || ts.isTemplateHead(node) || ts.isTemplateMiddle(node) || ts.isTemplateTail(node)
+  );
 }
 
 /** A member that is taken from, or looked for in, something that upstream calls a message. */
 function readsEnvelope(node: ts.Node, checker: ts.TypeChecker): boolean {
-  if (ts.isPropertyAccessExpression(node) || ts.isElementAccessExpression(node)) return isEnvelope(node.expression, checker);
-  if (ts.isBinaryExpression(node) && node.operatorToken.kind === ts.SyntaxKind.InKeyword) return isEnvelope(node.right, checker);
-  if (ts.isVariableDeclaration(node) && ts.isObjectBindingPattern(node.name) && node.initializer) return isEnvelope(node.initializer, checker);
+  if (ts.isPropertyAccessExpression(node) || ts.isElementAccessExpression(node))
+    return isEnvelope(node.expression, checker);
+  if (ts.isBinaryExpression(node) && node.operatorToken.kind === ts.SyntaxKind.InKeyword)
+    return isEnvelope(node.right, checker);
+  if (ts.isVariableDeclaration(node) && ts.isObjectBindingPattern(node.name) && node.initializer)
+    return isEnvelope(node.initializer, checker);
   return false;
 }
 
@@ -64,7 +76,8 @@ function isEnvelope(expression: ts.Expression, checker: ts.TypeChecker): boolean
 function imports(node: ts.ImportDeclaration, report: (rule: Finding["rule"], node: ts.Node) => void): void {
   const from = (node.moduleSpecifier as ts.StringLiteral).text;
   if (from === "./link.js") report("uses the wire", node);
-  if (from.startsWith("zod") || (from.startsWith(UPSTREAM) && from !== UPSTREAM)) report("uses upstream's insides", node);
+  if (from.startsWith("zod") || (from.startsWith(UPSTREAM) && from !== UPSTREAM))
+    report("uses upstream's insides", node);
   if (from !== UPSTREAM || node.importClause?.isTypeOnly) return;
   const { namedBindings } = node.importClause ?? {};
   if (!namedBindings || !ts.isNamedImports(namedBindings)) {
@@ -93,12 +106,14 @@ function copies(source: ts.SourceFile, program: ts.Program, checker: ts.TypeChec
   const theirs = upstreamTypes(program, checker);
   const found: string[] = [];
   ts.forEachChild(source, (node) => {
-    if (!ts.isInterfaceDeclaration(node) && !(ts.isTypeAliasDeclaration(node) && ts.isTypeLiteralNode(node.type))) return;
+    if (!ts.isInterfaceDeclaration(node) && !(ts.isTypeAliasDeclaration(node) && ts.isTypeLiteralNode(node.type)))
+      return;
     if (node.typeParameters) return;
     const own = checker.getTypeAtLocation(node.name);
     if (required(own) < 2) return;
     for (const [name, type] of theirs) {
-      if (checker.isTypeAssignableTo(own, type) && checker.isTypeAssignableTo(type, own)) found.push(`${node.name.text} is ${name}`);
+      if (checker.isTypeAssignableTo(own, type) && checker.isTypeAssignableTo(type, own))
+        found.push(`${node.name.text} is ${name}`);
     }
   });
   return found;

@@ -18,7 +18,10 @@ export class Place {
   constructor() {
     const config = join(this.directory, "config");
     for (const folder of [config, this.temporary]) mkdirSync(folder);
-    writeFileSync(join(config, "agents.toml"), `[agents.scripted]\n${scripted(["--state", join(this.directory, "state")])}\n`);
+    writeFileSync(
+      join(config, "agents.toml"),
+      `[agents.scripted]\n${scripted(["--state", join(this.directory, "state")])}\n`,
+    );
     writeFileSync(join(this.directory, "registry.json"), '{"version": "1.0.0", "agents": []}');
   }
 

@@ -1,4 +1,4 @@
-/** A program with a server of its own, to be killed: prints the pids of its server and of an agent, then does as told. */
+/** A program with a server of its own: prints the pids of that and of an agent, then ends as told, or is killed. */
 
 import { SandboxAgent, type StartOptions } from "sandbox-agent";
 

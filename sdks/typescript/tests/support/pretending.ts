@@ -62,7 +62,8 @@ export class Pretender {
 
   async #take(request: IncomingMessage, response: ServerResponse): Promise<void> {
     response.on("error", () => undefined);
-    if (request.url === "/v1/health") return void json(response, 200, { status: "ok", version: "0", uptimeMs: 0, agents: [] });
+    if (request.url === "/v1/health")
+      return void json(response, 200, { status: "ok", version: "0", uptimeMs: 0, agents: [] });
     if (request.method === "DELETE") return void response.writeHead(204).end();
     if (request.method === "GET") return this.#follow(request, response);
     const pieces: Buffer[] = [];

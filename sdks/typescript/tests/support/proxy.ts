@@ -65,7 +65,10 @@ export class Proxy {
     }
     const { hostname, port } = new URL(this.#target());
     const server = connect(Number(port), hostname);
-    const ends: [Socket, Socket, Direction][] = [[client, server, "up"], [server, client, "down"]];
+    const ends: [Socket, Socket, Direction][] = [
+      [client, server, "up"],
+      [server, client, "down"],
+    ];
     for (const [from, to, direction] of ends) {
       let passed = 0;
       from.setNoDelay(true);

@@ -22,7 +22,10 @@ export const TOKEN = "test-token";
 /** The lines of agents.toml for a scripted agent with these flags. */
 export function scripted(flags: string[] = [], keys: Record<string, string> = {}): string {
   const command = [PYTHON, "-I", "-S", SCRIPTED, ...flags];
-  return [`command = ${JSON.stringify(command)}`, ...Object.entries(keys).map(([key, value]) => `${key} = ${JSON.stringify(value)}`)].join("\n");
+  return [
+    `command = ${JSON.stringify(command)}`,
+    ...Object.entries(keys).map(([key, value]) => `${key} = ${JSON.stringify(value)}`),
+  ].join("\n");
 }
 
 /** `sandbox-agent server` with directories of its own. */
@@ -77,7 +80,17 @@ export class TestServer {
 
   async start(port = 0): Promise<this> {
     const places = ["--data-dir", join(this.directory, "data"), "--config-dir", this.configured()];
-    const command = ["-m", "sandbox_agent", "server", "--port", String(port), "--token", TOKEN, ...places, ...this.#flags];
+    const command = [
+      "-m",
+      "sandbox_agent",
+      "server",
+      "--port",
+      String(port),
+      "--token",
+      TOKEN,
+      ...places,
+      ...this.#flags,
+    ];
     const stderr = openSync(join(this.directory, "stderr"), "a");
     const child = spawn(PYTHON, command, { stdio: ["ignore", "pipe", stderr], env: this.environment });
     closeSync(stderr);
@@ -107,7 +120,12 @@ export class TestServer {
   }
 
   async connect(options: ConnectOptions & { url?: string } = {}): Promise<SandboxAgent> {
-    return await SandboxAgent.connect(options.url ?? this.url, { token: TOKEN, agent: "scripted", logger: quiet, ...options });
+    return await SandboxAgent.connect(options.url ?? this.url, {
+      token: TOKEN,
+      agent: "scripted",
+      logger: quiet,
+      ...options,
+    });
   }
 
   async close(): Promise<void> {
