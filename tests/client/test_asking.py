@@ -98,6 +98,17 @@ def test_a_handler_that_fails_rejects(server: Server, caplog: pytest.LogCaptureF
     assert "a handler failed, rejecting" in caplog.text
 
 
+@pytest.mark.parametrize("answer", [True, "yes", {"outcome": {"outcome": "selected", "optionId": "yes"}}])
+def test_a_handler_that_gives_no_answer_rejects(server: Server, answer: Any, caplog: pytest.LogCaptureFixture) -> None:
+    async def scenario() -> None:
+        async with connected(server, on_permission=lambda request: answer) as client:
+            session = await new_session(client, server)
+            assert await answered(play(session, asking(PERMISSION, permission()))) == selected("no")
+
+    run(scenario())
+    assert "a handler failed, rejecting" in caplog.text
+
+
 def test_an_answer_that_does_not_fit_is_a_rejection(server: Server, caplog: pytest.LogCaptureFixture) -> None:
     async def scenario() -> None:
         async with connected(server, on_permission=lambda request: request.select("maybe")) as client:

@@ -97,6 +97,49 @@ def test_ids_that_are_written_differently_are_different_requests() -> None:
     run(main())
 
 
+def test_an_answer_is_given_however_long_that_takes() -> None:
+    """The request is open on the server, and it will not be asked again."""
+
+    async def main() -> None:
+        async with (
+            pretender() as pretending,
+            SandboxAgent.connect(
+                pretending.url, on_permission=lambda request: request.allow(), reconnect_timeout=0.05
+            ) as client,
+        ):
+            await opened(client, pretending)
+            refusals = [b"", problem("log-unavailable", 507), b"", b"", b""]
+            pretending.results["None"] = lambda post: refusals.pop(0) if refusals else {}
+            await pretending.told(1, asks(0, "any"))
+            await pretending.until(lambda: len(pretending.answers()) == 6)
+            assert len({str(post.envelope) for post in pretending.answers()}) == 1
+
+    run(main())
+
+
+def test_what_cannot_be_read_is_left_to_others_and_forgotten_when_it_is_withdrawn() -> None:
+    async def main() -> None:
+        async with pretender() as pretending, SandboxAgent.connect(pretending.url) as client:
+            await opened(client, pretending)
+            idle = len(left())
+            question = {"sessionId": "s-1", "questionId": "q", "prompt": "?", "options": [["red"]]}
+            strange = [
+                ("_sandboxagent/session/request_question", question),
+                ("session/request_permission", {"sessionId": "s-1"}),
+                ("vendor/strange", {"sessionId": "s-1"}),
+            ]
+            for position, (method, params) in enumerate(strange, 1):
+                await pretending.told(position, {"jsonrpc": "2.0", "id": position, "method": method, "params": params})
+            await looked(lambda: len(left()) == idle + len(strange))
+            for position in (1, 2, 3):
+                withdrawn = {"jsonrpc": "2.0", "method": "$/cancel_request", "params": {"requestId": position}}
+                await pretending.told(10 + position, withdrawn)
+            await looked(lambda: len(left()) == idle)
+        assert pretending.answers() == []
+
+    run(main())
+
+
 # --- a new connection -------------------------------------------------------------------------------------------------
 
 

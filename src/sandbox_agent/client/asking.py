@@ -165,13 +165,6 @@ class Handlers:
                 return None if show is None else lambda: show(request)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Asked:
-    key: RequestId
-    request: Request
-    task: asyncio.Task[object]
-
-
 class Asking:
     """The requests that wait for an answer of this client, and its handlers."""
 
@@ -183,7 +176,9 @@ class Asking:
         self._reply = reply
         self._alone = alone
         """Whether no other client can be there to answer what we have no handler for."""
-        self._open: dict[RequestId, _Asked] = {}
+        self._open: dict[RequestId, Request] = {}
+        self._tasks: dict[RequestId, asyncio.Task[object]] = {}
+        """Those that wait for an answer, also to what nobody here understands."""
         self._rejections: dict[RequestId, Object] = {}
         """For answers under way: what is sent instead when one does not fit."""
         self._replies: set[asyncio.Task[None]] = set()
@@ -192,54 +187,59 @@ class Asking:
     async def ask(self, method: str, params: Object, key: RequestId, id: str) -> Object:
         """The result for an agent's request; while nobody here answers, this waits until it is cancelled."""
         request = _request(method, params, id)
-        if request is None:
-            if self._alone:
-                raise RequestError.method_not_found(method)
-            return await asyncio.Future()  # Another client may know what it means.
+        if request is None and self._alone:
+            raise RequestError.method_not_found(method)
         task = asyncio.current_task()
         assert task is not None
-        self._open[key] = _Asked(key, request, task)
+        self._tasks[key] = task
         try:
-            answer = await self._answer(request)
-            if answer is None:
-                return await asyncio.Future()  # Deferred: `reply`, or a withdrawal, cancels us.
+            return await self._result(request, key)
         finally:
+            self._tasks.pop(key, None)
             self._open.pop(key, None)
+
+    async def _result(self, request: Request | None, key: RequestId) -> Object:
+        if request is None:
+            return await asyncio.Future()  # Another client may know what it means.
+        self._open[key] = request
+        answer = await self._answer(request)
+        if answer is None:
+            return await asyncio.Future()  # Deferred: `reply`, or a withdrawal, cancels us.
         self._rejections[key] = rejection(request).result
         return answer.result
 
     async def reply(self, id: str, answer: Callable[[Request], Answer | None]) -> None:
         """Answer a request by its id. Raises ServerProblem when it is too late, or the answer does not fit."""
         named = [
-            (asked, given)
-            for asked in self._open.values()
-            if asked.request.id == id and (given := answer(asked.request))
+            (key, request, given)
+            for key, request in self._open.items()
+            if request.id == id and (given := answer(request))
         ]
         if not named:
             raise ClientError(
                 f"nothing of this kind is open here under the id {id!r}; attach to its session to be asked"
             )
         if len(named) > 1:
-            sessions = ", ".join(str(asked.request.session_id) for asked, _ in named)
+            sessions = ", ".join(str(request.session_id) for _, request, _ in named)
             raise ClientError(f"the id {id!r} is open in several sessions ({sessions}); answer from a handler")
-        [(asked, given)] = named
-        await self._reply(asked.key, given.result)
-        asked.task.cancel()
+        [(key, _, given)] = named
+        await self._reply(key, given.result)
+        self.withdraw(key)
 
     def requests(self) -> list[Request]:
         """What waits for an answer here."""
-        return [asked.request for asked in self._open.values()]
+        return list(self._open.values())
 
     def withdraw(self, key: RequestId) -> None:
-        """Somebody else has answered, or the agent does not want to know any more."""
-        asked = self._open.get(key)
-        if asked is not None:
-            asked.task.cancel()
+        """It is answered, or the agent does not want to know any more."""
+        task = self._tasks.get(key)
+        if task is not None:
+            task.cancel()
 
     def withdraw_all(self) -> None:
         """The connection is gone; what is still open will be asked anew."""
-        for asked in list(self._open.values()):
-            asked.task.cancel()
+        for task in list(self._tasks.values()):
+            task.cancel()
 
     def answered(self, key: RequestId, problem: ServerProblem | None) -> None:
         """A handler's answer is given. If it does not fit, reject: the agent must not wait for ever."""
@@ -263,7 +263,7 @@ class Asking:
             return self._unhandled(request)
         try:
             decided = decide()
-            return await decided if inspect.isawaitable(decided) else decided
+            return _checked(await decided if inspect.isawaitable(decided) else decided)
         except Exception:
             logger.exception("a handler failed, rejecting request=%s session=%s", request.id, request.session_id)
             return rejection(request)
@@ -278,6 +278,12 @@ class Asking:
         return rejection(request) if self._alone else None
 
 
+def _checked(answer: object) -> Answer | None:
+    if answer is None or isinstance(answer, Answer):
+        return answer
+    raise TypeError(f"a handler gives what its request's methods make, such as request.reject(), not {answer!r:.100}")
+
+
 def rejection(request: Request) -> Answer:
     """The answer of somebody who does not want it."""
     match request:
@@ -288,14 +294,19 @@ def rejection(request: Request) -> Answer:
 
 
 def _request(method: str, params: Object, id: str) -> Request | None:
+    """What an agent asks; None when nobody here can read it."""
+    try:
+        return _read(method, params, id)
+    except (ValidationError, msgspec.ValidationError):
+        logger.exception("a request cannot be read method=%s session=%s", method, text_at(params, "sessionId"))
+        return None
+
+
+def _read(method: str, params: Object, id: str) -> Request | None:
     session_id = text_at(params, "sessionId")
     match method:
         case "session/request_permission":
-            try:
-                asked = RequestPermissionRequest.model_validate(params)
-            except ValidationError:
-                logger.exception("a permission request cannot be read session=%s", session_id)
-                return None
+            asked = RequestPermissionRequest.model_validate(params)
             return PermissionRequest(id, asked.session_id, asked.tool_call, asked.options)
         case "_sandboxagent/session/request_question":
             name, prompt = text_at(params, "questionId") or id, text_at(params, "prompt") or ""

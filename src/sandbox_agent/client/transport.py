@@ -52,6 +52,7 @@ READS = frozenset(
 """Requests that may be made any number of times: they need no key."""
 
 _LATE = frozenset({"already-answered", "nobody-asked"})
+_WRONG = "wrong-answer"
 _UNKNOWN = "unknown-connection"
 _UNREACHED = frozenset({502, 503, 504})
 """What a proxy answers in place of a server that it cannot reach."""
@@ -155,14 +156,31 @@ class Transport:
         id = RequestId.of(ARRIVAL.get(), message["id"])
         wrong = None
         try:
-            await self._post(body, None, only_on=id.generation)
-        except ServerProblem as problem:
-            if problem.slug == "wrong-answer":
-                wrong = problem
-            elif problem.slug not in _LATE:
-                raise
+            wrong = await self._given(id, body)
         finally:
             self._hooks.answered(id, wrong)
+
+    async def _given(self, id: RequestId, body: bytes) -> ServerProblem | None:
+        """Give an answer, however long it takes: it will not be asked for again. What is wrong with it, if it is."""
+        pause = FIRST_PAUSE
+        while True:
+            try:
+                await self._post(body, None, only_on=id.generation)
+            except ServerProblem as problem:
+                if problem.slug != "log-unavailable":
+                    if problem.slug not in {*_LATE, _WRONG}:
+                        logger.error("an answer is refused problem=%s", problem)
+                    return problem if problem.slug == _WRONG else None
+                reason: ClientError = problem
+            except ConnectionLost as lost:
+                if self._closed or self._failure is not None or id.generation != self.generation:
+                    return None
+                reason = lost
+            else:
+                return None
+            logger.warning("an answer cannot be given yet, trying again reason=%s", reason)
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, LONGEST_PAUSE)
 
     async def _request(self, message: Object, body: bytes) -> None:
         method = str(message["method"])
@@ -202,7 +220,7 @@ class Transport:
                 lost = error
             if not _is_unknown(lost):
                 sent_on = generation if _may_have_happened(lost) else sent_on
-            elif only_on is None:
+            else:
                 try:
                     await self._renew(generation)
                 except ClientError as error:
