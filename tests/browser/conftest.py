@@ -70,8 +70,16 @@ def open_page(context: Context, origin: str, server: Server) -> OpenPage:
     return opened
 
 
-@pytest.fixture
-def page(open_page: OpenPage) -> Generator[Page]:
-    """A page with a client."""
-    with open_page() as opened:
+@pytest.fixture(scope="module")
+def loaded_page(context: Context, origin: str) -> Generator[Page]:
+    with context.page(origin, "window.sdk") as opened:
         yield opened
+
+
+@pytest.fixture
+def page(loaded_page: Page, server: Server) -> Generator[Page]:
+    """A page with a client: the same page for all tests of a module, and a client for each."""
+    connect(loaded_page, server)
+    yield loaded_page
+    loaded_page.run("reports.length = 0; await client.close();")
+    loaded_page.is_well()

@@ -5,7 +5,7 @@
  * Out: {"id": 3, "gives": …}, {"id": 3, "object": "o2"} for what is no JSON, or {"id": 3, "fails": "…"}
  *
  * An argument {"function": "…"} is a function by its source, {"object": "o2"} an object of before. The first line out is {"ready": version} or
- * {"unavailable": reason}. `problems` of a page gives what went wrong in it unnoticed. It ends with stdin.
+ * {"unavailable": reason}. `problems` of a page gives what went wrong in it unnoticed since the last time. It ends with stdin.
  */
 
 import { createInterface } from "node:readline";
@@ -44,7 +44,7 @@ function isJson(value) {
 async function play({ id, on, call, with: given = [] }) {
   try {
     const object = objects.get(on);
-    if (call === "problems") return { id, gives: problems.get(object) };
+    if (call === "problems") return { id, gives: problems.get(object).splice(0) };
     const value = await object[call](...given.map(argument));
     if (call === "newContext") value.on("page", listen);
     // A picture: it is in the file that it was to be written to.

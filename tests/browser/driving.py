@@ -131,10 +131,7 @@ class Context(Remote):
         page.until(ready)
         try:
             yield page
-            # A promise that was rejected is told of when the page has nothing else to do.
-            page.run("await new Promise((done) => setTimeout(done));")
-            problems = page("problems")
-            assert not problems, "\n".join(problems)
+            page.is_well()
         finally:
             page("close")
 
@@ -155,6 +152,13 @@ class Page(Remote):
     def run(self, body: str, **given: Any) -> Any:
         """The value that it returns."""
         return self._result(self.starts(body, **given), body)
+
+    def is_well(self) -> None:
+        """Fail when something went wrong on the page and nobody caught it."""
+        # A promise that was rejected is told of when the page has nothing else to do.
+        self.run("await new Promise((done) => setTimeout(done));")
+        problems = self("problems")
+        assert not problems, "\n".join(problems)
 
     def until(self, condition: str) -> None:
         """Wait until an expression is true on the page, for five seconds."""

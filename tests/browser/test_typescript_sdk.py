@@ -261,7 +261,8 @@ def test_of_two_answers_at_the_same_moment_one_wins(open_page: OpenPage) -> None
             answers = [("yes", one), ("no", other)]
             for _, tab in answers:
                 tab.until("client.requests().length === 1")
-            reply = "return await failure(client.replyPermission(client.requests()[0].id, option));"
+                tab.run("window.asked = client.requests()[0].id;")
+            reply = "return await failure(client.replyPermission(asked, option));"
             replies: list[tuple[str, Future[Any]]] = [
                 (option, tab.starts(reply, option=option)) for option, tab in answers
             ]
