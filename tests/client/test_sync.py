@@ -1,6 +1,8 @@
 """The sync client: the same names, without async; a handler may take its time."""
 
+import _thread
 import inspect
+import json
 import threading
 
 import pytest
@@ -20,8 +22,7 @@ from sandbox_agent.client import (
 )
 from sandbox_agent.client import sync as blocking
 from tests.support.running import Server
-
-HANDLERS = {"on_permission", "on_question", "on_elicitation"}
+from tests.support.sdk import permission
 
 
 def test_a_script_can_prompt_and_read_on(server: Server) -> None:
@@ -65,6 +66,72 @@ def test_a_handler_may_block(server: Server) -> None:
         assert "allow_once" in turn.text()
 
 
+def test_ctrl_c_loses_nothing(server: Server) -> None:
+    caught = threading.Event()
+
+    def decide(request: PermissionRequest) -> Answer:
+        _thread.interrupt_main()
+        assert caught.wait(5)
+        return request.allow()
+
+    program = [["say", "a"], ["ask", "session/request_permission", permission()], ["wait_answer"], ["say", "b"]]
+    with blocking.SandboxAgent.connect(server.url, server.token, on_permission=decide) as client:
+        session = client.sessions.create("scripted", cwd=server.work)
+        turn = session.prompt(json.dumps(program))
+        assert text_of(next(turn)) == "a"
+        with pytest.raises(KeyboardInterrupt):
+            next(turn)
+        caught.set()
+        assert turn.text() == "b"
+
+
+def test_a_handler_that_still_waits_for_somebody_does_not_keep_the_script_from_ending(server: Server) -> None:
+    asked, never = threading.Event(), threading.Event()
+
+    def decide(request: PermissionRequest) -> Answer:
+        asked.set()
+        never.wait()
+        return request.allow()
+
+    rescue = threading.Timer(10, never.set)
+    rescue.start()
+    with blocking.SandboxAgent.connect(server.url, server.token, on_permission=decide) as client:
+        session = client.sessions.create("mock", cwd=server.work)
+        session.prompt("permission")
+        assert asked.wait(5)
+    assert not never.is_set()
+    rescue.cancel()
+    never.set()
+
+
+@pytest.mark.parametrize("failure", [ValueError("no"), StopIteration(), SystemExit(3)], ids=repr)
+def test_a_handler_that_fails_rejects(server: Server, failure: BaseException) -> None:
+    def decide(request: PermissionRequest) -> Answer:
+        raise failure
+
+    with blocking.SandboxAgent.connect(server.url, server.token, on_permission=decide) as client:
+        session = client.sessions.create("mock", cwd=server.work)
+        assert "reject_once" in session.prompt("permission").text()
+
+
+def test_handlers_can_be_given_later_and_to_a_session(server: Server) -> None:
+    with blocking.SandboxAgent.connect(server.url, server.token) as client:
+        assert client.token == server.token
+
+        @client.on_permission
+        def reject(request: PermissionRequest) -> Answer:
+            return request.reject()
+
+        trusted, other = (client.sessions.create("mock", cwd=server.work) for _ in range(2))
+
+        @trusted.on_permission
+        def allow(request: PermissionRequest) -> Answer:
+            return request.allow()
+
+        assert "allow_once" in trusted.prompt("permission").text()
+        assert "reject_once" in other.prompt("permission").text()
+
+
 def test_an_async_handler_is_refused() -> None:
     async def decide(request: PermissionRequest) -> Answer:
         return request.reject()
@@ -83,7 +150,7 @@ def test_a_server_of_its_own(tmp_path: object) -> None:
 
 @pytest.mark.parametrize("kind", [SandboxAgent, Agents, Sessions, Session, Files], ids=lambda kind: kind.__name__)
 def test_it_has_every_name_of_the_async_client(server: Server, kind: type) -> None:
-    public = {name for name, _ in inspect.getmembers(kind, callable) if not name.startswith("_")} - HANDLERS
+    public = {name for name, _ in inspect.getmembers(kind, callable) if not name.startswith("_")}
     with blocking.SandboxAgent.connect(server.url, server.token) as client:
         session = client.sessions.create("mock", cwd=server.work)
         there = {

@@ -7,10 +7,12 @@ iterator there is an iterator here.
 import asyncio
 import functools
 import inspect
+import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from contextlib import AbstractAsyncContextManager, contextmanager
 from pathlib import PurePath
-from typing import Generic, ParamSpec, TypeVar
+from typing import Generic, ParamSpec, TypeAlias, TypeVar
 
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 
@@ -36,14 +38,19 @@ R = TypeVar("R")
 Q = TypeVar("Q", bound=Request)
 
 Handler = Callable[[Q], Answer | None]
-"""Called in a thread of its own, so it may take its time and ask somebody."""
+"""Called in a thread of its own, so it may take its time and ask somebody. What it raises is a rejection."""
+PermissionHandler: TypeAlias = Handler[PermissionRequest]
+QuestionHandler: TypeAlias = Handler[QuestionRequest]
+ElicitationHandler: TypeAlias = Handler[ElicitationRequest]
 
 
 class SandboxAgent:
     """A client of one server."""
 
     def __init__(self, portal: BlockingPortal, client: AsyncSandboxAgent) -> None:
+        self._client = client
         self.url = client.url
+        self.token = client.token
         self.agents = Agents(portal, client.agents)
         self.sessions = Sessions(portal, client.sessions)
         self.files = Files(portal, client.files)
@@ -60,6 +67,21 @@ class SandboxAgent:
         self.notify = _waiting(portal, client.notify)
         self.tap = client.tap
 
+    def on_permission(self, handler: PermissionHandler) -> PermissionHandler:
+        """Let this handler answer what agents want to be allowed; may be used as a decorator."""
+        self._client.on_permission(_threaded(handler))
+        return handler
+
+    def on_question(self, handler: QuestionHandler) -> QuestionHandler:
+        """Let this handler answer agents' questions; may be used as a decorator."""
+        self._client.on_question(_threaded(handler))
+        return handler
+
+    def on_elicitation(self, handler: ElicitationHandler) -> ElicitationHandler:
+        """Let this handler fill in agents' forms; the server must know of it before the first session."""
+        self._client.on_elicitation(_threaded(handler))
+        return handler
+
     @staticmethod
     @contextmanager
     def connect(
@@ -67,9 +89,9 @@ class SandboxAgent:
         token: str | None = None,
         *,
         agent: str | None = None,
-        on_permission: Handler[PermissionRequest] | None = None,
-        on_question: Handler[QuestionRequest] | None = None,
-        on_elicitation: Handler[ElicitationRequest] | None = None,
+        on_permission: PermissionHandler | None = None,
+        on_question: QuestionHandler | None = None,
+        on_elicitation: ElicitationHandler | None = None,
         name: str | None = None,
         user: str | None = None,
         reconnect_timeout: float = RECONNECT_TIMEOUT,
@@ -80,9 +102,9 @@ class SandboxAgent:
             url,
             token,
             agent=agent,
-            on_permission=_threaded(on_permission),
-            on_question=_threaded(on_question),
-            on_elicitation=_threaded(on_elicitation),
+            on_permission=on_permission and _threaded(on_permission),
+            on_question=on_question and _threaded(on_question),
+            on_elicitation=on_elicitation and _threaded(on_elicitation),
             name=name,
             user=user,
             reconnect_timeout=reconnect_timeout,
@@ -96,9 +118,9 @@ class SandboxAgent:
     def start(
         *,
         agent: str | None = None,
-        on_permission: Handler[PermissionRequest] | None = None,
-        on_question: Handler[QuestionRequest] | None = None,
-        on_elicitation: Handler[ElicitationRequest] | None = None,
+        on_permission: PermissionHandler | None = None,
+        on_question: QuestionHandler | None = None,
+        on_elicitation: ElicitationHandler | None = None,
         data_dir: str | PurePath | None = None,
         options: Mapping[str, object] | None = None,
         env: Mapping[str, str] | None = None,
@@ -107,9 +129,9 @@ class SandboxAgent:
         """A server of our own, on a free port and with a private token; it is gone with the block, or with us."""
         opened = AsyncSandboxAgent.start(
             agent=agent,
-            on_permission=_threaded(on_permission),
-            on_question=_threaded(on_question),
-            on_elicitation=_threaded(on_elicitation),
+            on_permission=on_permission and _threaded(on_permission),
+            on_question=on_question and _threaded(on_question),
+            on_elicitation=on_elicitation and _threaded(on_elicitation),
             data_dir=data_dir,
             options=options,
             env=env,
@@ -172,6 +194,21 @@ class Session:
         self.terminate = _waiting(portal, session.terminate)
         self.detach = _waiting(portal, session.detach)
 
+    def on_permission(self, handler: PermissionHandler) -> PermissionHandler:
+        """Let this handler answer permissions of this session."""
+        self._session.on_permission(_threaded(handler))
+        return handler
+
+    def on_question(self, handler: QuestionHandler) -> QuestionHandler:
+        """Let this handler answer questions of this session."""
+        self._session.on_question(_threaded(handler))
+        return handler
+
+    def on_elicitation(self, handler: ElicitationHandler) -> ElicitationHandler:
+        """Let this handler fill in forms of this session; the client must have one, too, to be asked by forms."""
+        self._session.on_elicitation(_threaded(handler))
+        return handler
+
     @property
     def config_options(self) -> list[_session.ConfigOption]:
         """The settings that its agent offers, as they were last told to this client."""
@@ -202,7 +239,7 @@ class Turn(Iterator[TurnItem]):
 
     def result(self) -> TurnEnded:
         """Its end."""
-        return self._portal.call(_end, self._turn)
+        return _wait(self._portal, functools.partial(_end, self._turn))
 
 
 class Files:
@@ -233,7 +270,7 @@ class _Items(Iterator[T], Generic[T]):
 
     def __next__(self) -> T:
         try:
-            return self._portal.call(_step, self._items)
+            return _wait(self._portal, functools.partial(_step, self._items))
         except StopAsyncIteration:
             raise StopIteration from None
 
@@ -250,6 +287,17 @@ def _same(value: T) -> T:
     return value
 
 
+def _wait(portal: BlockingPortal, call: Callable[[], Awaitable[T]]) -> T:
+    """Do it where the event loop runs, and wait for its end."""
+    doing = portal.start_task_soon(call)
+    try:
+        return doing.result()
+    except BaseException:
+        # Ctrl-C: what nobody waits for any more must not go on, and take what is meant for others.
+        doing.cancel()
+        raise
+
+
 def _waiting(
     portal: BlockingPortal, method: Callable[P, Awaitable[T]], then: Callable[[T], R] = _same
 ) -> Callable[P, R]:
@@ -260,7 +308,7 @@ def _waiting(
 
     @functools.wraps(method)
     def wait(*args: P.args, **kwargs: P.kwargs) -> R:
-        return then(portal.call(functools.partial(called, *args, **kwargs)))
+        return then(_wait(portal, functools.partial(called, *args, **kwargs)))
 
     return wait
 
@@ -287,12 +335,28 @@ def _iterating(portal: BlockingPortal, method: Callable[P, AsyncIterator[T]]) ->
     return iterate
 
 
-def _threaded(handler: Handler[Q] | None) -> Callable[[Q], Awaitable[Answer | None]] | None:
-    if handler is None:
-        return None
+def _threaded(handler: Handler[Q]) -> Callable[[Q], Awaitable[Answer | None]]:
     if inspect.iscoroutinefunction(handler):
         raise TypeError("a handler of the sync client is a plain function; async ones are for the async client")
-    return lambda request: asyncio.to_thread(handler, request)
+
+    def decide(request: Q) -> Awaitable[Answer | None]:
+        decision: Future[Answer | None] = Future()
+        # Not of a pool: any number of them may wait for somebody, and the script may end without them.
+        threading.Thread(target=_decide, args=(handler, request, decision), daemon=True).start()
+        return asyncio.wrap_future(decision)
+
+    return decide
+
+
+def _decide(handler: Handler[Q], request: Q, decision: "Future[Answer | None]") -> None:
+    if not decision.set_running_or_notify_cancel():
+        return
+    try:
+        decision.set_result(handler(request))
+    except BaseException as error:
+        failure = RuntimeError(f"the handler raised {error!r}")
+        failure.__cause__ = error
+        decision.set_exception(failure)
 
 
 @contextmanager
