@@ -414,6 +414,31 @@ def test_links_that_lead_out_are_left_out_and_named(calling: Calling, there: Pat
     assert left == contents(here / "d") == {"file": (b"", False), "sub": None, "sub/fine": "../absolute"}
 
 
+def test_a_file_that_becomes_shorter_meanwhile_is_named(place: Place, here: Path) -> None:
+    large = here / "large"
+    with large.open("wb") as file:
+        file.truncate(256 << 20)  # More than any socket takes in advance.
+
+    class Slow(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            self.rfile.read(1 << 20)
+            os.truncate(large, 10)
+            while self.rfile.read(1 << 20):
+                pass
+
+        def log_message(self, format: str, *args: object) -> None:
+            pass
+
+    with HTTPServer(("127.0.0.1", 0), Slow) as slow:
+        thread = Thread(target=slow.handle_request)
+        thread.start()
+        told = place.run("fs", "put", "-r", str(here), "/x", "--endpoint", f"http://127.0.0.1:{slow.server_port}")
+        thread.join()
+
+    complaint = f"sandbox-agent: {large} became shorter while it was sent; nothing was copied\n"
+    assert (told.returncode, told.stdout, told.stderr) == (1, "", complaint)
+
+
 # --- searching and watching -------------------------------------------------------------------------------------------
 
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import io
+import os
 import tarfile
 from collections.abc import AsyncGenerator
 from contextlib import suppress
@@ -12,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sandbox_agent.client.errors import ClientError, ConnectionLost
-from sandbox_agent.client.trees import packed, unpack
+from sandbox_agent.client.trees import archived, leads_out, packed, unpack
 from tests.support.client import run
 
 
@@ -154,7 +155,7 @@ def test_a_file_that_becomes_shorter_while_it_is_sent_is_named(tmp_path: Path) -
         await anext(blocks)
         with (tmp_path / "shrinking").open("wb") as file:
             file.truncate(1 << 20)
-        with pytest.raises(OSError, match="shrinking became shorter while it was sent"):
+        with pytest.raises(OSError, match="shrinking became shorter while it was sent; nothing was copied"):
             async for _ in blocks:
                 pass
 
@@ -202,3 +203,56 @@ def test_archives_tell_nobody_who_owns_the_files(tmp_path: Path) -> None:
     with tarfile.open(fileobj=io.BytesIO(run(main()))) as tar:
         (found,) = tar.getmembers()
         assert (found.uid, found.gid, found.uname, found.gname) == (0, 0, "", "")
+
+
+def sent(root: Path, left: list[str]) -> list[str]:
+    """Names in its archive; what is not in it goes to `left`, with the reason."""
+    data = b"".join(archived(root, lambda name, why: left.append(f"{name}: {why}")))
+    with tarfile.open(fileobj=io.BytesIO(data)) as tar:
+        return sorted(tar.getnames())
+
+
+def test_what_is_left_out_has_a_reason(tmp_path: Path) -> None:
+    (tmp_path / "up").symlink_to("..")
+    os.mkfifo(tmp_path / "pipe")
+    left: list[str] = []
+
+    assert sent(tmp_path, left) == []
+    assert left == ["pipe: neither a file nor a directory nor a link", "up: a link to .."]
+
+
+def test_a_link_that_other_links_lead_out_is_left_out(tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    (tmp_path / "a" / "top").symlink_to("..")
+    (tmp_path / "beyond").symlink_to("a/top/..")
+    (tmp_path / "further").symlink_to("a/top/../x")
+    (tmp_path / "beside").symlink_to("a/top/x")
+    left: list[str] = []
+
+    assert sent(tmp_path, left) == ["a", "a/top", "beside"]
+    assert left == ["beyond: a link to a/top/..", "further: a link to a/top/../x"]
+
+
+def test_a_link_to_one_that_is_left_out_is_sent(tmp_path: Path) -> None:
+    (tmp_path / "absolute").symlink_to("/etc/passwd")
+    (tmp_path / "fine").symlink_to("absolute")
+
+    assert sent(tmp_path, []) == ["fine"]
+
+
+@pytest.mark.parametrize(
+    ("name", "target", "out"),
+    [
+        ("a", "b", False),
+        ("a", ".", False),
+        ("a", "..", True),
+        ("a", "/b", True),
+        ("a/b", "..", False),
+        ("a/b", "../..", True),
+        ("a/b", "../../a", True),
+        ("a/b", "c/../../d", False),
+        ("a", "..b", False),
+    ],
+)
+def test_a_link_leads_out_by_its_text(name: str, target: str, out: bool) -> None:
+    assert leads_out(name, target) is out

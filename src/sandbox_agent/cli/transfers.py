@@ -11,7 +11,8 @@ from sandbox_agent.cli.arguments import Arguments, complain
 from sandbox_agent.cli.output import is_drawn, one_line, print_json
 from sandbox_agent.cli.remote import Refused
 from sandbox_agent.cli.remote_files import Entry, Files, base_name, working
-from sandbox_agent.cli.tarring import BESIDE, packed, unpack
+from sandbox_agent.cli.unpacking import BESIDE, unpack
+from sandbox_agent.client.trees import archived
 
 STREAM = "-"
 """What stands for stdin and stdout."""
@@ -161,7 +162,7 @@ def _put_directory(files: Files, local: str, remote: str) -> bytes:
         raise Refused(f"{local} is no directory")
     query = {"path": remote, **files.where}
     with counted(one_line(root.resolve().name), None) as count, _here(root):
-        pieces = _counting(packed(root, _leave_out), count)
+        pieces = _counting(archived(root, _leave_out), count)
         return files.remote.request("POST", "/v1/fs/upload-batch", query, pieces, {"Content-Type": _TAR}).content
 
 
@@ -203,5 +204,7 @@ def _here(path: Path) -> Generator[None]:
     except BrokenPipeError:
         raise
     except OSError as error:
+        if error.errno is None:  # Not of the system, and a whole sentence.
+            raise Refused(str(error)) from error
         name = os.fsdecode(error.filename or path)
-        raise Refused(f"{path if BESIDE in name else name}: {error.strerror or error}") from error
+        raise Refused(f"{path if BESIDE in name else name}: {error.strerror}") from error

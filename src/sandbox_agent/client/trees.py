@@ -1,4 +1,6 @@
-"""Directories of this machine as tar archives, and back. Made and read in threads, a block at a time.
+"""Directories of this machine as tar archives, and back. Made and read a block at a time, in threads.
+
+`archived` alone makes one without threads, for a program that has no event loop.
 
 An archive from a server is not trusted: what runs there may have written it. Nothing of it gets outside of the
 directory that it is unpacked in.
@@ -6,9 +8,10 @@ directory that it is unpacked in.
 
 import asyncio
 import os
+import posixpath
 import stat
 import tarfile
-from collections.abc import AsyncGenerator, Generator
+from collections.abc import AsyncGenerator, Callable, Generator
 from concurrent.futures import CancelledError, Future
 from io import RawIOBase
 from pathlib import Path, PurePosixPath
@@ -16,24 +19,32 @@ from pathlib import Path, PurePosixPath
 from sandbox_agent.client.contents import BLOCK, in_thread
 from sandbox_agent.client.errors import ClientError
 
-_NAMES = ("utf-8", "surrogateescape")
+LeaveOut = Callable[[str, str], None]
+"""Told of what is not copied: its path in the directory, and why."""
+
+NAMES = ("utf-8", "surrogateescape")
+"""How names are written in an archive: those that are no text, too."""
+
 _END = bytes(2 * tarfile.BLOCKSIZE)
+# What has become a link or a pipe meanwhile is neither followed nor waited for.
+_CAREFULLY = sum(getattr(os, name, 0) for name in ("O_NOFOLLOW", "O_NONBLOCK", "O_NOCTTY"))
 
 
 # --- out --------------------------------------------------------------------------------------------------------------
 
 
 def packed(directory: Path, left_out: list[str]) -> AsyncGenerator[bytes]:
-    """A directory as an archive. What no server would take is noted in `left_out`, by its path in the directory.
+    """What `archived` makes, in threads. What is left out is noted in `left_out`, by its path in the directory."""
+    return in_thread(archived(directory, lambda name, why: left_out.append(name)))
+
+
+def archived(directory: Path, leave_out: LeaveOut) -> Generator[bytes]:
+    """A directory as an archive, in blocks. What no server would take is left out.
 
     Raises OSError for what cannot be read, or becomes shorter meanwhile.
     """
-    return in_thread(_gathered(_archive(directory, left_out)))
-
-
-def _gathered(pieces: Generator[bytes]) -> Generator[bytes]:
     block = bytearray()
-    for piece in pieces:
+    for piece in _pieces(directory, leave_out):
         block += piece
         if len(block) >= BLOCK:
             yield bytes(block)
@@ -41,7 +52,7 @@ def _gathered(pieces: Generator[bytes]) -> Generator[bytes]:
     yield bytes(block)
 
 
-def _archive(root: Path, left_out: list[str]) -> Generator[bytes]:
+def _pieces(root: Path, leave_out: LeaveOut) -> Generator[bytes]:
     inside = os.path.realpath(root)
     below: list[PurePosixPath] = [PurePosixPath()]
     while below:
@@ -52,8 +63,8 @@ def _archive(root: Path, left_out: list[str]) -> Generator[bytes]:
             name = place / entry.name
             if entry.is_symlink():
                 target = os.readlink(entry.path)  # noqa: PTH115 - as it stands there, character by character
-                if _leads_out(inside, name, target):
-                    left_out.append(str(name))
+                if leads_out(str(name), target) or _passes_outside(inside, name, target):
+                    leave_out(str(name), f"a link to {target}")
                 else:
                     yield _header(name, tarfile.SYMTYPE, entry.stat(follow_symlinks=False), target)
             elif entry.is_dir():
@@ -62,19 +73,25 @@ def _archive(root: Path, left_out: list[str]) -> Generator[bytes]:
             elif entry.is_file():
                 yield from _file(root / name, name)
             else:
-                left_out.append(str(name))
+                leave_out(str(name), "neither a file nor a directory nor a link")
     yield _END
 
 
-def _leads_out(inside: str, name: PurePosixPath, target: str) -> bool:
-    """Whether a link is absolute, or leads out of the directory, by its text or by links on its way."""
-    lexical = os.path.normpath(name.parent / target)
-    real = os.path.realpath(os.path.join(inside, name))  # noqa: PTH118 - a Path would lose a trailing slash
-    return target.startswith("/") or lexical.split("/")[0] == ".." or os.path.commonpath([inside, real]) != inside
+def leads_out(name: str, target: str) -> bool:
+    """Whether a link of that name leads out of its archive, as far as its text tells."""
+    joined = posixpath.normpath(posixpath.join(posixpath.dirname(name), target))
+    return target.startswith("/") or joined == ".." or joined.startswith("../")
+
+
+def _passes_outside(inside: str, name: PurePosixPath, target: str) -> bool:
+    """Whether other links on its way lead it out. What it ends at may be a link, too, that is judged for itself."""
+    way, end = posixpath.split(target)
+    real = os.path.realpath(Path(inside, name.parent, target if end in (".", "..") else way))
+    return os.path.commonpath([inside, real]) != inside
 
 
 def _file(path: Path, name: PurePosixPath) -> Generator[bytes]:
-    with path.open("rb") as file:
+    with open(path, "rb", opener=lambda path, flags: os.open(path, flags | _CAREFULLY)) as file:
         status = os.fstat(file.fileno())
         yield _header(name, tarfile.REGTYPE, status)
         left = status.st_size
@@ -82,7 +99,7 @@ def _file(path: Path, name: PurePosixPath) -> Generator[bytes]:
             yield block
             left -= len(block)
     if left:
-        raise OSError(f"{path} became shorter while it was sent")
+        raise OSError(f"{path} became shorter while it was sent; nothing was copied")
     yield bytes(-status.st_size % tarfile.BLOCKSIZE)
 
 
@@ -91,7 +108,7 @@ def _header(name: PurePosixPath, type: bytes, status: os.stat_result, target: st
     info.type, info.linkname = type, target
     info.mode, info.mtime = stat.S_IMODE(status.st_mode), int(status.st_mtime)
     info.size = status.st_size if type == tarfile.REGTYPE else 0
-    return info.tobuf(tarfile.PAX_FORMAT, *_NAMES)
+    return info.tobuf(tarfile.PAX_FORMAT, *NAMES)
 
 
 # --- in ---------------------------------------------------------------------------------------------------------------
@@ -167,8 +184,10 @@ def _unpack(reader: _Reader, directory: Path) -> list[str]:
     left_out: list[str] = []
     links: set[str] = set()
     try:
-        with tarfile.open(mode="r|", fileobj=reader, bufsize=BLOCK, encoding=_NAMES[0], errors=_NAMES[1]) as archive:
-            for member in archive:
+        with tarfile.open(mode="r|", fileobj=reader, bufsize=BLOCK, encoding=NAMES[0], errors=NAMES[1]) as archive:
+            for member in iter(archive.next, None):
+                # It keeps all of them for whoever wants to go back.
+                archive.members = []  # pyright: ignore[reportAttributeAccessIssue] - documented, and not in its stub
                 _check(member, links)
                 try:
                     safe = tarfile.data_filter(member, str(directory))

@@ -1,108 +1,26 @@
-"""Directories of this machine as tar archives, and archives as directories.
+"""Archives from a server as directories of this machine.
 
-Whatever an archive says, nothing is written outside of its directory: its files are put aside first, links last.
+Whatever an archive says, nothing is written outside of its directory: its files are put aside first, links last. It is
+as careful as the server is, and takes all of an archive or nothing; the SDK writes as it reads.
 """
 
 import os
-import posixpath
 import shutil
-import stat
 import tarfile
 import tempfile
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 from typing import IO, cast
 
 from sandbox_agent.archives.folder import Folder
 from sandbox_agent.archives.tree import PIECE, Tree
 from sandbox_agent.cli.remote import Refused
-
-LeaveOut = Callable[[str, str], None]
-"""Told of what is not copied: its name, and why."""
+from sandbox_agent.client.trees import NAMES, LeaveOut, leads_out
 
 BESIDE = ".sandbox-agent-"
 """How names of what waits to be whole begin."""
 
 _MOST = 1 << 62
-_READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
-
-
-# --- out --------------------------------------------------------------------------------------------------------------
-
-
-def packed(root: Path, leave_out: LeaveOut) -> Iterator[bytes]:
-    """The archive of what is in a directory, piece by piece.
-
-    Raises:
-        OSError: something cannot be read.
-        Refused: a file has changed meanwhile.
-    """
-    size = 0
-    for piece in _entries(root, leave_out):
-        size += len(piece)
-        yield piece
-    end = 2 * tarfile.BLOCKSIZE
-    yield bytes(end + -(size + end) % tarfile.RECORDSIZE)
-
-
-def _entries(root: Path, leave_out: LeaveOut) -> Iterator[bytes]:
-    for place, folders, files in os.walk(root, onerror=_raise):
-        folders.sort()
-        for name in sorted([*folders, *files]):
-            path = Path(place, name)
-            called = path.relative_to(root).as_posix()
-            status = path.lstat()
-            mode = status.st_mode
-            if stat.S_ISDIR(mode):
-                yield _header(called, status, tarfile.DIRTYPE)
-            elif stat.S_ISLNK(mode):
-                target = os.readlink(path)  # noqa: PTH115 - as it is written
-                if leads_out(called, target):
-                    leave_out(called, f"a link to {target}")
-                else:
-                    yield _header(called, status, tarfile.SYMTYPE, target)
-            elif stat.S_ISREG(mode):
-                yield from _file(path, called)
-            else:
-                leave_out(called, "neither a file nor a directory nor a link")
-
-
-def _file(path: Path, called: str) -> Iterator[bytes]:
-    descriptor = os.open(path, _READ)
-    try:
-        status = os.fstat(descriptor)
-        yield _header(called, status, tarfile.REGTYPE)
-        left = status.st_size
-        while left:
-            piece = os.read(descriptor, min(PIECE, left))
-            if not piece:
-                raise Refused(f"{path} has become shorter while it was read; nothing was copied")
-            yield piece
-            left -= len(piece)
-    finally:
-        os.close(descriptor)
-    yield bytes(-status.st_size % tarfile.BLOCKSIZE)
-
-
-def _header(name: str, status: os.stat_result, type: bytes, target: str = "") -> bytes:
-    info = tarfile.TarInfo(name)
-    info.type, info.linkname = type, target
-    info.mode, info.mtime = stat.S_IMODE(status.st_mode), int(status.st_mtime)
-    info.size = status.st_size if type == tarfile.REGTYPE else 0
-    return info.tobuf(tarfile.PAX_FORMAT, "utf-8", "surrogateescape")
-
-
-def _raise(error: OSError) -> None:
-    raise error
-
-
-def leads_out(name: str, target: str) -> bool:
-    """Whether a link of that name leads out of its archive, as far as its text tells."""
-    joined = posixpath.normpath(posixpath.join(posixpath.dirname(name), target))
-    return target.startswith("/") or joined == ".." or joined.startswith("../")
-
-
-# --- in ---------------------------------------------------------------------------------------------------------------
 
 
 def unpack(pieces: Iterable[bytes], target: Path, leave_out: LeaveOut) -> None:
@@ -138,7 +56,7 @@ def unpack(pieces: Iterable[bytes], target: Path, leave_out: LeaveOut) -> None:
 def _fill(tree: Tree, stream: "_Stream", leave_out: LeaveOut) -> None:
     file = cast("IO[bytes]", cast("object", stream))
     try:
-        with tarfile.open(fileobj=file, mode="r|", bufsize=PIECE, encoding="utf-8", errors="surrogateescape") as tar:
+        with tarfile.open(fileobj=file, mode="r|", bufsize=PIECE, encoding=NAMES[0], errors=NAMES[1]) as tar:
             for member in iter(tar.next, None):
                 _put(tree, tar, member, leave_out)
                 # It keeps all of them for whoever wants to go back.
