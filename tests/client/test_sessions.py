@@ -149,6 +149,7 @@ def test_raw_requests_notifications_and_taps(server: Server) -> None:
             session = await new_session(client, server)
             await play(session, [["say", "x"]])
             stop()
+            stop()  # Once more does no harm.
             count = len(seen)
             await client.notify("x/note", {})
             assert len(seen) == count

@@ -8,7 +8,7 @@ import inspect
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 
 import msgspec
 from acp import RequestError
@@ -135,6 +135,8 @@ class ElicitationRequest:
 
 Request: TypeAlias = PermissionRequest | QuestionRequest | ElicitationRequest
 """Whatever an agent can ask."""
+Decided = TypeVar("Decided", bound=Awaitable[Answer | None] | Answer | None)
+"""What a handler gives: a decorator leaves it as it is."""
 PermissionHandler: TypeAlias = Callable[[PermissionRequest], Awaitable[Answer | None] | Answer | None]
 """Answers permissions, async or not; None leaves one open, for `reply_permission`."""
 QuestionHandler: TypeAlias = Callable[[QuestionRequest], Awaitable[Answer | None] | Answer | None]

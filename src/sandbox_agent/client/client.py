@@ -10,6 +10,7 @@ from sandbox_agent.client.agents import Agents, Health, health
 from sandbox_agent.client.api import Api
 from sandbox_agent.client.asking import (
     Answer,
+    Decided,
     ElicitationHandler,
     ElicitationRequest,
     Handlers,
@@ -159,17 +160,19 @@ class SandboxAgent:
 
     # Who answers agents
 
-    def on_permission(self, handler: PermissionHandler) -> PermissionHandler:
+    def on_permission(self, handler: Callable[[PermissionRequest], Decided]) -> Callable[[PermissionRequest], Decided]:
         """Let this handler answer what agents want to be allowed; may be used as a decorator."""
         self._connection.asking.handlers.permission = handler
         return handler
 
-    def on_question(self, handler: QuestionHandler) -> QuestionHandler:
+    def on_question(self, handler: Callable[[QuestionRequest], Decided]) -> Callable[[QuestionRequest], Decided]:
         """Let this handler answer agents' questions; may be used as a decorator."""
         self._connection.asking.handlers.question = handler
         return handler
 
-    def on_elicitation(self, handler: ElicitationHandler) -> ElicitationHandler:
+    def on_elicitation(
+        self, handler: Callable[[ElicitationRequest], Decided]
+    ) -> Callable[[ElicitationRequest], Decided]:
         """Let this handler fill in agents' forms; the server must know of it before the first session."""
         if self._connection.is_open and self._connection.asking.handlers.elicitation is None:
             raise ClientError("on_elicitation comes too late: give it to connect() or start(), or before any session")
@@ -229,8 +232,9 @@ class SandboxAgent:
         `callback` gets "sent" or "received", the envelope, and its id on the stream if it came from there. It is
         called where the envelopes pass, so it must be quick.
         """
-        self._connection.taps.append(callback)
-        return lambda: self._connection.taps.remove(callback)
+        taps = self._connection.taps
+        taps.append(callback)
+        return lambda: taps.remove(callback) if callback in taps else None
 
     async def _watch(self, server: EmbeddedServer) -> None:
         how = await server.ended()

@@ -1,7 +1,7 @@
 """A session that this client is attached to: prompting it, following it, changing it."""
 
 from collections import deque
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import PurePath
 
@@ -12,10 +12,11 @@ from pydantic import TypeAdapter, ValidationError
 from sandbox_agent.client.agents import Agents, Models, Modes
 from sandbox_agent.client.api import Api
 from sandbox_agent.client.asking import (
-    ElicitationHandler,
+    Decided,
+    ElicitationRequest,
     Handlers,
-    PermissionHandler,
-    QuestionHandler,
+    PermissionRequest,
+    QuestionRequest,
     Request,
 )
 from sandbox_agent.client.connection import Connection
@@ -172,17 +173,19 @@ class Session:
 
     # Who answers for this session, in place of the client's handlers
 
-    def on_permission(self, handler: PermissionHandler) -> PermissionHandler:
+    def on_permission(self, handler: Callable[[PermissionRequest], Decided]) -> Callable[[PermissionRequest], Decided]:
         """Let this handler answer permissions of this session."""
         self._handlers.permission = handler
         return handler
 
-    def on_question(self, handler: QuestionHandler) -> QuestionHandler:
+    def on_question(self, handler: Callable[[QuestionRequest], Decided]) -> Callable[[QuestionRequest], Decided]:
         """Let this handler answer questions of this session."""
         self._handlers.question = handler
         return handler
 
-    def on_elicitation(self, handler: ElicitationHandler) -> ElicitationHandler:
+    def on_elicitation(
+        self, handler: Callable[[ElicitationRequest], Decided]
+    ) -> Callable[[ElicitationRequest], Decided]:
         """Let this handler fill in forms of this session; the client must have one, too, to be asked by forms."""
         self._handlers.elicitation = handler
         return handler

@@ -42,6 +42,7 @@ Handler = Callable[[Q], Answer | None]
 PermissionHandler: TypeAlias = Handler[PermissionRequest]
 QuestionHandler: TypeAlias = Handler[QuestionRequest]
 ElicitationHandler: TypeAlias = Handler[ElicitationRequest]
+Decided = TypeVar("Decided", bound=Answer | None)
 
 
 class SandboxAgent:
@@ -67,17 +68,19 @@ class SandboxAgent:
         self.notify = _waiting(portal, client.notify)
         self.tap = client.tap
 
-    def on_permission(self, handler: PermissionHandler) -> PermissionHandler:
+    def on_permission(self, handler: Callable[[PermissionRequest], Decided]) -> Callable[[PermissionRequest], Decided]:
         """Let this handler answer what agents want to be allowed; may be used as a decorator."""
         self._client.on_permission(_threaded(handler))
         return handler
 
-    def on_question(self, handler: QuestionHandler) -> QuestionHandler:
+    def on_question(self, handler: Callable[[QuestionRequest], Decided]) -> Callable[[QuestionRequest], Decided]:
         """Let this handler answer agents' questions; may be used as a decorator."""
         self._client.on_question(_threaded(handler))
         return handler
 
-    def on_elicitation(self, handler: ElicitationHandler) -> ElicitationHandler:
+    def on_elicitation(
+        self, handler: Callable[[ElicitationRequest], Decided]
+    ) -> Callable[[ElicitationRequest], Decided]:
         """Let this handler fill in agents' forms; the server must know of it before the first session."""
         self._client.on_elicitation(_threaded(handler))
         return handler
@@ -194,17 +197,19 @@ class Session:
         self.terminate = _waiting(portal, session.terminate)
         self.detach = _waiting(portal, session.detach)
 
-    def on_permission(self, handler: PermissionHandler) -> PermissionHandler:
+    def on_permission(self, handler: Callable[[PermissionRequest], Decided]) -> Callable[[PermissionRequest], Decided]:
         """Let this handler answer permissions of this session."""
         self._session.on_permission(_threaded(handler))
         return handler
 
-    def on_question(self, handler: QuestionHandler) -> QuestionHandler:
+    def on_question(self, handler: Callable[[QuestionRequest], Decided]) -> Callable[[QuestionRequest], Decided]:
         """Let this handler answer questions of this session."""
         self._session.on_question(_threaded(handler))
         return handler
 
-    def on_elicitation(self, handler: ElicitationHandler) -> ElicitationHandler:
+    def on_elicitation(
+        self, handler: Callable[[ElicitationRequest], Decided]
+    ) -> Callable[[ElicitationRequest], Decided]:
         """Let this handler fill in forms of this session; the client must have one, too, to be asked by forms."""
         self._session.on_elicitation(_threaded(handler))
         return handler
