@@ -29,7 +29,7 @@ def test_a_name_that_is_not_there_is_an_error() -> None:
         _ = sandbox_agent.client.SandboxAgnet  # type: ignore[attr-defined]
 
 
-@pytest.mark.parametrize("module", ["api", "agents", "files", "watching", "errors"])
+@pytest.mark.parametrize("module", ["api", "agents", "files", "inventory", "watching", "errors"])
 def test_parts_that_need_no_acp_do_not_import_it(module: str) -> None:
     program = f"import sys, sandbox_agent.client.{module}; print({{'acp', 'pydantic'}} & {{*sys.modules}})"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=30, check=True)

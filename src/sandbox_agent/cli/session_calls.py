@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Callable, Iterator, Sequence
-from datetime import UTC, datetime
+from datetime import datetime
 from itertools import islice
 
 import msgspec
@@ -13,6 +13,7 @@ from sandbox_agent.cli.failures import EXIT_FAILED
 from sandbox_agent.cli.output import one_line, print_facts, print_json, print_table
 from sandbox_agent.cli.remote import Refused, Remote, calling, part, understood
 from sandbox_agent.cli.rpc import Connection, connected
+from sandbox_agent.client.inventory import SessionInfo
 from sandbox_agent.envelope import Object, list_at, text_at
 from sandbox_agent.errors import SettingsError
 
@@ -21,33 +22,6 @@ STYLES = {"state": {"running": "green", "waiting": "yellow", "ended": "dim"}}
 MOST_CANDIDATES = 10
 _GONE = frozenset({"session-not-found", "removed", "not-found"})
 """What is answered for an id that is none; one with a slash leads to another route."""
-
-
-class Session(Struct, rename="camel"):
-    """As much of a session as is told to people."""
-
-    session_id: str
-    agent: str
-    cwd: str
-    created_at: str
-    updated_at: str
-    title: str | None = None
-    ended: bool = False
-    resumable: bool = False
-    running: bool = False
-    event_count: int = 0
-    pending: int = 0
-    model: str | None = None
-    mode: str | None = None
-    termination_info: Object | None = None
-    metadata: Object = {}
-    alias: str = ""
-
-    @property
-    def state(self) -> str:
-        if self.ended:
-            return "ended"
-        return "waiting" if self.pending else "running" if self.running else "idle"
 
 
 class _Page(Struct, rename="camel"):
@@ -83,7 +57,9 @@ def find(remote: Remote, name: str) -> Raw:
                 raise
     found = [(read(each), each) for each in all_sessions(remote)] if name else []
     same = [raw for each, raw in found if name in (each.session_id, each.alias)]
-    begin = [(each, raw) for each, raw in found if each.session_id.startswith(name) or each.alias.startswith(name)]
+    begin = [
+        (each, raw) for each, raw in found if each.session_id.startswith(name) or (each.alias or "").startswith(name)
+    ]
     if same or len(begin) == 1:
         return same[0] if same else begin[0][1]
     if not begin:
@@ -93,9 +69,9 @@ def find(remote: Remote, name: str) -> Raw:
     raise Refused(f"{name!r} is the beginning of {len(begin)} sessions: {', '.join(listed)}{more}")
 
 
-def read(session: Raw) -> Session:
+def read(session: Raw) -> SessionInfo:
     """The facts of one."""
-    return understood(session, Session)
+    return understood(session, SessionInfo)
 
 
 # --- printing ---------------------------------------------------------------------------------------------------------
@@ -132,24 +108,36 @@ def print_session(arguments: Arguments) -> int:
     return calling(arguments, work)
 
 
-def age(moment: str) -> str:
+def state(session: SessionInfo) -> str:
+    """What it does now, in a word."""
+    if session.ended:
+        return "ended"
+    return "waiting" if session.pending else "running" if session.running else "idle"
+
+
+def age(moment: datetime) -> str:
     """How long ago something was, in its largest unit."""
-    try:
-        seconds = max(0, int((datetime.now(UTC) - datetime.fromisoformat(moment)).total_seconds()))
-    except (ValueError, TypeError):
-        return moment
+    seconds = max(0, int((datetime.now(moment.tzinfo) - moment).total_seconds()))
     for unit, length in (("d", 86400), ("h", 3600), ("m", 60)):
         if seconds >= length:
             return f"{seconds // length}{unit}"
     return f"{seconds}s"
 
 
-def _row(session: Session) -> tuple[str, ...]:
+def _when(moment: datetime | None) -> str:
+    """A moment as the server writes it, and how long ago that is."""
+    if moment is None:
+        return ""
+    return f"{moment.isoformat(timespec='milliseconds').replace('+00:00', 'Z')} ({age(moment)} ago)"
+
+
+def _row(session: SessionInfo) -> tuple[str, ...]:
     title, cwd = one_line(session.title or ""), one_line(session.cwd)
-    return one_line(session.session_id), session.agent, session.state, title, cwd, age(session.created_at)
+    since = age(session.created_at) if session.created_at else ""
+    return one_line(session.session_id), session.agent, state(session), title, cwd, since
 
 
-def _lines(session: Session) -> list[tuple[str, str]]:
+def _lines(session: SessionInfo) -> list[tuple[str, str]]:
     ended = session.termination_info or {}
     stderr = [str(line) for name in ("head", "tail") for line in list_at(ended, "stderr", name)]
     how = [
@@ -159,17 +147,17 @@ def _lines(session: Session) -> list[tuple[str, str]]:
     ]
     return [
         ("session", one_line(session.session_id)),
-        ("alias", one_line(session.alias)),
+        ("alias", one_line(session.alias or "")),
         ("agent", session.agent),
-        ("state", session.state + (", and can be resumed" if session.ended and session.resumable else "")),
+        ("state", state(session) + (", and can be resumed" if session.ended and session.resumable else "")),
         ("ended", ", ".join(one_line(each) for each in how if each) if ended else ""),
         ("stderr", "\n".join(stderr)),
         ("title", one_line(session.title or "")),
         ("directory", one_line(session.cwd)),
         ("model", session.model or ""),
         ("mode", session.mode or ""),
-        ("created", f"{session.created_at} ({age(session.created_at)} ago)"),
-        ("updated", f"{session.updated_at} ({age(session.updated_at)} ago)"),
+        ("created", _when(session.created_at)),
+        ("updated", _when(session.updated_at)),
         ("events", str(session.event_count)),
         ("pending", str(session.pending)),
         ("metadata", facts(session.metadata)),
@@ -261,9 +249,9 @@ def _each(arguments: Arguments, method: str, told: Callable[[Object], str]) -> i
     return calling(arguments, work)
 
 
-def _found(remote: Remote, names: Sequence[str]) -> tuple[list[Session], bool]:
+def _found(remote: Remote, names: Sequence[str]) -> tuple[list[SessionInfo], bool]:
     """Those that there are, each once, and whether one is not; that is told."""
-    found: dict[str, Session] = {}
+    found: dict[str, SessionInfo] = {}
     failed = False
     for name in names:
         try:
@@ -275,7 +263,7 @@ def _found(remote: Remote, names: Sequence[str]) -> tuple[list[Session], bool]:
     return list(found.values()), failed
 
 
-def _answer(connection: Connection, method: str, session: Session) -> Object | None:
+def _answer(connection: Connection, method: str, session: SessionInfo) -> Object | None:
     try:
         return understood(connection.ask(method, {"sessionId": session.session_id}), Object)
     except Refused as refused:
