@@ -1,0 +1,68 @@
+/** A server that is killed, stopped and cut off at any moment: every turn is whole or fails, every event comes once. */
+
+import assert from "node:assert/strict";
+import { test } from "node:test";
+
+import { type Gap, type LogEvent, RequestError, type Session, textOf } from "sandbox-agent";
+
+import { Proxy, randomness } from "./support/proxy.js";
+import { TestServer, program } from "./support/server.js";
+import { logOf, within } from "./support/waiting.js";
+
+const BOUNDED = { timeout: 90_000 };
+const ROUNDS = 12;
+const EXPECTED = [...Array(200).keys(), ...Array(200).keys()];
+
+for (const respondAsync of [false, true]) {
+  test(`with answers ${respondAsync ? "on the stream" : "by POST"}`, BOUNDED, async () => {
+    const seed = Number(process.env["SDK_SEED"] ?? Date.now() % 1_000_000);
+    const random = randomness(seed);
+    const server = await TestServer.start();
+    const proxy = await Proxy.open(() => server.url);
+    const client = await server.connect({ url: proxy.url, respondAsync });
+    const session = await client.sessions.create({ cwd: server.work });
+    const followed: (LogEvent | Gap)[] = [];
+    const following = (async () => {
+      for await (const event of session.follow()) followed.push(event);
+    })();
+    let over = false;
+    const trouble = (async () => {
+      while (!over) {
+        await new Promise((resolve) => setTimeout(resolve, 50 + random() * 600));
+        const dice = random();
+        if (dice < 0.4) proxy.cut();
+        else await server.restart(dice < 0.7 ? "SIGKILL" : "SIGTERM");
+      }
+    })();
+
+    for (let round = 0; round < ROUNDS; round += 1) await within(oneTurn(session, seed), `round ${round}`, 30_000);
+    over = true;
+    await trouble;
+
+    assert.equal(await within(session.prompt("calm").text()), "calm");
+    await session.terminate();
+    await within(following, "the end of the log");
+    assert.deepEqual(followed, await logOf(session), `SDK_SEED=${seed}`);
+    await client.close();
+    await proxy.close();
+    await server.close();
+  });
+}
+
+/** A turn gives what its agent says from the beginning on, once and in order; all of it, unless the server died. */
+async function oneTurn(session: Session, seed: number): Promise<void> {
+  const seen: number[] = [];
+  let failure: unknown;
+  try {
+    for await (const item of session.prompt(program(["flood", 200, 20], ["sleep", 0.1], ["flood", 200, 20]))) {
+      if (textOf(item)) seen.push(Number.parseInt(textOf(item)));
+    }
+  } catch (error) {
+    failure = error;
+  }
+  assert.deepEqual(seen, failure ? EXPECTED.slice(0, seen.length) : EXPECTED, `SDK_SEED=${seed}`);
+  if (failure) {
+    assert.ok(failure instanceof RequestError, String(failure));
+    assert.equal((failure.data as { type?: string }).type, "outcome-unknown");
+  }
+}
