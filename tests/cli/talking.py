@@ -1,11 +1,15 @@
 """`sandbox-agent run` and `attach` as people use them: in pipes, and on a terminal that can be looked at."""
 
 import json
+import os
+import select
+import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from tests.cli.calling import Calling
-from tests.cli.place import PROGRAM, Place
+from tests.cli.place import LONGEST, PROGRAM, Place
 from tests.support.on_terminal import OnTerminal
 from tests.support.running import Server
 
@@ -37,6 +41,24 @@ def questions(*questions: dict[str, Any]) -> str:
 def form(properties: dict[str, Any], *required: str) -> str:
     schema = {"type": "object", "properties": properties, "required": required}
     return asks("elicitation/create", {"mode": "form", "message": "Fill this in", "requestedSchema": schema})
+
+
+def reading(stream: IO[bytes] | None, wanted: Callable[[bytes], bool] = lambda line: True) -> bytes:
+    """The first line that is wanted. Nothing beyond it is read, so that the rest is there for whoever comes next."""
+    assert stream is not None
+    end, line = time.monotonic() + LONGEST, b""
+    while time.monotonic() < end:
+        if not select.select([stream], [], [], 0.1)[0]:
+            continue
+        letter = os.read(stream.fileno(), 1)
+        line += letter
+        if not letter:
+            raise EOFError
+        if letter == b"\n":
+            if wanted(line):
+                return line
+            line = b""
+    raise AssertionError(f"it did not come; the last was {line!r}")
 
 
 class Talking(Calling):

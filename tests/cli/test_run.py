@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.calling import Ran, ended, interrupted, reading
+from tests.cli.calling import Ran, ended, interrupted
 from tests.cli.place import LONGEST, PROGRAM, Place
-from tests.cli.talking import PERMISSION, Talking, asks, form, program, questions
+from tests.cli.talking import PERMISSION, Talking, asks, form, program, questions, reading
 from tests.support.running import BOUND, Server, eventually, scripted
 
 
@@ -185,7 +185,7 @@ def test_ctrl_c_cancels_the_turn(run: Talking) -> None:
     process = run.start(
         "run", "scripted", program(*said("first\n"), ["wait_cancel"], *said("last words")), stdin=subprocess.DEVNULL
     )
-    assert reading(process.stdout, lambda line: True) == b"first\n"
+    assert reading(process.stdout) == b"first\n"
 
     ran = interrupted(process, signal.SIGINT)
 
@@ -200,9 +200,9 @@ def test_ctrl_c_twice_does_not_wait_for_the_agent(run: Talking) -> None:
         program(*said("first\n"), ["wait_cancel"], *said("not yet\n"), ["sleep", 600]),
         stdin=subprocess.DEVNULL,
     )
-    assert reading(process.stdout, lambda line: True) == b"first\n"
+    assert reading(process.stdout) == b"first\n"
     process.send_signal(signal.SIGINT)
-    assert reading(process.stdout, lambda line: True) == b"not yet\n"
+    assert reading(process.stdout) == b"not yet\n"
 
     ran = interrupted(process, signal.SIGINT)
 
@@ -211,7 +211,7 @@ def test_ctrl_c_twice_does_not_wait_for_the_agent(run: Talking) -> None:
 
 def test_told_to_end_it_ends_the_turn(run: Talking) -> None:
     process = run.start("run", "scripted", program(*said("first\n"), ["wait_cancel"]), stdin=subprocess.DEVNULL)
-    assert reading(process.stdout, lambda line: True) == b"first\n"
+    assert reading(process.stdout) == b"first\n"
 
     ran = interrupted(process, signal.SIGTERM)
 
@@ -262,7 +262,7 @@ def test_what_belongs_to_the_turn_of_somebody_else_is_left_to_them(run: Talking)
         "--no",
         stdin=subprocess.DEVNULL,
     )
-    assert reading(first.stdout, lambda line: True) == b"first\n"
+    assert reading(first.stdout) == b"first\n"
     reading(first.stderr, lambda line: b"rejected" in line)
     session = run.sessions()[0]["sessionId"]
     second = run.start("run", "scripted", "second", "--session", session, stdin=subprocess.DEVNULL)

@@ -7,13 +7,20 @@ import select
 import signal
 import struct
 import subprocess
+import sys
 import termios
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from tests.support.emulator import Emulator
 
+# Ctrl-C is a signal only to those whose terminal it is.
+_LAUNCHER = """
+import fcntl, os, sys, termios
+fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+os.execvp(sys.argv[1], sys.argv[1:])
+"""
 LONGEST = 30.0
 """Seconds that something may take to be seen on a machine that is busy."""
 
@@ -30,14 +37,13 @@ class OnTerminal:
         fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 40, columns, 0, 0))
         self.modes = termios.tcgetattr(theirs)
         self.process = subprocess.Popen(
-            command,
+            [sys.executable, "-I", "-S", "-c", _LAUNCHER, *command],
             env={"TERM": "xterm-256color", **environ},
             stdin=theirs,
             stdout=theirs,
             stderr=theirs,
             cwd=cwd,
             start_new_session=True,
-            preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
         )
         # Held open: the modes can be looked at after the program has ended.
         self._theirs = theirs
@@ -53,6 +59,12 @@ class OnTerminal:
             assert time.monotonic() < end, f"{text!r} was not shown:\n{self.screen}"
             assert self._read(0.05) or self.process.poll() is None, f"it ended without {text!r}:\n{self.screen}"
         return str(self.screen)
+
+    def looks(self, as_wanted: Callable[[str], bool]) -> bool:
+        """Whether the screen is as wanted by now."""
+        while self._read(0.0):
+            pass
+        return as_wanted(str(self.screen))
 
     def expect_end(self) -> int:
         """Wait until it has ended; gives the exit code."""

@@ -229,7 +229,8 @@ class Asking:
         async with self._turn:
             await self._ready.wait()
             try:
-                yield
+                with self._terminal.dialog():
+                    yield
             except asyncio.CancelledError:
                 if not self._leaving:
                     self._say("no answer is needed any more")

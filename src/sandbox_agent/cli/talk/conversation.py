@@ -47,7 +47,7 @@ class _Sent:
 
     def __init__(self, turn: Turn) -> None:
         self.turn = turn
-        self.has_started = False
+        self.started = asyncio.Event()
         self.ended = asyncio.Event()
 
 
@@ -114,7 +114,7 @@ class Conversation:
                 self._turn_id = item.turn_id
                 self._current = None if number is None else self._sent[number]
                 if self._current is not None:
-                    self._current.has_started = True
+                    self._current.started.set()
                 self._set_busy(True)
                 self._show(item)
             case TurnEnded():
@@ -134,6 +134,7 @@ class Conversation:
         else:
             self._show(TurnEnded(item.stop_reason))
             await self._tell_end(self._current)
+        self._view.screen.end_lines()
         self._current = self._turn_id = None
         self._set_busy(False)
 
@@ -218,17 +219,22 @@ class Conversation:
 
     async def _watch_start(self, sent: _Sent) -> None:
         """A prompt that is refused has no turn, and nothing else is told of it."""
+        failure, stop_reason = None, None
         try:
-            end = await sent.turn
-            if end.stop_reason == "cancelled" and not sent.has_started and self._turn_id is not None:
-                self._say("what waited was cancelled, too")
-        except FAILURES as failure:
-            with suppress(TimeoutError):
-                async with asyncio.timeout(SOON):
-                    await sent.ended.wait()
-            if not sent.ended.is_set():
-                self._fail(failure)
-                self._set_busy(self._current is not None)
+            stop_reason = (await sent.turn).stop_reason
+        except FAILURES as failed:
+            failure = failed
+        if failure is None and stop_reason != "cancelled":
+            return
+        # What we have heard of it may still have to be shown.
+        with suppress(TimeoutError):
+            async with asyncio.timeout(SOON):
+                await (sent.started if failure is None else sent.ended).wait()
+        if failure is None and not sent.started.is_set():
+            self._say("what waited was cancelled, too")
+        elif failure is not None and not sent.ended.is_set():
+            self._fail(failure)
+            self._set_busy(self._turn_id is not None)
 
     async def cancel(self) -> None:
         """End the turn that runs, and what waits behind it."""

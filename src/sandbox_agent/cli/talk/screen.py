@@ -173,8 +173,12 @@ class Screen:
         self._status = True
 
     def finish(self) -> None:
-        """Bring everything to the end of a line."""
+        """Bring everything to an end."""
         self.input(None)
+        self.end_lines()
+
+    def end_lines(self) -> None:
+        """Let what was said so far be whole lines: who reads line by line waits for the end of one."""
         with _Above(self):
             self._release()
             for output in (self._words, self._notes):

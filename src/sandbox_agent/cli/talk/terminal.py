@@ -1,6 +1,6 @@
 """Reading lines from a terminal while other things happen: whoever waits for one can be cancelled at any time.
 
-Several may want a line at once: questions come before the line that is always there, whose text stays meanwhile.
+A dialog comes before the line that is always there, whose text stays meanwhile.
 """
 
 import asyncio
@@ -36,7 +36,6 @@ class _Wanted:
     standing: bool
     """It is there all the time, and only seen when there is something to see."""
     line: "asyncio.Future[str]" = field(default_factory=lambda: asyncio.get_running_loop().create_future())
-    listens_at: float = 0.0
 
 
 class Terminal:
@@ -52,12 +51,14 @@ class Terminal:
         self._users = 0
         self._ahead: deque[Key | bytes] = deque(maxlen=MOST_AHEAD)
         """Keys that nobody wanted yet, or whole lines where the kernel makes them."""
+        self._in_dialog = False
+        self._deaf_until = 0.0
         self._half = b""
         self._busy = False
 
     @contextmanager
     def held(self) -> Generator[None]:
-        """Listen all the time, so that what is typed ahead becomes a part of the next standing line."""
+        """Listen all the time, so that what is typed ahead becomes a part of the next line."""
         if not self._users:
             self._begin()
         self._users += 1
@@ -68,20 +69,31 @@ class Terminal:
             if not self._users:
                 self._end()
 
-    async def line(self, mark: str, *, history: Sequence[str] = (), standing: bool = False) -> str:
-        """What somebody types, up to the enter key. Raises EOFError for Ctrl-D, and when the terminal is gone."""
+    @contextmanager
+    def dialog(self) -> Generator[None]:
+        """Ask something: what is typed from here on belongs to it, and nothing that was typed before."""
         if not self._users:
-            # What was typed before the question was known is no answer to it.
             with suppress(termios.error):
                 termios.tcflush(self._fd, termios.TCIFLUSH)
         with self.held():
-            wanted = _Wanted(mark, Editor(history), standing)
-            top = self._top
-            if top is not None and top.editor.text:
+            self._ahead.clear()
+            if any(each.editor.text for each in self._wanted):
                 # Who is in the middle of a sentence has not read the question yet.
-                wanted.listens_at = asyncio.get_running_loop().time() + GRACE
+                self._deaf_until = asyncio.get_running_loop().time() + GRACE
+            self._in_dialog = True
+            try:
+                yield
+            finally:
+                self._in_dialog, self._deaf_until = False, 0.0
+                self._catch_up()
+                self._refresh()
+
+    async def line(self, mark: str, *, history: Sequence[str] = (), standing: bool = False) -> str:
+        """What somebody types, up to the enter key. Raises EOFError for Ctrl-D, and when the terminal is gone."""
+        wanted = _Wanted(mark, Editor(history), standing)
+        with self.held():
             self._wanted.append(wanted)
-            if standing:
+            if self._top is wanted:
                 self._catch_up()
             self._refresh()
             try:
@@ -141,7 +153,7 @@ class Terminal:
         wanted = self._top
         if wanted is None:
             self._ahead.append(key)
-        elif asyncio.get_running_loop().time() < wanted.listens_at:
+        elif asyncio.get_running_loop().time() < self._deaf_until:
             pass
         elif isinstance(key, bytes):
             self._screen.typed()
@@ -161,10 +173,9 @@ class Terminal:
 
     @property
     def _top(self) -> _Wanted | None:
-        """Who gets what is typed: the last question; without one, the line that is always there."""
-        waiting = [each for each in self._wanted if not each.line.done()]
-        questions = [each for each in waiting if not each.standing]
-        return (questions or waiting or [None])[-1]
+        """Who gets what is typed: the question that is being asked, or the line that is always there."""
+        waiting = [each for each in self._wanted if each.standing is not self._in_dialog and not each.line.done()]
+        return waiting[-1] if waiting else None
 
     def _refresh(self) -> None:
         """Show what the last one to ask has of its line."""

@@ -1,0 +1,427 @@
+"""`sandbox-agent run` on a terminal: what is on the screen, questions that are answered by keys, conversations."""
+
+import json
+import signal
+from collections.abc import Generator
+from pathlib import Path
+
+import pytest
+
+from tests.cli.place import PROGRAM, Place
+from tests.cli.talking import PERMISSION, Talking, asks, form, program, questions
+from tests.support.on_terminal import OnTerminal
+from tests.support.running import Server, eventually
+
+COLOURS = [
+    {"id": "red", "label": "Red", "description": "Like a tomato"},
+    {"id": "green", "label": "Green"},
+    {"id": "blue", "label": "Blue"},
+]
+
+
+@pytest.fixture(scope="module")
+def server() -> Generator[Server]:
+    with Server() as running:
+        yield running
+
+
+@pytest.fixture
+def run(place: Place, server: Server) -> Talking:
+    return Talking(place, server)
+
+
+def answer(terminal: OnTerminal) -> object:
+    """What the scripted agent was answered, as it says at the end."""
+    assert terminal.expect_end() == 0, str(terminal.screen)
+    text = str(terminal.screen).replace("\n", "")
+    start = text.index('{"jsonrpc"')
+    return json.JSONDecoder().raw_decode(text[start:])[0]["result"]
+
+
+# --- what is on the screen --------------------------------------------------------------------------------------------
+
+
+def test_a_turn_is_shown_with_one_line_for_each_tool_call(run: Talking) -> None:
+    with run.on_terminal("run", "mock", "tool") as terminal:
+        assert terminal.expect_end() == 0
+        lines = terminal.screen.lines
+
+    assert lines[:3] == [
+        "✔ Edit greeting.txt  edit  +1 -1 greeting.txt",
+        "",
+        "The tool call is done. No file was touched.",
+    ]
+    assert lines[3] == ""
+    assert lines[4].startswith("session mock-")
+    assert len(lines) == 5
+
+
+def test_a_plan_is_worked_off_in_place(run: Talking) -> None:
+    with run.on_terminal("run", "mock", "plan") as terminal:
+        assert terminal.expect_end() == 0
+
+        assert terminal.screen.lines[:5] == [
+            "  ✔ Understand the question",
+            "  ✔ Do the work",
+            "  ✔ Check the result",
+            "",
+            "All went to plan.",
+        ]
+
+
+def test_colours_are_for_those_who_like_them(run: Talking) -> None:
+    with run.on_terminal("run", "mock", "think") as terminal:
+        assert terminal.expect_end() == 0
+        assert b"\x1b[2mLet me see. \x1b[0m" in terminal.raw
+    with run.on_terminal("run", "mock", "think", NO_COLOR="1") as terminal:
+        assert terminal.expect_end() == 0
+        assert b"m\x1b" not in terminal.raw
+        assert b"\x1b[2m" not in terminal.raw
+    with run.on_terminal("run", "mock", "tool", TERM="dumb") as terminal:
+        assert terminal.expect_end() == 0
+        assert b"\x1b" not in terminal.raw
+
+
+def test_what_an_agent_says_does_a_terminal_no_harm(run: Talking) -> None:
+    title = {"sessionUpdate": "tool_call", "toolCallId": "1", "title": "\x1b[2J\nx" + "日" * 60, "status": "completed"}
+
+    with run.on_terminal(
+        "run", "scripted", program(["update", title], ["say", "\x1b]0;evil\x07"]), columns=40
+    ) as terminal:
+        assert terminal.expect_end() == 0
+
+        assert terminal.screen.lines[:3] == ["✔ ?[2J x" + "日" * 15 + "…", "", "?]0;evil?"]
+
+
+def test_a_run_that_starts_a_server_says_so(run: Talking) -> None:
+    run.environ = {"MOCK_AGENT_STATE_DIR": str(run.place.directory / "mock")}
+
+    with run.on_terminal("run", "mock", "hello") as terminal:
+        assert terminal.expect_end() == 0
+
+        assert terminal.screen.lines[0] == "no server runs, so one is started for as long as this takes"
+
+
+def test_a_pipe_for_stdout_gets_words_and_the_terminal_the_rest(run: Talking, tmp_path: Path) -> None:
+    script = f'"$@" > {tmp_path}/out.txt'
+    environ = {**run.place.environment, **run.environ}
+
+    with OnTerminal(
+        ["sh", "-c", script, "sh", *PROGRAM, "run", "mock", "permission"], environ, cwd=run.work
+    ) as terminal:
+        terminal.expect("a/A/r?")
+        terminal.type("r\r")
+        assert terminal.expect_end() == 0
+
+        assert "You chose" not in str(terminal.screen)
+    assert (tmp_path / "out.txt").read_text() == "You chose: reject_once\n"
+
+
+# --- permissions ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("keys", "option"), [("a\r", "yes"), ("A\r", "always"), ("r\r", "no"), ("1\r", "yes"), ("\x04", "no")]
+)
+def test_a_permission_is_given_by_a_key(run: Talking, keys: str, option: str) -> None:
+    with run.on_terminal("run", "scripted", asks("session/request_permission", PERMISSION)) as terminal:
+        terminal.expect("a/A/r?")
+        assert terminal.screen.lines[:6] == [
+            "? Run tests  execute",
+            "  $ make test",
+            "  1 Yes (a)",
+            "  2 Yes, always (A)",
+            "  3 No (r)",
+            "a/A/r?",
+        ]
+        terminal.type(keys)
+
+        assert answer(terminal) == {"outcome": {"outcome": "selected", "optionId": option}}
+        assert terminal.is_as_it_was
+
+
+def test_who_does_not_choose_is_asked_again_and_has_then_rejected(run: Talking) -> None:
+    with run.on_terminal("run", "scripted", asks("session/request_permission", PERMISSION)) as terminal:
+        terminal.expect("a/A/r?")
+        terminal.type("yes please\r")
+        terminal.expect("a/A/r?", 2)
+        assert "choose one of a, A, r, 1, 2, 3, or it is rejected" in str(terminal.screen)
+        terminal.type("\r")
+
+        assert answer(terminal) == {"outcome": {"outcome": "selected", "optionId": "no"}}
+
+
+def test_nothing_of_a_command_is_hidden(run: Talking) -> None:
+    command = "echo " + "x" * 100 + "; rm -rf everything\n" + "\n".join(f"line {number}" for number in range(40))
+    call = {**PERMISSION["toolCall"], "rawInput": {"command": command}}
+
+    with run.on_terminal(
+        "run", "scripted", asks("session/request_permission", {**PERMISSION, "toolCall": call})
+    ) as terminal:
+        terminal.expect("a/A/r?")
+        assert "rm -rf everything" in str(terminal.screen).replace("\n    ", "")
+        assert "more lines; v shows all" in str(terminal.screen)
+        assert "line 39" not in str(terminal.screen)
+        terminal.type("v\r")
+        terminal.expect("line 39")
+        terminal.expect("a/A/r?", 2)
+        terminal.type("r\r")
+
+        assert terminal.expect_end() == 0
+
+
+def test_a_change_is_shown_before_it_is_allowed(run: Talking) -> None:
+    diff = {"type": "diff", "path": f"{run.work}/a.txt", "oldText": "one\ntwo\nthree\n", "newText": "one\n2\nthree\n"}
+    call = {"toolCallId": "1", "title": "Edit a.txt", "kind": "edit", "content": [diff]}
+
+    with run.on_terminal(
+        "run", "scripted", asks("session/request_permission", {**PERMISSION, "toolCall": call})
+    ) as terminal:
+        terminal.expect("a/A/r?")
+
+        assert terminal.screen.lines[:6] == [
+            "? Edit a.txt  edit  +1 -1 a.txt",
+            "  a.txt",
+            "   one",
+            "  -two",
+            "  +2",
+            "   three",
+        ]
+        terminal.type("\x03")
+        assert terminal.expect_end() == 130
+
+
+# --- questions and forms ----------------------------------------------------------------------------------------------
+
+
+def test_a_question_is_answered_by_a_number_or_by_words(run: Talking) -> None:
+    one = {"header": "Color", "question": "Which one?", "options": COLOURS, "multiSelect": False}
+    several = {"question": "Which ones?", "options": COLOURS, "multiSelect": True}
+    free = {"question": "Why?", "options": [], "multiSelect": False}
+
+    with run.on_terminal("run", "scripted", questions(one, several, free, one)) as terminal:
+        terminal.expect("answer:")
+        assert terminal.screen.lines[:2] == ["? Color: Which one?", "  1 Red  Like a tomato"]
+        terminal.type("9\r")
+        terminal.expect("there are 3 answers to choose from")
+        terminal.type("2\r")
+        terminal.expect("Which ones?")
+        terminal.type("1, 3\r")
+        terminal.expect("Why?")
+        terminal.type("because of 1, and 2\r")
+        terminal.expect("Which one?", 2)
+        terminal.type("mauve\r")
+
+        expected = [["green"], ["red", "blue"], ["because of 1, and 2"], ["mauve"]]
+        assert answer(terminal) == {"status": "answered", "answers": expected}
+
+
+def test_a_question_is_rejected_by_ctrl_d(run: Talking) -> None:
+    with run.on_terminal("run", "scripted", questions({"question": "Which?", "options": COLOURS})) as terminal:
+        terminal.expect("answer:")
+        terminal.type("\x04")
+
+        assert answer(terminal) == {"status": "rejected"}
+
+
+def test_a_form_is_filled_in_field_by_field(run: Talking) -> None:
+    fields = {
+        "name": {"type": "string", "title": "Your name", "default": "Ada"},
+        "size": {"type": "integer", "title": "Size", "minimum": 1, "maximum": 9},
+        "gift": {"type": "boolean", "title": "A gift"},
+        "color": {"type": "string", "title": "Color", "enum": ["red", "blue"]},
+        "note": {"type": "string", "title": "Note", "description": "Anything you like"},
+    }
+
+    with run.on_terminal("run", "scripted", form(fields, "size")) as terminal:
+        terminal.expect("Your name [Ada]:")
+        terminal.type("\r")
+        terminal.expect("Size (required, a whole number from 1 to 9):")
+        terminal.type("\r")
+        terminal.expect("this one is required")
+        terminal.type("12\r")
+        terminal.expect("from 1 to 9", 4)
+        terminal.type("7\r")
+        terminal.expect("A gift (y or n):")
+        terminal.type("y\r")
+        terminal.expect("Color (a number):")
+        terminal.type("2\r")
+        terminal.expect("Note:")
+        terminal.type("\r")
+
+        content = {"name": "Ada", "size": 7, "gift": True, "color": "blue"}
+        assert answer(terminal) == {"action": "accept", "content": content}
+
+
+def test_an_address_is_shown_and_can_be_declined(run: Talking) -> None:
+    facts = {"mode": "url", "message": "Please log in", "url": "https://example.com/login", "elicitationId": "e-1"}
+
+    with run.on_terminal("run", "scripted", asks("elicitation/create", facts)) as terminal:
+        terminal.expect("done? y/n:")
+        assert "https://example.com/login" in str(terminal.screen)
+        terminal.type("n\r")
+
+        assert answer(terminal) == {"action": "decline"}
+
+
+# --- interrupted ------------------------------------------------------------------------------------------------------
+
+
+def test_ctrl_c_at_a_question_cancels_the_turn(run: Talking) -> None:
+    with run.on_terminal("run", "scripted", asks("session/request_permission", PERMISSION)) as terminal:
+        terminal.expect("a/A/r?")
+        terminal.type("\x03")
+
+        assert terminal.expect_end() == 130
+        assert terminal.is_as_it_was
+        assert "cancelled" in terminal.screen.lines[-2]
+
+
+def test_ctrl_c_twice_leaves_the_terminal_as_it_was(run: Talking) -> None:
+    steps = program(["ask", "session/request_permission", PERMISSION], ["wait_cancel"], ["sleep", 600])
+    with run.on_terminal("run", "scripted", steps) as terminal:
+        terminal.expect("a/A/r?")
+        terminal.type("\x03")
+        terminal.expect("cancelling")
+        terminal.type("\x03")
+
+        assert terminal.expect_end() == 130
+        assert terminal.is_as_it_was
+
+
+# --- conversations ----------------------------------------------------------------------------------------------------
+
+
+def test_a_conversation_goes_on_until_somebody_leaves(run: Talking) -> None:
+    with run.on_terminal("run", "mock") as terminal:
+        terminal.expect("❯")
+        terminal.type("hello\r")
+        terminal.expect("what else I can do.\n\n❯")
+        terminal.type("\x1b[A again\r")
+        terminal.expect("You said: hello again")
+        terminal.expect("what else I can do.\n\n❯", 2)
+        terminal.type("\x04")
+
+        assert terminal.expect_end() == 0
+        assert terminal.is_as_it_was
+        assert "❯ hello\n\nYou said: hello\n\nSay help" in str(terminal.screen)
+        assert "go on with: sandbox-agent run mock --session mock-" in str(terminal.screen)
+
+
+def test_small_commands_are_understood(run: Talking) -> None:
+    with run.on_terminal("run", "mock", "--model", "mock-large") as terminal:
+        terminal.expect("❯")
+        terminal.type("/help\r")
+        terminal.expect("/cancel  end the turn that runs")
+        terminal.type("/model\r")
+        terminal.expect("* mock-large  Mock large")
+        terminal.type("/model mock-small\r")
+        terminal.expect("model: mock-small")
+        terminal.type("/model nope\r")
+        terminal.expect("agent mock has no model 'nope'")
+        terminal.type("/mode plan\r")
+        terminal.expect("mode: plan")
+        terminal.type("/mode\r")
+        terminal.expect("* plan")
+        terminal.type("/cancel\r")
+        terminal.expect("no turn runs")
+        terminal.type("//help\r")
+        terminal.expect("I am the mock agent")
+        terminal.type("/quit\r")
+
+        assert terminal.expect_end() == 0
+
+
+def test_ctrl_c_clears_the_line_then_cancels_the_turn_then_leaves(run: Talking) -> None:
+    with run.on_terminal("run", "mock") as terminal:
+        terminal.expect("❯")
+        terminal.type("slow 600\r")
+        terminal.expect("word 2")
+        terminal.type("never mind")
+        terminal.expect("❯ never mind")
+        terminal.type("\x03")
+        eventually(lambda: terminal.looks(lambda screen: "never mind" not in screen), "an empty line")
+        terminal.type("\x03")
+        terminal.expect("cancelled")
+        terminal.expect("cancelled\n❯")
+        terminal.type("\x03")
+
+        assert terminal.expect_end() == 130
+        assert terminal.is_as_it_was
+
+
+def test_what_is_typed_while_the_agent_speaks_waits_for_its_turn(run: Talking) -> None:
+    with run.on_terminal("run", "scripted") as terminal:
+        terminal.expect("❯")
+        terminal.type(program(["say", "one\ntwo"], ["wait_cancel"]) + "\r")
+        terminal.expect("one\ntwo")
+        terminal.type("next")
+        terminal.expect("❯ next")
+        terminal.type("\r")
+        terminal.expect("this waits until the turn that runs is over")
+        terminal.type("/cancel\r")
+        # The two may overtake each other on their way.
+        eventually(lambda: terminal.looks(lambda screen: "cancelled, too" in screen or "\nnext\n" in screen))
+        terminal.type("hello\r")
+        terminal.expect("\nhello\n")
+        terminal.type("\x04")
+
+        assert terminal.expect_end() == 0
+
+
+def test_a_question_that_somebody_else_answers_leaves_what_was_being_typed(run: Talking) -> None:
+    with run.on_terminal("run", "scripted") as terminal:
+        terminal.expect("❯")
+        terminal.type("for later")
+        terminal.expect("❯ for later")
+        session = run.sessions()[0]["sessionId"]
+        with run.on_terminal(
+            "run", "scripted", asks("session/request_permission", PERMISSION), "--session", session
+        ) as other:
+            other.expect("a/A/r?")
+            terminal.expect("a/A/r?")
+            other.type("A\r")
+            assert other.expect_end() == 0
+        terminal.expect("no answer is needed any more")
+        terminal.expect("allowed by ")
+        terminal.expect("❯ for later")
+        terminal.type("\r")
+        terminal.expect("\nfor later\n")
+        terminal.type("\x04")
+
+        assert terminal.expect_end() == 0
+
+
+def test_an_agent_that_dies_can_be_talked_to_again(run: Talking) -> None:
+    with run.on_terminal("run", "mock") as terminal:
+        terminal.expect("❯")
+        terminal.type("crash\r")
+        terminal.expect("  | mock agent: crashing, as the prompt asked for")
+        terminal.expect("the next prompt brings it back")
+        terminal.type("hello\r")
+        terminal.expect("You said: hello")
+        terminal.type("\x04")
+
+        assert terminal.expect_end() == 0
+
+
+def test_a_terminal_that_knows_nothing_will_do(run: Talking) -> None:
+    with run.on_terminal("run", "mock", TERM="dumb") as terminal:
+        terminal.expect("❯")
+        terminal.type("permission\n")
+        terminal.expect("a/A/r?")
+        terminal.type("a\n")
+        terminal.expect("You chose: allow_once")
+        terminal.type("\x04")
+
+        assert terminal.expect_end() == 0
+        assert b"\x1b" not in terminal.raw
+
+
+def test_a_terminal_that_goes_away_ends_it(run: Talking) -> None:
+    with run.on_terminal("run", "mock") as terminal:
+        terminal.expect("❯")
+        terminal.signal(signal.SIGHUP)
+
+        assert terminal.expect_end() == 129
+        assert terminal.is_as_it_was
