@@ -121,6 +121,9 @@ export class RpcStream implements Stream, LinkUser {
       start: (controller) => {
         this.#incoming = controller;
       },
+      cancel: () => {
+        this.#closed = true;
+      },
     });
     // Upstream writes one envelope after the other: a prompt that is waited for here would hold up its own cancel.
     this.writable = new WritableStream<AnyMessage>({ write: (envelope) => this.#send(envelope) });
@@ -217,10 +220,15 @@ export class RpcStream implements Stream, LinkUser {
   async #post(id: JsonRpcId, waiting: Waiting): Promise<void> {
     try {
       waiting.accepted = false;
-      const reply = await this.#link.post(waiting.post);
-      if (reply.text === undefined) {
-        waiting.accepted = true;
-        return;
+      let reply = await this.#link.post(waiting.post);
+      while (reply.text === undefined) {
+        if (reply.generation === this.generation) {
+          waiting.accepted = true;
+          return;
+        }
+        // The connection that was to bring the answer is gone by now.
+        if (!waiting.post.elsewhere) throw lost();
+        reply = await this.#link.post(waiting.post);
       }
       await this.#caughtUp(reply);
       this.#arrived(parsed(reply.text), undefined);
@@ -315,7 +323,7 @@ export class RpcStream implements Stream, LinkUser {
     for (const [id, waiting] of this.#waiting) {
       if (!waiting.accepted) continue;
       if (waiting.post.elsewhere) void this.#post(id, waiting);
-      else this.#fail(id, new ConnectionLost("the server went away before it had answered", { outcomeUnknown: true }));
+      else this.#fail(id, lost());
     }
     this.#look();
   }
@@ -382,6 +390,11 @@ export class RpcStream implements Stream, LinkUser {
   #look(): void {
     for (const look of [...this.#conditions]) look();
   }
+}
+
+/** What becomes of a request whose connection is gone, and that means nothing on another. */
+function lost(): ConnectionLost {
+  return new ConnectionLost("the server went away before it had answered", { outcomeUnknown: true });
 }
 
 /** An envelope out of its text. */

@@ -240,6 +240,29 @@ test("with answers on the stream, nothing waits on a socket, and a 504 of a prox
   assert.deepEqual(await within(answer), { done: true });
 });
 
+test("what was accepted on a connection that is gone by then is asked again", BOUNDED, async () => {
+  const client = await connected({ respondAsync: true });
+  const posted: Posted[] = [];
+  server.onPost = (each) => {
+    if (each.envelope.method === "x/new") each.refuse(404, "unknown-connection");
+    else posted.push(each);
+  };
+  const answer = client.request<{ done: boolean }>("session/set_mode", { sessionId: "s", modeId: "m" });
+  await eventually(() => posted.length === 1 && server.streaming);
+  // Something else finds out that the connection is gone, before the first is accepted.
+  await assert.rejects(client.request("x/new"), ConnectionLost);
+  posted[0]!.accept();
+
+  await eventually(() => posted.length === 2, "the repeat");
+  assert.equal(posted[1]!.headers["idempotency-key"], posted[0]!.headers["idempotency-key"]);
+  assert.notEqual(posted[1]!.headers["x-acp-connection-id"], posted[0]!.headers["x-acp-connection-id"]);
+  posted[1]!.accept();
+  await eventually(() => server.streaming);
+  server.say(1, { id: posted[1]!.envelope.id, result: { done: true } });
+
+  assert.deepEqual(await within(answer), { done: true });
+});
+
 test("texts of an agent are told apart from its thoughts", () => {
   assert.equal(textOf({ sessionUpdate: "agent_message_chunk", content: { type: "text", text: "said" } }), "said");
   assert.equal(textOf({ sessionUpdate: "agent_thought_chunk", content: { type: "text", text: "thought" } }), "");
