@@ -100,6 +100,17 @@ def test_the_prompt_of_another_stands_before_what_its_agent_says() -> None:
     run(main())
 
 
+def test_it_stands_before_what_was_decided_in_its_turn() -> None:
+    async def main() -> None:
+        decided = notification("_sandboxagent/session/decision", kind="permission", outcome="answered", by={})
+        log = Log((4, prompt("hi")), (5, turn("started", 4)), (6, decided), (7, says("yes")))
+        updates, feed = log.updates()
+        feed.fall_behind()
+        assert await rest(updates, feed) == ["started", "prompt hi", "", "yes"]
+
+    run(main())
+
+
 def test_it_is_shown_also_when_the_log_ends_at_the_start_of_the_turn() -> None:
     """What the stream showed of it was let go, and the agent thinks."""
 

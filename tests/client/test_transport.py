@@ -228,6 +228,25 @@ def test_the_past_of_a_session_that_was_attached_does_not_come_as_new() -> None:
     run(main())
 
 
+def test_what_happened_while_the_server_was_away_does_not_come_as_new() -> None:
+    async def main() -> None:
+        async with pretender() as pretending, SandboxAgent.connect(pretending.url) as client:
+            session = await opened(client, pretending)
+            pretending.results["_sandboxagent/session/attach"] = {"session": SESSION, "position": 50}
+            pretending.log = [(40, update("away"))]
+            before = session.updates()
+            pretending.restart()
+            assert await first(before, 1) == ["away"]
+            await looked(lambda: not client._connection._apart)
+            after = session.updates()
+            pretending.restart()
+            pretending.log += [(60, update("new"))]
+            assert await first(after, 1) == ["new"]
+            assert await first(before, 1) == ["new"]
+
+    run(main())
+
+
 @pytest.mark.parametrize("method", ["session/new", "session/fork", "session/resume"])
 def test_a_session_is_attached_though_the_connection_that_opened_it_is_gone(method: str) -> None:
     async def main() -> None:

@@ -288,21 +288,23 @@ class Connection:
         assert self._transport is not None
         while self._apart and not self._closed:
             session_id, generation = next(iter(self._apart)), self._transport.generation
-            failure = None
+            failure, result = None, {}
             try:
-                await self.request(ATTACH, {"sessionId": session_id})
+                result = await self.request(ATTACH, {"sessionId": session_id})
             except ConnectionLost as error:
                 logger.warning("a session cannot be attached yet session=%s reason=%s", session_id, error)
                 await asyncio.sleep(ATTACH_PAUSE)
                 continue
             except (ClientError, RequestError) as error:
                 failure = error
-            if generation == self._transport.generation:
-                self._attached_again(session_id, failure)
+            if generation == self._transport.generation and session_id in self._apart:
+                self._attached_again(session_id, result.get("position"), failure)
 
-    def _attached_again(self, session_id: str, failure: Exception | None) -> None:
+    def _attached_again(self, session_id: str, position: object, failure: Exception | None) -> None:
         self._apart.discard(session_id)
-        if failure is not None:
+        if failure is None:
+            self.attached(session_id, position)
+        else:
             logger.warning("a session is lost session=%s reason=%s", session_id, failure)
             self._attached.pop(session_id, None)
         self._ring(session_id)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import msgspec
 
 from sandbox_agent.client.feed import Heard, Page
-from sandbox_agent.client.updates import GAP, TURN, UPDATE
+from sandbox_agent.client.updates import DECISION, GAP, TURN, UPDATE
 from sandbox_agent.envelope import META, Object, object_at, objects_at, text_at
 
 EVENTS = "_sandboxagent/session/events"
@@ -126,7 +126,9 @@ def _follows_prompt(heard: Heard, turn: Object) -> bool:
     """Whether a turn's prompt has been shown by the time of an event."""
     if heard.method == TURN:
         return heard.params.get("turnId") == turn.get("turnId")
-    return heard.method == UPDATE and text_at(heard.params, "update", "sessionUpdate") not in INCIDENTAL
+    if heard.method == UPDATE:
+        return text_at(heard.params, "update", "sessionUpdate") not in INCIDENTAL
+    return heard.method == DECISION  # The agent has asked something by then.
 
 
 def _resumed(gap: Object | None) -> int:

@@ -32,6 +32,8 @@ LAST_EVENT = "X-ACP-Last-Event-Id"
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.1, 5.0
 """Seconds between two tries to reach the server again."""
+GOODBYE = 5.0
+"""Seconds that a client which is closed waits for a server that does not say goodbye."""
 SILENCE = 60.0
 """Seconds without a sign of life after which a stream is taken for dead; the server sends one every 15."""
 
@@ -134,8 +136,9 @@ class Transport:
         if self._tasks:
             await asyncio.wait(self._tasks)
         if self._id is not None:
-            with suppress(ClientError):
-                await self._api.request("DELETE", PATH, headers={CONNECTION: self._id}, silence=5)
+            with suppress(ClientError, TimeoutError):
+                async with asyncio.timeout(GOODBYE):
+                    await self._api.request("DELETE", PATH, headers={CONNECTION: self._id})
 
     def give_up(self, failure: ConnectionLost) -> None:
         """The server is gone for good: nobody need wait for it."""
