@@ -66,7 +66,7 @@ def test_the_last_turn_is_shown_or_as_many_as_are_asked_for(call: Talking) -> No
 
     def shown(*flags: str) -> str:
         with call.on_terminal("attach", id, *flags, "--read-only") as terminal:
-            terminal.expect("three")
+            terminal.expect("\n\nthree")
             terminal.type("\x03")
             assert terminal.expect_end() == 130
             return str(terminal.screen)

@@ -152,6 +152,14 @@ def test_an_agent_that_answers_with_an_error_is_told(run: Talking) -> None:
     assert (ran.code, ran.err) == (1, "sandbox-agent: no credit left\n")
 
 
+def test_an_end_that_nobody_has_heard_of_is_a_failure(run: Talking) -> None:
+    ran = run("run", "scripted", program(*said("so far"), ["respond", {"stopReason": "brand_new"}]))
+
+    assert (ran.code, ran.out) == (1, "so far\n")
+    assert ran.err.startswith("sandbox-agent: what the agent answered makes no sense: ")
+    assert ran.err.count("\n") == 1
+
+
 def test_what_cannot_be_had_is_one_line(run: Talking) -> None:
     nobody = run.refused("run", "nobody", "hello")
     nowhere = run.refused("run", "mock", "hello", "--session", "nope")
@@ -207,6 +215,20 @@ def test_ctrl_c_twice_does_not_wait_for_the_agent(run: Talking) -> None:
     ran = interrupted(process, signal.SIGINT)
 
     assert (ran.code, ran.out, ran.err) == (130, "", "")
+
+
+def test_an_agent_that_does_not_stop_is_not_waited_for(run: Talking) -> None:
+    steps = program(*said("first\n"), ["wait_cancel"], ["sleep", 600])
+    process = run.start("run", "scripted", steps, stdin=subprocess.DEVNULL)
+    assert reading(process.stdout) == b"first\n"
+    process.send_signal(signal.SIGINT)
+    try:
+        stdout, stderr = process.communicate(timeout=LONGEST)
+    finally:
+        ended(process)
+
+    assert (process.returncode, stdout) == (130, b"")
+    assert stderr == b"sandbox-agent: the agent has not ended its turn within 5 s\n"
 
 
 def test_told_to_end_it_ends_the_turn(run: Talking) -> None:

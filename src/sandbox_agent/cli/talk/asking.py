@@ -264,9 +264,11 @@ def chosen(typed: str, ids: Sequence[str], *, several: bool) -> list[str] | None
 def wanted(request: PermissionRequest, showing: Showing) -> list[Line]:
     """What an agent wants to do: the command, the changes, or whatever it says."""
     call = request.tool_call
-    lines: list[Line] = [
-        [Span(f"  $ {line}" if not index else f"    {line}")] for index, line in _command(call.raw_input)
-    ]
+    command = _command(call.raw_input)
+    lines: list[Line] = [[Span(f"{'    ' if index else '  $ '}{line}")] for index, line in enumerate(command)]
+    where = text_at(call.raw_input, "cwd") or text_at(call.raw_input, "workdir")
+    if command and where and where != showing.cwd:
+        lines.append([Span(f"  in {one_line(where)}", "dim")])
     for each in call.content or []:
         match each:
             case FileEditToolCallContent():
@@ -288,14 +290,14 @@ def wanted(request: PermissionRequest, showing: Showing) -> list[Line]:
 _DIFF = {"+": "green", "-": "red", " ": "dim"}
 
 
-def _command(raw: object) -> list[tuple[int, str]]:
+def _command(raw: object) -> list[str]:
     """The lines of the command that is to be run, if it is one."""
     told = object_at(raw)
     for name in ("command", "cmd"):
         words = list_at(told, name)
         text = " ".join(str(word) for word in words) if words else text_at(told, name)
         if text:
-            return list(enumerate(spoken(text).splitlines()))
+            return spoken(text).splitlines()
     return []
 
 

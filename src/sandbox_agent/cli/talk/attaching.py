@@ -27,7 +27,7 @@ def start(arguments: Arguments) -> int:
     if arguments.switch("all") and arguments.number("history") is not None:
         raise SettingsError("--all and --history exclude each other")
     seen = view(as_json=arguments.switch("json"), quiet=arguments.switch("quiet"))
-    Reports(seen.warn).install()
+    Reports(seen.say, seen.warn).install()
     return run(lambda interrupts: _attach(arguments, seen, interrupts))
 
 

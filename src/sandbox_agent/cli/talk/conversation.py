@@ -290,7 +290,8 @@ class Conversation:
 
 def _blocks(params: Object) -> Sequence[ContentBlock]:
     """The content of a prompt; nothing of what cannot be read."""
+    text = text_at(params, "content")
     try:
-        return _BLOCKS.validate_python(list_at(params, "prompt"))
+        return _BLOCKS.validate_python(list_at(params, "prompt") if text is None else [{"type": "text", "text": text}])
     except ValidationError:
         return ()

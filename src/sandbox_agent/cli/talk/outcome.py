@@ -5,6 +5,8 @@ from sandbox_agent.cli.output import one_line
 from sandbox_agent.client import ClientError, ConnectionLost, RequestError, ServerProblem, StartFailed
 from sandbox_agent.envelope import Object, at, list_at, object_at, text_at
 
+AUTH_REQUIRED = -32000
+"""ACP's code for an agent that wants somebody to log in."""
 EXIT_LIMIT, EXIT_REFUSED, EXIT_CANCELLED = 3, 4, 130
 CODES = {
     "end_turn": 0,
@@ -77,7 +79,13 @@ def _of_request(failure: RequestError) -> str:
     # Agents say what is wrong in many places.
     further = text_at(failure.data, "details") or text_at(failure.data, "message") or ""
     said = str(failure) or "the agent answered with an error"
-    return f"{said}: {further}" if further and further not in said else said
+    hint = "; see: sandbox-agent credentials check" if failure.code == AUTH_REQUIRED and _is_login(said) else ""
+    return (f"{said}: {further}" if further and further not in said else said) + hint
+
+
+def _is_login(said: str) -> bool:
+    # The code is also used for other things.
+    return any(word in said.lower() for word in ("auth", "login", "log in", "credential"))
 
 
 def _own_words(failure: StartFailed) -> str:

@@ -26,7 +26,7 @@ def start(arguments: Arguments) -> int:
     seen = view(as_json=wanted.as_json, quiet=wanted.quiet)
     if wanted.prompt is None and seen.terminal is None:
         raise SettingsError("a prompt is needed: an argument, or stdin")
-    Reports(seen.warn).install()
+    Reports(seen.say, seen.warn).install()
     return run(lambda interrupts: _run(arguments, wanted, seen, interrupts))
 
 

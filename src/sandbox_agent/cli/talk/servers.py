@@ -24,6 +24,8 @@ from sandbox_agent.settings import Settings
 TRIES = 50
 PAUSE = 0.1
 """Seconds between two looks for a server that is about to listen, or to end; and how many there are."""
+SIGN_OF_LIFE = 10.0
+"""Seconds between two words about a server that cannot be reached."""
 Say = Callable[[str], None]
 _WHICH = ("config_dir", "data_dir", "agents_dir", "token", "token_file")
 
@@ -132,17 +134,25 @@ def _user() -> str | None:
 class Reports(logging.Handler):
     """What the SDK reports is told in one line, and nothing else is told to anybody."""
 
-    def __init__(self, say: Callable[[str], None]) -> None:
-        super().__init__(logging.WARNING)
+    def __init__(self, say: Say, warn: Say) -> None:
+        super().__init__(logging.INFO)
         self._say = say
+        self._warn = warn
+        self._next = 0.0
 
     def emit(self, record: logging.LogRecord) -> None:
         """Without a traceback: whoever looks at this has not written the program."""
+        told = record.getMessage()
         # Who leaves questions to others means it.
-        if not record.getMessage().startswith("no handler"):
-            self._say(one_line(record.getMessage()))
+        if record.levelno >= logging.WARNING and not told.startswith("no handler"):
+            self._warn(one_line(told))
+        elif told.startswith("the stream broke") and record.created >= self._next:
+            self._next = record.created + SIGN_OF_LIFE
+            self._say("the connection to the server broke; trying to reach it")
 
     def install(self) -> None:
         """Take all reports of this process."""
         logging.getLogger().addHandler(logging.NullHandler())
-        logging.getLogger("sandbox_agent.client").addHandler(self)
+        reports = logging.getLogger("sandbox_agent.client")
+        reports.setLevel(logging.INFO)
+        reports.addHandler(self)
