@@ -10,6 +10,7 @@ import pytest
 from sandbox_agent.client import (
     Answer,
     ClientError,
+    ConnectionLost,
     ForeignAnswer,
     PermissionRequest,
     SandboxAgent,
@@ -574,5 +575,40 @@ def test_a_turn_is_cancelled_also_when_the_stream_does_not_say_that_it_has_start
             turn = session.prompt("hello")
             await turn.cancel()
             assert (await turn).stop_reason == "cancelled"
+
+    run(main())
+
+
+# --- an outage --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("call", ["create", "attach", "info"])
+def test_an_outage_is_waited_for_whatever_is_asked(call: str) -> None:
+    async def main() -> None:
+        async with pretender() as pretending, SandboxAgent.connect(pretending.url) as client:
+            if call == "info":
+                session = await opened(client, pretending)
+            pretending.outages = 3
+            match call:
+                case "create":
+                    await opened(client, pretending)
+                case "attach":
+                    await client.sessions.attach("s-1")
+                case _:
+                    await session.info()
+            assert pretending.outages == 0
+
+    run(main())
+
+
+def test_an_outage_that_lasts_too_long_is_said_aloud_whatever_is_asked() -> None:
+    async def main() -> None:
+        async with pretender() as pretending, SandboxAgent.connect(pretending.url, reconnect_timeout=0.2) as client:
+            pretending.outages = 1000
+            async with asyncio.timeout(5):
+                with pytest.raises(ConnectionLost):
+                    await client.sessions.get("s-1")
+                with pytest.raises(ConnectionLost):
+                    await opened(client, pretending)
 
     run(main())

@@ -47,6 +47,8 @@ class Pretender:
     """What GET is answered in place of a stream."""
     forgetful: bool = False
     """Whether it knows no connection, not even those it has just opened."""
+    outages: int = 0
+    """How many of the next requests are cut off."""
     last_event: int = 0
     log: list[tuple[int, Json]] = field(default_factory=list[tuple[int, Json]])
     """What every session's log has: positions and envelopes."""
@@ -112,6 +114,9 @@ class Pretender:
         method, path, _ = head[0].split(" ")
         headers = {name.lower(): value for name, _, value in (line.partition(": ") for line in head[1:] if line)}
         body = await reader.readexactly(int(headers.get("content-length", "0")))
+        if self.outages and path != "/v1/health":
+            self.outages -= 1
+            return False
         if path == "/v1/health":
             writer.write(answer(json.dumps(HEALTH).encode(), Content_Type="application/json"))
         elif path.startswith("/v1/sessions/"):

@@ -21,6 +21,7 @@ from sandbox_agent.client.asking import Asking, Handlers
 from sandbox_agent.client.errors import ClientError, ConnectionLost, ServerProblem
 from sandbox_agent.client.feed import Feed, Heard
 from sandbox_agent.client.past import Past
+from sandbox_agent.client.patience import patiently
 from sandbox_agent.client.transport import Hooks, Transport
 from sandbox_agent.client.updates import ENDED, GAP, TERMINATED, TURN
 from sandbox_agent.envelope import META, Object, object_at, text_at
@@ -114,6 +115,10 @@ class Connection:
         """
         rpc = await self._opened(agent)
         return cast("Object", await _told(rpc.send_request(method, params or {})) or {})
+
+    async def read(self, call: Callable[[], Awaitable[T]]) -> T:
+        """What a call over HTTP gives that may be made any number of times; the server is waited for."""
+        return await patiently(call, self._settings.patience)
 
     async def notify(self, method: str, params: Object | None = None) -> None:
         """Send a notification. Raises as `request` does."""

@@ -224,7 +224,7 @@ class Session:
 
     async def info(self) -> SessionInfo:
         """What the server knows of it now."""
-        return await session_info(self._parts.api, self.id)
+        return await self._connection.read(lambda: session_info(self._parts.api, self.id))
 
     # Endings
 

@@ -83,7 +83,7 @@ class Sessions:
 
     async def get(self, session_id: str) -> SessionInfo:
         """What the server knows of a session, by its id or other name."""
-        return await session_info(self._parts.api, session_id)
+        return await self._parts.connection.read(lambda: session_info(self._parts.api, session_id))
 
     async def attach(self, session_id: str) -> Session:
         """Come (back) to a session: from now on we hear of it, and are asked what its agent asks."""

@@ -19,8 +19,9 @@ import msgspec
 
 from sandbox_agent.client.api import Api
 from sandbox_agent.client.arrival import ARRIVAL, Arrival, RequestId
-from sandbox_agent.client.errors import ClientError, ConnectionLost, ForeignAnswer, ServerProblem
+from sandbox_agent.client.errors import ClientError, ConnectionLost, ServerProblem
 from sandbox_agent.client.order import Order
+from sandbox_agent.client.patience import FIRST_PAUSE, LONGEST_PAUSE, UNKNOWN_CONNECTION, passes, patiently
 from sandbox_agent.client.sse import EVENT_STREAM, events
 from sandbox_agent.envelope import Object, text_at
 
@@ -30,8 +31,6 @@ PATH = "/v1/rpc"
 CONNECTION = "X-ACP-Connection-Id"
 LAST_EVENT = "X-ACP-Last-Event-Id"
 
-FIRST_PAUSE, LONGEST_PAUSE = 0.1, 5.0
-"""Seconds between two tries to reach the server again."""
 GOODBYE = 5.0
 """Seconds that a client which is closed waits for a server that does not say goodbye."""
 SILENCE = 60.0
@@ -55,9 +54,6 @@ READS = frozenset(
 
 _LATE = frozenset({"already-answered", "nobody-asked"})
 _WRONG = "wrong-answer"
-_UNKNOWN = "unknown-connection"
-_UNREACHED = frozenset({502, 503, 504})
-"""What a proxy answers in place of a server that it cannot reach."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,7 +214,7 @@ class Transport:
             try:
                 return await self._try(id, body, key), generation
             except ClientError as error:
-                if not _passes(error):
+                if not passes(error):
                     raise
                 lost = error
             if not _is_unknown(lost):
@@ -227,7 +223,7 @@ class Transport:
                 try:
                     await self._renew(generation)
                 except ClientError as error:
-                    if not _passes(error):
+                    if not passes(error):
                         raise
                     lost = error
                 else:
@@ -277,9 +273,8 @@ class Transport:
         async with self._opening:
             if generation != self.generation:
                 return
-            assert self._initialize is not None
-            headers = {"Content-Type": "application/json"}
-            response = await self._api.request("POST", PATH, content=self._initialize, headers=headers)
+            # Who opens it anew waits already, and knows for how long.
+            response = await patiently(self._introduce, self._patience if generation == 0 else 0)
             envelope, id = self._envelope(response), response.headers.get(CONNECTION)
             if id is None:
                 raise self._api.foreign(response, response.content)
@@ -296,6 +291,10 @@ class Transport:
                 self.order.release()
             self.order.brought(_last_event(response))
             self._follow_anew()
+
+    async def _introduce(self) -> httpx.Response:
+        headers = {"Content-Type": "application/json"}
+        return await self._api.request("POST", PATH, content=self._initialize, headers=headers)
 
     # The stream
 
@@ -333,7 +332,7 @@ class Transport:
                 await self._renew(generation)
             except ClientError as failure:
                 error = failure
-        if _passes(error):
+        if passes(error):
             logger.info("the stream broke, going on after=%s reason=%s", self._seen, error)
         else:
             logger.warning("the stream is refused reason=%s", error)
@@ -367,20 +366,7 @@ class Transport:
 
 
 def _is_unknown(error: ClientError) -> bool:
-    return isinstance(error, ServerProblem) and error.slug == _UNKNOWN
-
-
-def _passes(error: ClientError) -> bool:
-    """Whether it may be over when it is tried again."""
-    match error:
-        case ConnectionLost():
-            return True
-        case ForeignAnswer(status=status):
-            return status in _UNREACHED
-        case ServerProblem(slug=slug):
-            return slug in (_UNKNOWN, "shutting-down")
-        case _:
-            return False
+    return isinstance(error, ServerProblem) and error.slug == UNKNOWN_CONNECTION
 
 
 def _may_have_happened(error: ClientError) -> bool:

@@ -1,0 +1,43 @@
+"""For how long a server that cannot be reached is waited for, and what counts as that."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+from sandbox_agent.client.errors import ClientError, ConnectionLost, ForeignAnswer, ServerProblem
+
+T = TypeVar("T")
+
+FIRST_PAUSE, LONGEST_PAUSE = 0.1, 5.0
+"""Seconds between two tries to reach the server again."""
+
+UNKNOWN_CONNECTION, SHUTTING_DOWN = "unknown-connection", "shutting-down"
+_UNREACHED = frozenset({502, 503, 504})
+"""What a proxy answers in place of a server that it cannot reach."""
+
+
+async def patiently(call: Callable[[], Awaitable[T]], seconds: float) -> T:
+    """What a call gives that may be made any number of times. Raises what it raised last, after so many seconds."""
+    clock = asyncio.get_running_loop().time
+    until, pause = clock() + seconds, FIRST_PAUSE
+    while True:
+        try:
+            return await call()
+        except ClientError as error:
+            if not passes(error) or clock() > until:
+                raise
+        await asyncio.sleep(pause)
+        pause = min(2 * pause, LONGEST_PAUSE)
+
+
+def passes(error: ClientError) -> bool:
+    """Whether it may be over when it is tried again."""
+    match error:
+        case ConnectionLost():
+            return True
+        case ForeignAnswer(status=status):
+            return status in _UNREACHED
+        case ServerProblem(slug=slug):
+            return slug in (UNKNOWN_CONNECTION, SHUTTING_DOWN)
+        case _:
+            return False
