@@ -40,8 +40,9 @@ def sentence(failure: Failure) -> str:
             return f"{failure}; here: --token, --token-file or SANDBOX_AGENT_TOKEN"
         case StartFailed():
             return _own_words(failure) or failure.sentence
-        case ConnectionLost() | ClientError():
-            return str(failure)
+        case ClientError():
+            # A server of our own that dies is told with what it wrote.
+            return str(failure).partition("\n")[0]
         case RequestError():
             return _of_request(failure)
         case _:
@@ -57,6 +58,8 @@ def stderr(failure: Failure) -> str | None:
             return None if _own_words(failure) else failure.stderr
         case RequestError():
             return _lines(at(failure.data, "stderr"))
+        case ConnectionLost():
+            return str(failure).partition("\n")[2] or None
         case _:
             return None
 

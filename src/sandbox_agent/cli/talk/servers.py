@@ -26,6 +26,8 @@ PAUSE = 0.1
 """Seconds between two looks for a server that is about to listen, or to end; and how many there are."""
 SIGN_OF_LIFE = 10.0
 """Seconds between two words about a server that cannot be reached."""
+_KNOWN = ("no handler", "the embedded server has ended")
+"""Reports of what is meant to be so, and of what is told in another way."""
 Say = Callable[[str], None]
 _WHICH = ("config_dir", "data_dir", "agents_dir", "token", "token_file")
 
@@ -112,7 +114,9 @@ async def _connected(stack: AsyncExitStack, url: str, token: str | None, handler
 async def _started(
     stack: AsyncExitStack, settings: Settings, data_dir: Path | None, handlers: Handlers
 ) -> SandboxAgent:
-    options = {"config_dir": settings.config_dir, "agents_dir": settings.agents_dir}
+    places = {"config_dir": settings.config_dir, "agents_dir": settings.agents_dir}
+    # What it reports is seen only when it fails: then the last lines should be about that.
+    options = {**places, "quiet": True, "log_level": "warning"}
     return await stack.enter_async_context(
         SandboxAgent.start(
             on_permission=handlers.permission,
@@ -143,8 +147,7 @@ class Reports(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         """Without a traceback: whoever looks at this has not written the program."""
         told = record.getMessage()
-        # Who leaves questions to others means it.
-        if record.levelno >= logging.WARNING and not told.startswith("no handler"):
+        if record.levelno >= logging.WARNING and not told.startswith(_KNOWN):
             self._warn(one_line(told))
         elif told.startswith("the stream broke") and record.created >= self._next:
             self._next = record.created + SIGN_OF_LIFE
