@@ -1,14 +1,16 @@
-"""The Python SDK while the network is cut again and again: whoever reads, by whichever way, sees each event once."""
+"""The Python SDK while the network is cut again and again, or the server: whoever reads sees each event once."""
 
 import asyncio
 import random
+import signal
+from pathlib import Path
 
 import pytest
 
-from sandbox_agent.client import LogEvent, SandboxAgent, Session, text_of
+from sandbox_agent.client import LogEvent, RequestError, SandboxAgent, Session, text_of
 from tests.support.client import run
 from tests.support.cutting import Proxy, proxy
-from tests.support.running import Server
+from tests.support.running import Server, scripted
 from tests.support.sdk import connected, new_session, play, texts
 
 TURNS, UPDATES = 4, 150
@@ -74,3 +76,52 @@ def test_each_event_comes_once_and_in_order_however_often_the_network_is_cut(ser
 def _is_start(event: LogEvent) -> bool:
     params = event.envelope.get("params")
     return isinstance(params, dict) and params.get("state") == "started"
+
+
+async def prompts_until(session: Session, over: asyncio.Event) -> None:
+    """Prompt again and again, and until a turn came to its end. One that the server took with it tells a part."""
+    ended = False
+    while not over.is_set() or not ended:
+        said: list[str] = []
+        try:
+            async for item in play(session, [["say", text] for text in EXPECTED]):
+                said += [text_of(item)] if text_of(item) else []
+        except RequestError:
+            assert said == EXPECTED[: len(said)]
+        else:
+            assert said == EXPECTED
+            ended = True
+
+
+@pytest.mark.parametrize("numbers", [(signal.SIGTERM, signal.SIGKILL), (signal.SIGKILL, signal.SIGTERM)], ids=str)
+def test_each_event_comes_once_and_in_order_over_restarts(tmp_path: Path, numbers: tuple[signal.Signals, ...]) -> None:
+    chance = random.Random(sum(numbers))
+
+    async def scenario(server: Server) -> None:
+        async with (
+            proxy(server.url) as cutting,
+            connected(server, cutting.url, buffer=3000) as client,
+            connected(server, cutting.url) as storing,
+        ):
+            sessions = [await new_session(client, server, "keeping") for _ in range(2)]
+            stores = [asyncio.create_task(log(storing, session.id)) for session in sessions]
+            over = asyncio.Event()
+            turns = [asyncio.create_task(prompts_until(session, over)) for session in sessions]
+            for number in numbers:
+                for _ in range(3):
+                    await asyncio.sleep(chance.uniform(0.01, 0.2))
+                    cutting.cut()
+                await asyncio.to_thread(server.stop, number)
+                await asyncio.to_thread(server.start)
+                cutting.target = server.url
+            over.set()
+            await asyncio.gather(*turns)
+            for session in sessions:
+                await session.terminate()
+            for session, ids in zip(sessions, await asyncio.gather(*stores), strict=True):
+                history = [event async for event in session.history()]
+                assert ids == [event.id for event in history if isinstance(event, LogEvent)]
+
+    keeping = scripted("--state", str(tmp_path / "state"))
+    with Server(directory=tmp_path, agents={"keeping": keeping}) as server:
+        run(scenario(server))
