@@ -85,6 +85,34 @@ def test_allow_without_one_such_option_is_a_rejection(server: Server, options: l
     run(scenario())
 
 
+def test_an_option_that_upstream_does_not_know_is_left_out(server: Server) -> None:
+    async def scenario() -> None:
+        offered: list[str] = []
+
+        def decide(request: PermissionRequest) -> Answer:
+            offered.extend(option.option_id for option in request.options)
+            return request.allow()
+
+        async with connected(server, on_permission=decide) as client:
+            session = await new_session(client, server)
+            options = [("week", "allow_for_a_week"), ("yes", "allow_once"), ("no", "reject_once")]
+            assert await answered(play(session, asking(PERMISSION, permission(*options)))) == selected("yes")
+        assert offered == ["yes", "no"]
+
+    run(scenario())
+
+
+def test_a_permission_that_cannot_be_read_is_a_rejection_for_whoever_would_answer_it(server: Server) -> None:
+    async def scenario() -> None:
+        async with connected(server, on_permission=lambda request: request.allow()) as client:
+            session = await new_session(client, server)
+            strange = {"toolCall": "everything", "options": permission()["options"]}
+            answer = await answered(play(session, asking(PERMISSION, strange)))
+            assert answer == {"outcome": {"outcome": "cancelled"}}
+
+    run(scenario())
+
+
 def test_a_handler_that_fails_rejects(server: Server, caplog: pytest.LogCaptureFixture) -> None:
     def fail(request: PermissionRequest) -> Answer:
         raise ValueError(request.id)

@@ -54,6 +54,21 @@ def test_a_turn_can_be_awaited_for_its_end_alone(server: Server) -> None:
     run(scenario())
 
 
+@pytest.mark.parametrize(("result", "reason"), [({"stopReason": "tired"}, "tired"), ({}, None)])
+def test_a_stop_reason_that_upstream_does_not_know_is_one_all_the_same(
+    server: Server, result: dict[str, str], reason: str | None
+) -> None:
+    async def scenario() -> None:
+        async with connected(server) as client:
+            session = await new_session(client, server)
+            turn = play(session, [["say", "x"], ["respond", result]])
+            items = [item async for item in turn]
+            assert [text_of(item) for item in items] == ["x", ""]
+            assert (await turn).stop_reason == reason
+
+    run(scenario())
+
+
 def test_text_is_all_that_the_agent_says(server: Server) -> None:
     async def scenario() -> None:
         async with connected(server) as client:

@@ -12,7 +12,7 @@ from typing import TypeAlias, TypeVar
 
 import msgspec
 from acp import RequestError
-from acp.schema import PermissionOption, RequestPermissionRequest, ToolCallUpdate
+from acp.schema import PermissionOption, ToolCallUpdate
 from pydantic import ValidationError
 
 from sandbox_agent.client.arrival import RequestId
@@ -153,6 +153,11 @@ class Handlers:
     question: QuestionHandler | None = None
     elicitation: ElicitationHandler | None = None
 
+    def of_method(self, method: str) -> object:
+        """The handler for a method's requests; None for one that it has none for, or does not know."""
+        handlers: Object = {PERMISSION: self.permission, QUESTION: self.question, ELICITATION: self.elicitation}
+        return handlers.get(method)
+
     def decide(self, request: Request) -> Callable[[], Awaitable[Answer | None] | Answer | None] | None:
         """The handler for a request, ready to be called."""
         match request:
@@ -189,8 +194,8 @@ class Asking:
     async def ask(self, method: str, params: Object, key: RequestId, id: str) -> Object:
         """The result for an agent's request; while nobody here answers, this waits until it is cancelled."""
         request = _request(method, params, id)
-        if request is None and self._alone:
-            raise RequestError.method_not_found(method)
+        if request is None and (self._alone or self._has_handler(method, params)):
+            return _unread(method)
         task = asyncio.current_task()
         assert task is not None
         self._tasks[key] = task
@@ -199,6 +204,10 @@ class Asking:
         finally:
             self._tasks.pop(key, None)
             self._open.pop(key, None)
+
+    def _has_handler(self, method: str, params: Object) -> bool:
+        own = self.of_session.get(text_at(params, "sessionId") or "", Handlers())
+        return any(each.of_method(method) is not None for each in (own, self.handlers))
 
     async def _result(self, request: Request | None, key: RequestId) -> Object:
         if request is None:
@@ -286,6 +295,17 @@ def _checked(answer: object) -> Answer | None:
     raise TypeError(f"a handler gives what its request's methods make, such as request.reject(), not {answer!r:.100}")
 
 
+def _unread(method: str) -> Object:
+    """The result for what nobody here can read: who would have decided does not see it."""
+    match method:
+        case "session/request_permission":
+            return {"outcome": {"outcome": "cancelled"}}
+        case "_sandboxagent/session/request_question":
+            return {"status": "rejected"}
+        case _:
+            raise RequestError.method_not_found(method)
+
+
 def rejection(request: Request) -> Answer:
     """The answer of somebody who does not want it."""
     match request:
@@ -308,8 +328,8 @@ def _read(method: str, params: Object, id: str) -> Request | None:
     session_id = text_at(params, "sessionId")
     match method:
         case "session/request_permission":
-            asked = RequestPermissionRequest.model_validate(params)
-            return PermissionRequest(id, asked.session_id, asked.tool_call, asked.options)
+            tool_call = ToolCallUpdate.model_validate(params.get("toolCall"))
+            return PermissionRequest(id, session_id or "", tool_call, _options(params))
         case "_sandboxagent/session/request_question":
             name, prompt = text_at(params, "questionId") or id, text_at(params, "prompt") or ""
             return QuestionRequest(name, session_id or "", prompt, _questions(params))
@@ -319,6 +339,17 @@ def _read(method: str, params: Object, id: str) -> Request | None:
             return ElicitationRequest(id, session_id, message, mode, schema, url)
         case _:
             return None
+
+
+def _options(params: Object) -> list[PermissionOption]:
+    options: list[PermissionOption] = []
+    for option in objects_at(params, "options"):
+        try:
+            options.append(PermissionOption.model_validate(option))
+        except ValidationError:
+            # Of a newer protocol: nobody here could say what it allows.
+            logger.warning("an option of a permission cannot be read kind=%s", option.get("kind"))
+    return options
 
 
 def _questions(params: Object) -> list[Question]:

@@ -5,11 +5,12 @@ from collections.abc import AsyncIterator, Generator
 from typing import cast
 
 from acp.schema import PromptResponse
+from pydantic import ValidationError
 
 from sandbox_agent.client.connection import Connection, Prompt
 from sandbox_agent.client.feed import Heard
 from sandbox_agent.client.updates import Gap, TurnEnded, TurnItem, TurnStarted, read, text_of
-from sandbox_agent.envelope import Object
+from sandbox_agent.envelope import Object, text_at
 
 FIRST_LOOK, LONGEST_LOOK = 0.05, 1.6
 """Seconds between two looks whether a turn that is to be cancelled has started, or was taken back."""
@@ -59,7 +60,7 @@ class Turn(AsyncIterator[TurnItem]):
         return self._prompt.started.done() or self._response.done()
 
     async def _look(self, seconds: float) -> None:
-        waiting: list[asyncio.Future[None] | asyncio.Task[PromptResponse]] = [self._prompt.started, self._response]
+        waiting: list[asyncio.Future[None] | asyncio.Task[Object]] = [self._prompt.started, self._response]
         await asyncio.wait(waiting, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
 
     async def text(self) -> str:
@@ -85,16 +86,15 @@ class Turn(AsyncIterator[TurnItem]):
         return await self._end()
 
     async def _end(self) -> TurnEnded:
-        response = await asyncio.shield(self._response)
-        return TurnEnded(response.stop_reason, self._turn_id, None, response)
+        result = await asyncio.shield(self._response)
+        return TurnEnded(text_at(result, "stopReason"), self._turn_id, None, _response(result))
 
-    async def _send(self, params: Object) -> PromptResponse:
+    async def _send(self, params: Object) -> Object:
         try:
-            result = await self._connection.request("session/prompt", params)
+            return await self._connection.request("session/prompt", params)
         finally:
             # The answer comes after everything that came before it, so the feed has all there is.
             self._feed.close()
-        return PromptResponse.model_validate(result)
 
     def _own(self, heard: Heard) -> TurnItem | None:
         """What belongs to this turn; others of the session may run before it, while it waits."""
@@ -111,3 +111,11 @@ class Turn(AsyncIterator[TurnItem]):
                 return item
             case _:
                 return cast("TurnItem | None", item) if self._running else None
+
+
+def _response(result: Object) -> PromptResponse | None:
+    try:
+        return PromptResponse.model_validate(result)
+    except ValidationError:
+        # Of a newer protocol, or of an agent's own making: the turn has ended all the same.
+        return None

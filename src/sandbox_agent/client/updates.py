@@ -70,8 +70,8 @@ class TurnStarted:
 class TurnEnded:
     """A turn has ended: with a stop reason, or with an error of its agent.
 
-    `response` is what the agent answered; only whoever sent the prompt has it. `turn_id` is None for whoever awaits a
-    turn and reads nothing of it.
+    `response` is what the agent answered; only whoever sent the prompt has it, and only if upstream's models know it.
+    `turn_id` is None for whoever awaits a turn and reads nothing of it.
     """
 
     stop_reason: str | None
