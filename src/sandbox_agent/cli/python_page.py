@@ -20,7 +20,7 @@ asking. Types such as `AgentMessageChunk` are those of the package `acp` ([agent
 
 _GROUPS = {
     "A server": ["client"],
-    "Sessions and turns": ["sessions", "session", "turn", "inventory", "past"],
+    "Sessions and turns": ["sessions", "session", "turn", "following", "inventory", "past"],
     "What happens in a session": ["updates"],
     "What agents ask": ["asking"],
     "Agents and installs": ["agents"],

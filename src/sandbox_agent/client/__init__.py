@@ -46,10 +46,11 @@ if TYPE_CHECKING:
     from sandbox_agent.client.contents import Data
     from sandbox_agent.client.errors import ClientError, ConnectionLost, ForeignAnswer, ServerProblem, StartFailed
     from sandbox_agent.client.files import ArchiveFormat, Entry, Files, RemotePath, Uploaded, Written
+    from sandbox_agent.client.following import Following
     from sandbox_agent.client.inventory import SessionInfo
     from sandbox_agent.client.past import LogEvent
     from sandbox_agent.client.searching import Match, Search
-    from sandbox_agent.client.session import Attachment, Session, Updates
+    from sandbox_agent.client.session import Attachment, ConfigOption, Session, Updates
     from sandbox_agent.client.sessions import Sessions
     from sandbox_agent.client.turn import Turn
     from sandbox_agent.client.updates import (
@@ -79,6 +80,7 @@ __all__ = [
     "Change",
     "Choice",
     "ClientError",
+    "ConfigOption",
     "ConnectionLost",
     "ContentBlock",
     "Credential",
@@ -89,6 +91,7 @@ __all__ = [
     "Entry",
     "Features",
     "Files",
+    "Following",
     "ForeignAnswer",
     "Gap",
     "Health",
@@ -145,6 +148,7 @@ _HOMES = {
     "Change": "sandbox_agent.client.watching",
     "Choice": "sandbox_agent.client.asking",
     "ClientError": "sandbox_agent.client.errors",
+    "ConfigOption": "sandbox_agent.client.session",
     "ConnectionLost": "sandbox_agent.client.errors",
     "ContentBlock": "sandbox_agent.client.updates",
     "Credential": "sandbox_agent.client.agents",
@@ -155,6 +159,7 @@ _HOMES = {
     "Entry": "sandbox_agent.client.files",
     "Features": "sandbox_agent.client.agents",
     "Files": "sandbox_agent.client.files",
+    "Following": "sandbox_agent.client.following",
     "ForeignAnswer": "sandbox_agent.client.errors",
     "Gap": "sandbox_agent.client.updates",
     "Health": "sandbox_agent.client.agents",

@@ -43,7 +43,9 @@ class SandboxAgent:
         self, api: Api, connection: Connection, token: str | None, agent: str | None, cwd: Path | None
     ) -> None:
         self.url = api.url
+        """Where the server is."""
         self.token = token
+        """What it wants to be shown; of a server of our own, its private one."""
         self._api = api
         self._connection = connection
         self.agents = Agents(api)

@@ -14,7 +14,7 @@ from sandbox_agent.envelope import text_at
 
 
 class Following(AsyncIterator[LogEvent | Gap]):
-    """All events after an id, for as long as the session is not ended for good and we are attached."""
+    """All events of a session's log after an id, for as long as it is not ended for good and we are attached."""
 
     def __init__(self, connection: Connection, session_id: str, after: int) -> None:
         self._connection = connection

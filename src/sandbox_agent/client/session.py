@@ -4,6 +4,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import PurePath
+from typing import TypeAlias
 
 import msgspec
 from acp.schema import SessionConfigOptionBoolean, SessionConfigOptionSelect
@@ -29,7 +30,7 @@ from sandbox_agent.client.turn import Turn
 from sandbox_agent.client.updates import ContentBlock, Gap, SessionEnded, SessionItem, blocks, gap_of, read
 from sandbox_agent.envelope import META, Object, list_at, object_at, text_at
 
-ConfigOption = SessionConfigOptionSelect | SessionConfigOptionBoolean
+ConfigOption: TypeAlias = SessionConfigOptionSelect | SessionConfigOptionBoolean
 """A setting of a session that its agent offers."""
 
 _OPTIONS: TypeAdapter[list[ConfigOption]] = TypeAdapter(list[ConfigOption])
@@ -59,7 +60,10 @@ class Parts:
 
 
 class Updates(AsyncIterator[SessionItem]):
-    """What happens in a session from the moment this was made; a slow reader reads from the log."""
+    """What happens in a session from the moment this was made; it goes on when the connection breaks.
+
+    Whoever is slow holds nobody up, and misses nothing: it then reads from the session's log.
+    """
 
     def __init__(self, feed: Feed, past: Past) -> None:
         self._feed = feed
@@ -103,8 +107,9 @@ class Session:
         self.cwd = cwd
         self.warnings = [str(each) for each in list_at(opened, "_meta", META, "warnings")]
         """What was asked for when it was made, and could not be had."""
-        self.config_options = _options(opened)
-        """The settings that its agent offers, as they were last told to this client."""
+        self.config_options: list[ConfigOption] = _options(opened)
+        """The settings that its agent offers, as they were when this was made, or when one was set here; a session that
+        was attached to has none until then."""
         self.files = Files(parts.api, id)
         """Files of the server's machine; paths are relative to the session's directory."""
 
@@ -119,7 +124,13 @@ class Session:
         attachments: Sequence[str | PurePath | Attachment] = (),
         meta: Mapping[str, object] | None = None,
     ) -> Turn:
-        """Send a prompt. The turn runs from here on; iterate it for its updates, or await it for its end."""
+        """Send a prompt. The turn runs from here on; iterate it for its updates, or await it for its end.
+
+        Args:
+            prompt: a text, or content blocks of ACP.
+            attachments: files of the server's machine.
+            meta: what else the agent gets with it, as `_meta`.
+        """
         sent = self._connection.new_prompt()
         self._connection.attached(self.id)
         ours: Object = {"promptId": sent.id}

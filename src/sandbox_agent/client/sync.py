@@ -216,7 +216,7 @@ class Session:
 
     @property
     def config_options(self) -> list[_session.ConfigOption]:
-        """The settings that its agent offers, as they were last told to this client."""
+        """The settings that its agent offers, as they were when this was made, or when one was set here."""
         return self._session.config_options
 
     def prompt(

@@ -20,7 +20,8 @@ class Turn(AsyncIterator[TurnItem]):
     """Runs from the moment it is made, whether somebody reads it or not.
 
     Iterate for its updates, of which the last is `TurnEnded`; or await it for that one alone. Leaving early leaves the
-    turn running: `cancel` ends it.
+    turn running: `cancel` ends it. When it fails, `RequestError` comes in place of the end, with what became of the
+    agent in `data`; when the server is gone for too long, `ConnectionLost`.
     """
 
     def __init__(self, connection: Connection, session_id: str, prompt: Prompt, params: Object) -> None:
