@@ -82,8 +82,7 @@ class OneShot:
             screen.show(showing.pieces(item))
             end = item
         assert isinstance(end, TurnEnded)
-        used = spent(end.response, showing.usage)
-        self._view.say(joined([used, f"session {self._session.id}"]))
+        self._view.say(joined([spent(end.response, showing.usage), f"session {self._session.id}"], "\n"))
         return end
 
     def _cancel(self, number: signal.Signals, turn: Turn, work: "asyncio.Task[TurnEnded]") -> bool:

@@ -327,6 +327,6 @@ def spent(response: PromptResponse | None, usage: UsageUpdate | None) -> str:
         facts.append(f"{told.total_tokens:,} tokens ({told.input_tokens:,} in, {told.output_tokens:,} out)")
     if usage is not None and usage.size:
         facts.append(f"context {100 * usage.used / usage.size:.0f}% of {usage.size:,}")
-    if usage is not None and usage.cost is not None:
+    if usage is not None and usage.cost is not None and usage.cost.amount:
         facts.append(f"{usage.cost.amount:.4f} {one_line(usage.cost.currency)}")
     return joined(facts)
