@@ -38,7 +38,9 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     modules = project / "node_modules"
     modules.mkdir()
     with tarfile.open(project / one["filename"]) as archive:
-        archive.extractall(modules, filter="data")
+        # As an attribute: the first versions of Python 3.11 know no filters.
+        archive.extraction_filter = lambda member, path: member
+        archive.extractall(modules)
     (modules / "package").rename(modules / "sandbox-agent")
     for name in ("@agentclientprotocol", "zod", "@types", "undici-types"):
         (modules / name).symlink_to(SDK / "node_modules" / name)

@@ -21,7 +21,7 @@ from sandbox_agent.cli.output import filled, is_drawn, one_line, paint, print_js
 if TYPE_CHECKING:
     from sandbox_agent.cli.doctor_finding import Check, Finding, Status, Subject
 
-PATIENCE = 4.0
+PATIENCE = 10.0
 """Seconds for all checks; one that takes longer, such as of a disk that does not answer, is left alone."""
 
 DESCRIPTION = """\
