@@ -64,6 +64,9 @@ async def _served(arguments: Arguments, seen: View, interrupts: Interrupts, *, t
             if talks:
                 seen.say(f"{session.agent} in {session.cwd} · /help tells what can be typed, Ctrl-C leaves")
             await conversation.replay(after, before)
+            if not info.running:
+                # A turn that a server's end has cut off has no end in the log.
+                conversation.settle()
             if seen.asking is not None:
                 seen.asking.use(server.client)
                 seen.asking.release()

@@ -123,6 +123,9 @@ class Conversation:
                 # What was typed here is on the screen already.
                 if self._current is None:
                     self._show(item)
+            case SessionEnded():
+                self._show(item)
+                self.settle()
             case _:
                 self._show(item)
 
@@ -135,6 +138,10 @@ class Conversation:
             self._show(TurnEnded(item.stop_reason))
             await self._tell_end(self._current)
         self._view.screen.end_lines()
+        self.settle()
+
+    def settle(self) -> None:
+        """No turn runs."""
         self._current = self._turn_id = None
         self._set_busy(False)
 

@@ -51,10 +51,9 @@ class JsonLines:
 
     def end(self, end: TurnEnded) -> None:
         """The last line."""
-        response = (
-            {} if end.response is None else end.response.model_dump(mode="json", by_alias=True, exclude_none=True)
-        )
-        write_line({"result": {**self._facts(), "text": "".join(self._text), **cast("Object", response)}})
+        told = {} if end.response is None else end.response.model_dump(mode="json", by_alias=True, exclude_none=True)
+        result = {**self._facts(), "text": "".join(self._text), "stopReason": end.stop_reason, **cast("Object", told)}
+        write_line({"result": result})
 
     def fail(self, failure: Failure) -> None:
         """The last line, too."""

@@ -29,7 +29,7 @@ class OwnPrompts:
         if direction == "sent" and method == "session/prompt":
             name = text_at(params, "_meta", META, "promptId")
             if name is not None:
-                self._numbers[name] = len(self._numbers)
+                self._numbers.setdefault(name, len(self._numbers))
         elif direction == "received" and method == TURN:
             own = self.number(text_at(params, "promptId")) is not None
             self._running = own and params.get("state") == "started"
