@@ -274,6 +274,35 @@ def test_forms_come_as_questions_to_a_client_that_does_not(server: Server) -> No
     run(scenario())
 
 
+def test_what_is_asked_in_a_session_that_we_leave_is_asked_anew_when_we_come_back(server: Server) -> None:
+    async def scenario() -> None:
+        asked: list[str] = []
+        async with connected(server, on_permission=lambda request: asked.append(request.id)) as client:
+            session = await new_session(client, server)
+            turn = play(session, asking(PERMISSION, permission()))
+            [request] = await next_request(client)
+            await session.detach()
+            assert client.requests() == []
+            await client.sessions.attach(session.id)
+            assert await next_request(client) == [request]
+            await client.reply_permission(request.id, "yes")
+            assert client.requests() == []
+            assert (await turn).stop_reason == "end_turn"
+        assert len(asked) == 2
+
+    run(scenario())
+
+
+def test_an_answer_that_cannot_be_written_is_a_rejection(server: Server, caplog: pytest.LogCaptureFixture) -> None:
+    async def scenario() -> None:
+        async with connected(server, on_elicitation=lambda request: request.accept({"name": object()})) as client:
+            session = await new_session(client, server)
+            assert await answered(play(session, asking("elicitation/create", FORM))) == {"action": "decline"}
+
+    run(scenario())
+    assert "a handler failed, rejecting" in caplog.text
+
+
 def test_the_first_answer_wins_and_the_other_handler_is_cancelled(server: Server) -> None:
     async def scenario() -> None:
         asked, cancelled = asyncio.Event(), asyncio.Event()

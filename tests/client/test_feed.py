@@ -140,6 +140,19 @@ def test_feed_that_was_closed_with_a_failure_raises_it_at_its_end() -> None:
     run(scenario())
 
 
+def test_feed_that_came_to_its_end_does_not_fail_later() -> None:
+    async def scenario() -> None:
+        log = Log()
+        feed = fed(30, log)
+        log.append()
+        feed.close()
+        feed.close(ValueError("lost"))
+        await read_all(feed, log)
+        assert await feed.next() is None
+
+    run(scenario())
+
+
 def test_page_that_cannot_be_read_is_read_again() -> None:
     async def scenario() -> None:
         log = Log()

@@ -493,6 +493,23 @@ def test_a_client_that_is_closed_while_it_attaches_again_leaves_nothing() -> Non
     run(main())
 
 
+def test_whoever_waits_for_the_server_to_come_back_is_told_at_once_that_the_client_is_closed() -> None:
+    async def main() -> None:
+        async with pretender() as pretending:
+            async with SandboxAgent.connect(pretending.url) as client:
+                session = await opened(client, pretending)
+                pretending.outages = 1000
+                turn = session.prompt("hello")
+                # The next try is more than a second away.
+                await pretending.until(lambda: pretending.outages <= 1000 - 5)
+                await client.health()
+            async with asyncio.timeout(0.5):
+                with pytest.raises(ConnectionLost):
+                    await turn
+
+    run(main())
+
+
 def test_what_is_read_of_a_closed_client_ends() -> None:
     async def main() -> None:
         async with pretender() as pretending:

@@ -116,6 +116,8 @@ class Pretender:
         body = await reader.readexactly(int(headers.get("content-length", "0")))
         if self.outages and path != "/v1/health":
             self.outages -= 1
+            async with self._changed:
+                self._changed.notify_all()
             return False
         if path == "/v1/health":
             writer.write(answer(json.dumps(HEALTH).encode(), Content_Type="application/json"))

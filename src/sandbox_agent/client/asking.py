@@ -198,12 +198,14 @@ class Asking:
             return _unread(method)
         task = asyncio.current_task()
         assert task is not None
+        self.withdraw(key)
         self._tasks[key] = task
         try:
             return await self._result(request, key)
         finally:
-            self._tasks.pop(key, None)
-            self._open.pop(key, None)
+            if self._tasks.get(key) is task:
+                del self._tasks[key]
+                self._open.pop(key, None)
 
     def _has_handler(self, method: str, params: Object) -> bool:
         own = self.of_session.get(text_at(params, "sessionId") or "", Handlers())
@@ -243,9 +245,15 @@ class Asking:
 
     def withdraw(self, key: RequestId) -> None:
         """It is answered, or the agent does not want to know any more."""
+        self._open.pop(key, None)
         task = self._tasks.get(key)
         if task is not None:
             task.cancel()
+
+    def withdraw_session(self, session_id: str) -> None:
+        """Its agent no longer asks us."""
+        for key in [key for key, request in self._open.items() if request.session_id == session_id]:
+            self.withdraw(key)
 
     def withdraw_all(self) -> None:
         """The connection is gone; what is still open will be asked anew."""
@@ -290,7 +298,10 @@ class Asking:
 
 
 def _checked(answer: object) -> Answer | None:
-    if answer is None or isinstance(answer, Answer):
+    if answer is None:
+        return None
+    if isinstance(answer, Answer):
+        msgspec.json.encode(answer.result)  # What cannot be written would never reach the agent.
         return answer
     raise TypeError(f"a handler gives what its request's methods make, such as request.reject(), not {answer!r:.100}")
 

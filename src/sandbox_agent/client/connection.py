@@ -160,6 +160,7 @@ class Connection:
         """The session's events come no more: whoever reads them is told."""
         self._attached.pop(session_id, None)
         self._apart.discard(session_id)
+        self.asking.withdraw_session(session_id)
         self._ring(session_id)
         for feed in self._feeds.pop(session_id, ()):
             feed.close()

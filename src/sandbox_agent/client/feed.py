@@ -67,9 +67,9 @@ class Feed:
 
     def close(self, failure: Exception | None = None) -> None:
         """Nothing more will come; what is there, and what the log has, is still given out."""
-        self._closed = True
-        self._failure = self._failure or failure
-        self._woken.set()
+        if not self._closed:
+            self._closed, self._failure = True, failure
+            self._woken.set()
 
     async def next(self) -> Heard | None:
         """The next event; None when the feed was closed and all is read. Raises what it was closed with."""

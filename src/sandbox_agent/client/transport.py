@@ -93,6 +93,8 @@ class Transport:
         self._closed = False
         self._failure: ConnectionLost | None = None
         """Why there is no server any more."""
+        self._over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        """Done when nobody need wait for the server any more."""
 
     # What upstream calls
 
@@ -125,7 +127,7 @@ class Transport:
         if self._closed:
             return
         self._closed = True
-        self.order.release()
+        self._let_go()
         self._arrivals.put_nowait(None)
         for task in self._tasks:
             task.cancel()
@@ -141,13 +143,18 @@ class Transport:
         self._failure = failure
         if self._following is not None:
             self._following.cancel()
-        self.order.release()
+        self._let_go()
 
     async def reply(self, id: RequestId, result: Object) -> None:
         """Answer a request of an agent; raises ServerProblem when it is too late, or does not fit."""
         message: Object = {"jsonrpc": "2.0", "id": msgspec.json.decode(id.text), "result": result}
         self._hooks.sent(message)
         await self._post(msgspec.json.encode(message), None, only_on=id.generation)
+
+    def _let_go(self) -> None:
+        self.order.release()
+        if not self._over.done():
+            self._over.set_result(None)
 
     # Sending
 
@@ -178,7 +185,7 @@ class Transport:
             else:
                 return None
             logger.warning("an answer cannot be given yet, trying again reason=%s", reason)
-            await asyncio.sleep(pause)
+            await asyncio.wait([self._over], timeout=pause)
             pause = min(2 * pause, LONGEST_PAUSE)
 
     async def _request(self, message: Object, body: bytes) -> None:
@@ -236,7 +243,7 @@ class Transport:
                 failing_since = clock()
             if self._failure or self._closed or clock() - failing_since > self._patience:
                 raise self._failure or lost
-            await asyncio.sleep(pause)
+            await asyncio.wait([self._over], timeout=pause)
             pause = min(2 * pause, LONGEST_PAUSE)
 
     def _usable(self, only_on: int | None) -> str:
