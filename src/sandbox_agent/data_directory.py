@@ -49,6 +49,8 @@ class Notice(msgspec.Struct, rename="camel", frozen=True):
     token_file: str | None
     """Where its token is, if it is in a file."""
     needs_token: bool
+    embedded: bool = False
+    """It is some program's own, and ends with that."""
 
     @property
     def process(self) -> Process | None:

@@ -360,6 +360,7 @@ def _noticed(settings: Settings, listener: socket.socket, token_file: Path | Non
         started_at=datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z"),
         token_file=None if where is None else str(where),
         needs_token=settings.token is not None,
+        embedded=settings.embedded,
     )
     return noticed(settings.data_dir, notice)
 

@@ -295,3 +295,24 @@ def test_a_stop_waits_until_the_server_is_gone(place: Place) -> None:
     assert holder(place.data) is None
     assert time.monotonic() - begun < 10
     assert health(started(place)) == 200
+
+
+def test_a_programs_own_server_is_not_taken_for_one_in_the_background(place: Place) -> None:
+    command = [*PROGRAM, "server", "--embedded"]
+    with subprocess.Popen(
+        [*command, "--data-dir", str(place.data)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        env=place.environment,
+    ) as own:
+        assert own.stdout is not None
+        assert own.stdin is not None
+        assert own.stdout.readline().startswith(b"sandbox-agent listening on ")
+        for line in (START, STOP):
+            refused = place.run(*line)
+            assert refused.returncode == 1
+            assert f"process {own.pid} holds the data directory" in refused.stderr
+        assert own.poll() is None
+        own.stdin.close()
+        assert own.wait(5) == 0

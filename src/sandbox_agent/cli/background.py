@@ -179,7 +179,13 @@ def _settled(directory: Path) -> Notice | None:
             f"process {holder(directory) or 'unknown'} holds the data directory {directory}, "
             "but does not say where it listens; it may run in another container, or hang"
         )
-    return notice(directory)
+    found = notice(directory)
+    if found is not None and found.embedded:
+        raise Failed(
+            f"process {found.pid} holds the data directory {directory} for a program of its own, such as "
+            "sandbox-agent run, and ends with that; wait for it, or choose another --data-dir"
+        )
+    return found
 
 
 def _started(process: "subprocess.Popen[bytes]", settings: Settings) -> Running | None:

@@ -64,7 +64,8 @@ def endpoint(arguments: Arguments, environ: Mapping[str, str]) -> Endpoint:
 def _running_here(arguments: Arguments, environ: Mapping[str, str]) -> str | None:
     """Where the server is that holds the data directory, whichever port it has."""
     found = notice(settings_of(arguments, environ, {"config_dir", "data_dir"}).data_dir)
-    return None if found is None else found.url
+    # A program's own server talks to nobody else.
+    return None if found is None or found.embedded else found.url
 
 
 def _token(arguments: Arguments, environ: Mapping[str, str], *, local: bool, port: int) -> str | None:
