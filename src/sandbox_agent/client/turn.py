@@ -33,15 +33,21 @@ class Turn(AsyncIterator[TurnItem]):
         self._over = False
         self._feed = connection.feed(session_id, connection.past(session_id))
         self._response = asyncio.create_task(self._send(params), name="sandbox-agent turn")
-        # Nobody has to wait for it: then its failure is nobody's surprise.
-        self._response.add_done_callback(lambda task: task.cancelled() or task.exception())
+        self._response.add_done_callback(_unsurprised)
+        self._cancelling: asyncio.Task[None] | None = None
 
     async def cancel(self) -> None:
         """End this turn: one that waits is taken back, of one that runs the agent is asked to stop.
 
-        It comes back when that was done, which is when the turn has started; the turn then ends with the stop reason
-        `cancelled`. `session.cancel` also ends what others have begun.
+        It comes back when that was done, which is when the turn has started, and is done also if nobody waits for it.
+        The turn then ends with the stop reason `cancelled`. `session.cancel` also ends what others have begun.
         """
+        if self._cancelling is None or self._cancelling.done():
+            self._cancelling = asyncio.create_task(self._cancel(), name="sandbox-agent cancelling")
+            self._cancelling.add_done_callback(_unsurprised)
+        await asyncio.shield(self._cancelling)
+
+    async def _cancel(self) -> None:
         await asyncio.sleep(0)  # It may have been made just now, and not be sent yet.
         pause = FIRST_LOOK
         # A cancel that comes before its prompt, or while an agent is started for it, is lost.
@@ -112,6 +118,12 @@ class Turn(AsyncIterator[TurnItem]):
                 return item
             case _:
                 return cast("TurnItem | None", item) if self._running else None
+
+
+def _unsurprised(task: "asyncio.Task[Object] | asyncio.Task[None]") -> None:
+    """Nobody has to wait for it: then its failure is nobody's surprise."""
+    if not task.cancelled():
+        task.exception()
 
 
 def _response(result: Object) -> PromptResponse | None:
