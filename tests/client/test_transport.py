@@ -653,3 +653,24 @@ def test_an_outage_that_lasts_too_long_is_said_aloud_whatever_is_asked() -> None
                     await opened(client, pretending)
 
     run(main())
+
+
+def test_a_proxy_that_cuts_what_waits_for_long_is_no_outage() -> None:
+    """It is seen by the stream that the server can be reached."""
+
+    async def main() -> None:
+        async with (
+            pretender() as pretending,
+            SandboxAgent.connect(pretending.url, reconnect_timeout=0.3) as client,
+        ):
+            session = await opened(client, pretending)
+            await pretending.told(1, update("the stream is there"))
+
+            async def prompted(post: Post) -> Json | bytes:
+                await asyncio.sleep(0.2)
+                return {"stopReason": "end_turn"} if len(pretending.requests("session/prompt")) > 5 else b""
+
+            pretending.results["session/prompt"] = prompted
+            assert (await session.prompt("hello")).stop_reason == "end_turn"
+
+    run(main())

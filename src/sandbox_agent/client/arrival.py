@@ -1,7 +1,8 @@
 """What has arrived from the server, and what an agent's request is called."""
 
+import json
 from contextvars import ContextVar
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import msgspec
 
@@ -32,3 +33,15 @@ class RequestId(NamedTuple):
 
 ARRIVAL: ContextVar[Arrival] = ContextVar("arrival")
 """The envelope that is being handled: upstream's handlers are told neither its id nor where it came from."""
+
+
+def decoded(data: str | bytes) -> Object:
+    """An envelope; raises ValueError when it is none."""
+    try:
+        found = msgspec.json.decode(data)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        # Half a surrogate pair, of a program that cuts strings: JSON for everybody else.
+        found = json.loads(data)
+    if not isinstance(found, dict):
+        raise ValueError("not an envelope")  # noqa: TRY004 - what is sent is wrong, not who calls
+    return cast("Object", found)

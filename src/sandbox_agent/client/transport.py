@@ -5,20 +5,18 @@ connection that the server no longer knows is opened anew. Knows nothing of sess
 """
 
 import asyncio
-import json
 import logging
 import random
 import secrets
 from collections.abc import Callable
 from contextlib import aclosing, suppress
 from dataclasses import dataclass
-from typing import cast
 
 import httpx
 import msgspec
 
 from sandbox_agent.client.api import Api
-from sandbox_agent.client.arrival import ARRIVAL, Arrival, RequestId
+from sandbox_agent.client.arrival import ARRIVAL, Arrival, RequestId, decoded
 from sandbox_agent.client.errors import ClientError, ConnectionLost, ServerProblem
 from sandbox_agent.client.order import Order
 from sandbox_agent.client.patience import FIRST_PAUSE, LONGEST_PAUSE, UNKNOWN_CONNECTION, passes, patiently
@@ -31,6 +29,8 @@ PATH = "/v1/rpc"
 CONNECTION = "X-ACP-Connection-Id"
 LAST_EVENT = "X-ACP-Last-Event-Id"
 
+LASTING = 5.0
+"""Seconds after which a request that breaks was one that the server had, while the stream is there."""
 GOODBYE = 5.0
 """Seconds that a client which is closed waits for a server that does not say goodbye."""
 SILENCE = 60.0
@@ -89,6 +89,8 @@ class Transport:
         self._tasks: set[asyncio.Task[None]] = set()
         self._seen: int | None = None
         """The last event of this connection's stream."""
+        self._listening = False
+        """Whether the stream is there."""
         self.order = Order(patience)
         self._closed = False
         self._failure: ConnectionLost | None = None
@@ -239,12 +241,17 @@ class Transport:
                     if not again:
                         continue
             # An answer may have been under way for hours: what counts is for how long nobody can be reached.
-            if clock() - tried_at > self._patience:
+            if self._was_reached(lost, clock() - tried_at):
                 failing_since = clock()
             if self._failure or self._closed or clock() - failing_since > self._patience:
                 raise self._failure or lost
             await asyncio.wait([self._over], timeout=pause)
             pause = min(2 * pause, LONGEST_PAUSE)
+
+    def _was_reached(self, lost: ClientError, lasted: float) -> bool:
+        """Whether the server was there though a try was cut off: some proxies cut whatever waits for a while."""
+        in_passing = self._listening and _may_have_happened(lost) and lasted > min(LASTING, self._patience / 2)
+        return in_passing or lasted > self._patience
 
     def _usable(self, only_on: int | None) -> str:
         """The id of the connection. Raises ConnectionLost when there is none, or another one than is wanted."""
@@ -264,7 +271,7 @@ class Transport:
 
     def _envelope(self, response: httpx.Response) -> Object:
         try:
-            return _decoded(response.content)
+            return decoded(response.content)
         except (ValueError, RecursionError) as error:
             raise self._api.foreign(response, response.content) from error
 
@@ -355,17 +362,21 @@ class Transport:
             self._api.stream("GET", PATH, headers=headers, silence=SILENCE) as response,
             aclosing(events(response)) as stream,
         ):
-            async for event in stream:
-                if not event.id.isdecimal():
-                    raise self._api.foreign(response, event.data.encode())
-                self._heard(int(event.id), event.data)
+            self._listening = True
+            try:
+                async for event in stream:
+                    if not event.id.isdecimal():
+                        raise self._api.foreign(response, event.data.encode())
+                    self._heard(int(event.id), event.data)
+            finally:
+                self._listening = False
 
     def _heard(self, position: int, data: str) -> None:
         if self._seen is not None and position <= self._seen:
             return
         self._seen = position
         try:
-            self._arrivals.put_nowait(Arrival(_decoded(data), position, len(data), self.generation))
+            self._arrivals.put_nowait(Arrival(decoded(data), position, len(data), self.generation))
         except (ValueError, RecursionError):
             logger.exception("an event cannot be read position=%d", position)
             self._hooks.missed()
@@ -383,15 +394,3 @@ def _may_have_happened(error: ClientError) -> bool:
 def _last_event(response: httpx.Response) -> int:
     told = response.headers.get(LAST_EVENT, "")
     return int(told) if told.isdecimal() else 0
-
-
-def _decoded(data: str | bytes) -> Object:
-    """An envelope; raises ValueError when it is none."""
-    try:
-        found = msgspec.json.decode(data)
-    except (msgspec.DecodeError, UnicodeDecodeError):
-        # Half a surrogate pair, of a program that cuts strings: JSON for everybody else.
-        found = json.loads(data)
-    if not isinstance(found, dict):
-        raise ValueError("not an envelope")  # noqa: TRY004 - what is sent is wrong, not who calls
-    return cast("Object", found)
