@@ -213,7 +213,7 @@ def test_a_place_that_cannot_be_understood_ends_it_with_that_one_problem(place: 
 
 
 def test_a_root_that_is_not_there_is_a_problem(place: Place) -> None:
-    found = examine(place, SANDBOX_AGENT_FS_ROOT="/nonexistent")
+    found = examine(place, SANDBOX_AGENT_FS_ROOT=str(place.directory / "nowhere"))
 
     assert statuses(found, "configuration/fs-root", "configuration/settings") == ["problem", "ok"]
 
