@@ -108,6 +108,8 @@ export class Asking {
     const answer = new Promise<Answer>((resolve) => {
       asked.give = resolve;
     });
+    // The stream may have told of a withdrawal before there was anything to withdraw.
+    signal.addEventListener("abort", () => this.withdrawn(rpcId, this.#settled.get(String(rpcId))), { once: true });
     if (known) this.#askAgain(known);
     else void this.#decide(asked);
     return await Promise.race([answer, aborted(signal)]);

@@ -323,7 +323,13 @@ describe("what agents ask", () => {
     test("with no handler it is left open for other clients, with one warning", BOUNDED, async () => {
       const logger = new Remembering();
       await using made = await asked({ logger });
-      const other = await server.connect({ onPermission: (request) => request.allow() });
+      const other = await server.connect({
+        onPermission: async (request) => {
+          // What is settled at once is asked of nobody else.
+          await eventually(() => made.client.requests().length === 1, "the request");
+          return request.allow();
+        },
+      });
       await other.sessions.attach(made.session.id);
 
       assert.deepEqual(await outcome(made.session), { outcome: "selected", optionId: "yes" });
