@@ -41,6 +41,8 @@ export interface Post {
   readonly key?: () => string;
   /** Whether it means the same on another connection. */
   readonly elsewhere: boolean;
+  /** The one connection, by its number, that it may be sent on. */
+  readonly onlyOn?: number;
   /** Have the answer to it on the stream. */
   readonly respondAsync?: boolean;
   /** Nobody wants to know any more. */
@@ -102,6 +104,9 @@ export class Link {
     let sentOn: number | undefined;
     return await this.#persist(async () => {
       const generation = this.generation;
+      if (post.onlyOn !== undefined && post.onlyOn !== generation) {
+        throw new ConnectionGone("the connection that was asked is gone; what is still open is asked anew");
+      }
       if (sentOn !== undefined && sentOn !== generation && !post.elsewhere) {
         throw new ConnectionGone("the server went away before it had answered", { outcomeUnknown: true });
       }

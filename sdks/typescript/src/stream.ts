@@ -89,7 +89,11 @@ interface Waiting {
 
 /** An agent's request that is open. */
 interface Asked {
+  /** As upstream knows it. */
   readonly envelope: AnyRequest;
+  /** Its id on its connection, and which one that is. */
+  readonly id: JsonRpcId;
+  readonly generation: number;
   withdrawn: boolean;
 }
 
@@ -242,7 +246,9 @@ export class RpcStream implements Stream, LinkUser {
     let tries = 0;
     let failure: unknown;
     try {
-      await this.#link.post({ body: JSON.stringify(envelope), elsewhere: false, trying: () => (tries += 1) });
+      // Under the same id another connection may ask something else.
+      const body = JSON.stringify({ ...envelope, id: asked.id });
+      await this.#link.post({ body, elsewhere: false, onlyOn: asked.generation, trying: () => (tries += 1) });
     } catch (error) {
       failure = error;
     }
@@ -275,8 +281,10 @@ export class RpcStream implements Stream, LinkUser {
     if (!("method" in envelope)) {
       void this.#late(envelope);
     } else if ("id" in envelope) {
-      this.#asked.set(envelope.id, { envelope, withdrawn: false });
-      this.#enqueue(envelope);
+      const { generation } = this;
+      const named = { ...envelope, id: this.#named(envelope.id) };
+      this.#asked.set(named.id, { envelope: named, id: envelope.id, generation, withdrawn: false });
+      this.#enqueue(named);
     } else if (envelope.method === "$/cancel_request") {
       this.#withdraw(envelope);
     } else {
@@ -291,14 +299,19 @@ export class RpcStream implements Stream, LinkUser {
 
   #withdraw(envelope: AnyNotification): void {
     const params = (envelope.params ?? {}) as { requestId?: JsonRpcId; _meta?: Record<string, unknown> };
-    const id = params.requestId ?? null;
+    const id = this.#named(params.requestId ?? null);
     const asked = this.#asked.get(id);
     if (asked === undefined) return;
     asked.withdrawn = true;
     this.#asked.delete(id);
     const meta = params._meta?.["sandboxagent.dev"] as { outcome?: unknown } | undefined;
     this.#user.withdrawn(id, meta?.outcome);
-    this.#enqueue(envelope);
+    this.#enqueue({ ...envelope, params: { ...params, requestId: id } });
+  }
+
+  /** What upstream knows an agent's request by: ids are those of one connection, and the next may use them again. */
+  #named(id: JsonRpcId): JsonRpcId {
+    return this.generation <= 1 ? id : `${this.generation}/${JSON.stringify(id)}`;
   }
 
   /** An answer that came on the stream. */

@@ -169,6 +169,42 @@ test("a connection that is forgotten is opened anew, and what was asked is asked
   assert.deepEqual(on, ["connection-1", "connection-2"]);
 });
 
+test("an allow for a connection that is gone answers nothing on the next", BOUNDED, async () => {
+  const allows: (() => void)[] = [];
+  const client = await connected({
+    onPermission: (request) => new Promise((resolve) => allows.push(() => resolve(request.allow()))),
+  });
+  const answers: unknown[] = [];
+  server.onPost = (posted) => {
+    const on = posted.headers["x-acp-connection-id"];
+    if (posted.envelope.method !== undefined) return posted.answer({});
+    answers.push([on, posted.envelope.id]);
+    if (on === "connection-1") posted.refuse(404, "unknown-connection");
+    else posted.accept();
+  };
+  const options = [{ optionId: "yes", name: "Yes", kind: "allow_once" }];
+  const permission = (title: string): object => ({
+    id: 0,
+    method: "session/request_permission",
+    params: { sessionId: "s", toolCall: { toolCallId: "c", title }, options },
+  });
+  await client.request("x/open");
+  await eventually(() => server.streaming);
+  server.say(1, permission("harmless"));
+  await eventually(() => allows.length === 1);
+
+  allows[0]!();
+  await eventually(() => server.resumed.length === 2 && server.streaming);
+  server.say(2, permission("dangerous"));
+  await eventually(() => allows.length === 2);
+  await client.request("x/any");
+  assert.deepEqual(answers, [["connection-1", 0]]);
+
+  allows[1]!();
+  await eventually(() => answers.length === 2);
+  assert.deepEqual(answers[1], ["connection-2", 0]);
+});
+
 test("a server that forgets every connection at once is not asked for ever", BOUNDED, async () => {
   const client = await connected();
   server.onPost = (posted) => posted.refuse(404, "unknown-connection");
