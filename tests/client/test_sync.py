@@ -1,8 +1,9 @@
 """The sync client: the same names, without async; a handler may take its time."""
 
-import _thread
 import inspect
 import json
+import subprocess
+import sys
 import threading
 
 import pytest
@@ -66,23 +67,43 @@ def test_a_handler_may_block(server: Server) -> None:
         assert "allow_once" in turn.text()
 
 
+INTERRUPTED = """
+import _thread, sys, threading
+from sandbox_agent.client import text_of
+from sandbox_agent.client.sync import SandboxAgent
+
+url, token, work, program = sys.argv[1:]
+ready, caught = threading.Event(), threading.Event()
+
+
+def decide(request):
+    assert ready.wait(5)
+    _thread.interrupt_main()
+    assert caught.wait(5)
+    return request.allow()
+
+
+with SandboxAgent.connect(url, token, on_permission=decide) as client:
+    turn = client.sessions.create("scripted", cwd=work).prompt(program)
+    seen = [text_of(next(turn))]
+    try:
+        ready.set()
+        seen.append(text_of(next(turn)))
+    except KeyboardInterrupt:
+        seen.append("interrupted")
+    caught.set()
+    seen.append(turn.text())
+print(seen)
+"""
+
+
 def test_ctrl_c_loses_nothing(server: Server) -> None:
-    caught = threading.Event()
-
-    def decide(request: PermissionRequest) -> Answer:
-        _thread.interrupt_main()
-        assert caught.wait(5)
-        return request.allow()
-
     program = [["say", "a"], ["ask", "session/request_permission", permission()], ["wait_answer"], ["say", "b"]]
-    with blocking.SandboxAgent.connect(server.url, server.token, on_permission=decide) as client:
-        session = client.sessions.create("scripted", cwd=server.work)
-        turn = session.prompt(json.dumps(program))
-        assert text_of(next(turn)) == "a"
-        with pytest.raises(KeyboardInterrupt):
-            next(turn)
-        caught.set()
-        assert turn.text() == "b"
+    command = [sys.executable, "-c", INTERRUPTED, server.url, str(server.token), server.work, json.dumps(program)]
+
+    done = subprocess.run(command, capture_output=True, text=True, timeout=30)
+
+    assert done.stdout == "['a', 'interrupted', 'b']\n", done.stderr
 
 
 def test_a_handler_that_still_waits_for_somebody_does_not_keep_the_script_from_ending(server: Server) -> None:
