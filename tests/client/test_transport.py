@@ -1,54 +1,36 @@
 """The SDK against servers and proxies that no honest server is: it neither dies, nor races, nor answers the wrong."""
 
 import asyncio
-import gc
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import suppress
 
 import pytest
 
 from sandbox_agent.client import (
     Answer,
-    ClientError,
     ConnectionLost,
     ForeignAnswer,
     PermissionRequest,
     SandboxAgent,
     ServerProblem,
-    Session,
     text_of,
 )
 from tests.support.client import run
 from tests.support.loopback import answer
-from tests.support.pretending import EVENTS, Json, Post, Pretender, pretender, problem
-from tests.support.sdk import permission
-
-SESSION = {"sessionId": "s-1"}
-
-
-def update(text: str, session: str = "s-1") -> Json:
-    chunk = {"sessionUpdate": "agent_message_chunk", "content": {"type": "text", "text": text}}
-    return {"jsonrpc": "2.0", "method": "session/update", "params": {"sessionId": session, "update": chunk}}
-
-
-def asks(id: object, title: str) -> Json:
-    params = {"sessionId": "s-1", **permission()}
-    params["toolCall"] = {"toolCallId": title, "title": title}
-    return {"jsonrpc": "2.0", "id": id, "method": "session/request_permission", "params": params}
-
-
-async def looked(condition: Callable[[], object]) -> None:
-    """Wait for what only this client knows."""
-    async with asyncio.timeout(5):
-        while not condition():  # noqa: ASYNC110 - nothing says so
-            await asyncio.sleep(0.005)
-
-
-async def opened(client: SandboxAgent, pretending: Pretender) -> Session:
-    pretending.results["session/new"] = SESSION
-    pretending.results.setdefault("_sandboxagent/session/attach", {"session": SESSION, "position": 0})
-    return await client.sessions.create("any", cwd="/")
-
+from tests.support.pretending import (
+    EVENTS,
+    SESSION,
+    Json,
+    Post,
+    asks,
+    left,
+    looked,
+    opened,
+    pretender,
+    problem,
+    turn_started,
+    update,
+)
 
 # --- answers ----------------------------------------------------------------------------------------------------------
 
@@ -148,11 +130,6 @@ async def first(items: AsyncIterator[object], count: int) -> list[str]:
     """The texts of the first items."""
     async with asyncio.timeout(5):
         return [text_of(await anext(items)) for _ in range(count)]
-
-
-def turn_started(prompt_id: str) -> Json:
-    params = {"sessionId": "s-1", "turnId": "turn-9", "state": "started", "promptId": prompt_id}
-    return {"jsonrpc": "2.0", "method": "_sandboxagent/session/turn", "params": params}
 
 
 def test_an_answer_that_waits_for_a_stream_that_is_gone_comes_after_what_the_log_has() -> None:
@@ -439,183 +416,6 @@ def test_a_turn_ends_though_the_stream_brings_nothing() -> None:
             for _ in range(10):
                 await client.request("x/any")
             assert asyncio.get_running_loop().time() - start < 1, "it is not waited for again and again"
-
-    run(main())
-
-
-# --- the end ----------------------------------------------------------------------------------------------------------
-
-
-def left() -> list[str]:
-    """What of the client still runs."""
-    names = [task.get_name() for task in asyncio.all_tasks()]
-    return [name for name in names if name.startswith(("sandbox-agent", "acp."))]
-
-
-def test_a_client_that_is_closed_while_it_opens_leaves_nothing() -> None:
-    async def main() -> None:
-        async with pretender() as pretending:
-            go = asyncio.Event()
-
-            async def slow(post: Post) -> Json:
-                await go.wait()
-                return {}
-
-            pretending.results["initialize"] = slow
-            async with SandboxAgent.connect(pretending.url) as client:
-                opening = asyncio.create_task(opened(client, pretending))
-                await pretending.until(lambda: pretending.requests("initialize"))
-                go.set()
-                await pretending.until(lambda: pretending.opened)
-            with pytest.raises(ClientError):
-                await opening
-            await looked(lambda: left() == [])
-
-    run(main())
-
-
-def test_a_client_that_is_closed_while_it_attaches_again_leaves_nothing() -> None:
-    async def main() -> None:
-        problems: list[object] = []
-        asyncio.get_running_loop().set_exception_handler(lambda _, context: problems.append(context))
-        async with pretender() as pretending:
-            async with SandboxAgent.connect(pretending.url) as client:
-                await opened(client, pretending)
-                never = asyncio.Event()
-                pretending.results["_sandboxagent/session/attach"] = lambda post: never.wait()
-                for count in (1, 2):
-                    pretending.restart()
-                    attach = "_sandboxagent/session/attach"
-                    await pretending.until(lambda: len(pretending.requests(attach)) >= count)  # noqa: B023
-            await looked(lambda: left() == [])
-        gc.collect()
-        assert problems == []
-
-    run(main())
-
-
-def test_whoever_waits_for_the_server_to_come_back_is_told_at_once_that_the_client_is_closed() -> None:
-    async def main() -> None:
-        async with pretender() as pretending:
-            async with SandboxAgent.connect(pretending.url) as client:
-                session = await opened(client, pretending)
-                pretending.outages = 1000
-                turn = session.prompt("hello")
-                # The next try is more than a second away.
-                await pretending.until(lambda: pretending.outages <= 1000 - 5)
-                await client.health()
-            async with asyncio.timeout(0.5):
-                with pytest.raises(ConnectionLost):
-                    await turn
-
-    run(main())
-
-
-def test_what_is_read_of_a_closed_client_ends() -> None:
-    async def main() -> None:
-        async with pretender() as pretending:
-            async with SandboxAgent.connect(pretending.url) as client:
-                session = await opened(client, pretending)
-                following = session.follow()
-            async with asyncio.timeout(5):
-                assert [item async for item in session.updates()] == []
-                assert [item async for item in following] == []
-                assert [item async for item in session.follow()] == []
-
-    run(main())
-
-
-def test_a_handler_that_fails_at_the_end_does_not_keep_the_client_from_closing() -> None:
-    async def main() -> None:
-        asked = asyncio.Event()
-
-        async def fail(request: PermissionRequest) -> Answer:
-            asked.set()
-            try:
-                await asyncio.sleep(3600)
-            finally:
-                raise ValueError("in a hurry")
-
-        async with pretender() as pretending:
-            async with SandboxAgent.connect(pretending.url, on_permission=fail) as client:
-                await opened(client, pretending)
-                await pretending.told(1, asks(0, "any"))
-                await asked.wait()
-            assert client._api._client.is_closed
-            assert left() == []
-
-    run(main())
-
-
-# --- cancelling -------------------------------------------------------------------------------------------------------
-
-
-def test_a_turn_is_cancelled_when_it_has_started_and_not_before() -> None:
-    """A cancel that comes before its prompt, or while an agent is started for it, would be lost."""
-
-    async def main() -> None:
-        async with pretender() as pretending, SandboxAgent.connect(pretending.url) as client:
-            session = await opened(client, pretending)
-            ended = asyncio.Event()
-
-            async def prompted(post: Post) -> Json:
-                await ended.wait()
-                return {"stopReason": "cancelled"}
-
-            pretending.results["session/prompt"] = prompted
-            turn = session.prompt("hello")
-            cancelling = asyncio.create_task(turn.cancel())
-            await pretending.until(lambda: pretending.requests("$/cancel_request"))
-            [post] = pretending.requests("session/prompt")
-            taken_back = pretending.requests("$/cancel_request")[0]
-            assert taken_back.envelope["params"] == {"requestId": post.envelope["id"]}
-            assert pretending.requests("session/cancel") == []
-            await pretending.told(1, turn_started(post.envelope["params"]["_meta"]["sandboxagent.dev"]["promptId"]))
-            await pretending.until(lambda: pretending.requests("session/cancel"))
-            ended.set()
-            await cancelling
-            assert (await turn).stop_reason == "cancelled"
-            assert len(pretending.requests("session/cancel")) == 1
-
-    run(main())
-
-
-def test_a_turn_is_cancelled_also_when_nobody_waits_for_that() -> None:
-    """An agent may take its time to start."""
-
-    async def main() -> None:
-        async with pretender() as pretending, SandboxAgent.connect(pretending.url) as client:
-            session = await opened(client, pretending)
-
-            async def prompted(post: Post) -> Json:
-                await pretending.until(lambda: pretending.requests("session/cancel"))
-                return {"stopReason": "cancelled"}
-
-            pretending.results["session/prompt"] = prompted
-            turn = session.prompt("hello")
-            with pytest.raises(TimeoutError):
-                await asyncio.wait_for(turn.cancel(), 0.05)
-            [post] = pretending.requests("session/prompt")
-            await pretending.told(1, turn_started(post.envelope["params"]["_meta"]["sandboxagent.dev"]["promptId"]))
-            assert (await turn).stop_reason == "cancelled"
-            await looked(lambda: "sandbox-agent cancelling" not in left())
-
-    run(main())
-
-
-def test_a_turn_is_cancelled_also_when_the_stream_does_not_say_that_it_has_started() -> None:
-    async def main() -> None:
-        async with pretender() as pretending, SandboxAgent.connect(pretending.url) as client:
-            session = await opened(client, pretending)
-
-            async def prompted(post: Post) -> Json:
-                await pretending.until(lambda: pretending.requests("session/cancel"))
-                return {"stopReason": "cancelled"}
-
-            pretending.results["session/prompt"] = prompted
-            turn = session.prompt("hello")
-            await turn.cancel()
-            assert (await turn).stop_reason == "cancelled"
 
     run(main())
 

@@ -10,8 +10,10 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
+from sandbox_agent.client import SandboxAgent, Session
 from tests.support.loopback import answer
 from tests.support.running import BOUND
+from tests.support.sdk import permission
 
 Json = dict[str, Any]
 EVENTS = "_sandboxagent/session/events"
@@ -204,3 +206,43 @@ async def pretender() -> AsyncGenerator[Pretender]:
     finally:
         server.close()
         await pretending.close()
+
+
+# --- a session of a pretended server, and what its agent says ---------------------------------------------------------
+
+SESSION = {"sessionId": "s-1"}
+
+
+def update(text: str, session: str = "s-1") -> Json:
+    chunk = {"sessionUpdate": "agent_message_chunk", "content": {"type": "text", "text": text}}
+    return {"jsonrpc": "2.0", "method": "session/update", "params": {"sessionId": session, "update": chunk}}
+
+
+def asks(id: object, title: str) -> Json:
+    params = {"sessionId": "s-1", **permission()}
+    params["toolCall"] = {"toolCallId": title, "title": title}
+    return {"jsonrpc": "2.0", "id": id, "method": "session/request_permission", "params": params}
+
+
+async def looked(condition: Callable[[], object]) -> None:
+    """Wait for what only this client knows."""
+    async with asyncio.timeout(5):
+        while not condition():  # noqa: ASYNC110 - nothing says so
+            await asyncio.sleep(0.005)
+
+
+async def opened(client: SandboxAgent, pretending: Pretender) -> Session:
+    pretending.results["session/new"] = SESSION
+    pretending.results.setdefault("_sandboxagent/session/attach", {"session": SESSION, "position": 0})
+    return await client.sessions.create("any", cwd="/")
+
+
+def turn_started(prompt_id: str) -> Json:
+    params = {"sessionId": "s-1", "turnId": "turn-9", "state": "started", "promptId": prompt_id}
+    return {"jsonrpc": "2.0", "method": "_sandboxagent/session/turn", "params": params}
+
+
+def left() -> list[str]:
+    """What of the client still runs."""
+    names = [task.get_name() for task in asyncio.all_tasks()]
+    return [name for name in names if name.startswith(("sandbox-agent", "acp."))]
