@@ -20,6 +20,7 @@ from sandbox_agent.client import (
     RequestError,
     SandboxAgent,
     ServerProblem,
+    SessionEnded,
 )
 from tests.support.client import run
 from tests.support.running import Server, alive, scripted
@@ -302,14 +303,17 @@ def test_a_session_that_is_over_is_read_to_its_end_and_forgotten(server: Server)
     run(scenario())
 
 
-def test_readers_of_a_session_that_we_delete_come_to_an_end(server: Server) -> None:
+def test_readers_of_a_session_that_is_deleted_come_to_an_end_with_that(server: Server) -> None:
     async def scenario() -> None:
-        async with connected(server) as client:
+        async with connected(server) as client, connected(server) as other:
             session = await new_session(client, server)
-            updates = session.updates()
+            readers = [session.updates(), (await other.sessions.attach(session.id)).updates()]
             await client.sessions.delete(session.id)
             async with asyncio.timeout(5):
-                assert [item async for item in updates] == []
+                for updates in readers:
+                    [ended] = [item async for item in updates]
+                    assert isinstance(ended, SessionEnded)
+                    assert ended.reason == "deleted"
 
     run(scenario())
 

@@ -153,6 +153,20 @@ def test_terminate_does_not_wait_for_an_agent_that_ignores_it(crashing: Server) 
 
 
 @pytest.mark.requirement("6.close")
+@pytest.mark.requirement("6.delete-told")
+def test_whoever_is_attached_to_a_session_that_is_deleted_is_told(server: Server) -> None:
+    async def scenario() -> None:
+        async with Client(server) as client, Client(server) as other, other.stream() as stream:
+            session = await client.new_session()
+            await other.result("_sandboxagent/session/attach", {"sessionId": session})
+            await client.result("session/delete", {"sessionId": session})
+            ended = await stream.method("_sandboxagent/session/ended")
+
+        assert ended.data["params"] == {"sessionId": session, "reason": "deleted", "terminatedBy": "client"}
+
+    run(scenario())
+
+
 @pytest.mark.requirement("6.delete")
 @pytest.mark.parametrize("method", ["session/close", "session/delete"])
 def test_closing_or_deleting_a_session_ends_its_turn_and_the_waiting_prompts(server: Server, method: str) -> None:

@@ -262,7 +262,7 @@ class EndedParams(Struct, rename="camel"):
     """How a session ended."""
 
     session_id: str
-    reason: Literal["error", "closed", "terminated"]
+    reason: Literal["error", "closed", "deleted", "terminated"]
     terminated_by: Literal["agent", "daemon", "client"]
     message: str | UnsetType = UNSET
     exit_code: int | UnsetType = UNSET

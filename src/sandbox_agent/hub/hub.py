@@ -230,8 +230,17 @@ class Hub:
         session.facts.alias = alias
         self._aliases[alias] = session.id
 
+    def delete_session(self, session: Session) -> None:
+        """Forget it, and tell everybody attached, each for itself: the session's own log goes with it."""
+        ended = {"sessionId": session.id, "reason": "deleted", "terminatedBy": "client"}
+        line = notification("_sandboxagent/session/ended", ended)
+        attached = list(self.attached(session))
+        self.forget_session(session)
+        for connection in attached:
+            self.tell_connection(connection, line)
+
     def forget_session(self, session: Session) -> None:
-        """It was deleted: the log goes too."""
+        """There is no such session any more; the log goes too."""
         if self._sessions.get(session.id) is not session:
             return
         for connection in list(self._attached.get(session.id, ())):

@@ -331,7 +331,7 @@ class SessionMethods:
             if not parse(answer.line).succeeded:
                 return answer
             self.turns.abandon(session)
-            self.hub.forget_session(session)
+            self.hub.delete_session(session)
         if running is not None:
             await self.forward.dismiss(running)
         await self.hub.log.flushed()
