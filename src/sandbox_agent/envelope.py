@@ -203,22 +203,43 @@ def with_id(line: bytes, id: bytes) -> bytes:
 
 
 def _id_span(line: bytes, members: dict[str, Raw]) -> tuple[int, int] | None:
-    """Where the id stands; None when the text is not exactly these members, as with a repeated key.
+    """Where the id stands; None when there is none, or the text is not exactly these members.
 
     The receiver may take another one of two ids than we do, so that such a line must not keep its bytes.
     """
-    span, at = None, 0
+    spans = _spans(line, members)
+    return None if spans is None else spans.get("id")
+
+
+def _spans(text: bytes, members: dict[str, Raw]) -> dict[str, tuple[int, int]] | None:
+    """Where the value of each member stands; None when the text is not exactly these, as with a repeated key."""
+    spans: dict[str, tuple[int, int]] = {}
+    at = 0
     for key, value in members.items():
-        match = _MEMBER.match(line, at)
+        match = _MEMBER.match(text, at)
         raw = bytes(value)
-        if match is None or _any.decode(match[1]) != key or not line.startswith(raw, match.end()):
+        if match is None or _any.decode(match[1]) != key or not text.startswith(raw, match.end()):
             return None
         at = match.end() + len(raw)
-        if _AFTER_MEMBER.match(line, at) is None:
+        if _AFTER_MEMBER.match(text, at) is None:
             return None
-        if key == "id":
-            span = match.end(), at
-    return span if _END.match(line, at) is not None else None
+        spans[key] = match.end(), at
+    return spans if not members or _END.match(text, at) is not None else None
+
+
+def members_of(text: bytes) -> tuple[dict[str, Raw], bool]:
+    """The members of an object as their texts, and whether one of them is repeated: then the last one counts.
+
+    Raises msgspec.DecodeError or RecursionError for what is no object.
+    """
+    whole = _whole(text)
+    members = _members.decode(whole)
+    return members, _spans(whole, members) is None
+
+
+def with_members(members: dict[str, Raw]) -> bytes:
+    """An object of these members, each with its own text."""
+    return msgspec.json.encode(members)
 
 
 def same_id(id: bytes) -> bytes:

@@ -29,9 +29,11 @@ from sandbox_agent.envelope import (
     with_param,
 )
 from sandbox_agent.errors import InternalError, MethodNotFound, NotAnEnvelope, RpcError, UnknownSession
+from sandbox_agent.hub.asking import QUESTION
 from sandbox_agent.hub.calls import Answer, Call
 from sandbox_agent.hub.connection import Connection
 from sandbox_agent.hub.decision import AGENT
+from sandbox_agent.hub.forgery import OURS, Refusals, disarmed, may_forge
 from sandbox_agent.hub.host_methods import HostMethods
 from sandbox_agent.hub.hub import Hub, agent_exited, server_stopped
 from sandbox_agent.hub.pending import Outcome, PendingRequest
@@ -59,7 +61,7 @@ _SPECIAL_UPDATES = frozenset(
 """Updates that change what we know, or say nothing of whether the agent echoes prompts. Others are passed on unread."""
 _VENDORS_CHOICE = b'"currentMod'
 """In notifications of agents' own making that tell a mode or a model; others are passed on unread."""
-_OURS = ("fs/", "terminal/")
+_HOST = ("fs/", "terminal/")
 """Requests about the host."""
 
 
@@ -78,6 +80,7 @@ class FromAgent:
         self._host = host
         self._ruling = ruling
         self._held: dict[str, _Held] = {}
+        self._refusals = Refusals(hub.monotonic, _report_refusals)
 
     def receive(self, running: RunningAgent, blob: bytes) -> None:
         """Take whole lines from an agent's stdout."""
@@ -94,6 +97,8 @@ class FromAgent:
             # Some line is no envelope on one line: look at each by itself, so that only the bad ones are set aside.
             for line in blob.split(b"\n"):
                 self._one(running, line.strip())
+        elif may_forge(blob, len(lines)):
+            self._many(running, *self._disarmed(running, lines, peeks))
         else:
             self._many(running, lines, peeks)
         if self._hub.log.full:
@@ -119,6 +124,7 @@ class FromAgent:
             facts = {"reason": "error", "terminatedBy": "agent", "message": str(error), **exit.facts()}
             self._hub.end_session(session, server_stopped() if self._hub.stopping else facts, resumable=True)
         self._held.pop(running.key, None)
+        self._refusals.forget(running.key)
         self._host.exited(running)
         logger.log(
             logging.INFO if exit.code == 0 else logging.WARNING,
@@ -140,6 +146,20 @@ class FromAgent:
                 self._envelope(running, line, peek)
             else:
                 self._hold(running, session_id, line, peek)
+
+    def _disarmed(self, running: RunningAgent, lines: list[bytes], peeks: list[Peek]) -> tuple[list[bytes], list[Peek]]:
+        """The same lines, with nothing in them that only the server says."""
+        checked: list[bytes] = []
+        for line in lines:
+            try:
+                checked.append(disarmed(line))
+            except (msgspec.DecodeError, RecursionError):
+                # Peeked at, and yet no object: it becomes a bad line, as nothing.
+                checked.append(b"{}")
+            if checked[-1] is not line:
+                self._refusals.note(running.key)
+        looks = zip(lines, checked, peeks, strict=True)
+        return checked, [peek if line is now else msgspec.json.decode(now, type=Peek) for line, now, peek in looks]
 
     def _many(self, running: RunningAgent, lines: list[bytes], peeks: list[Peek]) -> None:
         """The fast path: runs of plain updates of one session are handled as one."""
@@ -173,8 +193,11 @@ class FromAgent:
             envelope = parse(line)
         except NotAnEnvelope as error:
             self._unparsed(running, line, str(error))
-        else:
-            self._checked(running, one_line(line), envelope.peek)
+            return
+        lines, peeks = [one_line(line)], [envelope.peek]
+        if may_forge(line, 1):
+            lines, peeks = self._disarmed(running, lines, peeks)
+        self._checked(running, lines[0], peeks[0])
 
     def _checked(self, running: RunningAgent, line: bytes, peek: Peek) -> None:
         reason = fault(peek)
@@ -246,6 +269,10 @@ class FromAgent:
         if envelope.method == "$/cancel_request":
             self._withdraw(running, envelope)
             return
+        if envelope.method.startswith(OURS):
+            # Clients believe these: an agent could tell of a decision that no person made, or of a gap.
+            self._refusals.note(running.key)
+            return
         if envelope.session_id is None:
             self._hub.tell_agent_followers(running.agent.id, envelope.line, Direction.FROM_AGENT)
             return
@@ -274,6 +301,9 @@ class FromAgent:
             self._hub.updates(late, [line])
         elif self._hub.calls.makes_session(running):
             self._hold(running, agent_session_id, line, peek)
+        elif self._hub.find_session(agent_session_id) is not None:
+            # The session of another process: whoever reads it would take this for what its own agent says.
+            self._refusals.note(running.key)
         else:
             self._hub.tell_agent_followers(running.agent.id, line, Direction.FROM_AGENT)
 
@@ -305,9 +335,9 @@ class FromAgent:
 
     def _ask(self, running: RunningAgent, request: Envelope) -> None:
         assert request.id is not None
-        if request.method.startswith(_OURS):
+        if request.method.startswith(_HOST):
             self._ask_host(running, request)
-        elif request.method in running.agent.refuses:
+        elif request.method in running.agent.refuses or _is_ours_alone(request.method):
             self._refuse(running, request, MethodNotFound(f"{request.method} is not offered", method=request.method))
         elif request.session_id is None:
             self._ask_outside_sessions(running, request)
@@ -388,6 +418,15 @@ class FromAgent:
         params = {"agent": running.agent.id, "reason": reason, "line": shown, "truncated": truncated}
         quarantined = notification("_sandboxagent/agent/unparsed", params)
         self._hub.tell_agent_followers(running.agent.id, quarantined, Direction.FROM_SERVER)
+
+
+def _is_ours_alone(method: str) -> bool:
+    """Whether only the server, or a client, uses a method. A question is the one that agents ask under our name."""
+    return method.startswith(OURS) and method != QUESTION
+
+
+def _report_refusals(process: str, count: int) -> None:
+    logger.warning("agent spoke for the server or another agent process=%s lines=%d", process, count)
 
 
 def _split(blob: bytes, about: int) -> list[bytes]:

@@ -55,6 +55,7 @@ class Hub:
         self.calls = Calls()
         self.pending = PendingRequests()
         self._connections: dict[str, Connection] = {}
+        self._boot = secrets.token_hex(4)
         self._tags = count(1)
         self._attached: dict[str, set[Connection]] = {}
         self._of_agent: dict[str, set[Connection]] = {}
@@ -158,10 +159,11 @@ class Hub:
         return self._at_agent.get((running.key, agent_session_id))
 
     def late_session(self, running: RunningAgent, agent_session_id: str) -> Session | None:
-        """The session an agent still means by its id, although no process holds it any more."""
+        """The session that an agent process held until it ended, and still means by its id."""
         session = self._sessions.get(agent_session_id)
-        mine = session is not None and session.facts.agent == running.agent.id and session.process is None
-        return session if mine else None
+        if session is None or session.process is not None or session.facts.held_by != self._lasting_name(running):
+            return None
+        return session
 
     def id_is_anothers(self, session: Session) -> bool:
         """Whether its agent may mean another session by its id: agents count anew."""
@@ -469,8 +471,13 @@ class Hub:
         if session.facts.ended:
             self._ended.add(session.id)
 
+    def _lasting_name(self, running: RunningAgent) -> str:
+        """What to call a process on disk: keys are counted anew by the next server."""
+        return f"{self._boot}:{running.key}"
+
     def _hold(self, session: Session, running: RunningAgent) -> None:
         session.process = running
+        session.facts.held_by = self._lasting_name(running)
         self.expect(session, running)
 
     def _release(self, session: Session) -> None:

@@ -40,6 +40,8 @@ class SessionFacts(msgspec.Struct, kw_only=True):
     metadata: Object = {}
     opened_with: Raw = Raw(b"{}")
     """`params` of the request that made it, without secrets: what a resume needs again."""
+    held_by: str | None = None
+    """The process that holds it or held it last: that one alone may still have something to say of it."""
     offers: Object = {}
     """`modes`, `models` and `configOptions` as the agent last told them."""
 

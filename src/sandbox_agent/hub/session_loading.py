@@ -81,7 +81,7 @@ class SessionLoading:
         to_come = {prompt.position for prompt in (session.unechoed, *session.waiting) if prompt is not None}
         for position, line in enumerate(chunk.lines, chunk.first):
             envelope = parse(line)
-            if envelope.method == "session/update":
+            if envelope.method == "session/update" and chunk.direction is not Direction.FROM_CLIENT:
                 self.hub.tell_connection(connection, line, session)
             elif envelope.method == "session/prompt" and position not in to_come and not _echoes(session):
                 for update in user_messages(session, line):

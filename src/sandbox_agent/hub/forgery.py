@@ -1,0 +1,92 @@
+"""Forgery: what only the server says, and how an agent's line is kept from saying it.
+
+Clients trust the notifications under `_sandboxagent/` and `_meta["sandboxagent.dev"]`. A line that names one of these
+in a member it repeats, or repeats `sessionId`, could mean one thing to us and another to a client: it is rebuilt as we
+read it. Pure.
+"""
+
+import re
+from collections.abc import Callable
+
+from msgspec import Raw
+
+from sandbox_agent.envelope import META, members_of, with_members
+
+OURS = "_sandboxagent/"
+"""Methods of the server begin with this."""
+REPORT_EVERY = 10.0
+"""Seconds between two reports about one agent process: an agent must not fill the server's own log."""
+
+_NAME = b"sandboxagent"
+_SESSION = b'"sessionId"'
+"""Once on each line, unless an agent nests or repeats it."""
+_ESCAPED_LETTER = re.compile(rb"\\u00(4[1-9a-fA-F]|5[0-9aAfF]|6[1-9a-fA-F]|7[0-9aA]|2[eEfF])")
+_SIGNED = (("params",), ("params", "update"), ("params", "toolCall"), ("result",))
+"""Where an envelope can carry a `_meta` that clients look at."""
+
+
+def may_forge(blob: bytes, lines: int) -> bool:
+    """Whether lines of an agent need a closer look. Quick, and never False for a line that `disarmed` would change."""
+    if _names_much(blob, lines):
+        return True
+    # A single byte is found in no time, and most batches have no escape at all.
+    if b"\\" not in blob or b"\\u00" not in blob:
+        return False
+    return _names_much(_ESCAPED_LETTER.sub(lambda match: bytes([int(match[1], 16)]), blob), lines)
+
+
+def _names_much(blob: bytes, lines: int) -> bool:
+    return _NAME in blob or blob.count(_SESSION) > lines
+
+
+def disarmed(line: bytes) -> bytes:
+    """An agent's envelope without what only the server says in `_meta`, and with each of the members around it once.
+
+    A line that is harmless keeps its bytes. Raises msgspec.DecodeError or RecursionError for what is no JSON.
+    """
+    whole, changed = members_of(line)
+    for path in _SIGNED:
+        forged = _without_signature(whole, path)
+        changed = changed or forged
+    return with_members(whole) if changed else line
+
+
+def _without_signature(container: dict[str, Raw], path: tuple[str, ...]) -> bool:
+    """Take our key out of the `_meta` under a path; True when the container has other text now."""
+    name = path[0] if path else "_meta"
+    raw = container.get(name)
+    if raw is None or bytes(raw)[:1] != b"{":
+        return False
+    inner, changed = members_of(bytes(raw))
+    if path:
+        changed = _without_signature(inner, path[1:]) or changed
+    else:
+        changed = inner.pop(META, None) is not None or changed
+    if changed:
+        container[name] = Raw(with_members(inner))
+    return changed
+
+
+class Refusals:
+    """Counts what an agent process was not let say, and reports it at a bounded rate."""
+
+    def __init__(self, monotonic: Callable[[], float], report: Callable[[str, int], None]) -> None:
+        self._monotonic = monotonic
+        self._report = report
+        self._counts: dict[str, tuple[int, float]] = {}
+        """By process: how many since the last report, and when the next one is due."""
+
+    def note(self, process: str) -> None:
+        count, due = self._counts.get(process, (0, 0.0))
+        now = self._monotonic()
+        if now >= due:
+            self._report(process, count + 1)
+            self._counts[process] = 0, now + REPORT_EVERY
+        else:
+            self._counts[process] = count + 1, due
+
+    def forget(self, process: str) -> None:
+        """The process has exited."""
+        count, _ = self._counts.pop(process, (0, 0.0))
+        if count:
+            self._report(process, count)
