@@ -19,6 +19,7 @@ from sandbox_agent.http.stream import Stream, StreamLimits, Streams
 from sandbox_agent.hub.connection import Connection
 from sandbox_agent.hub.hub import Hub
 from sandbox_agent.hub.session import Session, SessionFacts
+from sandbox_agent.log.cards import Card
 from sandbox_agent.log.database import Database
 from sandbox_agent.log.event import NOBODY, Direction, agent_channel, session_channel
 from sandbox_agent.log.log import Limits, Log
@@ -58,6 +59,11 @@ class World:
                 session_id=session_id, agent_session_id=session_id, agent=agent, cwd="/", created_at=0, updated_at=0
             )
         )
+
+    async def end(self, session_id: str, *, again: bool = False) -> None:
+        """Its events go first from now on, unless a process holds it again."""
+        card = Card(session_id, "a", session_id, None, "/", "process" if again else None, 0.0, None)
+        self.log.save_session(session_id, b"{}", card)
 
     async def append(self, channel: str, lines: list[bytes], session_id: str | None = None, exclude: str = "") -> None:
         self.log.append(lines, Direction.FROM_AGENT, session_id, channel, exclude=exclude)
@@ -275,7 +281,7 @@ def test_a_gap_covers_everything_that_is_lost_also_when_ended_sessions_went_firs
     client = open_client(world, "kept", "ended")
 
     async def step() -> None:
-        world.log.ended_sessions = ["ended"]
+        await world.end("ended")
         positions = [await say(world, ["kept", "ended"][index % 2], "x" * 300) for index in range(10)]
         await world.release()
         await world.trim()
@@ -457,7 +463,6 @@ class ExactlyOnce(RuleBasedStateMachine):
         """Tag → what its connection should have seen."""
         self.count = 0
         self.ended: set[str] = set()
-        self.log.ended_sessions = self.ended
 
     def run(self, step: Coroutine[Any, Any, T]) -> T:
         return self.world.run(step)
@@ -611,6 +616,7 @@ class ExactlyOnce(RuleBasedStateMachine):
 
     @rule(session=SESSIONS)
     def end_a_session(self, session: str) -> None:
+        self.run(self.world.end(session, again=session in self.ended))
         self.ended ^= {session}
 
     # What must hold

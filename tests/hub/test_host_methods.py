@@ -200,7 +200,7 @@ def test_only_what_a_connection_left_open_about_the_host_is_taken_over(tmp_path:
             declared = {"fs": {"readTextFile": True, "writeTextFile": True}}
             connection = here.hub.open_connection("a", declared)
             here.hub.attach(connection, here.session)
-            here.session.creator = connection.tag
+            here.session.facts.creator = connection.tag
             here.ask(1, READ, path=str(tmp_path / "file"))
             here.ask(2, "session/request_permission", options=[])
             here.ask(3, WRITE, path=str(tmp_path / "new"), content="new")

@@ -132,7 +132,7 @@ def test_a_group_is_written_whole_or_not_at_all(database: Database) -> None:
         database.write(Group([chunk(4), chunk(5)], {"t": b"{}"}, reserve=99))
 
     assert history(database, "s") == [5]
-    assert database.load().sessions == {}
+    assert database.cards.record("t") is None
     assert database.load().reserved == 0
     assert database.size == chunk(5).size
 
@@ -157,10 +157,9 @@ def test_sessions_and_reserved_positions_outlive_the_server(tmp_path: Path) -> N
     first.close()
     second = Database(tmp_path / "log.db")
 
-    stored = second.load()
-
-    assert (stored.reserved, stored.sessions) == (100, {"s": b"new", "t": b"{}"})
-    assert stored.event_counts == {"s": (2, 5.0)}
+    assert second.load().reserved == 100
+    assert [second.cards.record(id) for id in ("s", "t", "u")] == [b"new", b"{}", None]
+    assert [second.cards.since("s", position) for position in (0, 4)] == [(2, 5.0), (0, 0.0)]
     assert history(second, "s") == [3, 4]
     second.close()
 
@@ -182,7 +181,7 @@ def test_a_deleted_session_takes_its_events_with_it(database: Database) -> None:
     database.write(Group(deleted={"s": 2}))
 
     assert (history(database, "s"), history(database, "t")) == ([], [2])
-    assert database.load().sessions == {"t": b"{}"}
+    assert (database.cards.record("s"), database.cards.record("t")) == (None, b"{}")
     assert database.size == chunk(2).size
 
 
@@ -194,7 +193,7 @@ def test_a_session_deleted_and_made_again_in_one_group_begins_empty(database: Da
     database.write(group)
 
     assert history(database, "s") == [2]
-    assert database.load().sessions == {"s": b"new"}
+    assert database.cards.record("s") == b"new"
 
 
 def test_a_forgotten_channel_loses_its_deliveries_and_keeps_its_history(database: Database) -> None:
@@ -266,12 +265,15 @@ def test_ended_sessions_go_first(database: Database) -> None:
 
 def test_what_was_trimmed_is_still_known_after_a_restart(tmp_path: Path) -> None:
     first = Database(tmp_path / "log.db")
-    write(first, chunk(1, at=1.0), chunk(2, at=2.0))
+    first.write(Group([chunk(1, at=1.0), chunk(2, at=2.0), chunk(3, session="t", at=1.0)], {"s": b"{}"}))
     first.trim(ALL, 1.5, [])
+    assert first.cards.trimmed(session_channel("s")) == 1
     first.close()
     second = Database(tmp_path / "log.db")
 
-    assert second.load().trims[session_channel("s")] == 1
+    assert second.cards.trimmed("history:s") == 1
+    assert second.cards.trimmed(session_channel("s")) == 0, "no connection has outlived the server"
+    assert second.cards.trimmed("history:t") == 0, "there is no such session"
     second.close()
 
 
@@ -284,7 +286,7 @@ def test_the_last_trimmed_position_of_a_channel_never_goes_back(database: Databa
     trim_to(database, 0)
 
     assert follow(database, channel) == []
-    assert database.load().trims[channel] == 2
+    assert database.cards.trimmed(channel) == 2
 
 
 def test_deleted_sessions_are_known_to_be_gone_from_every_channel_they_were_on(database: Database) -> None:
@@ -294,7 +296,7 @@ def test_deleted_sessions_are_known_to_be_gone_from_every_channel_they_were_on(d
     trims = database.write(Group(deleted={"s": 4, "t": 4}))
 
     assert trims == {session_channel("s"): 2, channel: 4}
-    assert database.load().trims == trims
+    assert {name: database.cards.trimmed(name) for name in trims} == trims
 
 
 def test_a_trimmed_log_gives_its_disk_back(tmp_path: Path) -> None:

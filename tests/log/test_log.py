@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from sandbox_agent.errors import LogUnavailable
+from sandbox_agent.log.cards import Card
 from sandbox_agent.log.database import Database, DatabaseError, Group
 from sandbox_agent.log.event import NOBODY, Chunk, Direction, connection_channel, session_channel
 from sandbox_agent.log.log import RESERVE, Limits, Log
@@ -345,7 +346,7 @@ def test_a_session_s_record_and_outcomes_are_kept_with_the_events_before_them(tm
             await log.flushed()
             other = Database(tmp_path / "log.db")
 
-            assert other.load().sessions == {"s": b"{}"}
+            assert other.cards.record("s") == b"{}"
             other.close()
 
     run(main())
@@ -360,7 +361,7 @@ def test_closing_writes_what_is_left(tmp_path: Path) -> None:
         other = Database(tmp_path / "log.db")
 
         assert positions(other.follow([S], 0, 1 << 30, 1 << 30)) == expected
-        assert other.load().sessions == {"s": b"{}"}
+        assert other.cards.record("s") == b"{}"
         other.close()
 
     run(main())
@@ -455,7 +456,7 @@ def test_events_that_could_not_be_written_are_written_when_the_disk_takes_them_a
 
             assert database.failures
             assert await page(log, S) == expected
-            assert await log._read(lambda database: database.load().sessions) == {"s": b"new"}
+            assert await log._read(lambda database: database.cards.record("s")) == b"new"
 
     run(main())
 
@@ -574,7 +575,7 @@ def test_what_is_known_to_be_gone_never_becomes_less() -> None:
         channel = connection_channel("c1")
         now = 0.0
         async with opened(Database(None), Limits(max_bytes=500, tail_bytes=0, max_age=1e6), lambda: now) as log:
-            log.ended_sessions = ["t"]
+            log.save_session("t", b"{}", Card("t", "a", "t", None, "/", None, 0.0, None))
             say(log, "s", b"x" * 100, channel=channel)
             gone = say(log, "t", b"x" * 300, channel=channel)
             await log._read(log._trim)

@@ -149,7 +149,7 @@ class ExtensionMethods:
         # The log gives as much as fits a page of bytes: it may have more although the page is not full.
         more = len(events) > asked.limit or (bool(page) and await self._has_more(session, page[-1]["id"], end))
         result: Object = {"events": page, "next": page[-1]["id"] if more else None}
-        trimmed = self.hub.log.trims.get(f"history:{session.id}", 0)
+        trimmed = self.hub.log.ask(lambda cards: cards.trimmed(f"history:{session.id}"))
         if trimmed > asked.after:
             result["gap"] = {"after": asked.after, "resumesAt": page[0]["id"] if page else end}
         return _answer(envelope, result)
@@ -170,7 +170,7 @@ class ExtensionMethods:
         if envelope.session_id is not None:
             sessions = [self.hub.session(envelope.session_id)]
         else:
-            sessions = list(self.hub.sessions())
+            sessions = self.hub.pending.sessions()
         return _answer(envelope, {"pending": self.inventory.pending(connection, sessions)})
 
     async def agent_list(self, connection: Connection, envelope: Envelope) -> Answer:

@@ -76,14 +76,14 @@ class Refusals:
         self._counts: dict[str, tuple[int, float]] = {}
         """By process: how many since the last report, and when the next one is due."""
 
-    def note(self, process: str) -> None:
+    def note(self, process: str, lines: int = 1) -> None:
         count, due = self._counts.get(process, (0, 0.0))
         now = self._monotonic()
         if now >= due:
-            self._report(process, count + 1)
+            self._report(process, count + lines)
             self._counts[process] = 0, now + REPORT_EVERY
         else:
-            self._counts[process] = count + 1, due
+            self._counts[process] = count + lines, due
 
     def forget(self, process: str) -> None:
         """The process has exited."""

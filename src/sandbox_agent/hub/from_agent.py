@@ -125,6 +125,7 @@ class FromAgent:
             self._hub.end_session(session, server_stopped() if self._hub.stopping else facts, resumable=True)
         self._held.pop(running.key, None)
         self._refusals.forget(running.key)
+        self._hub.forget_process(running)
         self._host.exited(running)
         logger.log(
             logging.INFO if exit.code == 0 else logging.WARNING,
@@ -254,8 +255,7 @@ class FromAgent:
     def _run(self, running: RunningAgent, agent_session_id: str, lines: list[bytes]) -> None:
         session = self._hub.session_at(running, agent_session_id)
         if session is None:
-            for line in lines:
-                self._stray(running, agent_session_id, line, msgspec.json.decode(line, type=Peek))
+            self._stray(running, agent_session_id, lines)
             return
         if session.unechoed is not None and session.replay is None:
             self._turns.show(session)
@@ -278,7 +278,7 @@ class FromAgent:
             return
         session = self._hub.session_at(running, envelope.session_id)
         if session is None:
-            self._stray(running, envelope.session_id, envelope.line, envelope.peek)
+            self._stray(running, envelope.session_id, [envelope.line])
             return
         kind = envelope.peek.update_kind
         if kind == "user_message_chunk" and session.replay is None and session.unechoed is not None:
@@ -294,18 +294,20 @@ class FromAgent:
         if kind == "available_commands_update" and session.replay is not None:
             session.replay.finish()
 
-    def _stray(self, running: RunningAgent, agent_session_id: str, line: bytes, peek: Peek) -> None:
+    def _stray(self, running: RunningAgent, agent_session_id: str, lines: list[bytes]) -> None:
         """Of a session that no process holds: one that has ended, one about to be born, or one we never heard of."""
         late = self._hub.late_session(running, agent_session_id)
         if late is not None:
-            self._hub.updates(late, [line])
+            self._hub.updates(late, lines)
         elif self._hub.calls.makes_session(running):
-            self._hold(running, agent_session_id, line, peek)
+            for line in lines:
+                self._hold(running, agent_session_id, line, msgspec.json.decode(line, type=Peek))
         elif self._hub.find_session(agent_session_id) is not None:
-            # The session of another process: whoever reads it would take this for what its own agent says.
-            self._refusals.note(running.key)
+            # The session of another process: its readers would take this for what its own agent says.
+            self._refusals.note(running.key, len(lines))
         else:
-            self._hub.tell_agent_followers(running.agent.id, line, Direction.FROM_AGENT)
+            for line in lines:
+                self._hub.tell_agent_followers(running.agent.id, line, Direction.FROM_AGENT)
 
     def _hold(self, running: RunningAgent, agent_session_id: str, line: bytes, peek: Peek) -> None:
         held = self._held.setdefault(running.key, _Held())

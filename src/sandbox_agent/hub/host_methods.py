@@ -91,11 +91,11 @@ class HostMethods:
 
     def client(self, session: Session, request: Envelope) -> Connection | None:
         """The connection that is to be asked instead of the server, when there is one."""
-        if not self._client_fs or session.creator is None:
+        if not self._client_fs or session.facts.creator is None:
             return None
         declared = _DECLARED.get(request.method, ("terminal",))
         for connection in self._hub.connections():
-            if connection.tag == session.creator and at(connection.capabilities, *declared) is True:
+            if connection.tag == session.facts.creator and at(connection.capabilities, *declared) is True:
                 return connection
         return None
 

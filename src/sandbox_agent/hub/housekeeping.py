@@ -1,4 +1,4 @@
-"""What happens by the clock: late calls, idle turns, changes nobody told, unanswered requests, unused connections."""
+"""What happens by the clock: late calls, idle turns, untold changes, unanswered requests, unused things put away."""
 
 import asyncio
 import logging
@@ -46,6 +46,7 @@ class Housekeeping:
         for call in self.hub.calls.turns():
             self._check_turn(call, now)
         self.hub.tell_untold(now - TELL_AFTER)
+        self.hub.rest()
         if self.permission_timeout is not None:
             self._reject_unanswered(self.hub.clock() - self.permission_timeout)
         for connection in self.hub.connections():

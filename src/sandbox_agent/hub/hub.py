@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterable
 from itertools import count
 from typing import Protocol
 
-import msgspec
 from msgspec import Raw
 
 from sandbox_agent.agents.boot import RunningAgent
@@ -21,7 +20,9 @@ from sandbox_agent.hub.calls import Answer, Call, Calls
 from sandbox_agent.hub.connection import Connection
 from sandbox_agent.hub.decision import Decider, decision
 from sandbox_agent.hub.pending import Outcome, PendingRequest, PendingRequests
-from sandbox_agent.hub.session import Session, SessionFacts
+from sandbox_agent.hub.session import Process, Session, SessionFacts
+from sandbox_agent.hub.shelf import Shelf
+from sandbox_agent.log.cards import Age
 from sandbox_agent.log.event import NOBODY, Chunk, Direction, agent_channel, session_channel
 from sandbox_agent.log.log import Log
 
@@ -29,6 +30,8 @@ logger = logging.getLogger(__name__)
 
 
 SERVER_STOPPED = "the server stopped"
+TRIMS = 1000
+"""How many channels may have lost something before those are forgotten that no connection can ask for."""
 
 
 class Watcher(Protocol):
@@ -59,25 +62,17 @@ class Hub:
         self._tags = count(1)
         self._attached: dict[str, set[Connection]] = {}
         self._of_agent: dict[str, set[Connection]] = {}
-        self._sessions: dict[str, Session] = {}
-        self._aliases: dict[str, str] = {}
-        self._at_agent: dict[tuple[str, str], Session] = {}
-        self._ended: set[str] = set()
+        self._shelf = Shelf(log, clock, self._found)
+        self._at_agent: dict[str, dict[str, Session]] = {}
+        """Process → the agent's id → the session it means, of those in memory."""
+        self._processes: dict[str, RunningAgent] = {}
+        """By the name that a process has on disk."""
         self._watchers: list[Watcher] = []
         self._untold: dict[str, float] = {}
-        log.ended_sessions = self._ended
-        self._load_sessions()
-
-    def _load_sessions(self) -> None:
-        for session_id, record in self.log.stored.sessions.items():
-            facts = msgspec.json.decode(record, type=SessionFacts)
-            events, at = self.log.stored.event_counts.get(session_id, (0, facts.updated_at))
-            facts.updated_at = max(facts.updated_at, at)
-            session = Session(facts, event_count=events)
-            self._add(session)
-            if not facts.ended:
-                # Whatever ran before this server started has no process any more, and nobody has said so yet.
-                self.interrupted(session)
+        self._trims_checked_above = TRIMS
+        for session in self._shelf.not_ended():
+            # What ran before this server started has no process any more, and no log says so yet.
+            self.interrupted(session)
 
     def watch(self, watcher: Watcher) -> None:
         self._watchers.append(watcher)
@@ -151,40 +146,91 @@ class Hub:
     def find_session(self, session_id: str | None) -> Session | None:
         if session_id is None:
             return None
-        alias = self._aliases.get(session_id)
-        return self._sessions.get(session_id) or (self._sessions.get(alias) if alias else None)
+        return self._shelf.find(session_id) or self._shelf.named(session_id)
 
     def session_at(self, running: RunningAgent, agent_session_id: str) -> Session | None:
         """The session an agent process means by its id."""
-        return self._at_agent.get((running.key, agent_session_id))
+        known = self._at_agent.get(running.key)
+        session = None if known is None else known.get(agent_session_id)
+        if session is not None or self._lasting_name(running) not in self._processes:
+            return session
+        name = self._lasting_name(running)
+        session_id = self.log.ask(lambda cards: cards.held(name, agent_session_id))
+        session = None if session_id is None else self._shelf.find(session_id)
+        # The disk may lag behind what is known here.
+        if session is None or session.process is not running:
+            return None
+        self.expect(session, running)
+        self._shelf.stir(session)
+        return session
 
     def late_session(self, running: RunningAgent, agent_session_id: str) -> Session | None:
         """The session that an agent process held until it ended, and still means by its id."""
-        session = self._sessions.get(agent_session_id)
+        session = self._shelf.find(agent_session_id)
         if session is None or session.process is not None or session.facts.held_by != self._lasting_name(running):
             return None
         return session
 
     def id_is_anothers(self, session: Session) -> bool:
         """Whether its agent may mean another session by its id: agents count anew."""
-        mine = session.facts.agent, session.facts.agent_session_id
-        others = (one.facts for one in self._sessions.values() if one is not session)
-        return any((facts.agent, facts.agent_session_id) == mine for facts in others)
+        agent, id = session.facts.agent, session.facts.agent_session_id
+        on_disk = self._shelf.all_of(self.log.ask(lambda cards: cards.namesakes(agent, id)))
+        here = (known[id] for known in self._at_agent.values() if id in known)
+        return any(other is not session and other.facts.agent == agent for other in (*on_disk, *here))
 
-    def sessions(self) -> Iterable[Session]:
-        return self._sessions.values()
+    def sessions(self, before: Age | None, cwd: str | None, limit: int) -> list[Session]:
+        """From the newest on, or from the one after `before`; of one directory, or of all."""
+        return self._shelf.page(before, cwd, limit)
 
     def newest_session(self, agent: str) -> Session | None:
         """The session in which an agent last told of its models and modes."""
-        known = [one for one in self._sessions.values() if one.facts.agent == agent and one.facts.offers]
-        return max(known, key=lambda session: session.facts.updated_at, default=None)
+        return self._shelf.newest(agent)
 
     def sessions_of(self, running: RunningAgent) -> list[Session]:
-        return [session for session in self._sessions.values() if session.process is running]
+        """All that a process holds."""
+        name = self._lasting_name(running)
+        on_disk = self._shelf.all_of(self.log.ask(lambda cards: cards.all_held(name)))
+        here = list(self._at_agent.get(running.key, {}).values())
+        return [session for session in dict.fromkeys((*here, *on_disk)) if session.process is running]
+
+    def forget_process(self, running: RunningAgent) -> None:
+        """It has exited, and its sessions have ended."""
+        self._at_agent.pop(running.key, None)
+        self._processes.pop(self._lasting_name(running), None)
+
+    def rest(self) -> None:
+        """Let go of sessions in which nothing goes on: the disk has them."""
+        self._shelf.rest(self._is_busy, self._let_go)
+        if len(self.log.trims) > self._trims_checked_above:
+            self.log.keep_trims({name for one in self._connections.values() for name in one.channels()})
+            self._trims_checked_above = 2 * len(self.log.trims) + TRIMS
+
+    def _is_busy(self, session: Session) -> bool:
+        return (
+            session.running is not None
+            or bool(session.waiting)
+            or session.replay is not None
+            or session.id in self._attached
+            or session.id in self._untold
+            or self.pending.has(session)
+        )
+
+    def _let_go(self, session: Session) -> None:
+        if session.process is not None:
+            self.unexpect(session, session.process)
+
+    def _found(self, session: Session) -> None:
+        """It was read back from disk."""
+        facts = session.facts
+        if facts.held_by is None or not facts.held_by.startswith(self._boot):
+            # Of another server: its processes and connections are gone, whatever they were called.
+            facts.creator = None
+        elif not facts.ended:
+            session.process = self._processes.get(facts.held_by)
 
     def add_session(self, running: RunningAgent, agent_session_id: str, cwd: str, opened_with: Raw) -> Session:
         """A new session. Its id is the agent's, unless another session has had that before: agents count anew."""
-        taken = agent_session_id in self._sessions
+        taken = self._shelf.has(agent_session_id)
         session_id = f"{running.agent.id}-{secrets.token_hex(8)}" if taken else agent_session_id
         now = self.clock()
         facts = SessionFacts(
@@ -198,39 +244,38 @@ class Hub:
             opened_with=opened_with,
         )
         session = Session(facts)
-        self._add(session)
+        self._shelf.add(session)
         self._hold(session, running)
         return session
 
     def revive(self, session: Session, running: RunningAgent) -> None:
         """A process holds it again."""
         session.revive(running)
-        self._ended.discard(session.id)
         self._hold(session, running)
         self.learned(session)
 
     def expect(self, session: Session, running: RunningAgent) -> None:
         """A process is about to hold it: what it says of the session meanwhile belongs to it."""
-        self._at_agent[running.key, session.facts.agent_session_id] = session
+        self._at_agent.setdefault(running.key, {})[session.facts.agent_session_id] = session
 
-    def unexpect(self, session: Session, running: RunningAgent) -> None:
-        self._at_agent.pop((running.key, session.facts.agent_session_id), None)
+    def unexpect(self, session: Session, process: Process) -> None:
+        known = self._at_agent.get(process.key, {})
+        if known.get(session.facts.agent_session_id) is session:
+            del known[session.facts.agent_session_id]
+        if not known:
+            self._at_agent.pop(process.key, None)
 
     def reserve(self, alias: str) -> bool:
         """Take an alias for a session that is about to be; False when it is taken."""
-        if self.find_session(alias) is not None or alias in self._aliases:
-            return False
-        self._aliases[alias] = ""
-        return True
+        return self._shelf.reserve(alias)
 
     def free(self, alias: str) -> None:
         """The session for which an alias was taken has not come about."""
-        if self._aliases.get(alias) == "":
-            del self._aliases[alias]
+        self._shelf.free(alias)
 
     def name(self, session: Session, alias: str) -> None:
         session.facts.alias = alias
-        self._aliases[alias] = session.id
+        self._shelf.stir(session)
 
     def delete_session(self, session: Session) -> None:
         """Forget it, and tell everybody attached, each for itself: the session's own log goes with it."""
@@ -243,23 +288,16 @@ class Hub:
 
     def forget_session(self, session: Session) -> None:
         """There is no such session any more; the log goes too."""
-        if self._sessions.get(session.id) is not session:
+        if session.deleted:
             return
-        for connection in list(self._attached.get(session.id, ())):
+        for connection in list(self.attached(session)):
             self.detach(connection, session)
-        self._attached.pop(session.id, None)
         self._release(session)
-        del self._sessions[session.id]
-        self._ended.discard(session.id)
-        if session.facts.alias:
-            self._aliases.pop(session.facts.alias, None)
-        self.log.delete_session(session.id)
+        self._untold.pop(session.id, None)
+        self._shelf.remove(session)
 
     def save(self, session: Session) -> None:
-        if self._sessions.get(session.id) is not session:
-            # Deleted while something was still under way in it.
-            return
-        self.log.save_session(session.id, msgspec.json.encode(session.facts))
+        self._shelf.save(session)
 
     def learned(self, session: Session) -> None:
         """More is known of its mode, model or options: keep it, and see to it that clients are told."""
@@ -270,8 +308,11 @@ class Hub:
         """Tell everybody attached what was learned before then, as far as no agent has told them meanwhile."""
         for session_id in [one for one, at in self._untold.items() if at <= before]:
             del self._untold[session_id]
-            session = self._sessions.get(session_id)
-            if session is None or not session.live:
+            session = self._shelf.find(session_id)
+            if session is None:
+                continue
+            self._shelf.stir(session)
+            if not session.live:
                 continue
             for update in session.untold():
                 params = {"sessionId": session_id, "update": update, "_meta": {META: {"fromServer": True}}}
@@ -282,7 +323,6 @@ class Hub:
         self._release(session)
         session.facts.can_resume = session.facts.can_resume and resumable
         session.end(termination)
-        self._ended.add(session.id)
         self.save(session)
         self.tell(session, notification("_sandboxagent/session/ended", {"sessionId": session.id, **termination}))
 
@@ -312,6 +352,7 @@ class Hub:
         self.meet(connection, session.facts.agent)
         connection.attach(session.id, self.log.position)
         self._attached.setdefault(session.id, set()).add(connection)
+        self._shelf.stir(session)
         self.log.follow(session_channel(session.id), connection)
         for pending in self.pending.of_session(session):
             if connection in self.audience(pending):
@@ -324,8 +365,11 @@ class Hub:
     def _detach(self, connection: Connection, session_id: str) -> None:
         if connection.attached(session_id):
             connection.detach(session_id, self.log.position)
-            self._attached[session_id].discard(connection)
             self.log.unfollow(session_channel(session_id), connection)
+            self._attached[session_id].discard(connection)
+            if not self._attached[session_id]:
+                del self._attached[session_id]
+                self._shelf.stir_by_id(session_id)
 
     # The log
 
@@ -350,13 +394,17 @@ class Hub:
     def _append(
         self, session: Session, lines: list[bytes], direction: Direction, channel: str, history: bool = True
     ) -> Chunk:
-        if self._sessions.get(session.id) is not session:
+        if session.deleted:
             return self.log.append(lines, direction, None, NOBODY, history=False)
         chunk = self.log.append(lines, direction, session.id, channel, history=history)
-        if history:
-            session.event_count += len(lines)
-        session.facts.updated_at = chunk.at
+        self._happened(session, len(lines) if history else 0, chunk.at)
         return chunk
+
+    def _happened(self, session: Session, events: int, at: float) -> None:
+        session.event_count += events
+        session.facts.updated_at = at
+        session.unsaved = True
+        self._shelf.stir(session)
 
     def tell_others(self, session: Session, line: bytes, but: str) -> None:
         """Send something to everybody attached except one; the history has it in another form."""
@@ -387,9 +435,10 @@ class Hub:
         """Put an agent's request before everybody who may answer it."""
         pending = pending_for(self.log.position + 1)
         session_id = pending.session.id if pending.session else None
-        self.log.append([line], Direction.FROM_AGENT, session_id, channel, is_request=True, history=bool(session_id))
+        history = pending.session is not None
+        chunk = self.log.append([line], Direction.FROM_AGENT, session_id, channel, is_request=True, history=history)
         if pending.session is not None:
-            pending.session.event_count += 1
+            self._happened(pending.session, 1, chunk.at)
         self.pending.ask(pending)
         for connection in self.audience(pending):
             connection.open_request(pending)
@@ -399,8 +448,8 @@ class Hub:
         """Keep an agent's request that nobody has to be asked."""
         assert pending.session is not None
         line, session = pending.request.line, pending.session
-        self.log.append([line], Direction.FROM_AGENT, session.id, NOBODY, is_request=True)
-        session.event_count += 1
+        chunk = self.log.append([line], Direction.FROM_AGENT, session.id, NOBODY, is_request=True)
+        self._happened(session, 1, chunk.at)
         self.pending.ask(pending)
 
     def is_anothers(self, pending: PendingRequest, connection: Connection) -> bool:
@@ -464,13 +513,6 @@ class Hub:
 
     # Tables behind them
 
-    def _add(self, session: Session) -> None:
-        self._sessions[session.id] = session
-        if session.facts.alias:
-            self._aliases[session.facts.alias] = session.id
-        if session.facts.ended:
-            self._ended.add(session.id)
-
     def _lasting_name(self, running: RunningAgent) -> str:
         """What to call a process on disk: keys are counted anew by the next server."""
         return f"{self._boot}:{running.key}"
@@ -478,11 +520,12 @@ class Hub:
     def _hold(self, session: Session, running: RunningAgent) -> None:
         session.process = running
         session.facts.held_by = self._lasting_name(running)
+        self._processes[session.facts.held_by] = running
         self.expect(session, running)
 
     def _release(self, session: Session) -> None:
         if session.process is not None:
-            self._at_agent.pop((session.process.key, session.facts.agent_session_id), None)
+            self.unexpect(session, session.process)
         for watcher in self._watchers:
             watcher.session_over(session)
 

@@ -13,6 +13,8 @@ from sandbox_agent.hub.connection import Connection
 from sandbox_agent.hub.hub import Hub
 from sandbox_agent.hub.pending import PendingRequest, kind_of
 from sandbox_agent.hub.session import Session, iso
+from sandbox_agent.hub.shelf import age
+from sandbox_agent.log.cards import Age
 
 PAGE = 200
 
@@ -76,12 +78,8 @@ class Inventory:
     def page(self, cursor: str | None, cwd: str | None) -> tuple[list[Session], str | None]:
         """Newest first, a page at a time; raises InvalidParams for a cursor that is none."""
         before = None if cursor is None else _decode_cursor(cursor)
-        sessions = [one for one in self._hub.sessions() if cwd is None or one.facts.cwd == cwd]
-        sessions.sort(key=_age, reverse=True)
-        if before is not None:
-            sessions = [one for one in sessions if _age(one) < before]
-        page = sessions[:PAGE]
-        return page, _encode_cursor(page[-1]) if len(sessions) > PAGE else None
+        page = self._hub.sessions(before, cwd, PAGE + 1)
+        return page[:PAGE], _encode_cursor(page[PAGE - 1]) if len(page) > PAGE else None
 
     def view(self, session: Session) -> SessionView:
         facts = session.facts
@@ -139,17 +137,13 @@ class Inventory:
         return PendingView(Raw(id), kind, pending.session.id, iso(pending.asked_at), envelope)
 
 
-def _age(session: Session) -> tuple[float, str]:
-    return session.facts.created_at, session.id
-
-
 def _encode_cursor(session: Session) -> str:
-    return base64.urlsafe_b64encode(msgspec.json.encode(_age(session))).decode()
+    return base64.urlsafe_b64encode(msgspec.json.encode(age(session))).decode()
 
 
-def _decode_cursor(cursor: str) -> tuple[float, str]:
+def _decode_cursor(cursor: str) -> Age:
     try:
-        return msgspec.json.decode(base64.urlsafe_b64decode(cursor), type=tuple[float, str])
+        return msgspec.json.decode(base64.urlsafe_b64decode(cursor), type=Age)
     except (binascii.Error, ValueError, msgspec.DecodeError) as error:
         message = "cursor is not one that session/list gave out; leave it away to start at the newest session"
         raise InvalidParams(message, cursor=cursor) from error

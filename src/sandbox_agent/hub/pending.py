@@ -133,15 +133,23 @@ class PendingRequests:
     def __init__(self) -> None:
         self._open: dict[int, PendingRequest] = {}
         self._by_agent_id: dict[tuple[str, bytes], PendingRequest] = {}
+        self._of_session: dict[Session, dict[int, PendingRequest]] = {}
 
     def ask(self, pending: PendingRequest) -> None:
         self._open[pending.key] = pending
+        if pending.session is not None:
+            self._of_session.setdefault(pending.session, {})[pending.key] = pending
         self._by_agent_id[pending.process.key, same_id(pending.agent_id)] = pending
 
     def settle(self, pending: PendingRequest, outcome: Outcome, tag: str | None) -> None:
         """The first outcome is the only one."""
         pending.outcome, pending.answered_by = outcome, tag
         del self._open[pending.key]
+        if pending.session is not None:
+            siblings = self._of_session[pending.session]
+            del siblings[pending.key]
+            if not siblings:
+                del self._of_session[pending.session]
         id = (pending.process.key, same_id(pending.agent_id))
         if self._by_agent_id.get(id) is pending:
             del self._by_agent_id[id]
@@ -150,7 +158,15 @@ class PendingRequests:
         return self._by_agent_id.get((process.key, same_id(agent_id)))
 
     def of_session(self, session: Session) -> list[PendingRequest]:
-        return [pending for pending in self._open.values() if pending.session is session]
+        return list(self._of_session.get(session, {}).values())
+
+    def has(self, session: Session) -> bool:
+        """Whether something waits in a session."""
+        return session in self._of_session
+
+    def sessions(self) -> list[Session]:
+        """Those in which something waits."""
+        return list(self._of_session)
 
     def of_process(self, process: Process) -> list[PendingRequest]:
         return [pending for pending in self._open.values() if pending.process is process]

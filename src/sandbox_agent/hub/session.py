@@ -13,6 +13,7 @@ from sandbox_agent.envelope import Object, notification, parse, text_at
 from sandbox_agent.errors import QueueFull
 from sandbox_agent.hub import choices
 from sandbox_agent.hub.choices import MODE, MODEL, Category
+from sandbox_agent.log.cards import Card
 
 
 class SessionFacts(msgspec.Struct, kw_only=True):
@@ -42,6 +43,13 @@ class SessionFacts(msgspec.Struct, kw_only=True):
     """`params` of the request that made it, without secrets: what a resume needs again."""
     held_by: str | None = None
     """The process that holds it or held it last: that one alone may still have something to say of it."""
+    creator: str | None = None
+    """Tag of the connection that made it or took it up: the one that may have files and terminals for it."""
+    event_count: int = 0
+    counted_through: int = 0
+    """Events in its history, up to a position; those after it are counted when it is read back."""
+    told_at: float = 0.0
+    """When its agent last told its offers."""
     offers: Object = {}
     """`modes`, `models` and `configOptions` as the agent last told them."""
 
@@ -88,7 +96,7 @@ class Replay:
             self.when_finished()
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, weakref_slot=True)
 class Session:
     """A session as it is now: its facts, its process, its turns."""
 
@@ -104,8 +112,12 @@ class Session:
     """When its agent last said something for it."""
     replay: "Replay | None" = None
     """While a `session/load` runs at the agent."""
-    creator: str | None = None
-    """Tag of the connection that made it or took it up: the one that may have files and terminals for it."""
+    deleted: bool = False
+    unsaved: bool = False
+    """The disk does not know yet how many events it has, and when the last one came."""
+    saved_card: Card | None = None
+    saved_offers: object = None
+    """What was saved last, so that only what has changed is written and dated anew."""
     _told_mode: str | None = field(init=False)
     _told_options: object = field(init=False)
     """What clients have been told last, by an answer or an update."""

@@ -126,7 +126,7 @@ class SessionLoading:
         self, connection: Connection, running: RunningAgent, session: Session, envelope: Envelope, *, known: bool
     ) -> Answer:
         session.replay = Replay(connection.channel, history=not known)
-        session.creator = connection.tag
+        session.facts.creator = connection.tag
         settle = partial(self._loaded, request=envelope, known=known)
         answer = await self.forward.call(connection, running, session, envelope, settle)
         if not parse(answer.line).succeeded:

@@ -153,7 +153,7 @@ class SessionMethods:
         """A session is there: keep it, attach whoever asked for it, and let go what its agent said of it before."""
         assert call.connection is not None
         session.all_told()
-        session.creator = call.connection.tag
+        session.facts.creator = call.connection.tag
         self.hub.attach(call.connection, session)
         self.hub.save(session)
         self.hub.record(session, request.line, Direction.FROM_CLIENT)

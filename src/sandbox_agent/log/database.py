@@ -1,6 +1,7 @@
 """The SQLite file: schema and queries. Nothing else in the project imports sqlite3, and no SQL leaves this module.
 
-Used from one thread at a time (see writer.py). `--no-persist` is the same code on a database in memory.
+Used from one thread at a time (see writer.py), but for `cards`: these are read by the event loop. `--no-persist` is the
+same code on a database in memory.
 """
 
 import heapq
@@ -10,6 +11,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from sandbox_agent.log import cards
+from sandbox_agent.log.cards import Card, Cards, Rows
 from sandbox_agent.log.event import Chunk, Direction
 
 SCHEMA = """
@@ -44,6 +47,8 @@ class Group:
     chunks: list[Chunk] = field(default_factory=list[Chunk])
     sessions: dict[str, bytes] = field(default_factory=dict[str, bytes])
     """Session id → its record."""
+    cards: dict[str, Card] = field(default_factory=dict[str, Card])
+    """Session id → its card, when that has changed."""
     deleted: dict[str, int] = field(default_factory=dict[str, int])
     """Session id → the position up to which its events go, with it."""
     outcomes: dict[tuple[str, str], tuple[bytes, bytes | None, float] | None] = field(
@@ -66,6 +71,7 @@ class Group:
                 rest = replace(self, chunks=self.chunks[count:])
                 self.chunks = self.chunks[:count]
                 self.sessions, self.deleted, self.outcomes, self.forgotten_channels = {}, {}, {}, []
+                self.cards = {}
                 return rest
         return None
 
@@ -74,6 +80,7 @@ class Group:
         self.chunks += later.chunks
         self.sessions = {id: record for id, record in self.sessions.items() if id not in later.deleted}
         self.sessions |= later.sessions
+        self.cards = {id: card for id, card in self.cards.items() if id not in later.deleted} | later.cards
         self.deleted |= later.deleted
         self.outcomes |= later.outcomes
         self.forgotten_channels += later.forgotten_channels
@@ -85,10 +92,6 @@ class Stored:
     """What a server finds when it starts."""
 
     reserved: int
-    sessions: dict[str, bytes]
-    event_counts: dict[str, tuple[int, float]]
-    """Session id → number of events in its history, and when the last one came."""
-    trims: dict[str, int]
 
 
 class Database:
@@ -100,6 +103,9 @@ class Database:
                 # Whatever the directory allows: what agents and people said is the user's alone.
                 path.touch(mode=0o600)
             self._sqlite = sqlite3.connect(path or ":memory:", check_same_thread=False, isolation_level=None)
+            # A connection of its own, so that no read of the event loop waits for a transaction. A database in memory
+            # has only one, whose statements SQLite lets through one at a time.
+            self._reading = self._sqlite if path is None else _connect_reader(path)
             # Without auto_vacuum a trimmed log would never give its disk back.
             self._sqlite.executescript(
                 "pragma page_size = 8192; pragma auto_vacuum = incremental;"
@@ -109,11 +115,23 @@ class Database:
             )
             self._check_version(path)
             self._sqlite.executescript(SCHEMA)
+            self._sqlite.executescript(cards.SCHEMA)
             # Deliveries to a connection are of use only as long as that connection lives, and those died with us.
             self._sqlite.execute("delete from events where not history")
+            # No connection is left that could be told of a gap; what was dropped from a history stays known.
+            self._sqlite.execute(
+                "delete from trims where channel not like 'history:%'"
+                " or substr(channel, 9) not in (select session_id from sessions)"
+            )
             self._size = self._measure()
         except (sqlite3.Error, OSError) as error:
             raise DatabaseError(f"{path}: {error}") from error
+        self.cards = Cards(self._ask)
+        """Read by the event loop, at any time."""
+
+    def _ask(self, query: str, values: Sequence[object]) -> Rows:
+        with _reading():
+            return self._reading.execute(query, values).fetchall()
 
     def _check_version(self, path: Path | None) -> None:
         (version,) = self._sqlite.execute("pragma user_version").fetchone()
@@ -131,17 +149,8 @@ class Database:
             return self._load()
 
     def _load(self) -> Stored:
-        query = self._sqlite.execute
-        (reserved,) = query("select coalesce(max(reserved), 0) from positions").fetchone()
-        counts = query(
-            "select session_id, sum(last - first + 1), max(at) from events where history group by session_id"
-        )
-        return Stored(
-            reserved,
-            dict(query("select session_id, record from sessions")),
-            {session_id: (count, at) for session_id, count, at in counts if session_id is not None},
-            dict(query("select channel, through from trims")),
-        )
+        (reserved,) = self._sqlite.execute("select coalesce(max(reserved), 0) from positions").fetchone()
+        return Stored(reserved)
 
     def write(self, group: Group) -> dict[str, int]:
         """Write a group whole, or not at all; gives the last dropped position per channel. Raises DatabaseError."""
@@ -160,6 +169,7 @@ class Database:
             for channel, last in self._delete_session(session_id, through).items():
                 trims[channel] = max(last, trims.get(channel, 0))
         many("insert or replace into sessions values (?, ?)", group.sessions.items())
+        many(cards.WRITE, [card.row() for card in group.cards.values()])
         # A closed connection leaves deliveries that nobody can ask for any more; what is history stays.
         forgotten = [(channel,) for channel in group.forgotten_channels]
         many("delete from events where channel = ? and not history", forgotten)
@@ -174,6 +184,7 @@ class Database:
 
     def _delete_session(self, session_id: str, through: int) -> dict[str, int]:
         self._sqlite.execute("delete from sessions where session_id = ?", (session_id,))
+        self._sqlite.execute(cards.DELETE, (session_id,))
         rows = self._sqlite.execute(
             "select channel, max(last) from events where session_id = ? and last <= ? group by channel",
             (session_id, through),
@@ -284,13 +295,25 @@ class Database:
         except sqlite3.Error as error:
             raise DatabaseError(str(error)) from error
 
+    def ended_sessions(self) -> list[str]:
+        """Sessions that no process holds: their events go first when room is needed."""
+        with _reading():
+            return [id for (id,) in self._sqlite.execute(cards.ENDED)]
+
     @property
     def size(self) -> int:
         """Bytes of all events kept."""
         return self._size
 
     def close(self) -> None:
+        self._reading.close()
         self._sqlite.close()
+
+
+def _connect_reader(path: Path) -> sqlite3.Connection:
+    reader = sqlite3.connect(path, check_same_thread=False, isolation_level=None)
+    reader.execute("pragma query_only = 1")
+    return reader
 
 
 @contextmanager

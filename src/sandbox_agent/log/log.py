@@ -10,12 +10,13 @@ import heapq
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, TypeVar
 
 from sandbox_agent.errors import LogUnavailable
-from sandbox_agent.log.database import Database, DatabaseError, Group, Stored
+from sandbox_agent.log.cards import Card, Cards
+from sandbox_agent.log.database import Database, DatabaseError, Group
 from sandbox_agent.log.event import NOBODY, Chunk, Direction
 from sandbox_agent.log.writer import Writer
 
@@ -58,16 +59,13 @@ class Log:
     """The log of one server."""
 
     def __init__(self, database: Database, limits: Limits, clock: Callable[[], float] = time.time) -> None:
-        self.stored: Stored = database.load()
-        self.trims = dict(self.stored.trims)
-        """Channel → last position dropped from it."""
+        self.trims: dict[str, int] = {}
+        """Channel → last position dropped from it since the server started."""
         self.failure: str | None = None
         """Why the log cannot be written at the moment."""
-        self.ended_sessions: Collection[str] = ()
-        """Sessions whose events go first when room is needed."""
         self._limits = limits
         self._clock = clock
-        self.position = self.stored.reserved
+        self.position = database.load().reserved
         self._reserved = self.position + RESERVE
         # Before anything is given out, not in the first group: readers do not wait for the disk.
         database.write(Group(reserve=self._reserved))
@@ -78,6 +76,11 @@ class Log:
         self._tail_size = 0
         self._backlog = 0
         self._drained: list[Callable[[], None]] = []
+        self._cards = database.cards
+        self._unsaved: dict[str, bytes] = {}
+        """Session id → the record that is on its way to the disk."""
+        self._undeleted: dict[str, int] = {}
+        """Session id → up to where it is about to be deleted on disk."""
         self.evicted = self.position
         """Everything after this position is in memory."""
         loop = asyncio.get_running_loop()
@@ -121,23 +124,51 @@ class Log:
             self._reserve()
         return chunk
 
-    def save_session(self, session_id: str, record: bytes) -> None:
-        """Keep a session's record, with the events before it."""
+    def save_session(self, session_id: str, record: bytes, card: Card | None = None) -> None:
+        """Keep a session's record, with the events before it; `card` when that has changed."""
+        self._unsaved[session_id] = record
 
         def change(group: Group) -> None:
             group.sessions[session_id] = record
+            if card is not None:
+                group.cards[session_id] = card
 
         self._writer.write(change)
 
     def delete_session(self, session_id: str) -> None:
         """Forget a session and its events."""
         through = self.position
+        self._unsaved.pop(session_id, None)
+        self._undeleted[session_id] = through
 
         def change(group: Group) -> None:
             group.sessions.pop(session_id, None)
+            group.cards.pop(session_id, None)
             group.deleted[session_id] = through
 
         self._writer.write(change)
+
+    def is_saved(self, session_id: str) -> bool:
+        """Whether the disk has the newest record of a session."""
+        return session_id not in self._unsaved
+
+    def is_deleted(self, session_id: str) -> bool:
+        """Whether the disk still has a session that was deleted."""
+        return session_id in self._undeleted
+
+    def ask(self, question: Callable[[Cards], T]) -> T:
+        """Look something up about sessions, at once, as the disk has it. Raises LogUnavailable."""
+        try:
+            return question(self._cards)
+        except DatabaseError as error:
+            raise LogUnavailable(str(error)) from error
+
+    def keep_trims(self, channels: Container[str]) -> None:
+        """Forget what was dropped from channels that no connection can ask for any more."""
+        # A copy of the names, in one step: the writer's thread adds to them.
+        for name in list(self.trims):
+            if name not in channels:
+                self.trims.pop(name, None)
 
     def save_outcome(self, scope: str, key: str, digest: bytes, response: bytes | None) -> None:
         """Keep the outcome of a request under its idempotency key; None while it runs."""
@@ -270,6 +301,12 @@ class Log:
 
     def _on_committed(self, group: Group, trims: dict[str, int]) -> None:
         self._note_trims(trims)
+        for session_id, record in group.sessions.items():
+            if self._unsaved.get(session_id) is record:
+                del self._unsaved[session_id]
+        for session_id, through in group.deleted.items():
+            if self._undeleted.get(session_id) == through:
+                del self._undeleted[session_id]
         if self.failure is not None:
             logger.warning("log is written again events=%d", len(group.chunks))
             self.failure = None
@@ -300,7 +337,8 @@ class Log:
         """Runs on the writer's thread."""
         limits = self._limits
         try:
-            trims = database.trim(limits.max_bytes, self._clock() - limits.max_age, list(self.ended_sessions))
+            ended = database.ended_sessions() if database.size > limits.max_bytes else ()
+            trims = database.trim(limits.max_bytes, self._clock() - limits.max_age, ended)
         except DatabaseError as error:
             logger.error("log not trimmed reason=%s", error)
             return
@@ -310,4 +348,5 @@ class Log:
 
     def _note_trims(self, trims: dict[str, int]) -> None:
         for channel, through in trims.items():
-            self.trims[channel] = max(through, self.trims.get(channel, 0))
+            if not channel.startswith("history:"):
+                self.trims[channel] = max(through, self.trims.get(channel, 0))

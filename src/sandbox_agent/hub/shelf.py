@@ -1,0 +1,198 @@
+"""The shelf: every session there is. Those in use are objects; all others are records in the log, and cost no memory.
+
+An object is kept while something goes on in its session, and until the disk has what it knows. After that it is
+dropped, unless code still refers to it: then a lookup finds the same object, so that there are never two for one
+session.
+"""
+
+from collections.abc import Callable, Iterable
+from heapq import merge
+from itertools import islice
+from weakref import WeakValueDictionary
+
+import msgspec
+
+from sandbox_agent.hub.session import Session, SessionFacts
+from sandbox_agent.log.cards import Age, Card
+from sandbox_agent.log.log import Log
+
+RESTS_AT_ONCE = 500
+"""How many sessions are put to rest in one step, so that none takes long."""
+
+
+class Shelf:
+    """Sessions by their ids and aliases. Lookups raise LogUnavailable when the disk cannot be read."""
+
+    def __init__(self, log: Log, clock: Callable[[], float], found: Callable[[Session], None]) -> None:
+        """`found` completes a session that was read back."""
+        self._log = log
+        self._clock = clock
+        self._found = found
+        self._objects: WeakValueDictionary[str, Session] = WeakValueDictionary()
+        self._kept: dict[str, Session] = {}
+        """Those that must not be dropped."""
+        self._stirred: dict[str, None] = {}
+        """Kept ones in which something has happened: they are the next to be asked whether they can rest."""
+        self._aliases: dict[str, str] = {}
+        """Of kept sessions, and those that were taken for a session that is about to be (empty)."""
+
+    # Looking up
+
+    def find(self, session_id: str) -> Session | None:
+        """By id."""
+        session = self._objects.get(session_id)
+        if session is None and not self._log.is_deleted(session_id):
+            session = self._read(session_id)
+        return session
+
+    def named(self, alias: str) -> Session | None:
+        """By alias."""
+        session_id = self._aliases.get(alias)
+        if session_id is None:
+            session_id = self._log.ask(lambda cards: cards.named(alias))
+        return self.find(session_id) if session_id else None
+
+    def has(self, session_id: str) -> bool:
+        if session_id in self._objects:
+            return True
+        return not self._log.is_deleted(session_id) and self._log.ask(lambda cards: cards.has(session_id))
+
+    def all_of(self, session_ids: Iterable[str]) -> list[Session]:
+        """Those that are still there."""
+        return [session for session in map(self.find, session_ids) if session is not None]
+
+    def page(self, before: Age | None, cwd: str | None, limit: int) -> list[Session]:
+        """The newest ones, or those older than `before`; of one directory, or of all."""
+        kept = [one for one in self._kept.values() if cwd is None or one.facts.cwd == cwd]
+        ages = sorted(map(age, kept), reverse=True)
+        younger = [one for one in ages if before is None or one < before]
+        newest = merge(younger, self._pages(before, cwd, limit), reverse=True)
+        return self.all_of(session_id for _, session_id in islice(newest, limit))
+
+    def _pages(self, before: Age | None, cwd: str | None, limit: int) -> Iterable[Age]:
+        """What the disk has of those that are not kept, from the newest on."""
+        while True:
+            page = self._log.ask(lambda cards, after=before: cards.page(after, cwd, limit))
+            for one in page:
+                if one[1] not in self._kept and not self._log.is_deleted(one[1]):
+                    yield one
+            if len(page) < limit:
+                return
+            before = page[-1]
+
+    def newest(self, agent: str) -> Session | None:
+        """The session in which an agent last told of its models and modes."""
+        session_id = self._log.ask(lambda cards: cards.newest(agent))
+        return None if session_id is None else self.find(session_id)
+
+    # Changing
+
+    def add(self, session: Session) -> None:
+        self._objects[session.id] = session
+        self.stir(session)
+
+    def remove(self, session: Session) -> None:
+        """There is no such session any more; the log goes too."""
+        session.deleted = True
+        self._drop(session)
+        self._objects.pop(session.id, None)
+        self._log.delete_session(session.id)
+
+    def stir(self, session: Session) -> None:
+        """Something happens in it: keep it in memory until it rests."""
+        self._kept[session.id] = session
+        self._stirred[session.id] = None
+        if session.facts.alias:
+            self._aliases[session.facts.alias] = session.id
+
+    def stir_by_id(self, session_id: str) -> None:
+        """The same for one that is kept."""
+        if session_id in self._kept:
+            self._stirred[session_id] = None
+
+    def save(self, session: Session) -> None:
+        """Keep what is known of it, with the events before."""
+        if session.deleted:
+            # While something was still under way in it.
+            return
+        facts = session.facts
+        if facts.offers and facts.offers is not session.saved_offers:
+            facts.told_at = self._clock()
+        facts.event_count, facts.counted_through = session.event_count, self._log.position
+        session.saved_offers, card = facts.offers, card_of(facts)
+        changed, session.saved_card = card != session.saved_card, card
+        self._log.save_session(session.id, msgspec.json.encode(facts), card if changed else None)
+        session.unsaved = False
+        self.stir(session)
+
+    def rest(self, is_busy: Callable[[Session], bool], resting: Callable[[Session], None]) -> None:
+        """Let go of sessions in which nothing goes on, once the disk has them. Call it again and again."""
+        for session_id in list(islice(self._stirred, RESTS_AT_ONCE)):
+            del self._stirred[session_id]
+            session = self._kept.get(session_id)
+            if session is None or is_busy(session):
+                # What ends the business stirs it again.
+                continue
+            if session.unsaved:
+                self.save(session)
+            elif not self._log.is_saved(session_id):
+                self._stirred[session_id] = None
+            else:
+                resting(session)
+                self._drop(session)
+
+    def reserve(self, alias: str) -> bool:
+        """Take an alias for a session that is about to be; False when it is taken."""
+        if alias in self._aliases or self.has(alias) or self.named(alias) is not None:
+            return False
+        self._aliases[alias] = ""
+        return True
+
+    def free(self, alias: str) -> None:
+        """The session for which an alias was taken has not come about."""
+        if self._aliases.get(alias) == "":
+            del self._aliases[alias]
+
+    # Behind it
+
+    def not_ended(self) -> list[Session]:
+        """Those that a server before this one has left. Makes cards for records that have none."""
+        session_ids = self._log.ask(lambda cards: cards.not_ended())
+        for session_id, record in self._log.ask(lambda cards: cards.missing()):
+            facts = msgspec.json.decode(record, type=SessionFacts)
+            self._log.save_session(session_id, record, card_of(facts))
+            session_ids += [] if facts.ended else [session_id]
+        return self.all_of(session_ids)
+
+    def _read(self, session_id: str) -> Session | None:
+        record = self._log.ask(lambda cards: cards.record(session_id))
+        if record is None:
+            return None
+        facts = msgspec.json.decode(record, type=SessionFacts)
+        events, at = self._log.ask(lambda cards: cards.since(session_id, facts.counted_through))
+        facts.updated_at = max(facts.updated_at, at)
+        session = Session(facts, event_count=facts.event_count + events)
+        session.saved_offers, session.saved_card = facts.offers, card_of(facts)
+        self._objects[session_id] = session
+        self._found(session)
+        return session
+
+    def _drop(self, session: Session) -> None:
+        self._kept.pop(session.id, None)
+        self._stirred.pop(session.id, None)
+        alias = session.facts.alias
+        if alias is not None and self._aliases.get(alias) == session.id:
+            del self._aliases[alias]
+
+
+def age(session: Session) -> Age:
+    """What sessions are listed by."""
+    return session.facts.created_at, session.id
+
+
+def card_of(facts: SessionFacts) -> Card:
+    """What a session is looked up by."""
+    holder = None if facts.ended else facts.held_by or ""
+    told_at = facts.told_at if facts.offers else None
+    names = (facts.session_id, facts.agent, facts.agent_session_id, facts.alias, facts.cwd)
+    return Card(*names, holder, facts.created_at, told_at)

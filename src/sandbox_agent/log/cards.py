@@ -1,0 +1,127 @@
+"""Cards: what sessions can be looked up by, so that those at rest need no memory. Their records say all the rest.
+
+A card follows from its record; a session without one gets it at the next start. The queries are points or short ranges
+of an index, which the event loop can afford to wait for. Knows nothing of what is in a record.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import astuple, dataclass
+from typing import Any
+
+SCHEMA = """
+create table if not exists cards(
+    session_id text primary key, agent text not null, agent_session_id text not null, alias text, cwd text not null,
+    holder text, created_at real not null, told_at real) without rowid;
+create index if not exists cards_by_age on cards(created_at, session_id);
+create index if not exists cards_by_cwd on cards(cwd, created_at, session_id);
+create index if not exists cards_by_alias on cards(alias) where alias is not null;
+create index if not exists cards_by_agent on cards(agent, agent_session_id);
+create index if not exists cards_by_holder on cards(holder, agent_session_id) where holder is not null;
+create index if not exists cards_by_told on cards(agent, told_at) where told_at is not null
+"""
+WRITE = "insert or replace into cards values (?, ?, ?, ?, ?, ?, ?, ?)"
+DELETE = "delete from cards where session_id = ?"
+ENDED = "select session_id from cards where holder is null"
+_PAGE = (
+    "select created_at, session_id from cards where (created_at, session_id) < (?, ?)"
+    " order by created_at desc, session_id desc limit ?"
+)
+_PAGE_OF_CWD = (
+    "select created_at, session_id from cards where cwd = ? and (created_at, session_id) < (?, ?)"
+    " order by created_at desc, session_id desc limit ?"
+)
+
+Rows = list[tuple[Any, ...]]
+Age = tuple[float, str]
+"""When a session was made, and its id: the order of lists."""
+
+
+@dataclass(frozen=True, slots=True)
+class Card:
+    """What one session can be looked up by."""
+
+    session_id: str
+    agent: str
+    agent_session_id: str
+    alias: str | None
+    cwd: str
+    holder: str | None
+    """The process that holds it; None once it has ended."""
+    created_at: float
+    told_at: float | None
+    """When its agent last told of models, modes or options; None when it never has."""
+
+    def row(self) -> tuple[object, ...]:
+        return astuple(self)
+
+
+class Cards:
+    """The queries; `ask` runs one."""
+
+    def __init__(self, ask: Callable[[str, Sequence[object]], Rows]) -> None:
+        self._ask = ask
+
+    def record(self, session_id: str) -> bytes | None:
+        """A session's record."""
+        rows = self._ask("select record from sessions where session_id = ?", (session_id,))
+        return rows[0][0] if rows else None
+
+    def has(self, session_id: str) -> bool:
+        return bool(self._ask("select 1 from sessions where session_id = ?", (session_id,)))
+
+    def since(self, session_id: str, position: int) -> tuple[int, float]:
+        """How many events a session's history has after a position, and when the last one came (0 for none)."""
+        query = (
+            "select coalesce(sum(last - first + 1), 0), coalesce(max(at), 0.0) from events"
+            " where session_id = ? and history = 1 and last > ?"
+        )
+        ((count, at),) = self._ask(query, (session_id, position))
+        return count, at
+
+    def trimmed(self, channel: str) -> int:
+        """The last position that was dropped from a channel, or from a history; 0 for none."""
+        rows = self._ask("select through from trims where channel = ?", (channel,))
+        return rows[0][0] if rows else 0
+
+    def named(self, alias: str) -> str | None:
+        """The session that has an alias."""
+        rows = self._ask("select session_id from cards where alias = ?", (alias,))
+        return rows[0][0] if rows else None
+
+    def namesakes(self, agent: str, agent_session_id: str) -> list[str]:
+        """Two sessions, at most, for which an agent had the same id."""
+        query = "select session_id from cards where agent = ? and agent_session_id = ? limit 2"
+        return [id for (id,) in self._ask(query, (agent, agent_session_id))]
+
+    def held(self, holder: str, agent_session_id: str) -> str | None:
+        """The session that a process means by its id."""
+        query = "select session_id from cards where holder = ? and agent_session_id = ?"
+        rows = self._ask(query, (holder, agent_session_id))
+        return rows[0][0] if rows else None
+
+    def all_held(self, holder: str) -> list[str]:
+        """All sessions that a process holds."""
+        return [id for (id,) in self._ask("select session_id from cards where holder = ?", (holder,))]
+
+    def not_ended(self) -> list[str]:
+        return [id for (id,) in self._ask("select session_id from cards where holder is not null", ())]
+
+    def newest(self, agent: str) -> str | None:
+        """The session in which an agent last told of its models and modes."""
+        query = "select session_id from cards where agent = ? and told_at is not null order by told_at desc limit 1"
+        rows = self._ask(query, (agent,))
+        return rows[0][0] if rows else None
+
+    def page(self, before: Age | None, cwd: str | None, limit: int) -> list[Age]:
+        """Sessions from the newest on, or from the one after `before`; of all directories, or of one."""
+        since = before or (float("inf"), "")
+        if cwd is None:
+            rows = self._ask(_PAGE, (*since, limit))
+        else:
+            rows = self._ask(_PAGE_OF_CWD, (cwd, *since, limit))
+        return [(created_at, session_id) for created_at, session_id in rows]
+
+    def missing(self) -> list[tuple[str, bytes]]:
+        """Sessions that have a record and no card."""
+        query = "select session_id, record from sessions where session_id not in (select session_id from cards)"
+        return [(session_id, record) for session_id, record in self._ask(query, ())]
