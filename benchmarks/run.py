@@ -10,6 +10,7 @@ import alone
 import files
 import machine
 import sdk
+import soak
 from build import HERE, Tools, Unavailable, compile_tools, install_peer
 from report import Outcome, Report
 from scenarios import SCENARIOS, Run, Sample, Scenario
@@ -17,7 +18,9 @@ from servers import Failed, Ours, Peer, Program
 
 ROUNDS = 3
 RESULTS = HERE / "RESULTS.md"
-ALONE, FILES, SDK = "alone", "files", "sdk"
+ALONE, FILES, SDK, SOAK = "alone", "files", "sdk", "soak"
+SESSIONS = 10_000
+"""Of a soak; `--quick` has a twentieth."""
 
 
 def main() -> int:
@@ -32,6 +35,8 @@ def main() -> int:
     except (Unavailable, Failed) as reason:
         _say(f"cannot measure: {reason}")
         return 1
+    if arguments.names == [SOAK]:
+        return _soak(tools, facts, quick=arguments.quick, write=arguments.write)
     programs: list[Program] = [ours]
     missing = None
     try:
@@ -72,6 +77,18 @@ def main() -> int:
     return 0 if report.is_clean() else 1
 
 
+def _soak(tools: Tools, facts: list[str], *, quick: bool, write: bool) -> int:
+    """By itself, because it takes minutes and compares nothing."""
+    done = soak.measure(tools.agent, SESSIONS // 20 if quick else SESSIONS)
+    print(soak.page(done, facts))
+    if write:
+        (HERE / "SOAK.md").write_text(soak.page(done, facts))
+        (HERE / "SOAK.svg").write_text(soak.plot(done))
+    for failure in done.failures:
+        _say(failure)
+    return 1 if done.failures else 0
+
+
 def _warm_up(program: Program) -> None:
     """Start once unmeasured: byte code and page cache are there afterwards, and a server that cannot start is known."""
     with program.start():
@@ -102,7 +119,7 @@ class Arguments(argparse.Namespace):
 
 
 def _arguments() -> Arguments:
-    known = [*(scenario.name for scenario in SCENARIOS), FILES, SDK, ALONE]
+    known = [*(scenario.name for scenario in SCENARIOS), FILES, SDK, ALONE, SOAK]
     parser = argparse.ArgumentParser(prog="./dev bench", description="Ratios against the Rust peer; takes minutes.")
     parser.add_argument("names", nargs="*", metavar="name", help=f"only these: {', '.join(known)}")
     parser.add_argument("--quick", action="store_true", help="one round with small numbers")
@@ -112,6 +129,8 @@ def _arguments() -> Arguments:
     unknown = [name for name in arguments.names if name not in known]
     if unknown:
         parser.error(f"unknown scenario {', '.join(unknown)}; there are {', '.join(known)}")
+    if SOAK in arguments.names and arguments.names != [SOAK]:
+        parser.error("soak runs by itself")
     return arguments
 
 

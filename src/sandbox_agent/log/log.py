@@ -29,6 +29,8 @@ PAGE = 1 << 20
 """Bytes read from disk at a time for a reader that fell behind."""
 
 
+CHUNK_COST = 600
+"""Bytes that a chunk in memory takes besides its lines and frames: its own objects, and its place in a channel."""
 TRIM_EVERY = 5.0
 """How often the log is looked through for what is too old. What is too much goes at once."""
 
@@ -111,7 +113,7 @@ class Log:
         self.position = chunk.last
         size = chunk.size
         self._tail.append(chunk)
-        self._tail_size += size
+        self._tail_size += size + CHUNK_COST
         self._backlog += size
         if channel:
             entry = self._channel(channel)
@@ -280,7 +282,7 @@ class Log:
         """Keep the tail within its limit, but never drop from memory what is not on disk yet."""
         while self._tail_size > self._limits.tail_bytes and self._tail[0].last <= self._committed:
             chunk = self._tail.popleft()
-            self._tail_size -= chunk.size
+            self._tail_size -= chunk.size + CHUNK_COST
             self.evicted = chunk.last
             if chunk.channel:
                 entry = self._channels[chunk.channel]
