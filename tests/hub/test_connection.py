@@ -11,7 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from sandbox_agent.envelope import parse
 from sandbox_agent.errors import AlreadyAnswered, NobodyAsked
-from sandbox_agent.hub.connection import REMEMBERED_REQUESTS, Connection
+from sandbox_agent.hub.connection import REMEMBERED_BYTES, REMEMBERED_REQUESTS, Connection, Settled
 from sandbox_agent.hub.pending import Outcome, PendingRequest, PendingRequests
 from sandbox_agent.log.event import Chunk, Direction, agent_channel, connection_channel, session_channel
 
@@ -37,8 +37,9 @@ def connection(tag: str = "c1") -> Connection:
     return Connection(f"secret of {tag}", tag, "a", 0.0)
 
 
-def request(key: int, id: str = "0", process: str = "p1") -> PendingRequest:
-    line = f'{{"jsonrpc":"2.0","id":{id},"method":"session/request_permission","params":{{}}}}'
+def request(key: int, id: str = "0", process: str = "p1", title: str = "") -> PendingRequest:
+    params = json.dumps({"toolCall": {"title": title}} if title else {})
+    line = f'{{"jsonrpc":"2.0","id":{id},"method":"session/request_permission","params":{params}}}'
     return PendingRequest(key, parse(line.encode()), FakeProcess(process), None, 0.0)
 
 
@@ -189,6 +190,7 @@ def test_an_id_stays_taken_after_its_request_is_settled() -> None:
     table.ask(old)
     own.open_request(old)
     table.settle(old, Outcome.REJECTED, "c2")
+    own.settle(old)
 
     assert own.open_request(new) != b"0"
 
@@ -205,6 +207,7 @@ def test_an_id_stays_taken_after_it_has_been_forgotten() -> None:
         table.ask(pending)
         given.add(own.open_request(pending))
         table.settle(pending, Outcome.ANSWERED, "c1")
+        own.settle(pending)
 
     for key in range(5):
         assert own.open_request(request(1_000_000 + key, str(key))) not in given
@@ -218,7 +221,54 @@ def test_what_is_open_is_never_forgotten() -> None:
         table.ask(pending)
         own.open_request(pending)
         table.settle(pending, Outcome.ANSWERED, "c1")
+        own.settle(pending)
     assert own.request(b'"kept"') is kept
+
+
+def test_settled_requests_are_remembered_in_bounded_bytes_their_outcomes_longest() -> None:
+    own, table = connection(), PendingRequests()
+    for key in range(1, 3000):
+        pending = request(key, str(key), title="x" * 1000)
+        table.ask(pending)
+        own.open_request(pending)
+        table.settle(pending, Outcome.REJECTED, "c1")
+        own.settle(pending)
+
+    remembered = [settled.asked.line for settled in own._settled.values() if settled.asked is not None]
+    assert 0 < sum(map(len, remembered)) <= REMEMBERED_BYTES
+    assert len(own._settled) == 2999
+    assert all(isinstance(settled, Settled) for settled in own._settled.values()), "no session, no process"
+    with pytest.raises(AlreadyAnswered) as refused:
+        own.request(b"1")
+    assert refused.value.fields["outcome"] == "rejected"
+
+
+def test_ids_of_settled_requests_take_bounded_bytes_however_long_an_agent_makes_them() -> None:
+    own, table = connection(), PendingRequests()
+    for key in range(1, 30):
+        pending = request(key, json.dumps(f"{key}" + "x" * (REMEMBERED_BYTES // 10)))
+        table.ask(pending)
+        own.open_request(pending)
+        table.settle(pending, Outcome.ANSWERED, "c1")
+        own.settle(pending)
+    assert sum(map(len, own._settled)) <= REMEMBERED_BYTES
+    assert own._settled.keys() == set(own._ids.values())
+
+
+def test_a_settled_request_whose_question_is_forgotten_keeps_its_id_on_replay() -> None:
+    own, table = connection(), PendingRequests()
+    first, second = request(1, "0"), request(2, "0", process="p2")
+    for pending in (first, second):
+        table.ask(pending)
+        own.open_request(pending)
+        table.settle(pending, Outcome.ANSWERED, "c1")
+        own.settle(pending)
+    asked = Chunk(2, [second.request.line], Direction.FROM_AGENT, None, "c", 0.0, request=2)
+    shown = own.frames(asked)
+    own._forget_question(own._settled[b"0"])
+    own._forget_question(own._settled[own.open_request(second)])
+    assert own.open_request(second) in shown
+    assert own.frames(asked) == shown
 
 
 def test_an_id_nobody_asked_under_is_refused() -> None:
@@ -296,13 +346,18 @@ class IdMap(RuleBasedStateMachine):
             pending = own.request(text.encode())
             assert pending is expected
             self.table.settle(pending, Outcome.ANSWERED, own.tag)
+            for one in self.connections:
+                one.settle(pending)
             assert all(other.open for other in others)
 
     @rule(data=st.data())
     def withdraw(self, data: st.DataObject) -> None:
         opened = [pending for pending in self.asked if pending.open]
         if opened:
-            self.table.settle(data.draw(st.sampled_from(opened)), Outcome.CANCELLED, None)
+            pending = data.draw(st.sampled_from(opened))
+            self.table.settle(pending, Outcome.CANCELLED, None)
+            for one in self.connections:
+                one.settle(pending)
 
     @rule(process=st.sampled_from(["p1", "p2"]), id=st.sampled_from(IDS))
     def find(self, process: str, id: str) -> None:

@@ -74,8 +74,8 @@ class FakeProcess:
 class World:
     """Everything between HTTP and the processes, with one agent and one session."""
 
-    def __init__(self, path: Path | None = None) -> None:
-        self.log = Log(Database(path), Limits())
+    def __init__(self, path: Path | None = None, *, session: str = "s", tail_bytes: int = 32 << 20) -> None:
+        self.log = Log(Database(path), Limits(tail_bytes=tail_bytes))
         self.hub = Hub(self.log)
         self.turns = Turns(self.hub, 16)
         terminals = Terminals(Children("test"), TerminalLimits())
@@ -98,7 +98,7 @@ class World:
         methods = SessionMethods(self.hub, self.forward, self.turns, release, *parts)
         self.from_client = FromClient(self.hub, self.forward, self.turns, methods.table(), 120)
         self.client = self.hub.open_connection("a")
-        self.session = self.hub.add_session(self.running, "s", "/", Raw(b"{}"))
+        self.session = self.hub.add_session(self.running, session, "/", Raw(b"{}"))
         self.session.learn_offers(OFFERED)
         self.hub.save(self.session)
         self.hub.attach(self.client, self.session)
@@ -131,8 +131,8 @@ def envelope(**fields: Any) -> Envelope:
 
 
 @asynccontextmanager
-async def world(path: Path | None = None) -> AsyncGenerator[World]:
-    one = World(path)
+async def world(path: Path | None = None, **options: Any) -> AsyncGenerator[World]:
+    one = World(path, **options)
     try:
         yield one
         await one.log.flushed()

@@ -3,12 +3,12 @@
 Pure: no I/O, no clock, no event loop.
 """
 
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from sandbox_agent.envelope import META, Object, object_at, same_id, text_at, with_id
+from sandbox_agent.envelope import META, Envelope, Object, object_at, same_id, text_at, with_id
 from sandbox_agent.errors import AlreadyAnswered, NobodyAsked
 from sandbox_agent.hub.asking import Speech, rendered
 from sandbox_agent.hub.pending import Outcome, PendingRequest
@@ -18,6 +18,8 @@ MAX_NAME = 200
 """Longest name that a client or a user may have."""
 REMEMBERED_REQUESTS = 10_000
 """How many settled requests a connection remembers, to answer a late answer with what became of it."""
+REMEMBERED_BYTES = 1 << 20
+"""How much it remembers of what they asked, and how much their ids may take."""
 
 
 class Downlink(Protocol):
@@ -39,6 +41,16 @@ class Window:
 
     def covers(self, position: int) -> bool:
         return position > self.start and (self.end is None or position <= self.end)
+
+
+@dataclass(slots=True)
+class Settled:
+    """What is left of a request: whose id it had, and what became of it."""
+
+    key: int
+    outcome: Outcome
+    asked: Envelope | None
+    """As it was asked, for a client that reads it again; forgotten first."""
 
 
 @dataclass(slots=True, eq=False)
@@ -71,7 +83,13 @@ class Connection:
     _forgetful: bool = False
     """Requests have been forgotten, so it is not known any more which ids were never used."""
     _ids: dict[int, bytes] = field(default_factory=dict[int, bytes])
-    _requests: OrderedDict[bytes, PendingRequest] = field(default_factory=OrderedDict[bytes, PendingRequest])
+    _requests: dict[bytes, PendingRequest] = field(default_factory=dict[bytes, PendingRequest])
+    """Those that are open, by the id that this client knows."""
+    _settled: OrderedDict[bytes, Settled] = field(default_factory=OrderedDict[bytes, Settled])
+    _legible: deque[bytes] = field(default_factory=deque[bytes])
+    """Settled ones of which the question is still known, oldest first."""
+    _asked_bytes: int = 0
+    _id_bytes: int = 0
 
     def introduce(self, params: Object) -> None:
         """Take in what `initialize` says of the client."""
@@ -145,31 +163,35 @@ class Connection:
         """
         id = self._ids.get(pending.key)
         if id is None:
-            taken = self._forgetful or same_id(pending.agent_id) in self._requests
+            taken = self._forgetful or self._was_used(same_id(pending.agent_id))
             id = self._own_id(pending.key) if taken else pending.agent_id
             self._ids[pending.key] = id
             self._requests[same_id(id)] = pending
-            self._forget_old_requests()
         return id
 
     def _own_id(self, key: int) -> bytes:
         id = b'"request-%d"' % key
-        while id in self._requests:
+        while self._was_used(id):
             # An agent has thought of the same string.
             id = id[:-1] + b'+"'
         return id
+
+    def _was_used(self, id: bytes) -> bool:
+        return id in self._requests or id in self._settled
 
     def knows(self, pending: PendingRequest) -> bool:
         return pending.key in self._ids
 
     def request(self, id: bytes) -> PendingRequest:
         """The open request a client answers; raises NobodyAsked or AlreadyAnswered."""
+        settled = self._settled.get(same_id(id))
+        if settled is not None:
+            raise AlreadyAnswered(id.decode(), settled.outcome)
         pending = self._requests.get(same_id(id))
         if pending is None:
             raise NobodyAsked(id.decode())
         if not pending.open or pending.answering:
-            outcome = pending.outcome if not pending.open else Outcome.ANSWERED
-            raise AlreadyAnswered(id.decode(), outcome)
+            raise AlreadyAnswered(id.decode(), Outcome.ANSWERED if pending.open else pending.outcome)
         return pending
 
     def frames(self, chunk: Chunk) -> bytes:
@@ -177,16 +199,43 @@ class Connection:
         if chunk.request is None:
             return chunk.frames()
         id = self._ids.get(chunk.request)
-        # Not known any more: the oldest requests are forgotten, and with them what their ids were.
-        return chunk.frames() if id is None else frames(chunk.first, [self.shown(self._requests[same_id(id)])])
+        if id is None:
+            # The oldest requests are forgotten, and with them what their ids were.
+            return chunk.frames()
+        pending, settled = self._requests.get(same_id(id)), self._settled.get(same_id(id))
+        asked = pending.request if pending is not None else settled.asked if settled is not None else None
+        line = chunk.lines[0] if asked is None else rendered(asked, self.speech, chunk.request)
+        return frames(chunk.first, [with_id(line, id)])
 
     def shown(self, pending: PendingRequest) -> bytes:
         """An agent's request in the form this client understands, under the id that it may answer."""
         return with_id(rendered(pending.request, self.speech, pending.key), self.open_request(pending))
 
-    def _forget_old_requests(self) -> None:
-        excess = len(self._requests) - REMEMBERED_REQUESTS
-        settled = [id for id, pending in self._requests.items() if not pending.open] if excess > 0 else []
-        for id in settled[:excess]:
-            self._forgetful = True
-            del self._ids[self._requests.pop(id).key]
+    def settle(self, pending: PendingRequest) -> None:
+        """A request has its outcome: of what this client knows of it, only as much stays as is bounded."""
+        id = self._ids.get(pending.key)
+        if id is None:
+            return
+        name, asked = same_id(id), pending.request
+        self._requests.pop(name, None)
+        self._settled[name] = Settled(pending.key, pending.outcome, asked)
+        self._legible.append(name)
+        self._asked_bytes += len(asked.line)
+        self._id_bytes += len(id)
+        while self._asked_bytes > REMEMBERED_BYTES:
+            self._forget_question(self._settled[self._legible[0]])
+        while len(self._settled) > REMEMBERED_REQUESTS or self._id_bytes > REMEMBERED_BYTES:
+            self._forget_oldest()
+
+    def _forget_question(self, settled: Settled) -> None:
+        """Of the oldest one of which it is known."""
+        if settled.asked is not None:
+            self._legible.popleft()
+            self._asked_bytes -= len(settled.asked.line)
+            settled.asked = None
+
+    def _forget_oldest(self) -> None:
+        self._forgetful = True
+        _, settled = self._settled.popitem(last=False)
+        self._forget_question(settled)
+        self._id_bytes -= len(self._ids.pop(settled.key))

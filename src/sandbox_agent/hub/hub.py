@@ -483,6 +483,8 @@ class Hub:
         """The request has its outcome; whoever was asked is told to stop asking, and all attached who decided what."""
         self.pending.settle(pending, outcome, connection.tag if connection else None)
         self._withdraw(pending, connection)
+        for one in self._connections.values():
+            one.settle(pending)
         line = decision(pending, by, answer)
         if line is not None and pending.session is not None:
             self.tell(pending.session, line)

@@ -1,0 +1,244 @@
+"""Sessions in memory and on disk: what rests costs nothing, and comes back as it was. Contract, section 6."""
+
+import asyncio
+import gc
+import json
+import tracemalloc
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sandbox_agent.hub.connection import Connection
+from sandbox_agent.hub.session import Session
+from sandbox_agent.log.database import Database, Group
+from tests.hub.test_hub import ALLOW, World, envelope, world
+from tests.support.client import run
+
+MODES = {"currentModeId": "ask", "availableModes": [{"id": f"m{number}", "name": "x" * 40} for number in range(5)]}
+PLACES = [None, "log.db"]
+
+
+async def call(own: World, client: Connection, method: str, params: Any, result: Any) -> Any:
+    """A client's request, and the agent's answer to it."""
+    before = len(own.process.sent)
+    task = asyncio.create_task(own.from_client.request(client, envelope(id=1, method=method, params=params)))
+    await own.process.has_been_sent(before + 1)
+    own.says(id=own.process.sent[-1]["id"], result=result)
+    answer = await task
+    own.process.sent.clear()
+    return json.loads(answer.line)["result"]
+
+
+async def visit(own: World, name: str) -> None:
+    """A client comes, makes a session, takes a turn and leaves."""
+    client = own.hub.open_connection("a")
+    made = await call(own, client, "session/new", {"cwd": "/", "mcpServers": []}, {"sessionId": name, "modes": MODES})
+    prompt = {"sessionId": made["sessionId"], "prompt": [{"type": "text", "text": "hello"}]}
+    await call(own, client, "session/prompt", prompt, {"stopReason": "end_turn"})
+    own.hub.close_connection(client, "left")
+
+
+async def rest(own: World) -> None:
+    """Until nothing is left to be done."""
+    own.hub.tell_untold(float("inf"))
+    while own.hub._shelf._stirred:
+        own.hub.rest()
+        await own.log.flushed()
+        await asyncio.sleep(0)
+
+
+def place(tmp_path: Path, name: str | None) -> Path | None:
+    return None if name is None else tmp_path / name
+
+
+def objects() -> int:
+    gc.collect()
+    return sum(isinstance(one, Session) for one in gc.get_objects())
+
+
+@pytest.mark.requirement("6.memory")
+def test_a_session_that_rests_takes_no_memory(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with world(tmp_path / "log.db", tail_bytes=0) as own:
+            for number in range(20):
+                await visit(own, f"warm-{number}")
+            await rest(own)
+            before = objects()
+            tracemalloc.start()
+            try:
+                first = tracemalloc.take_snapshot()
+                for number in range(40):
+                    await visit(own, f"session-{number}")
+                await rest(own)
+                gc.collect()
+                grown = tracemalloc.take_snapshot().compare_to(first, "filename")
+            finally:
+                tracemalloc.stop()
+            assert objects() == before
+            here = [each.size_diff for each in grown if "sandbox_agent" in each.traceback[0].filename]
+            assert sum(here) / 40 < 512
+            assert len(own.hub.sessions(None, None, 1000)) == 61
+
+    run(main())
+
+
+@pytest.mark.requirement("6.memory")
+def test_a_deleted_session_takes_no_memory(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with world(tmp_path / "log.db", tail_bytes=0) as own:
+            before = objects()
+            for number in range(10):
+                await visit(own, f"session-{number}")
+                own.hub.delete_session(own.hub.session(f"session-{number}"))
+            await rest(own)
+            assert objects() == before
+            assert own.hub.find_session("session-7") is None
+            assert not own.log._undeleted
+            own.log.keep_trims(())
+            assert own.log.trims == {}
+
+    run(main())
+
+
+@pytest.mark.requirement("6.memory")
+@pytest.mark.parametrize("name", PLACES, ids=["memory", "disk"])
+def test_a_session_comes_back_as_it_was_and_still_at_its_process(tmp_path: Path, name: str | None) -> None:
+    async def main() -> None:
+        async with world(place(tmp_path, name)) as own:
+            await visit(own, "resting")
+            live = own.hub.session("resting")
+            count, made = live.event_count, own.inventory.view(live)
+            del live
+            await rest(own)
+            assert "resting" not in own.hub._shelf._objects
+            own.says(method="session/update", params={"sessionId": "resting", "update": {"sessionUpdate": "plan"}})
+            again = own.hub.session("resting")
+            assert again.process is own.running
+            assert again.event_count == count + 1
+            seen = own.inventory.view(again)
+            assert (seen.created_at, seen.mode, seen.ended) == (made.created_at, "ask", False)
+            assert again in own.hub.sessions_of(own.running)
+
+    run(main())
+
+
+@pytest.mark.requirement("6.memory")
+def test_there_is_one_object_of_a_session_however_often_it_is_looked_up() -> None:
+    async def main() -> None:
+        async with world() as own:
+            await visit(own, "one")
+            held = own.hub.session("one")
+            await rest(own)
+            assert "one" not in own.hub._shelf._kept
+            assert own.hub.session("one") is held
+            held.facts.title = "changed by code that held it"
+            own.hub.save(held)
+            del held
+            await rest(own)
+            assert own.hub.session("one").facts.title == "changed by code that held it"
+
+    run(main())
+
+
+@pytest.mark.requirement("6.memory")
+def test_nothing_rests_in_which_something_goes_on() -> None:
+    async def main() -> None:
+        async with world() as own:
+            own.asks(5)
+            own.hub.detach(own.client, own.session)
+            await rest(own)
+            assert own.hub._shelf._kept.keys() == {"s"}, "somebody has to answer"
+            own.hub.attach(own.client, own.session)
+            await own.from_client.answer(own.client, envelope(id=5, result=ALLOW))
+            turn = own.request("session/prompt", {"sessionId": "s", "prompt": []})
+            await own.process.has_been_sent(2)
+            own.hub.detach(own.client, own.session)
+            await rest(own)
+            assert own.hub._shelf._kept.keys() == {"s"}, "a turn runs"
+            own.says(id=own.sent("session/prompt")["id"], result={"stopReason": "end_turn"})
+            await turn
+            own.hub.detach(own.client, own.session)
+            await rest(own)
+            assert own.hub._shelf._kept.keys() == set()
+
+    run(main())
+
+
+@pytest.mark.requirement("6.memory")
+@pytest.mark.parametrize("name", PLACES, ids=["memory", "disk"])
+def test_lists_are_in_order_whether_sessions_rest_or_not(tmp_path: Path, name: str | None) -> None:
+    async def main() -> None:
+        async with world(place(tmp_path, name)) as own:
+            for number in range(12):
+                await visit(own, f"n{number:02}")
+                if number == 7:
+                    await rest(own)
+                    own.hub.attach(own.client, own.hub.session("n03"))
+                    own.hub.delete_session(own.hub.session("n05"))
+            await own.log.flushed()
+            expected = [*(f"n{number:02}" for number in reversed(range(12)) if number != 5), "s"]
+            listed: list[str] = []
+            before = None
+            while page := own.hub.sessions(before, "/", 5):
+                listed += [one.id for one in page]
+                before = page[-1].facts.created_at, page[-1].id
+            assert listed == expected
+            assert own.hub.sessions(None, "/elsewhere", 5) == []
+
+    run(main())
+
+
+@pytest.mark.requirement("6.memory")
+def test_an_alias_is_taken_and_found_while_its_session_rests() -> None:
+    async def main() -> None:
+        async with world() as own:
+            await visit(own, "named")
+            session = own.hub.session("named")
+            own.hub.name(session, "nick")
+            own.hub.save(session)
+            del session
+            await rest(own)
+            assert not own.hub.reserve("nick")
+            assert own.hub.session("nick").id == "named"
+            assert own.hub.reserve("other")
+            assert not own.hub.reserve("other")
+            own.hub.free("other")
+            assert own.hub.reserve("other")
+
+    run(main())
+
+
+@pytest.mark.requirement("6.memory")
+def test_a_process_that_dies_ends_the_sessions_that_rested_at_it() -> None:
+    async def main() -> None:
+        async with world() as own:
+            for number in range(3):
+                await visit(own, f"n{number}")
+            await rest(own)
+            for session in own.hub.sessions_of(own.running):
+                own.hub.end_session(session, {"reason": "error"}, resumable=True)
+            own.hub.forget_process(own.running)
+            await rest(own)
+            assert all(own.hub.session(f"n{number}").facts.ended for number in range(3))
+            assert own.hub.sessions_of(own.running) == []
+            assert not own.hub._at_agent
+
+    run(main())
+
+
+@pytest.mark.requirement("6.memory")
+def test_records_without_cards_get_them_at_the_next_start(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with world(tmp_path / "log.db") as own:
+            await visit(own, "old")
+        database = Database(tmp_path / "log.db")
+        database._sqlite.execute("delete from cards")
+        database.write(Group())
+        database.close()
+        async with world(tmp_path / "log.db", session="new") as own:
+            await own.log.flushed()
+            assert [one.id for one in own.hub.sessions(None, None, 10)] == ["new", "old", "s"]
+            assert own.hub.session("old").facts.ended
+
+    run(main())
