@@ -6,7 +6,7 @@ of an index, which the event loop can afford to wait for. Knows nothing of what 
 
 from collections.abc import Callable, Sequence
 from dataclasses import astuple, dataclass
-from typing import Any
+from typing import cast
 
 SCHEMA = """
 create table if not exists cards(
@@ -31,7 +31,7 @@ _PAGE_OF_CWD = (
     " order by created_at desc, session_id desc limit ?"
 )
 
-Rows = list[tuple[Any, ...]]
+Rows = list[tuple[object, ...]]
 Age = tuple[float, str]
 """When a session was made, and its id: the order of lists."""
 
@@ -64,7 +64,7 @@ class Cards:
     def record(self, session_id: str) -> bytes | None:
         """A session's record."""
         rows = self._ask("select record from sessions where session_id = ?", (session_id,))
-        return rows[0][0] if rows else None
+        return cast(bytes, rows[0][0]) if rows else None
 
     def has(self, session_id: str) -> bool:
         return bool(self._ask("select 1 from sessions where session_id = ?", (session_id,)))
@@ -75,42 +75,39 @@ class Cards:
             "select coalesce(sum(last - first + 1), 0), coalesce(max(at), 0.0) from events"
             " where session_id = ? and history = 1 and last > ?"
         )
-        ((count, at),) = self._ask(query, (session_id, position))
+        ((count, at),) = cast("list[tuple[int, float]]", self._ask(query, (session_id, position)))
         return count, at
 
     def trimmed(self, channel: str) -> int:
         """The last position that was dropped from a channel, or from a history; 0 for none."""
         rows = self._ask("select through from trims where channel = ?", (channel,))
-        return rows[0][0] if rows else 0
+        return cast(int, rows[0][0]) if rows else 0
 
     def named(self, alias: str) -> str | None:
         """The session that has an alias."""
-        rows = self._ask("select session_id from cards where alias = ?", (alias,))
-        return rows[0][0] if rows else None
+        return next(iter(_ids(self._ask("select session_id from cards where alias = ?", (alias,)))), None)
 
     def namesakes(self, agent: str, agent_session_id: str) -> list[str]:
         """Two sessions, at most, for which an agent had the same id."""
         query = "select session_id from cards where agent = ? and agent_session_id = ? limit 2"
-        return [id for (id,) in self._ask(query, (agent, agent_session_id))]
+        return _ids(self._ask(query, (agent, agent_session_id)))
 
     def held(self, holder: str, agent_session_id: str) -> str | None:
         """The session that a process means by its id."""
         query = "select session_id from cards where holder = ? and agent_session_id = ?"
-        rows = self._ask(query, (holder, agent_session_id))
-        return rows[0][0] if rows else None
+        return next(iter(_ids(self._ask(query, (holder, agent_session_id)))), None)
 
     def all_held(self, holder: str) -> list[str]:
         """All sessions that a process holds."""
-        return [id for (id,) in self._ask("select session_id from cards where holder = ?", (holder,))]
+        return _ids(self._ask("select session_id from cards where holder = ?", (holder,)))
 
     def not_ended(self) -> list[str]:
-        return [id for (id,) in self._ask("select session_id from cards where holder is not null", ())]
+        return _ids(self._ask("select session_id from cards where holder is not null", ()))
 
     def newest(self, agent: str) -> str | None:
         """The session in which an agent last told of its models and modes."""
         query = "select session_id from cards where agent = ? and told_at is not null order by told_at desc limit 1"
-        rows = self._ask(query, (agent,))
-        return rows[0][0] if rows else None
+        return next(iter(_ids(self._ask(query, (agent,)))), None)
 
     def page(self, before: Age | None, cwd: str | None, limit: int) -> list[Age]:
         """Sessions from the newest on, or from the one after `before`; of all directories, or of one."""
@@ -119,9 +116,13 @@ class Cards:
             rows = self._ask(_PAGE, (*since, limit))
         else:
             rows = self._ask(_PAGE_OF_CWD, (cwd, *since, limit))
-        return [(created_at, session_id) for created_at, session_id in rows]
+        return cast(list[Age], rows)
 
     def missing(self) -> list[tuple[str, bytes]]:
         """Sessions that have a record and no card."""
         query = "select session_id, record from sessions where session_id not in (select session_id from cards)"
-        return [(session_id, record) for session_id, record in self._ask(query, ())]
+        return cast("list[tuple[str, bytes]]", self._ask(query, ()))
+
+
+def _ids(rows: Rows) -> list[str]:
+    return [cast(str, row[0]) for row in rows]
