@@ -222,7 +222,7 @@ def test_a_process_that_dies_ends_the_sessions_that_rested_at_it() -> None:
             await rest(own)
             assert all(own.hub.session(f"n{number}").facts.ended for number in range(3))
             assert own.hub.sessions_of(own.running) == []
-            assert not own.hub._at_agent
+            assert own.hub.session_at(own.running, "n1") is None
 
     run(main())
 

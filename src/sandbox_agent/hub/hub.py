@@ -15,10 +15,11 @@ from msgspec import Raw
 from sandbox_agent.agents.boot import RunningAgent
 from sandbox_agent.agents.process import Exit
 from sandbox_agent.envelope import META, Object, notification, with_param
-from sandbox_agent.errors import AgentExited, UnknownConnection, UnknownSession
+from sandbox_agent.errors import AgentExited, LogUnavailable, UnknownConnection, UnknownSession
 from sandbox_agent.hub.calls import Answer, Call, Calls
 from sandbox_agent.hub.connection import Connection
 from sandbox_agent.hub.decision import Decider, decision
+from sandbox_agent.hub.holders import Holders
 from sandbox_agent.hub.pending import Outcome, PendingRequest, PendingRequests
 from sandbox_agent.hub.session import Process, Session, SessionFacts
 from sandbox_agent.hub.shelf import Shelf
@@ -58,15 +59,11 @@ class Hub:
         self.calls = Calls()
         self.pending = PendingRequests()
         self._connections: dict[str, Connection] = {}
-        self._boot = secrets.token_hex(4)
         self._tags = count(1)
         self._attached: dict[str, set[Connection]] = {}
         self._of_agent: dict[str, set[Connection]] = {}
-        self._shelf = Shelf(log, clock, self._found)
-        self._at_agent: dict[str, dict[str, Session]] = {}
-        """Process → the agent's id → the session it means, of those in memory."""
-        self._processes: dict[str, RunningAgent] = {}
-        """By the name that a process has on disk."""
+        self._holders = Holders()
+        self._shelf = Shelf(log, clock, self._holders.complete)
         self._watchers: list[Watcher] = []
         self._untold: dict[str, float] = {}
         self._trims_checked_above = TRIMS
@@ -150,11 +147,10 @@ class Hub:
 
     def session_at(self, running: RunningAgent, agent_session_id: str) -> Session | None:
         """The session an agent process means by its id."""
-        known = self._at_agent.get(running.key)
-        session = None if known is None else known.get(agent_session_id)
-        if session is not None or self._lasting_name(running) not in self._processes:
+        session = self._holders.session(running, agent_session_id)
+        if session is not None or not self._holders.holds_any(running):
             return session
-        name = self._lasting_name(running)
+        name = self._holders.name(running)
         session_id = self.log.ask(lambda cards: cards.held(name, agent_session_id))
         session = None if session_id is None else self._shelf.find(session_id)
         # The disk may lag behind what is known here.
@@ -167,7 +163,7 @@ class Hub:
     def late_session(self, running: RunningAgent, agent_session_id: str) -> Session | None:
         """The session that an agent process held until it ended, and still means by its id."""
         session = self._shelf.find(agent_session_id)
-        if session is None or session.process is not None or session.facts.held_by != self._lasting_name(running):
+        if session is None or session.process is not None or session.facts.held_by != self._holders.name(running):
             return None
         return session
 
@@ -175,8 +171,8 @@ class Hub:
         """Whether its agent may mean another session by its id: agents count anew."""
         agent, id = session.facts.agent, session.facts.agent_session_id
         on_disk = self._shelf.all_of(self.log.ask(lambda cards: cards.namesakes(agent, id)))
-        here = (known[id] for known in self._at_agent.values() if id in known)
-        return any(other is not session and other.facts.agent == agent for other in (*on_disk, *here))
+        others = (*on_disk, *self._holders.namesakes(id))
+        return any(other is not session and other.facts.agent == agent for other in others)
 
     def sessions(self, before: Age | None, cwd: str | None, limit: int) -> list[Session]:
         """From the newest on, or from the one after `before`; of one directory, or of all."""
@@ -188,15 +184,17 @@ class Hub:
 
     def sessions_of(self, running: RunningAgent) -> list[Session]:
         """All that a process holds."""
-        name = self._lasting_name(running)
-        on_disk = self._shelf.all_of(self.log.ask(lambda cards: cards.all_held(name)))
-        here = list(self._at_agent.get(running.key, {}).values())
-        return [session for session in dict.fromkeys((*here, *on_disk)) if session.process is running]
+        name, sessions = self._holders.name(running), self._holders.sessions(running)
+        try:
+            sessions += self._shelf.all_of(self.log.ask(lambda cards: cards.all_held(name)))
+        except LogUnavailable as error:
+            # Who asks is about to end them: those in memory must not wait for a disk that cannot be read.
+            logger.error("sessions at rest not found agent=%s reason=%s", running.agent.id, error)
+        return [session for session in dict.fromkeys(sessions) if session.process is running]
 
     def forget_process(self, running: RunningAgent) -> None:
         """It has exited, and its sessions have ended."""
-        self._at_agent.pop(running.key, None)
-        self._processes.pop(self._lasting_name(running), None)
+        self._holders.forget(running)
 
     def rest(self) -> None:
         """Let go of sessions in which nothing goes on: the disk has them."""
@@ -209,7 +207,6 @@ class Hub:
         return (
             session.running is not None
             or bool(session.waiting)
-            or session.replay is not None
             or session.id in self._attached
             or session.id in self._untold
             or self.pending.has(session)
@@ -218,15 +215,6 @@ class Hub:
     def _let_go(self, session: Session) -> None:
         if session.process is not None:
             self.unexpect(session, session.process)
-
-    def _found(self, session: Session) -> None:
-        """It was read back from disk."""
-        facts = session.facts
-        if facts.held_by is None or not facts.held_by.startswith(self._boot):
-            # Of another server: its processes and connections are gone, whatever they were called.
-            facts.creator = None
-        elif not facts.ended:
-            session.process = self._processes.get(facts.held_by)
 
     def add_session(self, running: RunningAgent, agent_session_id: str, cwd: str, opened_with: Raw) -> Session:
         """A new session. Its id is the agent's, unless another session has had that before: agents count anew."""
@@ -245,25 +233,21 @@ class Hub:
         )
         session = Session(facts)
         self._shelf.add(session)
-        self._hold(session, running)
+        self._holders.hold(session, running)
         return session
 
     def revive(self, session: Session, running: RunningAgent) -> None:
         """A process holds it again."""
         session.revive(running)
-        self._hold(session, running)
+        self._holders.hold(session, running)
         self.learned(session)
 
     def expect(self, session: Session, running: RunningAgent) -> None:
         """A process is about to hold it: what it says of the session meanwhile belongs to it."""
-        self._at_agent.setdefault(running.key, {})[session.facts.agent_session_id] = session
+        self._holders.expect(session, running)
 
     def unexpect(self, session: Session, process: Process) -> None:
-        known = self._at_agent.get(process.key, {})
-        if known.get(session.facts.agent_session_id) is session:
-            del known[session.facts.agent_session_id]
-        if not known:
-            self._at_agent.pop(process.key, None)
+        self._holders.unexpect(session, process)
 
     def reserve(self, alias: str) -> bool:
         """Take an alias for a session that is about to be; False when it is taken."""
@@ -494,6 +478,7 @@ class Hub:
         if pending.session is not None:
             # The time a human took is not the agent's.
             pending.session.heard_at = self.monotonic()
+            self._shelf.stir(pending.session)
         for connection in self.audience(pending):
             if connection is not by and connection.knows(pending):
                 outcome = {"outcome": pending.outcome, "answeredBy": by.tag if by else None}
@@ -514,16 +499,6 @@ class Hub:
         )
 
     # Tables behind them
-
-    def _lasting_name(self, running: RunningAgent) -> str:
-        """What to call a process on disk: keys are counted anew by the next server."""
-        return f"{self._boot}:{running.key}"
-
-    def _hold(self, session: Session, running: RunningAgent) -> None:
-        session.process = running
-        session.facts.held_by = self._lasting_name(running)
-        self._processes[session.facts.held_by] = running
-        self.expect(session, running)
 
     def _release(self, session: Session) -> None:
         if session.process is not None:

@@ -100,6 +100,8 @@ class Shelf:
 
     def stir(self, session: Session) -> None:
         """Something happens in it: keep it in memory until it rests."""
+        if session.deleted:
+            return
         self._kept[session.id] = session
         self._stirred[session.id] = None
         if session.facts.alias:
@@ -135,7 +137,8 @@ class Shelf:
                 continue
             if session.unsaved:
                 self.save(session)
-            elif not self._log.is_saved(session_id):
+            elif session.replay is not None or not self._log.is_saved(session_id):
+                # Nothing stirs it when these are over: look again.
                 self._stirred[session_id] = None
             else:
                 resting(session)
