@@ -70,14 +70,12 @@ class Peek(Struct, gc=False):
 class Envelope:
     """A checked envelope: `line` is its bytes on one line, `id` its id's own text."""
 
-    __slots__ = ("id", "kind", "line", "method", "peek", "recorded", "session_id")
+    __slots__ = ("id", "kind", "line", "method", "peek", "session_id")
 
     def __init__(self, line: bytes, peek: Peek) -> None:
         """`peek` must have no fault."""
         self.line = line
         self.peek = peek
-        self.recorded: Callable[[], None] | None = None
-        """Called once it is in the log, for whoever acknowledges it before it is answered."""
         self.id = None if peek.id is UNSET else bytes(peek.id)
         self.method = peek.method if isinstance(peek.method, str) else ""
         self.session_id = peek.session_id

@@ -55,6 +55,7 @@ from sandbox_agent.hub.housekeeping import Housekeeping
 from sandbox_agent.hub.hub import Hub
 from sandbox_agent.hub.inventory import Inventory
 from sandbox_agent.hub.ruling import Ruling
+from sandbox_agent.hub.session_ending import SessionEnding
 from sandbox_agent.hub.session_loading import SessionLoading
 from sandbox_agent.hub.session_methods import SessionMethods
 from sandbox_agent.hub.session_settings import SessionSettings
@@ -134,14 +135,15 @@ def build(settings: Settings, children: Children) -> Parts:
     agent_views = AgentViews(hub, catalog, installer, supervisor, os.environ)
     installs = AgentInstalls(catalog, installer)
     loading = SessionLoading(hub, forward)
+    ending = SessionEnding(hub, forward, turns)
     attached = AttachedFiles([str(root) for root in settings.fs_root])
     attachments = Attachments(attached, AttachmentLimits(settings.attachments, settings.attached_images))
     session_methods = SessionMethods(
-        hub, forward, turns, from_agent.release, inventory, session_settings, loading, attachments
+        hub, forward, turns, from_agent.release, inventory, session_settings, loading, ending, attachments
     )
-    extensions = ExtensionMethods(hub, forward, turns, inventory, agent_views, installs)
+    extensions = ExtensionMethods(hub, forward, ending, inventory, agent_views, installs)
     own_methods = session_methods.table() | extensions.table() | FileMethods(hub, roots, settings.max_file).table()
-    from_client = FromClient(hub, forward, turns, own_methods, settings.request_timeout)
+    from_client = FromClient(hub, forward, turns, session_methods.prompt, own_methods, settings.request_timeout)
     streams = Streams(log, StreamLimits(settings.stream_buffer, settings.stall_timeout, settings.heartbeat))
     health = Health(log, catalog, supervisor)
     watches = Watches(settings.watches, settings.watch_buffer)

@@ -20,6 +20,7 @@ from sandbox_agent.host.terminals import TerminalLimits, Terminals
 from sandbox_agent.hub.from_agent import FromAgent
 from sandbox_agent.hub.host_methods import UNDER_WAY, HostMethods
 from sandbox_agent.hub.hub import Hub
+from sandbox_agent.hub.lifecycle import Event
 from sandbox_agent.hub.ruling import Ruling
 from sandbox_agent.hub.turns import Turns
 from sandbox_agent.log.database import Database
@@ -80,6 +81,7 @@ class World:
         )
         opened = Raw(json.dumps({"cwd": str(folder)}).encode())
         self.session = self.hub.add_session(self.running, "s", str(folder), opened)
+        self.hub.move(self.session, Event.OPENED)
 
     def ask(self, id: int, method: str, **params: object) -> None:
         line = {"jsonrpc": "2.0", "id": id, "method": method, "params": {"sessionId": "s", **params}}
@@ -169,7 +171,7 @@ def test_a_session_that_is_deleted_meanwhile_is_answered_and_not_kept(tmp_path: 
         async with world(tmp_path) as here:
             created = await here.answer(1, CREATE, command="sleep", args=["60"])
             here.ask(2, WAIT, terminalId=created["result"]["terminalId"])
-            here.hub.forget_session(here.session)
+            here.hub.move(here.session, Event.DELETE)
             assert (await here.process.answer(2))["result"] == {"exitCode": None, "signal": "SIGTERM"}
             assert await here.history() == []
             answered = await here.answer(3, READ, path=str(tmp_path))
@@ -183,8 +185,8 @@ def test_a_process_that_dies_takes_terminals_along_that_its_session_never_held(t
 
     async def main() -> None:
         async with world(tmp_path) as here:
-            here.session.process = None
-            here.hub.expect(here.session, here.running)
+            here.hub.move(here.session, Event.EXITED, termination={})
+            here.hub.move(here.session, Event.REVIVE, here.running)
             created = await here.answer(1, CREATE, command="sleep", args=["60"])
             here.ask(2, WAIT, terminalId=created["result"]["terminalId"])
             here.host.exited(here.running)

@@ -2,150 +2,22 @@
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator, Coroutine
-from contextlib import asynccontextmanager
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
-from msgspec import Raw
 
-from sandbox_agent.agents.boot import Handshake, RunningAgent
-from sandbox_agent.agents.manifest import Agent
-from sandbox_agent.envelope import META, Envelope, parse
+from sandbox_agent.envelope import META, parse
 from sandbox_agent.errors import AgentNotReading, AlreadyAnswered, UnknownSession
-from sandbox_agent.host.attached import AttachedFiles
-from sandbox_agent.host.files import TextFiles
-from sandbox_agent.host.terminals import TerminalLimits, Terminals
-from sandbox_agent.hub.attachment import AttachmentLimits, Attachments
 from sandbox_agent.hub.choices import MODE
-from sandbox_agent.hub.forward import Forward
-from sandbox_agent.hub.from_agent import FromAgent
-from sandbox_agent.hub.from_client import FromClient
-from sandbox_agent.hub.host_methods import HostMethods
 from sandbox_agent.hub.hub import Hub
-from sandbox_agent.hub.inventory import Inventory
-from sandbox_agent.hub.ruling import Ruling
-from sandbox_agent.hub.session_loading import SessionLoading
-from sandbox_agent.hub.session_methods import SessionMethods
-from sandbox_agent.hub.session_settings import SessionSettings
-from sandbox_agent.hub.turns import Turns
+from sandbox_agent.hub.lifecycle import Event
 from sandbox_agent.log.database import Database
 from sandbox_agent.log.event import session_channel
 from sandbox_agent.log.log import Limits, Log
-from sandbox_agent.permissions.policy import Policy
-from sandbox_agent.processes.children import Children
 from tests.support.shapes import SHAPES
+from tests.support.world import Json, World, envelope, run, world
 
-Json = dict[str, Any]
 ALLOW: Json = {"outcome": {"outcome": "selected", "optionId": "yes"}}
-OFFERED = {"modes": {"currentModeId": "default", "availableModes": []}}
-
-
-class FakeProcess:
-    """Remembers what it was sent, unless it does not read."""
-
-    key = "a-1"
-    alive = True
-    reads = True
-
-    def __init__(self) -> None:
-        self.sent: list[Json] = []
-        self._news = asyncio.Event()
-
-    def send(self, line: bytes) -> None:
-        if not self.reads:
-            raise AgentNotReading("a")
-        self.sent.append(json.loads(line))
-        self._news.set()
-
-    async def has_been_sent(self, count: int) -> None:
-        """Wait until it was sent so many lines; `run` bounds it."""
-        while len(self.sent) < count:
-            self._news.clear()
-            await self._news.wait()
-
-    def pause_reading(self) -> None: ...
-
-    def resume_reading(self) -> None: ...
-
-
-class World:
-    """Everything between HTTP and the processes, with one agent and one session."""
-
-    def __init__(self, path: Path | None = None, *, session: str = "s", tail_bytes: int = 32 << 20) -> None:
-        self.log = Log(Database(path), Limits(tail_bytes=tail_bytes))
-        self.hub = Hub(self.log)
-        self.turns = Turns(self.hub, 16)
-        terminals = Terminals(Children("test"), TerminalLimits())
-        host = HostMethods(self.hub, TextFiles(1 << 20), terminals, {}, (), client_fs=False)
-        self.from_agent = FromAgent(self.hub, self.turns, host, Ruling(self.hub, Policy((), "/home", str)))
-        agent = Agent(id="a", title="A", description="", source="path", command=(), env={})
-        self.process = FakeProcess()
-        capabilities = {"sessionCapabilities": {"delete": {}, "resume": {}}}
-        handshake = Handshake(Raw(b"{}"), {"agentCapabilities": capabilities})
-        process: Any = self.process
-        self.running = RunningAgent(agent, process, handshake, self.from_agent, lambda *_: None)
-        self.inventory = Inventory(self.hub)
-        supervisor: Any = SimpleNamespace(running=lambda _: self.running, process=self._running)
-        manifest: Any = SimpleNamespace(agent=lambda _: agent)
-        self.forward = Forward(self.hub, supervisor, manifest, 120)
-        release = self.from_agent.release
-        settings, loading = SessionSettings(self.hub, self.forward), SessionLoading(self.hub, self.forward)
-        attachments = Attachments(AttachedFiles(), AttachmentLimits(count=100, image_bytes=1 << 20))
-        parts = (self.inventory, settings, loading, attachments)
-        methods = SessionMethods(self.hub, self.forward, self.turns, release, *parts)
-        self.from_client = FromClient(self.hub, self.forward, self.turns, methods.table(), 120)
-        self.client = self.hub.open_connection("a")
-        self.session = self.hub.add_session(self.running, session, "/", Raw(b"{}"))
-        self.session.learn_offers(OFFERED)
-        self.hub.save(self.session)
-        self.hub.attach(self.client, self.session)
-
-    async def _running(self, _: object) -> RunningAgent:
-        return self.running
-
-    def says(self, **fields: Any) -> None:
-        """A line from the agent."""
-        self.from_agent.receive(self.running, json.dumps({"jsonrpc": "2.0", **fields}).encode() + b"\n")
-
-    def asks(self, id: object, method: str = "session/request_permission", **params: Any) -> None:
-        self.says(
-            id=id,
-            method=method,
-            params=params or {"sessionId": "s", "options": [{"optionId": "yes", "kind": "allow_once"}]},
-        )
-
-    def sent(self, method: str) -> Json:
-        """The last request of a method that the agent was sent."""
-        return [one for one in self.process.sent if one.get("method") == method][-1]
-
-    def request(self, method: str, params: Json, id: object = "r") -> asyncio.Task[Any]:
-        task = self.from_client.request(self.client, envelope(id=id, method=method, params=params))
-        return asyncio.create_task(task)
-
-
-def envelope(**fields: Any) -> Envelope:
-    return parse(json.dumps({"jsonrpc": "2.0", **fields}).encode())
-
-
-@asynccontextmanager
-async def world(path: Path | None = None, **options: Any) -> AsyncGenerator[World]:
-    one = World(path, **options)
-    try:
-        yield one
-        await one.log.flushed()
-    finally:
-        one.log.close()
-
-
-def run(main: Coroutine[Any, Any, None]) -> None:
-    async def bounded() -> None:
-        async with asyncio.timeout(5):
-            await main
-
-    asyncio.run(bounded())
 
 
 @pytest.mark.requirement("5.bad-agents-stall")
@@ -320,10 +192,10 @@ def test_nothing_is_told_of_a_session_that_has_ended_or_is_gone() -> None:
         async with world() as own:
             own.session.choose(MODE, "plan")
             own.hub.learned(own.session)
-            own.hub.end_session(own.session, {"reason": "error"}, resumable=True)
+            own.hub.move(own.session, Event.EXITED, termination={"reason": "error"})
             own.hub.tell_untold(own.hub.monotonic())
             own.hub.learned(own.session)
-            own.hub.forget_session(own.session)
+            own.hub.move(own.session, Event.DELETE)
             own.hub.tell_untold(own.hub.monotonic())
             chunks, _ = own.log.in_memory([session_channel("s")], 0, 1 << 20) or ([], True)
             methods = [json.loads(line)["method"] for chunk in chunks for line in chunk.lines]
@@ -391,7 +263,7 @@ def test_a_prompt_whose_session_goes_while_its_files_are_looked_at_is_not_sent()
         async with world() as own:
             prompt = own.request("session/prompt", attaching("/"))
             await asyncio.sleep(0)
-            own.hub.forget_session(own.session)
+            own.hub.move(own.session, Event.DELETE)
             answer = await prompt
             assert parse(answer.line).error()["code"] == UnknownSession.rpc_code
             assert own.process.sent == []

@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
 
@@ -34,13 +35,13 @@ def request(
     id: str = "0",
     method: str = PERMISSION,
     params: object = None,
-    process: FakeProcess = P1,
+    process: Any = P1,
     of: Session | None = None,
     asked_at: float = 0,
 ) -> PendingRequest:
     params = {"options": OPTIONS} if params is None else params
     line = f'{{"jsonrpc":"2.0","id":{id},"method":"{method}","params":{json.dumps(params)}}}'
-    return PendingRequest(key, parse(line.encode()), process, of, asked_at)
+    return PendingRequest(key, parse(line.encode()), process, of, asked_at, waits_since=asked_at)
 
 
 @pytest.mark.parametrize(
@@ -103,13 +104,13 @@ def test_they_are_listed_by_session_process_and_age_in_the_order_they_were_asked
 
     assert table.of_session(s1) == [first, third]
     assert table.of_process(P2) == [second, third]
-    assert table.asked_before(30) == [first, second]
+    assert table.waiting_since(30) == [first, second]
 
     table.settle(first, Outcome.REJECTED, None)
 
     assert table.of_session(s1) == [third]
     assert table.of_process(P1) == []
-    assert table.asked_before(100) == [second, third]
+    assert table.waiting_since(100) == [second, third]
 
 
 def test_a_cancelled_one_is_answered_in_the_words_of_its_kind_under_the_agents_id() -> None:

@@ -10,9 +10,11 @@ from typing import Any
 import pytest
 from msgspec import Raw
 
+from sandbox_agent.agents.dialects.dialect import Plain
 from sandbox_agent.envelope import parse
 from sandbox_agent.errors import InvalidParams, LogUnavailable
 from sandbox_agent.hub.hub import Hub
+from sandbox_agent.hub.lifecycle import Event
 from sandbox_agent.hub.ruling import Ruling, check_rules
 from sandbox_agent.hub.session import Session
 from sandbox_agent.hub.turns import Turns
@@ -43,6 +45,7 @@ class World:
         self.ruling = Ruling(self.hub, Policy(read_rules(rules, "server"), "/home", str))
         self.running = fake_running()
         self.session: Session = self.hub.add_session(self.running, "s", "/srv", Raw(b"{}"))
+        self.hub.move(self.session, Event.OPENED)
         self.session.facts.agent_session_id = "s"
 
     def asks(self, options: list[Json] | None = None) -> bool:
@@ -70,6 +73,7 @@ def fake_running() -> Any:
         def __init__(self) -> None:
             self.agent: Any = SimpleNamespace(id="a", command_in_title=False)
             self.handshake: Any = SimpleNamespace(resumes=False)
+            self.dialect = Plain()
             self.sent: list[bytes] = []
             self.news = asyncio.Event()
 

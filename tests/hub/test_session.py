@@ -1,63 +1,77 @@
-"""A session and its turns. Contract, section 5 and 6."""
+"""A session, its life and its turns. Contract, section 5 and 6."""
 
-from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sandbox_agent.errors import QueueFull
+from sandbox_agent.errors import InvalidRequest, QueueFull
 from sandbox_agent.hub.choices import MODE, MODEL, OPTIONS, complete
+from sandbox_agent.hub.lifecycle import Event, State
 from sandbox_agent.hub.session import Prompt, Replay, Session, SessionFacts, iso
 from tests.support.shapes import SHAPES
 
 
-@dataclass(frozen=True)
-class FakeProcess:
-    key: str
+def process(key: str = "p") -> Any:
+    return SimpleNamespace(key=key)
 
 
-def session() -> Session:
+def session(state: State = State.HELD, *, can_resume: bool = True) -> Session:
     facts = SessionFacts(session_id="s", agent_session_id="s", agent="a", cwd="/", created_at=0, updated_at=0)
-    return Session(facts)
+    facts.can_resume = can_resume
+    return Session(facts, state, process())
 
 
 def prompt(position: int) -> Prompt:
-    return Prompt("c1", b"{}", position)
+    return Prompt("s", "c1", b"{}", position)
+
+
+def queue(own: Session, one: Prompt) -> bool:
+    """Whether it starts at once."""
+    own.waiting.append(one)
+    return own.start_next() is one
 
 
 def test_the_first_prompt_starts_at_once_and_the_next_ones_wait_in_their_order() -> None:
     own, first, second, third = session(), prompt(1), prompt(2), prompt(3)
-    assert own.queue(first)
-    assert not own.queue(second)
-    assert not own.queue(third)
+    assert queue(own, first)
+    assert not queue(own, second)
+    assert not queue(own, third)
 
-    assert own.finish(first) is second
-    assert own.running is second
-    assert own.finish(second) is third
-    assert own.finish(third) is None
-    assert own.running is None
-    assert own.queue(prompt(4)), "an idle session starts at once"
+    for ended, following in ((first, second), (second, third), (third, None)):
+        own.finish(ended)
+        assert own.start_next() is following
+        assert own.running is following
+    assert queue(own, prompt(4)), "an idle session starts at once"
 
 
-def test_ending_a_prompt_that_does_not_run_starts_nothing() -> None:
+def test_a_prompt_that_waits_can_be_taken_out() -> None:
     own, first, second, third = session(), prompt(1), prompt(2), prompt(3)
     for one in (first, second, third):
-        own.queue(one)
+        queue(own, one)
 
-    assert own.finish(third) is None
+    own.finish(second)
 
     assert own.running is first
-    assert list(own.waiting) == [second, third]
+    assert list(own.waiting) == [third]
+
+
+@pytest.mark.parametrize("state", [state for state in State if state is not State.HELD])
+def test_no_prompt_starts_in_a_session_that_no_process_holds(state: State) -> None:
+    own = session(state)
+    assert not queue(own, prompt(1))
+    assert own.running is None
 
 
 def test_a_full_queue_says_so_and_how_many_wait() -> None:
     own = session()
     own.check_queue(0)
-    own.queue(prompt(0))
+    queue(own, prompt(0))
     for position in range(1, 4):
         own.check_queue(3)
-        own.queue(prompt(position))
+        queue(own, prompt(position))
 
     with pytest.raises(QueueFull) as refused:
         own.check_queue(3)
@@ -67,73 +81,72 @@ def test_a_full_queue_says_so_and_how_many_wait() -> None:
     assert "3 prompts wait" in str(refused.value)
 
 
-def test_dropping_what_waits_leaves_what_runs() -> None:
-    own, first, second, third = session(), prompt(1), prompt(2), prompt(3)
-    for one in (first, second, third):
-        own.queue(one)
-
-    assert own.drop_waiting() == [second, third]
-
-    assert own.running is first
-    assert own.drop_waiting() == []
-    assert own.finish(first) is None
-
-
-@given(st.lists(st.sampled_from(["queue", "finish", "drop"])))
+@given(st.lists(st.sampled_from(["queue", "finish", "take out", "crash", "open"])))
 def test_prompts_run_one_at_a_time_in_the_order_they_came_and_each_ends_once(steps: list[str]) -> None:
     own = session()
     sent: list[Prompt] = []
     started: list[Prompt] = []
-    dropped: list[Prompt] = []
+    taken_out: list[Prompt] = []
     for step in steps:
         if step == "queue":
             sent.append(prompt(len(sent)))
-            if own.queue(sent[-1]):
-                started.append(sent[-1])
+            own.waiting.append(sent[-1])
         elif step == "finish" and own.running is not None:
-            following = own.finish(own.running)
-            started += [following] if following is not None else []
-        elif step == "drop":
-            dropped += own.drop_waiting()
-        assert (own.running is None) <= (not own.waiting), "nothing waits for nothing"
+            own.finish(own.running)
+        elif step == "take out" and own.waiting:
+            taken_out.append(own.waiting[-1])
+            own.finish(taken_out[-1])
+        elif step == "crash" and own.allows(Event.EXITED):
+            own.move(Event.EXITED, termination={})
+        elif step == "open" and own.allows(Event.REVIVE):
+            own.move(Event.REVIVE, process())
+            own.move(Event.OPENED)
+        following = own.start_next()
+        started += [following] if following is not None else []
+        assert own.running is None or own.state is State.HELD
+        assert own.running is not None or not own.waiting or own.state is not State.HELD, "nothing waits for nothing"
     waiting = list(own.waiting)
-    assert len({*started, *dropped, *waiting}) == len(started) + len(dropped) + len(waiting) == len(sent)
+    assert len({*started, *taken_out, *waiting}) == len(started) + len(taken_out) + len(waiting) == len(sent)
     assert [one.position for one in started] == sorted(one.position for one in started)
     assert own.running is None or own.running is started[-1]
 
 
-def test_an_ended_session_has_no_process_and_no_turn() -> None:
+def test_a_session_at_rest_has_no_process_and_no_turn() -> None:
     own = session()
-    own.process, own.replay = FakeProcess("p"), Replay("", history=False)
-    own.queue(prompt(1))
+    own.replay = Replay("", history=False)
+    queue(own, prompt(1))
     own.unechoed = own.running
 
-    own.end({"reason": "error"})
+    own.move(Event.EXITED, termination={"reason": "error"})
 
-    assert not own.live
-    assert (own.running, own.unechoed, own.replay) == (None, None, None)
-    assert own.facts.ended
+    assert (own.process, own.held, own.running, own.unechoed, own.replay) == (None, None, None, None, None)
+    assert (own.facts.ended, own.facts.can_resume) == (True, True)
     assert own.facts.termination == {"reason": "error"}
-    assert not own.terminated
 
 
 def test_a_revived_session_is_as_if_it_had_never_ended() -> None:
     own = session()
-    own.end({"reason": "error"})
+    own.move(Event.EXITED, termination={"reason": "error"})
+    own.move(Event.REVIVE, again := process("again"))
+    assert (own.held, own.facts.ended) == (None, True), "clients hear of it when its agent has it"
 
-    own.revive(process := FakeProcess("p"))
+    own.move(Event.OPENED)
 
-    assert own.live
-    assert own.process is process
-    assert not own.facts.ended
-    assert own.facts.termination is None
-    assert own.queue(prompt(2))
+    assert own.held is again
+    assert (own.facts.ended, own.facts.termination) == (False, None)
+    assert queue(own, prompt(2))
 
 
 def test_a_session_that_a_client_terminated_is_over_for_good() -> None:
     own = session()
-    own.end({"reason": "terminated"})
-    assert own.terminated
+    own.move(Event.TERMINATE)
+    assert own.over
+    assert own.process is not None, "its agent winds down"
+    own.move(Event.EXITED, termination={"reason": "error"})
+    assert own.facts.termination == {"reason": "terminated", "terminatedBy": "daemon"}
+    assert (own.facts.ended, own.facts.can_resume) == (True, False)
+    with pytest.raises(InvalidRequest, match="session/new"):
+        own.check_promptable()
 
 
 def test_it_learns_what_the_agent_offers_and_keeps_what_it_does_not_mention() -> None:

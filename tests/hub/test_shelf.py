@@ -10,10 +10,12 @@ from typing import Any
 import pytest
 
 from sandbox_agent.hub.connection import Connection
+from sandbox_agent.hub.lifecycle import Event
 from sandbox_agent.hub.session import Session
 from sandbox_agent.log.database import Database, Group
-from tests.hub.test_hub import ALLOW, World, envelope, world
+from tests.hub.test_hub import ALLOW
 from tests.support.client import run
+from tests.support.world import World, envelope, world
 
 MODES = {"currentModeId": "ask", "availableModes": [{"id": f"m{number}", "name": "x" * 40} for number in range(5)]}
 PLACES = [None, "log.db"]
@@ -22,7 +24,8 @@ PLACES = [None, "log.db"]
 async def call(own: World, client: Connection, method: str, params: Any, result: Any) -> Any:
     """A client's request, and the agent's answer to it."""
     before = len(own.process.sent)
-    task = asyncio.create_task(own.from_client.request(client, envelope(id=1, method=method, params=params)))
+    accepted = await own.from_client.accept(client, envelope(id=1, method=method, params=params))
+    task = asyncio.ensure_future(accepted.answer)
     await own.process.has_been_sent(before + 1)
     own.says(id=own.process.sent[-1]["id"], result=result)
     answer = await task
@@ -217,7 +220,7 @@ def test_a_process_that_dies_ends_the_sessions_that_rested_at_it() -> None:
                 await visit(own, f"n{number}")
             await rest(own)
             for session in own.hub.sessions_of(own.running):
-                own.hub.end_session(session, {"reason": "error"}, resumable=True)
+                own.hub.move(session, Event.EXITED, termination={"reason": "error"})
             own.hub.forget_process(own.running)
             await rest(own)
             assert all(own.hub.session(f"n{number}").facts.ended for number in range(3))

@@ -112,6 +112,12 @@ class RunningAgent:
     def send(self, line: bytes) -> None:
         self.process.send(line)
 
+    def pause_reading(self) -> None:
+        self.process.pause_reading()
+
+    def resume_reading(self) -> None:
+        self.process.resume_reading()
+
     def answer(self, line: bytes) -> None:
         """Send it an answer to what it asked, by whatever way that came."""
         if self._companion is None or not self._companion.answer(line):

@@ -78,9 +78,11 @@ class Supervisor:
         self.status(agent.id).isolated.add(running)
         return running
 
-    async def stop(self, running: RunningAgent) -> None:
-        """End one process, tree and all."""
-        await self._boots.stop(running)
+    async def stop(self, key: str) -> None:
+        """End the process of one session, tree and all."""
+        isolated = [one for status in self._status.values() for one in status.isolated if one.key == key]
+        for running in isolated:
+            await self._boots.stop(running)
 
     async def close(self, longest: float) -> None:
         """End all processes and start no more; none gets longer than this."""

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from collections.abc import Awaitable
 
 from sandbox_agent.envelope import Envelope, Kind, failure, parse
 from sandbox_agent.errors import (
@@ -87,8 +88,8 @@ class Rpc:
             if wants_async(header(scope, b"prefer")):
                 await self._accept(connection, envelope, key, send)
                 return
-            answer = await self._from_client.request(connection, envelope, key)
-            await self._answer(scope, send, connection, answer)
+            accepted = await self._from_client.accept(connection, envelope, key)
+            await self._answer(scope, send, connection, await accepted.answer)
             return
         if envelope.kind is Kind.NOTIFICATION:
             await self._from_client.notify(connection, envelope)
@@ -115,27 +116,23 @@ class Rpc:
         await _send_json(send, answer.line, [(b"x-acp-last-event-id", b"%d" % last)])
 
     async def _accept(self, connection: Connection, envelope: Envelope, key: str | None, send: Send) -> None:
-        """202 at once; the response comes on the stream."""
-        recorded = asyncio.Event()
-        envelope.recorded = recorded.set
-        task = asyncio.create_task(self._later(connection, envelope, key))
+        """202 as soon as the request is kept; its response comes on the stream."""
+        accepted = await self._from_client.accept(connection, envelope, key)
+        task = asyncio.create_task(self._deliver(connection, envelope, accepted.answer))
         self._background.add(task)
         task.add_done_callback(self._background.discard)
-        if envelope.method == "session/prompt":
-            # What we acknowledge is in the log, and then on disk.
-            task.add_done_callback(lambda _: recorded.set())
-            await recorded.wait()
-        await self._hub.log.committed(self._hub.log.position)
+        await self._hub.log.committed(accepted.position)
         await respond(send, 202, [(b"content-length", b"0"), (b"preference-applied", b"respond-async")])
 
-    async def _later(self, connection: Connection, envelope: Envelope, key: str | None) -> None:
+    async def _deliver(self, connection: Connection, envelope: Envelope, answering: Awaitable[Answer]) -> None:
+        """Put a response on the stream when it is there."""
         assert envelope.id is not None
         connection.busy += 1
         try:
-            answer = await self._from_client.request(connection, envelope, key)
+            answer = await answering
             await self._hub.log.committed(answer.commit)
         except AgentTimeout:
-            # Nobody's POST waits for it: it is answered when the agent answers, and only then.
+            # No POST waits for it: it is answered when the agent answers, and only then.
             return
         except SandboxAgentError as error:
             answer = Answer(failure(envelope.id, error))

@@ -1,14 +1,14 @@
-"""Calls: clients' requests that wait on an agent process, under the id they have on stdio."""
+"""Calls: clients' requests that wait on an agent process, under the id they have on stdio. Pure."""
 
-import asyncio
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from itertools import count
+from typing import Protocol
 
-from sandbox_agent.agents.boot import RunningAgent
 from sandbox_agent.envelope import Envelope, same_id
 from sandbox_agent.errors import SandboxAgentError
 from sandbox_agent.hub.connection import Connection
+from sandbox_agent.hub.process import Process
 from sandbox_agent.hub.session import Session
 
 
@@ -19,6 +19,24 @@ class Answer:
     line: bytes
     commit: int = 0
     """Position that has to be on disk before the client may read this."""
+
+
+@dataclass(frozen=True, slots=True)
+class Accepted:
+    """A request that was taken in."""
+
+    position: int
+    """Of what was kept of it: once that is on disk, the client may be told that the request was taken."""
+    answer: Awaitable[Answer]
+    """To be awaited by one caller; nothing else happens to the request until it is."""
+
+
+class Waiter(Protocol):
+    """Waits for the answer to a call: a future, or what stands in for one."""
+
+    def done(self) -> bool: ...
+    def set_result(self, answer: Answer, /) -> None: ...
+    def set_exception(self, error: SandboxAgentError, /) -> None: ...
 
 
 class Continuation:
@@ -51,19 +69,17 @@ class Call:
     """The id's own text, as the client wrote it."""
     connection: Connection | None
     """None for what the server asks on its own account."""
-    running: RunningAgent
+    running: Process
     session: Session | None
     settle: Callable[["Call", Envelope], Answer]
     """Runs the moment the agent answers, before its next line is looked at, so the log keeps the agent's order."""
+    waiter: Waiter
     deadline: float | None = None
     stdio_id: bytes = b""
-    late: asyncio.Future[Answer] | None = None
+    late: Waiter | None = None
     """Its client was told that it took too long; the answer goes to the stream, and here."""
     makes_session: bool = False
     """Until it is answered, updates may come for a session nobody knows yet."""
-    future: "asyncio.Future[Answer] | Continuation" = field(
-        default_factory=lambda: asyncio.get_running_loop().create_future()
-    )
 
 
 class Calls:
@@ -79,14 +95,14 @@ class Calls:
         self._open[call.stdio_id] = call
         return call
 
-    def close(self, running: RunningAgent, stdio_id: bytes) -> Call | None:
+    def close(self, running: Process, stdio_id: bytes) -> Call | None:
         """Take out the call an agent answers; None when that agent was asked nothing under this id."""
         call = self._open.get(stdio_id)
         if call is None or call.running is not running:
             return None
         return self._open.pop(stdio_id)
 
-    def close_all(self, running: RunningAgent) -> list[Call]:
+    def close_all(self, running: Process) -> list[Call]:
         """Take out what waits on this process. Not on its agent: a new process may already be taking calls."""
         return [self._open.pop(call.stdio_id) for call in self._of(running)]
 
@@ -98,11 +114,11 @@ class Calls:
                 return call
         return None
 
-    def get(self, running: RunningAgent, stdio_id: bytes) -> Call | None:
+    def get(self, running: Process, stdio_id: bytes) -> Call | None:
         call = self._open.get(stdio_id)
         return call if call is not None and call.running is running else None
 
-    def makes_session(self, running: RunningAgent) -> bool:
+    def makes_session(self, running: Process) -> bool:
         return any(call.makes_session for call in self._of(running))
 
     def overdue(self, now: float) -> list[Call]:
@@ -112,12 +128,12 @@ class Calls:
     def give_up(self, error: SandboxAgentError) -> None:
         """Nobody waits any longer; the answers, should they come, are for the log alone."""
         for call in self._open.values():
-            if not call.future.done():
-                call.future.set_exception(error)
+            if not call.waiter.done():
+                call.waiter.set_exception(error)
 
     def turns(self) -> list[Call]:
         """Calls that are the running turn of a session."""
         return [call for call in self._open.values() if call.method == "session/prompt"]
 
-    def _of(self, running: RunningAgent) -> list[Call]:
+    def _of(self, running: Process) -> list[Call]:
         return [call for call in self._open.values() if call.running is running]

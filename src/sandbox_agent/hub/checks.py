@@ -6,12 +6,12 @@ from pathlib import Path
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
-from sandbox_agent.agents.boot import RunningAgent
 from sandbox_agent.envelope import META, Envelope, Object, param
 from sandbox_agent.errors import InvalidParams, MethodNotFound
 from sandbox_agent.hub.attachment import KEY
 from sandbox_agent.hub.calls import Answer
 from sandbox_agent.hub.connection import Connection
+from sandbox_agent.hub.process import Process
 
 Method = Callable[[Connection, Envelope], Awaitable[Answer]]
 """Answers one method of a client."""
@@ -27,7 +27,7 @@ _ADVERTISED: Mapping[str, tuple[str, ...]] = {
 }
 
 
-def require(running: RunningAgent, method: str) -> None:
+def require(running: Process, method: str) -> None:
     """Raises MethodNotFound, with the agent's name, for what the agent does not advertise."""
     if not running.handshake.offers(*_ADVERTISED[method]):
         raise not_offered(running.agent.id, method)

@@ -1,15 +1,13 @@
 """The `_sandboxagent/*` methods of clients: attach, history, metadata, ending, and the HTTP views over ACP."""
 
-import asyncio
 from dataclasses import dataclass
 from typing import Annotated
 
 import msgspec
 from msgspec import Raw
 
-from sandbox_agent.agents.boot import RunningAgent
 from sandbox_agent.envelope import Envelope, Object, notification, success, text_at
-from sandbox_agent.errors import BadRequest, InvalidParams, SandboxAgentError
+from sandbox_agent.errors import BadRequest, InvalidParams
 from sandbox_agent.hub.agent_installs import AgentInstalls, install_request
 from sandbox_agent.hub.agent_views import AgentViews
 from sandbox_agent.hub.calls import Answer
@@ -20,12 +18,10 @@ from sandbox_agent.hub.hub import Hub
 from sandbox_agent.hub.inventory import Inventory
 from sandbox_agent.hub.ruling import check_rules
 from sandbox_agent.hub.session import Session, iso
-from sandbox_agent.hub.turns import Turns
+from sandbox_agent.hub.session_ending import SessionEnding
 
 PAGE = 500
 MAX_PAGE = 5000
-END_GRACE = 2.0
-"""How long a terminated session's agent may take to end its turn and close it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +30,7 @@ class ExtensionMethods:
 
     hub: Hub
     forward: Forward
-    turns: Turns
+    ending: SessionEnding
     inventory: Inventory
     agent_views: AgentViews
     installs: AgentInstalls
@@ -47,7 +43,7 @@ class ExtensionMethods:
             "_sandboxagent/session/get": self.get,
             "_sandboxagent/session/list_models": self.list_models,
             "_sandboxagent/session/set_metadata": self.set_metadata,
-            "_sandboxagent/session/terminate": self.terminate,
+            "_sandboxagent/session/terminate": self.ending.terminate,
             "_sandboxagent/session/events": self.events,
             "_sandboxagent/session/pending": self.pending,
             "_sandboxagent/agent/list": self.agent_list,
@@ -98,42 +94,6 @@ class ExtensionMethods:
         self.hub.save(session)
         position = self.hub.tell(session, update).last
         return _answer(envelope, {"metadata": merged}, position)
-
-    async def terminate(self, connection: Connection, envelope: Envelope) -> Answer:
-        session = self.hub.session(envelope.session_id)
-        facts = session.facts
-        if facts.ended and not facts.can_resume and facts.termination:
-            kept = {name: facts.termination.get(name) for name in ("reason", "terminatedBy")}
-            return _answer(envelope, {"terminated": True, "alreadyEnded": True, **kept})
-        already = facts.ended
-        running = await self._wind_down(session)
-        ending: Object = {"reason": "terminated", "terminatedBy": "daemon"}
-        if not facts.ended or facts.can_resume:
-            self.turns.abandon(session)
-            self.hub.end_session(session, ending, resumable=False)
-        if running is not None:
-            await self.forward.dismiss(running)
-        result: Object = {"terminated": True, **ending}
-        return _answer(envelope, result | {"alreadyEnded": True} if already else result, self.hub.log.position)
-
-    async def _wind_down(self, session: Session) -> RunningAgent | None:
-        """Let the agent end the turn and close the session, as far as it does so in time."""
-        running = session.process
-        if not isinstance(running, RunningAgent):
-            return None
-        self.turns.cancel(session)
-        own: Object = {"sessionId": session.facts.agent_session_id}
-        try:
-            async with asyncio.timeout(END_GRACE):
-                if session.running is not None:
-                    running.send(notification("session/cancel", own))
-                    await self.turns.ended(session)
-                if running.handshake.offers("sessionCapabilities", "close"):
-                    await self.forward.own_call(running, session, "session/close", own)
-        except (TimeoutError, SandboxAgentError):
-            # It is ended here all the same; an agent that does not play along does not keep it alive.
-            return running
-        return running
 
     async def events(self, connection: Connection, envelope: Envelope) -> Answer:
         session = self.hub.session(envelope.session_id)

@@ -5,21 +5,30 @@ A session whose process is gone is brought back to its agent first.
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Coroutine
 from contextlib import asynccontextmanager, suppress
 
 from msgspec import Raw
 
-from sandbox_agent.agents.boot import RunningAgent
 from sandbox_agent.agents.catalog import Catalog
 from sandbox_agent.agents.instructions import instructions
 from sandbox_agent.agents.manifest import Agent
 from sandbox_agent.agents.supervisor import Supervisor
-from sandbox_agent.envelope import META, Envelope, Object, param, request, text_at, with_id, with_param
-from sandbox_agent.errors import AgentExited, AgentNotInstalled, InvalidRequest, RpcError
+from sandbox_agent.envelope import META, Envelope, Object, param, request, same_id, text_at, with_id, with_param
+from sandbox_agent.errors import (
+    AgentExited,
+    AgentNotInstalled,
+    AgentTimeout,
+    InvalidRequest,
+    RequestCancelled,
+    RpcError,
+    SandboxAgentError,
+)
 from sandbox_agent.hub.calls import Answer, Call, Continuation
 from sandbox_agent.hub.connection import Connection
 from sandbox_agent.hub.hub import Hub
+from sandbox_agent.hub.lifecycle import Event
+from sandbox_agent.hub.process import Process
 from sandbox_agent.hub.session import Replay, Session
 from sandbox_agent.log.event import Direction
 
@@ -38,10 +47,12 @@ class Forward:
         self._supervisor = supervisor
         self._catalog = catalog
         self._request_timeout = request_timeout
-        self._revivals: dict[str, asyncio.Task[RunningAgent]] = {}
+        self._revivals: dict[str, asyncio.Task[Process]] = {}
         self._locks: dict[str, tuple[asyncio.Lock, int]] = {}
         """By session, with how many hold it or wait for it."""
-        self._dismissals: set[asyncio.Task[None]] = set()
+        self._parked: dict[tuple[str, bytes], asyncio.Future[None]] = {}
+        """Requests that wait for their session to come back, until that or until their client takes them back."""
+        self._tasks: set[asyncio.Task[None]] = set()
 
     def agent(self, connection: Connection, envelope: Envelope) -> Agent:
         """The agent an envelope without a session is for: the one it names, else the connection's."""
@@ -57,52 +68,93 @@ class Forward:
     def agent_of(self, session: Session) -> Agent:
         return self.named(session.facts.agent)
 
-    async def process(self, connection: Connection, envelope: Envelope) -> tuple[RunningAgent, Session | None]:
+    async def process(self, connection: Connection, envelope: Envelope) -> tuple[Process, Session | None]:
         """Where an envelope goes; raises UnknownSession, or what hinders the process from starting."""
         if envelope.session_id is not None:
             session = self._hub.session(envelope.session_id)
-            return await self.holder(session), session
+            return session.held or await self._park(connection, envelope, session), session
         agent = self.agent(connection, envelope)
         self._hub.meet(connection, agent.id)
         return self._supervisor.running(agent.id) or await self._supervisor.process(agent), None
 
-    async def holder(self, session: Session) -> RunningAgent:
+    async def holder(self, session: Session) -> Process:
         """The process that holds a session; brings the session back when its process is gone."""
-        if isinstance(session.process, RunningAgent):
-            return session.process
+        return session.held or await asyncio.shield(self.revival(session))
+
+    def revival(self, session: Session) -> asyncio.Task[Process]:
+        """A session on its way back to its agent: one task, shared by all who wait for it."""
         revival = self._revivals.get(session.id)
         if revival is None:
             revival = asyncio.create_task(self._revive(session), name=f"revive {session.id}")
             self._revivals[session.id] = revival
             revival.add_done_callback(lambda _: self._revivals.pop(session.id, None))
-        return await asyncio.shield(revival)
+            # Those who waited may have left.
+            revival.add_done_callback(lambda task: task.cancelled() or task.exception())
+        return revival
 
-    async def start(self, agent: str) -> RunningAgent:
+    async def _park(self, connection: Connection, envelope: Envelope, session: Session) -> Process:
+        """Let a request wait until its session is back; raises RequestCancelled when its client takes it back."""
+        revival = self.revival(session)
+        if envelope.id is None:
+            return await asyncio.shield(revival)
+        key, taken_back = (connection.tag, same_id(envelope.id)), asyncio.get_running_loop().create_future()
+        self._parked[key] = taken_back
+        try:
+            await asyncio.wait([revival, taken_back], return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            self._parked.pop(key, None)
+        if taken_back.done():
+            raise RequestCancelled("the request was cancelled before its session was back")
+        return revival.result()
+
+    def take_back(self, connection: Connection, client_id: bytes) -> bool:
+        """Take back a request that waits for its session to come back; False when there is none."""
+        taken_back = self._parked.pop((connection.tag, same_id(client_id)), None)
+        if taken_back is None:
+            return False
+        taken_back.set_result(None)
+        return True
+
+    async def start(self, agent: str) -> Process:
         """An agent's shared process, by name; installs it first when that is needed and allowed."""
         return await self._supervisor.process(await self._catalog.find(agent))
 
-    async def ready(self, agent: Agent) -> RunningAgent:
+    async def ready(self, agent: Agent) -> Process:
         """The same for what is worth no install: raises AgentNotInstalled."""
         if self._supervisor.running(agent.id) is None and self._catalog.launch(agent) is None:
             raise AgentNotInstalled(agent.id, instructions(agent))
         return await self._supervisor.process(agent)
 
-    async def spawn(self, agent: Agent, environment: dict[str, str] | None = None) -> RunningAgent:
+    async def spawn(self, agent: Agent, environment: dict[str, str] | None = None) -> Process:
         """The process for a new session of an agent."""
         if agent.isolation == "session":
             return await self._supervisor.isolated(agent, environment or {})
         return await self._supervisor.process(agent)
 
-    async def dismiss(self, running: RunningAgent) -> None:
+    async def dismiss(self, running: Process) -> None:
         """A session is over: its process goes too when it had one to itself, and left no fork in it."""
         if running.agent.isolation == "session" and not self._hub.sessions_of(running):
-            await self._supervisor.stop(running)
+            await self._supervisor.stop(running.key)
 
-    def dismiss_soon(self, running: RunningAgent) -> None:
-        """The same, for who cannot wait."""
-        task = asyncio.create_task(self.dismiss(running))
-        self._dismissals.add(task)
-        task.add_done_callback(self._dismissals.discard)
+    def dismiss_soon(self, running: Process) -> None:
+        """The same, for callers that cannot wait."""
+        self._run(self.dismiss(running))
+
+    async def let_go(self, running: Process, agent_session_id: str) -> None:
+        """Close a session at its agent that has ended here; an agent that refuses does not keep it alive."""
+        with suppress(SandboxAgentError):
+            if running.handshake.offers("sessionCapabilities", "close"):
+                await self.own_call(running, None, "session/close", {"sessionId": agent_session_id})
+        await self.dismiss(running)
+
+    def let_go_soon(self, running: Process, agent_session_id: str) -> None:
+        """The same, for callers that cannot wait."""
+        self._run(self.let_go(running, agent_session_id))
+
+    def _run(self, work: Coroutine[object, object, None]) -> None:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
     @asynccontextmanager
     async def taking_up(self, session_id: str) -> AsyncGenerator[None]:
@@ -125,7 +177,7 @@ class Forward:
     async def call(
         self,
         connection: Connection,
-        running: RunningAgent,
+        running: Process,
         session: Session | None,
         envelope: Envelope,
         settle: Callable[[Call, Envelope], Answer] | None = None,
@@ -136,13 +188,13 @@ class Forward:
         assert envelope.id is not None
         if session is not None and not makes_session:
             self._hub.record(session, envelope.line, Direction.FROM_CLIENT)
-        deadline = self._hub.monotonic() + self._request_timeout
-        call = Call(envelope.method, envelope.id, connection, running, session, settle or self.passed_back, deadline)
+        settle, deadline = settle or self.passed_back, self._hub.monotonic() + self._request_timeout
+        answered: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+        call = Call(envelope.method, envelope.id, connection, running, session, settle, answered, deadline)
         call.makes_session = makes_session
         self._hub.calls.open(call)
         self._send(call, self.line_for(session, envelope))
-        assert isinstance(call.future, asyncio.Future)
-        return await call.future
+        return await answered
 
     def begin(self, connection: Connection, envelope: Envelope, then: Continuation) -> bool:
         """Pass a request on at once; False when it has to wait for something, or is more than passed on."""
@@ -151,7 +203,7 @@ class Forward:
             return False
         assert envelope.id is not None
         deadline = self._hub.monotonic() + self._request_timeout
-        call = Call(envelope.method, envelope.id, connection, running, None, self.passed_back, deadline, future=then)
+        call = Call(envelope.method, envelope.id, connection, running, None, self.passed_back, then, deadline)
         self._hub.calls.open(call)
         try:
             self._send(call, envelope.line)
@@ -159,7 +211,7 @@ class Forward:
             return False
         return True
 
-    async def own_call(self, running: RunningAgent, session: Session | None, method: str, params: Object) -> Envelope:
+    async def own_call(self, running: Process, session: Session | None, method: str, params: Object) -> Envelope:
         """Ask a process on the server's own account."""
         answers: list[Envelope] = []
 
@@ -167,12 +219,12 @@ class Forward:
             answers.append(response)
             return Answer(response.line)
 
+        answered: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
         deadline = self._hub.monotonic() + self._request_timeout
-        call = Call(method, NO_ID, None, running, session, settle, deadline)
+        call = Call(method, NO_ID, None, running, session, settle, answered, deadline)
         self._hub.calls.open(call)
         self._send(call, request(NO_ID, method, params))
-        assert isinstance(call.future, asyncio.Future)
-        await call.future
+        await answered
         return answers[0]
 
     def passed_back(self, call: Call, response: Envelope) -> Answer:
@@ -203,30 +255,28 @@ class Forward:
             return envelope.line
         return with_param(envelope.line, "sessionId", session.facts.agent_session_id)
 
-    async def _revive(self, session: Session) -> RunningAgent:
+    async def _revive(self, session: Session) -> Process:
         async with self.taking_up(session.id):
-            if isinstance(session.process, RunningAgent):
-                return session.process
+            if session.held is not None:
+                return session.held
             # It may have been deleted while we waited.
-            self._hub.session(session.id)
-            agent = self.agent_of(session)
-            if not session.facts.can_resume:
-                raise InvalidRequest(
-                    f"session {session.id} has ended and cannot be resumed; start a new one with session/new",
-                    sessionId=session.id,
-                )
-            running = await self.spawn(agent)
+            self._hub.session(session.id).check_revivable()
+            running = await self.spawn(self.agent_of(session))
             try:
+                # Or ended while its agent was started.
+                session.check_revivable()
+                self._hub.move(session, Event.REVIVE, running)
                 await self._revive_at(session, running)
-            except BaseException:
-                self._hub.unexpect(session, running)
+            except BaseException as error:
+                self._hub.move(session, Event.FAILED)
+                if not isinstance(error, AgentTimeout):
+                    session.replay = None
                 await self.dismiss(running)
                 raise
-            finally:
-                session.replay = None
+            session.replay = None
             return running
 
-    async def replayed(self, running: RunningAgent, session: Session) -> None:
+    async def replayed(self, running: Process, session: Session) -> None:
         """Wait for an agent that answers first and repeats the past afterwards, so that it is not taken for new."""
         replay = session.replay
         if replay is None or replay.finished or not running.agent.replays_late:
@@ -237,13 +287,12 @@ class Forward:
             async with asyncio.timeout(REPLAY_PATIENCE):
                 await finished.wait()
 
-    async def _revive_at(self, session: Session, running: RunningAgent) -> None:
+    async def _revive_at(self, session: Session, running: Process) -> None:
         agent = running.agent.id
         resumes = running.handshake.offers("sessionCapabilities", "resume")
         if not resumes and not running.handshake.offers("loadSession"):
             raise InvalidRequest(f"agent {agent} can neither resume nor load sessions", sessionId=session.id)
         method = "session/resume" if resumes else "session/load"
-        self._hub.expect(session, running)
         session.replay = Replay(channel="", history=False)
         response = await self.own_call(running, session, method, resume_params(session))
         if not response.succeeded:
@@ -254,7 +303,9 @@ class Forward:
             raise InvalidRequest(reason, sessionId=session.id, agentError=error)
         await self.replayed(running, session)
         session.learn_offers(response.result())
-        self._hub.revive(session, running)
+        if not self._hub.opened(session, running):
+            await self.let_go(running, session.facts.agent_session_id)
+            raise session.ended_error()
         logger.info("session resumed session=%s agent=%s method=%s", session.id, agent, method)
 
 

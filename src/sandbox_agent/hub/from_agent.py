@@ -4,14 +4,11 @@ Runs inside the pipe's callback: nothing here may raise, for that would close th
 """
 
 import logging
-from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import partial
 
 import msgspec
 from msgspec import UNSET, Raw
 
-from sandbox_agent.agents.boot import RunningAgent
 from sandbox_agent.agents.process import Exit
 from sandbox_agent.envelope import (
     Envelope,
@@ -36,7 +33,9 @@ from sandbox_agent.hub.decision import AGENT
 from sandbox_agent.hub.forgery import OURS, Refusals, disarmed, may_forge
 from sandbox_agent.hub.host_methods import HostMethods
 from sandbox_agent.hub.hub import Hub, agent_exited, server_stopped
-from sandbox_agent.hub.pending import Outcome, PendingRequest
+from sandbox_agent.hub.lifecycle import Event
+from sandbox_agent.hub.pending import Outcome
+from sandbox_agent.hub.process import Process
 from sandbox_agent.hub.ruling import Ruling
 from sandbox_agent.hub.session import Session
 from sandbox_agent.hub.turns import Turns
@@ -82,7 +81,7 @@ class FromAgent:
         self._held: dict[str, _Held] = {}
         self._refusals = Refusals(hub.monotonic, _report_refusals)
 
-    def receive(self, running: RunningAgent, blob: bytes) -> None:
+    def receive(self, running: Process, blob: bytes) -> None:
         """Take whole lines from an agent's stdout."""
         try:
             if not blob.isascii():
@@ -102,13 +101,13 @@ class FromAgent:
         else:
             self._many(running, lines, peeks)
         if self._hub.log.full:
-            running.process.pause_reading()
-            self._hub.log.when_drained(running.process.resume_reading)
+            running.pause_reading()
+            self._hub.log.when_drained(running.resume_reading)
 
-    def oversized(self, running: RunningAgent, head: bytes) -> None:
+    def oversized(self, running: Process, head: bytes) -> None:
         self._unparsed(running, head, "the line is longer than --max-line", truncated=True)
 
-    def exited(self, running: RunningAgent, exit: Exit) -> None:
+    def exited(self, running: Process, exit: Exit) -> None:
         """Fail what waits on the process, end what lived in it."""
         error = agent_exited(running.agent.id, exit)
         calls = self._hub.calls.close_all(running)
@@ -122,7 +121,7 @@ class FromAgent:
         sessions = self._hub.sessions_of(running)
         for session in sessions:
             facts = {"reason": "error", "terminatedBy": "agent", "message": str(error), **exit.facts()}
-            self._hub.end_session(session, server_stopped() if self._hub.stopping else facts, resumable=True)
+            self._hub.move(session, Event.EXITED, termination=server_stopped() if self._hub.stopping else facts)
         self._held.pop(running.key, None)
         self._refusals.forget(running.key)
         self._hub.forget_process(running)
@@ -137,18 +136,18 @@ class FromAgent:
             len(sessions),
         )
 
-    def release(self, running: RunningAgent, agent_session_id: str) -> None:
+    def release(self, running: Process, agent_session_id: str) -> None:
         """A session became known: what came for it before goes its way now."""
         held = self._held.pop(running.key, None)
         if held is None:
             return
         for session_id, line, peek in held.lines:
             if session_id == agent_session_id or not self._hub.calls.makes_session(running):
-                self._envelope(running, line, peek)
+                self._guarded(running, line, peek)
             else:
                 self._hold(running, session_id, line, peek)
 
-    def _disarmed(self, running: RunningAgent, lines: list[bytes], peeks: list[Peek]) -> tuple[list[bytes], list[Peek]]:
+    def _disarmed(self, running: Process, lines: list[bytes], peeks: list[Peek]) -> tuple[list[bytes], list[Peek]]:
         """The same lines, with nothing in them that only the server says."""
         checked: list[bytes] = []
         for line in lines:
@@ -162,7 +161,7 @@ class FromAgent:
         looks = zip(lines, checked, peeks, strict=True)
         return checked, [peek if line is now else msgspec.json.decode(now, type=Peek) for line, now, peek in looks]
 
-    def _many(self, running: RunningAgent, lines: list[bytes], peeks: list[Peek]) -> None:
+    def _many(self, running: Process, lines: list[bytes], peeks: list[Peek]) -> None:
         """The fast path: runs of plain updates of one session are handled as one."""
         run: list[bytes] = []
         run_id: object = None
@@ -187,7 +186,7 @@ class FromAgent:
             self._checked(running, line, peek)
         self._updates(running, run_id, run)
 
-    def _one(self, running: RunningAgent, line: bytes) -> None:
+    def _one(self, running: Process, line: bytes) -> None:
         if not line:
             return
         try:
@@ -200,17 +199,21 @@ class FromAgent:
             lines, peeks = self._disarmed(running, lines, peeks)
         self._checked(running, lines[0], peeks[0])
 
-    def _checked(self, running: RunningAgent, line: bytes, peek: Peek) -> None:
+    def _checked(self, running: Process, line: bytes, peek: Peek) -> None:
         reason = fault(peek)
         if reason is not None:
             self._unparsed(running, line, reason)
-            return
+        else:
+            self._guarded(running, line, peek)
+
+    def _guarded(self, running: Process, line: bytes, peek: Peek) -> None:
+        """One envelope that we cannot handle harms no other."""
         try:
             self._envelope(running, line, peek)
         except Exception:
             logger.exception("envelope from agent failed agent=%s method=%s", running.agent.id, peek.method)
 
-    def _envelope(self, running: RunningAgent, line: bytes, peek: Peek) -> None:
+    def _envelope(self, running: Process, line: bytes, peek: Peek) -> None:
         envelope = Envelope(line, peek)
         match envelope.kind:
             case Kind.RESPONSE:
@@ -222,7 +225,7 @@ class FromAgent:
 
     # Responses
 
-    def _respond(self, running: RunningAgent, response: Envelope) -> None:
+    def _respond(self, running: Process, response: Envelope) -> None:
         assert response.id is not None
         call = self._hub.calls.close(running, response.id)
         if call is None:
@@ -243,7 +246,7 @@ class FromAgent:
 
     # Notifications
 
-    def _updates(self, running: RunningAgent, agent_session_id: object, lines: list[bytes]) -> None:
+    def _updates(self, running: Process, agent_session_id: object, lines: list[bytes]) -> None:
         if not lines:
             return
         assert isinstance(agent_session_id, str)
@@ -252,7 +255,7 @@ class FromAgent:
         except Exception:
             logger.exception("updates from agent failed agent=%s count=%d", running.agent.id, len(lines))
 
-    def _run(self, running: RunningAgent, agent_session_id: str, lines: list[bytes]) -> None:
+    def _run(self, running: Process, agent_session_id: str, lines: list[bytes]) -> None:
         session = self._hub.session_at(running, agent_session_id)
         if session is None:
             self._stray(running, agent_session_id, lines)
@@ -262,10 +265,10 @@ class FromAgent:
         session.heard_at = self._hub.monotonic()
         self._hub.updates(session, lines)
         for connection in self._hub.attached(session):
-            if connection.stream is not None and connection.stream.hold_back(running.process.resume_reading):
-                running.process.pause_reading()
+            if connection.stream is not None and connection.stream.hold_back(running.resume_reading):
+                running.pause_reading()
 
-    def _notify(self, running: RunningAgent, envelope: Envelope) -> None:
+    def _notify(self, running: Process, envelope: Envelope) -> None:
         if envelope.method == "$/cancel_request":
             self._withdraw(running, envelope)
             return
@@ -294,7 +297,7 @@ class FromAgent:
         if kind == "available_commands_update" and session.replay is not None:
             session.replay.finish()
 
-    def _stray(self, running: RunningAgent, agent_session_id: str, lines: list[bytes]) -> None:
+    def _stray(self, running: Process, agent_session_id: str, lines: list[bytes]) -> None:
         """Of a session that no process holds: one that has ended, one about to be born, or one we never heard of."""
         late = self._hub.late_session(running, agent_session_id)
         if late is not None:
@@ -309,7 +312,7 @@ class FromAgent:
             for line in lines:
                 self._hub.tell_agent_followers(running.agent.id, line, Direction.FROM_AGENT)
 
-    def _hold(self, running: RunningAgent, agent_session_id: str, line: bytes, peek: Peek) -> None:
+    def _hold(self, running: Process, agent_session_id: str, line: bytes, peek: Peek) -> None:
         held = self._held.setdefault(running.key, _Held())
         if held.size + len(line) > HELD_BYTES:
             logger.warning("update for an unborn session dropped agent=%s bytes=%d", running.agent.id, len(line))
@@ -317,7 +320,7 @@ class FromAgent:
         held.lines.append((agent_session_id, line, peek))
         held.size += len(line)
 
-    def _withdraw(self, running: RunningAgent, envelope: Envelope) -> None:
+    def _withdraw(self, running: Process, envelope: Envelope) -> None:
         """The agent takes a request of its own back."""
         id = param(envelope.line, "requestId")
         if id is None:
@@ -325,17 +328,14 @@ class FromAgent:
         self._host.withdraw(running, id)
         pending = self._hub.pending.find(running, id)
         if pending is not None:
-            answer = pending.cancellation()
             if pending.session is not None:
                 self._hub.record(pending.session, envelope.line, Direction.FROM_AGENT)
-                self._hub.record(pending.session, answer, Direction.FROM_SERVER)
-            self._hub.settle(pending, Outcome.CANCELLED, AGENT, answer)
-            # Who takes a request back still waits for its response.
-            self._send(running, answer)
+            # An agent that takes a request back still waits for its response.
+            self._hub.settle_for(pending, Outcome.CANCELLED, AGENT, pending.cancellation())
 
     # Requests
 
-    def _ask(self, running: RunningAgent, request: Envelope) -> None:
+    def _ask(self, running: Process, request: Envelope) -> None:
         assert request.id is not None
         if request.method.startswith(_HOST):
             self._ask_host(running, request)
@@ -350,7 +350,7 @@ class FromAgent:
         else:
             self._refuse(running, request, UnknownSession(request.session_id))
 
-    def _ask_host(self, running: RunningAgent, request: Envelope) -> None:
+    def _ask_host(self, running: Process, request: Envelope) -> None:
         session = None if request.session_id is None else self._hub.session_at(running, request.session_id)
         if session is None:
             # Not held for a session that is about to be: its agent may need the file before it can answer.
@@ -361,7 +361,7 @@ class FromAgent:
             self._host.serve(running, session, request)
 
     def _ask_session(
-        self, running: RunningAgent, session: Session, request: Envelope, only: Connection | None = None
+        self, running: Process, session: Session, request: Envelope, only: Connection | None = None
     ) -> None:
         self._turns.show(session)
         session.heard_at = self._hub.monotonic()
@@ -375,36 +375,26 @@ class FromAgent:
         if self._ruling.answers(running, session, running.dialect.heard(asked)):
             return
         channel = session_channel(session.id) if only is None else only.channel
-        self._hub.ask(self._pending(running, asked, session, only and only.tag), line, channel)
+        self._hub.ask(self._hub.new_pending(asked, running, session, only and only.tag), line, channel)
 
-    def _ask_outside_sessions(self, running: RunningAgent, request: Envelope) -> None:
+    def _ask_outside_sessions(self, running: Process, request: Envelope) -> None:
         """It belongs to a call (an elicitation while somebody logs in), or to everybody who uses the agent."""
         id = param(request.line, "requestId")
         call = None if id is None else self._hub.calls.get(running, id)
         if call is None or call.connection is None:
-            make = self._pending(running, request, None)
-            self._hub.ask(make, request.line, agent_channel(running.agent.id))
+            pending = self._hub.new_pending(request, running, None)
+            self._hub.ask(pending, request.line, agent_channel(running.agent.id))
             return
         line = with_param(request.line, "requestId", Raw(call.client_id))
-        make = self._pending(running, parse(line), call.session, call.connection.tag)
-        self._hub.ask(make, line, connection_channel(call.connection.tag))
+        pending = self._hub.new_pending(parse(line), running, call.session, call.connection.tag)
+        self._hub.ask(pending, line, connection_channel(call.connection.tag))
 
-    def _pending(
-        self, running: RunningAgent, request: Envelope, session: Session | None, only_tag: str | None = None
-    ) -> Callable[[int], PendingRequest]:
-        asked, told = running.dialect.heard(request), partial(running.dialect.told, request)
-
-        def make(key: int) -> PendingRequest:
-            return PendingRequest(key, asked, running, session, self._hub.clock(), only_tag, told=told)
-
-        return make
-
-    def _refuse(self, running: RunningAgent, request: Envelope, error: RpcError) -> None:
+    def _refuse(self, running: Process, request: Envelope, error: RpcError) -> None:
         assert request.id is not None
         self._send(running, failure(request.id, error))
 
     @staticmethod
-    def _send(running: RunningAgent, line: bytes) -> None:
+    def _send(running: Process, line: bytes) -> None:
         try:
             running.answer(line)
         except RpcError as error:
@@ -412,7 +402,7 @@ class FromAgent:
 
     # Bad lines
 
-    def _unparsed(self, running: RunningAgent, line: bytes, reason: str, *, truncated: bool = False) -> None:
+    def _unparsed(self, running: Process, line: bytes, reason: str, *, truncated: bool = False) -> None:
         """Set a bad line aside: clients see the head of it, the connection goes on."""
         logger.warning("agent wrote a bad line agent=%s bytes=%d reason=%s", running.agent.id, len(line), reason)
         shown = line[:UNPARSED_BYTES].decode(errors="replace")

@@ -1,13 +1,12 @@
 """Everything a client can send us: requests, notifications, and answers to what an agent asked."""
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 
 import msgspec
 from msgspec import Raw
 
 from sandbox_agent import __version__
-from sandbox_agent.agents.boot import RunningAgent
 from sandbox_agent.envelope import (
     META,
     Envelope,
@@ -31,12 +30,11 @@ from sandbox_agent.errors import (
     LogUnavailable,
     MissingAgent,
     NobodyAsked,
-    RpcError,
     SandboxAgentError,
     ShuttingDown,
 )
 from sandbox_agent.hub.asking import QUESTION, answered
-from sandbox_agent.hub.calls import Answer, Continuation
+from sandbox_agent.hub.calls import Accepted, Answer, Continuation
 from sandbox_agent.hub.checks import Method
 from sandbox_agent.hub.connection import Connection
 from sandbox_agent.hub.decision import METHOD as DECISION
@@ -45,6 +43,7 @@ from sandbox_agent.hub.extension_methods import advertised
 from sandbox_agent.hub.forward import Forward
 from sandbox_agent.hub.hub import Hub
 from sandbox_agent.hub.idempotency import Idempotency, scope_of
+from sandbox_agent.hub.process import Process
 from sandbox_agent.hub.turns import Turns
 from sandbox_agent.log.event import Direction
 
@@ -68,11 +67,18 @@ class FromClient:
     """The way in for envelopes from clients."""
 
     def __init__(
-        self, hub: Hub, forward: Forward, turns: Turns, own: Mapping[str, Method], request_timeout: float
+        self,
+        hub: Hub,
+        forward: Forward,
+        turns: Turns,
+        prompt: Callable[[Connection, Envelope], Awaitable[Accepted]],
+        own: Mapping[str, Method],
+        request_timeout: float,
     ) -> None:
         self._hub = hub
         self._forward = forward
         self._turns = turns
+        self._prompt = prompt
         # What we answer or change ourselves. Every other method is the agent's business.
         self._own = {"initialize": _initialize_again, **own}
         self._extensions = advertised([name for name in (*own, *_ANNOUNCED) if name.startswith("_")])
@@ -95,27 +101,36 @@ class FromClient:
             return False
         return self._forward.begin(connection, envelope, then)
 
-    async def request(self, connection: Connection, envelope: Envelope, key: str | None = None) -> Answer:
-        """Answer a request; a failure of the method is a JSON-RPC error, not an exception."""
-        assert envelope.id is not None
+    async def accept(self, connection: Connection, envelope: Envelope, key: str | None = None) -> Accepted:
+        """Take a request in; raises what keeps it from being one.
+
+        What fails later fails in the answer: as a JSON-RPC error, or as an exception of the exchange (`_ABOUT_HTTP`).
+        """
         if self._hub.stopping:
             raise ShuttingDown
+        if key is not None:
+            session = self._hub.find_session(envelope.session_id)
+            scope = scope_of(connection, session.id if session else envelope.session_id)
+            return await self._idempotency.accept(scope, key, envelope, lambda: self.accept(connection, envelope))
+        if envelope.method == "session/prompt":
+            return await self._accept_prompt(connection, envelope)
+        method = self._own.get(envelope.method, self._forward.request)
+        return Accepted(self._hub.log.position, self._answer(envelope, method(connection, envelope)))
+
+    async def _accept_prompt(self, connection: Connection, envelope: Envelope) -> Accepted:
+        """The one request that is kept before it is answered: a client that learns it was taken finds it in the log."""
         try:
-            if key is not None:
-                session = self._hub.find_session(envelope.session_id)
-                scope = scope_of(connection, session.id if session else envelope.session_id)
-                return await self._idempotency.once(scope, key, envelope, lambda: self.request(connection, envelope))
-            method = self._own.get(envelope.method)
-            if method is not None:
-                return await method(connection, envelope)
-            return await self._forward.request(connection, envelope)
-        except _ABOUT_HTTP:
-            raise
-        except SandboxAgentError as error:
-            return Answer(failure(envelope.id, error))
-        except Exception:
-            logger.exception("request failed method=%s", envelope.method)
-            return Answer(failure(envelope.id, InternalError()))
+            accepted = await self._prompt(connection, envelope)
+        except Exception as error:
+            return Accepted(self._hub.log.position, _ready(_failed(envelope, error)))
+        return Accepted(accepted.position, self._answer(envelope, accepted.answer))
+
+    @staticmethod
+    async def _answer(envelope: Envelope, answer: Awaitable[Answer]) -> Answer:
+        try:
+            return await answer
+        except Exception as error:
+            return _failed(envelope, error)
 
     async def notify(self, connection: Connection, envelope: Envelope) -> None:
         """Take a notification; what is wrong with it is nobody's to hear."""
@@ -142,10 +157,9 @@ class FromClient:
             raise NobodyAsked(envelope.id.decode())
         line = with_id(answered(pending.request, connection.speech, envelope), pending.agent_id)
         outcome = pending.outcome_of(parse(line))
-        told = pending.told(line)
         if pending.session is not None:
             pending.answering = True
-            position = self._hub.record(pending.session, told, Direction.FROM_CLIENT).last
+            position = self._hub.record(pending.session, pending.translate(line), Direction.FROM_CLIENT).last
             try:
                 # The agent acts on it only after it is kept: an action without a record of who allowed it must not be.
                 await self._hub.log.committed(position)
@@ -156,13 +170,8 @@ class FromClient:
                 raise AlreadyAnswered(envelope.id.decode(), pending.outcome)
         by = Decider("client", {"name": connection.tag, **connection.who})
         self._hub.settle(pending, outcome, by, line, connection)
-        assert isinstance(pending.process, RunningAgent)
-        try:
-            pending.process.answer(told)
-        except RpcError as error:
-            logger.info("answer not delivered agent=%s reason=%s", pending.process.agent.id, error.slug)
 
-    def _greeting(self, running: RunningAgent) -> Object:
+    def _greeting(self, running: Process) -> Object:
         """The agent's own answer to initialize, with our extensions in it."""
         greeting = msgspec.json.decode(running.handshake.result, type=dict[str, Raw])
         capabilities = dict(running.handshake.capabilities)
@@ -173,21 +182,36 @@ class FromClient:
     async def _cancel(self, connection: Connection, envelope: Envelope) -> None:
         session = self._hub.session(envelope.session_id)
         self._hub.record(session, envelope.line, Direction.FROM_CLIENT)
-        running = session.process
         try:
-            if isinstance(running, RunningAgent):
-                running.send(self._forward.line_for(session, envelope))
+            # While it is on its way back, its agent has no turn to cancel: what waits is cancelled here.
+            if session.live and session.process is not None:
+                session.process.send(self._forward.line_for(session, envelope))
         finally:
             self._turns.cancel(session)
 
     def _cancel_request(self, connection: Connection, envelope: Envelope) -> None:
         """Ids are each hop's own: the agent is told the one it knows."""
         id = param(envelope.line, "requestId")
-        if id is None or self._turns.take_back(connection, id):
+        if id is None or self._turns.take_back(connection, id) or self._forward.take_back(connection, id):
             return
         call = self._hub.calls.find(connection, id)
         if call is not None:
             call.running.send(notification("$/cancel_request", {"requestId": Raw(call.stdio_id)}))
+
+
+def _failed(envelope: Envelope, error: Exception) -> Answer:
+    """A failure of the method as its response; one of the exchange is raised on."""
+    assert envelope.id is not None
+    if isinstance(error, _ABOUT_HTTP):
+        raise error
+    if isinstance(error, SandboxAgentError):
+        return Answer(failure(envelope.id, error))
+    logger.error("request failed method=%s", envelope.method, exc_info=error)
+    return Answer(failure(envelope.id, InternalError()))
+
+
+async def _ready(answer: Answer) -> Answer:
+    return answer
 
 
 async def _initialize_again(connection: Connection, envelope: Envelope) -> Answer:

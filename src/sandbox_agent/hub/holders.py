@@ -2,8 +2,8 @@
 
 import secrets
 
-from sandbox_agent.agents.boot import RunningAgent
-from sandbox_agent.hub.session import Process, Session
+from sandbox_agent.hub.process import Process
+from sandbox_agent.hub.session import Session
 
 
 class Holders:
@@ -11,44 +11,40 @@ class Holders:
 
     def __init__(self) -> None:
         self._boot = secrets.token_hex(4)
-        self._processes: dict[str, RunningAgent] = {}
+        self._processes: dict[str, Process] = {}
         self._sessions: dict[str, dict[str, Session]] = {}
 
-    def name(self, running: RunningAgent) -> str:
+    def name(self, running: Process) -> str:
         """What to call a process on disk: keys are counted anew by the next server."""
         return f"{self._boot}:{running.key}"
 
-    def hold(self, session: Session, running: RunningAgent) -> None:
-        """A process holds the conversation from now on."""
-        session.process = running
+    def hold(self, session: Session, running: Process) -> None:
+        """What a process says under the agent's id of a session belongs to it from now on."""
         session.facts.held_by = self.name(running)
         self._processes[session.facts.held_by] = running
-        self.expect(session, running)
+        self._sessions.setdefault(running.key, {})[session.facts.agent_session_id] = session
 
-    def expect(self, session: Session, process: Process) -> None:
-        """What a process says under the agent's id of a session is meant for it."""
-        self._sessions.setdefault(process.key, {})[session.facts.agent_session_id] = session
-
-    def unexpect(self, session: Session, process: Process) -> None:
+    def release(self, session: Session, process: Process) -> None:
+        """It no longer does, or the session rests and can be found on disk."""
         known = self._sessions.get(process.key, {})
         if known.get(session.facts.agent_session_id) is session:
             del known[session.facts.agent_session_id]
         if not known:
             self._sessions.pop(process.key, None)
 
-    def session(self, running: RunningAgent, agent_session_id: str) -> Session | None:
+    def session(self, running: Process, agent_session_id: str) -> Session | None:
         """What a process means by an id."""
         known = self._sessions.get(running.key)
         return None if known is None else known.get(agent_session_id)
 
-    def sessions(self, running: RunningAgent) -> list[Session]:
+    def sessions(self, running: Process) -> list[Session]:
         return list(self._sessions.get(running.key, {}).values())
 
     def namesakes(self, agent_session_id: str) -> list[Session]:
         """Sessions of any process under the same id."""
         return [known[agent_session_id] for known in self._sessions.values() if agent_session_id in known]
 
-    def holds_any(self, running: RunningAgent) -> bool:
+    def holds_any(self, running: Process) -> bool:
         """Whether a process has held a session since it started."""
         return self.name(running) in self._processes
 
@@ -58,10 +54,10 @@ class Holders:
         if facts.held_by is None or not facts.held_by.startswith(f"{self._boot}:"):
             # Of another server: its processes and connections are gone, whatever they were called.
             facts.creator = None
-        elif not facts.ended:
+        elif session.live:
             session.process = self._processes.get(facts.held_by)
 
-    def forget(self, running: RunningAgent) -> None:
+    def forget(self, running: Process) -> None:
         """It has exited."""
         self._sessions.pop(running.key, None)
         self._processes.pop(self.name(running), None)

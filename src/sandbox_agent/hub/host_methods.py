@@ -14,7 +14,6 @@ from typing import Annotated, TypeVar
 import msgspec
 from msgspec import Meta
 
-from sandbox_agent.agents.boot import RunningAgent
 from sandbox_agent.agents.manifest import Name, Text, allowed_environment
 from sandbox_agent.envelope import Envelope, Object, at, failure, same_id, success, with_param
 from sandbox_agent.errors import (
@@ -33,13 +32,14 @@ from sandbox_agent.hub.connection import Connection
 from sandbox_agent.hub.decision import CANCEL
 from sandbox_agent.hub.hub import Hub
 from sandbox_agent.hub.pending import Outcome
+from sandbox_agent.hub.process import Process
 from sandbox_agent.hub.session import Session
 from sandbox_agent.log.event import Direction
 
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
-Method = Callable[[RunningAgent, Session, Envelope], Awaitable[bytes]]
+Method = Callable[[Process, Session, Envelope], Awaitable[bytes]]
 """Gives the line that answers a request."""
 Number = Annotated[int, Meta(ge=0)]
 
@@ -99,7 +99,7 @@ class HostMethods:
                 return connection
         return None
 
-    def serve(self, running: RunningAgent, session: Session, request: Envelope) -> None:
+    def serve(self, running: Process, session: Session, request: Envelope) -> None:
         """Take a request; it is answered in a while."""
         session.heard_at = self._hub.monotonic()
         line = request.line
@@ -108,13 +108,13 @@ class HostMethods:
         self._hub.record(session, line, Direction.FROM_AGENT)
         self._begin(running, session, request)
 
-    def withdraw(self, running: RunningAgent, id: bytes) -> None:
+    def withdraw(self, running: Process, id: bytes) -> None:
         """The agent no longer waits for an exit. What does something is done all the same."""
         taken_back = self._taken_back.get((running.key, same_id(id)))
         if taken_back is not None and not taken_back.done():
             taken_back.set_result(None)
 
-    def exited(self, running: RunningAgent) -> None:
+    def exited(self, running: Process) -> None:
         """An agent process is dead: so are its terminals."""
         self._terminals.end_process(running.key)
 
@@ -126,13 +126,12 @@ class HostMethods:
         """What it was asked for and has not answered, the server does."""
         for pending in self._hub.pending.only_for(connection.tag):
             if pending.request.method in self._methods and pending.session is not None:
-                assert isinstance(pending.process, RunningAgent)
                 self._hub.settle(pending, Outcome.CANCELLED, CANCEL)
                 self._begin(pending.process, pending.session, pending.request)
 
     # Answering
 
-    def _begin(self, running: RunningAgent, session: Session, request: Envelope) -> None:
+    def _begin(self, running: Process, session: Session, request: Envelope) -> None:
         assert request.id is not None
         try:
             answered = self._method(running, request)(running, session, request)
@@ -153,7 +152,7 @@ class HostMethods:
 
         task.add_done_callback(done)
 
-    def _method(self, running: RunningAgent, request: Envelope) -> Method:
+    def _method(self, running: Process, request: Envelope) -> Method:
         if request.method not in self._methods:
             raise MethodNotFound(f"{request.method} is not offered", method=request.method)
         if self._under_way[running.key] >= UNDER_WAY:
@@ -161,9 +160,7 @@ class HostMethods:
             raise InvalidRequest(message, limit=UNDER_WAY)
         return self._methods[request.method]
 
-    async def _answer(
-        self, running: RunningAgent, session: Session, request: Envelope, answered: Awaitable[bytes]
-    ) -> None:
+    async def _answer(self, running: Process, session: Session, request: Envelope, answered: Awaitable[bytes]) -> None:
         async with self._turn(session, request):
             line = await self._line(running, request, answered)
             self._hub.record(session, line, Direction.FROM_SERVER)
@@ -177,7 +174,7 @@ class HostMethods:
             return nullcontext()
         return self._turns.setdefault(session.id, asyncio.Lock())
 
-    async def _line(self, running: RunningAgent, request: Envelope, answered: Awaitable[bytes]) -> bytes:
+    async def _line(self, running: Process, request: Envelope, answered: Awaitable[bytes]) -> bytes:
         assert request.id is not None
         try:
             return await answered
@@ -187,7 +184,7 @@ class HostMethods:
             logger.exception("request of an agent failed agent=%s method=%s", running.agent.id, request.method)
             return failure(request.id, InternalError())
 
-    def _sent(self, running: RunningAgent, line: bytes) -> bool:
+    def _sent(self, running: Process, line: bytes) -> bool:
         """False when it is worth to try again."""
         try:
             running.send(line)
@@ -199,7 +196,7 @@ class HostMethods:
 
     # Files: all of it in a thread, for contents may be large
 
-    def _read(self, running: RunningAgent, session: Session, request: Envelope) -> Awaitable[bytes]:
+    def _read(self, running: Process, session: Session, request: Envelope) -> Awaitable[bytes]:
         def read() -> bytes:
             asked = _params(request, _Read)
             return _result(
@@ -208,7 +205,7 @@ class HostMethods:
 
         return asyncio.to_thread(read)
 
-    def _write(self, running: RunningAgent, session: Session, request: Envelope) -> Awaitable[bytes]:
+    def _write(self, running: Process, session: Session, request: Envelope) -> Awaitable[bytes]:
         def write() -> bytes:
             asked = _params(request, _Write)
             self._files.write(session.directories, asked.path, asked.content)
@@ -218,7 +215,7 @@ class HostMethods:
 
     # Terminals
 
-    def _create(self, running: RunningAgent, session: Session, request: Envelope) -> Awaitable[bytes]:
+    def _create(self, running: Process, session: Session, request: Envelope) -> Awaitable[bytes]:
         asked = _params(request, _Create)
         wanted = {variable.name: variable.value for variable in asked.env or ()}
         command = Command(
@@ -236,13 +233,13 @@ class HostMethods:
 
         return created()
 
-    async def _output(self, running: RunningAgent, session: Session, request: Envelope) -> bytes:
+    async def _output(self, running: Process, session: Session, request: Envelope) -> bytes:
         terminal = self._terminal(running, session, request)
         text, truncated = terminal.output()
         result: Object = {"output": text, "truncated": truncated}
         return _result(request, result if terminal.exit is None else result | {"exitStatus": _ending(terminal.exit)})
 
-    def _wait_for_exit(self, running: RunningAgent, session: Session, request: Envelope) -> Awaitable[bytes]:
+    def _wait_for_exit(self, running: Process, session: Session, request: Envelope) -> Awaitable[bytes]:
         assert request.id is not None
         # Now, and not when it is waited for: the agent's next request may release it.
         terminal = self._terminal(running, session, request)
@@ -261,18 +258,18 @@ class HostMethods:
 
         return waited()
 
-    async def _kill(self, running: RunningAgent, session: Session, request: Envelope) -> bytes:
+    async def _kill(self, running: Process, session: Session, request: Envelope) -> bytes:
         await self._terminals.kill(Asker(running.key, session.id), _params(request, _Terminal).terminalId)
         return _result(request, {})
 
-    async def _release(self, running: RunningAgent, session: Session, request: Envelope) -> bytes:
+    async def _release(self, running: Process, session: Session, request: Envelope) -> bytes:
         await self._terminals.release(Asker(running.key, session.id), _params(request, _Terminal).terminalId)
         return _result(request, {})
 
-    def _terminal(self, running: RunningAgent, session: Session, request: Envelope) -> Terminal:
+    def _terminal(self, running: Process, session: Session, request: Envelope) -> Terminal:
         return self._terminals.get(Asker(running.key, session.id), _params(request, _Terminal).terminalId)
 
-    def _environment(self, running: RunningAgent) -> dict[str, str]:
+    def _environment(self, running: Process) -> dict[str, str]:
         """What a command sees: what its agent does, without what only its model needs."""
         agent = running.agent
         seen = {**allowed_environment(self._environ, agent.variables), **agent.env, **running.environment}

@@ -4,13 +4,11 @@ import asyncio
 import logging
 from dataclasses import dataclass
 
-from sandbox_agent.agents.boot import RunningAgent
-from sandbox_agent.errors import AgentTimeout, RpcError
+from sandbox_agent.errors import AgentTimeout
 from sandbox_agent.hub.calls import Call
 from sandbox_agent.hub.decision import TIMEOUT
 from sandbox_agent.hub.hub import Hub
 from sandbox_agent.hub.pending import Outcome
-from sandbox_agent.log.event import Direction
 
 logger = logging.getLogger(__name__)
 
@@ -48,7 +46,7 @@ class Housekeeping:
         self.hub.tell_untold(now - TELL_AFTER)
         self.hub.rest()
         if self.permission_timeout is not None:
-            self._reject_unanswered(self.hub.clock() - self.permission_timeout)
+            self._reject_unanswered(now - self.permission_timeout)
         for connection in self.hub.connections():
             if connection.stream is None and not connection.busy and now - connection.used_at > self.connection_ttl:
                 self.hub.close_connection(connection, "unused")
@@ -63,21 +61,13 @@ class Housekeeping:
     @staticmethod
     def _give_up(call: Call, reason: str) -> None:
         """The client stops waiting; the call does not: its answer goes to the stream when it comes."""
-        if call.future.done():
+        if call.waiter.done():
             return
-        call.late = asyncio.get_running_loop().create_future()
+        late = asyncio.get_running_loop().create_future()
         error = AgentTimeout(reason, agent=call.running.agent.id, method=call.method)
-        error.late = call.late
-        call.future.set_exception(error)
+        call.late = error.late = late
+        call.waiter.set_exception(error)
 
-    def _reject_unanswered(self, asked_before: float) -> None:
-        for pending in self.hub.pending.asked_before(asked_before):
-            line = pending.rejection()
-            if pending.session is not None:
-                self.hub.record(pending.session, line, Direction.FROM_SERVER)
-            self.hub.settle(pending, Outcome.REJECTED, TIMEOUT, line)
-            assert isinstance(pending.process, RunningAgent)
-            try:
-                pending.process.answer(line)
-            except RpcError as error:
-                logger.info("rejection not delivered agent=%s reason=%s", pending.process.agent.id, error.slug)
+    def _reject_unanswered(self, since: float) -> None:
+        for pending in self.hub.pending.waiting_since(since):
+            self.hub.settle_for(pending, Outcome.REJECTED, TIMEOUT, pending.rejection())

@@ -7,21 +7,23 @@ import logging
 import secrets
 import time
 from collections.abc import Callable, Iterable
+from functools import partial
 from itertools import count
 from typing import Protocol
 
 from msgspec import Raw
 
-from sandbox_agent.agents.boot import RunningAgent
 from sandbox_agent.agents.process import Exit
-from sandbox_agent.envelope import META, Object, notification, with_param
-from sandbox_agent.errors import AgentExited, LogUnavailable, UnknownConnection, UnknownSession
+from sandbox_agent.envelope import META, Envelope, Object, notification, with_param
+from sandbox_agent.errors import AgentExited, LogUnavailable, RpcError, UnknownConnection, UnknownSession
 from sandbox_agent.hub.calls import Answer, Call, Calls
 from sandbox_agent.hub.connection import Connection
 from sandbox_agent.hub.decision import Decider, decision
 from sandbox_agent.hub.holders import Holders
+from sandbox_agent.hub.lifecycle import TRANSIENT, Effect, Event
 from sandbox_agent.hub.pending import Outcome, PendingRequest, PendingRequests
-from sandbox_agent.hub.session import Process, Session, SessionFacts
+from sandbox_agent.hub.process import Process
+from sandbox_agent.hub.session import Session, SessionFacts
 from sandbox_agent.hub.shelf import Shelf
 from sandbox_agent.log.cards import Age
 from sandbox_agent.log.event import NOBODY, Chunk, Direction, agent_channel, session_channel
@@ -145,7 +147,7 @@ class Hub:
             return None
         return self._shelf.find(session_id) or self._shelf.named(session_id)
 
-    def session_at(self, running: RunningAgent, agent_session_id: str) -> Session | None:
+    def session_at(self, running: Process, agent_session_id: str) -> Session | None:
         """The session an agent process means by its id."""
         session = self._holders.session(running, agent_session_id)
         if session is not None or not self._holders.holds_any(running):
@@ -156,11 +158,11 @@ class Hub:
         # The disk may lag behind what is known here.
         if session is None or session.process is not running:
             return None
-        self.expect(session, running)
+        self._holders.hold(session, running)
         self._shelf.stir(session)
         return session
 
-    def late_session(self, running: RunningAgent, agent_session_id: str) -> Session | None:
+    def late_session(self, running: Process, agent_session_id: str) -> Session | None:
         """The session that an agent process held until it ended, and still means by its id."""
         session = self._shelf.find(agent_session_id)
         if session is None or session.process is not None or session.facts.held_by != self._holders.name(running):
@@ -182,7 +184,7 @@ class Hub:
         """The session in which an agent last told of its models and modes."""
         return self._shelf.newest(agent)
 
-    def sessions_of(self, running: RunningAgent) -> list[Session]:
+    def sessions_of(self, running: Process) -> list[Session]:
         """All that a process holds."""
         name, sessions = self._holders.name(running), self._holders.sessions(running)
         try:
@@ -192,7 +194,7 @@ class Hub:
             logger.error("sessions at rest not found agent=%s reason=%s", running.agent.id, error)
         return [session for session in dict.fromkeys(sessions) if session.process is running]
 
-    def forget_process(self, running: RunningAgent) -> None:
+    def forget_process(self, running: Process) -> None:
         """It has exited, and its sessions have ended."""
         self._holders.forget(running)
 
@@ -205,7 +207,8 @@ class Hub:
 
     def _is_busy(self, session: Session) -> bool:
         return (
-            session.running is not None
+            session.state in TRANSIENT
+            or session.running is not None
             or bool(session.waiting)
             or session.id in self._attached
             or session.id in self._untold
@@ -214,10 +217,13 @@ class Hub:
 
     def _let_go(self, session: Session) -> None:
         if session.process is not None:
-            self.unexpect(session, session.process)
+            self._holders.release(session, session.process)
 
-    def add_session(self, running: RunningAgent, agent_session_id: str, cwd: str, opened_with: Raw) -> Session:
-        """A new session. Its id is the agent's, unless another session has had that before: agents count anew."""
+    def add_session(self, running: Process, agent_session_id: str, cwd: str, opened_with: Raw) -> Session:
+        """A session that its agent opens; its id is the agent's, unless another session has had that before.
+
+        Agents count anew. What the process says of the session is the session's from now on.
+        """
         taken = self._shelf.has(agent_session_id)
         session_id = f"{running.agent.id}-{secrets.token_hex(8)}" if taken else agent_session_id
         now = self.clock()
@@ -231,30 +237,50 @@ class Hub:
             can_resume=running.handshake.resumes,
             opened_with=opened_with,
         )
-        session = Session(facts)
+        session = Session(facts, process=running)
         self._shelf.add(session)
         self._holders.hold(session, running)
         return session
 
-    def revive(self, session: Session, running: RunningAgent) -> None:
-        """A process holds it again."""
-        session.revive(running)
-        self._holders.hold(session, running)
-        self.learned(session)
+    def move(
+        self, session: Session, event: Event, process: Process | None = None, termination: Object | None = None
+    ) -> None:
+        """Let something happen to a session, and do all that follows from it."""
+        before = session.process
+        for effect in session.move(event, process, termination).effects:
+            match effect:
+                case Effect.HOLD:
+                    assert session.process is not None
+                    self._holders.hold(session, session.process)
+                case Effect.RELEASE:
+                    self._release(session, before)
+                case Effect.SAVE:
+                    self.save(session)
+                case Effect.TELL_ENDED:
+                    ended = {"sessionId": session.id, **(session.facts.termination or {})}
+                    self.tell(session, notification("_sandboxagent/session/ended", ended))
+                case Effect.FORGET:
+                    self._forget(session)
 
-    def expect(self, session: Session, running: RunningAgent) -> None:
-        """A process is about to hold it: what it says of the session meanwhile belongs to it."""
-        self._holders.expect(session, running)
-
-    def unexpect(self, session: Session, process: Process) -> None:
-        self._holders.unexpect(session, process)
+    def opened(self, session: Session, running: Process) -> bool:
+        """Its agent has opened a session; False when somebody has ended that meanwhile."""
+        if session.held is running:
+            return True
+        if session.allows(Event.REVIVE):
+            # The answer comes late, and nobody waited for it any more.
+            self.move(session, Event.REVIVE, running)
+        if session.process is not running or not session.allows(Event.OPENED):
+            return False
+        self.move(session, Event.OPENED)
+        self._untold.setdefault(session.id, self.monotonic())
+        return True
 
     def reserve(self, alias: str) -> bool:
         """Take an alias for a session that is about to be; False when it is taken."""
         return self._shelf.reserve(alias)
 
-    def free(self, alias: str) -> None:
-        """The session for which an alias was taken has not come about."""
+    def free(self, alias: str | None) -> None:
+        """The session for which an alias was taken, if one was, has not come about."""
         self._shelf.free(alias)
 
     def name(self, session: Session, alias: str) -> None:
@@ -266,17 +292,13 @@ class Hub:
         ended = {"sessionId": session.id, "reason": "deleted", "terminatedBy": "client"}
         line = notification("_sandboxagent/session/ended", ended)
         attached = list(self.attached(session))
-        self.forget_session(session)
+        self.move(session, Event.DELETE)
         for connection in attached:
             self.tell_connection(connection, line)
 
-    def forget_session(self, session: Session) -> None:
-        """There is no such session any more; the log goes too."""
-        if session.deleted:
-            return
+    def _forget(self, session: Session) -> None:
         for connection in list(self.attached(session)):
             self.detach(connection, session)
-        self._release(session)
         self._untold.pop(session.id, None)
         self._shelf.remove(session)
 
@@ -302,21 +324,13 @@ class Hub:
                 params = {"sessionId": session_id, "update": update, "_meta": {META: {"fromServer": True}}}
                 self.tell(session, notification("session/update", params))
 
-    def end_session(self, session: Session, termination: Object, resumable: bool) -> None:
-        """Mark it ended and tell everybody attached."""
-        self._release(session)
-        session.facts.can_resume = session.facts.can_resume and resumable
-        session.end(termination)
-        self.save(session)
-        self.tell(session, notification("_sandboxagent/session/ended", {"sessionId": session.id, **termination}))
-
     def interrupted(self, session: Session) -> None:
         """The server stopped under it: its turn, if one ran, and the session itself have ended."""
         if session.facts.turn is not None:
             end: Object = {"state": "ended", "error": {"code": -32603, "message": SERVER_STOPPED}}
             self.tell_turn(session, session.facts.turn, session.facts.prompt_id, end)
             session.facts.turn = session.facts.prompt_id = None
-        self.end_session(session, server_stopped(), resumable=True)
+        self.move(session, Event.EXITED, termination=server_stopped())
 
     def tell_turn(self, session: Session, turn_id: str, prompt_id: str | None, facts: Object) -> Chunk:
         """Tell everybody attached that a turn has started or ended."""
@@ -406,8 +420,8 @@ class Hub:
 
     def resolve(self, call: Call, answer: Answer) -> None:
         """Give a call its answer: to the POST that waits for it, else to the stream."""
-        if not call.future.done():
-            call.future.set_result(answer)
+        if not call.waiter.done():
+            call.waiter.set_result(answer)
         elif call.late is not None:
             call.late.set_result(answer)
             if call.connection is not None:
@@ -415,9 +429,16 @@ class Hub:
 
     # Pending requests
 
-    def ask(self, pending_for: Callable[[int], PendingRequest], line: bytes, channel: str) -> PendingRequest:
+    def new_pending(
+        self, request: Envelope, process: Process, session: Session | None, only_tag: str | None = None
+    ) -> PendingRequest:
+        """A request that is about to be asked, in the form that people understand."""
+        key, at, since = self.log.position + 1, self.clock(), self.monotonic()
+        asked, translate = process.dialect.heard(request), partial(process.dialect.told, request)
+        return PendingRequest(key, asked, process, session, at, since, only_tag, translate=translate)
+
+    def ask(self, pending: PendingRequest, line: bytes, channel: str) -> PendingRequest:
         """Put an agent's request before everybody who may answer it."""
-        pending = pending_for(self.log.position + 1)
         session_id = pending.session.id if pending.session else None
         history = pending.session is not None
         chunk = self.log.append([line], Direction.FROM_AGENT, session_id, channel, is_request=True, history=history)
@@ -453,7 +474,6 @@ class Hub:
             return list(self.attached(pending.session))
         if pending.only_tag is not None:
             return []
-        assert isinstance(pending.process, RunningAgent)
         return list(self._of_agent.get(pending.process.agent.id, ()))
 
     def settle(
@@ -464,7 +484,10 @@ class Hub:
         answer: bytes | None = None,
         connection: Connection | None = None,
     ) -> None:
-        """The request has its outcome; whoever was asked is told to stop asking, and all attached who decided what."""
+        """Give a request its outcome: to its agent, to all who were asked, and to all who are attached.
+
+        The answer is in the log by then, in the agent's own words; without one the agent is told nothing.
+        """
         self.pending.settle(pending, outcome, connection.tag if connection else None)
         self._withdraw(pending, connection)
         for one in self._connections.values():
@@ -472,6 +495,19 @@ class Hub:
         line = decision(pending, by, answer)
         if line is not None and pending.session is not None:
             self.tell(pending.session, line)
+        if answer is None:
+            return
+        try:
+            pending.process.answer(pending.translate(answer))
+        except RpcError as error:
+            # It has exited, or does not read.
+            logger.info("answer not delivered agent=%s reason=%s", pending.process.agent.id, error.slug)
+
+    def settle_for(self, pending: PendingRequest, outcome: Outcome, by: Decider, answer: bytes) -> None:
+        """Answer a request in people's stead: keep the answer, then settle it."""
+        if pending.session is not None:
+            self.record(pending.session, pending.translate(answer), Direction.FROM_SERVER)
+        self.settle(pending, outcome, by, answer)
 
     def _withdraw(self, pending: PendingRequest, by: Connection | None = None) -> None:
         """Tell everybody who was asked, but the one who answered, what became of a request."""
@@ -500,9 +536,9 @@ class Hub:
 
     # Tables behind them
 
-    def _release(self, session: Session) -> None:
-        if session.process is not None:
-            self.unexpect(session, session.process)
+    def _release(self, session: Session, process: Process | None) -> None:
+        if process is not None:
+            self._holders.release(session, process)
         for watcher in self._watchers:
             watcher.session_over(session)
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from sandbox_agent.envelope import Envelope, failure
 from sandbox_agent.errors import AgentTimeout, IdempotencyMismatch, LogUnavailable, OutcomeUnknown
-from sandbox_agent.hub.calls import Answer
+from sandbox_agent.hub.calls import Accepted, Answer
 from sandbox_agent.hub.connection import Connection
 from sandbox_agent.log.log import Log
 
@@ -15,6 +15,8 @@ from sandbox_agent.log.log import Log
 @dataclass(frozen=True, slots=True)
 class _Running:
     digest: bytes
+    accepted: asyncio.Future[int]
+    """Where the log has the request, once it was taken in."""
     first: asyncio.Future[Answer]
     """What the first request's client is told."""
     outcome: asyncio.Task[Answer]
@@ -29,32 +31,39 @@ class Idempotency:
         self._patience = patience
         self._running: dict[tuple[str, str], _Running] = {}
 
-    async def once(self, scope: str, key: str, envelope: Envelope, run: Callable[[], Awaitable[Answer]]) -> Answer:
-        """Run a request, unless it ran before; raises IdempotencyMismatch for another body under the same key."""
+    async def accept(
+        self, scope: str, key: str, envelope: Envelope, begin: Callable[[], Awaitable[Accepted]]
+    ) -> Accepted:
+        """Begin a request, unless it was begun before; raises IdempotencyMismatch for another body under its key."""
         digest = hashlib.sha256(envelope.line).digest()
         if (scope, key) not in self._running:
             kept = await self._log.outcome(scope, key)
             # Another request under the same key may have begun while we looked.
             if kept is not None and (scope, key) not in self._running:
-                return _kept(envelope, key, digest, *kept)
+                return Accepted(0, _kept(envelope, key, digest, *kept))
         running = self._running.get((scope, key))
         if running is None:
-            return await self._start(scope, key, digest, run)
-        if running.digest != digest:
+            running = self._start(scope, key, digest, begin)
+        elif running.digest != digest:
             raise IdempotencyMismatch(key)
+        return Accepted(await asyncio.shield(running.accepted), self._answer(running))
+
+    def _start(self, scope: str, key: str, digest: bytes, begin: Callable[[], Awaitable[Accepted]]) -> _Running:
+        loop = asyncio.get_running_loop()
+        accepted: asyncio.Future[int] = loop.create_future()
+        first: asyncio.Future[Answer] = loop.create_future()
+        outcome = asyncio.create_task(self._run(scope, key, digest, begin, accepted, first))
+        for future in (accepted, first, outcome):
+            # Those who asked may have left before it failed.
+            future.add_done_callback(lambda done: done.cancelled() or done.exception())
+        self._running[scope, key] = _Running(digest, accepted, first, outcome)
+        return self._running[scope, key]
+
+    async def _answer(self, running: _Running) -> Answer:
         if not running.first.done():
             return await asyncio.shield(running.first)
-        return await self._wait(running)
-
-    async def _start(self, scope: str, key: str, digest: bytes, run: Callable[[], Awaitable[Answer]]) -> Answer:
-        first: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
-        outcome = asyncio.create_task(self._run(scope, key, digest, run, first))
-        # Its failure is told through `first`; nobody else may come to ask for it.
-        outcome.add_done_callback(lambda task: task.cancelled() or task.exception())
-        self._running[scope, key] = _Running(digest, first, outcome)
-        return await asyncio.shield(first)
-
-    async def _wait(self, running: _Running) -> Answer:
+        if running.first.exception() is None:
+            return running.first.result()
         done, _ = await asyncio.wait([running.outcome], timeout=self._patience)
         if not done:
             raise AgentTimeout(f"the request under this Idempotency-Key still runs after {self._patience:g} s more")
@@ -65,7 +74,8 @@ class Idempotency:
         scope: str,
         key: str,
         digest: bytes,
-        run: Callable[[], Awaitable[Answer]],
+        begin: Callable[[], Awaitable[Accepted]],
+        taken: asyncio.Future[int],
         first: asyncio.Future[Answer],
     ) -> Answer:
         answer: Answer | None = None
@@ -73,15 +83,18 @@ class Idempotency:
             # On disk before anything happens: after a crash it must be known that it was begun.
             self._log.save_outcome(scope, key, digest, None)
             await self._log.flushed()
-            answer = await self._answer(run, first)
+            accepted = await begin()
+            taken.set_result(accepted.position)
+            answer = await self._outcome(accepted.answer, first)
             self._log.save_outcome(scope, key, digest, answer.line)
             await self._log.flushed()
         except Exception as error:
             if answer is None and isinstance(error, LogUnavailable | AgentTimeout):
                 # Nothing was begun, so it may be tried again under the same key.
                 self._log.forget_outcome(scope, key)
-            if not first.done():
-                first.set_exception(error)
+            for future in (taken, first):
+                if not future.done():
+                    future.set_exception(error)
             raise
         finally:
             del self._running[scope, key]
@@ -90,9 +103,9 @@ class Idempotency:
         return answer
 
     @staticmethod
-    async def _answer(run: Callable[[], Awaitable[Answer]], first: asyncio.Future[Answer]) -> Answer:
+    async def _outcome(answer: Awaitable[Answer], first: asyncio.Future[Answer]) -> Answer:
         try:
-            return await run()
+            return await answer
         except AgentTimeout as error:
             if error.late is None:
                 raise
@@ -110,7 +123,7 @@ def scope_of(connection: Connection, session_id: str | None) -> str:
     return f"connection:{hashlib.sha256(connection.connection_id.encode()).hexdigest()}"
 
 
-def _kept(envelope: Envelope, key: str, digest: bytes, kept: bytes, response: bytes | None) -> Answer:
+async def _kept(envelope: Envelope, key: str, digest: bytes, kept: bytes, response: bytes | None) -> Answer:
     if kept != digest:
         raise IdempotencyMismatch(key)
     if response is None:

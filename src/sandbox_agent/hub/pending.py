@@ -11,7 +11,8 @@ from typing import cast
 from sandbox_agent.envelope import Envelope, failure, objects_at, same_id, success, text_at
 from sandbox_agent.errors import MethodNotFound, RequestCancelled
 from sandbox_agent.hub.asking import ELICITATION, PERMISSION, QUESTION
-from sandbox_agent.hub.session import Process, Session
+from sandbox_agent.hub.process import Process
+from sandbox_agent.hub.session import Session
 
 _KINDS = {PERMISSION: "permission", QUESTION: "question", ELICITATION: "elicitation"}
 
@@ -45,12 +46,15 @@ class PendingRequest:
     process: Process
     session: Session | None
     asked_at: float
+    """By the clock on the wall, for people."""
+    waits_since: float = 0.0
+    """By the monotonic clock, for its deadline."""
     only_tag: str | None = None
     """The connection it concerns, when it belongs to a call of that connection; others only once that one is gone."""
     outcome: Outcome = Outcome.REQUESTED
     answered_by: str | None = None
-    told: Callable[[bytes], bytes] = _as_it_is
-    """An answer to the request, in the agent's own words."""
+    translate: Callable[[bytes], bytes] = _as_it_is
+    """Puts an answer to the request into the agent's own words."""
     answering: bool = False
     """Somebody's answer is on its way to the disk; it may still be cancelled, but nobody else may answer."""
 
@@ -80,10 +84,7 @@ class PendingRequest:
                 return Outcome.ANSWERED
 
     def cancellation(self) -> bytes:
-        """What the agent is told when the turn was cancelled before anybody answered."""
-        return self.told(self._cancellation())
-
-    def _cancellation(self) -> bytes:
+        """The answer when the turn was cancelled before anybody gave one."""
         match self.kind:
             case "permission":
                 return success(self.agent_id, {"outcome": {"outcome": "cancelled"}})
@@ -95,10 +96,7 @@ class PendingRequest:
                 return failure(self.agent_id, RequestCancelled("the request was cancelled"))
 
     def rejection(self) -> bytes:
-        """What the agent is told when in doubt: never an allow."""
-        return self.told(self._rejection())
-
-    def _rejection(self) -> bytes:
+        """The answer when in doubt: never an allow."""
         match self.kind:
             case "permission":
                 option = self._option("reject_once")
@@ -175,5 +173,6 @@ class PendingRequests:
         """Those that belong to one connection."""
         return [pending for pending in self._open.values() if pending.only_tag == tag]
 
-    def asked_before(self, at: float) -> list[PendingRequest]:
-        return [pending for pending in self._open.values() if pending.asked_at < at]
+    def waiting_since(self, at: float) -> list[PendingRequest]:
+        """Those that have waited since then, by the monotonic clock."""
+        return [pending for pending in self._open.values() if pending.waits_since < at]

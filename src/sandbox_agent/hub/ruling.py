@@ -3,14 +3,14 @@
 import asyncio
 import logging
 
-from sandbox_agent.agents.boot import RunningAgent
 from sandbox_agent.envelope import Envelope, Object
-from sandbox_agent.errors import InvalidParams, RpcError
+from sandbox_agent.errors import InvalidParams
 from sandbox_agent.hub.asking import PERMISSION
 from sandbox_agent.hub.decision import Decider
 from sandbox_agent.hub.hub import Hub
 from sandbox_agent.hub.pending import Outcome, PendingRequest
 from sandbox_agent.hub.permission_mode import mode_rules
+from sandbox_agent.hub.process import Process
 from sandbox_agent.hub.session import Session
 from sandbox_agent.log.event import Direction
 from sandbox_agent.permissions.policy import Decision, Policy
@@ -31,11 +31,11 @@ class Ruling:
         self._policy = policy
         self._tasks: set[asyncio.Task[None]] = set()
 
-    def answers(self, running: RunningAgent, session: Session, request: Envelope) -> bool:
+    def answers(self, running: Process, session: Session, request: Envelope) -> bool:
         """Take a request that the rules decide; False when people are to be asked."""
         if request.method != PERMISSION:
             return False
-        pending = PendingRequest(self._hub.log.position + 1, request, running, session, self._hub.clock())
+        pending = self._hub.new_pending(request, running, session)
         try:
             decision = self._decide(running, session, request)
             line = _answer(pending, decision)
@@ -54,19 +54,17 @@ class Ruling:
         task.add_done_callback(self._tasks.discard)
         return True
 
-    def _decide(self, running: RunningAgent, session: Session, request: Envelope) -> Decision:
+    def _decide(self, running: Process, session: Session, request: Envelope) -> Decision:
         cwd, by_title = session.facts.cwd, running.agent.command_in_title
         asked = read_request(request.params(), running.agent.id, cwd, command_in_title=by_title)
         return self._policy.decide(asked, cwd, _rules_of(session))
 
     async def _give(self, pending: PendingRequest, line: bytes, outcome: Outcome, by: Decider, position: int) -> None:
-        running = pending.process
-        assert isinstance(running, RunningAgent)
         try:
             # The agent acts on it only after it is kept: an action without a record of who allowed it must not be.
             await self._hub.log.committed(position)
         except Exception as error:
-            logger.warning("ruling not kept agent=%s reason=%s", running.agent.id, type(error).__name__)
+            logger.warning("ruling not kept agent=%s reason=%s", pending.process.agent.id, type(error).__name__)
             line, outcome = pending.rejection(), Outcome.REJECTED
             by = Decider(by.kind, by.facts, "what the rules say cannot be kept, so nothing is allowed")
         finally:
@@ -75,10 +73,6 @@ class Ruling:
             # Cancelled meanwhile: an allow must not come after that.
             return
         self._hub.settle(pending, outcome, by, line)
-        try:
-            running.answer(line)
-        except RpcError as error:
-            logger.info("ruling not delivered agent=%s reason=%s", running.agent.id, error.slug)
 
 
 def check_rules(metadata: Object) -> None:

@@ -1,19 +1,24 @@
-"""A session: one conversation with one agent, and the turns in it. Pure: no I/O, no clock, no event loop."""
+"""A session: one conversation with one agent, its life and its turns. Pure: no I/O, no clock, no event loop."""
 
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Protocol, cast
+from typing import cast
 
 import msgspec
 from msgspec import Raw
 
 from sandbox_agent.envelope import Object, notification, parse, text_at
-from sandbox_agent.errors import QueueFull
-from sandbox_agent.hub import choices
+from sandbox_agent.errors import InvalidRequest, QueueFull
+from sandbox_agent.hub import choices, lifecycle
 from sandbox_agent.hub.choices import MODE, MODEL, Category
+from sandbox_agent.hub.lifecycle import AT_REST, Event, Move, State
+from sandbox_agent.hub.process import Process
 from sandbox_agent.log.cards import Card
+
+TERMINATED: Object = {"reason": "terminated", "terminatedBy": "daemon"}
+"""Why a session ended that a client terminated."""
 
 
 class SessionFacts(msgspec.Struct, kw_only=True):
@@ -29,9 +34,11 @@ class SessionFacts(msgspec.Struct, kw_only=True):
     alias: str | None = None
     title: str | None = None
     ended: bool = False
+    """No process holds it. Follows from its state, as the two below do."""
     can_resume: bool = False
     """Whether its agent can load or resume it; never again once it was terminated."""
     termination: Object | None = None
+    """How it ended."""
     turn: str | None = None
     """The turn that runs."""
     prompt_id: str | None = None
@@ -54,17 +61,11 @@ class SessionFacts(msgspec.Struct, kw_only=True):
     """`modes`, `models` and `configOptions` as the agent last told them."""
 
 
-class Process(Protocol):
-    """What a session knows of the process that holds its conversation."""
-
-    @property
-    def key(self) -> str: ...
-
-
 @dataclass(slots=True, eq=False)
 class Prompt:
     """One `session/prompt`, from its arrival until its turn ends."""
 
+    session_id: str
     tag: str
     """Who sent it."""
     line: bytes = field(repr=False)
@@ -101,8 +102,9 @@ class Session:
     """A session as it is now: its facts, its process, its turns."""
 
     facts: SessionFacts
+    state: State = State.STARTING
     process: Process | None = None
-    """The process that holds the conversation in memory; None until it is resumed."""
+    """The process that holds the conversation, or was asked to take it up; None while the session is at rest."""
     event_count: int = 0
     running: Prompt | None = None
     waiting: deque[Prompt] = field(default_factory=deque[Prompt])
@@ -112,7 +114,6 @@ class Session:
     """When its agent last said something for it."""
     replay: "Replay | None" = None
     """While a `session/load` runs at the agent."""
-    deleted: bool = False
     unsaved: bool = False
     """The disk does not know yet how many events it has, and when the last one came."""
     saved_card: Card | None = None
@@ -141,52 +142,97 @@ class Session:
         """It was taken up again, perhaps in another directory."""
         self.facts.cwd, self.facts.opened_with = cwd, params
 
-    @property
-    def live(self) -> bool:
-        return self.process is not None
+    # Its life
 
     @property
-    def terminated(self) -> bool:
-        """Ended for good, by a client's wish."""
-        return text_at(self.facts.termination, "reason") == "terminated"
+    def live(self) -> bool:
+        """A process has the conversation in memory."""
+        return self.state in lifecycle.LIVE
+
+    @property
+    def held(self) -> Process | None:
+        """The process that takes requests for it now."""
+        return self.process if self.state is State.HELD else None
+
+    @property
+    def over(self) -> bool:
+        """A client has ended it for good, or is about to have."""
+        return self.state in (State.ENDING, State.TERMINATED, State.DELETED)
+
+    @property
+    def deleted(self) -> bool:
+        return self.state is State.DELETED
+
+    def allows(self, event: Event) -> bool:
+        return lifecycle.allows(self.state, event)
+
+    def move(self, event: Event, process: Process | None = None, termination: Object | None = None) -> Move:
+        """Let something happen to it; `Hub.move` does what has to be done about it. Raises IllegalMove."""
+        move = lifecycle.move(self.state, event, resumable=self.facts.can_resume)
+        if move.state is self.state:
+            return move
+        self.state = move.state
+        self.process = process or self.process
+        match self.state:
+            case State.HELD:
+                self.facts.ended, self.facts.termination = False, None
+            case State.TERMINATED:
+                self.facts.ended, self.facts.can_resume, self.facts.termination = True, False, TERMINATED
+            case State.INTERRUPTED | State.ENDED:
+                self.facts.ended = True
+                self.facts.termination = termination or self.facts.termination
+            case _:
+                pass
+        if self.state in AT_REST:
+            self.process, self.running, self.unechoed = None, None, None
+            # An agent that took too long may still repeat the past, which the log has.
+            self.replay = self.replay if event is Event.FAILED else None
+        return move
+
+    def check_revivable(self) -> None:
+        """Raises InvalidRequest when no process can be asked to take it up again now."""
+        self.check_promptable()
+        if not self.allows(Event.REVIVE):
+            raise InvalidRequest(
+                f"the agent was asked to load session {self.id} and has not answered yet; try again later",
+                sessionId=self.id,
+            )
+
+    def check_promptable(self) -> None:
+        """Raises InvalidRequest when no prompt will ever run in it."""
+        if self.state is State.ENDED or self.over:
+            raise self.ended_error()
+
+    def ended_error(self) -> InvalidRequest:
+        return InvalidRequest(
+            f"session {self.id} has ended and cannot be resumed; start a new one with session/new", sessionId=self.id
+        )
+
+    # Its turns
 
     def check_queue(self, limit: int) -> None:
         """Raises QueueFull when no more prompts may wait."""
-        if self.running is not None and len(self.waiting) >= limit:
+        room = limit if self.running is not None else limit + 1
+        if len(self.waiting) >= room:
             raise QueueFull(
                 f"{limit} prompts wait in this session already; wait for one to end, or send session/cancel",
                 sessionId=self.id,
                 limit=limit,
             )
 
-    def queue(self, prompt: Prompt) -> bool:
-        """Take a prompt in; True when it may start at once."""
-        if self.running is None:
-            self.running = prompt
-            return True
-        self.waiting.append(prompt)
-        return False
-
-    def finish(self, prompt: Prompt) -> Prompt | None:
-        """End a prompt's turn; gives the one that starts now."""
-        if self.running is not prompt:
+    def start_next(self) -> Prompt | None:
+        """Make the first prompt that waits the running one; None when there is none, or it has to go on waiting."""
+        if self.state is not State.HELD or self.running is not None or not self.waiting:
             return None
-        self.running = self.waiting.popleft() if self.waiting else None
+        self.running = self.waiting.popleft()
         return self.running
 
-    def drop_waiting(self) -> list[Prompt]:
-        dropped, self.waiting = list(self.waiting), deque()
-        return dropped
-
-    def end(self, termination: Object) -> None:
-        self.process, self.running, self.unechoed, self.replay = None, None, None, None
-        self.facts.ended = True
-        self.facts.termination = termination
-
-    def revive(self, process: Process) -> None:
-        """A process holds it again."""
-        self.process = process
-        self.facts.ended, self.facts.termination = False, None
+    def finish(self, prompt: Prompt) -> None:
+        """Take a prompt out, whether it runs or waits."""
+        if self.running is prompt:
+            self.running = None
+        elif prompt in self.waiting:
+            self.waiting.remove(prompt)
 
     @property
     def mode(self) -> str | None:

@@ -5,8 +5,7 @@ from functools import partial
 
 from msgspec import Raw
 
-from sandbox_agent.agents.boot import RunningAgent
-from sandbox_agent.envelope import Envelope, params_text, parse, success, text_at, with_id
+from sandbox_agent.envelope import Envelope, failure, params_text, parse, success, text_at, with_id
 from sandbox_agent.errors import AgentTimeout, InvalidParams, InvalidRequest
 from sandbox_agent.hub.calls import Answer, Call
 from sandbox_agent.hub.checks import directory, require
@@ -14,6 +13,8 @@ from sandbox_agent.hub.choices import completed
 from sandbox_agent.hub.connection import Connection
 from sandbox_agent.hub.forward import Forward, as_before
 from sandbox_agent.hub.hub import Hub
+from sandbox_agent.hub.lifecycle import Event, State
+from sandbox_agent.hub.process import Process
 from sandbox_agent.hub.session import Replay, Session
 from sandbox_agent.hub.turns import user_messages
 from sandbox_agent.log.event import Chunk, Direction, session_channel
@@ -31,7 +32,7 @@ class SessionLoading:
 
     async def load(self, connection: Connection, envelope: Envelope) -> Answer:
         session = self.hub.find_session(envelope.session_id)
-        if session is not None and session.live:
+        if session is not None and session.held is not None:
             return await self._held(connection, session, envelope)
         if envelope.session_id is None:
             raise InvalidParams(f"{envelope.method} needs a sessionId")
@@ -40,7 +41,7 @@ class SessionLoading:
             session = self.hub.find_session(envelope.session_id)
             if session is None:
                 return await self._take_up_unknown(connection, envelope.session_id, envelope)
-            if session.live:
+            if session.held is not None:
                 return await self._held(connection, session, envelope)
             return await self._take_up_known(connection, session, envelope)
 
@@ -99,31 +100,41 @@ class SessionLoading:
             session = self.hub.add_session(running, session_id, cwd, opened_with)
             return await self._load_at(connection, running, session, envelope, known=False)
         except AgentTimeout:
+            # It may still answer; then the session is there, and the answer goes to the stream.
             raise
         except BaseException:
             if session is not None:
-                self.hub.forget_session(session)
+                self.hub.move(session, Event.FAILED)
             await self.forward.dismiss(running)
             raise
 
     async def _take_up_known(self, connection: Connection, session: Session, envelope: Envelope) -> Answer:
-        if session.terminated:
-            raise InvalidRequest(f"session {session.id} was terminated; start a new one", sessionId=session.id)
+        self._check_loadable(session)
         line = as_before(envelope.line, session)
         running = await self.forward.spawn(self.forward.agent_of(session))
         try:
             require(running, envelope.method)
-            self.hub.expect(session, running)
+            # It may have been ended while its agent was started.
+            self._check_loadable(session)
+            self.hub.move(session, Event.REVIVE, running)
             return await self._load_at(connection, running, session, parse(line), known=True)
-        except AgentTimeout:
-            raise
-        except BaseException:
-            self.hub.unexpect(session, running)
-            await self.forward.dismiss(running)
+        except BaseException as error:
+            # An agent that took too long may still answer: then the session is held after all.
+            self.hub.move(session, Event.FAILED)
+            if not isinstance(error, AgentTimeout):
+                await self.forward.dismiss(running)
             raise
 
+    @staticmethod
+    def _check_loadable(session: Session) -> None:
+        """Raises InvalidRequest; unlike a prompt, a load may bring back what its agent did not promise to."""
+        if session.over:
+            raise InvalidRequest(f"session {session.id} was terminated; start a new one", sessionId=session.id)
+        if session.state is not State.ENDED:
+            session.check_revivable()
+
     async def _load_at(
-        self, connection: Connection, running: RunningAgent, session: Session, envelope: Envelope, *, known: bool
+        self, connection: Connection, running: Process, session: Session, envelope: Envelope, *, known: bool
     ) -> Answer:
         session.replay = Replay(connection.channel, history=not known)
         session.facts.creator = connection.tag
@@ -143,25 +154,35 @@ class SessionLoading:
         if not response.succeeded or not call.running.agent.replays_late:
             session.replay = None
         line = with_id(response.line, call.client_id)
-        if response.succeeded:
-            session.learn_offers(response.result())
-            cwd = text_at(request.params(), "cwd") or session.facts.cwd
-            session.opened_anew(cwd, Raw(params_text(request.line)))
-            line = completed(line, session.facts.offers)
-            if not known:
-                session.all_told()
-            self.hub.revive(session, call.running)
-            self.hub.attach(call.connection, session)
-            self.hub.record(session, line, Direction.FROM_AGENT)
-        elif known:
-            self.hub.unexpect(session, call.running)
+        if not response.succeeded:
+            self.hub.move(session, Event.FAILED)
+            session.replay = None
+        elif not self.hub.opened(session, call.running):
+            # A client has ended it meanwhile; its agent is told, and whoever loads it.
+            self.forward.let_go_soon(call.running, session.facts.agent_session_id)
+            return Answer(failure(call.client_id, session.ended_error()), self.hub.log.position)
         else:
-            self.hub.forget_session(session)
+            line = self._take_in(call.connection, session, request, line, known=known)
         if call.late is not None:
             self.forward.dismiss_soon(call.running)
         return Answer(line, self.hub.log.position)
 
+    def _take_in(
+        self, connection: Connection, session: Session, request: Envelope, line: bytes, *, known: bool
+    ) -> bytes:
+        """A session that its agent has loaded, with what it said of it; gives the answer for the client."""
+        session.learn_offers(parse(line).result())
+        cwd = text_at(request.params(), "cwd") or session.facts.cwd
+        session.opened_anew(cwd, Raw(params_text(request.line)))
+        line = completed(line, session.facts.offers)
+        if not known:
+            session.all_told()
+        self.hub.learned(session)
+        self.hub.attach(connection, session)
+        self.hub.record(session, line, Direction.FROM_AGENT)
+        return line
+
 
 def _echoes(session: Session) -> bool:
     """Whether its agent repeats prompts itself, so that the log has them as updates already."""
-    return isinstance(session.process, RunningAgent) and bool(session.process.echoes_prompts)
+    return session.process is not None and bool(session.process.echoes_prompts)

@@ -1,21 +1,22 @@
-"""The session methods of ACP that we answer or change: new, fork, list, prompt, close, delete, authenticate, logout."""
+"""The session methods of ACP that we answer or change: new, fork, list, prompt, authenticate, logout.
 
+Loading, settings and endings are in modules of their own; the table has them all.
+"""
+
+import asyncio
 import re
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 
 import msgspec
 from msgspec import Raw
 
-from sandbox_agent.agents.boot import RunningAgent
 from sandbox_agent.agents.manifest import Agent, Name, Text
 from sandbox_agent.envelope import (
     META,
     Envelope,
     Object,
-    failure,
     object_at,
     param,
     params_text,
@@ -32,10 +33,9 @@ from sandbox_agent.errors import (
     InvalidParams,
     LogUnavailable,
     SandboxAgentError,
-    ShuttingDown,
 )
 from sandbox_agent.hub.attachment import KEY, Attachments
-from sandbox_agent.hub.calls import Answer, Call
+from sandbox_agent.hub.calls import Accepted, Answer, Call
 from sandbox_agent.hub.checks import Method, directory, not_offered, prompt_id, require
 from sandbox_agent.hub.choices import complete, completed
 from sandbox_agent.hub.connection import Connection
@@ -43,9 +43,12 @@ from sandbox_agent.hub.content import taken_by
 from sandbox_agent.hub.forward import Forward, as_before
 from sandbox_agent.hub.hub import Hub
 from sandbox_agent.hub.inventory import Inventory
+from sandbox_agent.hub.lifecycle import Event
 from sandbox_agent.hub.permission_mode import wished_mode
+from sandbox_agent.hub.process import Process
 from sandbox_agent.hub.ruling import check_rules
 from sandbox_agent.hub.session import Prompt, Session
+from sandbox_agent.hub.session_ending import SessionEnding
 from sandbox_agent.hub.session_loading import SessionLoading
 from sandbox_agent.hub.session_settings import SessionSettings
 from sandbox_agent.hub.turns import Turns
@@ -61,11 +64,12 @@ class SessionMethods:
     hub: Hub
     forward: Forward
     turns: Turns
-    release: Callable[[RunningAgent, str], None]
+    release: Callable[[Process, str], None]
     """Lets go what an agent said of a session before it was known."""
     inventory: Inventory
     settings: SessionSettings
     loading: SessionLoading
+    ending: SessionEnding
     attachments: Attachments
 
     def table(self) -> dict[str, Method]:
@@ -75,9 +79,8 @@ class SessionMethods:
             "session/resume": self.loading.resume,
             "session/fork": self.fork,
             "session/list": self.list,
-            "session/prompt": self.prompt,
-            "session/close": self.close,
-            "session/delete": self.delete,
+            "session/close": self.ending.close,
+            "session/delete": self.ending.delete,
             "session/set_model": self.settings.set_model,
             "session/set_mode": self.settings.set_mode,
             "session/set_config_option": self.settings.set_config_option,
@@ -102,15 +105,18 @@ class SessionMethods:
             checked = parse(line)
             settle = partial(self._created, alias=alias, asked=asked, request=checked)
             answer = await self._begin(connection, running, checked, settle)
-        finally:
-            if alias is not None:
-                self.hub.free(alias)
+        except AgentTimeout:
+            # The agent may still answer, and its session has the alias then. Until it does, nobody else may.
+            raise
+        except BaseException:
+            self.hub.free(alias)
+            raise
         return await self._apply(asked, wished, answer)
 
     async def _begin(
         self,
         connection: Connection,
-        running: RunningAgent,
+        running: Process,
         envelope: Envelope,
         settle: Callable[[Call, Envelope], Answer],
     ) -> Answer:
@@ -131,6 +137,7 @@ class SessionMethods:
         line = with_id(response.line, call.client_id)
         agent_session_id = text_at(response.result(), "sessionId")
         if not agent_session_id or call.connection is None:
+            self.hub.free(alias)
             return self._unborn(call, line)
         params = request.params()
         opened_with = Raw(params_text(request.line))
@@ -152,6 +159,7 @@ class SessionMethods:
     def _born(self, call: Call, session: Session, request: Envelope, line: bytes) -> Answer:
         """A session is there: keep it, attach whoever asked for it, and let go what its agent said of it before."""
         assert call.connection is not None
+        self.hub.move(session, Event.OPENED)
         session.all_told()
         session.facts.creator = call.connection.tag
         self.hub.attach(call.connection, session)
@@ -189,13 +197,9 @@ class SessionMethods:
             await self.settings.permit(session, wished)
         except SandboxAgentError:
             running = session.process
-            if isinstance(running, RunningAgent):
-                if running.handshake.offers("sessionCapabilities", "close"):
-                    own: Object = {"sessionId": session.facts.agent_session_id}
-                    with suppress(SandboxAgentError):
-                        await self.forward.own_call(running, session, "session/close", own)
-                self.hub.forget_session(session)
-                await self.forward.dismiss(running)
+            self.hub.move(session, Event.DELETE)
+            if running is not None:
+                await self.forward.let_go(running, session.facts.agent_session_id)
             raise
 
     def _alias(self, asked: Object) -> str | None:
@@ -266,7 +270,8 @@ class SessionMethods:
         result: Object = {"sessions": [self.inventory.entry(session) for session in page]}
         return Answer(success(envelope.id, result if following is None else result | {"nextCursor": following}))
 
-    async def prompt(self, connection: Connection, envelope: Envelope) -> Answer:
+    async def prompt(self, connection: Connection, envelope: Envelope) -> Accepted:
+        """Take a prompt in; its turn runs, or waits, whether or not a client waits for it."""
         session = self.hub.session(envelope.session_id)
         self._writable()
         self.turns.check(session)
@@ -279,20 +284,25 @@ class SessionMethods:
             line = with_param(line, "sessionId", session.id)
         if KEY in line or self.attachments.under_way(session.id):
             line = await self._attached(session, line)
-        # Before anything else is awaited: whoever is told that the prompt was taken finds it in the log.
         position = self.hub.record(session, line, Direction.FROM_CLIENT).last
-        if envelope.recorded is not None:
-            envelope.recorded()
-        final = parse(line)
-        try:
-            running = await self.forward.holder(session)
-            turn = self.turns.submit(connection, session, running, final, Prompt(connection.tag, line, position, name))
-        except SandboxAgentError as error:
-            # The log has the prompt, so it gets to know what became of it.
-            assert final.id is not None
-            self.hub.record(session, failure(final.id, error), Direction.FROM_SERVER)
-            raise
-        return await turn
+        prompt = Prompt(session.id, connection.tag, line, position, name)
+        answered = self.turns.submit(connection, session, parse(line), prompt)
+        return Accepted(position, self._turn(session, prompt, answered))
+
+    async def _turn(self, session: Session, prompt: Prompt, answered: asyncio.Future[Answer]) -> Answer:
+        """The answer to a prompt; brings its session back first when no process holds it."""
+        if session.held is None and not answered.done():
+            revival = self.forward.revival(session)
+            # The prompt may be cancelled while it waits.
+            await asyncio.wait([revival, answered], return_when=asyncio.FIRST_COMPLETED)
+            try:
+                if not answered.done():
+                    revival.result()
+            except SandboxAgentError as error:
+                self.turns.drop(session, prompt, error)
+                raise
+            self.turns.advance(session)
+        return await answered
 
     async def _attached(self, session: Session, line: bytes) -> bytes:
         """A prompt with its attachments in it. Raises what is wrong with them, and nothing has happened."""
@@ -306,69 +316,6 @@ class SessionMethods:
         self._writable()
         self.turns.check(session)
         return line
-
-    async def close(self, connection: Connection, envelope: Envelope) -> Answer:
-        session = self.hub.session(envelope.session_id)
-        running = await self.forward.holder(session)
-        require(running, envelope.method)
-        answer = await self.forward.call(connection, running, session, envelope)
-        if parse(answer.line).succeeded and session.live:
-            self.turns.abandon(session)
-            self.hub.end_session(session, {"reason": "closed", "terminatedBy": "client"}, resumable=True)
-            await self.forward.dismiss(running)
-        return answer
-
-    async def delete(self, connection: Connection, envelope: Envelope) -> Answer:
-        named = self.hub.session(envelope.session_id)
-        async with self.forward.taking_up(named.id):
-            # Somebody may have taken it up or deleted it while we waited.
-            session = self.hub.session(named.id)
-            running = session.process if isinstance(session.process, RunningAgent) else None
-            if running is None:
-                answer = await self._delete_ended(connection, session, envelope)
-            else:
-                answer = await self._delete_at(running, connection, session, envelope)
-            if not parse(answer.line).succeeded:
-                return answer
-            self.turns.abandon(session)
-            self.hub.delete_session(session)
-        if running is not None:
-            await self.forward.dismiss(running)
-        await self.hub.log.flushed()
-        return answer
-
-    async def _delete_ended(self, connection: Connection, session: Session, envelope: Envelope) -> Answer:
-        """No process holds it, and none has to for that.
-
-        What could still be resumed goes only when its agent lets go of it. Anything else goes in any case.
-        """
-        assert envelope.id is not None
-        if self.hub.id_is_anothers(session):
-            return Answer(success(envelope.id, {}))
-        try:
-            running = await self.forward.ready(self.forward.agent_of(session))
-            answer = await self._delete_at(running, connection, session, envelope)
-        except ShuttingDown:
-            raise
-        except SandboxAgentError as error:
-            if session.facts.can_resume:
-                raise
-            warning = str(error)
-        else:
-            response = parse(answer.line)
-            if response.succeeded or session.facts.can_resume:
-                return answer
-            warning = f"agent {running.agent.id} did not delete it: {response.error().get('message')}"
-        return Answer(success(envelope.id, {"_meta": {META: {"warnings": [warning]}}}))
-
-    async def _delete_at(
-        self, running: RunningAgent, connection: Connection, session: Session, envelope: Envelope
-    ) -> Answer:
-        if not running.handshake.offers("sessionCapabilities", "delete"):
-            needed = session.live or session.facts.can_resume
-            more = "terminate the session first, then it can be deleted here" if needed else "it keeps what it has"
-            raise not_offered(running.agent.id, envelope.method, more)
-        return await self.forward.call(connection, running, session, envelope)
 
     async def authenticate(self, connection: Connection, envelope: Envelope) -> Answer:
         running, session = await self.forward.process(connection, envelope)

@@ -7,7 +7,6 @@ method that was used.
 from dataclasses import dataclass
 from functools import partial
 
-from sandbox_agent.agents.boot import RunningAgent
 from sandbox_agent.envelope import (
     Envelope,
     Object,
@@ -27,6 +26,7 @@ from sandbox_agent.hub.connection import Connection
 from sandbox_agent.hub.forward import Forward
 from sandbox_agent.hub.hub import Hub
 from sandbox_agent.hub.permission_mode import permission_mode
+from sandbox_agent.hub.process import Process
 from sandbox_agent.hub.session import Session
 from sandbox_agent.log.event import Direction
 
@@ -54,7 +54,7 @@ class SessionSettings:
         if value is None:
             raise InvalidParams(f"{envelope.method} needs {category.param}, a string")
         # Before anything is decided: an agent that takes the session up again tells anew what there is.
-        running = await self.forward.holder(session)
+        running, _ = await self.forward.process(connection, envelope)
         return await self._call(connection, running, session, envelope, self._way(session, category, value))
 
     async def set_config_option(self, connection: Connection, envelope: Envelope) -> Answer:
@@ -145,7 +145,7 @@ class SessionSettings:
     # Asking it, and what its answer means
 
     async def _call(
-        self, connection: Connection, running: RunningAgent, session: Session, envelope: Envelope, way: Way
+        self, connection: Connection, running: Process, session: Session, envelope: Envelope, way: Way
     ) -> Answer:
         settle = partial(self._changed, asked=envelope.method, way=way)
         return await self.forward.call(connection, running, session, _translated(envelope, way), settle)

@@ -12,7 +12,9 @@ from weakref import WeakValueDictionary
 
 import msgspec
 
-from sandbox_agent.hub.session import Session, SessionFacts
+from sandbox_agent.envelope import text_at
+from sandbox_agent.hub.lifecycle import recalled
+from sandbox_agent.hub.session import TERMINATED, Session, SessionFacts
 from sandbox_agent.log.cards import Age, Card
 from sandbox_agent.log.log import Log
 
@@ -93,7 +95,6 @@ class Shelf:
 
     def remove(self, session: Session) -> None:
         """There is no such session any more; the log goes too."""
-        session.deleted = True
         self._drop(session)
         self._objects.pop(session.id, None)
         self._log.delete_session(session.id)
@@ -151,9 +152,9 @@ class Shelf:
         self._aliases[alias] = ""
         return True
 
-    def free(self, alias: str) -> None:
-        """The session for which an alias was taken has not come about."""
-        if self._aliases.get(alias) == "":
+    def free(self, alias: str | None) -> None:
+        """The session for which an alias was taken, if one was, has not come about."""
+        if alias is not None and self._aliases.get(alias) == "":
             del self._aliases[alias]
 
     # Behind it
@@ -174,7 +175,9 @@ class Shelf:
         facts = msgspec.json.decode(record, type=SessionFacts)
         events, at = self._log.ask(lambda cards: cards.since(session_id, facts.counted_through))
         facts.updated_at = max(facts.updated_at, at)
-        session = Session(facts, event_count=facts.event_count + events)
+        terminated = text_at(facts.termination, "reason") == TERMINATED["reason"]
+        state = recalled(ended=facts.ended, resumable=facts.can_resume, terminated=terminated)
+        session = Session(facts, state, event_count=facts.event_count + events)
         session.saved_offers, session.saved_card = facts.offers, card_of(facts)
         self._objects[session_id] = session
         self._found(session)

@@ -1,8 +1,11 @@
-"""Turns: prompts of one session run one after another, and everybody attached knows when one starts and ends."""
+"""Turns: prompts of one session run one after another, and all attached clients learn when one starts and ends.
+
+A prompt waits while another runs, and while its session is on its way back to an agent.
+"""
 
 import asyncio
+from dataclasses import dataclass
 
-from sandbox_agent.agents.boot import RunningAgent
 from sandbox_agent.envelope import (
     Envelope,
     Object,
@@ -16,14 +19,25 @@ from sandbox_agent.envelope import (
     with_id,
     with_param,
 )
-from sandbox_agent.errors import InvalidRequest, RpcError, SandboxAgentError
+from sandbox_agent.errors import RpcError, SandboxAgentError
 from sandbox_agent.hub.calls import Answer, Call
 from sandbox_agent.hub.connection import Connection
 from sandbox_agent.hub.decision import CANCEL
 from sandbox_agent.hub.hub import Hub
-from sandbox_agent.hub.pending import Outcome, PendingRequest
+from sandbox_agent.hub.pending import Outcome
 from sandbox_agent.hub.session import Prompt, Session
 from sandbox_agent.log.event import Direction
+
+
+@dataclass(slots=True, eq=False)
+class _Turn:
+    """A prompt until it is answered."""
+
+    connection: Connection
+    client_id: bytes
+    answered: asyncio.Future[Answer]
+    call: Call | None = None
+    """Once the agent has it."""
 
 
 class Turns:
@@ -32,47 +46,50 @@ class Turns:
     def __init__(self, hub: Hub, queue_limit: int) -> None:
         self._hub = hub
         self._queue_limit = queue_limit
-        self._calls: dict[Prompt, Call] = {}
+        self._turns: dict[Prompt, _Turn] = {}
 
     def check(self, session: Session) -> None:
         """Raises what is known beforehand to keep a prompt from running: QueueFull, or InvalidRequest."""
+        session.check_promptable()
         session.check_queue(self._queue_limit)
-        if not session.live and not session.facts.can_resume:
-            raise InvalidRequest(
-                f"session {session.id} has ended and cannot be resumed; start a new one with session/new",
-                sessionId=session.id,
-            )
 
     def submit(
-        self, connection: Connection, session: Session, running: RunningAgent, envelope: Envelope, prompt: Prompt
+        self, connection: Connection, session: Session, envelope: Envelope, prompt: Prompt
     ) -> asyncio.Future[Answer]:
-        """Start a prompt, or let it wait its turn; raises QueueFull."""
+        """Start a prompt, or let it wait: for its turn, or for the session to come back."""
         assert envelope.id is not None
-        session.check_queue(self._queue_limit)
-        starts = session.queue(prompt)
-        call = Call("session/prompt", envelope.id, connection, running, session, self._settle)
-        self._calls[prompt] = call
-        if starts:
+        answered: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+        self._turns[prompt] = _Turn(connection, envelope.id, answered)
+        session.waiting.append(prompt)
+        self.advance(session)
+        return answered
+
+    def advance(self, session: Session) -> None:
+        """Start the next prompt, if a process holds the session and no other prompt runs."""
+        prompt = session.start_next()
+        if prompt is not None:
             self._start(session, prompt)
-        assert isinstance(call.future, asyncio.Future)
-        return call.future
+
+    def drop(self, session: Session, prompt: Prompt, error: SandboxAgentError) -> None:
+        """Take out a prompt that cannot start, and keep why; its caller raises the error."""
+        turn = self._turns.get(prompt)
+        if turn is not None:
+            line = failure(turn.client_id, error)
+            self._finish(session, prompt, Direction.FROM_SERVER, line, {"error": _error(parse(line))})
 
     def cancel(self, session: Session) -> None:
         """Take back what waits: prompts that have not started, and what the agent asked. The agent ends the turn."""
-        for prompt in session.drop_waiting():
-            self._answer(session, prompt, Direction.FROM_SERVER, self._cancelled(prompt), {"stopReason": "cancelled"})
+        for prompt in list(session.waiting):
+            self._cancel(session, prompt)
         for pending in self._hub.pending.of_session(session):
-            self._take_back(session, pending)
+            self._hub.settle_for(pending, Outcome.CANCELLED, CANCEL, pending.cancellation())
 
     def take_back(self, connection: Connection, client_id: bytes) -> bool:
-        """Take back a prompt that waits for its turn, by the id its client gave it; False when there is none."""
-        for prompt, call in self._calls.items():
-            if call.connection is connection and same_id(call.client_id) == same_id(client_id) and call.session:
-                if prompt not in call.session.waiting:
-                    return False
-                call.session.waiting.remove(prompt)
-                end: Object = {"stopReason": "cancelled"}
-                self._answer(call.session, prompt, Direction.FROM_SERVER, self._cancelled(prompt), end)
+        """Take back a prompt that waits, by the id its client gave it; False when there is none."""
+        wanted = same_id(client_id)
+        for prompt, turn in self._turns.items():
+            if turn.call is None and turn.connection is connection and same_id(turn.client_id) == wanted:
+                self._cancel(self._hub.session(prompt.session_id), prompt)
                 return True
         return False
 
@@ -80,58 +97,61 @@ class Turns:
         """End everything in a session whose agent will not do it."""
         self.cancel(session)
         if session.running is not None:
-            prompt, call = session.running, self._calls[session.running]
+            call = self._turns[session.running].call
+            assert call is not None
             self._hub.calls.close(call.running, call.stdio_id)
-            self._answer(session, prompt, Direction.FROM_SERVER, self._cancelled(prompt), {"stopReason": "cancelled"})
+            self._cancel(session, session.running)
 
     async def ended(self, session: Session) -> None:
         """Wait until the running turn is over."""
         if session.running is not None:
-            future = self._calls[session.running].future
-            assert isinstance(future, asyncio.Future)
-            await asyncio.wait([future])
+            await asyncio.wait([self._turns[session.running].answered])
 
     def give_up(self, error: SandboxAgentError) -> None:
         """Nobody waits any longer; what runs is ended by others."""
-        for call in self._calls.values():
-            if not call.future.done():
-                call.future.set_exception(error)
+        for turn in self._turns.values():
+            if not turn.answered.done():
+                turn.answered.set_exception(error)
 
     def fail_waiting(self, session: Session, error: RpcError) -> None:
         """The process is gone: what waits for its turn fails like the turn that ran."""
-        for prompt in session.drop_waiting():
-            line = failure(self._calls[prompt].client_id, error)
-            self._answer(session, prompt, Direction.FROM_SERVER, line, {"error": _error(parse(line))})
+        for prompt in list(session.waiting):
+            line = failure(self._turns[prompt].client_id, error)
+            self._answer(session, prompt, line, {"error": _error(parse(line))})
 
     def show(self, session: Session) -> None:
         """Show the running prompt to everybody attached but its sender, unless the agent echoes prompts itself."""
         prompt, session.unechoed = session.unechoed, None
-        if prompt is None or self._calls[prompt].running.echoes_prompts:
+        process = session.process
+        if prompt is None or process is None or process.echoes_prompts:
             return
-        self._calls[prompt].running.echoes_prompts = False
+        process.echoes_prompts = False
         if not any(one.tag != prompt.tag for one in self._hub.attached(session)):
             return
         for line in user_messages(session, prompt.line):
             self._hub.tell_others(session, line, but=prompt.tag)
 
     def _start(self, session: Session, prompt: Prompt) -> None:
-        call = self._hub.calls.open(self._calls[prompt])
+        process, turn = session.held, self._turns[prompt]
+        assert process is not None
+        call = Call("session/prompt", turn.client_id, turn.connection, process, session, self._settle, turn.answered)
+        turn.call = self._hub.calls.open(call)
         session.heard_at = self._hub.monotonic()
         session.facts.turn, session.facts.prompt_id = prompt.turn_id, prompt.prompt_id
         self._hub.save(session)
         self._hub.tell_turn(session, prompt.turn_id, prompt.prompt_id, {"state": "started"})
         session.unechoed = prompt
-        if call.running.echoes_prompts is False:
+        if process.echoes_prompts is False:
             self.show(session)
         line = with_id(prompt.line, call.stdio_id)
         if session.facts.agent_session_id != session.id:
             line = with_param(line, "sessionId", session.facts.agent_session_id)
         try:
-            call.running.send(line)
+            process.send(line)
         except RpcError as error:
-            self._hub.calls.close(call.running, call.stdio_id)
+            self._hub.calls.close(process, call.stdio_id)
             line = failure(call.client_id, error)
-            self._answer(session, prompt, Direction.FROM_SERVER, line, {"error": _error(parse(line))})
+            self._answer(session, prompt, line, {"error": _error(parse(line))})
 
     def _settle(self, call: Call, response: Envelope) -> Answer:
         session = call.session
@@ -150,44 +170,34 @@ class Turns:
         """What an agent asked by a method of its own making it does not wait for beyond the turn."""
         for pending in self._hub.pending.of_session(session):
             if pending.kind == "request":
-                self._take_back(session, pending)
+                self._hub.settle_for(pending, Outcome.CANCELLED, CANCEL, pending.cancellation())
 
-    def _take_back(self, session: Session, pending: PendingRequest) -> None:
-        line = pending.cancellation()
-        self._hub.record(session, line, Direction.FROM_SERVER)
-        self._hub.settle(pending, Outcome.CANCELLED, CANCEL, line)
-        self._send(pending.process, line)
+    def _cancel(self, session: Session, prompt: Prompt) -> None:
+        end: Object = {"stopReason": "cancelled"}
+        self._answer(session, prompt, success(self._turns[prompt].client_id, end), end)
 
-    def _answer(self, session: Session, prompt: Prompt, direction: Direction, line: bytes, end: Object) -> None:
-        call = self._calls[prompt]
-        self._hub.resolve(call, self._finish(session, prompt, direction, line, end))
+    def _answer(self, session: Session, prompt: Prompt, line: bytes, end: Object) -> None:
+        """Answer a prompt in its agent's stead."""
+        turn = self._turns[prompt]
+        answer = self._finish(session, prompt, Direction.FROM_SERVER, line, end)
+        if turn.call is not None:
+            self._hub.resolve(turn.call, answer)
+        elif not turn.answered.done():
+            turn.answered.set_result(answer)
 
     def _finish(self, session: Session, prompt: Prompt, direction: Direction, line: bytes, end: Object) -> Answer:
-        del self._calls[prompt]
+        del self._turns[prompt]
         if session.unechoed is prompt:
             session.unechoed = None
         if session.running is prompt:
             session.facts.turn = session.facts.prompt_id = None
+        session.finish(prompt)
         # Saved first: what is on disk up to the position below includes it.
         self._hub.save(session)
         self._hub.record(session, line, direction)
         position = self._hub.tell_turn(session, prompt.turn_id, prompt.prompt_id, {"state": "ended", **end}).last
-        following = session.finish(prompt)
-        if following is not None:
-            self._start(session, following)
+        self.advance(session)
         return Answer(line, position)
-
-    def _cancelled(self, prompt: Prompt) -> bytes:
-        return success(self._calls[prompt].client_id, {"stopReason": "cancelled"})
-
-    @staticmethod
-    def _send(process: object, line: bytes) -> None:
-        assert isinstance(process, RunningAgent)
-        try:
-            process.answer(line)
-        except RpcError:
-            # It has exited or does not read: it learns nothing any more, and nobody waits for it to.
-            return
 
 
 def user_messages(session: Session, prompt: bytes) -> list[bytes]:

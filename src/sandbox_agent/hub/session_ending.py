@@ -1,0 +1,141 @@
+"""Ending a session: close, terminate, delete. Each says first what becomes of it; its agent is told after that."""
+
+import asyncio
+from dataclasses import dataclass, field
+
+from sandbox_agent.envelope import META, Envelope, Object, notification, parse, success
+from sandbox_agent.errors import SandboxAgentError, ShuttingDown
+from sandbox_agent.hub.calls import Answer
+from sandbox_agent.hub.checks import not_offered, require
+from sandbox_agent.hub.connection import Connection
+from sandbox_agent.hub.forward import Forward
+from sandbox_agent.hub.hub import Hub
+from sandbox_agent.hub.lifecycle import Event, State
+from sandbox_agent.hub.process import Process
+from sandbox_agent.hub.session import TERMINATED, Session
+from sandbox_agent.hub.turns import Turns
+
+END_GRACE = 2.0
+"""Seconds in which an agent may end the turn and close the session that is terminated."""
+
+
+@dataclass(frozen=True, slots=True)
+class SessionEnding:
+    """The methods that end a session."""
+
+    hub: Hub
+    forward: Forward
+    turns: Turns
+    _terminations: dict[str, asyncio.Task[None]] = field(default_factory=dict[str, asyncio.Task[None]])
+
+    async def close(self, connection: Connection, envelope: Envelope) -> Answer:
+        session = self.hub.session(envelope.session_id)
+        running, _ = await self.forward.process(connection, envelope)
+        require(running, envelope.method)
+        answer = await self.forward.call(connection, running, session, envelope)
+        if parse(answer.line).succeeded and session.held is running:
+            self.turns.abandon(session)
+            self.hub.move(session, Event.CLOSED, termination={"reason": "closed", "terminatedBy": "client"})
+            await self.forward.dismiss(running)
+        return answer
+
+    # Terminating
+
+    async def terminate(self, connection: Connection, envelope: Envelope) -> Answer:
+        assert envelope.id is not None
+        session = self.hub.session(envelope.session_id)
+        already = session.facts.ended
+        if session.state not in (State.ENDED, State.TERMINATED):
+            await self._terminate(session)
+        ending = session.facts.termination or TERMINATED
+        result: Object = {"terminated": True, **{name: ending.get(name) for name in TERMINATED}}
+        result = result | {"alreadyEnded": True} if already else result
+        return Answer(success(envelope.id, result), self.hub.log.position)
+
+    async def _terminate(self, session: Session) -> None:
+        if session.held is not None:
+            task = asyncio.create_task(self._wind_down(session, session.held), name=f"terminate {session.id}")
+            self._terminations[session.id] = task
+            task.add_done_callback(lambda _: self._terminations.pop(session.id, None))
+            # From here on no prompt starts.
+            self.hub.move(session, Event.TERMINATE)
+        if session.state is State.ENDING:
+            # Another client may have asked for it before: it ends once.
+            await asyncio.shield(self._terminations[session.id])
+        else:
+            # No process holds it. Should one be asked to at the moment, that comes to nothing.
+            self.turns.abandon(session)
+            self.hub.move(session, Event.TERMINATE)
+
+    async def _wind_down(self, session: Session, running: Process) -> None:
+        """Let the agent end the turn and close the session, as far as it does so in time."""
+        self.turns.cancel(session)
+        own: Object = {"sessionId": session.facts.agent_session_id}
+        try:
+            async with asyncio.timeout(END_GRACE):
+                if session.running is not None:
+                    running.send(notification("session/cancel", own))
+                    await self.turns.ended(session)
+                if running.handshake.offers("sessionCapabilities", "close"):
+                    await self.forward.own_call(running, session, "session/close", own)
+        except (TimeoutError, SandboxAgentError):
+            # It is ended here all the same; an agent that does not play along does not keep it alive.
+            pass
+        finally:
+            self.turns.abandon(session)
+            self.hub.move(session, Event.WOUND_DOWN)
+        await self.forward.dismiss(running)
+
+    # Deleting
+
+    async def delete(self, connection: Connection, envelope: Envelope) -> Answer:
+        named = self.hub.session(envelope.session_id)
+        async with self.forward.taking_up(named.id):
+            # Another client may have taken it up or deleted it while we waited.
+            session = self.hub.session(named.id)
+            running = session.process
+            if running is None:
+                answer = await self._delete_at_rest(connection, session, envelope)
+            else:
+                answer = await self._delete_at(running, connection, session, envelope)
+            if not parse(answer.line).succeeded:
+                return answer
+            self.turns.abandon(session)
+            self.hub.delete_session(session)
+        if running is not None:
+            await self.forward.dismiss(running)
+        await self.hub.log.flushed()
+        return answer
+
+    async def _delete_at_rest(self, connection: Connection, session: Session, envelope: Envelope) -> Answer:
+        """No process holds it, and none has to for that.
+
+        What could still be resumed goes only when its agent lets go of it. Anything else goes in any case.
+        """
+        assert envelope.id is not None
+        if self.hub.id_is_anothers(session):
+            return Answer(success(envelope.id, {}))
+        try:
+            running = await self.forward.ready(self.forward.agent_of(session))
+            answer = await self._delete_at(running, connection, session, envelope)
+        except ShuttingDown:
+            raise
+        except SandboxAgentError as error:
+            if session.facts.can_resume:
+                raise
+            warning = str(error)
+        else:
+            response = parse(answer.line)
+            if response.succeeded or session.facts.can_resume:
+                return answer
+            warning = f"agent {running.agent.id} did not delete it: {response.error().get('message')}"
+        return Answer(success(envelope.id, {"_meta": {META: {"warnings": [warning]}}}))
+
+    async def _delete_at(
+        self, running: Process, connection: Connection, session: Session, envelope: Envelope
+    ) -> Answer:
+        if not running.handshake.offers("sessionCapabilities", "delete"):
+            needed = session.live or session.facts.can_resume
+            more = "terminate the session first, then it can be deleted here" if needed else "it keeps what it has"
+            raise not_offered(running.agent.id, envelope.method, more)
+        return await self.forward.call(connection, running, session, envelope)

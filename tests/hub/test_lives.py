@@ -1,0 +1,279 @@
+"""Sessions that crash, come back, are cancelled and ended, in every order. Contract, sections 5 and 6."""
+
+import asyncio
+import json
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from sandbox_agent.errors import AgentTimeout
+from sandbox_agent.hub.lifecycle import State
+from tests.support.running import BOUND
+from tests.support.world import World, envelope, error_of, result_of, run, world
+
+CANCELLED = {"stopReason": "cancelled"}
+ENDED = {"stopReason": "end_turn"}
+TERMINATED = {"terminated": True, "reason": "terminated", "terminatedBy": "daemon"}
+SESSION = {"sessionId": "s"}
+
+
+async def reviving(own: World) -> asyncio.Task[Any]:
+    """A prompt in a session whose agent has crashed: the new process was asked to resume it, and takes its time."""
+    own.agent.crashes()
+    prompt = own.prompt()
+    await own.settled()
+    await own.agent.pipe.request("session/resume")
+    assert own.session.state is State.REVIVING
+    return prompt
+
+
+def resume_id(own: World) -> object:
+    return own.sent("session/resume")["id"]
+
+
+@pytest.mark.requirement("6.terminate-wins")
+def test_a_session_terminated_while_it_comes_back_stays_terminated_and_its_prompt_never_runs() -> None:
+    async def main() -> None:
+        async with world() as own:
+            prompt = await reviving(own)
+
+            answer = result_of(await own.request("_sandboxagent/session/terminate", SESSION))
+
+            assert answer == TERMINATED | {"alreadyEnded": True}
+            assert result_of(await prompt) == CANCELLED
+            own.says(id=resume_id(own), result={})
+            await own.agent.answers("session/close")
+            await own.settled()
+            assert own.session.state is State.TERMINATED
+            assert not [one for one in own.agent.sent if one.get("method") == "session/prompt"]
+            again = await own.prompt()
+            assert "session/new" in error_of(again)["message"]
+
+    run(main())
+
+
+@pytest.mark.requirement("6.terminate-wins")
+def test_a_prompt_that_comes_while_a_session_is_terminated_is_refused() -> None:
+    async def main() -> None:
+        async with world() as own:
+            ending = own.request("_sandboxagent/session/terminate", SESSION, "t")
+            await own.agent.pipe.request("session/close")
+
+            assert "session/new" in error_of(await own.prompt())["message"]
+
+            twice = own.request("_sandboxagent/session/terminate", SESSION, "t2")
+            await own.settled()
+            own.says(id=own.sent("session/close")["id"], result={})
+            assert result_of(await ending) == result_of(await twice) == TERMINATED
+            ends = [one for one in await own.events() if one.get("method") == "_sandboxagent/session/ended"]
+            assert len(ends) == 1
+
+    run(main())
+
+
+@pytest.mark.requirement("5.cancel-while-reviving")
+def test_a_prompt_is_cancelled_while_its_session_comes_back() -> None:
+    async def main() -> None:
+        async with world() as own:
+            prompt = await reviving(own)
+            await own.notify("session/cancel", **SESSION)
+            assert result_of(await prompt) == CANCELLED
+            own.says(id=resume_id(own), result={})
+            await own.settled()
+            assert own.session.state is State.HELD
+            assert not [one for one in own.agent.sent if one.get("method") == "session/prompt"]
+
+    run(main())
+
+
+@pytest.mark.requirement("5.cancel-while-reviving")
+def test_one_prompt_is_taken_back_while_its_session_comes_back_and_the_other_runs() -> None:
+    async def main() -> None:
+        async with world() as own:
+            first = await reviving(own)
+            second = own.prompt("second", "p2")
+            await own.settled()
+            await own.notify("$/cancel_request", requestId="p")
+            assert result_of(await first) == CANCELLED
+            own.says(id=resume_id(own), result={})
+            asked = await own.agent.answers("session/prompt", ENDED)
+            assert asked["params"]["prompt"][0]["text"] == "second"
+            assert result_of(await second) == ENDED
+
+    run(main())
+
+
+@pytest.mark.requirement("5.cancel-while-reviving")
+def test_any_other_request_is_taken_back_while_its_session_comes_back() -> None:
+    async def main() -> None:
+        async with world() as own:
+            own.agent.crashes()
+            asked = own.request("session/set_mode", {**SESSION, "modeId": "other"}, 8)
+            await own.settled()
+            await own.notify("$/cancel_request", requestId=8)
+            assert error_of(await asked)["code"] == -32800
+
+    run(main())
+
+
+@pytest.mark.requirement("6.alias-late")
+def test_the_late_answer_to_a_new_session_keeps_its_alias_and_no_other_session_gets_it_meanwhile() -> None:
+    async def main() -> None:
+        async with world() as own:
+            named = {"cwd": "/", "mcpServers": [], "_meta": {"sandboxagent.dev": {"requestedSessionId": "mine"}}}
+            first = own.request("session/new", named, 1)
+            late = await own.agent.pipe.request("session/new")
+            own.now += 121
+            own.housekeeping.tick()
+            with pytest.raises(AgentTimeout):
+                await first
+
+            retried = error_of(await own.request("session/new", named, 2))
+            assert "taken" in retried["message"]
+
+            own.says(id=late["id"], result={"sessionId": "late"})
+            await own.settled()
+            assert own.hub.session("mine").id == "late"
+            assert [one.id for one in own.hub.sessions(None, None, 10) if one.facts.alias == "mine"] == ["late"]
+
+    run(main())
+
+
+@pytest.mark.requirement("6.alias-late")
+@pytest.mark.parametrize("how", ["refused", "crashed"])
+def test_an_alias_is_free_again_when_its_session_does_not_come_about(how: str) -> None:
+    async def main() -> None:
+        async with world() as own:
+            named = {"cwd": "/", "mcpServers": [], "_meta": {"sandboxagent.dev": {"requestedSessionId": "mine"}}}
+            first = own.request("session/new", named, 1)
+            asked = await own.agent.pipe.request("session/new")
+            if how == "refused":
+                own.says(id=asked["id"], error={"code": -32000, "message": "no"})
+            else:
+                own.agent.crashes()
+            error_of(await first)
+
+            second = own.request("session/new", named, 2)
+            await own.settled()
+            await own.agent.answers("session/new", {"sessionId": "second"})
+            await second
+            assert own.hub.session("mine").id == "second"
+
+    run(main())
+
+
+@pytest.mark.requirement("5.quarantine")
+def test_a_line_too_deep_to_read_that_waits_for_a_new_session_does_not_spoil_its_answer() -> None:
+    async def main() -> None:
+        async with world() as own:
+            asked = own.request("session/new", {"cwd": "/", "mcpServers": []}, 1)
+            request = await own.agent.pipe.request("session/new")
+            deep = "[" * 5000 + "]" * 5000
+            update = '{"sessionUpdate":"config_option_update","configOptions":' + deep + "}"
+            line = f'{{"jsonrpc":"2.0","method":"session/update","params":{{"sessionId":"new","update":{update}}}}}\n'
+            own.from_agent.receive(own.running, line.encode())
+            own.agent.updates("fine", "new")
+            own.says(id=request["id"], result={"sessionId": "new"})
+            assert result_of(await asked)["sessionId"] == "new"
+            assert "fine" in json.dumps(await own.events("new"))
+
+    run(main())
+
+
+@pytest.mark.requirement("3.idempotency-async")
+def test_a_repeated_request_is_accepted_at_once_where_the_first_one_was() -> None:
+    async def main() -> None:
+        async with world() as own:
+            asked = envelope(id=1, method="session/prompt", params={**SESSION, "prompt": []})
+            first = await own.from_client.accept(own.client, asked, "key")
+            answered = asyncio.ensure_future(first.answer)
+            await own.settled()
+
+            again = await own.from_client.accept(own.client, asked, "key")
+
+            assert again.position == first.position
+            await own.agent.answers("session/prompt", ENDED)
+            assert result_of(await answered) == result_of(await again.answer) == ENDED
+
+    run(main())
+
+
+STEPS = ["prompt", "cancel", "crash", "terminate", "delete", "load", "resume", "answer", "refuse", "late", "close"]
+
+
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(st.lists(st.sampled_from(STEPS), max_size=14))
+def test_in_every_order_each_request_is_answered_and_what_was_ended_stays_so(steps: list[str]) -> None:
+    asyncio.run(_live(steps))
+
+
+async def _live(steps: list[str]) -> None:
+    async with world() as own:
+        requests: list[asyncio.Task[Any]] = []
+        terminated = deleted = False
+        for number, step in enumerate(steps):
+            match step:
+                case "prompt":
+                    requests.append(own.prompt(f"prompt {number}", number))
+                case "cancel":
+                    await own.notify("session/cancel", **SESSION)
+                case "crash" if own.agents[-1] is not None:
+                    own.agent.crashes()
+                case "terminate" | "delete" | "load" | "resume" | "close":
+                    method = "_sandboxagent/session/terminate" if step == "terminate" else f"session/{step}"
+                    requests.append(own.request(method, {**SESSION, "cwd": "/", "mcpServers": []}, number))
+                case "answer" | "refuse":
+                    _answer_oldest(own, refuse=step == "refuse")
+                case "late":
+                    own.now += 121
+                    own.housekeeping.tick()
+                case _:
+                    continue
+            await own.settled()
+            # A load may make another session of the same id, once this one is gone.
+            deleted = deleted or own.hub.find_session("s") is not own.session
+            terminated = terminated or own.session.state is State.TERMINATED
+            _check(own, terminated=terminated, deleted=deleted)
+        async with asyncio.timeout(BOUND):
+            await _finish(own, requests)
+        for request in requests:
+            assert isinstance(request.exception(), AgentTimeout | None)
+            if request.exception() is None:
+                answer = json.loads(request.result().line)
+                assert answer.get("error", {}).get("code") != -32603 or "exited" in answer["error"]["message"], answer
+
+
+def _open_requests(own: World) -> list[dict[str, Any]]:
+    sent = [] if own.agents[-1] is None else own.agent.sent
+    return [one for one in sent if "id" in one and "method" in one and "answered" not in one]
+
+
+def _answer_oldest(own: World, *, refuse: bool = False) -> None:
+    for asked in _open_requests(own)[:1]:
+        asked["answered"] = True
+        if refuse:
+            own.says(id=asked["id"], error={"code": -32000, "message": "no"})
+        else:
+            own.says(id=asked["id"], result=ENDED if asked["method"] == "session/prompt" else {})
+
+
+def _check(own: World, *, terminated: bool, deleted: bool) -> None:
+    session = own.session
+    assert (session.running is None) or session.live
+    assert (session.process is None) == (session.state in ("interrupted", "ended", "terminated", "deleted"))
+    if session.process is not None:
+        assert own.hub.session_at(session.process, "s") is session
+    if terminated and not deleted:
+        assert session.state is State.TERMINATED
+    if deleted:
+        assert session.state is State.DELETED
+        assert own.hub.find_session("s") is not session
+
+
+async def _finish(own: World, requests: list[asyncio.Task[Any]]) -> None:
+    """The agent answers all that it is asked: no client may wait for ever."""
+    while not all(request.done() for request in requests):
+        _answer_oldest(own)
+        await asyncio.sleep(0.001)

@@ -1,0 +1,283 @@
+"""Everything between HTTP and the agents' pipes, in memory: a hub with clients on one side and fakes of processes.
+
+Nothing here starts a process, opens a socket or waits for a clock, so a test takes milliseconds. The test plays the
+agent: `world.agent.says(...)` is a line from it, `world.agent.sent` has the lines that it got.
+"""
+
+import asyncio
+import json
+from collections.abc import AsyncGenerator, Coroutine
+from contextlib import asynccontextmanager
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+from msgspec import Raw
+
+from sandbox_agent.agents.boot import Handshake, RunningAgent
+from sandbox_agent.agents.lines import Stderr
+from sandbox_agent.agents.manifest import Agent
+from sandbox_agent.agents.process import Exit
+from sandbox_agent.envelope import Envelope, parse
+from sandbox_agent.errors import AgentExited, AgentNotReading
+from sandbox_agent.host.attached import AttachedFiles
+from sandbox_agent.host.files import TextFiles
+from sandbox_agent.host.terminals import TerminalLimits, Terminals
+from sandbox_agent.hub.attachment import AttachmentLimits, Attachments
+from sandbox_agent.hub.connection import Connection
+from sandbox_agent.hub.extension_methods import ExtensionMethods
+from sandbox_agent.hub.forward import Forward
+from sandbox_agent.hub.from_agent import FromAgent
+from sandbox_agent.hub.from_client import FromClient
+from sandbox_agent.hub.host_methods import HostMethods
+from sandbox_agent.hub.housekeeping import Housekeeping
+from sandbox_agent.hub.hub import Hub
+from sandbox_agent.hub.inventory import Inventory
+from sandbox_agent.hub.lifecycle import Event
+from sandbox_agent.hub.ruling import Ruling
+from sandbox_agent.hub.session import Session
+from sandbox_agent.hub.session_ending import SessionEnding
+from sandbox_agent.hub.session_loading import SessionLoading
+from sandbox_agent.hub.session_methods import SessionMethods
+from sandbox_agent.hub.session_settings import SessionSettings
+from sandbox_agent.hub.turns import Turns
+from sandbox_agent.log.database import Database
+from sandbox_agent.log.log import Limits, Log
+from sandbox_agent.permissions.policy import Policy
+from sandbox_agent.processes.children import Children
+from tests.support.running import BOUND
+
+Json = dict[str, Any]
+CAPABILITIES: Json = {"loadSession": True, "sessionCapabilities": {"delete": {}, "resume": {}, "close": {}}}
+OFFERED: Json = {"modes": {"currentModeId": "default", "availableModes": []}}
+
+
+class Pipe:
+    """What an agent process is to the server: remembers what it was sent, unless it does not read."""
+
+    def __init__(self, key: str) -> None:
+        self.key = key
+        self.alive = True
+        self.reads = True
+        self.sent: list[Json] = []
+        self._news = asyncio.Event()
+
+    def send(self, line: bytes) -> None:
+        if not self.alive:
+            raise AgentExited("agent a exited", agent="a")
+        if not self.reads:
+            raise AgentNotReading("a")
+        self.sent.append(json.loads(line))
+        self._news.set()
+
+    async def has_been_sent(self, count: int) -> None:
+        """Wait until it was sent so many lines; `run` bounds it."""
+        while len(self.sent) < count:
+            self._news.clear()
+            await self._news.wait()
+
+    async def request(self, method: str) -> Json:
+        """The next request of a method that it was sent and has not been asked for yet."""
+        while not (found := [one for one in self.sent if one.get("method") == method and "taken" not in one]):
+            self._news.clear()
+            await self._news.wait()
+        found[0]["taken"] = True
+        return found[0]
+
+    def pause_reading(self) -> None: ...
+
+    def resume_reading(self) -> None: ...
+
+
+class FakeAgent:
+    """One process of the agent, played by the test."""
+
+    def __init__(self, world: "World", key: str, capabilities: Json) -> None:
+        self.pipe = Pipe(key)
+        self._world = world
+        handshake = Handshake(Raw(b"{}"), {"agentCapabilities": capabilities})
+        pipe: Any = self.pipe
+        self.running = RunningAgent(world.manifest, pipe, handshake, world.from_agent, lambda *_: None)
+
+    @property
+    def sent(self) -> list[Json]:
+        return self.pipe.sent
+
+    def says(self, **fields: Any) -> None:
+        """A line from it."""
+        self._world.from_agent.receive(self.running, json.dumps({"jsonrpc": "2.0", **fields}).encode() + b"\n")
+
+    def updates(self, text: str, session: str = "s") -> None:
+        """A piece of its message."""
+        content = {"type": "text", "text": text}
+        update = {"sessionUpdate": "agent_message_chunk", "content": content}
+        self.says(method="session/update", params={"sessionId": session, "update": update})
+
+    async def answers(self, method: str, result: object = None) -> Json:
+        """Answer the next request of a method, when it has come; gives the request."""
+        request = await self.pipe.request(method)
+        self.says(id=request["id"], result={} if result is None else result)
+        return request
+
+    def crashes(self) -> None:
+        """The process is gone."""
+        self.pipe.alive = False
+        if self._world.agents[-1] is self:
+            self._world.agents.append(None)
+        self._world.from_agent.exited(self.running, Exit(1, None, Stderr([], [], False, 0)))
+
+
+class World:
+    """A hub with one agent, one client and, unless a test says otherwise, one session of theirs, `s`."""
+
+    def __init__(
+        self,
+        path: Path | None = None,
+        *,
+        capabilities: Json | None = None,
+        queue: int = 16,
+        session: str = "s",
+        tail_bytes: int = 32 << 20,
+    ) -> None:
+        self.now = 1000.0
+        """The monotonic clock."""
+        self.log = Log(Database(path), Limits(tail_bytes=tail_bytes))
+        self.hub = Hub(self.log, monotonic=lambda: self.now)
+        self.turns = Turns(self.hub, queue)
+        terminals = Terminals(Children("test"), TerminalLimits())
+        host = HostMethods(self.hub, TextFiles(1 << 20), terminals, {}, (), client_fs=False)
+        self.from_agent = FromAgent(self.hub, self.turns, host, Ruling(self.hub, Policy((), "/home", str)))
+        self.manifest = Agent(id="a", title="A", description="", source="path", command=(), env={})
+        self.capabilities = CAPABILITIES if capabilities is None else capabilities
+        self.agents: list[FakeAgent | None] = []
+        self.booting = asyncio.Event()
+        """Cleared, it holds up the start of the agent."""
+        self.booting.set()
+        self.inventory = Inventory(self.hub)
+        supervisor: Any = SimpleNamespace(running=self._running, process=self._process)
+        catalog: Any = SimpleNamespace(agent=lambda _: self.manifest, launch=lambda _: object())
+        self.forward = Forward(self.hub, supervisor, catalog, 120)
+        settings, loading = SessionSettings(self.hub, self.forward), SessionLoading(self.hub, self.forward)
+        ending = SessionEnding(self.hub, self.forward, self.turns)
+        attachments = Attachments(AttachedFiles(), AttachmentLimits(count=100, image_bytes=1 << 20))
+        parts = (self.inventory, settings, loading, ending, attachments)
+        methods = SessionMethods(self.hub, self.forward, self.turns, self.from_agent.release, *parts)
+        views: Any = None
+        extensions = ExtensionMethods(self.hub, self.forward, ending, self.inventory, views, views)
+        own = methods.table() | extensions.table()
+        self.from_client = FromClient(self.hub, self.forward, self.turns, methods.prompt, own, 120)
+        self.housekeeping = Housekeeping(self.hub, 120, 1800, 60, 1800)
+        self.agents.append(FakeAgent(self, "a-1", self.capabilities))
+        self.client = self.hub.open_connection("a")
+        self.session = self.add_session(session)
+        self.hub.attach(self.client, self.session)
+
+    def add_session(self, id: str) -> Session:
+        """A session that the agent's process holds."""
+        session = self.hub.add_session(self.agent.running, id, "/", Raw(b"{}"))
+        session.learn_offers(OFFERED)
+        self.hub.move(session, Event.OPENED)
+        return session
+
+    @property
+    def agent(self) -> FakeAgent:
+        """The process that runs."""
+        agent = self.agents[-1]
+        assert agent is not None
+        return agent
+
+    @property
+    def process(self) -> Pipe:
+        return self.agent.pipe
+
+    @property
+    def running(self) -> RunningAgent:
+        return self.agent.running
+
+    def _running(self, _: object) -> RunningAgent | None:
+        return self.agents[-1].running if self.agents[-1] is not None else None
+
+    async def _process(self, _: object) -> RunningAgent:
+        await self.booting.wait()
+        if self.agents[-1] is None:
+            self.agents[-1] = FakeAgent(self, f"a-{len(self.agents)}", self.capabilities)
+        return self.agent.running
+
+    # The agent
+
+    def says(self, **fields: Any) -> None:
+        self.agent.says(**fields)
+
+    def asks(self, id: object, method: str = "session/request_permission", **params: Any) -> None:
+        options = [{"optionId": "yes", "kind": "allow_once"}, {"optionId": "no", "kind": "reject_once"}]
+        self.says(id=id, method=method, params=params or {"sessionId": "s", "options": options})
+
+    def sent(self, method: str) -> Json:
+        """The last request of a method that the agent was sent."""
+        return [one for one in self.process.sent if one.get("method") == method][-1]
+
+    # The client
+
+    def request(self, method: str, params: Json, id: object = "r", key: str | None = None) -> asyncio.Task[Any]:
+        """A client's request, and its answer as a task."""
+
+        async def answer() -> Any:
+            accepted = await self.from_client.accept(self.client, envelope(id=id, method=method, params=params), key)
+            return await accepted.answer
+
+        return asyncio.create_task(answer())
+
+    def prompt(self, text: str = "hello", id: object = "p", session: str = "s") -> asyncio.Task[Any]:
+        return self.request("session/prompt", {"sessionId": session, "prompt": [{"type": "text", "text": text}]}, id)
+
+    async def notify(self, method: str, **params: Any) -> None:
+        await self.from_client.notify(self.client, envelope(method=method, params=params))
+
+    async def settled(self) -> None:
+        """Let everything happen that can happen without anybody doing something."""
+        for _ in range(20):
+            await asyncio.sleep(0)
+
+    async def events(self, session: str = "s") -> list[Json]:
+        """The envelopes in a session's log."""
+        chunks = await self.log.history(session, 0, self.log.position + 1, 10_000)
+        return [json.loads(line) for chunk in chunks for line in chunk.lines]
+
+    def connect(self, **introduction: Any) -> Connection:
+        """Another client."""
+        return self.hub.open_connection("a", introduction)
+
+
+def envelope(**fields: Any) -> Envelope:
+    return parse(json.dumps({"jsonrpc": "2.0", **fields}).encode())
+
+
+def result_of(answer: Any) -> Json:
+    """The result of an answer; fails when it is an error."""
+    response = json.loads(answer.line)
+    assert "result" in response, response
+    return response["result"]
+
+
+def error_of(answer: Any) -> Json:
+    return json.loads(answer.line)["error"]
+
+
+@asynccontextmanager
+async def world(path: Path | None = None, **options: Any) -> AsyncGenerator[World]:
+    one = World(path, **options)
+    try:
+        yield one
+        await one.log.flushed()
+    finally:
+        one.log.close()
+
+
+def run(main: Coroutine[Any, Any, None]) -> None:
+    """Run a test's coroutine, with a bound."""
+
+    async def bounded() -> None:
+        async with asyncio.timeout(BOUND):
+            await main
+
+    asyncio.run(bounded())
