@@ -161,7 +161,9 @@ def build(settings: Settings, children: Children) -> Parts:
         views = Views(hub, inventory, agent_views, Installs(installs, settings.heartbeat), health)
         paths = Paths(roots, hub)
         files = Files(paths, settings.max_file, settings.max_body)
-        upload_limits = UploadLimits(settings.archive_bytes, settings.archive_entries, settings.archive_ratio)
+        upload_limits = UploadLimits(
+            settings.archive_bytes, settings.archive_entries, settings.archive_ratio, settings.archive_depth
+        )
         archives = Archives(paths, upload_limits, settings.archives)
         search_limits = SearchLimits(
             settings.search_results, settings.search_bytes, settings.search_time, settings.searches

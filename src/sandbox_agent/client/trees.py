@@ -15,6 +15,7 @@ from collections.abc import AsyncGenerator, Callable, Generator
 from concurrent.futures import CancelledError, Future
 from io import RawIOBase
 from pathlib import Path, PurePosixPath
+from typing import Self
 
 from sandbox_agent.client.contents import BLOCK, in_thread
 from sandbox_agent.client.errors import ClientError
@@ -25,7 +26,16 @@ LeaveOut = Callable[[str, str], None]
 NAMES = ("utf-8", "surrogateescape")
 """How names are written in an archive: those that are no text, too."""
 
+DEEPEST, LONGEST_PATH = 256, 4095
+"""Levels and characters of a path that is unpacked."""
+HEADERS, RECORDS = 1 << 16, 1000
+"""Bytes of a header before an entry, and records for all entries, that are read into memory."""
+
 _END = bytes(2 * tarfile.BLOCKSIZE)
+_EXTENDED = (
+    *(tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.SOLARIS_XHDTYPE),
+    *(tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK),
+)
 # What has become a link or a pipe meanwhile is neither followed nor waited for.
 _CAREFULLY = sum(getattr(os, name, 0) for name in ("O_NOFOLLOW", "O_NONBLOCK", "O_NOCTTY"))
 
@@ -179,18 +189,33 @@ class _Reader(RawIOBase):
             self._asked.cancel()
 
 
+class _Entry(tarfile.TarInfo):
+    """An entry whose headers fit into memory."""
+
+    @classmethod
+    def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> Self:
+        entry = super().frombuf(buf, encoding, errors)
+        if entry.type in _EXTENDED and not 0 <= entry.size <= HEADERS:
+            raise tarfile.ReadError(f"a header has more than {HEADERS} bytes")
+        return entry
+
+
 def _unpack(reader: _Reader, directory: Path) -> list[str]:
     directory.mkdir(parents=True, exist_ok=True)
     inside = os.path.realpath(directory)
     left_out: list[str] = []
     links: set[str] = set()
     try:
-        with tarfile.open(mode="r|", fileobj=reader, bufsize=BLOCK, encoding=NAMES[0], errors=NAMES[1]) as archive:
+        with tarfile.open(
+            mode="r|", fileobj=reader, bufsize=BLOCK, tarinfo=_Entry, encoding=NAMES[0], errors=NAMES[1]
+        ) as archive:
             # What it would do by itself depends on the version of Python; ours is done before.
             archive.extraction_filter = lambda member, path: member
             for member in iter(archive.next, None):
                 # It keeps all of them for whoever wants to go back.
                 archive.members = []  # pyright: ignore[reportAttributeAccessIssue] - documented, and not in its stub
+                if len(archive.pax_headers) > RECORDS:
+                    raise tarfile.ReadError("it has too many records for all entries")
                 _check(member, links)
                 _confine(member, inside)
                 if member.issym() and _link_leads_out(member, inside):
@@ -198,7 +223,7 @@ def _unpack(reader: _Reader, directory: Path) -> list[str]:
                 else:
                     archive.extract(member, directory)
         reader.finish()
-    except (tarfile.TarError, EOFError) as error:
+    except (tarfile.TarError, EOFError, RecursionError) as error:
         raise ClientError(f"the archive is not unpacked any further: {error}") from error
     return left_out
 
@@ -233,6 +258,9 @@ def _is_within(inside: str, path: str) -> bool:
 
 def _check(member: tarfile.TarInfo, links: set[str]) -> None:
     """Refuse what goes through a link of the archive itself."""
+    if len(member.name) > LONGEST_PATH or member.name.count("/") >= DEEPEST:
+        shown = f"{member.name[:100]!r}…"
+        raise ClientError(f"the archive is not unpacked any further: {shown} is longer or deeper than any path here")
     # As a file system sees it that knows no upper case.
     parts = [part.casefold() for part in PurePosixPath(member.name).parts if part != "."]
     if member.islnk() or any("/".join(parts[:depth]) in links for depth in range(1, len(parts) + 1)):

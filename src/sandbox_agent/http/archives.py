@@ -54,7 +54,7 @@ class Archives:
 
     def __init__(self, paths: Paths, limits: UploadLimits, most: int, silence: float = SILENCE) -> None:
         self._paths = paths
-        self._limits = limits
+        self.limits = limits
         self._most = most
         self._silence = silence
         self._under_way = 0
@@ -91,7 +91,7 @@ class Archives:
         _check_type(request)
         with self.room():
             inflow = Inflow()
-            work = self.start(receive, self._paths.roots.confined, path, inflow, self._limits)
+            work = self.start(receive, self._paths.roots.confined, path, inflow, self.limits)
             pump = asyncio.create_task(_pump(request, inflow, self._silence))
             for each in (work, pump):
                 each.add_done_callback(_looked_at)
@@ -167,7 +167,7 @@ class _Bundle(Streamed):
         """In the thread: the whole archive, or as much as anybody reads."""
         try:
             if self._format == "tar":
-                bundle(self._directory, self._outflow.write)
+                bundle(self._directory, self._outflow.write, self._archives.limits.depth)
             else:
                 self._write_packed()
             self._outflow.finish()
@@ -192,7 +192,8 @@ class _Bundle(Streamed):
 
     def _write_packed(self) -> None:
         pack = packer(cast('Literal["gz", "zst"]', self._format.removeprefix("tar.")))
-        bundle(self._directory, lambda data: self._outflow.write(pack.compress(data)))
+        depth = self._archives.limits.depth
+        bundle(self._directory, lambda data: self._outflow.write(pack.compress(data)), depth)
         self._outflow.write(pack.flush())
 
 

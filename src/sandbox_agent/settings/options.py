@@ -111,6 +111,7 @@ class Settings:
     archive_bytes: int = option(_FILES, SIZE, "16GiB", "Most that an uploaded archive may unfold into.")
     archive_entries: int = option(_FILES, COUNT, "100000", "Most files and folders of an uploaded archive.")
     archive_ratio: int = option(_FILES, COUNT, "200", "Most that an uploaded archive may unfold into, per byte of it.")
+    archive_depth: int = option(_FILES, COUNT, "256", "Most levels that a path in an archive may have, sent or received.")
     archives: int = option(_FILES, COUNT, "16", "Archives that may be sent and received at once.")
     searches: int = option(_FILES, COUNT, "8", "Searches that may run at once.")
     search_results: int = option(_FILES, COUNT, "1000", "Most results of a search.")
