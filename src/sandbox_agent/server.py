@@ -117,7 +117,7 @@ def build(settings: Settings, children: Children) -> Parts:
     hub = Hub(log)
     turns = Turns(hub, settings.prompt_queue)
     secret = [settings.token] if settings.token else []
-    roots = Roots([str(each) for each in settings.fs_root], _working_directory())
+    roots = _roots(settings)
     files = TextFiles(settings.text_limit, within=roots.within)
     terminal_limits = TerminalLimits(settings.terminals, settings.terminal_output, settings.stop_grace)
     terminals = Terminals(children, terminal_limits)
@@ -134,7 +134,7 @@ def build(settings: Settings, children: Children) -> Parts:
     agent_views = AgentViews(hub, catalog, installer, supervisor, os.environ)
     installs = AgentInstalls(catalog, installer)
     loading = SessionLoading(hub, forward)
-    attached = AttachedFiles([str(root) for root in settings.fs_root])
+    attached = AttachedFiles(roots.confined)
     attachments = Attachments(attached, AttachmentLimits(settings.attachments, settings.attached_images))
     session_methods = SessionMethods(
         hub, forward, turns, from_agent.release, inventory, session_settings, loading, attachments
@@ -273,6 +273,13 @@ async def _serve(settings: Settings, listener: socket.socket, owner: str, parent
         for clock in clocks:
             clock.cancel()
         parts.log.close()
+
+
+def _roots(settings: Settings) -> Roots:
+    try:
+        return Roots([str(each) for each in settings.fs_root], _working_directory())
+    except OSError as error:
+        raise SettingsError(f"--fs-root {os.fsdecode(error.filename or '')}: {error.strerror}") from error
 
 
 def _working_directory() -> str:

@@ -9,6 +9,7 @@ import pytest
 
 from sandbox_agent.errors import FileFailed, InvalidParams, SandboxAgentError
 from sandbox_agent.host.attached import AttachedFiles
+from sandbox_agent.host.confined import Confined
 from sandbox_agent.hub.attachment import IMAGE_BYTES, IMAGES, TEXT_BYTES, Attachment, AttachmentLimits, Attachments
 from sandbox_agent.hub.content import Takes
 from tests.support.client import META, Json, run
@@ -221,7 +222,7 @@ def test_refusal_names_the_entry_and_the_path(attachments: Attachments, tmp_path
 
 
 def test_path_outside_the_roots_is_refused(tmp_path: Path) -> None:
-    attachments = Attachments(AttachedFiles([str(tmp_path / "root")]), LIMITS)
+    attachments = Attachments(AttachedFiles(Confined([str(tmp_path / "root")])), LIMITS)
     (tmp_path / "root").mkdir()
     (tmp_path / "secret").write_text("x")
 
