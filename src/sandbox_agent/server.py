@@ -63,6 +63,7 @@ from sandbox_agent.log.database import Database, DatabaseError
 from sandbox_agent.log.log import Limits, Log
 from sandbox_agent.permissions.file import load_rules
 from sandbox_agent.permissions.policy import Policy
+from sandbox_agent.pools import Pools
 from sandbox_agent.processes.children import Children
 from sandbox_agent.processes.parent import Parent
 from sandbox_agent.processes.table import read
@@ -118,10 +119,11 @@ def build(settings: Settings, children: Children) -> Parts:
     turns = Turns(hub, settings.prompt_queue)
     secret = [settings.token] if settings.token else []
     roots = _roots(settings)
-    files = TextFiles(settings.text_limit, within=roots.within)
+    pools = Pools()
+    files = TextFiles(settings.text_limit, scan=settings.text_scan, within=roots.within)
     terminal_limits = TerminalLimits(settings.terminals, settings.terminal_output, settings.stop_grace)
-    terminals = Terminals(children, terminal_limits)
-    host = HostMethods(hub, files, terminals, os.environ, secret, client_fs=settings.client_fs)
+    terminals = Terminals(children, pools.agents, terminal_limits)
+    host = HostMethods(hub, files, terminals, pools.agents, os.environ, secret, client_fs=settings.client_fs)
     policy = Policy(load_rules(settings.permissions_file), str(Path.home()), os.path.realpath)
     from_agent = FromAgent(hub, turns, host, Ruling(hub, policy))
     boots = open_boots(settings, children, os.environ, secret)
@@ -135,16 +137,18 @@ def build(settings: Settings, children: Children) -> Parts:
     installs = AgentInstalls(catalog, installer)
     loading = SessionLoading(hub, forward)
     attached = AttachedFiles(roots.confined)
-    attachments = Attachments(attached, AttachmentLimits(settings.attachments, settings.attached_images))
+    attachment_limits = AttachmentLimits(settings.attachments, settings.attached_images)
+    attachments = Attachments(attached, attachment_limits, pools.files)
     session_methods = SessionMethods(
         hub, forward, turns, from_agent.release, inventory, session_settings, loading, attachments
     )
     extensions = ExtensionMethods(hub, forward, turns, inventory, agent_views, installs)
-    own_methods = session_methods.table() | extensions.table() | FileMethods(hub, roots, settings.max_file).table()
+    file_methods = FileMethods(hub, roots, settings.max_file, pools)
+    own_methods = session_methods.table() | extensions.table() | file_methods.table()
     from_client = FromClient(hub, forward, turns, own_methods, settings.request_timeout)
     streams = Streams(log, StreamLimits(settings.stream_buffer, settings.stall_timeout, settings.heartbeat))
     health = Health(log, catalog, supervisor)
-    watches = Watches(settings.watches, settings.watch_buffer)
+    watches = Watches(settings.watches, settings.watch_buffer, pools.watches)
 
     def control() -> Asgi:
         from sandbox_agent.host.search import SearchLimits
@@ -160,15 +164,15 @@ def build(settings: Settings, children: Children) -> Parts:
 
         views = Views(hub, inventory, agent_views, Installs(installs, settings.heartbeat), health)
         paths = Paths(roots, hub)
-        files = Files(paths, settings.max_file, settings.max_body)
+        files = Files(paths, settings.max_file, settings.max_body, pools)
         upload_limits = UploadLimits(
             settings.archive_bytes, settings.archive_entries, settings.archive_ratio, settings.archive_depth
         )
-        archives = Archives(paths, upload_limits, settings.archives)
+        archives = Archives(paths, upload_limits, settings.archives, pools.files)
         search_limits = SearchLimits(
             settings.search_results, settings.search_bytes, settings.search_time, settings.searches
         )
-        searches = Searches(paths, children, search_limits)
+        searches = Searches(paths, children, search_limits, pools.searches)
         watching = Watching(paths, watches, settings.heartbeat)
         tables = (files, archives, searches, watching)
         return control(views, [endpoint for table in tables for endpoint in table.endpoints()])

@@ -35,6 +35,7 @@ from sandbox_agent.log.database import Database
 from sandbox_agent.log.event import session_channel
 from sandbox_agent.log.log import Limits, Log
 from sandbox_agent.permissions.policy import Policy
+from sandbox_agent.pools import Pool
 from sandbox_agent.processes.children import Children
 from tests.support.shapes import SHAPES
 
@@ -78,8 +79,9 @@ class World:
         self.log = Log(Database(path), Limits())
         self.hub = Hub(self.log)
         self.turns = Turns(self.hub, 16)
-        terminals = Terminals(Children("test"), TerminalLimits())
-        host = HostMethods(self.hub, TextFiles(1 << 20), terminals, {}, (), client_fs=False)
+        pool = Pool("test", 2)
+        terminals = Terminals(Children("test"), pool, TerminalLimits())
+        host = HostMethods(self.hub, TextFiles(1 << 20), terminals, pool, {}, (), client_fs=False)
         self.from_agent = FromAgent(self.hub, self.turns, host, Ruling(self.hub, Policy((), "/home", str)))
         agent = Agent(id="a", title="A", description="", source="path", command=(), env={})
         self.process = FakeProcess()
@@ -93,7 +95,7 @@ class World:
         self.forward = Forward(self.hub, supervisor, manifest, 120)
         release = self.from_agent.release
         settings, loading = SessionSettings(self.hub, self.forward), SessionLoading(self.hub, self.forward)
-        attachments = Attachments(AttachedFiles(), AttachmentLimits(count=100, image_bytes=1 << 20))
+        attachments = Attachments(AttachedFiles(), AttachmentLimits(count=100, image_bytes=1 << 20), pool)
         parts = (self.inventory, settings, loading, attachments)
         methods = SessionMethods(self.hub, self.forward, self.turns, release, *parts)
         self.from_client = FromClient(self.hub, self.forward, self.turns, methods.table(), 120)

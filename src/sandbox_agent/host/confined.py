@@ -47,9 +47,7 @@ class Confined:
     opened now, and stay open: later on their paths must lead to the same ones.
     """
 
-    def __init__(
-        self, directories: Iterable[str], outer: "Confined | None" = None, *, held: bool = False
-    ) -> None:
+    def __init__(self, directories: Iterable[str], outer: "Confined | None" = None, *, held: bool = False) -> None:
         self.directories = tuple(directories)
         self._outer = outer
         # Programs spell a directory as they were told, or as it is really called.
@@ -220,7 +218,7 @@ class _Walk:
 
 def _leads_to(path: bytes, node: int) -> bool:
     try:
-        return os.path.samestat(os.stat(path), os.fstat(node))
+        return os.path.samestat(os.stat(path), os.fstat(node))  # noqa: PTH116 - the path is bytes
     except OSError:
         return False
 

@@ -25,7 +25,10 @@ _HEAD = 6
 
 @dataclass(frozen=True, slots=True)
 class UploadLimits:
-    """What an archive may unfold into: bytes of files, files and folders, bytes for each byte sent, levels of a path."""
+    """What an archive may unfold into.
+
+    Bytes of files, files and folders, bytes for each byte that was sent, and levels of a path.
+    """
 
     bytes: int
     entries: int
