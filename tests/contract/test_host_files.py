@@ -98,20 +98,6 @@ def test_agents_that_read_huge_files_delay_no_client() -> None:
         run(main(server))
 
 
-@pytest.mark.requirement("5.host-files")
-def test_a_line_that_is_too_far_into_a_file_is_refused_with_the_limit(server: Server) -> None:
-    async def main() -> None:
-        with folders("work") as (work,):
-            async with Client(server) as a:
-                session = await session_in(a, work)
-                with (work / "huge").open("wb") as file:
-                    file.truncate(1 << 40)
-                error = await refused(a, session, READ, path=str(work / "huge"), line=2)
-                assert (error["code"], error["data"]["limit"]) == (-32602, 1 << 30)
-
-    run(main())
-
-
 @pytest.mark.requirement("5.host-methods")
 def test_the_server_answers_under_the_agents_id_asks_nobody_and_keeps_both(server: Server) -> None:
     async def main() -> None:

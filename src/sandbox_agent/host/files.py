@@ -27,7 +27,7 @@ class TextFiles:
     def __init__(
         self,
         limit: int,
-        scan: int = 1 << 30,
+        scan: int = 256 << 20,
         patience: float = 20.0,
         block: int = 256 * 1024,
         within: Callable[[Iterable[str]], Confined] = Confined,

@@ -148,7 +148,7 @@ class Settings:
         _AGENTS, DURATION, "1s", "Time an agent, or a command of its, has to exit before it is killed."
     )
     text_limit: int = option(_AGENTS, SIZE, "8MiB", "Most that an agent may read of a file at once.")
-    text_scan: int = option(_AGENTS, SIZE, "1GiB", "Most of a file that is gone through to find a line for an agent.")
+    text_scan: int = option(_AGENTS, SIZE, "256MiB", "Most of a file that is gone through to find a line for an agent.")
     terminals: int = option(_AGENTS, COUNT, "32", "Terminals that one session may have.")
     terminal_output: int = option(_AGENTS, SIZE, "1MiB", "Newest part of a terminal's output that is kept.")
 
