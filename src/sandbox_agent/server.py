@@ -7,12 +7,11 @@ import logging
 import os
 import secrets
 import shlex
-import shutil
 import signal
 import socket
 import sys
 from collections.abc import Generator
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from ipaddress import ip_address
@@ -67,6 +66,7 @@ from sandbox_agent.pools import Pools
 from sandbox_agent.processes.children import Children
 from sandbox_agent.processes.parent import Parent
 from sandbox_agent.processes.table import read
+from sandbox_agent.removing import remove_path
 from sandbox_agent.reports import set_up_logging
 from sandbox_agent.settings import Settings
 
@@ -333,7 +333,8 @@ def _temporary(settings: Settings) -> Generator[Settings]:
         for left in left_behind():
             logger.warning("removing what a killed server left path=%s", left)
             Children(owner(left)).sweep()
-            shutil.rmtree(left, ignore_errors=True)
+            with suppress(OSError):
+                remove_path(left)
         yield replace(settings, data_dir=directory)
 
 

@@ -265,10 +265,17 @@ def test_all_paths_together_have_a_bound_in_levels() -> None:
 def test_links_that_lead_through_each_other_for_ever_have_a_bound() -> None:
     tree = Tree(Nowhere(), "links.tar", max_bytes=1000, max_entries=5000)
     tree.folder("d")
-    for number in range(4000):
-        tree.link(f"l{number}", "d/../" * 800 + f"l{(number + 1) % 4000}")
+    for number in range(400):
+        tree.link(f"l{number}", "d/../" * 100 + f"l{(number + 1) % 400}")
     with pytest.raises(UnsafeArchive, match="levels together"):
         tree.finish()
+
+
+def test_a_link_leads_through_so_many_names_and_no_more(tree: Tree) -> None:
+    tree.link("near", "d/../" * 100 + "x")
+    with pytest.raises(UnsafeArchive, match="through more than 256 names") as refused:
+        tree.link("far", "d/../" * 800 + "x")
+    assert refused.value.fields["limit"] == 256
 
 
 class Nowhere:

@@ -37,11 +37,11 @@ def tar(path: Path, *members: tuple[tarfile.TarInfo, bytes], packing: str = "gz"
     return path
 
 
-def header(name: str, *, type: bytes = tarfile.REGTYPE, size: int = 0) -> bytes:
-    """The block of an entry alone, whatever it claims."""
+def header(name: str, *, type: bytes = tarfile.REGTYPE, size: int = 0, to: str = "") -> bytes:
+    """The blocks of an entry without its content, whatever it claims."""
     info = tarfile.TarInfo(name)
-    info.type, info.size = type, size
-    return info.tobuf(tarfile.GNU_FORMAT)
+    info.type, info.size, info.linkname = type, size, to
+    return info.tobuf(tarfile.GNU_FORMAT, "utf-8", "surrogateescape")
 
 
 def records(**said: str) -> bytes:

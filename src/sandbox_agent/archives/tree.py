@@ -28,8 +28,8 @@ LONGEST_PATH = LONGEST_TARGET = 4095
 
 DEEPEST = 256
 """Levels of a path, unless you say otherwise."""
-LEVELS, FREE_LEVELS = 32, 1 << 20
-"""Levels that the paths of an archive may have on average, after the first million: what they cost is bounded by it."""
+LEVELS, FREE_LEVELS = 32, 1 << 16
+"""Levels that the paths of an archive may have: for each entry allowed, and besides. It bounds what they cost."""
 
 _SHOWN = 300  # Characters of a name; an archive may have any.
 _FULL = (errno.ENOSPC, errno.EDQUOT)
@@ -120,6 +120,9 @@ class Tree:
             self.refuse(name, "is a link to something that has no proper name")
         if target.startswith("/"):
             self.refuse(name, "is a link to an absolute path")
+        if (levels := target.count("/") + 1) > self._max_depth:
+            self.refuse(name, f"is a link through more than {self._max_depth} names", limit=self._max_depth)
+        self._spend(name, levels)
         parts = self._claim(name, "link")
         self._links[parts] = target
         self._similar.setdefault(_folded(parts), target)

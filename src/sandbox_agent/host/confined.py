@@ -59,6 +59,12 @@ class Confined:
             node = os.open(each, _ENTER)
             self._held |= {b"/" + b"/".join(_root(spelled)): node for spelled in (each, os.path.realpath(each))}
 
+    def close(self) -> None:
+        """Let go of what is held."""
+        for node in set(self._held.values()):
+            os.close(node)
+        self._held.clear()
+
     def open(self, path: str) -> io.FileIO:
         """A regular file, to be read."""
         with self.reach(path) as place:
