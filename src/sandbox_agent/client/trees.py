@@ -28,8 +28,8 @@ NAMES = ("utf-8", "surrogateescape")
 
 DEEPEST, LONGEST_PATH = 256, 4095
 """Levels and characters of a path that is unpacked."""
-HEADERS, RECORDS = 1 << 16, 1000
-"""Bytes of a header before an entry, and records for all entries, that are read into memory."""
+HEADERS, IN_A_ROW, RECORDS = 1 << 16, 16, 1000
+"""Bytes of a header before an entry, how many of these there may be, and records that are kept for all entries."""
 
 _END = bytes(2 * tarfile.BLOCKSIZE)
 _EXTENDED = (
@@ -189,15 +189,21 @@ class _Reader(RawIOBase):
             self._asked.cancel()
 
 
-class _Entry(tarfile.TarInfo):
-    """An entry whose headers fit into memory."""
+def _entry_type() -> type[tarfile.TarInfo]:
+    """Entries of one archive, whose headers fit into memory: tarfile reads each at once, and calls itself for each."""
+    in_a_row = 0
 
-    @classmethod
-    def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> Self:
-        entry = super().frombuf(buf, encoding, errors)
-        if entry.type in _EXTENDED and not 0 <= entry.size <= HEADERS:
-            raise tarfile.ReadError(f"a header has more than {HEADERS} bytes")
-        return entry
+    class Entry(tarfile.TarInfo):
+        @classmethod
+        def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> Self:
+            nonlocal in_a_row
+            entry = super().frombuf(buf, encoding, errors)
+            in_a_row = in_a_row + 1 if entry.type in _EXTENDED else 0
+            if in_a_row > IN_A_ROW or (in_a_row and not 0 <= entry.size <= HEADERS):
+                raise tarfile.ReadError(f"more than {IN_A_ROW} headers for one entry, or one over {HEADERS} bytes")
+            return entry
+
+    return Entry
 
 
 def _unpack(reader: _Reader, directory: Path) -> list[str]:
@@ -207,7 +213,7 @@ def _unpack(reader: _Reader, directory: Path) -> list[str]:
     links: set[str] = set()
     try:
         with tarfile.open(
-            mode="r|", fileobj=reader, bufsize=BLOCK, tarinfo=_Entry, encoding=NAMES[0], errors=NAMES[1]
+            mode="r|", fileobj=reader, bufsize=BLOCK, tarinfo=_entry_type(), encoding=NAMES[0], errors=NAMES[1]
         ) as archive:
             # What it would do by itself depends on the version of Python; ours is done before.
             archive.extraction_filter = lambda member, path: member
@@ -223,7 +229,7 @@ def _unpack(reader: _Reader, directory: Path) -> list[str]:
                 else:
                     archive.extract(member, directory)
         reader.finish()
-    except (tarfile.TarError, EOFError, RecursionError) as error:
+    except (tarfile.TarError, EOFError) as error:
         raise ClientError(f"the archive is not unpacked any further: {error}") from error
     return left_out
 
