@@ -43,6 +43,14 @@ def test_no_module_has_a_name_that_says_nothing() -> None:
     assert [str(name) for name in names if EMPTY_WORDS & set(name.parts)] == []
 
 
+def test_what_clients_and_agents_ask_for_has_threads_of_its_own() -> None:
+    """The event loop's threads are few, and are for the upkeep of agents."""
+    shared = re.compile(r"to_thread|run_in_executor|run_in_threadpool|FileResponse|StaticFiles")
+    serving = [module for module in MODULES if module.relative_to(SOURCE).parts[0] in ("host", "http", "hub", "log")]
+
+    assert [str(module) for module in serving if shared.search(module.read_text())] == []
+
+
 def test_no_tracked_file_names_a_registry_host() -> None:
     assert tracked_lines_with("|".join(map(re.escape, REGISTRY_HOSTS))) == []
 

@@ -49,6 +49,7 @@ SandboxAgentError
 │   ├── FileForbidden       403  the file system does not let the server do it
 │   ├── FileNotFound        404  no such file or directory
 │   ├── FileConflict        409  what is there is in the way, or of another kind
+│   ├── RootReplaced        409  a directory of --fs-root is not the one it was when the server started
 │   ├── FileChanged         412  the file is not the one that If-Match or If-None-Match speaks of
 │   ├── FileTooLarge        413  over a limit
 │   ├── RangeNotSatisfiable 416  the file has no such bytes
@@ -399,6 +400,10 @@ class FileNotFound(FileProblem):
 
 class FileConflict(FileProblem):
     slug, title, status, rpc_code = "file-conflict", "File Conflict", 409, -32602
+
+
+class RootReplaced(FileProblem):
+    slug, title, status, rpc_code = "root-replaced", "Root Replaced", 409, -32602
 
 
 class FileChanged(FileProblem):

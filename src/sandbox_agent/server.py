@@ -7,12 +7,11 @@ import logging
 import os
 import secrets
 import shlex
-import shutil
 import signal
 import socket
 import sys
 from collections.abc import Generator
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from ipaddress import ip_address
@@ -64,9 +63,11 @@ from sandbox_agent.log.database import Database, DatabaseError
 from sandbox_agent.log.log import Limits, Log
 from sandbox_agent.permissions.file import load_rules
 from sandbox_agent.permissions.policy import Policy
+from sandbox_agent.pools import Pools
 from sandbox_agent.processes.children import Children
 from sandbox_agent.processes.parent import Parent
 from sandbox_agent.processes.table import read
+from sandbox_agent.removing import remove_path
 from sandbox_agent.reports import set_up_logging
 from sandbox_agent.settings import Settings
 
@@ -118,11 +119,12 @@ def build(settings: Settings, children: Children) -> Parts:
     hub = Hub(log)
     turns = Turns(hub, settings.prompt_queue)
     secret = [settings.token] if settings.token else []
-    roots = Roots([str(each) for each in settings.fs_root], _working_directory())
-    files = TextFiles(settings.text_limit, within=roots.within)
+    roots = _roots(settings)
+    pools = Pools()
+    files = TextFiles(settings.text_limit, scan=settings.text_scan, within=roots.within)
     terminal_limits = TerminalLimits(settings.terminals, settings.terminal_output, settings.stop_grace)
-    terminals = Terminals(children, terminal_limits)
-    host = HostMethods(hub, files, terminals, os.environ, secret, client_fs=settings.client_fs)
+    terminals = Terminals(children, pools.agents, terminal_limits)
+    host = HostMethods(hub, files, terminals, pools.agents, os.environ, secret, client_fs=settings.client_fs)
     policy = Policy(load_rules(settings.permissions_file), str(Path.home()), os.path.realpath)
     from_agent = FromAgent(hub, turns, host, Ruling(hub, policy))
     boots = open_boots(settings, children, os.environ, secret)
@@ -136,17 +138,19 @@ def build(settings: Settings, children: Children) -> Parts:
     installs = AgentInstalls(catalog, installer)
     loading = SessionLoading(hub, forward)
     ending = SessionEnding(hub, forward, turns)
-    attached = AttachedFiles([str(root) for root in settings.fs_root])
-    attachments = Attachments(attached, AttachmentLimits(settings.attachments, settings.attached_images))
+    attached = AttachedFiles(roots.confined)
+    attachment_limits = AttachmentLimits(settings.attachments, settings.attached_images)
+    attachments = Attachments(attached, attachment_limits, pools.files)
     session_methods = SessionMethods(
         hub, forward, turns, from_agent.release, inventory, session_settings, loading, ending, attachments
     )
     extensions = ExtensionMethods(hub, forward, ending, inventory, agent_views, installs)
-    own_methods = session_methods.table() | extensions.table() | FileMethods(hub, roots, settings.max_file).table()
+    file_methods = FileMethods(hub, roots, settings.max_file, pools)
+    own_methods = session_methods.table() | extensions.table() | file_methods.table()
     from_client = FromClient(hub, forward, turns, session_methods.prompt, own_methods, settings.request_timeout)
     streams = Streams(log, StreamLimits(settings.stream_buffer, settings.stall_timeout, settings.heartbeat))
     health = Health(log, catalog, supervisor)
-    watches = Watches(settings.watches, settings.watch_buffer)
+    watches = Watches(settings.watches, settings.watch_buffer, pools.watches)
 
     def control() -> Asgi:
         from sandbox_agent.host.search import SearchLimits
@@ -162,13 +166,15 @@ def build(settings: Settings, children: Children) -> Parts:
 
         views = Views(hub, inventory, agent_views, Installs(installs, settings.heartbeat), health)
         paths = Paths(roots, hub)
-        files = Files(paths, settings.max_file, settings.max_body)
-        upload_limits = UploadLimits(settings.archive_bytes, settings.archive_entries, settings.archive_ratio)
-        archives = Archives(paths, upload_limits, settings.archives)
+        files = Files(paths, settings.max_file, settings.max_body, pools)
+        upload_limits = UploadLimits(
+            settings.archive_bytes, settings.archive_entries, settings.archive_ratio, settings.archive_depth
+        )
+        archives = Archives(paths, upload_limits, settings.archives, pools.files)
         search_limits = SearchLimits(
             settings.search_results, settings.search_bytes, settings.search_time, settings.searches
         )
-        searches = Searches(paths, children, search_limits)
+        searches = Searches(paths, children, search_limits, pools.searches)
         watching = Watching(paths, watches, settings.heartbeat)
         tables = (files, archives, searches, watching)
         return control(views, [endpoint for table in tables for endpoint in table.endpoints()])
@@ -275,6 +281,13 @@ async def _serve(settings: Settings, listener: socket.socket, owner: str, parent
         parts.log.close()
 
 
+def _roots(settings: Settings) -> Roots:
+    try:
+        return Roots([str(each) for each in settings.fs_root], _working_directory())
+    except OSError as error:
+        raise SettingsError(f"--fs-root {os.fsdecode(error.filename or '')}: {error.strerror}") from error
+
+
 def _working_directory() -> str:
     try:
         return str(Path.cwd())
@@ -322,7 +335,8 @@ def _temporary(settings: Settings) -> Generator[Settings]:
         for left in left_behind():
             logger.warning("removing what a killed server left path=%s", left)
             Children(owner(left)).sweep()
-            shutil.rmtree(left, ignore_errors=True)
+            with suppress(OSError):
+                remove_path(left)
         yield replace(settings, data_dir=directory)
 
 

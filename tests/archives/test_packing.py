@@ -5,11 +5,12 @@ import gzip
 import io
 import lzma
 import os
+import zlib
 
 import pytest
 from backports import zstd
 
-from sandbox_agent.archives.packing import DAMAGE, WINDOW_LOG, Packing, packer, packing, unpacked
+from sandbox_agent.archives.packing import DAMAGE, MEMORY, WINDOW_LOG, Packing, packer, packing, unpacked
 
 DATA = b"some text " * 1000
 PACKED: dict[Packing, bytes] = {
@@ -54,3 +55,27 @@ def test_what_is_packed_piece_by_piece_can_be_unpacked(kind: Packing) -> None:
     data = b"".join(pack.compress(DATA[at : at + 77]) for at in range(0, len(DATA), 77)) + pack.flush()
     stream = unpacked(io.BytesIO(data), kind)
     assert b"".join(iter(lambda: stream.read(9999), b"")) == DATA
+
+
+def test_xz_may_not_ask_for_much_memory() -> None:
+    def packed(size: int) -> bytes:
+        filters = [{"id": lzma.FILTER_LZMA2, "preset": 0, "dict_size": size}]
+        return lzma.compress(DATA, filters=filters)
+
+    def rewritten(size_code: int) -> bytes:
+        """As if it had been packed with a larger dictionary, which the header alone says."""
+        data = bytearray(packed(1 << 20))
+        data[16] = size_code
+        data[20:24] = zlib.crc32(data[12:20]).to_bytes(4, "little")
+        return bytes(data)
+
+    assert unpacked(io.BytesIO(packed(MEMORY // 2)), "xz").read(100_000) == DATA
+    with pytest.raises(DAMAGE):
+        unpacked(io.BytesIO(rewritten(40)), "xz").read(100_000)
+
+
+def test_xz_archives_may_follow_each_other() -> None:
+    data = lzma.compress(DATA) + bytes(8) + lzma.compress(DATA) + bytes(4)
+    assert unpacked(io.BytesIO(data), "xz").read(100_000) == DATA * 2
+    with pytest.raises(DAMAGE):
+        unpacked(io.BytesIO(data + b"junk"), "xz").read(100_000)

@@ -1,13 +1,15 @@
 """A folder that fills from an archive: nothing lands outside, nothing is made twice, and links stay inside."""
 
 import os
+import tracemalloc
 from collections.abc import Iterator
+from io import FileIO
 from pathlib import Path
 
 import pytest
 
 from sandbox_agent.archives.folder import Folder
-from sandbox_agent.archives.tree import Tree
+from sandbox_agent.archives.tree import Parts, Tree
 from sandbox_agent.errors import UnsafeArchive
 
 
@@ -220,3 +222,73 @@ def test_a_name_that_is_not_text_can_be_told(tree: Tree) -> None:
 
     assert error.value.fields["entry"] == "/\\udcff"
     str(error.value).encode()
+
+
+def test_a_path_may_be_so_deep_and_no_deeper(tmp_path: Path) -> None:
+    def made(depth: int) -> Tree:
+        return Tree(Folder(tmp_path / str(depth)), "deep.tar", max_bytes=1000, max_entries=1000, max_depth=depth)
+
+    made(40).file("d/" * 39 + "f", 0o644, [b"x"])
+    for put in (
+        lambda tree: tree.file("d/" * 39 + "f", 0o644, [b"x"]),
+        lambda tree: tree.folder("d/" * 40),
+        lambda tree: tree.link("d/" * 39 + "f", "x"),
+    ):
+        with pytest.raises(UnsafeArchive, match="more than 39 levels deep") as refused:
+            put(made(39))
+        assert refused.value.fields["limit"] == 39
+    assert not list((tmp_path / "39").iterdir())
+
+
+def test_a_path_of_many_levels_is_refused_before_it_costs_anything(tmp_path: Path) -> None:
+    tree = Tree(Folder(tmp_path / "into"), "deep.tar", max_bytes=1000, max_entries=100_000, max_depth=100_000)
+    tracemalloc.start()
+    try:
+        with pytest.raises(UnsafeArchive, match="more than 4095 bytes"):
+            tree.file("a/" * 31_000 + "f", 0o644, [b"x"])
+        assert tracemalloc.get_traced_memory()[1] < 1 << 20
+    finally:
+        tracemalloc.stop()
+
+
+def test_all_paths_together_have_a_bound_in_levels() -> None:
+    tree = Tree(Nowhere(), "deep.tar", max_bytes=1000, max_entries=5000, max_depth=2000)
+
+    def fill() -> None:
+        for number in range(5000):
+            tree.file(f"{'d/' * 1000}{number}", 0o644, [])
+
+    with pytest.raises(UnsafeArchive, match="levels together"):
+        fill()
+
+
+def test_links_that_lead_through_each_other_for_ever_have_a_bound() -> None:
+    tree = Tree(Nowhere(), "links.tar", max_bytes=1000, max_entries=5000)
+    tree.folder("d")
+    for number in range(400):
+        tree.link(f"l{number}", "d/../" * 100 + f"l{(number + 1) % 400}")
+    with pytest.raises(UnsafeArchive, match="levels together"):
+        tree.finish()
+
+
+def test_a_link_leads_through_so_many_names_and_no_more(tree: Tree) -> None:
+    tree.link("near", "d/../" * 100 + "x")
+    with pytest.raises(UnsafeArchive, match="through more than 256 names") as refused:
+        tree.link("far", "d/../" * 800 + "x")
+    assert refused.value.fields["limit"] == 256
+
+
+class Nowhere:
+    """A shelf that keeps nothing."""
+
+    name = "nowhere"
+
+    def folder(self, parts: Parts) -> None: ...
+
+    def file(self, parts: Parts, *, runs: bool) -> FileIO:
+        return FileIO(os.devnull, "wb")
+
+    def read(self, parts: Parts) -> FileIO:
+        return FileIO(os.devnull, "rb")
+
+    def link(self, parts: Parts, target: str) -> None: ...

@@ -12,7 +12,7 @@ from sandbox_agent.cli.remote import Refused
 from sandbox_agent.cli.unpacking import unpack
 from sandbox_agent.client.trees import archived
 from sandbox_agent.errors import UnsafeArchive
-from tests.support.archives import hardlink, member, symlink
+from tests.support.archives import extended, hardlink, header, member, symlink
 
 Member = tuple[tarfile.TarInfo, bytes]
 
@@ -100,3 +100,18 @@ def test_whatever_is_packed_is_unpacked(
 
     assert left == []
     assert {path.name: path.read_bytes() for path in (tmp_path / "b" / "deep").iterdir()} == files
+
+
+COSTLY = {
+    "a path of many levels": extended(path="a/" * 31_000 + "f") + header("f"),
+    "a tree that is too deep": extended(path="a/" * 300 + "f") + header("f"),
+    "a header that claims to be huge": header("x", type=tarfile.XHDTYPE, size=1 << 33),
+    "a thousand headers in a row": extended(type=tarfile.XGLTYPE, comment="") * 1200 + header("f"),
+}
+
+
+@pytest.mark.parametrize("name", COSTLY)
+def test_an_archive_that_costs_much_is_refused_and_leaves_nothing(tmp_path: Path, name: str) -> None:
+    with pytest.raises((UnsafeArchive, Refused)):
+        taken(COSTLY[name] + bytes(1024), tmp_path / "target")
+    assert list(tmp_path.iterdir()) == []

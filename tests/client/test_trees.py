@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from sandbox_agent.client.errors import ClientError, ConnectionLost
 from sandbox_agent.client.trees import archived, leads_out, packed, unpack
+from tests.support.archives import extended, header
 from tests.support.client import run
 
 
@@ -256,3 +257,19 @@ def test_a_link_to_one_that_is_left_out_is_sent(tmp_path: Path) -> None:
 )
 def test_a_link_leads_out_by_its_text(name: str, target: str, out: bool) -> None:
     assert leads_out(name, target) is out
+
+
+COSTLY = {
+    "a path of many levels": extended(path="a/" * 31_000 + "f") + header("f"),
+    "a path that is too long": extended(path="a" * 5000) + header("f"),
+    "a header that claims to be huge": header("x", type=tarfile.XHDTYPE, size=1 << 33),
+    "many records for all entries": extended(type=tarfile.XGLTYPE, **{f"k{n}": "" for n in range(3000)}) + header("f"),
+    "a thousand headers in a row": extended(type=tarfile.XGLTYPE, comment="") * 1200 + header("f"),
+}
+
+
+@pytest.mark.parametrize("name", COSTLY)
+def test_an_archive_that_costs_much_is_refused(tmp_path: Path, name: str) -> None:
+    with pytest.raises(ClientError, match="not unpacked any further"):
+        run(unpack(pieces(COSTLY[name] + bytes(1024)), tmp_path / "inside"))
+    assert tree(tmp_path / "inside") == []

@@ -10,10 +10,11 @@ from collections.abc import Generator, Iterator
 from itertools import count
 from pathlib import Path
 
+import httpx
 import pytest
 from backports import zstd
 
-from tests.support.archives import folder, hardlink, member, symlink
+from tests.support.archives import extended, folder, hardlink, header, member, symlink
 from tests.support.filing import Filing
 from tests.support.problems import problem
 from tests.support.running import Server, eventually
@@ -49,6 +50,31 @@ def packed(*members: tuple[tarfile.TarInfo, bytes]) -> bytes:
 
 def upload(files: Filing, path: str, data: bytes | Iterator[bytes], **headers: str):
     return files.http.post("/upload-batch", params={"path": path}, content=data, headers={**TAR, **headers})
+
+
+@pytest.mark.requirement("13.upload-limits")
+def test_a_few_bytes_that_unfold_into_thousands_of_levels_are_refused_with_the_limit(files: Filing) -> None:
+    deep = gzip.compress(extended(path="a/" * 2000 + "f") + header("f") + bytes(1024))
+    long = gzip.compress(extended(path="a/" * 31_000 + "f") + header("f") + bytes(1024))
+    for data, limit in ((deep, 256), (long, 4095)):
+        document = problem(upload(files, f"{files.root}/into", data), 413, "archive-too-large")
+        assert (document["limit"], document["entry"][:4]) == (limit, "a/a/")
+    assert os.listdir(files.root) == []
+
+
+@pytest.mark.requirement("13.archive-is-whole")
+def test_a_directory_that_is_too_deep_for_an_archive_is_cut_off_and_can_be_deleted(files: Filing) -> None:
+    here = os.open(files.root, os.O_RDONLY | os.O_DIRECTORY)
+    for _ in range(300):
+        os.mkdir("d", dir_fd=here)
+        below = os.open("d", os.O_RDONLY | os.O_DIRECTORY, dir_fd=here)
+        os.close(here)
+        here = below
+    os.close(here)
+    with pytest.raises(httpx.RemoteProtocolError):
+        download(files, str(files.root))
+    assert files.delete(str(files.root / "d"), recursive="true").status_code == 200
+    assert os.listdir(files.root) == []
 
 
 def download(files: Filing, path: str, **query: str):

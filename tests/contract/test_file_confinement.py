@@ -224,6 +224,39 @@ def test_an_agent_stays_inside_the_session_and_inside_the_roots(files: Filing) -
     run(main())
 
 
+@pytest.mark.requirement("13.roots-held")
+@pytest.mark.parametrize("instead", ["link", "directory", "nothing"])
+def test_what_takes_the_place_of_a_root_is_not_served(files: Filing, instead: str) -> None:
+    root, kept = files.root, files.root.with_name("kept")
+    (root / "mine").write_text("mine")
+    path = quote(str(root / "file"))
+    root.rename(kept)
+    try:
+        if instead == "link":
+            root.symlink_to("outside")
+        elif instead == "directory":
+            root.mkdir()
+            (root / "file").write_text("another")
+        answers = [
+            *(files.get(path), files.put(path, b"overwritten"), files.stat(path), files.entries(quote(str(root)))),
+            *(files.mkdir(quote(str(root / "new"))), files.delete(path), files.get("file")),
+            files.http.get("/archive", params={"path": str(root)}),
+            files.http.get("/search", params={"path": str(root), "text": "s"}),
+            files.http.get("/watch", params={"path": str(root)}),
+        ]
+        assert {problem(each) for each in answers} == {(409, "root-replaced")}
+        assert "restart the server" in answers[0].json()["detail"]
+    finally:
+        if instead == "link":
+            root.unlink()
+        elif instead == "directory":
+            assert (root / "file").read_text() == "another"
+            (root / "file").unlink()
+            root.rmdir()
+        kept.rename(root)
+    assert files.get("mine").text == "mine"
+
+
 @pytest.mark.requirement("13.confined")
 def test_links_lead_from_one_root_to_another(tmp_path: Path) -> None:
     for each in ("one", "two"):

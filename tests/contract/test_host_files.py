@@ -1,5 +1,6 @@
 """Contract, section 5: the server serves an agent's files, within the session's directories."""
 
+import asyncio
 import json
 import os
 from collections.abc import Generator
@@ -7,13 +8,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+import httpx
 import pytest
 
 from tests.support.asking import everything, methods
 from tests.support.client import Client, Json, run
 from tests.support.history import events_of
 from tests.support.hosting import READ, WRITE, answer, answers, gets, refused
-from tests.support.running import Server, scripted
+from tests.support.running import BOUND, TOKEN, Server, scripted
 from tests.support.saying import said
 
 OUTSIDE = "path_outside_workspace"
@@ -70,6 +72,30 @@ def test_what_an_agent_asks_for_at_once_happens_in_its_order(server: Server) -> 
                 assert [one["result"].get("content") for one in answered[1::2]] == [str(n) for n in range(20)]
 
     run(main())
+
+
+@pytest.mark.requirement("5.host-shares")
+def test_agents_that_read_huge_files_delay_no_client() -> None:
+    async def main(server: Server) -> None:
+        work = Path(server.work)
+        with (work / "huge").open("wb") as file:
+            file.truncate(1 << 40)
+        (work / "small").write_text("small")
+        async with Client(server) as a, httpx.AsyncClient(headers={"Authorization": f"Bearer {TOKEN}"}) as http:
+            read = (READ, {"path": f"{work}/huge", "line": 2})
+            reading = [asyncio.create_task(answers(a, await a.new_session(), read, read)) for _ in range(12)]
+            try:
+                for _ in range(5):
+                    found = await http.get(f"{server.url}/v1/fs/file", params={"path": f"{work}/small"}, timeout=BOUND)
+                    assert found.text == "small"
+                assert not any(each.done() for each in reading)
+            finally:
+                for each in reading:
+                    each.cancel()
+                await asyncio.wait(reading)
+
+    with Server("--no-persist", "--text-scan", "32TiB") as server:
+        run(main(server))
 
 
 @pytest.mark.requirement("5.host-methods")

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from sandbox_agent.host.attached import AttachedFiles, image_type, is_text, locate, type_by_name
-from sandbox_agent.host.confined import Outside
+from sandbox_agent.host.confined import Confined, Outside
 from sandbox_agent.host.nodes import NotAFile
 from tests.support.pictures import large, png
 
@@ -208,7 +208,7 @@ def test_roots_confine_also_through_links(tmp_path: Path) -> None:
         (folder / "file").write_text("x")
     (root / "link").symlink_to(outside / "file")
     (root / "folder").symlink_to(outside)
-    files = AttachedFiles([str(root)])
+    files = AttachedFiles(Confined([str(root)]))
 
     assert files.look(str(root / "file"), None, None).path == str(root / "file")
     assert files.look(str(root), None, None).directory

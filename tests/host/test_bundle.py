@@ -103,15 +103,25 @@ def test_a_file_that_cannot_be_read_ends_it(tmp_path: Path) -> None:
         os.close(descriptor)
 
 
-def test_a_very_deep_tree_needs_few_descriptors(tmp_path: Path) -> None:
-    here = os.open(tmp_path, os.O_RDONLY | os.O_DIRECTORY)
-    for _ in range(300):
+def deepen(top: Path, levels: int) -> None:
+    here = os.open(top, os.O_RDONLY | os.O_DIRECTORY)
+    for _ in range(levels):
         os.mkdir("deep" * 10, dir_fd=here)
         below = os.open("deep" * 10, os.O_RDONLY | os.O_DIRECTORY, dir_fd=here)
         os.close(here)
         here = below
     os.close(here)
-    assert len(content(archive(tmp_path))) == 300
+
+
+def test_a_very_deep_tree_needs_few_descriptors(tmp_path: Path) -> None:
+    deepen(tmp_path, 250)
+    assert len(content(archive(tmp_path))) == 250
+
+
+def test_a_tree_that_is_too_deep_is_no_archive(tmp_path: Path) -> None:
+    deepen(tmp_path, 300)
+    with pytest.raises(OSError, match="more than 256 levels deep"):
+        archive(tmp_path)
 
 
 def test_a_folder_that_becomes_a_link_leads_nowhere(tmp_path: Path) -> None:

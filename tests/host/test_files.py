@@ -7,6 +7,7 @@ import sys
 import threading
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -22,7 +23,7 @@ LIMIT = 1000
 class Workspace:
     """A folder, and what an agent gets of the files in it."""
 
-    def __init__(self, folder: Path, **settings: float) -> None:
+    def __init__(self, folder: Path, **settings: Any) -> None:
         self.folder = folder
         self.files = TextFiles(LIMIT, **settings)
 
@@ -163,8 +164,8 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
 
 def test_a_huge_file_does_not_enter_memory(workspace: Workspace) -> None:
     with (workspace.folder / "large").open("wb") as file:
-        # Sparse: it has one line of a gigabyte, and then what is looked for.
-        file.seek(1 << 30)
+        # Sparse: it has one line of 128 MiB, and then what is looked for.
+        file.seek(1 << 27)
         file.write(b"\nfound\nand more")
     command = [sys.executable, "-c", LARGE, str(workspace.folder)]
     result = subprocess.run(command, capture_output=True, text=True, timeout=30)
@@ -172,7 +173,33 @@ def test_a_huge_file_does_not_enter_memory(workspace: Workspace) -> None:
     assert int(result.stdout) < 16 * 1024, "KiB that reading took"
 
 
-def test_reading_ends_when_the_server_does(workspace: Workspace) -> None:
+def test_a_file_that_is_too_large_is_not_read_to_find_that_out(tmp_path: Path) -> None:
+    hasty = Workspace(tmp_path, patience=-1.0)
+    with (tmp_path / "large").open("wb") as file:
+        file.truncate(1 << 40)
+    for line in (None, 0, 1):
+        with pytest.raises(InvalidParams, match="read a part of it") as refused:
+            hasty.read("large", line)
+        assert refused.value.fields["limit"] == LIMIT
+    with pytest.raises(FileFailed, match="takes longer"):
+        hasty.read("large", 2)
+
+
+def test_a_line_is_looked_for_in_so_many_bytes_and_no_more(tmp_path: Path) -> None:
+    workspace = Workspace(tmp_path, scan=10_000, block=100)
+    (tmp_path / "file").write_text("x" * 9_990 + "\nfound\n" + "x" * 900 + "\nfar\n")
+    assert workspace.read("file", 2, 1) == "found\n"
+    with pytest.raises(InvalidParams, match="not in the first 10000 bytes") as refused:
+        workspace.read("file", 5)
+    assert refused.value.fields == {"path": str(tmp_path / "file"), "limit": 10_000}
+    with (tmp_path / "sparse").open("wb") as file:
+        file.truncate(1 << 40)
+    with pytest.raises(InvalidParams, match="not in the first 10000 bytes"):
+        workspace.read("sparse", 2, 1)
+
+
+def test_reading_ends_when_the_server_does(tmp_path: Path) -> None:
+    workspace = Workspace(tmp_path, scan=1 << 50)
     with (workspace.folder / "endless").open("wb") as file:
         file.truncate(1 << 40)
     refused: list[FileFailed] = []

@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from sandbox_agent.host.confined import Outside
+from sandbox_agent.host.confined import Outside, Replaced
 from sandbox_agent.host.roots import Roots
+from tests.support.swapping import exchange, swapping
 
 
 @pytest.mark.parametrize(
@@ -25,10 +26,13 @@ from sandbox_agent.host.roots import Roots
     ],
 )
 def test_a_path_is_made_absolute_and_its_dots_are_left_for_the_walk(
-    path: str, directory: str | None, expected: str
+    tmp_path: Path, path: str, directory: str | None, expected: str
 ) -> None:
     assert Roots([], "/base").absolute(path, directory) == expected
-    assert Roots(["/base", "/other"], "/elsewhere").absolute(path, directory) == expected
+    for each in ("base", "other"):
+        (tmp_path / each).mkdir()
+    roots = Roots([str(tmp_path / "base"), str(tmp_path / "other")], "/elsewhere")
+    assert roots.absolute(path, directory) == expected.replace("/base", str(tmp_path / "base"))
 
 
 def test_what_is_within_directories_is_also_within_the_roots(tmp_path: Path) -> None:
@@ -85,3 +89,102 @@ def test_a_root_the_base_and_what_is_above_them_are_protected_by_whatever_name(t
         "root/inner",
         "",
     ]
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    """A root, what is outside of it, and a link that leads out."""
+    for name, text in (("root", "mine"), ("outside", "secret")):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "file").write_text(text)
+    (tmp_path / "evil").symlink_to("outside")
+    return tmp_path
+
+
+def test_what_takes_the_place_of_a_root_is_not_entered(place: Path) -> None:
+    root = place / "root"
+    roots = Roots([str(root)], "/")
+
+    def read(path: Path = root / "file") -> bytes:
+        with roots.confined.open(str(path)) as file:
+            return file.read()
+
+    assert read() == b"mine"
+    root.rename(place / "old")
+    with pytest.raises(Replaced):  # It is gone.
+        read()
+    root.symlink_to("outside")
+    with pytest.raises(Replaced):  # A link leads out in its place.
+        read()
+    with pytest.raises(Outside):
+        read(place / "outside/file")
+    root.unlink()
+    root.mkdir()
+    (root / "file").write_text("another")
+    with pytest.raises(Replaced):  # Another directory is in its place.
+        read()
+    (root / "file").unlink()
+    root.rmdir()
+    root.symlink_to("old")
+    assert read() == b"mine"  # It is the same one, by whatever way.
+    root.unlink()
+    (place / "old").rename(root)
+    assert read() == b"mine"
+
+
+def test_a_root_that_is_a_link_is_where_it_led_at_the_start(place: Path) -> None:
+    (place / "link").symlink_to("root")
+    roots = Roots([str(place / "link")], "/")
+    roots.confined.open(str(place / "link/file")).close()
+    roots.confined.open(str(place / "root/file")).close()
+    (place / "link").unlink()
+    (place / "link").symlink_to("outside")
+    with pytest.raises(Replaced):
+        roots.confined.open(str(place / "link/file"))
+    roots.confined.open(str(place / "root/file")).close()
+
+
+def test_a_root_that_changes_places_with_a_link_all_the_time_never_leads_out(place: Path) -> None:
+    roots = Roots([str(place / "root")], "/")
+    seen: set[str] = set()
+    with swapping(exchange(place / "root", place / "evil")):
+        for _ in range(500):
+            try:
+                with roots.confined.open(str(place / "root/file")) as file:
+                    seen.add(file.read().decode())
+            except Replaced:
+                seen.add("replaced")
+    assert "secret" not in seen
+    assert seen
+
+
+def test_a_session_directory_that_becomes_a_link_leads_out_of_no_root(place: Path) -> None:
+    session = place / "root/session"
+    session.mkdir()
+    (session / "file").write_text("mine")
+    roots = Roots([str(place / "root")], "/")
+    with roots.within([str(session)]).open(str(session / "file")) as file:
+        assert file.read() == b"mine"
+    (session / "file").unlink()
+    session.rmdir()
+    session.symlink_to(place / "outside")
+    with pytest.raises(Outside):
+        roots.within([str(session)]).open(str(session / "file"))
+    # A directory that was made anew is the session's as well: its path is what was agreed upon.
+    session.unlink()
+    session.mkdir()
+    (session / "file").write_text("new")
+    with roots.within([str(session)]).open(str(session / "file")) as file:
+        assert file.read() == b"new"
+    # And with the root itself all of it is gone.
+    (place / "root").rename(place / "old")
+    (place / "root").symlink_to("outside")
+    (place / "outside/session").mkdir()
+    (place / "outside/session/file").write_text("secret")
+    with pytest.raises((Replaced, Outside)):
+        roots.within([str(session)]).open(str(session / "file"))
+
+
+def test_a_root_that_is_not_there_is_no_root(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        Roots([str(tmp_path / "none")], "/")

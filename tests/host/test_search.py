@@ -13,8 +13,11 @@ from sandbox_agent.errors import BadRequest
 from sandbox_agent.host.confined import Confined, Outside
 from sandbox_agent.host.names import shown
 from sandbox_agent.host.search import LINE, Match, Query, Search, SearchLimits
+from sandbox_agent.pools import Pool
 from sandbox_agent.processes.children import Children
 from tests.support.client import run
+
+POOL = Pool("test", 4)
 
 
 def search(root: Path, *, at: str = "", limits: SearchLimits | None = None, **query: object) -> tuple[list[Match], str]:
@@ -22,7 +25,7 @@ def search(root: Path, *, at: str = "", limits: SearchLimits | None = None, **qu
 
     async def main() -> tuple[list[Match], str]:
         asked = Query(**{"text": None, "name": None} | query)  # type: ignore[arg-type]
-        searched = Search(Confined([str(root)]), f"{root}{at}", asked, limits or SearchLimits())
+        searched = Search(Confined([str(root)]), f"{root}{at}", asked, limits or SearchLimits(), POOL)
         found = [match async for batch in searched.run(Children(secrets.token_hex(8))) for match in batch]
         found.sort(key=lambda match: (match.path, match.line or 0))
         return found, searched.reason or ""
@@ -150,7 +153,7 @@ def test_whoever_stops_reading_ends_ripgrep(root: Path) -> None:
     async def main() -> None:
         children = Children(secrets.token_hex(8))
         limits = SearchLimits(results=1_000_000)
-        batches = Search(Confined([str(root)]), str(root), Query("needle", None), limits).run(children)
+        batches = Search(Confined([str(root)]), str(root), Query("needle", None), limits, POOL).run(children)
         await anext(batches)
         await batches.aclose()
         assert not [name for name in os.listdir("/proc") if name.isdigit() and _is_searching(name)]

@@ -15,8 +15,11 @@ import uvloop
 
 from sandbox_agent.errors import InvalidParams, InvalidRequest, NoSuchFile, ShuttingDown, UnknownTerminal
 from sandbox_agent.host.terminals import Asker, Command, ExitStatus, TerminalLimits, Terminals
+from sandbox_agent.pools import Pool
 from sandbox_agent.processes.children import Children
 from tests.support.running import alive
+
+POOL = Pool("test", 4)
 
 ESCAPING = Path(__file__).parent.parent / "support" / "escaping_agent.py"
 ASKER = Asker("agent-1", "session-1")
@@ -29,7 +32,7 @@ class Host:
     def __init__(self, folder: Path, limits: TerminalLimits) -> None:
         self.folder = folder
         self.children = Children(f"test-{uuid.uuid4()}")
-        self.terminals = Terminals(self.children, limits)
+        self.terminals = Terminals(self.children, POOL, limits)
 
     async def start(self, program: str, *arguments: str, asker: Asker = ASKER, **more: object) -> str:
         settings: dict[str, object] = {

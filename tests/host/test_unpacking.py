@@ -8,6 +8,7 @@ import stat
 import tarfile
 import tempfile
 import threading
+import tracemalloc
 from collections.abc import Generator
 from contextlib import suppress
 from pathlib import Path
@@ -31,7 +32,7 @@ from sandbox_agent.host.confined import Confined
 from sandbox_agent.host.flow import Abandoned, Inflow
 from sandbox_agent.host.names import shown
 from sandbox_agent.host.unpacking import PATHS, SLACK, Uploaded, UploadLimits, receive
-from tests.support.archives import folder, hardlink, member, symlink
+from tests.support.archives import extended, folder, hardlink, header, member, symlink
 from tests.support.client import run
 from tests.support.small_disk import mounted
 
@@ -402,3 +403,58 @@ def small_disk(root: Path) -> Generator[Path]:
     """A file system of its own inside the root, with room for a MiB and some files."""
     with mounted(root / "disk", f"size={MIB},nr_inodes=20") as disk:
         yield disk
+
+
+# --- depth and headers ------------------------------------------------------------------------------------------------
+
+
+def test_an_archive_may_be_so_deep_and_no_deeper(root: Path) -> None:
+    limits = UploadLimits(1 << 20, 1000, 10, depth=200)
+    send(root, packed(member("d/" * 199 + "f", b"x")), to="/good", limits=limits)
+    assert (root / "good" / ("d/" * 199) / "f").read_bytes() == b"x"
+    with pytest.raises(ArchiveTooLarge, match="more than 200 levels deep") as refused:
+        send(root, packed(member("first", b"x"), member("d/" * 200 + "f", b"x")), to="/bad", limits=limits)
+    assert refused.value.fields["limit"] == 200
+    assert str(refused.value.fields["entry"]).startswith("d/d/")
+    assert os.listdir(root) == ["good"]
+
+
+def test_a_few_bytes_that_unfold_into_thousands_of_levels_cost_nothing(root: Path) -> None:
+    data = gzip.compress(extended(path="a/" * 31_000 + "f") + header("f") + bytes(1024))
+    assert len(data) < 1000
+    tracemalloc.start()
+    try:
+        with pytest.raises(ArchiveTooLarge, match="more than 4095 bytes") as refused:
+            send(root, data)
+        assert tracemalloc.get_traced_memory()[1] < 4 * MIB
+    finally:
+        tracemalloc.stop()
+    assert refused.value.fields["limit"] == 4095
+    assert os.listdir(root) == []
+
+
+def test_a_path_that_is_too_long_at_its_place_is_known_before_anything_is_changed(root: Path) -> None:
+    name = "/".join(["d" * 250] * 16 + ["d" * 60])
+    assert len(name) < 4095 < len(f"{root}/new/{name}")
+    with pytest.raises(BadArchive, match="too long"):
+        send(root, packed(member("first", b"x"), member(name, b"x")), to="/new")
+    assert os.listdir(root) == []
+
+
+def test_headers_for_all_entries_have_a_bound(root: Path) -> None:
+    flood = extended(type=tarfile.XGLTYPE, **{f"k{number}": "" for number in range(6000)})
+    data = b"".join(flood + header(f"f{number}") for number in range(20))
+    with pytest.raises(ArchiveTooLarge, match="for all entries") as refused:
+        send(root, data)
+    assert refused.value.fields["limit"] == 1 << 20
+    assert os.listdir(root) == []
+
+
+def test_headers_count_in_what_an_archive_unfolds_into(root: Path) -> None:
+    """Folders have no content at all."""
+    heads = b"".join(header(f"{number}/", type=tarfile.DIRTYPE) for number in range(3000))
+    data = gzip.compress(heads + bytes(SLACK) + bytes(1024))
+    with pytest.raises(ArchiveTooLarge, match="unfold into") as refused:
+        send(root, data, limits=UploadLimits(1 << 40, 10_000, 1))
+    assert "limit" in refused.value.fields
+    assert os.listdir(root) == []

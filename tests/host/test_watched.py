@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from sandbox_agent.host.confined import Confined, Outside
-from sandbox_agent.host.watched import Gone, Missed, Watched
+from sandbox_agent.host.watched import DEEPEST, Gone, Missed, Watched
 
 
 @pytest.fixture
@@ -145,3 +145,20 @@ def _is_inotify(descriptor: str) -> bool:
         return "inotify" in str(Path(f"/proc/self/fd/{descriptor}").readlink())
     except OSError:
         return False
+
+
+def test_what_is_too_deep_is_not_watched_and_costs_nothing(root: Path) -> None:
+    here = os.open(root, os.O_RDONLY | os.O_DIRECTORY)
+    for _ in range(DEEPEST + 100):
+        os.mkdir("d", dir_fd=here)
+        below = os.open("d", os.O_RDONLY | os.O_DIRECTORY, dir_fd=here)
+        os.close(here)
+        here = below
+    watched = Watched(Confined([str(root)]), str(root), recursive=True)
+    try:
+        os.close(os.open("file", os.O_WRONLY | os.O_CREAT, dir_fd=here))
+        (root / ("d/" * DEEPEST) / "file").write_text("x")
+        assert seen(watched) == {(kind, "d/" * DEEPEST + "file") for kind in ("added", "modified")}
+    finally:
+        watched.close()
+        os.close(here)

@@ -11,12 +11,15 @@ import pytest
 from sandbox_agent.errors import FileNotFound, TooMany
 from sandbox_agent.host.confined import Confined
 from sandbox_agent.host.watching import Change, Watches
+from sandbox_agent.pools import Pool
 from tests.support.client import run
+
+POOL = Pool("test", 4)
 
 
 def test_changes_of_a_moment_come_together_one_for_a_path(tmp_path: Path) -> None:
     async def main() -> None:
-        async with Watches(1, 1 << 20).open(Confined([str(tmp_path)]), str(tmp_path), recursive=True) as watch:
+        async with Watches(1, 1 << 20, POOL).open(Confined([str(tmp_path)]), str(tmp_path), recursive=True) as watch:
             for number in range(10):
                 (tmp_path / "file").write_text(str(number))
             (tmp_path / "gone").write_text("x")
@@ -31,7 +34,7 @@ def test_changes_of_a_moment_come_together_one_for_a_path(tmp_path: Path) -> Non
 
 def test_a_slow_reader_is_told_of_a_gap_and_then_of_what_comes(tmp_path: Path) -> None:
     async def main() -> None:
-        async with Watches(1, 2000).open(Confined([str(tmp_path)]), str(tmp_path), recursive=True) as watch:
+        async with Watches(1, 2000, POOL).open(Confined([str(tmp_path)]), str(tmp_path), recursive=True) as watch:
             for number in range(100):
                 (tmp_path / f"file{number}").write_text("x")
             assert await watch.take(5) == ([], True)
@@ -46,7 +49,7 @@ def test_a_directory_that_goes_ends_it_after_the_last_changes(tmp_path: Path) ->
 
     async def main() -> None:
         root = tmp_path / "root"
-        async with Watches(1, 2000).open(Confined([str(root)]), str(root), recursive=True) as watch:
+        async with Watches(1, 2000, POOL).open(Confined([str(root)]), str(root), recursive=True) as watch:
             (root / "file").write_text("x")
             (root / "file").unlink()
             root.rmdir()
@@ -58,7 +61,7 @@ def test_a_directory_that_goes_ends_it_after_the_last_changes(tmp_path: Path) ->
 
 def test_there_are_only_so_many_and_each_gives_its_place_back(tmp_path: Path) -> None:
     async def main() -> None:
-        watches, confined = Watches(2, 2000), Confined([str(tmp_path)])
+        watches, confined = Watches(2, 2000, POOL), Confined([str(tmp_path)])
         for _ in range(3):
             with pytest.raises(FileNotFound):
                 await watches.open(confined, f"{tmp_path}/none", recursive=True).__aenter__()
@@ -83,9 +86,10 @@ import asyncio, sys
 from sandbox_agent.errors import WatchesExhausted
 from sandbox_agent.host.confined import Confined
 from sandbox_agent.host.watching import Watches
+from sandbox_agent.pools import Pool
 
 async def main():
-    async with Watches(1, 2000).open(Confined([sys.argv[1]]), sys.argv[1], recursive=True) as watch:
+    async with Watches(1, 2000, Pool("test", 1)).open(Confined([sys.argv[1]]), sys.argv[1], recursive=True) as watch:
         print("open", flush=True)
         sys.stdin.readline()
         while watch.ended is None:

@@ -13,7 +13,10 @@ from sandbox_agent.host.conditions import Condition
 from sandbox_agent.host.incoming import IncomingFile
 from sandbox_agent.host.roots import Roots
 from sandbox_agent.http.uploads import BLOCK, receive_file
+from sandbox_agent.pools import Pool
 from tests.support.client import run
+
+POOL = Pool("test", 4)
 
 
 @pytest.fixture
@@ -33,7 +36,7 @@ def incoming(roots: Roots, limit: int | None = None) -> IncomingFile:
 @pytest.mark.parametrize("sizes", [[], [0], [1], [BLOCK], [BLOCK - 1, 1, 1], [BLOCK // 3] * 10, [3 * BLOCK, 5]])
 def test_a_file_is_what_came_however_it_came(roots: Roots, tmp_path: Path, sizes: list[int]) -> None:
     parts = [os.urandom(size) for size in sizes]
-    written = run(receive_file(incoming(roots), body(*parts)))
+    written = run(receive_file(incoming(roots), body(*parts), POOL))
     content = b"".join(parts)
     assert (tmp_path / "file").read_bytes() == content
     assert (written.bytes_written, written.sha256) == (len(content), hashlib.sha256(content).hexdigest())
@@ -45,7 +48,7 @@ def test_a_body_that_falls_silent_is_given_up_and_leaves_nothing(roots: Roots, t
         await asyncio.Event().wait()
 
     with pytest.raises(BadRequest, match="nothing of the file came"):
-        run(receive_file(incoming(roots), silent(), silence=0.05))
+        run(receive_file(incoming(roots), silent(), POOL, silence=0.05))
     assert os.listdir(tmp_path) == []
 
 
@@ -57,7 +60,7 @@ def test_a_body_that_fails_leaves_nothing_also_when_writing_fails_at_the_same_ti
         raise ConnectionError
 
     with pytest.raises(ConnectionError):
-        run(receive_file(incoming(roots, limit=10), failing()))
+        run(receive_file(incoming(roots, limit=10), failing(), POOL))
     with pytest.raises(FileTooLarge):
-        run(receive_file(incoming(roots, limit=10), body(b"x" * 11)))
+        run(receive_file(incoming(roots, limit=10), body(b"x" * 11), POOL))
     assert os.listdir(tmp_path) == []

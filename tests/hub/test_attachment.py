@@ -9,17 +9,21 @@ import pytest
 
 from sandbox_agent.errors import FileFailed, InvalidParams, SandboxAgentError
 from sandbox_agent.host.attached import AttachedFiles
+from sandbox_agent.host.confined import Confined
 from sandbox_agent.hub.attachment import IMAGE_BYTES, IMAGES, TEXT_BYTES, Attachment, AttachmentLimits, Attachments
 from sandbox_agent.hub.content import Takes
+from sandbox_agent.pools import Pool
 from tests.support.client import META, Json, run
 from tests.support.pictures import large, png
+
+POOL = Pool("test", 4)
 
 LIMITS = AttachmentLimits(count=100, image_bytes=20 << 20)
 
 
 @pytest.fixture
 def attachments() -> Attachments:
-    return Attachments(AttachedFiles(), LIMITS)
+    return Attachments(AttachedFiles(), LIMITS, POOL)
 
 
 def prompt(entries: object, **meta: object) -> bytes:
@@ -150,7 +154,7 @@ def test_image_up_to_the_limit_is_put_into_the_prompt(attachments: Attachments, 
 
 
 def test_images_together_have_a_limit_and_later_ones_are_links(tmp_path: Path) -> None:
-    attachments = Attachments(AttachedFiles(), AttachmentLimits(100, 2500))
+    attachments = Attachments(AttachedFiles(), AttachmentLimits(100, 2500), POOL)
     for name, size in (("a", 1000), ("b", 1000), ("c", 1000), ("d", 500)):
         (tmp_path / name).write_bytes(large(size))
 
@@ -221,7 +225,7 @@ def test_refusal_names_the_entry_and_the_path(attachments: Attachments, tmp_path
 
 
 def test_path_outside_the_roots_is_refused(tmp_path: Path) -> None:
-    attachments = Attachments(AttachedFiles([str(tmp_path / "root")]), LIMITS)
+    attachments = Attachments(AttachedFiles(Confined([str(tmp_path / "root")])), LIMITS, POOL)
     (tmp_path / "root").mkdir()
     (tmp_path / "secret").write_text("x")
 
@@ -246,7 +250,7 @@ def test_file_that_is_attached_twice_is_refused(attachments: Attachments, tmp_pa
 def test_file_that_takes_too_long_is_a_failure(tmp_path: Path) -> None:
     (tmp_path / "a").write_text("x")
 
-    error = refused(Attachments(AttachedFiles(patience=-1.0), LIMITS), [{"path": "a"}], tmp_path)
+    error = refused(Attachments(AttachedFiles(patience=-1.0), LIMITS, POOL), [{"path": "a"}], tmp_path)
 
     assert isinstance(error, FileFailed)
     assert error.fields == {"index": 0, "path": "a", "errno": "ETIMEDOUT"}

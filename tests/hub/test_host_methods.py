@@ -2,7 +2,8 @@
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator, Coroutine
+import threading
+from collections.abc import AsyncGenerator, Coroutine, Iterable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -18,15 +19,20 @@ from sandbox_agent.errors import AgentExited, AgentNotReading
 from sandbox_agent.host.files import TextFiles
 from sandbox_agent.host.terminals import TerminalLimits, Terminals
 from sandbox_agent.hub.from_agent import FromAgent
-from sandbox_agent.hub.host_methods import UNDER_WAY, HostMethods
+from sandbox_agent.hub.host_methods import SHARE, UNDER_WAY, HostMethods
 from sandbox_agent.hub.hub import Hub
 from sandbox_agent.hub.lifecycle import Event
 from sandbox_agent.hub.ruling import Ruling
+from sandbox_agent.hub.session import Session
 from sandbox_agent.hub.turns import Turns
 from sandbox_agent.log.database import Database
 from sandbox_agent.log.log import Limits, Log
 from sandbox_agent.permissions.policy import Policy
+from sandbox_agent.pools import Pool
 from sandbox_agent.processes.children import Children
+from tests.support.running import BOUND
+
+POOL = Pool("test", 4)
 
 Json = dict[str, Any]
 READ, WRITE, CREATE, WAIT = "fs/read_text_file", "fs/write_text_file", "terminal/create", "terminal/wait_for_exit"
@@ -64,28 +70,33 @@ class FakeProcess:
 class World:
     """One agent with one session in a folder."""
 
-    def __init__(self, folder: Path, *, client_fs: bool = False) -> None:
+    def __init__(self, folder: Path, *, client_fs: bool = False, files: TextFiles | None = None) -> None:
         self.folder = folder
         self.log = Log(Database(None), Limits())
         self.hub = Hub(self.log)
-        self.terminals = Terminals(Children("test"), TerminalLimits(grace=0.1))
+        self.terminals = Terminals(Children("test"), POOL, TerminalLimits(grace=0.1))
+        self.files = files or TextFiles(1 << 20)
         environ = {"PATH": "/usr/bin:/bin"}
-        self.host = HostMethods(self.hub, TextFiles(1 << 20), self.terminals, environ, (), client_fs=client_fs)
+        self.host = HostMethods(self.hub, self.files, self.terminals, POOL, environ, (), client_fs=client_fs)
         ruling = Ruling(self.hub, Policy((), "/home", str))
         self.from_agent = FromAgent(self.hub, Turns(self.hub, 16), self.host, ruling)
         self.process = FakeProcess()
-        agent = Agent(id="a", title="A", description="", source="path", command=(), env={})
-        process: Any = self.process
-        self.running = RunningAgent(
-            agent, process, Handshake(Raw(b"{}"), {}), self.from_agent, lambda _running, _exit: None
-        )
-        opened = Raw(json.dumps({"cwd": str(folder)}).encode())
-        self.session = self.hub.add_session(self.running, "s", str(folder), opened)
-        self.hub.move(self.session, Event.OPENED)
+        self.running = self.runs(self.process)
+        self.session = self.open(self.running, "s")
 
-    def ask(self, id: int, method: str, **params: object) -> None:
+    def runs(self, process: Any) -> RunningAgent:
+        agent = Agent(id="a", title="A", description="", source="path", command=(), env={})
+        return RunningAgent(agent, process, Handshake(Raw(b"{}"), {}), self.from_agent, lambda _running, _exit: None)
+
+    def open(self, running: RunningAgent, id: str) -> Session:
+        opened = Raw(json.dumps({"cwd": str(self.folder)}).encode())
+        session = self.hub.add_session(running, id, str(self.folder), opened)
+        self.hub.move(session, Event.OPENED)
+        return session
+
+    def ask(self, id: int, method: str, by: RunningAgent | None = None, **params: object) -> None:
         line = {"jsonrpc": "2.0", "id": id, "method": method, "params": {"sessionId": "s", **params}}
-        self.from_agent.receive(self.running, json.dumps(line).encode() + b"\n")
+        self.from_agent.receive(by or self.running, json.dumps(line).encode() + b"\n")
 
     def say(self, method: str, **params: object) -> None:
         line = {"jsonrpc": "2.0", "method": method, "params": params}
@@ -101,8 +112,8 @@ class World:
 
 
 @asynccontextmanager
-async def world(folder: Path, *, client_fs: bool = False) -> AsyncGenerator[World]:
-    made = World(folder, client_fs=client_fs)
+async def world(folder: Path, *, client_fs: bool = False, files: TextFiles | None = None) -> AsyncGenerator[World]:
+    made = World(folder, client_fs=client_fs, files=files)
     try:
         yield made
     finally:
@@ -162,6 +173,50 @@ def test_so_many_requests_are_under_way_and_no_more(tmp_path: Path) -> None:
             assert released["result"] == {}
             for number in range(1, UNDER_WAY + 1):
                 await here.process.answer(number)
+
+    run(main())
+
+
+class SlowFiles(TextFiles):
+    """A file called `slow` takes as long as a test wants it to."""
+
+    def __init__(self) -> None:
+        super().__init__(1 << 20)
+        self.begun = threading.Semaphore(0)
+        self.go_on = threading.Event()
+        self.reading: list[str] = []
+
+    def read(self, directories: Iterable[str], path: str, line: int | None, limit: int | None) -> str:
+        if path.endswith("slow"):
+            self.reading.append(path)
+            self.begun.release()
+            self.go_on.wait(BOUND)
+        return super().read(directories, path, line, limit)
+
+
+@pytest.mark.requirement("5.host-shares")
+def test_an_agent_process_has_its_share_of_the_threads_and_leaves_others_theirs(tmp_path: Path) -> None:
+    async def main() -> None:
+        files = SlowFiles()
+        async with world(tmp_path, files=files) as here:
+            (tmp_path / "slow").write_text("slow")
+            (tmp_path / "file").write_text("text")
+            for number in range(6):
+                here.open(here.running, f"s{number}")
+                here.ask(number, READ, sessionId=f"s{number}", path=str(tmp_path / "slow"))
+            for _ in range(SHARE):
+                await asyncio.to_thread(files.begun.acquire)
+            other = FakeProcess()
+            other.key = "b-1"
+            running = here.runs(other)
+            here.open(running, "t")
+            here.ask(1, READ, running, sessionId="t", path=str(tmp_path / "file"))
+            assert (await other.answer(1))["result"] == {"content": "text"}
+            assert len(files.reading) == SHARE
+            assert here.process.sent == []
+            files.go_on.set()
+            for number in range(6):
+                assert (await here.process.answer(number))["result"] == {"content": "slow"}
 
     run(main())
 

@@ -37,6 +37,31 @@ def tar(path: Path, *members: tuple[tarfile.TarInfo, bytes], packing: str = "gz"
     return path
 
 
+def header(name: str, *, type: bytes = tarfile.REGTYPE, size: int = 0, to: str = "") -> bytes:
+    """The blocks of an entry without its content, whatever it claims."""
+    info = tarfile.TarInfo(name)
+    info.type, info.size, info.linkname = type, size, to
+    return info.tobuf(tarfile.GNU_FORMAT, "utf-8", "surrogateescape")
+
+
+def records(**said: str) -> bytes:
+    """What stands in an extended header."""
+    written: list[bytes] = []
+    for keyword, value in said.items():
+        rest = f" {keyword}={value}\n".encode("utf-8", "surrogateescape")
+        length = len(rest) + 1
+        while length != len(str(length)) + len(rest):
+            length = len(str(length)) + len(rest)
+        written.append(str(length).encode() + rest)
+    return b"".join(written)
+
+
+def extended(*, type: bytes = tarfile.XHDTYPE, **said: str) -> bytes:
+    """An extended header, with its blocks."""
+    body = records(**said)
+    return header("x", type=type, size=len(body)) + body + bytes(-len(body) % tarfile.BLOCKSIZE)
+
+
 def zip_member(
     name: str, content: bytes = b"", *, mode: int = stat.S_IFREG | 0o644, method: int = zipfile.ZIP_DEFLATED
 ) -> tuple[zipfile.ZipInfo, bytes]:

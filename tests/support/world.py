@@ -44,6 +44,7 @@ from sandbox_agent.hub.turns import Turns
 from sandbox_agent.log.database import Database
 from sandbox_agent.log.log import Limits, Log
 from sandbox_agent.permissions.policy import Policy
+from sandbox_agent.pools import Pool
 from sandbox_agent.processes.children import Children
 from tests.support.running import BOUND
 
@@ -144,8 +145,9 @@ class World:
         self.log = Log(Database(path), Limits(tail_bytes=tail_bytes))
         self.hub = Hub(self.log, monotonic=lambda: self.now)
         self.turns = Turns(self.hub, queue)
-        terminals = Terminals(Children("test"), TerminalLimits())
-        host = HostMethods(self.hub, TextFiles(1 << 20), terminals, {}, (), client_fs=False)
+        pool = Pool("test", 2)
+        terminals = Terminals(Children("test"), pool, TerminalLimits())
+        host = HostMethods(self.hub, TextFiles(1 << 20), terminals, pool, {}, (), client_fs=False)
         self.from_agent = FromAgent(self.hub, self.turns, host, Ruling(self.hub, Policy((), "/home", str)))
         self.manifest = Agent(id="a", title="A", description="", source="path", command=(), env={})
         self.capabilities = CAPABILITIES if capabilities is None else capabilities
@@ -159,7 +161,7 @@ class World:
         self.forward = Forward(self.hub, supervisor, catalog, 120)
         settings, loading = SessionSettings(self.hub, self.forward), SessionLoading(self.hub, self.forward)
         ending = SessionEnding(self.hub, self.forward, self.turns)
-        attachments = Attachments(AttachedFiles(), AttachmentLimits(count=100, image_bytes=1 << 20))
+        attachments = Attachments(AttachedFiles(), AttachmentLimits(count=100, image_bytes=1 << 20), pool)
         parts = (self.inventory, settings, loading, ending, attachments)
         methods = SessionMethods(self.hub, self.forward, self.turns, self.from_agent.release, *parts)
         views: Any = None

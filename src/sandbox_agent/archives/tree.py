@@ -23,7 +23,13 @@ MOST_LINKS = 40
 """Links that a kernel follows for one path, at most."""
 
 LONGEST_NAME = 255
-LONGEST_TARGET = 4095
+LONGEST_PATH = LONGEST_TARGET = 4095
+"""Bytes, as the kernel has it."""
+
+DEEPEST = 256
+"""Levels of a path, unless you say otherwise."""
+LEVELS, FREE_LEVELS = 32, 1 << 16
+"""Levels that the paths of an archive may have: for each entry allowed, and besides. It bounds what they cost."""
 
 _SHOWN = 300  # Characters of a name; an archive may have any.
 _FULL = (errno.ENOSPC, errno.EDQUOT)
@@ -59,23 +65,33 @@ class Tree:
     """
 
     def __init__(
-        self, shelf: Shelf, label: str, *, max_bytes: int, max_entries: int, backslashes: bool = False
+        self,
+        shelf: Shelf,
+        label: str,
+        *,
+        max_bytes: int,
+        max_entries: int,
+        max_depth: int = DEEPEST,
+        backslashes: bool = False,
     ) -> None:
         self._shelf = shelf
         self._label = label
         self._max_bytes = max_bytes
         self._max_entries = max_entries
+        self._max_depth = max_depth
+        self._max_levels = LEVELS * max_entries + FREE_LEVELS
+        self._levels = 0
         self._unfit = "\0" if backslashes else "\0\\"
         self._bytes = 0
         self._kinds: dict[Parts, Kind] = {}
+        self._names: dict[str, str] = {}
+        """One string for each name, however many paths go through it."""
         self._links: dict[Parts, str] = {}
         self._similar: dict[str, str] = {}
         """The same, by names as a file system sees them that knows no upper case."""
 
     def folder(self, name: str) -> None:
-        parts = self._parts(name)
-        for depth in range(1, len(parts) + 1):
-            self._folder(name, parts[:depth])
+        self._folders(name, self._parts(name))
 
     def file(self, name: str, mode: int, pieces: Iterable[bytes]) -> None:
         """Write a file. Of its mode only one fact is kept: whether it can be run."""
@@ -91,8 +107,9 @@ class Tree:
 
     def copy(self, name: str, original: str) -> None:
         """What stands for a hard link: a file with the content of an earlier one."""
-        parts = tuple(part for part in original.split("/") if part not in ("", "."))
-        if original.startswith("/") or self._kinds.get(parts) != "file":
+        known = len(original) <= LONGEST_PATH and not original.startswith("/")
+        parts = tuple(part for part in original.split("/") if part not in ("", ".")) if known else ()
+        if self._kinds.get(parts) != "file":
             self.refuse(name, "is a hard link to something that is not an earlier file of the archive")
         with self._disk(name), self._shelf.read(parts) as file:
             self.file(name, os.fstat(file.fileno()).st_mode, iter(lambda: file.read(PIECE), b""))
@@ -103,6 +120,9 @@ class Tree:
             self.refuse(name, "is a link to something that has no proper name")
         if target.startswith("/"):
             self.refuse(name, "is a link to an absolute path")
+        if (levels := target.count("/") + 1) > self._max_depth:
+            self.refuse(name, f"is a link through more than {self._max_depth} names", limit=self._max_depth)
+        self._spend(name, levels)
         parts = self._claim(name, "link")
         self._links[parts] = target
         self._similar.setdefault(_folded(parts), target)
@@ -128,9 +148,13 @@ class Tree:
             self.refuse(name, "has a NUL or a backslash in its name")
         if name.startswith("/"):
             self.refuse(name, "has an absolute name")
-        parts = tuple(part for part in name.split("/") if part not in ("", "."))
+        if len(os.fsencode(name)) > LONGEST_PATH:
+            self.refuse(name, f"has a path of more than {LONGEST_PATH} bytes", limit=LONGEST_PATH)
+        parts = tuple(self._names.get(part, part) for part in name.split("/") if part not in ("", "."))
         if ".." in parts:
             self.refuse(name, "has '..' in its name")
+        if len(parts) > self._max_depth:
+            self.refuse(name, f"is more than {self._max_depth} levels deep", limit=self._max_depth)
         if any(len(os.fsencode(part)) > LONGEST_NAME for part in parts):
             self.refuse(name, "has a name that is too long")
         return parts
@@ -142,28 +166,38 @@ class Tree:
         parts = self._parts(name)
         if not parts:
             self.refuse(name, "has no name")
-        for depth in range(1, len(parts)):
-            self._folder(name, parts[:depth])
+        self._folders(name, parts[:-1])
         if parts in self._kinds:
             self.refuse(name, "has the name of another entry")
-        self._count(name)
-        self._kinds[parts] = kind
+        self._add(name, parts, kind)
         return parts
 
-    def _folder(self, name: str, parts: Parts) -> None:
-        kind = self._kinds.get(parts)
-        if kind is None:
-            self._count(name)
-            self._kinds[parts] = "folder"
+    def _folders(self, name: str, parts: Parts) -> None:
+        """Make a folder, and those above it; usually all of them are there."""
+        there = len(parts)
+        while there and (kind := self._kinds.get(parts[:there])) != "folder":
+            if kind is not None:
+                self.refuse(name, f"needs a folder where another entry is a {kind}")
+            there -= 1
+        for depth in range(there + 1, len(parts) + 1):
+            self._add(name, parts[:depth], "folder")
             with self._disk(name):
-                self._shelf.folder(parts)
-        elif kind != "folder":
-            self.refuse(name, f"needs a folder where another entry is a {kind}")
+                self._shelf.folder(parts[:depth])
 
-    def _count(self, name: str) -> None:
+    def _add(self, name: str, parts: Parts, kind: Kind) -> None:
         if len(self._kinds) >= self._max_entries:
             rule = f"is one more than the {self._max_entries} files and folders that are allowed"
             self.refuse(name, rule, limit=self._max_entries)
+        self._spend(name, len(parts))
+        self._names.setdefault(parts[-1], parts[-1])
+        self._kinds[parts] = kind
+
+    def _spend(self, name: str, levels: int) -> None:
+        """Count what a path costs in memory and time: as much as it has levels."""
+        self._levels += levels
+        if self._levels > self._max_levels:
+            rule = f"makes the paths of the archive have more than {self._max_levels} levels together"
+            self.refuse(name, rule, limit=self._max_levels)
 
     def _follow(self, parts: Parts, target: str) -> None:
         """Go where a link leads, as the kernel would; refuse it when that is up and out, at any point on the way."""
@@ -172,6 +206,7 @@ class Tree:
         followed = 0
         while ahead and followed <= MOST_LINKS:  # More lead in a circle, that is nowhere.
             part = ahead.pop()
+            self._spend("/".join(parts), len(at) + 1)
             if part == ".." and not at:
                 self.refuse("/".join(parts), "is a link that leads out of the folder")
             if part == "..":

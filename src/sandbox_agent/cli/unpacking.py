@@ -10,12 +10,12 @@ import tarfile
 import tempfile
 from collections.abc import Iterable
 from pathlib import Path
-from typing import IO, cast
 
+from sandbox_agent.archives import tarball
 from sandbox_agent.archives.folder import Folder
-from sandbox_agent.archives.tree import PIECE, Tree
+from sandbox_agent.archives.tree import Damaged, Tree
 from sandbox_agent.cli.remote import Refused
-from sandbox_agent.client.trees import NAMES, LeaveOut, leads_out
+from sandbox_agent.client.trees import LeaveOut, leads_out
 
 BESIDE = ".sandbox-agent-"
 """How names of what waits to be whole begin."""
@@ -39,12 +39,9 @@ def unpack(pieces: Iterable[bytes], target: Path, leave_out: LeaveOut) -> None:
     staging = Path(tempfile.mkdtemp(prefix=BESIDE, dir=beside))
     try:
         files = staging / "files"
-        stream = _Stream(pieces)
         tree = Tree(Folder(files), "what the server sends", max_bytes=_MOST, max_entries=_MOST, backslashes=True)
-        _fill(tree, stream, leave_out)
+        _fill(tree, _Stream(pieces), leave_out)
         tree.finish()
-        while stream.read(PIECE):  # To its very end: one that was cut off would have none.
-            pass
         if there:
             _merge(files, target)
         else:
@@ -54,28 +51,22 @@ def unpack(pieces: Iterable[bytes], target: Path, leave_out: LeaveOut) -> None:
 
 
 def _fill(tree: Tree, stream: "_Stream", leave_out: LeaveOut) -> None:
-    file = cast("IO[bytes]", cast("object", stream))
+    def put(member: tarfile.TarInfo, content: Iterable[bytes], tree: Tree) -> None:
+        if member.isdir():
+            tree.folder(member.name)
+        elif member.issym() and leads_out(member.name, member.linkname):
+            leave_out(member.name, f"a link to {member.linkname}")
+        elif member.issym():
+            tree.link(member.name, member.linkname)
+        elif member.isreg():
+            tree.file(member.name, member.mode, content)
+        else:
+            leave_out(member.name, "neither a file nor a directory nor a link")
+
     try:
-        with tarfile.open(fileobj=file, mode="r|", bufsize=PIECE, encoding=NAMES[0], errors=NAMES[1]) as tar:
-            for member in iter(tar.next, None):
-                _put(tree, tar, member, leave_out)
-                # It keeps all of them for whoever wants to go back.
-                tar.members = []  # pyright: ignore[reportAttributeAccessIssue] - documented, and not in its stub
-    except tarfile.TarError as error:
+        tarball.unpack(stream, tree, max_bytes=_MOST, max_entries=_MOST, put=put)
+    except Damaged as error:
         raise Refused(f"what the server sends is no archive: {error}") from error
-
-
-def _put(tree: Tree, tar: tarfile.TarFile, member: tarfile.TarInfo, leave_out: LeaveOut) -> None:
-    if member.isdir():
-        tree.folder(member.name)
-    elif member.issym() and leads_out(member.name, member.linkname):
-        leave_out(member.name, f"a link to {member.linkname}")
-    elif member.issym():
-        tree.link(member.name, member.linkname)
-    elif member.isreg() and (content := tar.extractfile(member)) is not None:
-        tree.file(member.name, member.mode, iter(lambda: content.read(PIECE), b""))
-    else:
-        leave_out(member.name, "neither a file nor a directory nor a link")
 
 
 def _merge(files: Path, target: Path) -> None:

@@ -15,6 +15,7 @@ from collections.abc import AsyncGenerator, Callable, Generator
 from concurrent.futures import CancelledError, Future
 from io import RawIOBase
 from pathlib import Path, PurePosixPath
+from typing import Self
 
 from sandbox_agent.client.contents import BLOCK, in_thread
 from sandbox_agent.client.errors import ClientError
@@ -25,7 +26,16 @@ LeaveOut = Callable[[str, str], None]
 NAMES = ("utf-8", "surrogateescape")
 """How names are written in an archive: those that are no text, too."""
 
+DEEPEST, LONGEST_PATH = 256, 4095
+"""Levels and characters of a path that is unpacked."""
+HEADERS, IN_A_ROW, RECORDS = 1 << 16, 16, 1000
+"""Bytes of a header before an entry, how many of these there may be, and records that are kept for all entries."""
+
 _END = bytes(2 * tarfile.BLOCKSIZE)
+_EXTENDED = (
+    *(tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.SOLARIS_XHDTYPE),
+    *(tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK),
+)
 # What has become a link or a pipe meanwhile is neither followed nor waited for.
 _CAREFULLY = sum(getattr(os, name, 0) for name in ("O_NOFOLLOW", "O_NONBLOCK", "O_NOCTTY"))
 
@@ -179,18 +189,39 @@ class _Reader(RawIOBase):
             self._asked.cancel()
 
 
+def _entry_type() -> type[tarfile.TarInfo]:
+    """Entries of one archive, whose headers fit into memory: tarfile reads each at once, and calls itself for each."""
+    in_a_row = 0
+
+    class Entry(tarfile.TarInfo):
+        @classmethod
+        def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> Self:
+            nonlocal in_a_row
+            entry = super().frombuf(buf, encoding, errors)
+            in_a_row = in_a_row + 1 if entry.type in _EXTENDED else 0
+            if in_a_row > IN_A_ROW or (in_a_row and not 0 <= entry.size <= HEADERS):
+                raise tarfile.ReadError(f"more than {IN_A_ROW} headers for one entry, or one over {HEADERS} bytes")
+            return entry
+
+    return Entry
+
+
 def _unpack(reader: _Reader, directory: Path) -> list[str]:
     directory.mkdir(parents=True, exist_ok=True)
     inside = os.path.realpath(directory)
     left_out: list[str] = []
     links: set[str] = set()
     try:
-        with tarfile.open(mode="r|", fileobj=reader, bufsize=BLOCK, encoding=NAMES[0], errors=NAMES[1]) as archive:
+        with tarfile.open(
+            mode="r|", fileobj=reader, bufsize=BLOCK, tarinfo=_entry_type(), encoding=NAMES[0], errors=NAMES[1]
+        ) as archive:
             # What it would do by itself depends on the version of Python; ours is done before.
             archive.extraction_filter = lambda member, path: member
             for member in iter(archive.next, None):
                 # It keeps all of them for whoever wants to go back.
                 archive.members = []  # pyright: ignore[reportAttributeAccessIssue] - documented, and not in its stub
+                if len(archive.pax_headers) > RECORDS:
+                    raise tarfile.ReadError("it has too many records for all entries")
                 _check(member, links)
                 _confine(member, inside)
                 if member.issym() and _link_leads_out(member, inside):
@@ -233,6 +264,9 @@ def _is_within(inside: str, path: str) -> bool:
 
 def _check(member: tarfile.TarInfo, links: set[str]) -> None:
     """Refuse what goes through a link of the archive itself."""
+    if len(member.name) > LONGEST_PATH or member.name.count("/") >= DEEPEST:
+        shown = f"{member.name[:100]!r}…"
+        raise ClientError(f"the archive is not unpacked any further: {shown} is longer or deeper than any path here")
     # As a file system sees it that knows no upper case.
     parts = [part.casefold() for part in PurePosixPath(member.name).parts if part != "."]
     if member.islnk() or any("/".join(parts[:depth]) in links for depth in range(1, len(parts) + 1)):

@@ -6,7 +6,6 @@ Everything here blocks: it runs in a thread. Knows nothing of agents and prompts
 import errno
 import os
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass
 from io import FileIO
 from pathlib import PurePosixPath
@@ -47,8 +46,8 @@ class Attached:
 class AttachedFiles:
     """Looks at files beneath some directories, or anywhere. `patience` is how long one may take, in seconds."""
 
-    def __init__(self, roots: Sequence[str] = (), patience: float = 20.0) -> None:
-        self._roots = roots or ("/",)
+    def __init__(self, confined: Confined | None = None, patience: float = 20.0) -> None:
+        self._confined = confined or Confined(["/"])
         self._patience = patience
         self._closed = False
 
@@ -66,7 +65,7 @@ class AttachedFiles:
         exact = str(PurePosixPath(path))
         shown = name or _as_text(PurePosixPath(path).name or exact)
         try:
-            file = Confined(self._roots).open(path)
+            file = self._confined.open(path)
         except IsADirectoryError:
             return Attached(exact, shown, mime or DIRECTORY, directory=True)
         with file:

@@ -4,11 +4,13 @@ Goes by descriptors, and through no link: links are in the archive as links. Hol
 remembers of the rest only those still to come.
 """
 
+import errno
 import os
 import stat
 import tarfile
 from collections.abc import Callable, Iterator
 
+from sandbox_agent.archives.tree import DEEPEST
 from sandbox_agent.host.descent import entered, is_made_up, unless_gone
 
 PIECE = 1 << 18
@@ -18,11 +20,11 @@ _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 Write = Callable[[bytes], None]
 
 
-def bundle(directory: int, write: Write) -> None:
+def bundle(directory: int, write: Write, max_depth: int = DEEPEST) -> None:
     """Write the archive of an open directory, without that itself, sockets, pipes, devices, and the kernel's own files.
 
     Raises:
-        OSError: something in it cannot be read; what was written is half an archive.
+        OSError: something in it cannot be read, or is too deep; what was written is half an archive.
     """
     left: list[tuple[str, ...]] = [()]
     size = 0
@@ -34,6 +36,8 @@ def bundle(directory: int, write: Write) -> None:
 
     while left:
         parts = left.pop()
+        if len(parts) >= max_depth:
+            raise OSError(errno.ENAMETOOLONG, f"has something more than {max_depth} levels deep", "/".join(parts))
         with unless_gone(), entered(directory, parts) as here:
             if parts and is_made_up(here):
                 continue

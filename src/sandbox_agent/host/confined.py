@@ -3,8 +3,9 @@
 A path is walked name by name. Each name is opened beside the descriptor of its directory and never followed; links are
 read and resolved here. What was looked at is what is opened: nothing is checked by its name and then opened by it.
 
-The directories themselves are the caller's word, and may be links. A hard link is a file like any other: nobody can say
-where else it has a name. Synchronous, and Linux only.
+The directories themselves are the caller's word, and may be links; those that are held are what they were when they
+were opened, and nothing that takes their place is entered. A hard link is a file like any other: it does not say where
+else it has a name. Synchronous, and Linux only.
 """
 
 import errno
@@ -23,6 +24,7 @@ MAX_LINKS = 40
 MAX_STEPS = 4096
 """Names that one walk may look at, those of links included."""
 
+_ENTER = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
 _LOOK = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
 _READ = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 
@@ -31,19 +33,37 @@ class Outside(OSError):
     """A path that leads out of the directories."""
 
 
+class Replaced(OSError):
+    """A directory that was held, and is no longer what its path leads to."""
+
+    def __init__(self) -> None:
+        super().__init__(errno.ESTALE, "the directory was deleted or replaced since the server started")
+
+
 class Confined:
     """Some directories and all that is beneath them. Every error is an OSError with its `errno` and the path.
 
-    The directories are where their paths lead; with `outer`, where they lead inside of that.
+    The directories are where their paths lead; with `outer`, where they lead inside of that. With `held` they are
+    opened now, and stay open: later on their paths must lead to the same ones.
     """
 
-    def __init__(self, directories: Iterable[str], outer: "Confined | None" = None) -> None:
+    def __init__(self, directories: Iterable[str], outer: "Confined | None" = None, *, held: bool = False) -> None:
         self.directories = tuple(directories)
         self._outer = outer
         # Programs spell a directory as they were told, or as it is really called.
         given = [_encoded(each) for each in self.directories]
         spellings = [*given, *map(os.path.realpath, given)]
         self._roots = sorted({_root(each) for each in spellings}, key=len, reverse=True)
+        self._held: dict[bytes, int] = {}
+        for each in given if held else ():
+            node = os.open(each, _ENTER)
+            self._held |= {b"/" + b"/".join(_root(spelled)): node for spelled in (each, os.path.realpath(each))}
+
+    def close(self) -> None:
+        """Let go of what is held."""
+        for node in set(self._held.values()):
+            os.close(node)
+        self._held.clear()
 
     def open(self, path: str) -> io.FileIO:
         """A regular file, to be read."""
@@ -97,7 +117,12 @@ class Confined:
     def _enter(self, directory: bytes) -> int:
         if self._outer is not None:
             return self._outer.open_directory(os.fsdecode(directory))
-        return os.open(directory, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        node = self._held.get(directory)
+        if node is None:
+            return os.open(directory, _ENTER)
+        if not _leads_to(directory, node):
+            raise Replaced
+        return os.dup(node)
 
 
 class _Walk:
@@ -195,6 +220,13 @@ class _Walk:
             self._start(_names(target))
         else:
             self._left.extendleft(reversed(_names(target)))
+
+
+def _leads_to(path: bytes, node: int) -> bool:
+    try:
+        return os.path.samestat(os.stat(path), os.fstat(node))  # noqa: PTH116 - the path is bytes
+    except OSError:
+        return False
 
 
 def _encoded(path: str) -> bytes:

@@ -19,19 +19,22 @@ from sandbox_agent.host.nodes import NotAFile
 class TextFiles:
     """Reads and writes text for agents.
 
-    `limit` is the most that one reading gives, in bytes; `patience` how long it may look for its line, in seconds: a
-    file can be larger than anybody has time for. `within` says what of a session's directories may be used at all.
+    `limit` is the most that one reading gives, in bytes; `scan` how much of a file it may go through to find its line,
+    and `patience` how long that may take, in seconds: a file can be larger than there is time for. `within` says what
+    of a session's directories may be used at all.
     """
 
     def __init__(
         self,
         limit: int,
+        scan: int = 256 << 20,
         patience: float = 20.0,
         block: int = 256 * 1024,
         within: Callable[[Iterable[str]], Confined] = Confined,
     ) -> None:
         self._within = within
         self._limit = limit
+        self._scan = scan
         self._patience = patience
         self._block = block
         self._closed = False
@@ -46,6 +49,8 @@ class TextFiles:
         Raises InvalidParams, NoSuchFile or FileFailed.
         """
         with refusals(path), self._within(directories).open(meant(path)) as file:
+            if (line or 0) <= 1 and limit is None and os.fstat(file.fileno()).st_size > self._limit:
+                raise self._too_large(path)
             skipped, content = self._part(self._blocks(file, path), path, max(line or 1, 1) - 1, limit)
         try:
             return content.decode()
@@ -74,6 +79,8 @@ class TextFiles:
         for block in blocks if count != 0 else ():
             if skip > (breaks := block.count(b"\n")):
                 skip, skipped = skip - breaks, skipped + len(block)
+                if skipped >= self._scan:
+                    raise self._too_far(path)
                 continue
             start = _after(block, skip)
             skipped += start
@@ -91,6 +98,10 @@ class TextFiles:
     def _too_large(self, path: str) -> InvalidParams:
         message = f"{path} has more than {self._limit} bytes there; read a part of it with line and limit"
         return InvalidParams(message, path=path, limit=self._limit)
+
+    def _too_far(self, path: str) -> InvalidParams:
+        message = f"the line is not in the first {self._scan} bytes of {path}; look for it with a command"
+        return InvalidParams(message, path=path, limit=self._scan)
 
 
 @contextmanager

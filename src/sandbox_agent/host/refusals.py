@@ -14,8 +14,9 @@ from sandbox_agent.errors import (
     FileTooLarge,
     NoRoom,
     OutsideRoots,
+    RootReplaced,
 )
-from sandbox_agent.host.confined import Outside
+from sandbox_agent.host.confined import Outside, Replaced
 from sandbox_agent.host.names import shown
 from sandbox_agent.host.nodes import NotAFile
 
@@ -47,6 +48,8 @@ def file_problem(error: OSError, path: str) -> FileProblem:
     name = shown(path)
     if isinstance(error, Outside):
         return OutsideRoots(name, "leads out of the directories given by --fs-root")
+    if isinstance(error, Replaced):
+        return RootReplaced(name, f"{error.strerror}; put it back where --fs-root says, or restart the server")
     code = errno.errorcode.get(error.errno or 0, "EIO")
     meaning = error.strerror or os.strerror(errno.EIO)
     if isinstance(error, NotAFile):

@@ -11,13 +11,17 @@ from sandbox_agent.host.names import meant
 
 
 class Roots:
-    """`directories` are the trees; none means the whole host. `working` is where the server was started."""
+    """`directories` are the trees; none means the whole host. `working` is where the server was started.
+
+    The trees are held from now on: what takes the place of one is not entered. Raises OSError when one is not there.
+    """
 
     def __init__(self, directories: Sequence[str], working: str) -> None:
         self.directories = tuple(directories) or ("/",)
         self.base = directories[0] if directories else working
         """What a relative path is relative to, when nobody says otherwise."""
-        self.confined = Confined(self.directories)
+        self.confined = Confined(self.directories, held=True)
+        self._real = [os.path.realpath(each) for each in self.directories]
         self.turn = Lock()
         """Held while a file takes its place: of two that expect the same old one, one comes second."""
         self.closed = False
@@ -42,8 +46,7 @@ class Roots:
         given = tuple(directories)
         if self.directories == ("/",):
             return Confined(given)
-        real = [os.path.realpath(each) for each in self.directories]
-        both = [deeper for each in given for root in real if (deeper := _deeper(os.path.realpath(each), root))]
+        both = [deeper for each in given for root in self._real if (deeper := _deeper(os.path.realpath(each), root))]
         return Confined([*(each for each in given if os.path.realpath(each) in both), *both], self.confined)
 
     def protects(self, node: int) -> bool:

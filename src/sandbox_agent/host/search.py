@@ -18,6 +18,7 @@ from sandbox_agent.host.confined import Confined
 from sandbox_agent.host.names import meant, shown
 from sandbox_agent.host.patterns import matcher
 from sandbox_agent.host.ripgrep import Ripgrep
+from sandbox_agent.pools import Pool
 from sandbox_agent.processes.children import Children
 
 LINE = 1000
@@ -101,8 +102,9 @@ _decode = msgspec.json.Decoder(_Record).decode
 class Search:
     """One search beneath a directory. `reason` says, afterwards, why there may be more than was found."""
 
-    def __init__(self, confined: Confined, path: str, query: Query, limits: SearchLimits) -> None:
+    def __init__(self, confined: Confined, path: str, query: Query, limits: SearchLimits, pool: Pool) -> None:
         self.reason: Reason | None = None
+        self._pool = pool
         self._confined = confined
         self._path = path.rstrip("/")
         self._query = query
@@ -114,7 +116,7 @@ class Search:
 
         Raises OSError about the directory, and BadRequest when ripgrep does not understand the text.
         """
-        directory = await asyncio.to_thread(self._confined.open_directory, self._path or "/")
+        directory = await self._pool.run(self._confined.open_directory, self._path or "/")
         ripgrep = Ripgrep(children, b"\0" if self._query.text is None else b"\n")
         try:
             try:
@@ -134,7 +136,7 @@ class Search:
         results, size = self._limits.results, self._limits.bytes
         try:
             async for records in ripgrep.records(self._limits.seconds):
-                matches = await asyncio.to_thread(self._confirmed, records, results)
+                matches = await self._pool.run(self._confirmed, records, results)
                 size -= sum(len(match.path) + len(match.text or "") for match in matches)
                 self.reason = "results" if len(matches) > results else "bytes" if size < 0 else None
                 yield matches[:results]

@@ -15,8 +15,9 @@ from io import FileIO
 
 from sandbox_agent.archives.tree import PIECE, Parts
 from sandbox_agent.errors import FileConflict, FileForbidden
-from sandbox_agent.host.confined import Confined
+from sandbox_agent.host.confined import MAX_PATH, Confined
 from sandbox_agent.host.names import shown
+from sandbox_agent.host.nodes import error_of
 from sandbox_agent.host.refusals import file_problems
 
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -52,9 +53,11 @@ class Staging:
         os.close(self._beside)
 
     def folder(self, parts: Parts) -> None:
+        self._check_length(parts)
         self._folders.append(parts)
 
     def file(self, parts: Parts, *, runs: bool) -> FileIO:
+        self._check_length(parts)
         number = self._waiting[parts] = str(len(self._waiting))
         return FileIO(os.open(number, _NEW, 0o777 if runs else 0o666, dir_fd=self._here), "wb")
 
@@ -62,6 +65,7 @@ class Staging:
         return FileIO(os.open(self._waiting[parts], _READ, dir_fd=self._here), "rb")
 
     def link(self, parts: Parts, target: str) -> None:
+        self._check_length(parts)
         number = self._waiting[parts] = str(len(self._waiting))
         os.symlink(target, number, dir_fd=self._here)
 
@@ -77,8 +81,11 @@ class Staging:
         groups: dict[Parts, list[tuple[str, str]]] = {parts: [] for parts in self._folders}
         for parts, number in self._waiting.items():
             groups[parts[:-1]].append((parts[-1], number))
+        new: set[Parts] = set()
         for folder, files in groups.items():
-            self._check(folder, [name for name, _ in files])
+            # Where a folder is missing, so is all that is to be in it.
+            if folder[:-1] in new or not self._check(folder, [name for name, _ in files]):
+                new.add(folder)
         for folder, files in groups.items():
             path = self._path(folder)
             # The last `.` makes it a directory, to be made like those above it.
@@ -86,18 +93,25 @@ class Staging:
                 for name, number in files:
                     self._move(number, name, place.existing())
 
-    def _check(self, folder: Parts, names: list[str]) -> None:
+    def _check(self, folder: Parts, names: list[str]) -> bool:
+        """Whether the folder is there already. Raises when something is in the way."""
         path = self._path(folder)
         with file_problems(path):
             try:
                 directory = self._confined.open_directory(path)
             except FileNotFoundError:
-                return
+                return False
             try:
                 for name in names:
                     _check_place(directory, name, f"{path}/{name}")
             finally:
                 os.close(directory)
+        return True
+
+    def _check_length(self, parts: Parts) -> None:
+        """Know before anything is changed that it can have its place."""
+        if len(os.fsencode(self._path(parts))) > MAX_PATH:
+            raise error_of(errno.ENAMETOOLONG)
 
     def _move(self, number: str, name: str, directory: int) -> None:
         try:

@@ -16,6 +16,7 @@ from sandbox_agent.errors import InvalidRequest, ShuttingDown, UnknownTerminal
 from sandbox_agent.host.confined import Confined
 from sandbox_agent.host.files import refusals
 from sandbox_agent.host.output import Output
+from sandbox_agent.pools import Pool
 from sandbox_agent.processes.children import Children
 from sandbox_agent.processes.lifetime import KILL_PATIENCE, begin, end, ending, within
 
@@ -68,10 +69,11 @@ class ExitStatus:
 class Terminal(asyncio.SubprocessProtocol):
     """One command. Everything happens on the event loop's thread."""
 
-    def __init__(self, key: str, children: Children, output_limit: int) -> None:
+    def __init__(self, key: str, children: Children, pool: Pool, output_limit: int) -> None:
         self.key = key
         self.exit: ExitStatus | None = None
         self._children = children
+        self._pool = pool
         self._output = Output(output_limit)
         self._transport: asyncio.SubprocessTransport | None = None
         self._open = True
@@ -86,7 +88,7 @@ class Terminal(asyncio.SubprocessProtocol):
         """Raises InvalidParams, NoSuchFile or FileFailed when it cannot be started."""
         try:
             with refusals(command.directory):
-                directory, arguments = await asyncio.to_thread(_prepared, command)
+                directory, arguments = await self._pool.run(_prepared, command)
             # Both on one pipe, so that they are in order.
             pipes = (asyncio.subprocess.DEVNULL, asyncio.subprocess.PIPE, asyncio.subprocess.STDOUT)
             try:
@@ -181,8 +183,9 @@ class Terminal(asyncio.SubprocessProtocol):
 class Terminals:
     """All terminals of the server, until they are released."""
 
-    def __init__(self, children: Children, limits: TerminalLimits) -> None:
+    def __init__(self, children: Children, pool: Pool, limits: TerminalLimits) -> None:
         self._children = children
+        self._pool = pool
         self._limits = limits
         self._terminals: dict[str, tuple[Asker, Terminal]] = {}
         self._ending: dict[asyncio.Task[None], Terminal] = {}
@@ -198,7 +201,7 @@ class Terminals:
         self._check_room(asker)
         id = f"terminal-{secrets.token_hex(8)}"
         limit = self._limits.output if command.output_limit is None else min(command.output_limit, self._limits.output)
-        terminal = Terminal(id, self._children, limit)
+        terminal = Terminal(id, self._children, self._pool, limit)
         # Before it runs: it counts, and ends with its asker, from here on.
         self._terminals[id] = (asker, terminal)
         try:

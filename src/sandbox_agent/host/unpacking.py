@@ -7,7 +7,7 @@ from msgspec import Struct
 
 from sandbox_agent.archives import tarball
 from sandbox_agent.archives.packing import packing, unpacked
-from sandbox_agent.archives.tree import Damaged, Tree
+from sandbox_agent.archives.tree import DEEPEST, Damaged, Tree
 from sandbox_agent.errors import ArchiveTooLarge, BadArchive, DiskFull, NoRoom, UnsafeArchive
 from sandbox_agent.host.confined import Confined
 from sandbox_agent.host.flow import Inflow
@@ -25,11 +25,15 @@ _HEAD = 6
 
 @dataclass(frozen=True, slots=True)
 class UploadLimits:
-    """What an archive may unfold into: bytes of files, files and folders, and bytes for each byte that was sent."""
+    """What an archive may unfold into.
+
+    Bytes of files, files and folders, bytes for each byte that was sent, and levels of a path.
+    """
 
     bytes: int
     entries: int
     ratio: int
+    depth: int = DEEPEST
 
 
 class Uploaded(Struct):
@@ -60,7 +64,14 @@ def receive(confined: Confined, path: str, stream: Inflow, limits: UploadLimits)
 
 
 def _unpack(stream: Inflow, staging: Staging, limits: UploadLimits) -> None:
-    tree = Tree(staging, "the archive", max_bytes=limits.bytes, max_entries=limits.entries, backslashes=True)
+    tree = Tree(
+        staging,
+        "the archive",
+        max_bytes=limits.bytes,
+        max_entries=limits.entries,
+        max_depth=limits.depth,
+        backslashes=True,
+    )
     packed = packing(stream.peek(_HEAD))
     if packed in ("bz2", "xz"):
         raise BadArchive("a tar archive may be packed with gzip or zstd, or not at all", entry="", rule=packed)

@@ -34,6 +34,9 @@ from sandbox_agent.host.inotify import (
 Kind = Literal["added", "modified", "deleted"]
 Parts = tuple[str, ...]
 
+DEEPEST = 256
+"""Levels below the directory that are watched: each way there is gone name by name, and is kept."""
+
 _ADDED, _DELETED = IN_CREATE | IN_MOVED_TO, IN_DELETE | IN_MOVED_FROM
 _MODIFIED = IN_MODIFY | IN_ATTRIB | IN_CLOSE_WRITE
 _OVER = IN_DELETE_SELF | IN_MOVE_SELF | IN_UNMOUNT | IN_IGNORED
@@ -105,7 +108,7 @@ class Watched:
             yield "deleted", parts
         elif event.mask & _ADDED:
             yield "added", parts
-            if is_folder and self._recursive:
+            if is_folder and self._recursive and len(parts) <= DEEPEST:
                 # Something may have been put there before it was watched.
                 with unless_gone():
                     for below in self._watch(parts):
@@ -144,7 +147,7 @@ class Watched:
                     if self._recursive:
                         for name, is_folder in _content(here):
                             yield (*folder, name)
-                            if is_folder:
+                            if is_folder and len(folder) < DEEPEST:
                                 left.append((*folder, name))
         finally:
             os.close(root)

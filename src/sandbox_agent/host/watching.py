@@ -13,6 +13,7 @@ from sandbox_agent.host.confined import Confined
 from sandbox_agent.host.names import shown
 from sandbox_agent.host.refusals import file_problem
 from sandbox_agent.host.watched import Gone, Kind, Missed, Parts, Watched
+from sandbox_agent.pools import Pool
 
 GATHER = 0.05
 """Seconds in which changes are gathered: one saved file makes several events."""
@@ -35,9 +36,10 @@ class Change(Struct):
 class Watch:
     """One watch, from the moment it is made. `take` what has changed, until it is over; then close it."""
 
-    def __init__(self, watched: Watched, path: str, buffer: int) -> None:
+    def __init__(self, watched: Watched, path: str, buffer: int, pool: Pool) -> None:
         self.ended: Ending | None = None
         """Why no more changes come."""
+        self._pool = pool
         self._watched = watched
         self._path = path.rstrip("/")
         self._buffer = buffer
@@ -80,7 +82,7 @@ class Watch:
             await self._readable.wait()
             await asyncio.sleep(GATHER)
             self._readable.clear()
-            work = asyncio.ensure_future(asyncio.to_thread(self._read))
+            work = self._pool.start(self._read)
             try:
                 await asyncio.shield(work)
             finally:
@@ -118,7 +120,8 @@ class Watch:
 class Watches:
     """All watches of a server, at most `most`, each with a buffer of so many bytes."""
 
-    def __init__(self, most: int, buffer: int) -> None:
+    def __init__(self, most: int, buffer: int, pool: Pool) -> None:
+        self._pool = pool
         self._most = most
         self._buffer = buffer
         self._places = 0
@@ -131,7 +134,7 @@ class Watches:
             raise TooMany("watches", self._most, "--watches")
         self._places += 1
         try:
-            watch = Watch(await self._watched(confined, path, recursive), path, self._buffer)
+            watch = Watch(await self._watched(confined, path, recursive), path, self._buffer, self._pool)
             self._watches.add(watch)
             try:
                 yield watch
@@ -148,7 +151,7 @@ class Watches:
 
     async def _watched(self, confined: Confined, path: str, recursive: bool) -> Watched:
         try:
-            return await asyncio.to_thread(Watched, confined, path, recursive=recursive)
+            return await self._pool.run(Watched, confined, path, recursive=recursive)
         except OSError as error:
             setting = _SETTINGS.get(error.errno or 0)
             raise file_problem(error, path) if setting is None else WatchesExhausted(shown(path), setting) from error

@@ -3,10 +3,9 @@
 import asyncio
 import logging
 import os
-from collections.abc import Callable, Generator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Generator
 from contextlib import contextmanager
-from typing import Literal, TypeVar, cast
+from typing import Literal, cast
 from urllib.parse import quote
 
 from starlette.requests import ClientDisconnect, Request
@@ -32,11 +31,11 @@ from sandbox_agent.http.asgi import transport
 from sandbox_agent.http.paths import PATH, PROBLEMS, SESSION, Paths, query_of
 from sandbox_agent.http.streaming import Streamed
 from sandbox_agent.http.views import Endpoint, json_response
+from sandbox_agent.pools import Pool
 
 SILENCE = 60.0
 """Seconds in which nothing of an upload may come."""
 
-T = TypeVar("T")
 _WHERE = {"path": PATH, "sessionId": SESSION}
 _TAR = "application/x-tar"
 _TYPES = {
@@ -52,13 +51,14 @@ logger = logging.getLogger(__name__)
 class Archives:
     """The handlers. `most` archives are under way at once: each has a thread, because either side may be slow."""
 
-    def __init__(self, paths: Paths, limits: UploadLimits, most: int, silence: float = SILENCE) -> None:
+    def __init__(self, paths: Paths, limits: UploadLimits, most: int, files: Pool, silence: float = SILENCE) -> None:
         self._paths = paths
-        self._limits = limits
+        self._files = files
+        self.limits = limits
         self._most = most
         self._silence = silence
         self._under_way = 0
-        self._threads = ThreadPoolExecutor(max(most, 1), "archive")
+        self.threads = Pool("archives", max(most, 1))
 
     def endpoints(self) -> list[Endpoint]:
         return [
@@ -91,7 +91,7 @@ class Archives:
         _check_type(request)
         with self.room():
             inflow = Inflow()
-            work = self.start(receive, self._paths.roots.confined, path, inflow, self._limits)
+            work = self.threads.start(receive, self._paths.roots.confined, path, inflow, self.limits)
             pump = asyncio.create_task(_pump(request, inflow, self._silence))
             for each in (work, pump):
                 each.add_done_callback(_looked_at)
@@ -113,17 +113,13 @@ class Archives:
         if format not in _FORMATS:
             raise BadRequest(f"format is one of {', '.join(_FORMATS)}", parameter="format")
         with file_problems(path):
-            directory = await asyncio.to_thread(_open, self._paths.roots.confined, path)
+            directory = await self._files.run(_open, self._paths.roots.confined, path)
         name = quote(os.fsencode(path.rstrip("/").rpartition("/")[2] or "files"))
         headers = {
             "cache-control": "no-store",
             "content-disposition": f"attachment; filename*=UTF-8''{name}.{format}",
         }
         return _Bundle(self, directory, format, headers)
-
-    def start(self, work: Callable[..., T], *arguments: object) -> "asyncio.Future[T]":
-        """Do something in a thread."""
-        return asyncio.get_running_loop().run_in_executor(self._threads, work, *arguments)
 
     @contextmanager
     def room(self) -> Generator[None]:
@@ -153,7 +149,7 @@ class _Bundle(Streamed):
             await Response(headers=self.headers)(scope, receive, send)
             return
         with self._closing_if_refused(), self._archives.room():
-            work = self._archives.start(self._write, scope)
+            work = self._archives.threads.start(self._write, scope)
             await self._send(work, scope, receive, send)
 
     async def _send(self, work: "asyncio.Future[None]", scope: Scope, receive: Receive, send: Send) -> None:
@@ -167,7 +163,7 @@ class _Bundle(Streamed):
         """In the thread: the whole archive, or as much as anybody reads."""
         try:
             if self._format == "tar":
-                bundle(self._directory, self._outflow.write)
+                bundle(self._directory, self._outflow.write, self._archives.limits.depth)
             else:
                 self._write_packed()
             self._outflow.finish()
@@ -192,7 +188,8 @@ class _Bundle(Streamed):
 
     def _write_packed(self) -> None:
         pack = packer(cast('Literal["gz", "zst"]', self._format.removeprefix("tar.")))
-        bundle(self._directory, lambda data: self._outflow.write(pack.compress(data)))
+        depth = self._archives.limits.depth
+        bundle(self._directory, lambda data: self._outflow.write(pack.compress(data)), depth)
         self._outflow.write(pack.flush())
 
 

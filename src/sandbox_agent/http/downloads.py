@@ -12,6 +12,7 @@ from starlette.responses import Response
 from sandbox_agent.host.conditions import etag
 from sandbox_agent.http.asgi import Receive, Scope, Send, gone, transport
 from sandbox_agent.http.ranges import Version
+from sandbox_agent.pools import Pool
 
 logger = logging.getLogger(__name__)
 
@@ -26,7 +27,7 @@ _BINARY = "application/octet-stream"
 class Download(Response):
     """A file, or `length` bytes of it from `start` on; closes it."""
 
-    def __init__(self, file: FileIO, start: int, length: int, status: int, headers: dict[str, str]) -> None:
+    def __init__(self, file: FileIO, start: int, length: int, status: int, headers: dict[str, str], pool: Pool) -> None:
         super().__init__(None, status, headers=headers)
         # Files that the kernel makes up as they are read, in /proc, have a content and no size.
         self._made_up = length == 0 and status == 200
@@ -34,6 +35,7 @@ class Download(Response):
         if not self._made_up:
             self.headers["content-length"] = str(length)
         self._file, self._start, self._length = file, start, length
+        self._pool = pool
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
@@ -72,7 +74,7 @@ class Download(Response):
 
     def _read(self, position: int, left: int) -> "asyncio.Future[bytes]":
         size = BLOCK if self._made_up else min(BLOCK, left)
-        return asyncio.ensure_future(asyncio.to_thread(os.pread, self._file.fileno(), size, position))
+        return self._pool.start(os.pread, self._file.fileno(), size, position)
 
 
 async def _hang_up(scope: Scope, receive: Receive) -> None:

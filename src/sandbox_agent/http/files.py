@@ -3,7 +3,6 @@
 Knows HTTP; what a path means and what is done there is the host's. File work is done in threads.
 """
 
-import asyncio
 import os
 from dataclasses import dataclass
 from io import FileIO
@@ -34,6 +33,7 @@ from sandbox_agent.http.paths import PATH, PROBLEMS, SESSION, Paths, query_of, s
 from sandbox_agent.http.ranges import is_known, part
 from sandbox_agent.http.uploads import receive_file
 from sandbox_agent.http.views import Endpoint, json_response
+from sandbox_agent.pools import Pools
 
 _WHERE = {"path": PATH, "sessionId": SESSION}
 _SENDING = (FileChanged, FileTooLarge, NoRoom)
@@ -46,6 +46,7 @@ class Files:
     paths: Paths
     max_file: int | None
     max_body: int
+    pools: Pools
 
     def endpoints(self) -> list[Endpoint]:
         page = {"cursor": "`nextCursor` of the page before.", "limit": f"Entries of a page, {PAGE} unless given."}
@@ -144,7 +145,7 @@ class Files:
     async def get_file(self, request: Request) -> Response:
         path, query = self.paths.wanted(request), query_of(request)
         with file_problems(path):
-            file = await asyncio.to_thread(self.paths.roots.confined.open, path)
+            file = await self.pools.files.run(self.paths.roots.confined.open, path)
         try:
             return self._reading(request, path, file, keep=switch(query, "download"))
         except BaseException:
@@ -173,10 +174,10 @@ class Files:
             headers["content-disposition"] = attachment(name)
         wanted = part(request.headers, shown(path), now)
         if wanted is None:
-            return Download(file, 0, now.size, 200, headers)
+            return Download(file, 0, now.size, 200, headers, self.pools.files)
         start, length = wanted
         headers["content-range"] = f"bytes {start}-{start + length - 1}/{now.size}"
-        return Download(file, start, length, 206, headers)
+        return Download(file, start, length, 206, headers, self.pools.files)
 
     async def put_file(self, request: Request) -> Response:
         path = self.paths.wanted(request)
@@ -188,8 +189,8 @@ class Files:
         length = request.headers.get("content-length")
         if self.max_file is not None and length is not None and int(length) > self.max_file:
             raise too_large(path, self.max_file)
-        incoming = await asyncio.to_thread(IncomingFile, self.paths.roots, path, condition, self.max_file)
-        written = await receive_file(incoming, request.stream())
+        incoming = await self.pools.files.run(IncomingFile, self.paths.roots, path, condition, self.max_file)
+        written = await receive_file(incoming, request.stream(), self.pools.files)
         response = json_response(written)
         response.headers["etag"] = written.etag
         return response
@@ -200,16 +201,16 @@ class Files:
         if not (limit.isascii() and limit.isdigit() and 1 <= int(limit[:9]) <= MAX_PAGE):
             raise BadRequest(f"limit is a number from 1 to {MAX_PAGE}", parameter="limit")
         cursor = query.get("cursor")
-        return json_response(await asyncio.to_thread(page_of, self.paths.roots.confined, path, cursor, int(limit)))
+        return json_response(await self.pools.files.run(page_of, self.paths.roots.confined, path, cursor, int(limit)))
 
     async def get_stat(self, request: Request) -> Response:
         path, query = self.paths.wanted(request), query_of(request)
         follow = switch(query, "follow", default=True)
-        return json_response(await asyncio.to_thread(entry_at, self.paths.roots.confined, path, follow=follow))
+        return json_response(await self.pools.files.run(entry_at, self.paths.roots.confined, path, follow=follow))
 
     async def post_mkdir(self, request: Request) -> Response:
         path = self.paths.wanted(request)
-        await asyncio.to_thread(make_directory, self.paths.roots, path)
+        await self.pools.files.run(make_directory, self.paths.roots, path)
         return json_response(Done(shown(path)))
 
     async def post_move(self, request: Request) -> Response:
@@ -217,7 +218,7 @@ class Files:
         session = query_of(request).get("sessionId")
         source, target = self.paths.absolute(asked.source, session), self.paths.absolute(asked.target, session)
         roots = self.paths.roots
-        await asyncio.to_thread(move, roots, source, target, overwrite=asked.overwrite, stopped=roots.stopped)
+        await self.pools.trees.run(move, roots, source, target, overwrite=asked.overwrite, stopped=roots.stopped)
         return json_response(Moved(shown(source), shown(target)))
 
     async def _move(self, request: Request) -> Move:
@@ -236,5 +237,5 @@ class Files:
         path, query = self.paths.wanted(request), query_of(request)
         roots = self.paths.roots
         recursive = switch(query, "recursive")
-        await asyncio.to_thread(delete, roots, path, recursive=recursive, stopped=roots.stopped)
+        await self.pools.trees.run(delete, roots, path, recursive=recursive, stopped=roots.stopped)
         return json_response(Done(shown(path)))

@@ -13,6 +13,7 @@ from sandbox_agent.errors import (
     FileNotFound,
     FileProblem,
     OutsideRoots,
+    RootReplaced,
     SandboxAgentError,
     SessionNotFound,
 )
@@ -23,7 +24,7 @@ from sandbox_agent.hub.hub import Hub
 PATH = "Absolute, or relative to the session's directory, or else to the server's root directory."
 SESSION = "The session, by id or alias, whose directory a relative path is relative to."
 PROBLEMS: tuple[type[SandboxAgentError], ...] = (
-    *(BadPath, OutsideRoots, FileForbidden, FileNotFound, SessionNotFound, FileConflict, FileProblem),
+    *(BadPath, OutsideRoots, FileForbidden, FileNotFound, SessionNotFound, FileConflict, RootReplaced, FileProblem),
 )
 """What any path can meet."""
 

@@ -18,6 +18,7 @@ from sandbox_agent.host.search import Match, Query, Search, SearchLimits
 from sandbox_agent.http.paths import PATH, PROBLEMS, SESSION, Paths, query_of, switch
 from sandbox_agent.http.streaming import Streamed
 from sandbox_agent.http.views import Endpoint, json_response
+from sandbox_agent.pools import Pool
 from sandbox_agent.processes.children import Children
 
 NDJSON = "application/x-ndjson"
@@ -60,7 +61,8 @@ class Ending(Struct):
 class Searches:
     """The handler."""
 
-    def __init__(self, paths: Paths, children: Children, limits: SearchLimits) -> None:
+    def __init__(self, paths: Paths, children: Children, limits: SearchLimits, pool: Pool) -> None:
+        self._pool = pool
         self._paths = paths
         self._children = children
         self._limits = limits
@@ -84,7 +86,7 @@ class Searches:
 
     async def get_search(self, request: Request) -> Response:
         path, (query, limits) = self._paths.wanted(request), self._asked(request)
-        search = Search(self._paths.roots.confined, path, query, limits)
+        search = Search(self._paths.roots.confined, path, query, limits, self._pool)
         batches = self._batches(search, path)
         if NDJSON in request.headers.get("accept", ""):
             # What is wrong is known before the first match is.

@@ -5,13 +5,16 @@ from collections.abc import AsyncGenerator, AsyncIterator
 
 from sandbox_agent.errors import BadRequest
 from sandbox_agent.host.incoming import IncomingFile, Written
+from sandbox_agent.pools import Pool
 
 BLOCK = 1 << 20
 SILENCE = 60.0
 """Seconds that a client may send nothing before it is given up."""
 
 
-async def receive_file(incoming: IncomingFile, body: AsyncIterator[bytes], silence: float = SILENCE) -> Written:
+async def receive_file(
+    incoming: IncomingFile, body: AsyncIterator[bytes], pool: Pool, silence: float = SILENCE
+) -> Written:
     """Take a body to its end, then let the file take its place.
 
     Raises what the file or the body raises, and BadRequest when the body falls silent.
@@ -21,15 +24,15 @@ async def receive_file(incoming: IncomingFile, body: AsyncIterator[bytes], silen
         async for parts in _blocks(body, silence):
             if writing is not None:
                 await writing
-            writing = asyncio.ensure_future(asyncio.to_thread(incoming.write, parts))
+            writing = pool.start(incoming.write, parts)
         if writing is not None:
             await writing
-        return await asyncio.to_thread(incoming.finish)
+        return await pool.run(incoming.finish)
     finally:
         # It must not be closed under a thread that writes it.
         if writing is not None:
             await asyncio.gather(writing, return_exceptions=True)
-        await asyncio.to_thread(incoming.close)
+        await pool.run(incoming.close)
 
 
 async def _blocks(body: AsyncIterator[bytes], silence: float) -> AsyncGenerator[list[bytes]]:

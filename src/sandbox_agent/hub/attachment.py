@@ -20,6 +20,7 @@ from sandbox_agent.host.attached import Attached, AttachedFiles, locate
 from sandbox_agent.host.confined import MAX_PATH, Outside
 from sandbox_agent.host.nodes import NotAFile
 from sandbox_agent.hub.content import Takes, blocks_of, kind_of, with_files
+from sandbox_agent.pools import Pool
 
 KEY = META.encode()
 """A prompt without it in its line has nothing for us."""
@@ -53,7 +54,8 @@ class AttachmentLimits:
 class Attachments:
     """Puts attachments into prompts. Prompts of a session keep their order, also when files take a while."""
 
-    def __init__(self, files: AttachedFiles, limits: AttachmentLimits) -> None:
+    def __init__(self, files: AttachedFiles, limits: AttachmentLimits, pool: Pool) -> None:
+        self._pool = pool
         self._files = files
         self._limits = limits
         self._locks: dict[str, asyncio.Lock] = {}
@@ -93,7 +95,7 @@ class Attachments:
 
         Raises InvalidParams or FileFailed, which name the entry.
         """
-        return await asyncio.to_thread(self._added, line, asked, directory, takes)
+        return await self._pool.run(self._added, line, asked, directory, takes)
 
     def _added(self, line: bytes, asked: Sequence[Attachment], directory: str, takes: Takes) -> bytes:
         given = blocks_of(line)

@@ -1,6 +1,5 @@
 """The `_sandboxagent/fs/*` methods of clients: the file API over ACP, for files that fit into an envelope."""
 
-import asyncio
 import base64
 import os
 from collections.abc import Callable
@@ -23,6 +22,7 @@ from sandbox_agent.hub.calls import Answer
 from sandbox_agent.hub.checks import Method
 from sandbox_agent.hub.connection import Connection
 from sandbox_agent.hub.hub import Hub
+from sandbox_agent.pools import Pool, Pools
 
 CARRIED = 8 << 20
 """Bytes of a file that an envelope may carry."""
@@ -49,6 +49,7 @@ class FileMethods:
     hub: Hub
     roots: Roots
     max_file: int | None
+    pools: Pools
 
     def table(self) -> dict[str, Method]:
         return {
@@ -58,14 +59,14 @@ class FileMethods:
             "_sandboxagent/fs/stat": self._method(StatParams, self._stat),
             "_sandboxagent/fs/mkdir": self._method(PathParams, self._mkdir),
             "_sandboxagent/fs/move": self._move,
-            "_sandboxagent/fs/delete": self._method(DeleteParams, self._delete),
+            "_sandboxagent/fs/delete": self._method(DeleteParams, self._delete, self.pools.trees),
         }
 
-    def _method(self, type: type[Params], work: Callable[[str, Params], object]) -> Method:
+    def _method(self, type: type[Params], work: Callable[[str, Params], object], pool: Pool | None = None) -> Method:
         async def method(connection: Connection, envelope: Envelope) -> Answer:
             asked = _params(envelope, type)
             path = self._absolute(asked.path, asked.session_id)
-            return await _answer(envelope, lambda: work(path, asked))
+            return await _answer(envelope, lambda: work(path, asked), pool or self.pools.files)
 
         return method
 
@@ -119,7 +120,7 @@ class FileMethods:
             move(self.roots, source, target, overwrite=asked.overwrite, stopped=self.roots.stopped)
             return Moved(shown(source), shown(target))
 
-        return await _answer(envelope, work)
+        return await _answer(envelope, work, self.pools.trees)
 
 
 class PathParams(Struct, rename="camel"):
@@ -193,11 +194,11 @@ def _params(envelope: Envelope, type: type[T]) -> T:
         raise InvalidParams(f"{envelope.method}: {error}", method=envelope.method) from None
 
 
-async def _answer(envelope: Envelope, work: Callable[[], object]) -> Answer:
+async def _answer(envelope: Envelope, work: Callable[[], object], pool: Pool) -> Answer:
     """The result as a line, made in a thread as well: a file may be large."""
     assert envelope.id is not None
     id = envelope.id
-    return Answer(await asyncio.to_thread(lambda: success(id, work())))
+    return Answer(await pool.run(lambda: success(id, work())))
 
 
 def _too_large(path: str, route: str) -> FileTooLarge:

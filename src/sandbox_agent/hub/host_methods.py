@@ -35,6 +35,7 @@ from sandbox_agent.hub.pending import Outcome
 from sandbox_agent.hub.process import Process
 from sandbox_agent.hub.session import Session
 from sandbox_agent.log.event import Direction
+from sandbox_agent.pools import Pool
 
 logger = logging.getLogger(__name__)
 
@@ -45,6 +46,8 @@ Number = Annotated[int, Meta(ge=0)]
 
 UNDER_WAY = 256
 """How many of its requests may be under way at once, for one agent process."""
+SHARE = 2
+"""How many of its files may be read and written at once, for one agent process."""
 DELIVERY_SECONDS, DELIVERY_INTERVAL = 10.0, 0.05
 """How long an answer waits for an agent that has asked for more than it reads."""
 
@@ -60,6 +63,7 @@ class HostMethods:
         hub: Hub,
         files: TextFiles,
         terminals: Terminals,
+        pool: Pool,
         environ: Mapping[str, str],
         secrets: Collection[str],
         *,
@@ -68,6 +72,7 @@ class HostMethods:
         self._hub = hub
         self._files = files
         self._terminals = terminals
+        self._pool = pool
         self._environ = environ
         self._secrets = secrets
         self._client_fs = client_fs
@@ -83,6 +88,8 @@ class HostMethods:
         self._tasks: set[asyncio.Task[None]] = set()
         self._taken_back: dict[tuple[str, bytes], asyncio.Future[None]] = {}
         self._under_way: Counter[str] = Counter()
+        self._shares: dict[str, asyncio.Semaphore] = {}
+        """Of the threads, what one agent process may have; the rest of what it asks for waits, in order."""
         self._turns: dict[str, asyncio.Lock] = {}
         """Files of a session are read and written in the order in which they were asked for."""
         hub.watch(self)
@@ -149,6 +156,7 @@ class HostMethods:
             self._under_way[running.key] -= 1
             if not self._under_way[running.key]:
                 del self._under_way[running.key]
+                self._shares.pop(running.key, None)
 
         task.add_done_callback(done)
 
@@ -203,7 +211,7 @@ class HostMethods:
                 request, {"content": self._files.read(session.directories, asked.path, asked.line, asked.limit)}
             )
 
-        return asyncio.to_thread(read)
+        return self._in_thread(running, read)
 
     def _write(self, running: Process, session: Session, request: Envelope) -> Awaitable[bytes]:
         def write() -> bytes:
@@ -211,7 +219,11 @@ class HostMethods:
             self._files.write(session.directories, asked.path, asked.content)
             return _result(request, {})
 
-        return asyncio.to_thread(write)
+        return self._in_thread(running, write)
+
+    async def _in_thread(self, running: Process, work: Callable[[], bytes]) -> bytes:
+        async with self._shares.setdefault(running.key, asyncio.Semaphore(SHARE)):
+            return await self._pool.run(work)
 
     # Terminals
 

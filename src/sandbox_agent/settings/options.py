@@ -111,6 +111,9 @@ class Settings:
     archive_bytes: int = option(_FILES, SIZE, "16GiB", "Most that an uploaded archive may unfold into.")
     archive_entries: int = option(_FILES, COUNT, "100000", "Most files and folders of an uploaded archive.")
     archive_ratio: int = option(_FILES, COUNT, "200", "Most that an uploaded archive may unfold into, per byte of it.")
+    archive_depth: int = option(
+        _FILES, COUNT, "256", "Most levels that a path in an archive may have, sent or received."
+    )
     archives: int = option(_FILES, COUNT, "16", "Archives that may be sent and received at once.")
     searches: int = option(_FILES, COUNT, "8", "Searches that may run at once.")
     search_results: int = option(_FILES, COUNT, "1000", "Most results of a search.")
@@ -145,6 +148,7 @@ class Settings:
         _AGENTS, DURATION, "1s", "Time an agent, or a command of its, has to exit before it is killed."
     )
     text_limit: int = option(_AGENTS, SIZE, "8MiB", "Most that an agent may read of a file at once.")
+    text_scan: int = option(_AGENTS, SIZE, "256MiB", "Most of a file that is gone through to find a line for an agent.")
     terminals: int = option(_AGENTS, COUNT, "32", "Terminals that one session may have.")
     terminal_output: int = option(_AGENTS, SIZE, "1MiB", "Newest part of a terminal's output that is kept.")
 

@@ -1,6 +1,8 @@
 """Zip archives into a tree."""
 
+import io
 import mmap
+import os
 import re
 import stat
 import struct
@@ -9,6 +11,7 @@ import zlib
 from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
+from typing import IO, cast
 
 from sandbox_agent.archives.tree import LONGEST_TARGET, PIECE, Damaged, Tree
 
@@ -17,6 +20,11 @@ _DAMAGE = (zipfile.BadZipFile, zlib.error, struct.error, EOFError, OSError, Runt
 
 _ENTRY = re.compile(rb"PK\x01\x02")
 _ENCRYPTED = 0x1
+_METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2)
+"""Those that need little memory to unpack, whatever the archive says."""
+
+DIRECTORY = 64 << 20
+"""Bytes that the list of entries may have: ZipFile reads it at once, and makes an object of each."""
 
 
 def unpack(archive: Path, tree: Tree, *, max_entries: int) -> None:
@@ -32,14 +40,29 @@ def unpack(archive: Path, tree: Tree, *, max_entries: int) -> None:
 
 
 def _unpack(archive: Path, tree: Tree, max_entries: int) -> None:
-    with archive.open("rb") as file:
+    with _Archive(archive, tree) as file:
         # ZipFile makes an object of every entry before anybody can look; the archive's own count may be a lie.
         with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
             if next(islice(_ENTRY.finditer(content), max_entries, None), None) is not None:
                 tree.refuse("", f"has more than {max_entries} entries")
-        with zipfile.ZipFile(file) as packed:
+        with zipfile.ZipFile(cast("IO[bytes]", file)) as packed:
             for info in packed.infolist():
                 _put(packed, info, tree)
+
+
+class _Archive(io.FileIO):
+    """The file, of which nobody reads too much at once."""
+
+    def __init__(self, path: Path, tree: Tree) -> None:
+        super().__init__(path, "rb")
+        self._tree = tree
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        rest = max(0, os.fstat(self.fileno()).st_size - self.tell())
+        wanted = rest if size is None or size < 0 else min(size, rest)
+        if wanted > DIRECTORY:
+            self._tree.refuse("", f"has a list of entries of more than {DIRECTORY} bytes", limit=DIRECTORY)
+        return super().read(wanted)
 
 
 def _put(packed: zipfile.ZipFile, info: zipfile.ZipInfo, tree: Tree) -> None:
@@ -47,6 +70,8 @@ def _put(packed: zipfile.ZipFile, info: zipfile.ZipInfo, tree: Tree) -> None:
     mode = info.external_attr >> 16
     if info.flag_bits & _ENCRYPTED:
         tree.refuse(name, "is encrypted")
+    if info.compress_type not in _METHODS:
+        tree.refuse(name, "is packed in a way that is not taken: only deflate and bzip2 are")
     match stat.S_IFMT(mode):
         case stat.S_IFLNK:
             with packed.open(info) as file:

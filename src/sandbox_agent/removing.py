@@ -2,11 +2,12 @@
 
 import errno
 import os
+import secrets
 from collections.abc import Callable
 from contextlib import suppress
+from pathlib import Path
 
 from sandbox_agent.errors import ShuttingDown
-from sandbox_agent.host.nodes import error_of, passing_name
 
 DEEPEST = 32
 """Levels that are open at once; what is deeper is lifted first, so that no tree is too deep."""
@@ -19,6 +20,18 @@ def remove(directory: int, name: bytes, stopped: Callable[[], bool]) -> None:
     """Delete what has this name, with all that is in it. Raises OSError, and ShuttingDown when `stopped` says so."""
     if not _unlinked(directory, name):
         _Removal(stopped).tree(directory, name, 0)
+
+
+def remove_path(path: Path) -> None:
+    """Delete what has this path, with all that is in it, however deep that is. Raises OSError."""
+    try:
+        directory = os.open(path.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return
+    try:
+        remove(directory, os.fsencode(path.name), lambda: False)
+    finally:
+        os.close(directory)
 
 
 class _Removal:
@@ -59,7 +72,7 @@ class _Removal:
                 rounds += not (self._lifted and depth == 0)
             else:
                 return
-        raise error_of(errno.ENOTEMPTY)
+        raise OSError(errno.ENOTEMPTY, os.strerror(errno.ENOTEMPTY))
 
     def _empty(self, node: int, depth: int) -> None:
         with os.scandir(node) as entries:
@@ -76,7 +89,8 @@ class _Removal:
 
     def _lift(self, node: int, name: bytes) -> None:
         with suppress(FileNotFoundError):
-            os.rename(name, passing_name(), src_dir_fd=node, dst_dir_fd=self._top)
+            lifted = b".sandbox-agent-%b" % secrets.token_hex(8).encode()
+            os.rename(name, lifted, src_dir_fd=node, dst_dir_fd=self._top)
             self._lifted = True
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from sandbox_agent.errors import ShuttingDown
-from sandbox_agent.host.removing import DEEPEST, remove
+from sandbox_agent.removing import DEEPEST, remove, remove_path
 
 
 @pytest.fixture
@@ -54,3 +54,17 @@ def test_it_can_be_stopped(directory: int, tmp_path: Path) -> None:
     with pytest.raises(ShuttingDown):
         remove(directory, b"tree", lambda: True)
     assert (tmp_path / "tree" / "sub").exists()
+
+
+def test_a_path_that_is_deeper_than_any_path_can_say_is_deleted(tmp_path: Path) -> None:
+    here = os.open(tmp_path, os.O_RDONLY | os.O_DIRECTORY)
+    for _ in range(2500):
+        os.mkdir("dd", dir_fd=here)
+        below = os.open("dd", os.O_RDONLY | os.O_DIRECTORY, dir_fd=here)
+        os.close(here)
+        here = below
+    os.close(here)
+    remove_path(tmp_path / "dd")
+    assert os.listdir(tmp_path) == []
+    remove_path(tmp_path / "dd")
+    remove_path(tmp_path / "none" / "dd")
