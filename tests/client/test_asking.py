@@ -16,7 +16,7 @@ from sandbox_agent.client import (
     ServerProblem,
 )
 from tests.support.client import run
-from tests.support.running import Server
+from tests.support.running import BOUND, Server
 from tests.support.sdk import answered, asking, connected, new_session, permission, play
 
 PERMISSION = "session/request_permission"
@@ -45,7 +45,7 @@ def selected(option: str) -> dict[str, Any]:
 
 async def next_request(client: SandboxAgent, count: int = 1) -> list[Any]:
     """Wait until this client was asked."""
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(BOUND):
         while len(client.requests()) < count:  # noqa: ASYNC110 - there is nothing to wait on without a handler
             await asyncio.sleep(0.005)
     return client.requests()
@@ -152,7 +152,7 @@ def test_an_async_handler_does_not_hold_up_the_updates(server: Server) -> None:
         said = asyncio.Event()
 
         async def decide(request: PermissionRequest) -> Answer:
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(BOUND):
                 await said.wait()
             return request.allow()
 
@@ -320,7 +320,7 @@ def test_the_first_answer_wins_and_the_other_handler_is_cancelled(server: Server
             session = await new_session(client, server)
             await other.sessions.attach(session.id)
             turn = play(session, asking(PERMISSION, permission()))
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(BOUND):
                 await asked.wait()
                 [request] = await next_request(other)
                 await other.reply_permission(request.id, "yes")

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from sandbox_agent.client.feed import Feed, Heard, Page
 from tests.support.client import run
+from tests.support.running import BOUND
 
 
 class Log:
@@ -53,7 +54,7 @@ def fed(limit: int, log: Log) -> Feed:
 async def read_all(feed: Feed, log: Log) -> None:
     """Read until the log's last event; each must come once and in order."""
     ids: list[int] = []
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(BOUND):
         while len(ids) < len(log.events):
             event = await feed.next()
             assert event is not None

@@ -7,7 +7,7 @@ from sandbox_agent.client import Gap, LogEvent, SandboxAgent, Session
 from tests.support.client import run
 from tests.support.cutting import proxy
 from tests.support.pretending import EVENTS, pretender
-from tests.support.running import Server, scripted
+from tests.support.running import BOUND, Server, scripted
 from tests.support.sdk import asking, connected, new_session, permission, play
 
 
@@ -55,7 +55,7 @@ def test_what_an_agent_asks_wakes_it(server: Server) -> None:
             session = await new_session(client, server)
             following = session.follow()
             turn = play(session, asking("session/request_permission", permission()))
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(BOUND):
                 async for event in following:
                     assert isinstance(event, LogEvent)
                     if event.envelope.get("method") == "session/request_permission":
@@ -95,7 +95,7 @@ def test_it_ends_when_we_detach(server: Server) -> None:
             following = session.follow()
             await play(session, [["say", "one"]])
             await session.detach()
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(BOUND):
                 assert len([event async for event in following]) > 2
 
     run(scenario())
@@ -107,7 +107,7 @@ def test_what_is_no_longer_kept_is_said_aloud(tmp_path: Path) -> None:
             session = await new_session(client, server)
             for _ in range(8):
                 await play(session, [["flood", 300, 1000]])
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(BOUND):
                 while not isinstance((await log(session))[0], Gap):
                     await play(session, [["say", "more"]])
             first = await anext(session.follow())
@@ -131,7 +131,7 @@ def test_a_gap_is_told_once_also_when_nothing_comes_after_it() -> None:
                 EVENTS: lambda post: gone if post.envelope["params"]["after"] < 49 else pretending.events(post),
             }
             following = (await client.sessions.create("any", cwd="/")).follow()
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(BOUND):
                 assert await anext(following) == Gap(0, 50)
                 await pretending.told(50, event)
                 assert ids([await anext(following)]) == [50]

@@ -23,6 +23,7 @@ from tests.support.pretending import (
     pretender,
     turn_started,
 )
+from tests.support.running import BOUND
 
 # --- the end ----------------------------------------------------------------------------------------------------------
 
@@ -92,7 +93,7 @@ def test_what_is_read_of_a_closed_client_ends() -> None:
             async with SandboxAgent.connect(pretending.url) as client:
                 session = await opened(client, pretending)
                 following = session.follow()
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(BOUND):
                 assert [item async for item in session.updates()] == []
                 assert [item async for item in following] == []
                 assert [item async for item in session.follow()] == []

@@ -18,7 +18,7 @@ from sandbox_agent.client import (
 )
 from tests.support.client import run
 from tests.support.cutting import proxy
-from tests.support.running import Server, scripted
+from tests.support.running import BOUND, Server, scripted
 from tests.support.sdk import asked, connected, new_session, play, texts
 
 
@@ -160,7 +160,7 @@ def test_session_new_that_may_have_happened_is_not_repeated_elsewhere(own: Serve
         async with proxy(own.url) as cutting, connected(own, cutting.url) as client:
             await new_session(client, own)
             hanging = asyncio.create_task(client.request("x/hang"))
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(BOUND):
                 while "x/hang" not in str(await client.request("x/received")):
                     pass
             await asyncio.to_thread(own.stop)

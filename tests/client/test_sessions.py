@@ -23,7 +23,7 @@ from sandbox_agent.client import (
     SessionEnded,
 )
 from tests.support.client import run
-from tests.support.running import Server, alive, scripted
+from tests.support.running import BOUND, Server, alive, scripted
 from tests.support.sdk import connected, new_session, play
 
 
@@ -239,7 +239,7 @@ def test_a_server_of_our_own_that_dies_lets_nobody_wait() -> None:
             agent = (await client.agents.get("mock")).server_status.pid
             assert agent is not None
             os.kill(psutil.Process(agent).ppid(), signal.SIGKILL)
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(BOUND):
                 for waiting in (turn.text(), anext(following), session.models(), _all(updates)):
                     with pytest.raises(ConnectionLost, match="SIGKILL"):
                         await waiting
@@ -292,7 +292,7 @@ def test_a_session_that_is_over_is_read_to_its_end_and_forgotten(server: Server)
             last = log[-1]
             assert isinstance(last, LogEvent)
             elsewhere = await other.sessions.attach(session.id)
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(BOUND):
                 for each in (session, elsewhere):
                     assert [event async for event in each.follow()] == log
                     assert [event async for event in each.follow(after=last.id)] == []
@@ -309,7 +309,7 @@ def test_readers_of_a_session_that_is_deleted_come_to_an_end_with_that(server: S
             session = await new_session(client, server)
             readers = [session.updates(), (await other.sessions.attach(session.id)).updates()]
             await client.sessions.delete(session.id)
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(BOUND):
                 for updates in readers:
                     [ended] = [item async for item in updates]
                     assert isinstance(ended, SessionEnded)
@@ -323,7 +323,7 @@ def test_a_session_that_we_left_tells_nothing(server: Server) -> None:
         async with connected(server) as client:
             session = await new_session(client, server)
             await session.detach()
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(BOUND):
                 assert [item async for item in session.updates()] == []
 
     run(scenario())

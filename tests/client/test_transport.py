@@ -31,6 +31,7 @@ from tests.support.pretending import (
     turn_started,
     update,
 )
+from tests.support.running import BOUND
 
 # --- answers ----------------------------------------------------------------------------------------------------------
 
@@ -128,7 +129,7 @@ def test_what_cannot_be_read_is_left_to_others_and_forgotten_when_it_is_withdraw
 
 async def first(items: AsyncIterator[object], count: int) -> list[str]:
     """The texts of the first items."""
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(BOUND):
         return [text_of(await anext(items)) for _ in range(count)]
 
 
@@ -314,7 +315,7 @@ def test_a_request_to_a_server_that_forgets_each_connection_fails_in_the_end() -
             await opened(client, pretending)
             pretending.forgetful = True
             pretending.known.clear()
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(BOUND):
                 with pytest.raises(ServerProblem) as lost:
                     await client.request("x/any")
             assert lost.value.slug == "unknown-connection"
@@ -332,7 +333,7 @@ def test_readers_are_told_when_the_token_is_no_longer_good() -> None:
             pretending.results[EVENTS] = problem("unauthorized", 401)
             pretending.cut()
             for waiting in (anext(updates), anext(following)):
-                async with asyncio.timeout(5):
+                async with asyncio.timeout(BOUND):
                     with pytest.raises(ServerProblem) as refused:
                         await waiting
                 assert refused.value.slug == "unauthorized"
@@ -410,7 +411,7 @@ def test_a_turn_ends_though_the_stream_brings_nothing() -> None:
                 return {"stopReason": "end_turn"}
 
             pretending.results["session/prompt"] = prompted
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(BOUND):
                 assert await session.prompt("hello").text() == "onetwo"
             start = asyncio.get_running_loop().time()
             for _ in range(10):
@@ -446,7 +447,7 @@ def test_an_outage_that_lasts_too_long_is_said_aloud_whatever_is_asked() -> None
     async def main() -> None:
         async with pretender() as pretending, SandboxAgent.connect(pretending.url, reconnect_timeout=0.2) as client:
             pretending.outages = 1000
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(BOUND):
                 with pytest.raises(ConnectionLost):
                     await client.sessions.get("s-1")
                 with pytest.raises(ConnectionLost):

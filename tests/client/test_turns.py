@@ -17,7 +17,7 @@ from sandbox_agent.client import (
     text_of,
 )
 from tests.support.client import run
-from tests.support.running import Server
+from tests.support.running import BOUND, Server
 from tests.support.sdk import asked, connected, new_session, play, texts
 
 
@@ -108,7 +108,7 @@ def test_an_iterator_that_nobody_reads_stalls_nobody(server: Server) -> None:
             unread = await new_session(client, server)
             other = await new_session(client, server)
             turn = play(unread, [["flood", 2000, 1000]])
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(BOUND):
                 assert await play(other, says(3)).text() == "012"
                 assert (await turn).stop_reason == "end_turn"
 
@@ -307,7 +307,7 @@ def test_a_turn_can_be_cancelled_as_soon_as_it_is_made(server: Server) -> None:
             session = await new_session(client, server)
             for _ in range(20):
                 turn = play(session, [["wait_cancel"]])
-                async with asyncio.timeout(5):
+                async with asyncio.timeout(BOUND):
                     await turn.cancel()
                     assert (await turn).stop_reason == "cancelled"
 
@@ -322,7 +322,7 @@ def test_to_cancel_a_turn_that_waits_leaves_the_one_that_runs_alone(server: Serv
             theirs = play(elsewhere, [["say", "x"], ["wait_cancel"], ["say", "y"]])
             await anext(theirs)
             ours = play(session, [["say", "ours"]])
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(BOUND):
                 await ours.cancel()
                 assert (await ours).stop_reason == "cancelled"
             assert (await session.info()).running

@@ -28,7 +28,7 @@ from tests.support.asking import (
     texts,
 )
 from tests.support.client import Client, Json, run
-from tests.support.running import Server
+from tests.support.running import BOUND, Server
 
 ATTACH, DETACH = "_sandboxagent/session/attach", "_sandboxagent/session/detach"
 PENDING = "_sandboxagent/session/pending"
@@ -183,7 +183,7 @@ def test_with_nobody_attached_a_request_waits_is_listed_and_is_delivered_to_whoe
                 # The agent goes on when nobody is there any more.
                 assert (await a.answer(opened.data["id"], {})).status_code == 202
             listed: list[Json] = []
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(BOUND):
                 while not listed:
                     listed = (await b.result(PENDING, {"sessionId": session}))["pending"]
             assert [one["kind"] for one in listed] == ["permission"]
@@ -292,7 +292,7 @@ def test_the_deadline_also_counts_when_nobody_is_there(hurried: Server) -> None:
             await ask_outright(a, session, permission(), ["wait_answer"], ["ask", "x/end"], ["wait_answer"])
             await a.close()
             log: list[Json] = []
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(BOUND):
                 while not any(event["envelope"].get("method") == "x/end" for event in log):
                     log = (await b.result("_sandboxagent/session/events", {"sessionId": session}))["events"]
             (answer,) = [event for event in log if event["envelope"].get("result") == REJECT]

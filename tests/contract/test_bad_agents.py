@@ -29,7 +29,7 @@ from tests.support.asking import (
     texts,
 )
 from tests.support.client import META, Client, Event, Json, run
-from tests.support.running import Server, scripted
+from tests.support.running import BOUND, Server, scripted
 
 ATTACH = "_sandboxagent/session/attach"
 MIB = 1 << 20
@@ -367,7 +367,7 @@ def test_a_flood_arrives_complete_and_in_order_and_others_are_answered_meanwhile
             turn = asyncio.create_task(a.prompt(session, [["say", "go"], ["flood", n, 100], ["say", "end"]]))
             await events.until(lambda event: event.text == "go")
             for index in range(3):
-                async with asyncio.timeout(5):
+                async with asyncio.timeout(BOUND):
                     assert (await other.prompt(elsewhere, f"meanwhile {index}"))["result"] == {"stopReason": "end_turn"}
             await events.until(lambda event: event.text == "end", bound=20)
             assert (await turn)["result"] == {"stopReason": "end_turn"}
@@ -384,7 +384,7 @@ def test_an_agent_that_does_not_read_blocks_neither_its_clients_nor_others() -> 
             await ask_outright(a, session, ["stop_reading"], permission(), ["wait_answer"])
             asked = await events.method(PERMISSION)
             error: Json = {}
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(BOUND):
                 while not error:
                     big = {"jsonrpc": "2.0", "id": "big", "method": "x/echo", "params": {"pad": "x" * 700_000}}
                     assert (await a.post(big, Prefer="respond-async")).status_code == 202
@@ -400,7 +400,7 @@ def test_an_agent_that_does_not_read_blocks_neither_its_clients_nor_others() -> 
                 "params": a.prompt_params(session, "waits"),
             }
             assert (await a.post(body, Prefer="respond-async")).status_code == 202
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(BOUND):
                 assert (await a.notify("session/cancel", {"sessionId": session})).status_code == 202
                 assert (await a.answer(asked.data["id"], ALLOW)).status_code == 409
             cancelled = await events.until(lambda event: event.data.get("id") == "w")

@@ -22,7 +22,7 @@ from tests.support.asking import (
     texts,
 )
 from tests.support.client import Client, Json, run
-from tests.support.running import Server
+from tests.support.running import BOUND, Server
 
 
 def raw_request(id: str, method: str, params: Json | None = None) -> str:
@@ -32,7 +32,7 @@ def raw_request(id: str, method: str, params: Json | None = None) -> str:
 
 async def hanging(client: Client, *marks: str, agent: str | None = None) -> dict[str, str]:
     """The ids on stdio of requests that hang, by the mark in their params; waits until the agent has all of them."""
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(BOUND):
         while True:
             lines = [json.loads(line) for line in await received(client, agent)]
             asked = {line["params"].get("mark"): line["id"] for line in lines if line.get("method") == "x/hang"}

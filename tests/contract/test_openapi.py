@@ -20,7 +20,7 @@ from schemathesis.specs.openapi.checks import negative_data_rejection, positive_
 
 from tests.support.bytewise import ask
 from tests.support.client import Client, Json, run
-from tests.support.running import TOKEN, Server
+from tests.support.running import BOUND, TOKEN, Server
 
 OPERATIONS = [
     "POST /v1/rpc",
@@ -191,7 +191,7 @@ def test_the_live_server_answers_anything_as_the_document_says(
     @fuzzing
     @given(case=operation(schema, label).as_strategy(generation_mode=mode))
     def answers(case: Case) -> None:
-        response = case.call_and_validate(headers=AUTHORIZED, excluded_checks=NOT_IN_A_SCHEMA, timeout=5)
+        response = case.call_and_validate(headers=AUTHORIZED, excluded_checks=NOT_IN_A_SCHEMA, timeout=BOUND)
         statuses[response.status_code] += 1
 
     answers()
@@ -221,7 +221,7 @@ def test_it_does_so_too_for_what_exists(fuzzed: Server, schema: BaseSchema, labe
             case.headers["X-ACP-Connection-Id"] = connection
             if isinstance(case.body, dict):
                 case.body["jsonrpc"] = "2.0"
-        response = case.call_and_validate(headers=AUTHORIZED, excluded_checks=NOT_IN_A_SCHEMA, timeout=5)
+        response = case.call_and_validate(headers=AUTHORIZED, excluded_checks=NOT_IN_A_SCHEMA, timeout=BOUND)
         statuses[response.status_code] += 1
 
     answers()

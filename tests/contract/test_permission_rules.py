@@ -31,7 +31,7 @@ from tests.support.asking import (
 )
 from tests.support.client import Client, Event, Json, run
 from tests.support.history import events_of, view_of
-from tests.support.running import Server
+from tests.support.running import BOUND, Server
 
 ATTACH = "_sandboxagent/session/attach"
 SET = "_sandboxagent/session/set_metadata"
@@ -242,7 +242,7 @@ def test_rules_decide_when_nobody_is_there_and_the_log_says_so(ruled: Server) ->
                 await client.result("_sandboxagent/session/detach", {"sessionId": session})
                 await client.answer(opened.data["id"], {})
             kept: list[Json] = []
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(BOUND):
                 while not any(event["envelope"].get("method") == DECISION for event in kept):
                     kept = await events_of(other, session)
             at = [event["envelope"].get("method") for event in kept].index(PERMISSION)

@@ -25,7 +25,7 @@ from tests.support.asking import (
 )
 from tests.support.client import Client, Event, Json, run
 from tests.support.history import events_of, text_of
-from tests.support.running import Server, alive, eventually, scripted
+from tests.support.running import BOUND, Server, alive, eventually, scripted
 
 ATTACH, DETACH = "_sandboxagent/session/attach", "_sandboxagent/session/detach"
 USER = "user_message_chunk"
@@ -173,7 +173,7 @@ def test_a_collected_connection_is_detached_and_its_session_stays() -> None:
     async def main(server: Server) -> None:
         async with Client(server) as a, Client(server) as b, b.stream() as events:
             session = await a.new_session()
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(BOUND):
                 # What is no envelope is no use of the connection.
                 while (await a.post("not an envelope")).status_code != 404:
                     pass

@@ -7,7 +7,7 @@ import pytest
 
 from tests.support.client import Client, run
 from tests.support.problems import problem
-from tests.support.running import Server
+from tests.support.running import BOUND, Server
 from tests.support.wire import Wire
 
 ONE_SERVER = pytest.mark.parametrize("server", ["no-persist"], indirect=True)
@@ -52,7 +52,7 @@ LIVE = [
 
 def ask(server: Server, method: str, path: str, **headers: str) -> httpx.Response:
     """One request with the server's token."""
-    with httpx.Client(base_url=server.url, trust_env=False, verify=False, timeout=5) as http:
+    with httpx.Client(base_url=server.url, trust_env=False, verify=False, timeout=BOUND) as http:
         return http.request(method, path, headers={"Authorization": f"Bearer {server.token}", **headers})
 
 

@@ -23,7 +23,7 @@ from tests.support.asking import (
     texts,
 )
 from tests.support.client import Client, Event, Stream, run
-from tests.support.running import Server
+from tests.support.running import BOUND, Server
 
 WAITING = 16
 GATE = [permission(), ["wait_answer"]]
@@ -154,7 +154,7 @@ def test_cancel_takes_back_the_prompts_that_wait_and_the_agent_never_sees_them(s
             await send_later(a, session, "w1", f"never {session}")
             waiting = asyncio.create_task(b.prompt(session, f"never {session}"))
             await send_later(a, session, "w2", f"never {session}")
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(BOUND):
                 while await prompts_kept(a, session) < 4:
                     pass
             assert (await a.notify("session/cancel", {"sessionId": session})).status_code == 202

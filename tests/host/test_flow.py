@@ -6,6 +6,7 @@ import pytest
 
 from sandbox_agent.host.flow import PIECE, Abandoned, Inflow, Outflow
 from tests.support.client import run
+from tests.support.running import BOUND
 
 
 def test_all_that_is_fed_is_read_in_order_and_pieces_of_any_size() -> None:
@@ -38,7 +39,7 @@ def test_a_sender_waits_until_there_is_room() -> None:
         await asyncio.sleep(0)
         assert not feeding.done()
         assert await asyncio.to_thread(inflow.read, 100) == b"x" * 10
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(BOUND):
             await feeding
 
     run(main())

@@ -13,6 +13,7 @@ from sandbox_agent.host.confined import Confined
 from sandbox_agent.host.watching import Change, Watches
 from sandbox_agent.pools import Pool
 from tests.support.client import run
+from tests.support.running import BOUND
 
 POOL = Pool("test", 4)
 
@@ -71,7 +72,7 @@ def test_there_are_only_so_many_and_each_gives_its_place_back(tmp_path: Path) ->
                 with pytest.raises(TooMany):
                     await watches.open(confined, str(tmp_path), recursive=True).__aenter__()
                 watches.close()
-                async with asyncio.timeout(5):
+                async with asyncio.timeout(BOUND):
                     await second.take(60)
                 assert second.ended == "stopping"
             async with watches.open(confined, str(tmp_path), recursive=True):
@@ -87,6 +88,7 @@ from sandbox_agent.errors import WatchesExhausted
 from sandbox_agent.host.confined import Confined
 from sandbox_agent.host.watching import Watches
 from sandbox_agent.pools import Pool
+from tests.support.running import BOUND
 
 async def main():
     async with Watches(1, 2000, Pool("test", 1)).open(Confined([sys.argv[1]]), sys.argv[1], recursive=True) as watch:

@@ -24,9 +24,9 @@ from sandbox_agent.log.database import Database
 from sandbox_agent.log.event import NOBODY, Direction, agent_channel, session_channel
 from sandbox_agent.log.log import Limits, Log
 from tests.support import sse
+from tests.support.running import BOUND
 
 T = TypeVar("T")
-BOUND = 5.0
 LATER = 1e9
 """A time at which any heartbeat is due."""
 

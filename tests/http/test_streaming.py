@@ -6,6 +6,7 @@ from typing import Any
 
 from sandbox_agent.http.streaming import Streamed
 from tests.support.client import run
+from tests.support.running import BOUND
 
 
 class Transport:
@@ -38,7 +39,7 @@ def test_a_reader_that_takes_nothing_is_given_up() -> None:
             return {"type": "http.disconnect"}
 
         scope = {"type": "http", "asgi": {}, "extensions": {"sandbox_agent.transport": transport}}
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(BOUND):
             await Streamed(endless(), "text/plain", {}, stalled=0.05)(scope, receive, send)
         assert transport.aborted.is_set()
 

@@ -15,8 +15,8 @@ from sandbox_agent.log.cards import Card
 from sandbox_agent.log.database import Database, DatabaseError, Group
 from sandbox_agent.log.event import NOBODY, Chunk, Direction, connection_channel, session_channel
 from sandbox_agent.log.log import RESERVE, Limits, Log
+from tests.support.running import BOUND
 
-BOUND = 5.0
 S, T = session_channel("s"), session_channel("t")
 
 

@@ -9,7 +9,7 @@ from sandbox_agent.agents.node import bundled_node
 from tests.support.running import SCRIPTED
 
 SDK = Path(__file__).resolve().parents[2] / "sdks" / "typescript"
-LONGEST = 120.0
+LONGEST = 600.0
 """Seconds that a program may take."""
 
 

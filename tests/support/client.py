@@ -21,7 +21,7 @@ def run(main: Coroutine[Any, Any, T]) -> T:
     """Run a test's coroutine, with a bound."""
 
     async def bounded() -> T:
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(10 * BOUND):
             return await main
 
     return asyncio.run(bounded())

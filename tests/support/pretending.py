@@ -226,7 +226,7 @@ def asks(id: object, title: str) -> Json:
 
 async def looked(condition: Callable[[], object]) -> None:
     """Wait for what only this client knows."""
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(BOUND):
         while not condition():  # noqa: ASYNC110 - nothing says so
             await asyncio.sleep(0.005)
 

@@ -8,7 +8,7 @@ import { type InstallResult, type Progress, type SandboxAgent, ServerProblem } f
 import { TestServer } from "./support/server.js";
 import { all, within } from "./support/waiting.js";
 
-const BOUNDED = { timeout: 20_000 };
+const BOUNDED = { timeout: 180_000 };
 
 describe("agents", () => {
   let server: TestServer;

@@ -19,7 +19,7 @@ import { Remembering } from "./support/logger.js";
 import { TestServer, program } from "./support/server.js";
 import { Arrival, all, eventually, until, within } from "./support/waiting.js";
 
-const BOUNDED = { timeout: 20_000 };
+const BOUNDED = { timeout: 180_000 };
 const OPTIONS = [
   { optionId: "yes", name: "Yes", kind: "allow_once" },
   { optionId: "ever", name: "Always", kind: "allow_always" },

@@ -9,7 +9,7 @@ import { Proxy, randomness } from "./support/proxy.js";
 import { TestServer, program } from "./support/server.js";
 import { logOf, within } from "./support/waiting.js";
 
-const BOUNDED = { timeout: 90_000 };
+const BOUNDED = { timeout: 180_000 };
 const ROUNDS = 12;
 const EXPECTED = [...Array(200).keys(), ...Array(200).keys()];
 

@@ -15,7 +15,7 @@ import { Remembering } from "./support/logger.js";
 import { alive, program } from "./support/server.js";
 import { all, eventually, within } from "./support/waiting.js";
 
-const BOUNDED = { timeout: 20_000 };
+const BOUNDED = { timeout: 180_000 };
 const HOST = fileURLToPath(new URL("support/host.js", import.meta.url));
 const PERMISSION = [
   "ask",

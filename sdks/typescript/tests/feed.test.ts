@@ -8,7 +8,7 @@ import type { Heard } from "../dist/stream.js";
 import { randomness } from "./support/proxy.js";
 import { within } from "./support/waiting.js";
 
-const BOUNDED = { timeout: 10_000 };
+const BOUNDED = { timeout: 180_000 };
 
 /** A log that is appended to, and read in pages. */
 class Log {

@@ -12,7 +12,7 @@ import { type SandboxAgent, ServerProblem, type Session } from "sandbox-agent";
 import { TestServer } from "./support/server.js";
 import { all, until, within } from "./support/waiting.js";
 
-const BOUNDED = { timeout: 20_000 };
+const BOUNDED = { timeout: 180_000 };
 
 describe("files", () => {
   let server: TestServer;

@@ -9,7 +9,7 @@ import { Proxy } from "./support/proxy.js";
 import { TestServer, program } from "./support/server.js";
 import { all, eventually, logOf, until, within } from "./support/waiting.js";
 
-const BOUNDED = { timeout: 20_000 };
+const BOUNDED = { timeout: 180_000 };
 
 describe("following", () => {
   let server: TestServer;

@@ -19,7 +19,7 @@ import { quiet } from "./support/logger.js";
 import { TOKEN, TestServer, program } from "./support/server.js";
 import { all, eventually, logOf, within } from "./support/waiting.js";
 
-const BOUNDED = { timeout: 20_000 };
+const BOUNDED = { timeout: 180_000 };
 
 describe("under the surface", () => {
   let server: TestServer;

@@ -18,7 +18,7 @@ import { Proxy, randomness } from "./support/proxy.js";
 import { TestServer, program } from "./support/server.js";
 import { Arrival, all, eventually, logOf, until, within } from "./support/waiting.js";
 
-const BOUNDED = { timeout: 30_000 };
+const BOUNDED = { timeout: 180_000 };
 const PERMISSION = {
   toolCall: { toolCallId: "c-1" },
   options: [
@@ -203,7 +203,7 @@ for (const respondAsync of [false, true]) {
           ["say", `end of ${round}`],
         ];
         heard.push(
-          await within(has.session.prompt(program(...steps)).text(), `round ${round} with SDK_SEED=${seed}`, 15_000),
+          await within(has.session.prompt(program(...steps)).text(), `round ${round} with SDK_SEED=${seed}`),
         );
       }
 

@@ -8,7 +8,7 @@ import { ClientError, RequestError, type SandboxAgent, ServerProblem, type Sessi
 import { TestServer, program, scripted } from "./support/server.js";
 import { all, logOf, until, within } from "./support/waiting.js";
 
-const BOUNDED = { timeout: 20_000 };
+const BOUNDED = { timeout: 180_000 };
 
 describe("sessions", () => {
   let server: TestServer;

@@ -10,7 +10,7 @@ import ts from "typescript";
 import { TestServer } from "./support/server.js";
 
 const DIST = fileURLToPath(new URL("../dist/", import.meta.url));
-const BOUNDED = { timeout: 30_000 };
+const BOUNDED = { timeout: 180_000 };
 
 /** Our names, and the server's. */
 const SHAPES: Record<string, string> = {

@@ -8,7 +8,7 @@ import { RequestError, type SandboxAgent, type TurnItem, textOf } from "sandbox-
 import { TestServer, program } from "./support/server.js";
 import { all, eventually, until, within } from "./support/waiting.js";
 
-const BOUNDED = { timeout: 20_000 };
+const BOUNDED = { timeout: 180_000 };
 
 for (const respondAsync of [false, true]) {
   describe(respondAsync ? "with answers on the stream" : "with answers by POST", () => {

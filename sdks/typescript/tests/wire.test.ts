@@ -11,7 +11,7 @@ import { Remembering } from "./support/logger.js";
 import { type Posted, Pretender } from "./support/pretending.js";
 import { eventually, within } from "./support/waiting.js";
 
-const BOUNDED = { timeout: 20_000 };
+const BOUNDED = { timeout: 180_000 };
 
 let server: Pretender;
 let logger: Remembering;
