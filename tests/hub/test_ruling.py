@@ -13,6 +13,7 @@ from msgspec import Raw
 from sandbox_agent.envelope import parse
 from sandbox_agent.errors import InvalidParams, LogUnavailable
 from sandbox_agent.hub.hub import Hub
+from sandbox_agent.hub.pending import PendingRequest
 from sandbox_agent.hub.ruling import Ruling, check_rules
 from sandbox_agent.hub.session import Session
 from sandbox_agent.hub.turns import Turns
@@ -40,7 +41,7 @@ class World:
     def __init__(self, rules: list[Json]) -> None:
         self.log = Log(Database(None), Limits())
         self.hub = Hub(self.log)
-        self.ruling = Ruling(self.hub, Policy(read_rules(rules, "server"), "/home", str))
+        self.ruling = Ruling(self.hub, Policy(read_rules(rules, "server"), "/home", str), 5)
         self.running = fake_running()
         self.session: Session = self.hub.add_session(self.running, "s", "/srv", Raw(b"{}"))
         self.session.facts.agent_session_id = "s"
@@ -50,7 +51,10 @@ class World:
         call = {"toolCallId": "call", "kind": "edit", "rawInput": {"path": "/srv/a"}}
         params = {"sessionId": "s", "toolCall": call, "options": OPTIONS if options is None else options}
         line = json.dumps({"jsonrpc": "2.0", "id": 7, "method": "session/request_permission", "params": params})
-        return self.ruling.answers(self.running, self.session, parse(line.encode()))
+        request = parse(line.encode())
+        return self.ruling.takes(
+            self.running, self.session, lambda key: PendingRequest(key, request, self.running, self.session, 0.0)
+        )
 
     async def answer(self) -> Json:
         """What the agent is told."""

@@ -340,10 +340,11 @@ class FromAgent:
             call = self._hub.calls.get(running, id)
             line = with_param(line, "requestId", Raw(call.client_id if call else b"null"))
         asked = parse(line)
-        if self._ruling.answers(running, session, running.dialect.heard(asked)):
+        make = self._pending(running, asked, session, only and only.tag)
+        if self._ruling.takes(running, session, make):
             return
         channel = session_channel(session.id) if only is None else only.channel
-        self._hub.ask(self._pending(running, asked, session, only and only.tag), line, channel)
+        self._hub.ask(make, line, channel)
 
     def _ask_outside_sessions(self, running: RunningAgent, request: Envelope) -> None:
         """It belongs to a call (an elicitation while somebody logs in), or to everybody who uses the agent."""
