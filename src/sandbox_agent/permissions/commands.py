@@ -15,7 +15,9 @@ from sandbox_agent.permissions.work import Work
 LONGEST = 8 << 10
 """Characters of a command that are looked at; of a longer one nothing is known."""
 MOST_STARTS = 30
-"""Places in a text that is not understood from which it is tried to understand the rest."""
+"""Places in a text that is not understood from which it is tried to understand what follows."""
+LONGEST_GUESS = 400
+"""Characters that are looked at from each of them."""
 
 Words = tuple[str | None, ...]
 
@@ -117,8 +119,9 @@ def _read(text: str, depth: int, work: Work) -> tuple[Part, ...]:
 def _recognised(text: str, depth: int, work: Work) -> list[Simple]:
     """Commands in a text that is not understood as a whole, wherever one can begin to read."""
     starts = [0, *(match.end() for match in _SEPARATORS.finditer(text))][:MOST_STARTS]
-    work.spend(sum(1 + len(text) - start for start in starts))
-    found = [_simple(command) for start in starts for command in read_script(text[start:])[0]]
+    pieces = [text[start : start + LONGEST_GUESS] for start in starts]
+    work.spend(sum(1 + len(piece) for piece in pieces))
+    found = [_simple(command) for piece in pieces for command in read_script(piece)[0]]
     parts = [part for simple in dict.fromkeys(found) for part in _with_others(simple, depth, work)]
     return [replace(part, runs_others=True) for part in parts if isinstance(part, Simple)][:MOST_COMMANDS]
 

@@ -40,6 +40,8 @@ _MEMBERS = frozenset(
 """What members of arguments are called that are no files."""
 _URL_KEYS = frozenset({"url", "uri", "href", "link", "address"})
 _PATH_WORDS = ("path", "file", "dir", "folder", "cwd")
+_PLACE_KEYS = _URL_KEYS | {"from", "to", "source", "src", "dest", "destination", "dst", "target", "glob", "include"}
+"""Arguments that may be paths."""
 _PLAIN = re.compile(r"[\w@%+=:,./~-]*")
 """Of letters that paths are made of."""
 _NAMING = re.compile(
@@ -60,7 +62,7 @@ class Named:
     known: bool = True
     """Whether that is all."""
     clear: bool = True
-    """Whether each of them can be nothing else than a path."""
+    """Whether each of them is known to be a path, or would be one if it were anything."""
 
 
 def names_in(arguments: Object | None, but: frozenset[str], told: list[str], work: Work) -> Named:
@@ -81,6 +83,7 @@ def names_in(arguments: Object | None, but: frozenset[str], told: list[str], wor
     # What a patch says of a file that is named anyway is about no other file.
     seen = {*named.sure, *named.perhaps}
     for patch in patches:
+        work.spend(len(patch) // 16)
         named.perhaps += [name for names in _names_in_patch(patch) if seen.isdisjoint(names) for name in names]
     links = [path for path in (*named.sure, *named.perhaps) if _is_link(path)]
     named.known = named.known and all(_local(link) is not None for link in links)
@@ -99,7 +102,7 @@ def _take(named: Named, flat: str, value: str) -> None:
         named.sure.append(value)
     elif flat not in _URL_KEYS or not value.lower().startswith(("http://", "https://")):
         named.perhaps.append(value)
-        named.clear = named.clear and _PLAIN.fullmatch(value) is not None
+        named.clear = named.clear and flat in _PLACE_KEYS and _PLAIN.fullmatch(value) is not None
 
 
 def _texts(value: object, key: str, depth: int, work: Work) -> Iterator[tuple[str, str, int]]:

@@ -81,7 +81,7 @@ class Regex:
         return len(text) <= LONGEST and self._compiled.fullmatch(text) is not None
 
     def steps(self, text: str) -> int:
-        return 1 + min(len(text), LONGEST) ** 2 // 64
+        return 1 + min(len(text), LONGEST) ** 2 // 512
 
 
 def pattern(text: str) -> Pattern:
@@ -180,8 +180,9 @@ class PathGlob:
         self._beneath = not absolute and not self._home
         self._globs = tuple(None if name == "**" else Glob(name) for name in names)
         self._loose = tuple(None if name == "**" else Glob(loosely(name)) for name in names)
-        self._fixed = tuple(names[: next((at for at, name in enumerate(names) if is_wild(name)), len(names))])
-        self._is_fixed = len(self._fixed) == len(names)
+        fixed = names[: next((at for at, name in enumerate(names) if is_wild(name)), len(names))]
+        self._fixed = tuple(map(loosely, fixed))
+        self._is_fixed = len(fixed) == len(names)
         self._mention = Mention(text)
 
     def fits(self, path: str, folder: str, home: str) -> bool:
@@ -191,9 +192,8 @@ class PathGlob:
 
     def catches(self, path: str, folder: str, home: str) -> Match:
         """The same for a prohibition: the folder of `/**` counts too, and nearly is perhaps."""
-        names, near = _names(path), _near(path)
-        root, near_root = _names(self._root(folder, home)), _near(self._root(folder, home))
-        fixed = (*near_root, *map(loosely, self._fixed))
+        near, near_root = _near(path), _near(self._root(folder, home))
+        fixed = near_root + self._fixed
         around = fixed[:-1] if self._is_fixed else fixed
         # A folder around what is forbidden: whoever works on all of it works on that, too.
         nearly = Match.MAYBE if around[: len(near)] == near else Match.NO
@@ -201,6 +201,7 @@ class PathGlob:
         last = self._loose[-1] if self._loose else None
         if near[: len(fixed)] != fixed or (last is not None and not last.is_all_of(near[-1] if near else "")):
             return nearly
+        names, root = _names(path), _names(self._root(folder, home))
         if names[: len(root)] == root and self._holds(self._globs, names[len(root) :]):
             return Match.YES
         return Match.MAYBE if self._holds(self._loose, near[len(root) :]) else nearly

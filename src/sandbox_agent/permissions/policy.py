@@ -17,7 +17,7 @@ from sandbox_agent.permissions.work import STEPS, TooMuch, Work
 
 logger = logging.getLogger(__name__)
 
-QUICK_STEPS = 20_000
+QUICK_STEPS = 2_000
 """Of a decision that is made on the spot: some milliseconds."""
 
 _SEVERITY: dict[Action, int] = {"allow": 0, "ask": 1, "reject": 2}

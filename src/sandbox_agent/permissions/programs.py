@@ -37,6 +37,8 @@ class Program:
     """It changes nothing, so that a rule for the whole program is one for this command of it, too."""
     runs: bool = False
     """Its first operand is a program: what follows is that one's, once the rule has named it."""
+    passes: bool = False
+    """What stands behind `--` is for a program that it runs; all of it is open once the rule has named the `--`."""
     commands: "dict[str, Program]" = field(default_factory=dict[str, "Program"])
 
 
@@ -72,6 +74,8 @@ class _Walk:
         at = 1
         while at < len(self._words):
             word = self._words[at]
+            if word == "--" and self._spelled[at] and self._program.passes:
+                return None
             if self._is_option(word):
                 taken = self._option(word)
                 if taken is None and not self._spelled[at]:
@@ -163,6 +167,7 @@ def _program(table: dict[str, object]) -> Program:
         first=None if first is None else re.compile(cast(str, first)),
         reads=table.get("reads") is True,
         runs=table.get("runs") is True,
+        passes=table.get("passes") is True,
         commands=commands,
     )
 

@@ -58,7 +58,7 @@ class ToolRequest:
     paths_known: bool
     """Whether these are all paths."""
     paths_clear: bool
-    """Whether none of them may be something else."""
+    """Whether none of them may be something that no rule about paths understands."""
     arguments: Object | None
     """`rawInput`; None when there is none that can be read."""
     cwd: str

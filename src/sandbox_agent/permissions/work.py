@@ -3,7 +3,7 @@
 from collections.abc import Callable, Hashable
 from typing import Any, TypeVar
 
-STEPS = 1_000_000
+STEPS = 250_000
 """Of one decision, unless a setting says otherwise: a second or two. What people and agents write takes a few thousand."""
 PATH_STEPS = 20
 """What following one path costs."""

@@ -158,7 +158,7 @@ class Settings:
         "File of rules that decide before people are asked.",
     )
     rules_steps: int = option(
-        _HUMAN, COUNT, "1000000", "Steps that rules may take to decide one request; beyond, it is rejected."
+        _HUMAN, COUNT, "250000", "Steps that rules may take to decide one request; beyond, it is rejected."
     )
     rules_time: float = option(
         _HUMAN, DURATION, "10s", "Time that rules may take to decide one request; then it is rejected."
