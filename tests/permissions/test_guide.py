@@ -32,7 +32,7 @@ def test_every_command_is_decided_as_it_says(found: tuple[str, str], action: str
 
 def test_examples_are_found() -> None:
     assert len(BLOCKS) == 2
-    assert len(EXAMPLES) >= 11
+    assert len(EXAMPLES) >= 20
 
 
 def test_every_key_is_told() -> None:
