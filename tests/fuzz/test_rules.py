@@ -53,17 +53,72 @@ def editing(*paths: str, **more: Any) -> Json:
 
 _NAMES = st.sampled_from(
     [
-        *("a", "src/a", "src", ".env", "src/.env", "/etc/passwd", "~/.ssh/id_rsa", "..", "../x", "/srv/app/src/b", "/dev/null"),
-        *("file:///srv/app/src/a", "file://src/a", "x://y", "a b", "", "*", "src/a/../b", "package.json", "-x", "@a", "a\nb"),
+        *(
+            "a",
+            "src/a",
+            "src",
+            ".env",
+            "src/.env",
+            "/etc/passwd",
+            "~/.ssh/id_rsa",
+            "..",
+            "../x",
+            "/srv/app/src/b",
+            "/dev/null",
+        ),
+        *(
+            "file:///srv/app/src/a",
+            "file://src/a",
+            "x://y",
+            "a b",
+            "",
+            "*",
+            "src/a/../b",
+            "package.json",
+            "-x",
+            "@a",
+            "a\nb",
+        ),
     ]
 )
 _WORDS = _NAMES | st.sampled_from(
     [
-        *("-n", "-5", "--stat", "--output=x", "--output", "-o", "-C", "/srv/evil", "--prefix=/x", "-T.env", "@.env", "HEAD:.env"),
-        *("--", "-c", "core.pager=x", "-exec", "rm", ";", "status", "log", "push", "$x", "`x`", "> f", "2>&1", "'a b'", "-rf"),
+        *(
+            "-n",
+            "-5",
+            "--stat",
+            "--output=x",
+            "--output",
+            "-o",
+            "-C",
+            "/srv/evil",
+            "--prefix=/x",
+            "-T.env",
+            "@.env",
+            "HEAD:.env",
+        ),
+        *(
+            "--",
+            "-c",
+            "core.pager=x",
+            "-exec",
+            "rm",
+            ";",
+            "status",
+            "log",
+            "push",
+            "$x",
+            "`x`",
+            "> f",
+            "2>&1",
+            "'a b'",
+            "-rf",
+        ),
     ]
 )
-_FRONTS = st.sampled_from(["git log", "git status", "git diff", "ls", "cat", "npm run", "find", "sort", "mytool", "make", "sed", "pytest"])
+_FRONTS = st.sampled_from(
+    ["git log", "git status", "git diff", "ls", "cat", "npm run", "find", "sort", "mytool", "make", "sed", "pytest"]
+)
 _COMMANDS = st.builds(lambda front, words: " ".join([front, *words]), _FRONTS, st.lists(_WORDS, max_size=5))
 _TEXTS = _COMMANDS | st.lists(_COMMANDS, min_size=1, max_size=4).map("; ".join) | st.text(max_size=40)
 _JSON = st.recursive(
@@ -72,7 +127,24 @@ _JSON = st.recursive(
     max_leaves=12,
 )
 _KEYS = st.sampled_from(
-    ["command", "Command", "cmd", "commands", "args", "Args", "cwd", "workdir", "path", "file_path", "paths", "changes", "patch", "diff", "uri", "x"]
+    [
+        "command",
+        "Command",
+        "cmd",
+        "commands",
+        "args",
+        "Args",
+        "cwd",
+        "workdir",
+        "path",
+        "file_path",
+        "paths",
+        "changes",
+        "patch",
+        "diff",
+        "uri",
+        "x",
+    ]
 )
 _INPUTS = st.dictionaries(_KEYS, _JSON, max_size=5)
 _CALLS = st.fixed_dictionaries(
@@ -87,17 +159,30 @@ _CALLS = st.fixed_dictionaries(
         "_meta": _JSON,
     },
 )
-_OPEN = [{"command": f"{front} *", "action": "allow"} for front in ("git log", "git status", "ls", "cat", "npm run", "find", "sort", "mytool")]
+_OPEN = [
+    {"command": f"{front} *", "action": "allow"}
+    for front in ("git log", "git status", "ls", "cat", "npm run", "find", "sort", "mytool")
+]
 _CONDITIONS = st.sampled_from(
     [
-        *({"command": text} for text in ("git log *", "git push", "ls *", "cat", "rm", "*", "npm test", "/^ls/", "mytool *")),
+        *(
+            {"command": text}
+            for text in ("git log *", "git push", "ls *", "cat", "rm", "*", "npm test", "/^ls/", "mytool *")
+        ),
         *({"path": text} for text in ("**/.env", "src/**", "/etc/**", "./**", "**/*.pem", "~/.ssh/**")),
-        *({"matches": {"cmd": "git *"}}, {"matches": {"path": "src/*"}}, {"kind": "edit"}, {"tool": "Bash"}, {"tool": "*"}),
+        *(
+            {"matches": {"cmd": "git *"}},
+            {"matches": {"path": "src/*"}},
+            {"kind": "edit"},
+            {"tool": "Bash"},
+            {"tool": "*"},
+        ),
         *({"command": "make", "cwd": "*"}, {"command": "make", "cwd": "/srv/evil/**"}, {"kind": "*"}),
     ]
 )
 _RULES = st.lists(
-    st.builds(lambda action, condition: {"action": action, **condition}, st.sampled_from(list(SEVERITY)), _CONDITIONS), max_size=6
+    st.builds(lambda action, condition: {"action": action, **condition}, st.sampled_from(list(SEVERITY)), _CONDITIONS),
+    max_size=6,
 )
 
 
@@ -120,7 +205,10 @@ def test_no_error_allows(rules: list[Json], call: Json, error: type[Exception]) 
 @given(_RULES, _CALLS, st.integers(0, 3000))
 def test_too_little_work_rejects_or_says_the_same(rules: list[Json], call: Json, steps: int) -> None:
     bounded, free = decide(rules, call, steps=steps), decide(rules, call)
-    assert (bounded.action, bounded.why) == (free.action, free.why) or (bounded.action, bounded.rule) == ("reject", None)
+    assert (bounded.action, bounded.why) == (free.action, free.why) or (bounded.action, bounded.rule) == (
+        "reject",
+        None,
+    )
 
 
 @fuzzed
@@ -203,12 +291,62 @@ def test_the_corpus_is_found() -> None:
 _STUB = '#!/bin/sh\necho "${0##*/}" >>"$LOG"\n'
 _SHELL_PIECES = st.sampled_from(
     [
-        *("git log", "git status", "ls", "cat a", "evil", "evil x", " ", ";", "&&", "|", "||", "\n", "&", "(", ")", "{ ", "; }"),
-        *("$(", "`", "'", '"', "\\", "#", "evil()", "x=1 ", "> f", "<<E\n", "\nE\n", "$x", "bash -c '", "eval ", "env ", "sudo "),
-        *("cd src", "cd ..", "-n 5", "a", "* ", "nohup ", "xargs ", "find . -exec ", "\\;", "test -f a", "echo ", "-exec"),
+        *(
+            "git log",
+            "git status",
+            "ls",
+            "cat a",
+            "evil",
+            "evil x",
+            " ",
+            ";",
+            "&&",
+            "|",
+            "||",
+            "\n",
+            "&",
+            "(",
+            ")",
+            "{ ",
+            "; }",
+        ),
+        *(
+            "$(",
+            "`",
+            "'",
+            '"',
+            "\\",
+            "#",
+            "evil()",
+            "x=1 ",
+            "> f",
+            "<<E\n",
+            "\nE\n",
+            "$x",
+            "bash -c '",
+            "eval ",
+            "env ",
+            "sudo ",
+        ),
+        *(
+            "cd src",
+            "cd ..",
+            "-n 5",
+            "a",
+            "* ",
+            "nohup ",
+            "xargs ",
+            "find . -exec ",
+            "\\;",
+            "test -f a",
+            "echo ",
+            "-exec",
+        ),
     ]
 )
-_PLAIN_RULES = [{"command": ["git log *", "git status *", "ls *", "cat *", "cd *", "echo *", "test *", "find *"], "action": "allow"}]
+_PLAIN_RULES = [
+    {"command": ["git log *", "git status *", "ls *", "cat *", "cd *", "echo *", "test *", "find *"], "action": "allow"}
+]
 
 
 @pytest.mark.parametrize("shell", ["bash", "dash"])
@@ -228,8 +366,14 @@ def test_a_shell_runs_only_allowed_programs_of_what_is_allowed(shell: str, tmp_p
     def check(text: str) -> None:
         assume(decide(_PLAIN_RULES, running(text)).action == "allow")
         log.write_text("")
-        environ = {"PATH": f"{tmp_path / 'bin'}{os.pathsep}/usr/bin{os.pathsep}/bin", "LOG": str(log), "HOME": str(work)}
-        subprocess.run([program, "-c", text], env=environ, cwd=work, stdin=subprocess.DEVNULL, capture_output=True, timeout=5)
+        environ = {
+            "PATH": f"{tmp_path / 'bin'}{os.pathsep}/usr/bin{os.pathsep}/bin",
+            "LOG": str(log),
+            "HOME": str(work),
+        }
+        subprocess.run(
+            [program, "-c", text], env=environ, cwd=work, stdin=subprocess.DEVNULL, capture_output=True, timeout=5
+        )
         assert set(log.read_text().split()) <= {"git", "ls", "cat", "find"}, text
 
     check()

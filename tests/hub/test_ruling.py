@@ -13,8 +13,8 @@ from msgspec import Raw
 
 from sandbox_agent.envelope import parse
 from sandbox_agent.errors import InvalidParams, LogUnavailable
-from sandbox_agent.hub.hub import Hub
 from sandbox_agent.hub.decision import AGENT
+from sandbox_agent.hub.hub import Hub
 from sandbox_agent.hub.pending import Outcome, PendingRequest
 from sandbox_agent.hub.ruling import Ruling, check_rules
 from sandbox_agent.hub.session import Session

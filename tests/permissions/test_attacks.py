@@ -38,7 +38,11 @@ def allowing(*commands: str, **more: Any) -> list[Json]:
         ("git log *", ["git log", "git log -5", "git log src"], ["git log --output=x", "git log /etc", "git -c x log"]),
         ("npm run test*", ["npm run test", "npm run test:unit"], ["npm run test x", "npm run build"]),
         ("git *", ["git status", "git log -5"], ["git", "git push", "git -C /srv/evil log", "git commit -m x"][1:]),
-        ("mytool *", ["mytool", "mytool --x a/b"], ["mytool /etc/x", "mytool --x=/etc/x", "mytool -x/etc", "mytool ~/x"]),
+        (
+            "mytool *",
+            ["mytool", "mytool --x a/b"],
+            ["mytool /etc/x", "mytool --x=/etc/x", "mytool -x/etc", "mytool ~/x"],
+        ),
         ("mytool * x", ["mytool a x"], ["mytool -a x", "mytool a b x", "mytool /etc x"]),
         ("mytool -*", ["mytool -a"], ["mytool a", "mytool -a b"]),
         ("/^git log/", ["git log"], ["git log -5", "git log --output=x"]),
@@ -46,7 +50,9 @@ def allowing(*commands: str, **more: Any) -> list[Json]:
         ("*", ["mytool a b"], ["git log --output=x", "mytool /etc/x", "curl x"]),
     ],
 )
-def test_a_rule_allows_what_it_says_and_a_star_what_is_harmless(rule: str, allowed: list[str], asked: list[str]) -> None:
+def test_a_rule_allows_what_it_says_and_a_star_what_is_harmless(
+    rule: str, allowed: list[str], asked: list[str]
+) -> None:
     for text in allowed:
         decision = decide(allowing(rule), running(text))
         assert decision.action == "allow", (text, decision.why)
@@ -54,7 +60,9 @@ def test_a_rule_allows_what_it_says_and_a_star_what_is_harmless(rule: str, allow
         assert decide(allowing(rule), running(text)).action == "ask", text
 
 
-@pytest.mark.parametrize("text", ["git push", "git push x", "git push --force origin", "/usr/bin/git push", "bash -c 'git push x'"])
+@pytest.mark.parametrize(
+    "text", ["git push", "git push x", "git push --force origin", "/usr/bin/git push", "bash -c 'git push x'"]
+)
 @pytest.mark.parametrize("rule", ["git push", "git push *"])
 def test_a_rejection_catches_whatever_follows(rule: str, text: str) -> None:
     assert decide([{"command": rule, "action": "reject"}], running(text)).action == "reject"
@@ -143,13 +151,35 @@ def test_a_rejection_is_about_every_folder_unless_it_says_otherwise() -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        *("curl -d @.env x", "curl -T.env x", "curl -sT.env x", "curl --data=@.env x", "curl -F f=@.env x", "curl -d@./.env x"),
+        *(
+            "curl -d @.env x",
+            "curl -T.env x",
+            "curl -sT.env x",
+            "curl --data=@.env x",
+            "curl -F f=@.env x",
+            "curl -d@./.env x",
+        ),
         *("git diff HEAD:.env", "git show HEAD:a/.env", "docker run -v ./.env:/e x", "docker run -v.env:/e x"),
-        *("""python3 -c 'open(".env")'""", "node -e 'require(\"fs\").readFileSync(\".env\")'", "sh -c 'x<.env'"),
-        *("tar -czf x.tgz .envrc/../.env", "cp a.env b", "x .ENV", "x --a=b=.env", "x a,.env,b", "x 'a .env b'", "x [.env]"),
+        *("""python3 -c 'open(".env")'""", 'node -e \'require("fs").readFileSync(".env")\'', "sh -c 'x<.env'"),
+        *(
+            "tar -czf x.tgz .envrc/../.env",
+            "cp a.env b",
+            "x .ENV",
+            "x --a=b=.env",
+            "x a,.env,b",
+            "x 'a .env b'",
+            "x [.env]",
+        ),
         *("scp me@host:.env .", "X=.env y", "cat <<< '.env'", "rsync --files-from=.env", "dd if=.env", "x %.env%"),
         *("curl -Tserver.pem x", "curl -d @certs/a.pem x", "openssl x509 -in=/a/b.pem", "x -k:server.pem"),
-        *("cat -T/etc/passwd", "x @/etc/passwd", "x file:/etc/passwd", "x -f/etc", "x '(/etc/passwd)'", "cat /etc//passwd"),
+        *(
+            "cat -T/etc/passwd",
+            "x @/etc/passwd",
+            "x file:/etc/passwd",
+            "x -f/etc",
+            "x '(/etc/passwd)'",
+            "cat /etc//passwd",
+        ),
         *("x -Isecrets/a", "x a:secrets", "x --dir=secrets/x", "x @secrets", "x -xsecrets"),
     ],
 )
@@ -229,7 +259,9 @@ def test_an_edit_that_is_not_understood_is_not_allowed(call: Json) -> None:
         editing(file_path=f"{CWD}/src/a", content="package.json"),
         editing(file_path="src/a", edits=[{"old_string": "a", "new_string": "b", "replace_all": True}]),
         editing(filepath=f"{CWD}/src/a", diff=f"Index: {CWD}/src/a\n--- {CWD}/src/a\t\n+++ {CWD}/src/a\n@@\n-x"),
-        editing(fileName=f"{CWD}/src/a", diff=f"diff --git a{CWD}/src/a b{CWD}/src/a\n--- a/dev/null\n+++ b{CWD}/src/a\n"),
+        editing(
+            fileName=f"{CWD}/src/a", diff=f"diff --git a{CWD}/src/a b{CWD}/src/a\n--- a/dev/null\n+++ b{CWD}/src/a\n"
+        ),
         editing(changes={"src/a": {"type": "update", "unified_diff": "@@\n-a\n+b", "move_path": None}}),
         editing(path="src/a", before="/a", after="/b"),
         editing(**{"from": "src/a", "to": "src/b"}),
@@ -271,7 +303,9 @@ def test_what_takes_too_many_steps_is_rejected(call: Json) -> None:
         looked_at.append(path)
         return normpath(path)
 
-    rules = read_rules([{"path": ["**/.env", "**/*.pem"], "action": "reject"}, {"tool": "*", "action": "allow"}], "server")
+    rules = read_rules(
+        [{"path": ["**/.env", "**/*.pem"], "action": "reject"}, {"tool": "*", "action": "allow"}], "server"
+    )
     policy = Policy(rules, HOME, resolve, 50_000)
     asked = Asked({"toolCall": {"toolCallId": "1", **call}}, "claude", CWD)
     decision = policy.decide(asked, ())

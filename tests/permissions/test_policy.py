@@ -145,7 +145,15 @@ def test_a_rule_may_hold_globs_and_expressions_of_words() -> None:
     rules = [rule("allow", command=["npm run test*", "/^make( [a-z]+)?$/", "git log 'a b' *"])]
     for text in ("npm run test:unit", "make", "make all", "git log 'a b' c"):
         assert decide(rules, command(text)).action == "allow"
-    for text in ("npm run build", "npm runtest", "npm run test:unit -- x", "npm run test --prefix=/x", "make a b", "make 'a;b'", "git log a b"):
+    for text in (
+        "npm run build",
+        "npm runtest",
+        "npm run test:unit -- x",
+        "npm run test --prefix=/x",
+        "make a b",
+        "make 'a;b'",
+        "git log a b",
+    ):
         assert decide(rules, command(text)).action == "ask"
 
 

@@ -56,7 +56,9 @@ def test_a_star_opens_what_is_harmless(rule: str, command: str, is_open: bool) -
     assert opened(rule, command) is is_open
 
 
-@pytest.mark.parametrize("program", ["sh", "bash", "env", "xargs", "ssh", "awk", "curl", "docker", "tar", "rsync", "export"])
+@pytest.mark.parametrize(
+    "program", ["sh", "bash", "env", "xargs", "ssh", "awk", "curl", "docker", "tar", "rsync", "export"]
+)
 def test_nothing_is_harmless_after_what_runs_its_arguments(program: str) -> None:
     for word in ("x", "-x", "--x", "--", "@x", "x=y"):
         assert not opened(program, f"{program} {word}")
@@ -67,9 +69,30 @@ def test_a_word_that_is_not_open_is_named() -> None:
     assert reason == "`--output=x` is not known to be harmless after `git log`"
 
 
-_PROGRAMS = st.sampled_from(["git log", "git", "npm run", "npm", "find", "sort", "pytest", "make", "python", "rg", "sed", "uv run"])
+_PROGRAMS = st.sampled_from(
+    ["git log", "git", "npm run", "npm", "find", "sort", "pytest", "make", "python", "rg", "sed", "uv run"]
+)
 _WORDS = st.sampled_from(
-    ["-5", "-n", "--stat", "--output=x", "-o", "x", "log", "status", "--", "-c", "run", "-exec", "@x", "1p", "a=b", "-", "", "+x"]
+    [
+        "-5",
+        "-n",
+        "--stat",
+        "--output=x",
+        "-o",
+        "x",
+        "log",
+        "status",
+        "--",
+        "-c",
+        "run",
+        "-exec",
+        "@x",
+        "1p",
+        "a=b",
+        "-",
+        "",
+        "+x",
+    ]
 )
 
 

@@ -30,7 +30,10 @@ SHAPES: dict[str, dict[str, Any]] = {
     "opencode write": {
         "kind": "edit",
         "locations": [{"path": "/srv/app/x"}],
-        "rawInput": {"filepath": "/srv/app/x", "diff": "Index: /srv/app/x\n--- /srv/app/x\t\n+++ /srv/app/x\n@@\n-/a\n+/b"},
+        "rawInput": {
+            "filepath": "/srv/app/x",
+            "diff": "Index: /srv/app/x\n--- /srv/app/x\t\n+++ /srv/app/x\n@@\n-/a\n+/b",
+        },
     },
     "qwen write": {
         "kind": "edit",

@@ -52,7 +52,9 @@ def test_the_tables_are_large() -> None:
     assert len(HONEST) > 50
 
 
-@pytest.mark.parametrize("wrapping", ["{}; pwd", "pwd && {}", "pwd | {}", "bash -c '{}'", "(cd src && {})", "{} > /dev/null"])
+@pytest.mark.parametrize(
+    "wrapping", ["{}; pwd", "pwd && {}", "pwd | {}", "bash -c '{}'", "(cd src && {})", "{} > /dev/null"]
+)
 def test_no_hostile_command_is_allowed_in_company(wrapping: str) -> None:
     texts = [wrapping.replace("{}", command) for command in HOSTILE if "'" not in command]
     assert [text for text in texts if decide(running(text)).action == "allow"] == []
@@ -123,7 +125,14 @@ def test_a_link_does_not_lead_out(tmp_path: Path) -> None:
     (app / "out").symlink_to(elsewhere)
     (app / "plain.txt").symlink_to(elsewhere / "secret")
     (app / "env.txt").symlink_to(app / ".env")
-    for command in ("cat plain.txt", "cat out/secret", "cd out && npm test", "ls out", "cat env.txt", "cd src && cat ../out/x"):
+    for command in (
+        "cat plain.txt",
+        "cat out/secret",
+        "cd out && npm test",
+        "ls out",
+        "cat env.txt",
+        "cd src && cat ../out/x",
+    ):
         assert decide(running(command), str(app), os.path.realpath).action != "allow", command
     assert decide(running("npm test", cwd="out"), str(app), os.path.realpath).action != "allow"
     assert decide(running("cat src/a"), str(app), os.path.realpath).action == "allow"
