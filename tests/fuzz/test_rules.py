@@ -1,7 +1,7 @@
 """Permission rules under fire: whatever a request is, no way of going wrong allows it, and the work stays bounded.
 
-The corpus (`corpus/rules/`) has requests that once went wrong, or nearly; it is tried first. What Hypothesis makes up is
-the same in each run. `SANDBOX_AGENT_FUZZ=10000` tries more.
+The corpus (`corpus/rules/`) has requests that once went wrong, or nearly; it is tried, too. What Hypothesis makes up
+is the same in each run. `SANDBOX_AGENT_FUZZ=10000` tries more.
 """
 
 import json

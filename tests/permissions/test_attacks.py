@@ -1,4 +1,4 @@
-"""Ways around rules that people write: further words, another folder, names glued to something, files that are not seen."""
+"""Ways around rules: further words, another folder, names glued to something, files that are not seen."""
 
 from posixpath import normpath
 from typing import Any

@@ -106,7 +106,7 @@ def _take(named: Named, flat: str, value: str) -> None:
 
 
 def _texts(value: object, key: str, depth: int, work: Work) -> Iterator[tuple[str, str, int]]:
-    """Every text with the key that it stands under; those that are keys themselves count, too, where they name files."""
+    """Every text with the key that it stands under. Keys count themselves where they name files."""
     if depth > DEEPEST:
         yield key, "", depth
     elif isinstance(value, str):

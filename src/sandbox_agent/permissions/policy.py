@@ -1,7 +1,7 @@
 """The policy: what rules say to a request, before people are asked.
 
-Fails closed: whatever is unknown, ambiguous or goes wrong is asked, and what takes too long is rejected. Pure: how links
-are followed is passed in.
+Fails closed: whatever is unknown, ambiguous or goes wrong is asked, and what takes too long is rejected. Pure: how
+links are followed is passed in.
 """
 
 import logging

@@ -1,10 +1,10 @@
-"""What deciding one request may cost, and what it has found out so far: paths are followed once. Knows nothing of rules."""
+"""What deciding one request may cost, and what it has found out so far. Knows nothing of rules."""
 
 from collections.abc import Callable, Hashable
 from typing import Any, TypeVar
 
 STEPS = 250_000
-"""Of one decision, unless a setting says otherwise: a second or two. What people and agents write takes a few thousand."""
+"""Of one decision, unless a setting says otherwise: about a second. What people and agents write takes a few thousand."""
 PATH_STEPS = 20
 """What following one path costs."""
 
