@@ -4,7 +4,7 @@ from collections.abc import Callable, Hashable
 from typing import Any, TypeVar
 
 STEPS = 250_000
-"""Of one decision, unless a setting says otherwise: about a second. What people and agents write takes a few thousand."""
+"""Of one decision, unless a setting says otherwise: about a second. What agents really ask takes a few thousand."""
 PATH_STEPS = 20
 """What following one path costs."""
 
