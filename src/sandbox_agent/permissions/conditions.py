@@ -115,14 +115,14 @@ class Where:
         cwd = work.real(request.cwd)
         if cwd is None:
             return False
-        around = real
+        around: str = real
         while True:
             work.spend(sum(glob.steps(around) for glob in self.globs))
             if any(glob.fits(around, cwd, subject.home) for glob in self.globs):
                 return True
             if around == "/":
                 return False
-            around = posixpath.dirname(around)
+            around = around.rpartition("/")[0] or "/"
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,7 +27,7 @@ def load_rules(path: Path) -> tuple[Rule, ...]:
 
 def starter() -> str:
     """The rules to start with that come with the server, as a file."""
-    return resources.files(__package__).joinpath("starter.toml").read_text("utf-8")
+    return resources.files("sandbox_agent.permissions").joinpath("starter.toml").read_text("utf-8")
 
 
 def _line(text: str, mistake: Mistake) -> int:

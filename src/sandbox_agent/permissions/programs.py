@@ -143,7 +143,7 @@ class _Walk:
 
 @cache
 def _programs() -> dict[str, Program]:
-    text = resources.files(__package__).joinpath("programs.toml").read_text("utf-8")
+    text = resources.files("sandbox_agent.permissions").joinpath("programs.toml").read_text("utf-8")
     tables = cast("dict[str, dict[str, object]]", tomllib.loads(text))
     opaque = [name for names in cast("dict[str, list[str]]", tables.pop("opaque")).values() for name in names]
     programs = {name: _program(table) for name, table in tables.items()}

@@ -1,7 +1,7 @@
 """What deciding one request may cost, and what it has found out so far. Knows nothing of rules."""
 
 from collections.abc import Callable, Hashable
-from typing import Any, TypeVar
+from typing import TypeVar, cast
 
 STEPS = 250_000
 """Of one decision, unless a setting says otherwise: about a second. What agents really ask takes a few thousand."""
@@ -23,7 +23,7 @@ class Work:
         self._left = steps
         self._resolve = resolve
         self._real: dict[str, str | None] = {}
-        self._known: dict[Hashable, Any] = {}
+        self._known: dict[Hashable, object] = {}
 
     def spend(self, steps: int) -> None:
         """Raises TooMuch when there are not that many left."""
@@ -49,4 +49,4 @@ class Work:
         """What `find` gives, which is asked once for each key."""
         if key not in self._known:
             self._known[key] = find()
-        return self._known[key]
+        return cast(T, self._known[key])
