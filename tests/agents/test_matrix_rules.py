@@ -30,7 +30,7 @@ SHELLS = {
 @pytest.mark.parametrize(
     ("rules", "runs"),
     [
-        ([{"command": ["touch", "cd"], "action": "allow"}], True),
+        ([{"command": ["touch *", "cd *"], "action": "allow"}], True),
         ([{"command": "touch", "action": "reject", "reason": "No."}], False),
     ],
     ids=["allow", "reject"],

@@ -105,3 +105,16 @@ def test_input_that_is_no_object_is_named(place: Place) -> None:
 
     assert result.returncode == 2
     assert "--input" in result.stderr
+
+
+def test_a_command_that_is_not_told_is_said_to_be_so(ruled: Place) -> None:
+    assert "a command that is not told" in ruled.json("permissions", "test", "--json")["why"]
+
+
+def test_the_rules_to_start_with_are_printed_and_in_order(place: Place) -> None:
+    printed = place.run("permissions", "starter")
+    file = place.directory / "starter.toml"
+    file.write_text(printed.stdout)
+    checked = place.run("permissions", "check", "--permissions-file", str(file))
+    assert (printed.returncode, checked.returncode) == (0, 0)
+    assert "7 rules, in order" in checked.stdout

@@ -45,7 +45,7 @@ action = "reject"
 reason = "People push."
 
 [[rules]]
-command = ["git status", "git log"]
+command = ["git status *", "git log *"]
 action = "allow"
 
 [[rules]]

@@ -88,7 +88,6 @@ from sandbox_agent.errors import WatchesExhausted
 from sandbox_agent.host.confined import Confined
 from sandbox_agent.host.watching import Watches
 from sandbox_agent.pools import Pool
-from tests.support.running import BOUND
 
 async def main():
     async with Watches(1, 2000, Pool("test", 1)).open(Confined([sys.argv[1]]), sys.argv[1], recursive=True) as watch:

@@ -2,7 +2,8 @@
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator
+import threading
+from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from types import SimpleNamespace
 from typing import Any
@@ -13,8 +14,10 @@ from msgspec import Raw
 from sandbox_agent.agents.dialects.dialect import Plain
 from sandbox_agent.envelope import parse
 from sandbox_agent.errors import InvalidParams, LogUnavailable
+from sandbox_agent.hub.decision import AGENT
 from sandbox_agent.hub.hub import Hub
 from sandbox_agent.hub.lifecycle import Event
+from sandbox_agent.hub.pending import Outcome
 from sandbox_agent.hub.ruling import Ruling, check_rules
 from sandbox_agent.hub.session import Session
 from sandbox_agent.hub.turns import Turns
@@ -22,6 +25,7 @@ from sandbox_agent.log.database import Database
 from sandbox_agent.log.log import Limits, Log
 from sandbox_agent.permissions.policy import Policy
 from sandbox_agent.permissions.rules import read_rules
+from sandbox_agent.permissions.work import STEPS
 from tests.support.client import run
 
 Json = dict[str, Any]
@@ -39,21 +43,24 @@ CANCELLED: Json = {"outcome": {"outcome": "cancelled"}}
 class World:
     """A session of an agent whose answers are remembered."""
 
-    def __init__(self, rules: list[Json]) -> None:
+    def __init__(
+        self, rules: list[Json], resolve: Callable[[str], str] = str, patience: float = 5, steps: int = STEPS
+    ) -> None:
         self.log = Log(Database(None), Limits())
         self.hub = Hub(self.log)
-        self.ruling = Ruling(self.hub, Policy(read_rules(rules, "server"), "/home", str))
+        self.ruling = Ruling(self.hub, Policy(read_rules(rules, "server"), "/home", resolve, steps), patience)
         self.running = fake_running()
         self.session: Session = self.hub.add_session(self.running, "s", "/srv", Raw(b"{}"))
         self.hub.move(self.session, Event.OPENED)
         self.session.facts.agent_session_id = "s"
 
-    def asks(self, options: list[Json] | None = None) -> bool:
+    def asks(self, options: list[Json] | None = None, **given: Any) -> bool:
         """Whether the rules take a request of the agent to write a file."""
-        call = {"toolCallId": "call", "kind": "edit", "rawInput": {"path": "/srv/a"}}
+        call = {"toolCallId": "call", "kind": "edit", "rawInput": {"path": "/srv/a", **given}}
         params = {"sessionId": "s", "toolCall": call, "options": OPTIONS if options is None else options}
         line = json.dumps({"jsonrpc": "2.0", "id": 7, "method": "session/request_permission", "params": params})
-        return self.ruling.answers(self.running, self.session, parse(line.encode()))
+        request = parse(line.encode())
+        return self.ruling.takes(self.hub.new_pending(request, self.running, self.session), self.session)
 
     async def answer(self) -> Json:
         """What the agent is told."""
@@ -91,8 +98,8 @@ def fake_running() -> Any:
 
 
 @asynccontextmanager
-async def world(*rules: Json) -> AsyncGenerator[World]:
-    own = World(list(rules))
+async def world(*rules: Json, **how: Any) -> AsyncGenerator[World]:
+    own = World(list(rules), **how)
     try:
         yield own
     finally:
@@ -212,6 +219,117 @@ def test_an_error_of_the_rules_is_asked(caplog: pytest.LogCaptureFixture) -> Non
 
     run(main())
     assert "asking the rules failed" in caplog.text
+
+
+# Rules that take their time
+
+BY_PATH = {"path": "/srv/**", "action": "allow"}
+
+
+class Disk:
+    """A file system that answers when it is let."""
+
+    def __init__(self) -> None:
+        self.asked, self.answers = threading.Event(), threading.Event()
+
+    def resolve(self, path: str) -> str:
+        self.asked.set()
+        assert self.answers.wait(5)
+        return path
+
+    async def is_asked(self) -> None:
+        assert await asyncio.to_thread(self.asked.wait, 5)
+
+
+def test_a_disk_that_hangs_does_not_hold_the_event_loop() -> None:
+    async def main() -> None:
+        disk = Disk()
+        async with world(BY_PATH, resolve=disk.resolve) as own:
+            assert own.asks()
+            assert own.log.position == 1, "the request is kept where it came"
+            await disk.is_asked()
+            assert own.running.sent == []
+            disk.answers.set()
+            assert await own.answer() == ALLOWED
+
+    run(main())
+
+
+def test_what_takes_too_long_is_rejected_and_says_so() -> None:
+    async def main() -> None:
+        disk = Disk()
+        async with world(BY_PATH, resolve=disk.resolve, patience=0.01) as own:
+            assert own.asks()
+            assert await own.answer() == REJECTED
+            disk.answers.set()
+
+    run(main())
+
+
+def test_what_takes_too_many_steps_is_rejected_by_no_rule() -> None:
+    async def main() -> None:
+        async with world({"tool": "*", "action": "allow"}, BY_PATH, steps=500) as own:
+            told: list[bytes] = []
+            tell = own.hub.tell
+            own.hub.tell = lambda session, line: (told.append(line), tell(session, line))[1]  # type: ignore[method-assign]
+            assert own.asks(paths=[f"/srv/{number}" for number in range(5000)])
+            assert await own.answer() == REJECTED
+            (decision,) = [json.loads(line)["params"] for line in told]
+            assert decision["by"] == {"kind": "limit"}
+            assert decision["reason"] == "the rules would take more than 500 steps to decide it"
+
+    run(main())
+
+
+def test_what_the_rules_leave_to_people_is_asked_when_they_are_done() -> None:
+    async def main() -> None:
+        disk = Disk()
+        async with world({"path": "/elsewhere/**", "action": "allow"}, resolve=disk.resolve) as own:
+            assert own.asks()
+            (pending,) = own.hub.pending.of_session(own.session)
+            assert pending.deciding
+            disk.answers.set()
+            (task,) = own.ruling._tasks  # type: ignore[attr-defined]
+            await task
+            assert pending.open
+            assert not pending.deciding
+            assert not pending.answering
+            assert own.running.sent == []
+
+    run(main())
+
+
+@pytest.mark.parametrize("how", ["cancel", "exit"])
+def test_nothing_is_allowed_when_the_turn_or_the_agent_ended_meanwhile(how: str) -> None:
+    async def main() -> None:
+        disk = Disk()
+        async with world(BY_PATH, resolve=disk.resolve) as own:
+            assert own.asks()
+            await disk.is_asked()
+            (pending,) = own.hub.pending.of_session(own.session)
+            if how == "cancel":
+                Turns(own.hub, 16).cancel(own.session)
+            else:
+                own.hub.settle(pending, Outcome.CANCELLED, AGENT)
+            disk.answers.set()
+            (task,) = own.ruling._tasks  # type: ignore[attr-defined]
+            await task
+            assert pending.outcome is Outcome.CANCELLED
+            assert [json.loads(line)["result"] for line in own.running.sent] == ([CANCELLED] if how == "cancel" else [])
+
+    run(main())
+
+
+def test_rules_of_a_session_are_read_once_and_anew_when_they_change() -> None:
+    async def main() -> None:
+        async with world() as own:
+            own.session.facts.metadata = {"permissions": [{"kind": "edit", "action": "reject"}]}
+            first = own.ruling._rules_of(own.session)  # type: ignore[attr-defined]
+            assert own.ruling._rules_of(own.session) is first  # type: ignore[attr-defined]
+            own.session.facts.metadata = {"permissions": [{"kind": "edit", "action": "allow"}]}
+            assert own.ruling._rules_of(own.session) is not first  # type: ignore[attr-defined]
+
+    run(main())
 
 
 @pytest.mark.parametrize(

@@ -1,11 +1,23 @@
 """Commands by their parts: the programs in them, and those that programs run."""
 
+from collections.abc import Sequence
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sandbox_agent.permissions.commands import LONGEST, Part, Simple, Unread, read_text, read_words, tokens
+from sandbox_agent.permissions import commands
+from sandbox_agent.permissions.commands import LONGEST, Part, Simple, Unread, tokens
 from sandbox_agent.permissions.shell import MOST_COMMANDS
+from sandbox_agent.permissions.work import STEPS, TooMuch, Work
+
+
+def read_text(text: str) -> tuple[Part, ...]:
+    return commands.read_text(text, Work(STEPS, str))
+
+
+def read_words(words: Sequence[str]) -> tuple[Part, ...]:
+    return commands.read_words(words, Work(STEPS, str))
 
 
 def needed(parts: tuple[Part, ...]) -> list[str]:
@@ -114,7 +126,7 @@ def test_words_without_a_shell_are_as_they_are() -> None:
 
 
 def test_a_command_that_is_too_long_is_not_looked_at() -> None:
-    assert read_text("a" * (LONGEST + 1)) == (Unread("a" * (LONGEST + 1), "it is too long"),)
+    assert read_text("a" * (LONGEST + 1)) == (Unread("a" * LONGEST, "it is too long"),)
     assert tokens("a" * (LONGEST + 1)) is None
     assert needed(read_words(["a" * (LONGEST + 1)])) == ["?"]
 
@@ -140,3 +152,11 @@ def test_every_text_has_a_part(text: str) -> None:
 @given(st.lists(st.text(max_size=10), max_size=6))
 def test_all_words_have_a_part(words: list[str]) -> None:
     assert any(not _is_free(part) for part in read_words(words))
+
+
+def test_reading_costs_steps() -> None:
+    for text in ("a" * 100, "a;" * 50 + "`", "sudo " * 10 + "ls"):
+        with pytest.raises(TooMuch):
+            commands.read_text(text, Work(20, str))
+    with pytest.raises(TooMuch):
+        commands.read_words(["a"] * 100, Work(20, str))

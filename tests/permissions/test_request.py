@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sandbox_agent.permissions.commands import Simple, Unread
-from sandbox_agent.permissions.request import ToolRequest, read_request
+from sandbox_agent.permissions.request import Asked, ToolRequest, read_request
+from sandbox_agent.permissions.work import STEPS, Work
 
 CWD = "/srv/app"
 
@@ -29,14 +30,23 @@ SHAPES: dict[str, dict[str, Any]] = {
     "opencode write": {
         "kind": "edit",
         "locations": [{"path": "/srv/app/x"}],
-        "rawInput": {"filepath": "/srv/app/x", "diff": "Index: /etc/passwd"},
+        "rawInput": {
+            "filepath": "/srv/app/x",
+            "diff": "Index: /srv/app/x\n--- /srv/app/x\t\n+++ /srv/app/x\n@@\n-/a\n+/b",
+        },
     },
     "qwen write": {
         "kind": "edit",
         "rawInput": {"file_path": "/srv/app/x", "content": "a"},
         "_meta": {"toolName": "write_file"},
     },
-    "copilot write": {"kind": "edit", "rawInput": {"fileName": "/srv/app/x", "diff": "+++ b/etc/passwd"}},
+    "copilot write": {
+        "kind": "edit",
+        "rawInput": {
+            "fileName": "/srv/app/x",
+            "diff": "\ndiff --git a/srv/app/x b/srv/app/x\n--- a/dev/null\n+++ b/srv/app/x\n@@\n+/etc/passwd",
+        },
+    },
     "goose write": {"kind": "other", "rawInput": {"path": "/srv/app/x", "before": "/a", "after": "/b"}},
     "codex patch": {"kind": "edit", "locations": [{"path": "/srv/app/x"}]},
     "a link": {"kind": "read", "rawInput": {"uri": "file:///srv/app/x"}},
@@ -56,7 +66,11 @@ COMMANDS: dict[str, dict[str, Any]] = {
 
 
 def read(call: dict[str, Any], **more: Any) -> ToolRequest:
-    return read_request({"toolCall": {"toolCallId": "1", **call}, **more}, "someone", CWD)
+    return read_params({"toolCall": {"toolCallId": "1", **call}, **more})
+
+
+def read_params(params: Any, *, command_in_title: bool = False) -> ToolRequest:
+    return read_request(Asked(params, "someone", CWD, (), command_in_title), Work(STEPS, str))
 
 
 @pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
@@ -112,8 +126,8 @@ def test_a_command_that_is_not_told_is_unknown(call: dict[str, Any]) -> None:
 
 def test_the_title_is_the_command_only_of_those_who_tell_it_there() -> None:
     params = {"toolCall": {"toolCallId": "1", "kind": "execute", "title": "make a"}}
-    (told,) = read_request(params, "gemini", CWD, command_in_title=True).parts
-    (untold,) = read_request(params, "gemini", CWD).parts
+    (told,) = read_params(params, command_in_title=True).parts
+    (untold,) = read_params(params).parts
     assert isinstance(told, Simple)
     assert isinstance(untold, Unread)
 
@@ -129,7 +143,7 @@ def test_a_command_with_something_else_is_not_only_a_command(more: dict[str, Any
 def test_every_text_that_may_be_a_path_is_one() -> None:
     request = read({"kind": "move", "rawInput": {"from": "a", "dest": ["b", {"x": "c"}], "changes": {"/d/e": 1}}})
     assert set(request.perhaps_paths) == {"a", "b", "c"}
-    assert set(request.paths) == {"/d/e"}
+    assert set(request.paths) == {"/d/e", "x"}
 
 
 def test_paths_that_are_not_told_are_not_known() -> None:
@@ -165,7 +179,7 @@ def test_a_command_begins_where_it_says_and_goes_where_it_goes() -> None:
     ],
 )
 def test_another_shape_is_not_readable(params: dict[str, Any]) -> None:
-    assert not read_request(params, "a", CWD).is_readable
+    assert not read_params(params).is_readable
 
 
 def test_a_question_in_the_form_of_a_permission_is_found_out() -> None:
@@ -188,4 +202,4 @@ INPUTS = st.dictionaries(
 
 @given(_JSON | st.fixed_dictionaries({"toolCall": CALLS | st.fixed_dictionaries({"rawInput": INPUTS})}))
 def test_nothing_makes_it_fail(params: Any) -> None:
-    read_request(params if isinstance(params, dict) else {"toolCall": params}, "a", CWD)
+    read_params(params if isinstance(params, dict) else {"toolCall": params})

@@ -69,6 +69,16 @@ def test_the_shape_of_amp_is_understood_and_to_delegate_is_to_ask() -> None:
     assert rules[2].reason == "no dots"
 
 
+@pytest.mark.parametrize("kind", ["*", "e*", "[re]*", ["read", "*_mode"]])
+def test_a_kind_may_be_a_glob(kind: Any) -> None:
+    assert read_rules([{"kind": kind, "action": "ask"}], "server")
+
+
+def test_a_folder_alone_is_no_condition() -> None:
+    with pytest.raises(Mistake, match="no condition"):
+        read_rules([{"cwd": "/srv", "action": "allow"}], "server")
+
+
 def test_every_key_is_described() -> None:
     assert tuple(KEYS) == RuleTable.__struct_fields__
 

@@ -148,7 +148,7 @@ class World:
         pool = Pool("test", 2)
         terminals = Terminals(Children("test"), pool, TerminalLimits())
         host = HostMethods(self.hub, TextFiles(1 << 20), terminals, pool, {}, (), client_fs=False)
-        self.from_agent = FromAgent(self.hub, self.turns, host, Ruling(self.hub, Policy((), "/home", str)))
+        self.from_agent = FromAgent(self.hub, self.turns, host, Ruling(self.hub, Policy((), "/home", str), 5))
         self.manifest = Agent(id="a", title="A", description="", source="path", command=(), env={})
         self.capabilities = CAPABILITIES if capabilities is None else capabilities
         self.agents: list[FakeAgent | None] = []

@@ -282,7 +282,7 @@ class MetadataUpdate(Struct, rename="camel"):
 class Decider(Struct):
     """Who decided."""
 
-    kind: Literal["rule", "client", "timeout", "cancel", "agent"]
+    kind: Literal["rule", "client", "timeout", "cancel", "agent", "limit"]
     rule: int | UnsetType = UNSET
     """Of a rule: its number, from 1."""
     source: Literal["server", "session"] | UnsetType = UNSET

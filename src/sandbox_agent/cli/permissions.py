@@ -16,6 +16,10 @@ Say what the rules of the server would decide if an agent asked, by which rule, 
 is judged by its parts; the worst of them decides. Rules of a session, which come with the session,
 are not known here.
 """
+STARTER = """\
+Print rules to start with, as a file: secrets are rejected, looking around and the project's own
+checks are allowed, all else is asked. Copy them into a file, and make them yours.
+"""
 CHECK = """\
 Read the file of rules as a server does at its start. A mistake is named with its line and its rule.
 """
@@ -25,12 +29,14 @@ def group() -> Group:
     """All commands about permissions."""
     return Group(
         "sandbox-agent permissions",
-        "See what permission rules say. Nothing is run, and nobody is asked.",
-        "  sandbox-agent permissions check\n"
+        "See what permission rules say. Nothing is run, and no person is asked.",
+        "  sandbox-agent permissions starter > permissions.toml\n"
+        "  sandbox-agent permissions check --permissions-file permissions.toml\n"
         "  sandbox-agent permissions test --tool Bash --command 'git status; git push --force'\n",
         {
             "test": Word("which rule would decide, and why", _test),
             "check": Word("whether the file of rules is in order", _check),
+            "starter": Word("rules to start with", _starter),
         },
     )
 
@@ -68,6 +74,18 @@ def _check() -> Command:
     return Command(parser, _run_check)
 
 
+def _starter() -> Command:
+    examples = "examples:\n  sandbox-agent permissions starter > permissions.toml\n"
+    return Command(Parser("sandbox-agent permissions starter", STARTER, examples), _run_starter)
+
+
+def _run_starter(arguments: Arguments) -> int:
+    from sandbox_agent.permissions.file import starter
+
+    print(starter(), end="")
+    return 0
+
+
 def _run_check(arguments: Arguments) -> int:
     from sandbox_agent.permissions.file import load_rules
 
@@ -83,14 +101,13 @@ def _run_test(arguments: Arguments) -> int:
 
     from sandbox_agent.permissions.file import load_rules
     from sandbox_agent.permissions.policy import Policy
-    from sandbox_agent.permissions.request import read_request
+    from sandbox_agent.permissions.request import Asked
 
     rules = load_rules(settings_of(arguments, os.environ, _WHERE).permissions_file)
     cwd = str(Path(arguments.word("cwd") or ".").expanduser().absolute())
     policy = Policy(rules, str(Path.home()), os.path.realpath)
-    request = read_request({"toolCall": _call(arguments)}, arguments.word("agent"), cwd)
-    decision = policy.decide(request, cwd, ())
-    parts = [f"{each.action}: {each.why}" for each in policy.judge(request, cwd, ())]
+    decision = policy.decide(Asked({"toolCall": _call(arguments)}, arguments.word("agent"), cwd), ())
+    parts = [f"{each.action}: {each.why}" for each in decision.parts]
     rule = decision.rule
     if arguments.switch("json"):
         facts = {"number": rule.number, "name": rule.name, "reason": rule.reason} if rule else None

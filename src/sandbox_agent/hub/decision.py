@@ -15,7 +15,7 @@ METHOD = "_sandboxagent/session/decision"
 class Decider:
     """Who or what settled a request."""
 
-    kind: Literal["rule", "client", "timeout", "cancel", "agent"]
+    kind: Literal["rule", "client", "timeout", "cancel", "agent", "limit"]
     facts: Object = field(default_factory=dict[str, object])
     """What else is known of them."""
     reason: str | None = None

@@ -371,11 +371,11 @@ class FromAgent:
         if (id := param(line, "requestId")) is not None:
             call = self._hub.calls.get(running, id)
             line = with_param(line, "requestId", Raw(call.client_id if call else b"null"))
-        asked = parse(line)
-        if self._ruling.answers(running, session, running.dialect.heard(asked)):
+        pending = self._hub.new_pending(parse(line), running, session, only and only.tag)
+        if self._ruling.takes(pending, session):
             return
         channel = session_channel(session.id) if only is None else only.channel
-        self._hub.ask(self._hub.new_pending(asked, running, session, only and only.tag), line, channel)
+        self._hub.ask(pending, line, channel)
 
     def _ask_outside_sessions(self, running: Process, request: Envelope) -> None:
         """It belongs to a call (an elicitation while somebody logs in), or to everybody who uses the agent."""

@@ -353,7 +353,7 @@ class Hub:
         self._shelf.stir(session)
         self.log.follow(session_channel(session.id), connection)
         for pending in self.pending.of_session(session):
-            if connection in self.audience(pending):
+            if not pending.deciding and connection in self.audience(pending):
                 self._deliver_request(connection, pending)
 
     def detach(self, connection: Connection, session: Session) -> None:
@@ -456,6 +456,11 @@ class Hub:
         chunk = self.log.append([line], Direction.FROM_AGENT, session.id, NOBODY, is_request=True)
         self._happened(session, 1, chunk.at)
         self.pending.ask(pending)
+
+    def put(self, pending: PendingRequest) -> None:
+        """Put a request that was held before everybody who may answer it."""
+        for connection in self.audience(pending):
+            self._deliver_request(connection, pending)
 
     def is_anothers(self, pending: PendingRequest, connection: Connection) -> bool:
         """Whether a request belongs to a call of another connection, which is there to answer it."""

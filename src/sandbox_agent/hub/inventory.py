@@ -126,7 +126,8 @@ class Inventory:
     def pending(self, connection: Connection, sessions: Sequence[Session]) -> list[PendingView]:
         """What waits for an answer, under the ids this connection may answer with."""
         asked = [pending for session in sessions for pending in self._hub.pending.of_session(session)]
-        return [self._pending(connection, one) for one in asked if not self._hub.is_anothers(one, connection)]
+        open = [one for one in asked if not one.deciding and not self._hub.is_anothers(one, connection)]
+        return [self._pending(connection, one) for one in open]
 
     @staticmethod
     def _pending(connection: Connection, pending: PendingRequest) -> PendingView:

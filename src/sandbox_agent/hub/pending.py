@@ -57,6 +57,8 @@ class PendingRequest:
     """Puts an answer to the request into the agent's own words."""
     answering: bool = False
     """Somebody's answer is on its way to the disk; it may still be cancelled, but nobody else may answer."""
+    deciding: bool = False
+    """The rules are at it: people are not asked, at least not yet."""
 
     @property
     def agent_id(self) -> bytes:

@@ -1,7 +1,12 @@
-"""Rulings: permissions that rules decide, before anybody is asked; and the rules of a session."""
+"""Rulings: permissions that rules decide, before people are asked; and the rules of a session.
+
+What takes little is decided on the spot. What takes long, or has to look at a disk, is decided in a thread; meanwhile
+the request is kept, can be cancelled, and is put before people when the rules leave it to them.
+"""
 
 import asyncio
 import logging
+from collections.abc import Callable, Coroutine
 
 from sandbox_agent.envelope import Envelope, Object
 from sandbox_agent.errors import InvalidParams
@@ -12,52 +17,94 @@ from sandbox_agent.hub.pending import Outcome, PendingRequest
 from sandbox_agent.hub.permission_mode import mode_rules
 from sandbox_agent.hub.process import Process
 from sandbox_agent.hub.session import Session
+from sandbox_agent.hub.threads import Threads
 from sandbox_agent.log.event import Direction
 from sandbox_agent.permissions.policy import Decision, Policy
-from sandbox_agent.permissions.request import read_request
+from sandbox_agent.permissions.request import Asked
 from sandbox_agent.permissions.rules import Mistake, Rule, read_rules
 
 logger = logging.getLogger(__name__)
 
 KEY = "permissions"
 """Of a session's metadata, where its rules are."""
+SHORT_LINE = 64 << 10
+"""Bytes of a request that is looked at on the spot."""
+MOST_THREADS = 8
+MOST_READ = 64
+"""Sessions whose rules are held ready."""
+
+Rules = tuple[Rule, ...] | None
 
 
 class Ruling:
     """Asks the rules, and answers agents what those say."""
 
-    def __init__(self, hub: Hub, policy: Policy) -> None:
+    def __init__(self, hub: Hub, policy: Policy, patience: float) -> None:
+        """`patience` is the time that a decision may take, in seconds."""
         self._hub = hub
         self._policy = policy
+        self._patience = patience
+        self._threads = Threads(MOST_THREADS)
         self._tasks: set[asyncio.Task[None]] = set()
+        self._read: dict[str, tuple[object, str | None, Rules]] = {}
 
-    def answers(self, running: Process, session: Session, request: Envelope) -> bool:
-        """Take a request that the rules decide; False when people are to be asked."""
+    def takes(self, pending: PendingRequest, session: Session) -> bool:
+        """Take a request that the rules decide, now or in a moment; False when people are to be asked."""
+        request, running = pending.request, pending.process
         if request.method != PERMISSION:
             return False
-        pending = self._hub.new_pending(request, running, session)
         try:
-            decision = self._decide(running, session, request)
-            line = _answer(pending, decision)
+            rules = self._rules_of(session)
+            if not self._policy.rules and rules == ():
+                return False
+            ask = _asker(running, session, request)
+            short = len(request.line) <= SHORT_LINE
+            decision = self._policy.decide_at_once(ask(), rules) if short else None
+            line = None if decision is None else _answer(pending, decision)
         except Exception:
             logger.exception("asking the rules failed agent=%s", running.agent.id)
             return False
-        if line is None or decision.rule is None:
+        if decision is not None and line is None:
             return False
-        pending.answering = True
+        pending.answering = pending.deciding = True
         self._hub.hold(pending)
-        outcome = Outcome.ANSWERED if decision.action == "allow" else Outcome.REJECTED
-        by = _decider(decision.rule, decision.why)
-        position = self._hub.record(session, line, Direction.FROM_SERVER).last
-        task = asyncio.create_task(self._give(pending, line, outcome, by, position))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        if decision is None or line is None:
+            self._begin(self._decide(pending, session, lambda: self._policy.decide(ask(), rules)))
+        else:
+            self._answer(pending, session, decision, line)
         return True
 
-    def _decide(self, running: Process, session: Session, request: Envelope) -> Decision:
-        cwd, by_title = session.facts.cwd, running.agent.command_in_title
-        asked = read_request(request.params(), running.agent.id, cwd, command_in_title=by_title)
-        return self._policy.decide(asked, cwd, _rules_of(session))
+    async def _decide(self, pending: PendingRequest, session: Session, decide: Callable[[], Decision]) -> None:
+        """Let a thread decide."""
+        try:
+            async with asyncio.timeout(self._patience):
+                decision = await self._threads.run(session.id, decide)
+            line = _answer(pending, decision)
+        except TimeoutError:
+            logger.warning("rules took too long session=%s", session.id)
+            decision = Decision("reject", f"the rules took longer than {self._patience:g} seconds to decide it")
+            line = pending.rejection()
+        except Exception:
+            logger.exception("asking the rules failed session=%s", session.id)
+            decision, line = Decision("ask", "the rules could not be applied: an internal error"), None
+        if not pending.open:
+            # Cancelled, withdrawn, or its process died: nothing is left to decide.
+            return
+        if line is None:
+            pending.answering = pending.deciding = False
+            self._hub.put(pending)
+        else:
+            self._answer(pending, session, decision, line)
+
+    def _answer(self, pending: PendingRequest, session: Session, decision: Decision, line: bytes) -> None:
+        outcome = Outcome.ANSWERED if decision.action == "allow" else Outcome.REJECTED
+        position = self._hub.record(session, line, Direction.FROM_SERVER).last
+        self._begin(self._give(pending, line, outcome, _decider(decision), position))
+
+    def _begin(self, work: Coroutine[None, None, None]) -> None:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
     async def _give(self, pending: PendingRequest, line: bytes, outcome: Outcome, by: Decider, position: int) -> None:
         try:
@@ -68,11 +115,22 @@ class Ruling:
             line, outcome = pending.rejection(), Outcome.REJECTED
             by = Decider(by.kind, by.facts, "what the rules say cannot be kept, so nothing is allowed")
         finally:
-            pending.answering = False
+            pending.answering = pending.deciding = False
         if not pending.open:
             # Cancelled meanwhile: an allow must not come after that.
             return
         self._hub.settle(pending, outcome, by, line)
+
+    def _rules_of(self, session: Session) -> Rules:
+        """The rules of a session, with those of its permission mode; None when they cannot be read."""
+        raw, mode = session.facts.metadata.get(KEY), session.facts.ruled_as
+        read = self._read.pop(session.id, None)
+        if read is None or read[0] is not raw or read[1] != mode:
+            read = (raw, mode, _read(session, mode))
+        self._read[session.id] = read
+        while len(self._read) > MOST_READ:
+            del self._read[next(iter(self._read))]
+        return read[2]
 
 
 def check_rules(metadata: Object) -> None:
@@ -84,9 +142,8 @@ def check_rules(metadata: Object) -> None:
         raise InvalidParams(f"{where}: {mistake}", index=mistake.index, key=mistake.key) from None
 
 
-def _rules_of(session: Session) -> tuple[Rule, ...] | None:
-    """The rules of a session, with those of its permission mode; None when they cannot be read."""
-    before, after = mode_rules(session.facts.ruled_as)
+def _read(session: Session, mode: str | None) -> Rules:
+    before, after = mode_rules(mode)
     try:
         return (
             *read_rules(before, "session"),
@@ -96,6 +153,12 @@ def _rules_of(session: Session) -> tuple[Rule, ...] | None:
     except Mistake as mistake:
         logger.warning("rules of a session cannot be read session=%s rule=%s", session.id, mistake.index)
         return None
+
+
+def _asker(running: Process, session: Session, request: Envelope) -> Callable[[], Asked]:
+    """How to read what is asked: in the thread that decides it, as that may take a while."""
+    agent, by_title, directories = running.agent.id, running.agent.command_in_title, session.directories
+    return lambda: Asked(request.params(), agent, directories[0], tuple(directories[1:]), by_title)
 
 
 def _own_rules(metadata: Object) -> tuple[Rule, ...]:
@@ -114,6 +177,9 @@ def _answer(pending: PendingRequest, decision: Decision) -> bytes | None:
             return None
 
 
-def _decider(rule: Rule, why: str) -> Decider:
+def _decider(decision: Decision) -> Decider:
+    rule = decision.rule
+    if rule is None:
+        return Decider("limit", reason=decision.why)
     facts: Object = {"rule": rule.number, "source": rule.source}
-    return Decider("rule", facts | ({"name": rule.name} if rule.name else {}), rule.reason or why)
+    return Decider("rule", facts | ({"name": rule.name} if rule.name else {}), rule.reason or decision.why)

@@ -1,6 +1,6 @@
 """Commands that agents want to run: the programs in them, those included that other programs run.
 
-What is not understood is said to be so, never guessed. Knows nothing of rules.
+What is not understood is said to be so, never guessed. Knows nothing of rules. All of it costs steps (`work.py`).
 """
 
 import re
@@ -10,11 +10,14 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from sandbox_agent.permissions.shell import DEEPEST, MOST_COMMANDS, Written, read_script
+from sandbox_agent.permissions.work import Work
 
 LONGEST = 8 << 10
 """Characters of a command that are looked at; of a longer one nothing is known."""
 MOST_STARTS = 30
-"""Places in a text that is not understood from which it is tried to understand the rest."""
+"""Places in a text that is not understood from which it is tried to understand what follows."""
+LONGEST_GUESS = 400
+"""Characters that are looked at from each of them."""
 
 Words = tuple[str | None, ...]
 
@@ -67,21 +70,22 @@ class Unread:
 Part = Simple | Unread
 
 
-def read_text(text: str) -> tuple[Part, ...]:
+def read_text(text: str, work: Work) -> tuple[Part, ...]:
     """What a shell would run that is given this text: one part at least."""
     if len(text) > LONGEST:
-        return (Unread(text, "it is too long"),)
+        return (Unread(text[:LONGEST], "it is too long"),)
     if not _is_visible(text):
-        return (*_recognised(text, 0), Unread(text, "it has invisible characters"))
-    return _read(text, 0)
+        return (*_recognised(text, 0, work), Unread(text, "it has invisible characters"))
+    return _read(text, 0, work)
 
 
-def read_words(words: Sequence[str]) -> tuple[Part, ...]:
+def read_words(words: Sequence[str], work: Work) -> tuple[Part, ...]:
     """What is run when these words are a program and its arguments: one part at least."""
+    work.spend(1 + sum(1 + len(word) // 16 for word in words))
     text = shlex.join(words)
     if not words or len(text) > LONGEST:
-        return (Unread(text, "it is too long" if words else "it is empty"),)
-    parts = _with_others(Simple(tuple(words), text), 0)
+        return (Unread(text[:LONGEST], "it is too long" if words else "it is empty"),)
+    parts = _with_others(Simple(tuple(words), text), 0, work)
     return tuple(parts) if _is_visible(text) else (*parts, Unread(text, "it has invisible characters"))
 
 
@@ -101,21 +105,24 @@ def _is_visible(text: str) -> bool:
     return text.replace("\n", " ").replace("\t", " ").isprintable()
 
 
-def _read(text: str, depth: int) -> tuple[Part, ...]:
+def _read(text: str, depth: int, work: Work) -> tuple[Part, ...]:
+    work.spend(1 + len(text))
     commands, why = read_script(text)
     if why is not None:
-        return (*_recognised(text, depth), Unread(text, why))
-    parts = [part for command in commands for part in _with_others(_simple(command), depth)]
+        return (*_recognised(text, depth, work), Unread(text, why))
+    parts = [part for command in commands for part in _with_others(_simple(command), depth, work)]
     if not parts or len(parts) > MOST_COMMANDS:
         return (*parts[:MOST_COMMANDS], Unread(text, "it has too many parts" if parts else "it is empty"))
     return tuple(parts)
 
 
-def _recognised(text: str, depth: int) -> list[Simple]:
+def _recognised(text: str, depth: int, work: Work) -> list[Simple]:
     """Commands in a text that is not understood as a whole, wherever one can begin to read."""
     starts = [0, *(match.end() for match in _SEPARATORS.finditer(text))][:MOST_STARTS]
-    found = [_simple(command) for start in starts for command in read_script(text[start:])[0]]
-    parts = [part for simple in dict.fromkeys(found) for part in _with_others(simple, depth)]
+    pieces = [text[start : start + LONGEST_GUESS] for start in starts]
+    work.spend(sum(1 + len(piece) for piece in pieces))
+    found = [_simple(command) for piece in pieces for command in read_script(piece)[0]]
+    parts = [part for simple in dict.fromkeys(found) for part in _with_others(simple, depth, work)]
     return [replace(part, runs_others=True) for part in parts if isinstance(part, Simple)][:MOST_COMMANDS]
 
 
@@ -141,8 +148,9 @@ class _Hidden(Exception):
     """Why it cannot be told what a command runs."""
 
 
-def _with_others(part: Simple, depth: int) -> list[Part]:
+def _with_others(part: Simple, depth: int, work: Work) -> list[Part]:
     """A command and all that it runs."""
+    work.spend(1 + len(part.words))
     if not part.words or part.words[0] is None:
         return [part]
     if depth > DEEPEST:
@@ -151,12 +159,13 @@ def _with_others(part: Simple, depth: int) -> list[Part]:
     try:
         if program in _SHELLS or program == "eval":
             inside = _script(program, arguments)
-            others = list(_read(inside, depth + 1))
+            others = list(_read(inside, depth + 1, work))
             # A file or a text may be what it runs, and a variable may change what that does.
             others += [] if part.bare else [Unread(part.text, f"{program} gets more than what is written here")]
         else:
             runs = _runs(program, arguments)
-            others = [other for words in runs for other in _with_others(replace(part, words=words), depth + 1)]
+            inner = [replace(part, words=words) for words in runs]
+            others = [other for each in inner for other in _with_others(each, depth + 1, work)]
     except _Hidden as why:
         return [part, Unread(part.text, str(why))]
     return [replace(part, runs_others=bool(others) and _adds_nothing(part.words[0])), *others]

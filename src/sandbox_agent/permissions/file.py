@@ -1,6 +1,7 @@
 """The file of permission rules: `[[rules]]` tables in TOML. A mistake in it keeps the server from starting."""
 
 import re
+from importlib import resources
 from pathlib import Path
 
 from sandbox_agent.errors import SettingsError
@@ -22,6 +23,11 @@ def load_rules(path: Path) -> tuple[Rule, ...]:
     except Mistake as mistake:
         rule = "" if mistake.index is None else f", rule {mistake.index + 1}"
         raise SettingsError(f"{path}, line {_line(text, mistake)}{rule}: {mistake}") from None
+
+
+def starter() -> str:
+    """The rules to start with that come with the server, as a file."""
+    return resources.files("sandbox_agent.permissions").joinpath("starter.toml").read_text("utf-8")
 
 
 def _line(text: str, mistake: Mistake) -> int:

@@ -4,14 +4,16 @@ import re
 import unicodedata
 import warnings
 from enum import IntEnum
-from fnmatch import fnmatchcase, translate
-from functools import lru_cache
+from fnmatch import translate
+from functools import cached_property, lru_cache
 from typing import Protocol
 
-LONGEST = 4096
+LONGEST = 1024
 """Characters of a text that a regular expression is tried on: what it costs grows with the square of them."""
+LONGEST_PATH = 4096
+"""Characters of a path: no system takes longer ones."""
 
-_WILD = re.compile(r"[*?\[]")
+_WILD = re.compile(r"\[[^\]]*\]|[*?\[]")
 
 
 class Match(IntEnum):
@@ -26,16 +28,32 @@ class Pattern(Protocol):
     """Something that a text fits or not."""
 
     def fits(self, text: str) -> Match: ...
+    def is_all_of(self, text: str) -> bool: ...
+    def steps(self, text: str) -> int: ...
 
 
 class Glob:
-    """`*` is any text, `?` any character, `[…]` one of some."""
+    """`*` is any text, `?` any character, `[…]` one of some. What it costs grows with the text, and no faster."""
 
     def __init__(self, text: str) -> None:
-        self._compiled = re.compile(translate(text))
+        self.text = text
+        self.wild = is_wild(text)
+        # As the standard library writes it, a `*` never takes back what it took.
+        self._compiled = re.compile(translate(text)) if self.wild else None
 
     def fits(self, text: str) -> Match:
-        return Match.YES if self._compiled.match(text) else Match.NO
+        return Match.YES if self.is_all_of(text) else Match.NO
+
+    def is_all_of(self, text: str) -> bool:
+        return text == self.text if self._compiled is None else self._compiled.match(text) is not None
+
+    def steps(self, text: str) -> int:
+        return 1 + len(text) // 64
+
+    @cached_property
+    def loose(self) -> "Glob":
+        """The same for texts in lower case."""
+        return Glob(self.text.casefold())
 
 
 class Regex:
@@ -53,9 +71,17 @@ class Regex:
             raise ValueError(f"is no regular expression: {error}") from None
 
     def fits(self, text: str) -> Match:
+        """Whether it is found anywhere in a text."""
         if len(text) > LONGEST:
             return Match.MAYBE
         return Match.YES if self._compiled.search(text) else Match.NO
+
+    def is_all_of(self, text: str) -> bool:
+        """Whether it describes a text from its first to its last character."""
+        return len(text) <= LONGEST and self._compiled.fullmatch(text) is not None
+
+    def steps(self, text: str) -> int:
+        return 1 + min(len(text), LONGEST) ** 2 // 512
 
 
 def pattern(text: str) -> Pattern:
@@ -87,11 +113,57 @@ def _check_cost(text: str) -> None:
         raise ValueError("has more than eight groups and ?")
 
 
+# Paths
+
+
 class PathPattern(Protocol):
     """Something that a path fits or not, seen from a folder and a home."""
 
     def fits(self, path: str, folder: str, home: str) -> bool: ...
     def catches(self, path: str, folder: str, home: str) -> Match: ...
+    def is_named_in(self, text: str) -> bool: ...
+    def steps(self, path: str) -> int: ...
+
+
+class Mention:
+    """The name in a glob of paths by which it is recognised in a text that is no path: `.env` in `-d@.env`."""
+
+    def __init__(self, glob: str) -> None:
+        names = [name for name in glob.split("/") if name not in ("", ".", "~")]
+        pieces = [[loosely(piece) for piece in _WILD.split(name) if piece] for name in names]
+        last = next((at for at in reversed(range(len(names))) if len("".join(pieces[at])) > 1), None)
+        self._pieces = [] if last is None else pieces[last]
+        self._name = "" if last is None else loosely(names[last])
+
+    def is_in(self, text: str) -> bool:
+        """Whether the name stands in a text, which is spelled loosely. A name like `etc` does not stand in `fetch`."""
+        if not self._pieces:
+            return False
+        if len(self._pieces) > 1:
+            return _in_order(self._pieces, text)
+        piece = self._pieces[0]
+        # A short option may stand right before it.
+        free = text.startswith("-") or not self._name.startswith(piece) or not piece[0].isalnum()
+        # `.env` stands in `.envrc`; but `*.key` does not stand in `object.keys`, nor `etc` in `/etcetera`.
+        is_dotted = self._name.startswith(piece) and not piece[0].isalnum()
+        closed = self._name.endswith(piece) and piece[-1].isalnum() and not is_dotted
+        at = text.find(piece)
+        while at >= 0:
+            end = at + len(piece)
+            if (free or not text[at - 1 : at].isalnum()) and not (closed and text[end : end + 1].isalnum()):
+                return True
+            at = text.find(piece, at + 1)
+        return False
+
+
+def _in_order(pieces: list[str], text: str) -> bool:
+    at = 0
+    for piece in pieces:
+        found = text.find(piece, at)
+        if found < 0:
+            return False
+        at = found + len(piece)
+    return True
 
 
 class PathGlob:
@@ -106,58 +178,90 @@ class PathGlob:
         absolute = text.startswith(("/", "**"))
         names = [name for name in (text[1:] if self._home else text).split("/") if name not in ("", ".")]
         self._beneath = not absolute and not self._home
-        self._names = tuple(names)
-        end = next((at for at, name in enumerate(names) if is_wild(name)), len(names))
-        self._fixed = self._names[:end]
-        self._last = loosely(names[-1]) if names and names[-1] != "**" else None
+        self._globs = tuple(None if name == "**" else Glob(name) for name in names)
+        self._loose = tuple(None if name == "**" else Glob(loosely(name)) for name in names)
+        fixed = names[: next((at for at, name in enumerate(names) if is_wild(name)), len(names))]
+        self._fixed = tuple(map(loosely, fixed))
+        self._is_fixed = len(fixed) == len(names)
+        self._mention = Mention(text)
 
     def fits(self, path: str, folder: str, home: str) -> bool:
         """Whether an absolute path without links and dots fits exactly."""
-        return _names_fit(self._whole(folder, home), _names(path))
+        root, names = _names(self._root(folder, home)), _names(path)
+        return names[: len(root)] == root and _names_fit(self._globs, names[len(root) :])
 
     def catches(self, path: str, folder: str, home: str) -> Match:
         """The same for a prohibition: the folder of `/**` counts too, and nearly is perhaps."""
-        names, near = _names(path), _near(path)
-        fixed = (*_near(self._root(folder, home)), *map(loosely, self._fixed))
-        around = fixed[:-1] if self._fixed == self._names else fixed
+        near, near_root = _near(path), _near(self._root(folder, home))
+        fixed = near_root + self._fixed
+        around = fixed[:-1] if self._is_fixed else fixed
         # A folder around what is forbidden: whoever works on all of it works on that, too.
         nearly = Match.MAYBE if around[: len(near)] == near else Match.NO
         # Most paths are quickly seen to be something else.
-        if near[: len(fixed)] != fixed or (self._last is not None and not _fits(near[-1] if near else "", self._last)):
+        last = self._loose[-1] if self._loose else None
+        if near[: len(fixed)] != fixed or (last is not None and not last.is_all_of(near[-1] if near else "")):
             return nearly
-        whole = self._whole(folder, home)
-        wholes = [whole] if self._last is not None else [whole, whole[:-1]]
-        if any(_names_fit(globs, names) for globs in wholes):
+        names, root = _names(path), _names(self._root(folder, home))
+        if names[: len(root)] == root and self._holds(self._globs, names[len(root) :]):
             return Match.YES
-        return Match.MAYBE if any(_names_fit(tuple(map(loosely, globs)), near) for globs in wholes) else nearly
+        return Match.MAYBE if self._holds(self._loose, near[len(root) :]) else nearly
+
+    def is_named_in(self, text: str) -> bool:
+        """Whether what it is about is named in a text, which is spelled loosely."""
+        return self._mention.is_in(text)
+
+    def steps(self, path: str) -> int:
+        """What comparing costs."""
+        return 2 + len(path) * (1 + len(self._globs)) // 64
+
+    @staticmethod
+    def _holds(globs: "tuple[Glob | None, ...]", names: tuple[str, ...]) -> bool:
+        with_folder = [globs, globs[:-1]] if globs and globs[-1] is None else [globs]
+        return any(_names_fit(each, names) for each in with_folder)
 
     def _root(self, folder: str, home: str) -> str:
         return home if self._home else folder if self._beneath else ""
-
-    def _whole(self, folder: str, home: str) -> tuple[str, ...]:
-        return (*map(_escaped, _names(self._root(folder, home))), *self._names)
 
 
 class FlatPathGlob:
     """A glob of absolute paths in which `*` is any text, folders included; one that begins with it is anywhere."""
 
     def __init__(self, text: str) -> None:
-        self._text = re.sub(r"^\$(HOME\b|\{HOME\})", "~", text)
+        text = re.sub(r"^\$(HOME\b|\{HOME\})", "~", text)
+        self._home = text == "~" or text.startswith("~/")
+        self._anywhere = text.startswith(("/", "*"))
+        rest = text[1:] if self._home else text if self._anywhere else f"/{text}"
+        self._glob, self._loose = Glob(rest), Glob(loosely(rest))
+        self._mention = Mention(text)
 
     def fits(self, path: str, folder: str, home: str) -> bool:
         """Whether an absolute path fits."""
-        return fnmatchcase(path, self._whole(folder, home))
+        root = self._root(folder, home)
+        return path.startswith(root) and self._glob.is_all_of(path[len(root) :])
 
     def catches(self, path: str, folder: str, home: str) -> Match:
         """The same, and perhaps when only the case differs."""
         if self.fits(path, folder, home):
             return Match.YES
-        return Match.MAYBE if fnmatchcase(loosely(path), loosely(self._whole(folder, home))) else Match.NO
+        root, path = loosely(self._root(folder, home)), loosely(path)
+        return Match.MAYBE if path.startswith(root) and self._loose.is_all_of(path[len(root) :]) else Match.NO
 
-    def _whole(self, folder: str, home: str) -> str:
-        if self._text == "~" or self._text.startswith("~/"):
-            return _escaped(home) + self._text[1:]
-        return self._text if self._text.startswith(("/", "*")) else f"{_escaped(folder)}/{self._text}"
+    def is_named_in(self, text: str) -> bool:
+        """Whether what it is about is named in a text, which is spelled loosely."""
+        return self._mention.is_in(text)
+
+    def steps(self, path: str) -> int:
+        """What comparing costs."""
+        return 2 + len(path) // 32
+
+    def _root(self, folder: str, home: str) -> str:
+        return home if self._home else "" if self._anywhere else folder.rstrip("/")
+
+
+def is_inside(path: str, folder: str) -> bool:
+    """Whether an absolute path is a folder or beneath it; both without links and dots."""
+    names, around = _names(path), _names(folder)
+    return names[: len(around)] == around
 
 
 @lru_cache(1024)
@@ -170,29 +274,28 @@ def _near(path: str) -> tuple[str, ...]:
     return tuple(map(loosely, _names(path)))
 
 
-def _escaped(name: str) -> str:
-    """A name as a glob that only that name fits."""
-    return _WILD.sub(lambda match: f"[{match[0]}]", name)
+def _names_fit(globs: tuple[Glob | None, ...], names: tuple[str, ...]) -> bool:
+    """Name by name, with all that globs could stand for, so that no path takes long.
 
-
-def _names_fit(globs: tuple[str, ...], names: tuple[str, ...]) -> bool:
-    """Name by name, with all that globs could stand for, so that no path takes long. `**` at the end is something."""
+    None is `**`; at the end it is something.
+    """
     at = _open({0}, globs)
     for name in names:
-        ahead = {here + 1 for here in at if here < len(globs) and globs[here] != "**" and _fits(name, globs[here])}
-        stay = {here for here in at if here < len(globs) and globs[here] == "**"}
+        ahead = {here + 1 for here in at if here < len(globs) and _is_called(globs[here], name)}
+        stay = {here for here in at if here < len(globs) and globs[here] is None}
         at = _open(ahead | stay, globs) | ({len(globs)} if len(globs) - 1 in stay else set[int]())
+        if not at:
+            return False
     return len(globs) in at
 
 
-def _open(at: set[int], globs: tuple[str, ...]) -> set[int]:
+def _is_called(glob: Glob | None, name: str) -> bool:
+    return glob is not None and glob.is_all_of(name)
+
+
+def _open(at: set[int], globs: tuple[Glob | None, ...]) -> set[int]:
     """Where else one is when `**` may stand for nothing."""
     for here in range(len(globs) - 1):
-        if here in at and globs[here] == "**":
+        if here in at and globs[here] is None:
             at.add(here + 1)
     return at
-
-
-@lru_cache(4096)
-def _fits(name: str, glob: str) -> bool:
-    return fnmatchcase(name, glob)

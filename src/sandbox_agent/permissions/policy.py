@@ -1,22 +1,30 @@
-"""The policy: what rules say to a request, before anybody is asked.
+"""The policy: what rules say to a request, before people are asked.
 
-Fails closed: whatever is unknown, ambiguous or goes wrong is asked. Pure: how links are followed is passed in.
+Fails closed: whatever is unknown, ambiguous or goes wrong is asked, and what takes too long is rejected. Pure: how
+links are followed is passed in.
 """
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from functools import cache
+from dataclasses import dataclass, field, replace
 
 from sandbox_agent.permissions.commands import Simple
 from sandbox_agent.permissions.conditions import Subject
 from sandbox_agent.permissions.patterns import Match
-from sandbox_agent.permissions.request import ToolRequest
+from sandbox_agent.permissions.request import Asked, ToolRequest, read_request
 from sandbox_agent.permissions.rules import Action, Rule
+from sandbox_agent.permissions.work import STEPS, TooMuch, Work
 
 logger = logging.getLogger(__name__)
 
+QUICK_STEPS = 2_000
+"""Of a decision that is made on the spot: some milliseconds."""
+
 _SEVERITY: dict[Action, int] = {"allow": 0, "ask": 1, "reject": 2}
+
+
+class _NeedsDisk(Exception):
+    """A path has to be followed, which can take any time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +38,8 @@ class Decision:
     """The rule that decided; None when none did."""
     remember: bool = False
     """Whether what is allowed may be allowed for good."""
+    parts: "tuple[Decision, ...]" = field(default=(), compare=False)
+    """What is said of each part of a command."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,35 +51,43 @@ class Policy:
     resolve: Callable[[str], str]
     """An absolute path without links in it, whether it exists or not."""
 
-    def decide(self, request: ToolRequest, cwd: str, session_rules: tuple[Rule, ...] | None) -> Decision:
+    steps: int = STEPS
+    """What one decision may take. What takes more is rejected."""
+
+    def decide(self, asked: Asked, session_rules: tuple[Rule, ...] | None) -> Decision:
         """What the server's rules and the session's say; `session_rules` is None when those cannot be read.
 
         What a rule of the server rejects, no rule of a session allows.
         """
         try:
-            return self._decide(request, cwd, session_rules)
+            return self._decide(asked, session_rules, Work(self.steps, self.resolve))
+        except TooMuch:
+            return Decision("reject", f"the rules would take more than {self.steps} steps to decide it")
         except Exception:
-            logger.exception("deciding a permission failed agent=%s", request.agent)
+            logger.exception("deciding a permission failed agent=%s", asked.agent)
             return Decision("ask", "the rules could not be applied: an internal error")
 
-    def judge(self, request: ToolRequest, cwd: str, session_rules: tuple[Rule, ...]) -> list[Decision]:
-        """What they say to each part of a command, or to the request as a whole when it has none."""
-        # Many rules look at the same paths.
-        resolve = cache(self.resolve)
-        subjects = [Subject(request, part, cwd, self.home, resolve) for part in request.parts or (None,)]
-        return [self._judge(subject, session_rules) for subject in subjects]
+    def decide_at_once(self, asked: Asked, session_rules: tuple[Rule, ...] | None) -> Decision | None:
+        """The same where it takes little and needs no disk; else None."""
+        try:
+            return self._decide(asked, session_rules, Work(min(QUICK_STEPS, self.steps), _refuse))
+        except Exception:
+            # Whatever it was: it is decided in the other way, where errors are handled.
+            return None
 
-    def _decide(self, request: ToolRequest, cwd: str, session_rules: tuple[Rule, ...] | None) -> Decision:
-        decisions = self.judge(request, cwd, session_rules or ())
+    def _decide(self, asked: Asked, session_rules: tuple[Rule, ...] | None, work: Work) -> Decision:
+        request = read_request(asked, work)
+        subjects = [Subject(request, part, self.home, work) for part in request.parts or (None,)]
+        decisions = tuple(self._judge(subject, session_rules or ()) for subject in subjects)
         # The worst part decides; of equals the first about which there is a rule.
         worst = max(decisions, key=lambda decision: (_SEVERITY[decision.action], decision.rule is not None))
         if worst.action == "allow":
             reason = self._why_not(request, session_rules)
             if reason is not None:
-                return Decision("ask", reason)
+                return Decision("ask", reason, parts=decisions)
             rules = [decision.rule for decision in decisions if decision.rule is not None]
-            return replace(worst, remember=all(rule.remember for rule in rules))
-        return worst
+            return replace(worst, remember=all(rule.remember for rule in rules), parts=decisions)
+        return replace(worst, parts=decisions)
 
     @staticmethod
     def _why_not(request: ToolRequest, session_rules: tuple[Rule, ...] | None) -> str | None:
@@ -93,6 +111,10 @@ class Policy:
         return chosen.decision(subject)
 
 
+def _refuse(path: str) -> str:
+    raise _NeedsDisk(path)
+
+
 @dataclass(frozen=True, slots=True)
 class _Verdict:
     """What one list of rules says of one subject."""
@@ -109,7 +131,8 @@ class _Verdict:
 
     def decision(self, subject: Subject) -> Decision:
         if self.rule is None:
-            return Decision(self.action, f"no rule is about {_shown(subject)}")
+            but = f"; one would be, but {subject.notes[0]}" if subject.notes and self.action != "allow" else ""
+            return Decision(self.action, f"no rule is about {_shown(subject)}{but}")
         return Decision(self.action, f"{_called(self.rule)} is about {_shown(subject)}", self.rule)
 
 
@@ -143,6 +166,8 @@ def _shown(subject: Subject) -> str:
     part = subject.part
     if part is None:
         return "this request"
+    if not part.text:
+        return "a command that is not told"
     text = f"`{part.text}`" if len(part.text) <= 200 else f"`{part.text[:200]}…`"
     if not isinstance(part, Simple):
         return f"{text}, which is not understood: {part.reason}"

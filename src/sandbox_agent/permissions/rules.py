@@ -2,7 +2,7 @@
 
 import shlex
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Literal, cast
 
 import msgspec
@@ -14,12 +14,14 @@ from sandbox_agent.permissions.conditions import (
     CommandPattern,
     Condition,
     FactIs,
+    FolderIs,
     Line,
     PathIs,
-    Prefix,
     Unknowable,
+    Where,
+    Words,
 )
-from sandbox_agent.permissions.patterns import FlatPathGlob, PathGlob, Regex, pattern
+from sandbox_agent.permissions.patterns import FlatPathGlob, Glob, PathGlob, Regex, pattern
 from sandbox_agent.permissions.request import ToolRequest
 from sandbox_agent.settings.files import did_you_mean
 
@@ -42,6 +44,7 @@ class RuleTable(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     kind: Texts | None = None
     path: Texts | None = None
     command: Texts | None = None
+    cwd: Texts | None = None
     agent: Texts | None = None
     matches: dict[str, object] | None = None
     context: Literal["thread", "subagent"] | None = None
@@ -55,9 +58,10 @@ class RuleTable(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 KEYS = {
     "action": '"allow", "reject", "ask" or "delegate", which asks',
     "tool": "a glob, or a list of some",
-    "kind": f"one of {', '.join(KINDS)}, or a list of some",
+    "kind": f"one of {', '.join(KINDS)}, a glob, or a list of some",
     "path": "a glob of paths, or a list of some",
-    "command": "the first words of a command, or a list of such",
+    "command": "the words of a command, or a list of such",
+    "cwd": 'a glob of the folder that a command runs in, "*" for any, or a list of some',
     "agent": "the id of an agent or a glob, or a list of some",
     "matches": "a table of arguments and what they are (as Amp has it)",
     "context": '"thread" or "subagent" (as Amp has it)',
@@ -68,7 +72,7 @@ KEYS = {
     "remember": "true or false",
 }
 """What a rule may hold, and what is expected there."""
-_CONDITIONS = ("tool", "kind", "path", "command", "agent", "matches")
+_CONDITIONS = ("tool", "kind", "path", "command", "cwd", "agent", "matches")
 
 
 class Mistake(Exception):
@@ -115,8 +119,10 @@ def _rule(index: int, raw: object, source: Source) -> Rule:
                 conditions += _MAKERS[key](value)
             except ValueError as problem:
                 raise Mistake(index, key, f"{key} {problem}") from None
-    if not conditions:
+    if all(isinstance(condition, FolderIs) for condition in conditions):
         raise Mistake(index, None, 'it has no condition; tool = "*" says that everything is meant')
+    where = next((condition.where for condition in conditions if isinstance(condition, FolderIs)), Where())
+    conditions = [replace(each, where=where) if isinstance(each, CommandIs) else each for each in conditions]
     action = "ask" if written.action == "delegate" else written.action
     reason = written.reason or written.message
     return Rule(index + 1, action, tuple(conditions), source, written.name, reason, written.remember)
@@ -166,19 +172,30 @@ def _agent(value: object) -> list[Condition]:
 
 def _kind(value: object) -> list[Condition]:
     for text in _texts(value):
-        if text not in KINDS:
+        if not any(map(Glob(text).is_all_of, KINDS)):
             raise ValueError(f"{text!r} is not known in ACP{did_you_mean(text, KINDS)}; it has {', '.join(KINDS)}")
     return _fact(lambda request: request.kind, value)
 
 
 def _path(value: object) -> list[Condition]:
+    return [PathIs(_path_globs(_texts(value)))]
+
+
+def _cwd(value: object) -> list[Condition]:
     texts = _texts(value)
+    if any(set(text) == {"*"} for text in texts):
+        return [FolderIs(Where(anywhere=True))]
+    # What is beneath a folder counts anyway, and the folder itself, too.
+    return [FolderIs(Where(_path_globs(tuple(text.removesuffix("/**") or "/" for text in texts))))]
+
+
+def _path_globs(texts: tuple[str, ...]) -> tuple[PathGlob, ...]:
     for text in texts:
         if ".." in text.split("/"):
             raise ValueError(f"{text!r} goes up with ..; write where it leads")
         if text.startswith("~") and text[1:2] not in ("", "/"):
             raise ValueError(f"{text!r} is somebody else's home; write where it is")
-    return [PathIs(tuple(PathGlob(text) for text in texts))]
+    return tuple(map(PathGlob, texts))
 
 
 def _command(value: object) -> list[Condition]:
@@ -196,7 +213,9 @@ def _command_pattern(text: str) -> CommandPattern:
         raise ValueError(f"{text!r} cannot be read: {problem}") from None
     if not words:
         raise ValueError("is empty")
-    return Prefix(words)
+    # A star at the end opens what follows, and is no word itself.
+    is_open = set(words[-1]) == {"*"}
+    return Words(tuple(map(Glob, words[:-1] if is_open and len(words) > 1 else words)), is_open)
 
 
 # Amp's
@@ -250,6 +269,7 @@ _MAKERS: dict[str, Callable[[object], list[Condition]]] = {
     "kind": _kind,
     "path": _path,
     "command": _command,
+    "cwd": _cwd,
     "agent": _agent,
     "matches": _matches,
     "context": _context,

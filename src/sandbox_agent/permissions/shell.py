@@ -272,7 +272,8 @@ class _Reader:
     def _line(self, strips: bool) -> str:
         if self._at >= len(self._text):
             raise _NotPlain("a here-document has no end")
-        line, _, _ = self._text[self._at :].partition("\n")
+        end = self._text.find("\n", self._at)
+        line = self._text[self._at : end if end >= 0 else None]
         self._at = min(self._at + len(line) + 1, len(self._text))
         return line.lstrip("\t") if strips else line
 

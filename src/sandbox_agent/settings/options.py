@@ -159,7 +159,13 @@ class Settings:
         _HUMAN,
         PATH,
         "permissions.toml in the configuration directory",
-        "File of rules that decide before anybody is asked.",
+        "File of rules that decide before people are asked.",
+    )
+    rules_steps: int = option(
+        _HUMAN, COUNT, "250000", "Steps that rules may take to decide one request; beyond, it is rejected."
+    )
+    rules_time: float = option(
+        _HUMAN, DURATION, "10s", "Time that rules may take to decide one request; then it is rejected."
     )
 
     request_timeout: float = option(_TRAFFIC, DURATION, "120s", "Time an agent has to answer, prompts excepted.")

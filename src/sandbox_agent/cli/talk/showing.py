@@ -309,6 +309,8 @@ def decider(by: Object) -> str | None:
             return "by " + one_line(joined((each for each in named if each), ", ") or str(by.get("name")))
         case "timeout":
             return "because nobody answered in time"
+        case "limit":
+            return "because it takes the rules too long"
         case _:
             return None
 
