@@ -7,7 +7,6 @@ import logging
 import os
 import secrets
 import shlex
-import shutil
 import signal
 import socket
 import sys
@@ -27,6 +26,7 @@ from sandbox_agent.agents.install.installer import Installer
 from sandbox_agent.agents.install.record import Store
 from sandbox_agent.agents.provision import Provision
 from sandbox_agent.agents.supervisor import Supervisor
+from sandbox_agent.archives.removal import discard
 from sandbox_agent.data_directory import Held, Notice, held, left_behind, noticed, owner, temporary
 from sandbox_agent.errors import SettingsError, ShuttingDown
 from sandbox_agent.host.attached import AttachedFiles
@@ -322,7 +322,7 @@ def _temporary(settings: Settings) -> Generator[Settings]:
         for left in left_behind():
             logger.warning("removing what a killed server left path=%s", left)
             Children(owner(left)).sweep()
-            shutil.rmtree(left, ignore_errors=True)
+            discard(left)
         yield replace(settings, data_dir=directory)
 
 

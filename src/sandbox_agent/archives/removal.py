@@ -1,18 +1,25 @@
-"""Trees deleted, whatever is done to them meanwhile. No link is followed. Everything here blocks."""
+"""Deleting trees of any depth, whatever others do to them meanwhile.
+
+It goes by descriptors and follows no link. Everything here blocks.
+"""
 
 import errno
+import logging
 import os
+import secrets
 from collections.abc import Callable
 from contextlib import suppress
+from pathlib import Path
 
 from sandbox_agent.errors import ShuttingDown
-from sandbox_agent.host.nodes import error_of, passing_name
 
 DEEPEST = 32
 """Levels that are open at once; what is deeper is lifted first, so that no tree is too deep."""
 ROUNDS = 16
 """How often a directory is emptied into which others write."""
 _OPEN = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+
+logger = logging.getLogger(__name__)
 
 
 def remove(directory: int, name: bytes, stopped: Callable[[], bool]) -> None:
@@ -21,9 +28,28 @@ def remove(directory: int, name: bytes, stopped: Callable[[], bool]) -> None:
         _Removal(stopped).tree(directory, name, 0)
 
 
+def discard(path: Path) -> None:
+    """Delete as much as possible of what is at a path; never raises, but logs why something is left."""
+    removal = _Removal(lambda: False, go_on=True)
+    try:
+        directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            if not _unlinked(directory, os.fsencode(path.name)):
+                removal.tree(directory, os.fsencode(path.name), 0)
+        finally:
+            os.close(directory)
+    except OSError as error:
+        removal.failure = removal.failure or error
+    if removal.failure is not None:
+        logger.warning("not deleted path=%s reason=%s", path, removal.failure.strerror)
+
+
 class _Removal:
-    def __init__(self, stopped: Callable[[], bool]) -> None:
+    def __init__(self, stopped: Callable[[], bool], *, go_on: bool = False) -> None:
+        self.failure: OSError | None = None
+        """Why something is left, when the rest was to be deleted all the same."""
         self._stopped = stopped
+        self._go_on = go_on
         self._top = -1
         self._lifted = False
 
@@ -55,28 +81,40 @@ class _Removal:
             except OSError as error:
                 if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
                     raise
-                # What was lifted is here now; everything else was put here by others.
-                rounds += not (self._lifted and depth == 0)
+                # What was lifted is here now; everything else was put here by others, or could not be deleted.
+                if self._lifted and depth == 0:
+                    continue
+                if self.failure is not None:
+                    return
+                rounds += 1
             else:
                 return
-        raise error_of(errno.ENOTEMPTY)
+        raise OSError(errno.ENOTEMPTY, os.strerror(errno.ENOTEMPTY))
 
     def _empty(self, node: int, depth: int) -> None:
         with os.scandir(node) as entries:
             for entry in entries:
                 if self._stopped():
                     raise ShuttingDown
-                name = os.fsencode(entry.name)
-                if _unlinked(node, name):
-                    continue
-                if depth < DEEPEST:
-                    self.tree(node, name, depth + 1)
-                else:
-                    self._lift(node, name)
+                try:
+                    self._remove_entry(node, os.fsencode(entry.name), depth)
+                except OSError as error:
+                    if not self._go_on:
+                        raise
+                    self.failure = error
+
+    def _remove_entry(self, node: int, name: bytes, depth: int) -> None:
+        if _unlinked(node, name):
+            return
+        if depth < DEEPEST:
+            self.tree(node, name, depth + 1)
+        else:
+            self._lift(node, name)
 
     def _lift(self, node: int, name: bytes) -> None:
+        lifted = b".sandbox-agent-%b" % secrets.token_hex(8).encode()
         with suppress(FileNotFoundError):
-            os.rename(name, passing_name(), src_dir_fd=node, dst_dir_fd=self._top)
+            os.rename(name, lifted, src_dir_fd=node, dst_dir_fd=self._top)
             self._lifted = True
 
 
