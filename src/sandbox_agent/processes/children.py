@@ -81,10 +81,11 @@ class Children:
         """What a child's environment must have, above all else in it, so that a later server knows it."""
         return {OWNER: self._owner}
 
-    def preexec(self, key: str, linger: float = 0) -> Callable[[], None]:
+    def preexec(self, key: str, linger: float | None = 0) -> Callable[[], None]:
         """What the child has to run before exec; within `spawning`.
 
-        `linger` are the seconds that what a program leaves running has before it is killed.
+        `linger` are the seconds that what a program leaves running has before it is killed; with None the program
+        needs no keeper, because it starts nothing.
         """
         return self._keepings[key].preexec(self._mark, self.environment(), linger)
 

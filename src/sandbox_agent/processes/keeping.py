@@ -58,25 +58,26 @@ class Keeping:
         os.close(self._reader)
         os.close(self._writer)
 
-    def preexec(self, mark: int, environment: Mapping[str, str], linger: float) -> Callable[[], None]:
+    def preexec(self, mark: int, environment: Mapping[str, str], linger: float | None) -> Callable[[], None]:
         """What the child has to run before exec: it forks, comes back as the program, and stays as its keeper.
 
-        Both are marked, and get none of our descriptors: uvloop leaves a child second copies of its pipes, and nobody
+        Without `linger` it gets no keeper. Both are marked, and get none of our descriptors: uvloop leaves a child second copies of its pipes, and nobody
         would notice when it closes the first ones.
         """
         server, writer = os.getpid(), self._writer
+        fork = None if linger is None else _fork
         keeper = [sys.executable, "-I", "-S", _KEEPER, str(server)]
 
         def prepare() -> None:
             held = signal.pthread_sigmask(signal.SIG_BLOCK, _HELD)
-            prctl(PR_SET_PDEATHSIG, signal.SIGKILL if _fork is None else signal.SIGTERM, 0, 0, 0)
+            prctl(PR_SET_PDEATHSIG, signal.SIGKILL if fork is None else signal.SIGTERM, 0, 0, 0)
             if os.getppid() != server:  # It died before we asked.
                 os.kill(os.getpid(), signal.SIGKILL)
             prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
             set_mark(mark)
             _close_on_exec()
-            if _fork is not None:
-                me, program = os.getpid(), _fork()
+            if fork is not None:
+                me, program = os.getpid(), fork()
                 if program > 0:
                     _become([*keeper, str(program), str(linger)], environment, program, writer)
                 if program < 0:
@@ -93,7 +94,9 @@ class Keeping:
 def _become(keeper: list[str], environment: Mapping[str, str], program: int, writer: int) -> None:
     """Turn into the keeper. Whatever hinders that, the program must not run without one."""
     try:
-        os.write(writer, str(program).encode())
+        os.write(writer, b"%d" % program)
+        # The event loop waits until nobody holds its pipes: not for us to be loaded.
+        _syscall(SYS_CLOSE_RANGE, 3, 2**32 - 1, 0, 0, 0)
         with suppress(PermissionError):  # It leads a session already.
             os.setsid()
         nothing = os.open(os.devnull, os.O_RDWR)

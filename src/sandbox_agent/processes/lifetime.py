@@ -30,12 +30,13 @@ async def begin(
     environment: Mapping[str, str],
     directory: str | None,
     pipes: tuple[int, int, int],
-    linger: float = 0,
+    linger: float | None = 0,
 ) -> None:
     """Start a program; `environment` is all it gets, but for our markers. The protocol must register it.
 
     `pipes` are its stdin, stdout and stderr: `PIPE`, `STDOUT` or `DEVNULL` of asyncio.subprocess. `linger` are the
-    seconds that what it leaves running has before that is killed.
+    seconds that what it leaves running has before that is killed; with None it needs no keeper, because it starts
+    nothing.
 
     Raises:
         OSError: there is no such program or directory, or it may not be run.
