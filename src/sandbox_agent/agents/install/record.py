@@ -48,6 +48,8 @@ class Artifact(Struct, rename="camel", kw_only=True, frozen=True):
     """Of what was fetched, where it is known."""
     integrity: str | UnsetType = UNSET
     """What npm checked the package against."""
+    unverified: bool | UnsetType = UNSET
+    """True when nobody gave a hash to check it against."""
 
 
 class Record(Struct, rename="camel", kw_only=True, frozen=True, omit_defaults=True):
