@@ -130,6 +130,10 @@ class PackageIndex:
         self._files[f"/wheels/{file}"] = _wheel(files)
         self._wheels.setdefault(name, []).append(file)
 
+    def forget_hash(self, name: str, version: str) -> None:
+        """Give no integrity for a package of npm any more."""
+        del self._packages[name]["versions"][version]["dist"]["integrity"]
+
     def archive(self, name: str, content: bytes) -> str:
         """Serve a file; gives its address."""
         self._files[f"/archives/{name}"] = content

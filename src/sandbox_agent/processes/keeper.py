@@ -111,7 +111,7 @@ def _leave(status: int | None) -> None:
             signal.signal(number, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {number})
         os.kill(os.getpid(), number)
-    os._exit(os.waitstatus_to_exitcode(status) if status is not None else 0)
+    sys.exit(os.waitstatus_to_exitcode(status) if status is not None else 0)
 
 
 if __name__ == "__main__":

@@ -1,14 +1,18 @@
 """Packages that try to run something, or to bring what their index never saw, when they are installed."""
 
+import hashlib
 import json
 import subprocess
 from collections.abc import Generator
 from pathlib import Path
 
 import pytest
+from msgspec import UNSET
 
-from sandbox_agent.errors import InstallFailed
-from tests.support.package_index import PackageIndex, npx, packed, uvx
+from sandbox_agent.agents.facts import facts
+from sandbox_agent.agents.install.platforms import current_platform
+from sandbox_agent.errors import HashMissing, InstallFailed
+from tests.support.package_index import AGENT, PackageIndex, entry, npx, packed, uvx
 from tests.support.workshop import Workshop, run
 
 TINY = npx("tiny", "tiny-agent@1.0.0")
@@ -92,3 +96,49 @@ def test_a_requirement_from_git_or_an_address_is_refused(tmp_path: Path, index: 
 
     assert not mark.exists()
     assert not any(path.endswith("evil-1.0.0-py3-none-any.whl") for path in index.asked)
+
+
+@pytest.mark.parametrize("hashed", [True, False], ids=["with a hash", "without a hash"])
+def test_an_archive_without_a_hash_is_unverified_and_refused_where_hashes_are_required(
+    tmp_path: Path, index: PackageIndex, hashed: bool
+) -> None:
+    archive = packed({"bin/tiny": AGENT, "bin/package.json": json.dumps({"name": "tiny", "version": "1.0.0"})})
+    target = {"archive": index.archive("tiny.tar.gz", archive), "cmd": "bin/tiny"}
+    if hashed:
+        target["sha256"] = hashlib.sha256(archive).hexdigest()
+    boxed = entry("boxed", binary={current_platform(): target})
+
+    async def main() -> None:
+        async with Workshop(tmp_path, index, boxed) as shop:
+            record = (await shop.install("boxed")).record
+            assert [each.unverified for each in record.artifacts] == [UNSET if hashed else True]
+            (known,) = facts(await shop.catalog.find("boxed"), shop.catalog, {}).install.artifacts
+            assert known.unverified == record.artifacts[0].unverified
+        async with Workshop(tmp_path, index, boxed, agents_dir=tmp_path / "strict", require_hashes=True) as strict:
+            if hashed:
+                await strict.install("boxed")
+                return
+            asked = list(index.asked)
+            with pytest.raises(HashMissing, match=r"nobody gives a hash for tiny\.tar\.gz and --require-hashes is set"):
+                await strict.install("boxed")
+            assert index.asked == asked, "nothing was fetched"
+
+    run(main())
+
+
+def test_a_package_without_a_hash_is_unverified_and_refused_where_hashes_are_required(
+    tmp_path: Path, index: PackageIndex
+) -> None:
+    index.npm("tiny-agent", dependencies={"bare": "1.0.0"})
+    index.npm("bare")
+    index.forget_hash("bare", "1.0.0")
+
+    async def main() -> None:
+        async with Workshop(tmp_path, index, TINY) as shop:
+            assert (await shop.install("tiny")).record.artifacts[0].unverified is True
+        async with Workshop(tmp_path, index, TINY, agents_dir=tmp_path / "strict", require_hashes=True) as strict:
+            with pytest.raises(HashMissing, match="nobody gives a hash for bare"):
+                await strict.install("tiny")
+            assert strict.folders("tiny") == []
+
+    run(main())
