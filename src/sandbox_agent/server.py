@@ -64,6 +64,7 @@ from sandbox_agent.log.database import Database, DatabaseError
 from sandbox_agent.log.log import Limits, Log
 from sandbox_agent.permissions.file import load_rules
 from sandbox_agent.permissions.policy import Policy
+from sandbox_agent.processes.cgroup import open_cgroup
 from sandbox_agent.processes.children import Children
 from sandbox_agent.processes.parent import Parent
 from sandbox_agent.processes.table import read
@@ -227,7 +228,7 @@ async def _serve(settings: Settings, listener: socket.socket, owner: str, parent
         loop.add_signal_handler(number, stopping.set)
     if parent is not None:
         parent.watch(stopping.set)
-    children = Children(owner)
+    children = Children(owner, open_cgroup(owner))
     logger.info("starting data=%s config=%s agents=%s", settings.data_dir, settings.config_dir, settings.agents_file)
     left_over = children.sweep()
     if left_over:
@@ -272,6 +273,7 @@ async def _serve(settings: Settings, listener: socket.socket, owner: str, parent
         await serving
         for clock in clocks:
             clock.cancel()
+        children.close()
         parts.log.close()
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from sandbox_agent.processes.cgroup import open_cgroup
 from sandbox_agent.processes.children import Children
 
 ESCAPING_AGENT = Path(__file__).parent.parent / "support" / "escaping_agent.py"
@@ -18,7 +19,8 @@ ESCAPING_AGENT = Path(__file__).parent.parent / "support" / "escaping_agent.py"
 SERVER = """
 import subprocess, sys, time
 from sandbox_agent.processes.children import Children
-children = Children(sys.argv[1])
+from sandbox_agent.processes.cgroup import open_cgroup
+children = Children(sys.argv[1], open_cgroup(sys.argv[1]))
 with children.spawning("agent"):
     agent = subprocess.Popen(
         sys.argv[2:], env=children.environment(), stdin=subprocess.PIPE, stdout=subprocess.PIPE,
@@ -440,6 +442,25 @@ def test_sweep_kills_what_a_server_left_that_was_killed_with_its_keepers() -> No
     assert all(map(alive, left[other].daemons))
     assert Children(other).sweep() == 2
     assert Children(owner).sweep() == 0
+
+
+def test_in_a_cgroup_sweep_kills_what_has_thrown_away_all_that_marks_it() -> None:
+    owner = f"test-{uuid.uuid4()}"
+    cgroup = open_cgroup(owner)
+    if cgroup is None:
+        pytest.skip("needs a cgroup of version 2 that is ours to make")
+    crash = Crash(owner, "nameless", "naked", with_keeper=True)
+    assert eventually(lambda: not alive(crash.agent))
+    assert all(map(alive, crash.daemons))
+    children = Children(owner, cgroup)
+
+    assert children.sweep() == 2
+
+    assert not any(map(alive, crash.daemons))
+    children.close()
+    assert (before := open_cgroup(f"{owner}-other")) is not None
+    assert before.kill() == 0
+    before.close()
 
 
 def test_sweep_spares_the_server_and_its_ancestors_whatever_they_inherited() -> None:

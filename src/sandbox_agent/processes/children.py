@@ -2,7 +2,8 @@
 
 Each child runs below a **keeper** of its own (`keeping.py`), a subreaper below which all stays that comes from the
 child, whatever it does to itself. We are a subreaper, too: what comes to us belongs to a child that is gone, and is
-killed on sight. A start ends what earlier servers left, as far as it carries our owner's mark or variable.
+killed on sight. A start ends what earlier servers left, as far as it carries our owner's mark or variable, or is in
+its cgroup where there is one.
 
 Knows nothing of pipes, event loops or agents, and nothing of how a tree is killed. Synchronous, and Linux only.
 """
@@ -17,6 +18,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import ClassVar
 
+from sandbox_agent.processes.cgroup import Cgroup
 from sandbox_agent.processes.keeping import PR_SET_CHILD_SUBREAPER, Keeping, prctl
 from sandbox_agent.processes.table import (
     Process,
@@ -64,9 +66,10 @@ class Children:
     _registered: ClassVar[dict[int, Child]] = {}
     _spawning: ClassVar[int] = 0
 
-    def __init__(self, owner: str) -> None:
+    def __init__(self, owner: str, cgroup: Cgroup | None = None) -> None:
         self._variable = b"\0%s=%s\0" % (OWNER.encode(), os.fsencode(owner))
         self._owner = owner
+        self._cgroup = cgroup
         self._mark = MARK | int.from_bytes(hashlib.blake2b(os.fsencode(owner), digest_size=7).digest())
         self._children: dict[str, Child] = {}
         self._keepings: dict[str, Keeping] = {}
@@ -87,7 +90,16 @@ class Children:
         `linger` are the seconds that what a program leaves running has before it is killed; with None the program
         needs no keeper, because it starts nothing.
         """
-        return self._keepings[key].preexec(self._mark, self.environment(), linger)
+        prepare = self._keepings[key].preexec(self._mark, self.environment(), linger)
+        cgroup = self._cgroup
+        if cgroup is None:
+            return prepare
+
+        def enter_and_prepare() -> None:
+            cgroup.enter()
+            prepare()
+
+        return enter_and_prepare
 
     @contextmanager
     def spawning(self, key: str) -> Generator[None]:
@@ -156,10 +168,17 @@ class Children:
     def sweep(self) -> int:
         """Kill what a killed server left behind; returns how many. To be called before the first child is started.
 
-        It takes everything that is marked as our owner's, so the caller must hold the lock on the data directory: there
-        is one server at a time for an owner.
+        It takes everything that is marked as our owner's or in its cgroup, so the caller must hold the lock on the data
+        directory: there is one server at a time for an owner.
         """
-        return destroy(lambda table: with_descendants({each for each in table.values() if self._is_ours(each)}, table))
+        contained = self._cgroup.kill() if self._cgroup is not None else 0
+        return contained + destroy(lambda table: with_descendants({each for each in table.values() if self._is_ours(each)}, table))
+
+    def close(self) -> None:
+        """There are no children any more, and there will be none: kill what got away where we can, and clean up."""
+        if self._cgroup is not None:
+            self._cgroup.kill()
+            self._cgroup.close()
 
     def reap(self) -> int:
         """Kill orphans, and wait for those that have ended, without taking a status that somebody else waits for.
