@@ -458,9 +458,22 @@ def test_in_a_cgroup_sweep_kills_what_has_thrown_away_all_that_marks_it() -> Non
 
     assert not any(map(alive, crash.daemons))
     children.close()
-    assert (before := open_cgroup(f"{owner}-other")) is not None
-    assert before.kill() == 0
-    before.close()
+
+
+def test_an_empty_cgroup_of_a_server_that_runs_is_not_taken_for_a_leftover() -> None:
+    owner = f"test-{uuid.uuid4()}"
+    cgroup = open_cgroup(owner)
+    if cgroup is None:
+        pytest.skip("needs a cgroup of version 2 that is ours to make")
+    other = open_cgroup(f"{owner}-other")
+    assert other is not None
+    other.close()
+
+    daemons = Crash(owner, "nameless", with_keeper=True).daemons
+
+    assert cgroup.kill() == 1, "what was started later is in it all the same"
+    assert not any(map(alive, daemons))
+    cgroup.close()
 
 
 def test_sweep_spares_the_server_and_its_ancestors_whatever_they_inherited() -> None:

@@ -5,6 +5,7 @@ root, or where the group is delegated to us. What a process forks stays in its c
 takes the same right. Knows nothing of who is in it.
 """
 
+import fcntl
 import logging
 import os
 import time
@@ -22,6 +23,9 @@ class Cgroup:
 
     def __init__(self, path: Path) -> None:
         self._path = path
+        # Held, so that no other server takes it for a leftover while it is empty.
+        self._held = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        fcntl.flock(self._held, fcntl.LOCK_SH)
         self._members = os.open(path / "cgroup.procs", os.O_WRONLY | os.O_CLOEXEC)
 
     def enter(self) -> None:
@@ -42,6 +46,7 @@ class Cgroup:
     def close(self) -> None:
         """Remove it, if it is empty; else the next server of the owner finds what is in it."""
         os.close(self._members)
+        os.close(self._held)
         with suppress(OSError):
             self._path.rmdir()
 
@@ -58,8 +63,7 @@ def open_cgroup(owner: str) -> Cgroup | None:
         return None
     # Servers that were killed, and whose owner never came back, left theirs.
     for old in parent.glob(f"{PREFIX}*"):
-        with suppress(OSError):
-            old.rmdir()
+        _remove_unheld(old)
     path = parent / f"{PREFIX}{owner}"
     try:
         path.mkdir(exist_ok=True)
@@ -70,6 +74,16 @@ def open_cgroup(owner: str) -> Cgroup | None:
     except OSError as error:
         logger.debug("no cgroup of our own path=%s reason=%s", path, error.strerror)
         return None
+
+
+def _remove_unheld(path: Path) -> None:
+    with suppress(OSError):
+        held = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            path.rmdir()
+        finally:
+            os.close(held)
 
 
 def _own() -> Path | None:

@@ -172,7 +172,9 @@ class Children:
         directory: there is one server at a time for an owner.
         """
         contained = self._cgroup.kill() if self._cgroup is not None else 0
-        return contained + destroy(lambda table: with_descendants({each for each in table.values() if self._is_ours(each)}, table))
+        return contained + destroy(
+            lambda table: with_descendants({each for each in table.values() if self._is_ours(each)}, table)
+        )
 
     def close(self) -> None:
         """There are no children any more, and there will be none: kill what got away where we can, and clean up."""
