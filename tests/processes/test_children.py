@@ -471,7 +471,7 @@ def test_an_empty_cgroup_of_a_server_that_runs_is_not_taken_for_a_leftover() -> 
 
     daemons = Crash(owner, "nameless", with_keeper=True).daemons
 
-    assert cgroup.kill() == 1, "what was started later is in it all the same"
+    assert cgroup.kill() >= 1, "what was started later is in it all the same"
     assert not any(map(alive, daemons))
     cgroup.close()
 

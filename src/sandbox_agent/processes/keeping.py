@@ -61,8 +61,8 @@ class Keeping:
     def preexec(self, mark: int, environment: Mapping[str, str], linger: float | None) -> Callable[[], None]:
         """What the child has to run before exec: it forks, comes back as the program, and stays as its keeper.
 
-        Without `linger` it gets no keeper. Both are marked, and get none of our descriptors: uvloop leaves a child second copies of its pipes, and nobody
-        would notice when it closes the first ones.
+        Without `linger` it gets no keeper. Both are marked, and get none of our descriptors: uvloop leaves a child
+        second copies of its pipes, and nobody would notice when it closes the first ones.
         """
         server, writer = os.getpid(), self._writer
         fork = None if linger is None else _fork

@@ -3,7 +3,6 @@
 Everything else stays behind: settings can name programs to run. Knows neither npm nor uv as programs.
 """
 
-import os
 import re
 import tomllib
 from collections.abc import Iterable, Mapping
@@ -123,6 +122,6 @@ def _uv_variables(settings: Mapping[str, object]) -> dict[str, str]:
 
 def _text(path: str) -> str:
     try:
-        return Path(os.path.expanduser(path)).read_text("utf-8", "replace")
-    except OSError:
+        return Path(path).expanduser().read_text("utf-8", "replace")
+    except (OSError, RuntimeError):  # There is no such file, or no home.
         return ""
