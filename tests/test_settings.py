@@ -267,7 +267,6 @@ def test_an_unknown_variable_of_ours_gets_a_warning_and_others_none(load_with: L
         "SANDBOX_AGENT_PROT": "secret-value",
         "SANDBOX_AGENT_ACP_REGISTRY_URL": "x",
         "SANDBOX_AGENT_OWNER": "x",
-        "SANDBOX_AGENT_PROCESS": "x",
         "PORT": "x",
     }
 

@@ -8,7 +8,6 @@ import fcntl
 import hashlib
 import logging
 import os
-import shutil
 import tempfile
 import time
 from collections.abc import Generator
@@ -17,6 +16,7 @@ from pathlib import Path
 
 import msgspec
 
+from sandbox_agent.archives.removal import discard
 from sandbox_agent.processes.table import Process, read
 
 LOCK, NOTICE = "server.lock", "server.json"
@@ -72,9 +72,7 @@ def temporary() -> Generator[Path]:
         (directory / TEMPORARY).touch()
         yield directory
     finally:
-        shutil.rmtree(directory, ignore_errors=True)
-        if directory.exists():
-            logger.warning("temporary data directory not deleted path=%s", directory)
+        discard(directory)
 
 
 def left_behind() -> list[Path]:

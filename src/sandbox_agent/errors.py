@@ -34,6 +34,7 @@ SandboxAgentError
 ├── RegistryUnavailable     502  the ACP registry cannot be read, and there is no copy of it
 ├── DownloadFailed          502  a package or an archive could not be fetched
 ├── ChecksumMismatch        502  what was fetched is not what was pinned
+├── HashMissing             422  --require-hashes is set, and nobody gives a hash for it
 ├── UnsafeArchive           502  an archive that reaches outside its folder, or is too large
 ├── InstallFailed           502  the agent was fetched and is not usable
 ├── BridgeDisabled          503  /opencode/*
@@ -70,7 +71,7 @@ SandboxAgentError
 └── SettingsError         exit 2  a wrong flag, variable or configuration file
 """
 
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Sequence
 from typing import ClassVar
 
 
@@ -307,6 +308,19 @@ class ChecksumMismatch(SandboxAgentError):
             name=name,
             expected=expected,
             actual=actual,
+        )
+
+
+class HashMissing(SandboxAgentError):
+    slug, title, status = "hash-missing", "Hash Missing", 422
+
+    def __init__(self, agent: str, without: Sequence[str]) -> None:
+        names = ", ".join(without[:5]) + (", …" if len(without) > 5 else "")
+        super().__init__(
+            f"agent {agent} is not installed, because nobody gives a hash for {names} and --require-hashes is set; "
+            "choose another version or agent, or allow it by leaving out --require-hashes",
+            agent=agent,
+            names=list(without[:100]),
         )
 
 

@@ -11,7 +11,7 @@ import signal
 import socket
 import sys
 from collections.abc import Generator
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from ipaddress import ip_address
@@ -26,6 +26,7 @@ from sandbox_agent.agents.install.installer import Installer
 from sandbox_agent.agents.install.record import Store
 from sandbox_agent.agents.provision import Provision
 from sandbox_agent.agents.supervisor import Supervisor
+from sandbox_agent.archives.removal import discard
 from sandbox_agent.data_directory import Held, Notice, held, left_behind, noticed, owner, temporary
 from sandbox_agent.errors import SettingsError, ShuttingDown
 from sandbox_agent.host.attached import AttachedFiles
@@ -64,10 +65,10 @@ from sandbox_agent.log.log import Limits, Log
 from sandbox_agent.permissions.file import load_rules
 from sandbox_agent.permissions.policy import Policy
 from sandbox_agent.pools import Pools
+from sandbox_agent.processes.cgroup import open_cgroup
 from sandbox_agent.processes.children import Children
 from sandbox_agent.processes.parent import Parent
 from sandbox_agent.processes.table import read
-from sandbox_agent.removing import remove_path
 from sandbox_agent.reports import set_up_logging
 from sandbox_agent.settings import Settings
 
@@ -234,7 +235,7 @@ async def _serve(settings: Settings, listener: socket.socket, owner: str, parent
         loop.add_signal_handler(number, stopping.set)
     if parent is not None:
         parent.watch(stopping.set)
-    children = Children(owner)
+    children = Children(owner, open_cgroup(owner))
     logger.info("starting data=%s config=%s agents=%s", settings.data_dir, settings.config_dir, settings.agents_file)
     left_over = children.sweep()
     if left_over:
@@ -279,6 +280,7 @@ async def _serve(settings: Settings, listener: socket.socket, owner: str, parent
         await serving
         for clock in clocks:
             clock.cancel()
+        children.close()
         parts.log.close()
 
 
@@ -336,8 +338,7 @@ def _temporary(settings: Settings) -> Generator[Settings]:
         for left in left_behind():
             logger.warning("removing what a killed server left path=%s", left)
             Children(owner(left)).sweep()
-            with suppress(OSError):
-                remove_path(left)
+            discard(left)
         yield replace(settings, data_dir=directory)
 
 

@@ -271,9 +271,9 @@ def test_the_servers_own_settings_are_never_passed_on_even_when_an_agent_lists_t
     greedy = found(load_file(ECHO + 'credentials = ["SANDBOX_AGENT_TOKEN"]\nvariables = ["*"]'), "echo")
     environ = {"SANDBOX_AGENT_TOKEN": "t", "SANDBOX_AGENT_PORT": "1", "ANY": "x"}
 
-    assert child_environment(greedy, environ, {"SANDBOX_AGENT_PROCESS": "7"}) == {
+    assert child_environment(greedy, environ, {"SANDBOX_AGENT_OWNER": "7"}) == {
         "ANY": "x",
-        "SANDBOX_AGENT_PROCESS": "7",
+        "SANDBOX_AGENT_OWNER": "7",
     }
 
 

@@ -339,7 +339,7 @@ def test_a_process_gets_its_directory_and_no_environment_but_what_is_given(
         await process.exited()
         assert dict(line.split("=", 1) for line in listener.blob.decode().splitlines()) == {
             **given,
-            **children.environment("k"),
+            **children.environment(),
         }
 
         listener = Recorder()

@@ -509,6 +509,46 @@ def test_a_first_use_that_fails_says_why_and_the_next_tries_again(shelf: Shelf) 
     run(main())
 
 
+@pytest.mark.requirement("9.only-from-the-index")
+@pytest.mark.parametrize("where", ["git+file:///nonexistent/evil.git", "address"])
+def test_what_does_not_come_from_the_index_is_refused(shelf: Shelf, where: str) -> None:
+    content = packed({"package/package.json": json.dumps({"name": "evil", "version": "1.0.0"})})
+    address = shelf.index.archive("evil.tgz", content)
+    id = shelf.put(dependencies={"evil": address if where == "address" else where})
+
+    async def main() -> None:
+        client = bare(shelf.server)
+        async with client.http:
+            document = problem(await install(client, id), 502, "install-failed")
+            assert "comes from git, an address or a directory instead of the index" in document["detail"]
+            assert "/archives/evil.tgz" not in shelf.index.asked
+            assert shelf.folders(id) == []
+
+    run(main())
+
+
+@pytest.mark.requirement("9.hashes")
+def test_what_has_no_hash_is_unverified_and_can_be_refused(shelf: Shelf, tmp_path: Path) -> None:
+    files = {"bin/tiny": AGENT, "bin/package.json": json.dumps({"name": "tiny", "version": "1.0.0"})}
+    target = {"archive": shelf.index.archive("unhashed.tar.gz", packed(files)), "cmd": "bin/tiny"}
+    shelf.enlist(entry("unhashed", binary={current_platform(): target}))
+
+    async def main(strict: Server) -> None:
+        client = bare(strict)
+        async with client.http:
+            document = problem(await install(client, "unhashed"), 422, "hash-missing")
+            assert (document["agent"], document["names"]) == ("unhashed", ["unhashed.tar.gz"])
+            assert "/archives/unhashed.tar.gz" not in shelf.index.asked
+        client = bare(shelf.server)
+        async with client.http:
+            (artifact,) = (await installed(client, "unhashed"))["artifacts"]
+            assert artifact["unverified"] is True
+            assert (await view(client, "unhashed"))["install"]["artifacts"] == [artifact]
+
+    with shelf.another(tmp_path / "hashes", "--no-persist", "--require-hashes") as strict:
+        run(main(strict))
+
+
 @pytest.mark.requirement("9.require-preinstall")
 def test_with_require_preinstall_nothing_is_installed_on_first_use(shelf: Shelf, tmp_path: Path) -> None:
     id = shelf.put()

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from sandbox_agent.processes.table import read
 from tests.support.client import META, Client, run
 from tests.support.running import SCRIPTED, Server, alive, eventually, scripted
 from tests.support.saying import said
@@ -23,7 +24,7 @@ DAEMONS = {
     "a child in a session of its own": {"setsid": True},
     "a child that ignores SIGTERM": {"ignore_sigterm": True},
     "a daemon": ESCAPED,
-    "a daemon without an environment": ESCAPED | {"clear_env": True},
+    "a daemon that has thrown away all that marks it": ESCAPED | {"clear_env": True, "change_limit": True},
 }
 INITIALIZE = {
     "jsonrpc": "2.0",
@@ -200,16 +201,34 @@ def second_is(table: str, directory: Path) -> str:
 
 @pytest.mark.requirement("10.tree-dies-after-a-crash")
 @worst_daemons
-def test_nothing_is_left_of_a_server_that_crashed_once_the_next_one_has_started(
-    flags: dict[str, bool], pids: Pids, tmp_path: Path
-) -> None:
+def test_nothing_is_left_of_a_server_that_crashed(flags: dict[str, bool], pids: Pids, tmp_path: Path) -> None:
     async def main(server: Server) -> None:
         async with Client(server) as client:
             await start(client, await client.new_session(), flags, pids)
 
-    first = Server(directory=tmp_path).start()
-    run(main(first))
-    first.kill()
+    server = Server(directory=tmp_path).start()
+    run(main(server))
+    server.kill()
+    pids.gone()
+
+
+@pytest.mark.requirement("10.next-server-sweeps")
+def test_what_a_server_left_that_was_killed_with_its_keepers_goes_when_the_next_one_starts(
+    pids: Pids, tmp_path: Path
+) -> None:
+    async def main(server: Server) -> int:
+        async with Client(server) as client:
+            return await start(client, await client.new_session(), ESCAPED | {"clear_env": True}, pids)
+
+    server = Server(directory=tmp_path).start()
+    agent = run(main(server))
+    keeper = read(agent)
+    assert keeper
+    os.kill(keeper.parent, signal.SIGSTOP)
+    server.kill()
+    os.kill(keeper.parent, signal.SIGKILL)
+    eventually(lambda: not alive(agent), "the end of the agent itself")
+    assert alive(pids[-1])
     with Server(directory=tmp_path):
         # The ready line has been printed: what is to be swept has been swept.
         pids.gone()

@@ -158,7 +158,7 @@ def test_it_sees_the_environment_it_was_given_and_our_marks(run: Run) -> None:
     async def main(host: Host) -> None:
         _, output = await host.run("env", environment={"PATH": os.environ["PATH"], "OWN": "1"})
         names = {line.partition("=")[0] for line in output.splitlines()}
-        assert names == {"PATH", "OWN", "SANDBOX_AGENT_OWNER", "SANDBOX_AGENT_PROCESS"}
+        assert names == {"PATH", "OWN", "SANDBOX_AGENT_OWNER"}
 
     run(main)
 

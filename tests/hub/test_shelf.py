@@ -78,7 +78,7 @@ def test_a_session_that_rests_takes_no_memory(tmp_path: Path) -> None:
                 grown = tracemalloc.take_snapshot().compare_to(first, "filename")
             finally:
                 tracemalloc.stop()
-            assert objects() == before
+            assert objects() <= before
             here = [each.size_diff for each in grown if "sandbox_agent" in each.traceback[0].filename]
             assert sum(here) / 40 < 512
             assert len(own.hub.sessions(None, None, 1000)) == 61
@@ -95,7 +95,7 @@ def test_a_deleted_session_takes_no_memory(tmp_path: Path) -> None:
                 await visit(own, f"session-{number}")
                 own.hub.delete_session(own.hub.session(f"session-{number}"))
             await rest(own)
-            assert objects() == before
+            assert objects() <= before
             assert own.hub.find_session("session-7") is None
             assert not own.log._undeleted
             own.log.keep_trims(())

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from sandbox_agent.processes.cgroup import open_cgroup
 from sandbox_agent.processes.children import Children
 
 ESCAPING_AGENT = Path(__file__).parent.parent / "support" / "escaping_agent.py"
@@ -18,13 +19,14 @@ ESCAPING_AGENT = Path(__file__).parent.parent / "support" / "escaping_agent.py"
 SERVER = """
 import subprocess, sys, time
 from sandbox_agent.processes.children import Children
-children = Children(sys.argv[1])
+from sandbox_agent.processes.cgroup import open_cgroup
+children = Children(sys.argv[1], open_cgroup(sys.argv[1]))
 with children.spawning("agent"):
     agent = subprocess.Popen(
-        sys.argv[2:], env=children.environment("agent"), stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+        sys.argv[2:], env=children.environment(), stdin=subprocess.PIPE, stdout=subprocess.PIPE,
         start_new_session=True, preexec_fn=children.preexec("agent"))
-    children.register("agent", agent.pid)
-print(agent.pid, agent.stdout.readline().decode(), flush=True)
+    program = children.register("agent", agent.pid)
+print(agent.pid, program, agent.stdout.readline().decode(), flush=True)
 time.sleep(60)
 """
 
@@ -35,12 +37,12 @@ print(os.getpid())
 children = Children("owner")
 with children.spawning("agent"):
     agent = subprocess.Popen(
-        sys.argv[1:], env=children.environment("agent"), stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+        sys.argv[1:], env=children.environment(), stdin=subprocess.PIPE, stdout=subprocess.PIPE,
         start_new_session=True, preexec_fn=children.preexec("agent"))
-    children.register("agent", agent.pid)
+    program = children.register("agent", agent.pid)
 daemon = int(agent.stdout.readline())
 stranger = subprocess.Popen(["sleep", "60"], start_new_session=True)
-agent.kill()
+os.kill(program, 9)
 agent.wait()
 children.ended("agent")
 while os.path.exists(f"/proc/{daemon}"):
@@ -74,25 +76,46 @@ while time.monotonic() < end:
 """
 
 
+RELAY = """
+import os, resource, time
+reader, writer = os.pipe()
+if os.fork() == 0:
+    os.setsid()
+    if os.fork() == 0:
+        resource.setrlimit(resource.RLIMIT_RTTIME, (1 << 40, 1 << 40))
+        if os.fork() == 0:
+            os.setsid()
+            if os.fork() == 0:
+                os.write(writer, str(os.getpid()).encode())
+                os.execve("/bin/sleep", ["sleep", "60"], {})
+    os._exit(0)
+os.wait()
+print(os.read(reader, 20).decode(), flush=True)
+time.sleep(60)
+"""
+
+
 class Agents:
     """Starts agents as the server does, without an event loop."""
 
     def __init__(self) -> None:
         self.children = Children(f"test-{uuid.uuid4()}")
         self.running: dict[str, subprocess.Popen[bytes]] = {}
+        """Their keepers, which end as they do."""
+        self.programs: dict[str, int] = {}
 
-    def start(self, key: str, *command: str) -> list[int]:
+    def start(self, key: str, *command: str, linger: float = 0) -> list[int]:
         """The pids that the agent printed, when it did."""
         with self.children.spawning(key):
             agent = subprocess.Popen(
                 command,
-                env={**os.environ, **self.children.environment(key)},
+                env={**os.environ, **self.children.environment()},
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 start_new_session=True,
-                preexec_fn=self.children.preexec(key),  # noqa: PLW1509
+                preexec_fn=self.children.preexec(key, linger),  # noqa: PLW1509
             )
-            self.children.register(key, agent.pid)
+            self.programs[key] = self.children.register(key, agent.pid)
         self.running[key] = agent
         assert agent.stdout
         return [int(word) for word in agent.stdout.readline().split() if word.isdigit()]
@@ -110,7 +133,7 @@ class Agents:
         return code
 
     def end(self, key: str) -> int:
-        self.running[key].kill()
+        os.kill(self.programs[key], signal.SIGKILL)
         return self.wait(key)
 
 
@@ -168,21 +191,21 @@ def next_tick() -> bool:
     return eventually(lambda: time.clock_gettime(time.CLOCK_BOOTTIME) > now + 0.02)
 
 
-def test_a_tree_is_what_descends_shares_the_session_or_has_the_marker(agents: Agents) -> None:
-    pids = agents.escape("one", "marked", "child", "stripped")
-    others = agents.escape("two", "marked", "child", "stripped")
+def test_a_tree_is_all_that_comes_from_a_program_whatever_it_did_to_itself(agents: Agents) -> None:
+    pids = agents.escape("one", "nameless", "naked", "marked", "child", "stripped")
+    others = agents.escape("two", "nameless", "naked", "marked", "child", "stripped")
 
     tree = {process.pid for process in agents.children.descendants("one")}
 
-    assert tree == {agents.running["one"].pid, *pids}
+    assert tree == {agents.programs["one"], *pids}
     assert tree.isdisjoint(others)
 
 
 def test_kill_leaves_nothing_of_the_tree_and_all_of_another(agents: Agents) -> None:
-    pids = agents.escape("one", "marked", "child", "stripped")
-    others = agents.escape("two", "marked", "child", "stripped")
+    pids = agents.escape("one", "nameless", "marked", "child", "stripped")
+    others = agents.escape("two", "nameless", "marked", "child", "stripped")
 
-    assert agents.children.kill("one") == 4
+    assert agents.children.kill("one") == 5
 
     assert agents.wait("one") == -signal.SIGKILL
     assert eventually(lambda: not any(map(alive, pids)))
@@ -208,13 +231,12 @@ def test_a_child_that_exits_takes_its_daemons_along(agents: Agents) -> None:
     assert eventually(lambda: not any(map(alive, pids)))
 
 
-def test_orphans_that_ended_are_waited_for(agents: Agents) -> None:
+def test_daemons_that_ended_are_waited_for(agents: Agents) -> None:
     pids = agents.escape("one", "naked", "marked")
 
     os.kill(pids[0], signal.SIGKILL)
-    assert eventually(lambda: agents.children.reap() == 1)
 
-    assert state(pids[0]) == ""
+    assert eventually(lambda: state(pids[0]) == "")
     assert alive(pids[1])
 
 
@@ -228,35 +250,82 @@ def test_a_daemon_dies_with_its_agent_although_an_older_one_lives(agents: Agents
     assert all(map(alive, others))
 
 
-def test_a_nameless_orphan_dies_although_a_younger_agent_lives(agents: Agents) -> None:
-    (orphan,) = agents.escape("one", "nameless")
-    assert next_tick()
-    others = agents.escape("two", "nameless", "naked", "marked", "child", "stripped")
+@pytest.mark.parametrize("dying", ["one", "two"])
+def test_a_daemon_without_any_mark_dies_with_its_agent_and_no_others(agents: Agents, dying: str) -> None:
+    kinds = ("nameless", "naked", "marked", "child", "stripped")
+    daemons = {"one": agents.escape("one", *kinds), "two": agents.escape("two", *kinds)}
+    (living,) = {"one", "two"} - {dying}
+
+    agents.end(dying)
+
+    assert eventually(lambda: not any(map(alive, daemons[dying])))
+    agents.children.reap()
+    assert all(map(alive, daemons[living]))
+    assert alive(agents.programs[living])
+
+
+def test_a_daemon_that_is_started_by_a_daemon_dies_as_well(agents: Agents) -> None:
+    (pid,) = agents.start("one", sys.executable, "-c", RELAY)
+    assert alive(pid)
 
     agents.end("one")
 
-    assert eventually(lambda: not alive(orphan))
+    assert eventually(lambda: not alive(pid))
+
+
+def test_whoever_kills_the_keeper_dies_with_it(agents: Agents) -> None:
+    pids = agents.escape("one", "nameless", "naked", "marked", "child", "stripped")
+    others = agents.escape("two", "nameless", "naked", "marked", "child", "stripped")
+
+    agents.running["one"].kill()
+    agents.wait("one")
+
+    assert eventually(lambda: not any(map(alive, [*pids, agents.programs["one"]])))
     assert all(map(alive, others))
 
 
-def test_a_nameless_orphan_lives_as_long_as_any_agent_that_may_have_started_it(agents: Agents) -> None:
-    agents.escape("one")
-    (orphan,) = agents.escape("two", "nameless")
+def test_a_keeper_that_was_stopped_does_not_save_what_is_below_it(agents: Agents) -> None:
+    pids = agents.escape("one", "nameless", "marked")
+    os.kill(agents.running["one"].pid, signal.SIGSTOP)
 
-    agents.end("two")
-    assert alive(orphan)
+    assert eventually(lambda: agents.children.kill("one") == 0 or agents.running["one"].poll() is not None)
 
-    agents.end("one")
-    assert eventually(lambda: not alive(orphan))
+    agents.wait("one")
+    assert not any(map(alive, pids))
 
 
-def test_the_nameless_orphans_of_two_agents_die_with_the_last(agents: Agents) -> None:
-    orphans = agents.escape("one", "nameless") + agents.escape("two", "nameless")
+def test_a_program_ends_as_it_did_whatever_it_leaves(agents: Agents) -> None:
+    for code in (0, 7, 255):
+        agents.start("one", "sh", "-c", f"setsid sleep 60 & echo; exit {code}")
+        assert agents.wait("one") == code
+    for number in (signal.SIGTERM, signal.SIGSEGV, signal.SIGKILL, signal.SIGRTMAX):
+        agents.start("one", "sh", "-c", f"setsid sleep 60 & echo; kill -{number} $$")
+        assert agents.wait("one") == -number
 
-    agents.end("two")
-    agents.end("one")
 
-    assert eventually(lambda: not any(map(alive, orphans)))
+def test_what_lingers_may_finish(agents: Agents) -> None:
+    script = "(read line; echo done) <&3 & echo $!; exit 3"
+    reader, writer = os.pipe()
+    pids = agents.start("one", "sh", "-c", f"exec 3</proc/{os.getpid()}/fd/{reader}; {script}", linger=60)
+    assert eventually(lambda: not alive(agents.programs["one"]))
+    assert all(map(alive, pids))
+
+    os.write(writer, b"line\n")
+
+    assert agents.wait("one") == 3
+    os.close(reader)
+    os.close(writer)
+
+
+def test_what_lingers_is_killed_when_it_is_of_no_use_any_more(agents: Agents) -> None:
+    pids = agents.start("one", "sh", "-c", "sleep 60 & echo $!; exit 3", linger=60)
+    assert eventually(lambda: not alive(agents.programs["one"]))
+    assert all(map(alive, pids))
+
+    agents.children.hurry("one")
+
+    assert agents.wait("one") == 3
+    assert not any(map(alive, pids))
 
 
 def test_no_orphan_is_looked_for_while_a_child_is_being_started(agents: Agents) -> None:
@@ -264,16 +333,17 @@ def test_no_orphan_is_looked_for_while_a_child_is_being_started(agents: Agents) 
 
     with agents.children.spawning("two"):
         child = subprocess.Popen(["sleep", "60"], start_new_session=True)
-        agents.end("one")
+        # Nothing but the server is there to kill it.
+        agents.running["one"].kill()
+        agents.wait("one")
         assert agents.children.reap() == 0
         assert alive(child.pid)
         assert alive(orphan)
-        agents.children.register("two", child.pid)
+        agents.programs["two"] = agents.children.register("two", child.pid)
         agents.running["two"] = child
 
-    # The orphan may be of the same tick as the new child.
-    agents.end("two")
     assert eventually(lambda: not alive(orphan))
+    assert alive(child.pid)
 
 
 def test_no_exit_status_is_taken_while_a_child_is_being_started(agents: Agents) -> None:
@@ -330,47 +400,80 @@ def test_a_tree_that_forks_all_the_time_is_killed_whole(agents: Agents) -> None:
     assert eventually(lambda: not running(token))
 
 
-def test_a_process_that_never_stays_is_killed_with_its_group(agents: Agents) -> None:
+def test_a_process_that_never_stays_is_killed(agents: Agents) -> None:
     agents.start("one", sys.executable, "-c", COMET)
-    group = agents.running["one"].pid
 
-    agents.end("one")
+    agents.wait("one")
 
-    # Zombies belong to their group until they are waited for.
-    assert eventually(lambda: agents.children.reap() == 0 and not has_members(group))
+    assert not has_members(agents.programs["one"])
 
 
-def test_a_child_dies_with_the_server(agents: Agents) -> None:
-    server = subprocess.Popen(
-        [sys.executable, "-c", SERVER, "owner", sys.executable, str(ESCAPING_AGENT)], stdout=subprocess.PIPE
-    )
-    assert server.stdout
-    with server, server.stdout:
-        agent = int(server.stdout.readline())
-        server.kill()
+class Crash:
+    """A server that ran one agent until it was killed."""
 
-    assert eventually(lambda: not alive(agent))
-
-
-def test_sweep_kills_what_a_killed_server_of_the_same_owner_left(agents: Agents) -> None:
-    owner, other = f"test-{uuid.uuid4()}", f"test-{uuid.uuid4()}"
-    left: dict[str, list[int]] = {}
-    for name in (owner, other):
-        command = [sys.executable, "-c", SERVER, name, sys.executable, str(ESCAPING_AGENT), "naked", "marked"]
+    def __init__(self, owner: str, *kinds: str, with_keeper: bool = False) -> None:
+        command = [sys.executable, "-c", SERVER, owner, sys.executable, str(ESCAPING_AGENT), *kinds]
         server = subprocess.Popen(command, stdout=subprocess.PIPE)
         assert server.stdout
         with server, server.stdout:
-            agent, *left[name] = map(int, server.stdout.readline().split())
+            keeper, self.agent, *self.daemons = map(int, server.stdout.readline().split())
+            if with_keeper:
+                os.kill(keeper, signal.SIGSTOP)
             server.kill()
-        assert eventually(lambda agent=agent: not alive(agent))
-    assert all(map(alive, left[owner] + left[other]))
+        if with_keeper:
+            os.kill(keeper, signal.SIGKILL)
+
+
+def test_a_tree_dies_with_a_server_that_was_killed() -> None:
+    crash = Crash("owner", "nameless", "naked", "marked", "child", "stripped")
+
+    assert eventually(lambda: not any(map(alive, [crash.agent, *crash.daemons])))
+
+
+def test_sweep_kills_what_a_server_left_that_was_killed_with_its_keepers() -> None:
+    owner, other = f"test-{uuid.uuid4()}", f"test-{uuid.uuid4()}"
+    left = {name: Crash(name, "naked", "marked", with_keeper=True) for name in (owner, other)}
+    assert eventually(lambda: not any(alive(crash.agent) for crash in left.values()))
+    assert all(map(alive, left[owner].daemons + left[other].daemons))
 
     assert Children(owner).sweep() == 2
 
-    assert eventually(lambda: not any(map(alive, left[owner])))
-    assert all(map(alive, left[other]))
+    assert eventually(lambda: not any(map(alive, left[owner].daemons)))
+    assert all(map(alive, left[other].daemons))
     assert Children(other).sweep() == 2
     assert Children(owner).sweep() == 0
+
+
+def test_in_a_cgroup_sweep_kills_what_has_thrown_away_all_that_marks_it() -> None:
+    owner = f"test-{uuid.uuid4()}"
+    cgroup = open_cgroup(owner)
+    if cgroup is None:
+        pytest.skip("needs a cgroup of version 2 that is ours to make")
+    crash = Crash(owner, "nameless", "naked", with_keeper=True)
+    assert eventually(lambda: not alive(crash.agent))
+    assert all(map(alive, crash.daemons))
+    children = Children(owner, cgroup)
+
+    assert children.sweep() == 2
+
+    assert not any(map(alive, crash.daemons))
+    children.close()
+
+
+def test_an_empty_cgroup_of_a_server_that_runs_is_not_taken_for_a_leftover() -> None:
+    owner = f"test-{uuid.uuid4()}"
+    cgroup = open_cgroup(owner)
+    if cgroup is None:
+        pytest.skip("needs a cgroup of version 2 that is ours to make")
+    other = open_cgroup(f"{owner}-other")
+    assert other is not None
+    other.close()
+
+    daemons = Crash(owner, "nameless", with_keeper=True).daemons
+
+    assert cgroup.kill() >= 1, "what was started later is in it all the same"
+    assert not any(map(alive, daemons))
+    cgroup.close()
 
 
 def test_sweep_spares_the_server_and_its_ancestors_whatever_they_inherited() -> None:
@@ -394,7 +497,8 @@ def test_a_server_inside_an_agent_of_another_has_a_tree_of_its_own(agents: Agent
     inside = [sys.executable, "-c", SERVER, "inner", sys.executable, str(ESCAPING_AGENT), "naked", "marked"]
     pids = agents.start("outer", *inside)
 
-    assert {process.pid for process in agents.children.descendants("outer")} == {agents.running["outer"].pid, *pids}
+    tree = {process.pid for process in agents.children.descendants("outer")}
+    assert tree == {agents.programs["outer"], *pids}
     agents.end("outer")
 
     assert eventually(lambda: not any(map(alive, pids)))
@@ -422,8 +526,7 @@ def test_a_dead_first_thread_does_not_hide_a_process(agents: Agents) -> None:
         "ctypes.CDLL(None).syscall(60, 0)\n"  # exit, of this thread alone
     )
     agents.start("one", sys.executable, "-c", script)
-    pid = agents.running["one"].pid
-    assert eventually(lambda: state(pid) == "Z")
+    assert eventually(lambda: state(agents.programs["one"]) == "Z")
 
     assert agents.children.kill("one") == 1
 

@@ -11,7 +11,7 @@ import tarfile
 import tempfile
 import threading
 import zipfile
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -100,13 +100,28 @@ class PackageIndex:
         package["dist-tags"]["latest"] = version
         return dist["integrity"]
 
-    def pypi(self, name: str, version: str = "1.0.0", module: str = SCRIPTED, program: str | None = None) -> None:
+    def pypi(
+        self,
+        name: str,
+        version: str = "1.0.0",
+        module: str = SCRIPTED,
+        program: str | None = None,
+        requires: Sequence[str] = (),
+    ) -> None:
         """Publish a wheel whose program calls main() of this module."""
         package = name.replace("-", "_")
         about = f"{package}-{version}.dist-info"
         files = {
             f"{package}.py": module,
-            f"{about}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n",
+            f"{about}/METADATA": "\n".join(
+                [
+                    "Metadata-Version: 2.1",
+                    f"Name: {name}",
+                    f"Version: {version}",
+                    *map("Requires-Dist: {}".format, requires),
+                    "",
+                ]
+            ),
             f"{about}/WHEEL": "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
             f"{about}/entry_points.txt": f"[console_scripts]\n{program or name} = {package}:main\n",
         }
@@ -114,6 +129,10 @@ class PackageIndex:
         file = f"{package}-{version}-py3-none-any.whl"
         self._files[f"/wheels/{file}"] = _wheel(files)
         self._wheels.setdefault(name, []).append(file)
+
+    def forget_hash(self, name: str, version: str) -> None:
+        """Give no integrity for a package of npm any more."""
+        del self._packages[name]["versions"][version]["dist"]["integrity"]
 
     def archive(self, name: str, content: bytes) -> str:
         """Serve a file; gives its address."""

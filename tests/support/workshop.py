@@ -48,6 +48,7 @@ class Workshop:
         timeout: float = 30.0,
         boot_timeout: float = 5.0,
         agents_dir: Path | None = None,
+        require_hashes: bool = False,
     ) -> None:
         own = {"PATH": os.environ["PATH"], "HOME": str(directory), **(index.environment if index else {})}
         given = {**own, "npm_config_fetch_retries": "0", "UV_HTTP_RETRIES": "0", **(environment or {})}
@@ -61,7 +62,15 @@ class Workshop:
         limits = ProcessLimits(boot_timeout, stop_grace=0.1)
         self.boots = Boots(self.children, self.environ, (), limits, None)
         self.runner = Watched(self.children)
-        self.installer = Installer(self.store, registry_, self.runner, self.boots.verify, self.environ, timeout)
+        self.installer = Installer(
+            self.store,
+            registry_,
+            self.runner,
+            self.boots.verify,
+            self.environ,
+            timeout,
+            require_hashes=require_hashes,
+        )
 
     async def __aenter__(self) -> "Workshop":
         return self

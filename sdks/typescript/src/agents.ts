@@ -34,6 +34,8 @@ export interface Artifact {
   readonly sha256?: string;
   /** What npm checked the package against. */
   readonly integrity?: string;
+  /** Nobody gave a hash to check it against. */
+  readonly unverified?: boolean;
 }
 
 /** What an install did. */

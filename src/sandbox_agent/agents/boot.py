@@ -235,7 +235,6 @@ class Boots:
         answered: asyncio.Future[Envelope] = asyncio.get_running_loop().create_future()
         boot = _Boot(agent.id, answered, companion)
         child = child_environment(agent, self._environ, {**launch.env, **environment}, self._secrets)
-        child |= self._children.environment(key)
         if companion is not None:
             child = companion.prepare(child)
         held = launch.hold()

@@ -29,5 +29,12 @@ def open_boots(
 
 def open_installer(settings: Settings, children: Children, catalog: Catalog, boots: Boots) -> Installer:
     """What installs agents of the catalog, and starts each once to see that it works."""
-    runner, timeout = Runner(children), settings.install_timeout
-    return Installer(catalog.store, catalog.registry, runner, boots.verify, catalog.environ, timeout)
+    return Installer(
+        catalog.store,
+        catalog.registry,
+        Runner(children),
+        boots.verify,
+        catalog.environ,
+        settings.install_timeout,
+        require_hashes=settings.require_hashes,
+    )

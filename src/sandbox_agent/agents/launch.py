@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from sandbox_agent.archives.removal import discard
+
 IN_USE, REMOVED = ".in-use", ".removed-"
 
 
@@ -66,7 +68,7 @@ def remove_unheld(folder: Path) -> None:
         descriptor = os.open(folder / IN_USE, os.O_RDONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):  # It was never there, so nobody can hold it.
-            shutil.rmtree(folder, ignore_errors=True)
+            discard(folder)
         return
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -75,6 +77,6 @@ def remove_unheld(folder: Path) -> None:
     except OSError:
         return
     else:
-        shutil.rmtree(gone, ignore_errors=True)
+        discard(gone)
     finally:
         os.close(descriptor)

@@ -265,8 +265,7 @@ class AgentProcess(asyncio.SubprocessProtocol):
         self._stdin = cast("asyncio.WriteTransport", self._transport.get_pipe_transport(STDIN))
         self._stdout = cast("asyncio.ReadTransport", self._transport.get_pipe_transport(STDOUT))
         self._enlarge_stdout()
-        self.pid = self._transport.get_pid()
-        self._children.register(self.key, self.pid)
+        self.pid = self._children.register(self.key, self._transport.get_pid())
         self._loop.call_later(REAP_INTERVAL, self._reap)
 
     def pipe_data_received(self, fd: int, data: bytes) -> None:

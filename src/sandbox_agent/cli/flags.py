@@ -10,7 +10,7 @@ AGENTS = frozenset(
     {
         *("config_dir", "data_dir", "agents_dir", "agents_file", "acp_registry_url"),
         # What starting an agent to see that it works keeps to.
-        *("install_timeout", "request_timeout", "max_line", "stdin_limit", "stop_grace"),
+        *("install_timeout", "require_hashes", "request_timeout", "max_line", "stdin_limit", "stop_grace"),
     }
 )
 """The options that count where agents are looked at, installed and removed."""

@@ -9,6 +9,7 @@ from msgspec import UNSET
 from sandbox_agent.agents.catalog import Catalog
 from sandbox_agent.agents.depot import open_catalog
 from sandbox_agent.agents.facts import AgentFacts, facts
+from sandbox_agent.agents.install.record import Artifact
 from sandbox_agent.agents.instructions import instructions
 from sandbox_agent.agents.manifest import Agent
 from sandbox_agent.cli.arguments import complain
@@ -66,6 +67,8 @@ async def _all(catalog: Catalog) -> list[Agent]:
 
 def _row(agent: AgentFacts) -> tuple[str, ...]:
     version = "yes" if agent.version is UNSET else agent.version
+    if any(each.unverified is True for each in agent.install.artifacts):
+        version = f"{version} (unverified)"
     credentials = _yes(agent.credentials_available) if agent.credentials else NONE
     return (
         agent.id,
@@ -79,8 +82,7 @@ def _row(agent: AgentFacts) -> tuple[str, ...]:
 def _lines(agent: AgentFacts) -> list[tuple[str, str]]:
     install = agent.install
     programs = [
-        f"{each.name} {each.version or ''}".strip()
-        + "".join(f"\n  {name}: {value}" for name, value in _details(each.path, each.sha256, each.integrity))
+        f"{each.name} {each.version or ''}".strip() + "".join(f"\n  {name}: {value}" for name, value in _details(each))
         for each in install.artifacts
     ]
     known = [f"{'found    ' if each.found else 'not found'}  {each.kind} {each.name}" for each in agent.credentials]
@@ -108,8 +110,10 @@ def _lines(agent: AgentFacts) -> list[tuple[str, str]]:
     ]
 
 
-def _details(path: str | None, sha256: object, integrity: object) -> list[tuple[str, object]]:
-    named = [("path", path), ("sha256", sha256), ("npm integrity", integrity)]
+def _details(artifact: Artifact) -> list[tuple[str, object]]:
+    named = [("path", artifact.path), ("sha256", artifact.sha256), ("npm integrity", artifact.integrity)]
+    if artifact.unverified is True:
+        named.append(("unverified", "nobody gave a hash to check it against"))
     return [(name, value) for name, value in named if value]
 
 

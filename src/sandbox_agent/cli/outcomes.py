@@ -49,4 +49,6 @@ def _sentence(result: InstallResult | Removal) -> str:
     name = f"{result.agent} {result.version}" if result.version else result.agent
     how = "is there already" if result.already_installed else "is installed"
     native = "" if result.native_version is UNSET else f", with version {result.native_version} of the agent itself"
-    return f"{name} {how} ({result.source}){native}"
+    unverified = any(each.unverified is True for each in result.artifacts)
+    warning = "; unverified: nobody gave a hash to check it against" if unverified else ""
+    return f"{name} {how} ({result.source}){native}{warning}"

@@ -5,7 +5,6 @@ as careful as the server is, and takes all of an archive or nothing; the SDK wri
 """
 
 import os
-import shutil
 import tarfile
 import tempfile
 from collections.abc import Iterable
@@ -13,6 +12,7 @@ from pathlib import Path
 
 from sandbox_agent.archives import tarball
 from sandbox_agent.archives.folder import Folder
+from sandbox_agent.archives.removal import discard
 from sandbox_agent.archives.tree import Damaged, Tree
 from sandbox_agent.cli.remote import Refused
 from sandbox_agent.client.trees import LeaveOut, leads_out
@@ -47,7 +47,7 @@ def unpack(pieces: Iterable[bytes], target: Path, leave_out: LeaveOut) -> None:
         else:
             files.rename(target)
     finally:
-        shutil.rmtree(staging, ignore_errors=True)
+        discard(staging)
 
 
 def _fill(tree: Tree, stream: "_Stream", leave_out: LeaveOut) -> None:

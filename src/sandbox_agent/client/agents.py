@@ -39,6 +39,8 @@ class Artifact(Struct, rename="camel", kw_only=True, frozen=True):
     sha256: str | None = None
     integrity: str | None = None
     """What npm checked the package against."""
+    unverified: bool = False
+    """Nobody gave a hash to check it against."""
 
 
 class InstallResult(Struct, rename="camel", kw_only=True, frozen=True):

@@ -6,10 +6,10 @@ import stat
 from collections.abc import Callable
 from contextlib import suppress
 
+from sandbox_agent.archives.removal import remove
 from sandbox_agent.errors import ShuttingDown
 from sandbox_agent.host.nodes import NotAFile, Place, error_of, passing_name
 from sandbox_agent.host.renaming import rename
-from sandbox_agent.removing import remove
 
 DEEPEST = 100
 """Levels of a tree that can be copied."""

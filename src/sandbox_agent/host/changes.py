@@ -11,6 +11,7 @@ from contextlib import suppress
 
 from msgspec import Struct
 
+from sandbox_agent.archives.removal import remove
 from sandbox_agent.errors import FileConflict, FileForbidden
 from sandbox_agent.host.carrying import carry
 from sandbox_agent.host.names import shown
@@ -18,7 +19,6 @@ from sandbox_agent.host.nodes import Place, error_of
 from sandbox_agent.host.refusals import file_problems
 from sandbox_agent.host.renaming import rename
 from sandbox_agent.host.roots import Roots
-from sandbox_agent.removing import remove
 
 Stopped = Callable[[], bool]
 """Whether the server ends: what takes long is given up then."""

@@ -59,7 +59,7 @@ class Ripgrep(asyncio.SubprocessProtocol):
         """Begin, in an open directory. Raises OSError."""
         pipes = (asyncio.subprocess.DEVNULL, asyncio.subprocess.PIPE, asyncio.subprocess.PIPE)
         here = f"/proc/self/fd/{directory}"
-        await begin(self._children, self._key, self, [program(), *arguments], {}, here, pipes)
+        await begin(self._children, self._key, self, [program(), *arguments], {}, here, pipes, None)
 
     async def records(self, seconds: float) -> AsyncGenerator[list[bytes]]:
         """What it writes, as it comes. Raises TimeoutError when that takes longer than so many seconds."""

@@ -77,7 +77,6 @@ class Terminal(asyncio.SubprocessProtocol):
         self._output = Output(output_limit)
         self._transport: asyncio.SubprocessTransport | None = None
         self._open = True
-        self._buried = False
         self._loop = asyncio.get_running_loop()
         self._started: asyncio.Future[None] = self._loop.create_future()
         self._dead: asyncio.Future[None] = self._loop.create_future()
@@ -94,7 +93,7 @@ class Terminal(asyncio.SubprocessProtocol):
             try:
                 with refusals(command.program):
                     here = _descriptor(directory)
-                    await begin(self._children, self.key, self, arguments, command.environment, here, pipes)
+                    await begin(self._children, self.key, self, arguments, command.environment, here, pipes, LINGER)
             finally:
                 os.close(directory)
         finally:
@@ -124,21 +123,8 @@ class Terminal(asyncio.SubprocessProtocol):
             return
         if not self._dead.done():
             await end(self._children, self.key, self._dead, grace)
-        if self._dead.done():
-            self._bury()
         if not await within(KILL_PATIENCE if self._dead.done() else 0, self._done):
             self._finish()
-
-    def _bury(self) -> None:
-        """The command is dead: end what it left behind. Once."""
-        if self._buried:
-            return
-        self._buried = True
-        try:
-            self._children.ended(self.key)
-        except Exception:
-            logger.exception("cannot end what a command left behind terminal=%s", self.key)
-        self._loop.call_later(DRAIN_PATIENCE if self._open else 0, self._finish)
 
     def _finish(self) -> None:
         """All of its output is here: say how it ended, and let go of the pipe. Once."""
@@ -167,17 +153,21 @@ class Terminal(asyncio.SubprocessProtocol):
     def pipe_connection_lost(self, fd: int, exc: Exception | None) -> None:
         self._open = False
         if self._dead.done():
-            self._bury()
             self._finish()
+        else:
+            self._children.hurry(self.key)
 
     def process_exited(self) -> None:
         self._dead.set_result(None)
+        try:
+            self._children.ended(self.key)
+        except Exception:
+            logger.exception("cannot end what a command left behind terminal=%s", self.key)
         if self.exit is not None:
             # It was given up, and has come back from the kernel after all.
-            self._children.ended(self.key)
             cast("asyncio.SubprocessTransport", self._transport).close()
         else:
-            self._loop.call_later(LINGER if self._open else 0, self._bury)
+            self._loop.call_later(DRAIN_PATIENCE if self._open else 0, self._finish)
 
 
 class Terminals:

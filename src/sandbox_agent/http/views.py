@@ -20,6 +20,7 @@ from sandbox_agent.errors import (
     ChecksumMismatch,
     DiskFull,
     DownloadFailed,
+    HashMissing,
     InstallFailed,
     InvalidParams,
     RegistryUnavailable,
@@ -42,7 +43,16 @@ from sandbox_agent.hub.inventory import Inventory, SessionView
 
 INSTALL_PROBLEMS: tuple[type[SandboxAgentError], ...] = (
     *(UnknownAgent, AgentNotInstalled, UnsupportedAgent, UnsupportedPlatform, UnknownVersion),
-    *(RegistryUnavailable, DownloadFailed, ChecksumMismatch, UnsafeArchive, InstallFailed, ShuttingDown, DiskFull),
+    *(
+        RegistryUnavailable,
+        DownloadFailed,
+        ChecksumMismatch,
+        HashMissing,
+        UnsafeArchive,
+        InstallFailed,
+        ShuttingDown,
+        DiskFull,
+    ),
 )
 
 Handler = Callable[[Request], Awaitable[Response]]

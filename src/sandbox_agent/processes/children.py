@@ -1,77 +1,58 @@
 """Every process this server started and everything those forked: whose it is, how it ends, who waits for it.
 
-A process belongs to a child of ours when it descends from it, is in its session or group, has its name in the
-environment it was started with, or has its mark, which nothing short of intent removes. What escaped all of that comes
-back to us, because we are a subreaper, but does not say whose it was: such an orphan is killed as soon as no child is
-alive that could have started it.
+Each child runs below a **keeper** of its own (`keeping.py`), a subreaper below which all stays that comes from the
+child, whatever it does to itself. We are a subreaper, too: what comes to us belongs to a child that is gone, and is
+killed on sight. A start ends what earlier servers left, as far as it carries our owner's mark or variable, or is in
+its cgroup where there is one.
 
 Knows nothing of pipes, event loops or agents, and nothing of how a tree is killed. Synchronous, and Linux only.
 """
 
 import ctypes
 import hashlib
-import itertools
 import logging
 import os
-import secrets
 import signal
-import uuid
 from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import ClassVar
 
+from sandbox_agent.processes.cgroup import Cgroup
+from sandbox_agent.processes.keeping import PR_SET_CHILD_SUBREAPER, Keeping, prctl
 from sandbox_agent.processes.table import (
     Process,
     Table,
+    children_of,
     destroy,
     environment,
     get_mark,
     read,
     send,
-    set_mark,
     ticks,
     walk,
     with_descendants,
 )
 
 OWNER = "SANDBOX_AGENT_OWNER"
-PROCESS = "SANDBOX_AGENT_PROCESS"
-
-# A mark: one bit that makes it large, 39 for the owner, the rest for the child.
-MARK, NUMBER_BITS = 1 << 61, 22
-
-PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
-SYS_CLOSE_RANGE, CLOSE_RANGE_CLOEXEC = 436, 4
+MARK = 1 << 61
+"""What all marks have, so that they are large; the bits below are the owner's."""
 
 logger = logging.getLogger(__name__)
-
-# Bound here and not in the child: between fork and exec as little as possible should run. PyDLL keeps the GIL.
-_libc = ctypes.PyDLL(None, use_errno=True)
-prctl = _libc.prctl
-prctl.argtypes = [ctypes.c_int, ctypes.c_ulong, ctypes.c_ulong, ctypes.c_ulong, ctypes.c_ulong]
-_syscall = _libc.syscall
-_syscall.argtypes = [ctypes.c_long, ctypes.c_uint, ctypes.c_uint, ctypes.c_uint]
-
-
-@dataclass(frozen=True, slots=True)
-class Name:
-    """What a child and all that comes from it carry: a variable, and a mark for those that threw it away."""
-
-    variable: bytes
-    mark: int
-
-    def is_on(self, pid: int) -> bool:
-        return get_mark(pid) == self.mark or self.variable in environment(pid)
 
 
 @dataclass(frozen=True, slots=True)
 class Child:
-    """A process we started ourselves, until the event loop has its exit status."""
+    """A process we started ourselves, until the event loop has its exit status: a program, or its keeper."""
 
     pid: int
     start: int
-    name: Name
+    program: int
+    """The process id of what was to be started."""
+
+    @property
+    def kept(self) -> bool:
+        return self.program != self.pid
 
 
 class Children:
@@ -85,14 +66,13 @@ class Children:
     _registered: ClassVar[dict[int, Child]] = {}
     _spawning: ClassVar[int] = 0
 
-    def __init__(self, owner: str) -> None:
+    def __init__(self, owner: str, cgroup: Cgroup | None = None) -> None:
+        self._variable = b"\0%s=%s\0" % (OWNER.encode(), os.fsencode(owner))
         self._owner = owner
-        digest = hashlib.blake2b(os.fsencode(owner), digest_size=8).digest()
-        self._owner_mark = MARK | int.from_bytes(digest) >> 25 << NUMBER_BITS
-        self._instance = uuid.uuid4().hex
-        self._numbers = itertools.count(secrets.randbits(NUMBER_BITS))
-        self._names: dict[str, Name] = {}
-        self._marks_hold = False
+        self._cgroup = cgroup
+        self._mark = MARK | int.from_bytes(hashlib.blake2b(os.fsencode(owner), digest_size=7).digest())
+        self._children: dict[str, Child] = {}
+        self._keepings: dict[str, Keeping] = {}
         self._pid = os.getpid()
         self._orphans_left = False
         # An entry point may have started daemons before it became this server.
@@ -100,28 +80,26 @@ class Children:
         if prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
             logger.warning("daemons cannot be adopted errno=%d", ctypes.get_errno())
 
-    def environment(self, key: str) -> dict[str, str]:
-        """What a child's environment must have, above all else in it, so that we know it and its descendants."""
-        return {OWNER: self._owner, PROCESS: f"{self._owner}:{self._instance}:{key}"}
+    def environment(self) -> dict[str, str]:
+        """What a child's environment must have, above all else in it, so that a later server knows it."""
+        return {OWNER: self._owner}
 
-    def preexec(self, key: str) -> Callable[[], None]:
-        """What the child has to run before exec: mark it, let it die with the server, and keep our descriptors.
+    def preexec(self, key: str, linger: float | None = 0) -> Callable[[], None]:
+        """What the child has to run before exec; within `spawning`.
 
-        uvloop leaves the child second copies of its pipes; nobody would notice when it closes the first ones.
+        `linger` are the seconds that what a program leaves running has before it is killed; with None the program
+        needs no keeper, because it starts nothing.
         """
-        mark, server = self._name(key).mark, self._pid
+        prepare = self._keepings[key].preexec(self._mark, self.environment(), linger)
+        cgroup = self._cgroup
+        if cgroup is None:
+            return prepare
 
-        def prepare() -> None:
-            prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-            if os.getppid() != server:  # It died before we asked.
-                os.kill(os.getpid(), signal.SIGKILL)
-            set_mark(mark)
-            if _syscall(SYS_CLOSE_RANGE, 3, 2**32 - 1, CLOSE_RANGE_CLOEXEC) != 0:  # A kernel before 5.11.
-                for descriptor in range(3, 1024):
-                    with suppress(OSError):
-                        os.set_inheritable(descriptor, False)
+        def enter_and_prepare() -> None:
+            cgroup.enter()
+            prepare()
 
-        return prepare
+        return enter_and_prepare
 
     @contextmanager
     def spawning(self, key: str) -> Generator[None]:
@@ -130,113 +108,109 @@ class Children:
         Raises:
             ValueError: a child with this key is alive.
         """
-        if self._find(key) is not None:
+        if key in self._keepings or key in self._children:
             raise ValueError(f"a child is registered under the key {key!r}; end it first or take another key")
+        self._keepings[key] = Keeping()
         Children._spawning += 1
         try:
             yield
         finally:
             Children._spawning -= 1
-            if self._find(key) is None:
-                # It could not be started, or has ended already.
-                self._names.pop(key, None)
+            self._keepings.pop(key).close()
             if self._orphans_left:
                 self.reap()
 
-    def register(self, key: str, pid: int) -> None:
-        """Remember a child, at once after it was started: only the event loop may wait for it."""
-        process, name = read(pid), self._name(key)
+    def register(self, key: str, pid: int) -> int:
+        """Remember a child, at once after it was started: only the event loop may wait for it.
+
+        Returns the process id of its program: `pid` itself is its keeper's.
+        """
+        process, program = read(pid), self._keepings[key].program() or pid
         # Gone already: it cannot have started later than now.
         start = ticks() if process is None else process.start
-        self._registered[pid] = Child(pid, start, name)
-        self._marks_hold = self._marks_hold or get_mark(pid) == name.mark
+        self._registered[pid] = self._children[key] = Child(pid, start, program)
+        return program
 
     def ended(self, key: str) -> None:
-        """The child has been waited for: kill what it left, and the orphans that nobody alive can have started."""
-        child = self._find(key)
+        """The child has been waited for: kill what came to us, should its keeper have been killed."""
+        child = self._children.pop(key, None)
         if child is None:
             return
-        del self._registered[child.pid], self._names[key]
-        destroy(lambda table: self._tree(child.name, child, table) | self._orphans(table), child.pid)
+        del self._registered[child.pid]
+        destroy(self._orphans)
         self.reap()
 
     def descendants(self, key: str) -> set[Process]:
-        """The child itself and all that is known to come from it, zombies included."""
-        return self._tree(self._name(key), self._find(key), walk())
+        """The program itself and all that comes from it, zombies included."""
+        return self._tree(self._children.get(key), walk())
 
     def terminate(self, key: str) -> None:
         """Ask the whole tree to end (SIGTERM)."""
-        table, child = walk(), self._find(key)
-        tree = {process for process in self._tree(self._name(key), child, table) if process.alive}
-        send(signal.SIGTERM, tree, table, child and child.pid)
+        table = walk()
+        send(signal.SIGTERM, {each for each in self._tree(self._children.get(key), table) if each.alive}, table)
+
+    def hurry(self, key: str) -> None:
+        """What the program leaves running is of no use any more: it does not linger."""
+        child = self._children.get(key)
+        if child is not None and child.kept and read(child.pid) is not None:
+            with suppress(ProcessLookupError):
+                os.kill(child.pid, signal.SIGUSR1)
 
     def kill(self, key: str) -> int:
         """Kill the whole tree, whatever it forks meanwhile. Returns how many were alive: call again until it is 0."""
-        name, child = self._name(key), self._find(key)
-        return destroy(lambda table: self._tree(name, child, table), child and child.pid)
+        child = self._children.get(key)
+        killed = destroy(lambda table: self._tree(child, table))
+        if killed or child is None:
+            return killed
+        # Its keeper ends by itself, unless somebody has stopped it.
+        return destroy(lambda table: {each for each in self._started(table) if each.pid == child.pid})
 
     def sweep(self) -> int:
         """Kill what a killed server left behind; returns how many. To be called before the first child is started.
 
-        It takes everything that is marked as our owner's, so the caller must hold the lock on the data directory: there
-        is one server at a time for an owner.
+        It takes everything that is marked as our owner's or in its cgroup, so the caller must hold the lock on the data
+        directory: there is one server at a time for an owner.
         """
-        variable = b"\0%s=%s\0" % (OWNER.encode(), os.fsencode(self._owner))
-        return destroy(
-            lambda table: with_descendants(
-                {p for p in table.values() if self._marked(get_mark(p.pid)) or variable in environment(p.pid)}, table
-            )
+        contained = self._cgroup.kill() if self._cgroup is not None else 0
+        return contained + destroy(
+            lambda table: with_descendants({each for each in table.values() if self._is_ours(each)}, table)
         )
 
-    def reap(self) -> int:
-        """Wait for orphans that have ended, without ever taking a status that somebody else waits for.
+    def close(self) -> None:
+        """There are no children any more, and there will be none: kill what got away where we can, and clean up."""
+        if self._cgroup is not None:
+            self._cgroup.kill()
+            self._cgroup.close()
 
-        To be called every now and then: one system call when there is nothing to do.
+    def reap(self) -> int:
+        """Kill orphans, and wait for those that have ended, without taking a status that somebody else waits for.
+
+        To be called every now and then: it reads one file when there is nothing to do.
         """
         if self._spawning:
             self._orphans_left = True
             return 0
-        if self._orphans_left:
-            self._orphans_left = False
-            destroy(self._orphans)
-        try:
-            if os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
-                return 0
-        except ChildProcessError:
+        self._orphans_left = False
+        there = children_of(self._pid)
+        if there is not None and there <= self._registered.keys() | {stranger.pid for stranger in self._strangers}:
             return 0
-        zombies = [process.pid for process in self._adopted(walk()) if not process.alive]
+        adopted = self._adopted(walk())
+        if any(each.alive for each in adopted):
+            destroy(self._orphans)
+        zombies = [process.pid for process in adopted if not process.alive]
         for pid in zombies:
             with suppress(ChildProcessError):
                 os.waitpid(pid, os.WNOHANG)
         return len(zombies)
 
-    def _name(self, key: str) -> Name:
-        if key not in self._names:
-            variable = b"\0%s=%s\0" % (PROCESS.encode(), os.fsencode(self.environment(key)[PROCESS]))
-            number = next(self._numbers) % (1 << NUMBER_BITS)
-            self._names[key] = Name(variable, self._owner_mark | number)
-        return self._names[key]
+    def _is_ours(self, process: Process) -> bool:
+        """Whether a process carries the mark or the variable of our owner."""
+        return get_mark(process.pid) == self._mark or self._variable in environment(process.pid)
 
-    def _marked(self, mark: int) -> bool:
-        """Whether a mark is one of our owner's."""
-        return mark >> NUMBER_BITS == self._owner_mark >> NUMBER_BITS
-
-    def _find(self, key: str) -> Child | None:
-        name = self._names.get(key)
-        return next((child for child in self._registered.values() if child.name == name), None)
-
-    def _tree(self, name: Name, child: Child | None, table: Table) -> set[Process]:
-        oldest = child.start if child else 0
-        leader = child.pid if child else 0
-        if child and leader in table and table[leader].start != child.start:
-            leader = 0  # Somebody else's pid by now, so nothing is left of that group and session.
-        roots = {
-            process
-            for process in table.values()
-            if process.start >= oldest
-            and ((leader and leader in (process.pid, process.session, process.group)) or name.is_on(process.pid))
-        }
-        return with_descendants(roots, table)
+    def _tree(self, child: Child | None, table: Table) -> set[Process]:
+        """All that is below a keeper; a program without one is part of its tree."""
+        roots = {process for process, each in self._started(table).items() if each is child}
+        return with_descendants(roots, table) - (roots if child is not None and child.kept else set())
 
     def _started(self, table: Table) -> dict[Process, Child]:
         """Those of our children that we started and that are still there, if only as zombies."""
@@ -253,19 +227,12 @@ class Children:
         return ours - self._strangers - self._started(table).keys()
 
     def _orphans(self, table: Table) -> set[Process]:
-        """Adopted ones that no child alive can have started, and what they started."""
+        """Adopted ones, and what they started: a child alive keeps its own, so theirs is gone."""
         if self._spawning:
             self._orphans_left = True
             return set()
-        living = {process: child for process, child in self._started(table).items() if process.alive}
-        marks = {child.name.mark for child in living.values()}
-        # A child of the same clock tick may have been first.
-        oldest = min((process.start for process in living), default=ticks() + 1)
-        # Pid 1 is given the orphans of strangers too; where marks hold, theirs have none.
-        guess = self._pid != 1 or not self._marks_hold
-        orphans: set[Process] = set()
-        for process in self._adopted(table):
-            mark = get_mark(process.pid)
-            if mark not in marks if self._marked(mark) else guess and process.start < oldest:
-                orphans.add(process)
-        return with_descendants(orphans, table)
+        adopted = self._adopted(table)
+        if self._pid == 1:
+            # It is given the orphans of strangers, too.
+            adopted = {process for process in adopted if self._is_ours(process)}
+        return with_descendants(adopted, table)

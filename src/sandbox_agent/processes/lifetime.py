@@ -4,7 +4,10 @@ Knows nothing of what a child says. On the event loop's thread.
 """
 
 import asyncio
+import errno
+import os
 import signal
+import subprocess
 from collections.abc import Mapping, Sequence
 from typing import TypeVar
 
@@ -15,6 +18,8 @@ T = TypeVar("T")
 KILL_PATIENCE = 0.2
 """Seconds to die after SIGKILL; who is still there then is in the kernel, and may never come back."""
 KILL_INTERVAL = 0.02
+NEWS_PATIENCE = 0.5
+"""Seconds for the event loop to learn of a death."""
 
 
 async def begin(
@@ -25,27 +30,33 @@ async def begin(
     environment: Mapping[str, str],
     directory: str | None,
     pipes: tuple[int, int, int],
+    linger: float | None = 0,
 ) -> None:
     """Start a program; `environment` is all it gets, but for our markers. The protocol must register it.
 
-    `pipes` are its stdin, stdout and stderr: `PIPE`, `STDOUT` or `DEVNULL` of asyncio.subprocess.
+    `pipes` are its stdin, stdout and stderr: `PIPE`, `STDOUT` or `DEVNULL` of asyncio.subprocess. `linger` are the
+    seconds that what it leaves running has before that is killed; with None it needs no keeper, because it starts
+    nothing.
 
     Raises:
         OSError: there is no such program or directory, or it may not be run.
     """
     stdin, stdout, stderr = pipes
     with children.spawning(key):
-        await asyncio.get_running_loop().subprocess_exec(
-            lambda: protocol,
-            *command,
-            stdin=stdin,
-            stdout=stdout,
-            stderr=stderr,
-            env={**environment, **children.environment(key)},
-            cwd=directory,
-            start_new_session=True,
-            preexec_fn=children.preexec(key),
-        )
+        try:
+            await asyncio.get_running_loop().subprocess_exec(
+                lambda: protocol,
+                *command,
+                stdin=stdin,
+                stdout=stdout,
+                stderr=stderr,
+                env={**environment, **children.environment()},
+                cwd=directory,
+                start_new_session=True,
+                preexec_fn=children.preexec(key, linger),
+            )
+        except subprocess.SubprocessError as error:  # There are too many processes.
+            raise OSError(errno.EAGAIN, os.strerror(errno.EAGAIN)) from error
 
 
 async def end(children: Children, key: str, dead: asyncio.Future[None], grace: float) -> None:
@@ -58,7 +69,11 @@ async def end(children: Children, key: str, dead: asyncio.Future[None], grace: f
         return
     loop = asyncio.get_running_loop()
     deadline = loop.time() + KILL_PATIENCE
-    while children.kill(key) and not dead.done() and loop.time() < deadline:
+    while not dead.done() and loop.time() < deadline:
+        if children.kill(key) == 0:
+            # The event loop is about to learn that it is dead.
+            await within(NEWS_PATIENCE, dead)
+            return
         await within(KILL_INTERVAL, dead)
 
 

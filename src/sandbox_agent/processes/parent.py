@@ -12,7 +12,7 @@ import stat
 from collections.abc import Callable
 
 from sandbox_agent.errors import SettingsError
-from sandbox_agent.processes.children import PR_SET_PDEATHSIG, prctl
+from sandbox_agent.processes.keeping import PR_SET_PDEATHSIG, prctl
 
 STDIN = 0
 ENDED = signal.SIGUSR1

@@ -75,6 +75,12 @@ def read(pid: int) -> Process | None:
     )
 
 
+def children_of(pid: int) -> set[int] | None:
+    """The process ids of the children of its first thread, to which orphans come; None when the kernel has no list."""
+    path = f"/proc/{pid}/task/{pid}/children"
+    return {int(word) for word in _content(path).split()} if os.access(path, os.R_OK) else None
+
+
 def environment(pid: int) -> bytes:
     """The variables a process was started with, each between two zero bytes; none when they are not ours to see."""
     return b"\0%s\0" % _content(f"/proc/{pid}/environ")

@@ -133,6 +133,7 @@ class Settings:
         _AGENTS, LOCATION, REGISTRY, "Where the ACP registry is: an address, or a path to a file."
     )
     install_timeout: float = option(_AGENTS, DURATION, "10m", "Time that installing an agent may take.")
+    require_hashes: bool = switch(_AGENTS, "Refuse to install what nobody gives a hash for.")
     require_preinstall: bool = switch(_AGENTS, "Never install an agent on first use; refuse it instead.")
     prompt_queue: int = option(_AGENTS, COUNT, "16", "Prompts of one session that may wait for their turn.")
     max_line: int = option(_AGENTS, SIZE, "64MiB", "Longest line an agent may write.")

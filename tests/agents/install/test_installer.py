@@ -572,15 +572,15 @@ def test_npm_and_the_agent_see_no_secret_that_is_not_theirs(tmp_path: Path, inde
     seen: list[dict[str, str]] = []
 
     async def main() -> None:
-        async with Workshop(tmp_path, index, TINY, environment={**secrets, "npm_config_own": "x"}) as shop:
+        async with Workshop(tmp_path, index, TINY, environment={**secrets, "npm_config_maxsockets": "3"}) as shop:
             await shop.install("tiny")
             seen.extend(shop.runner.environments)
 
     run(main())
     (tool,) = seen
     agent = json.loads((tmp_path / "seen").read_text())
-    assert tool["npm_config_own"] == "x"
+    assert tool["npm_config_maxsockets"] == "3"
     assert not secrets.keys() & tool.keys()
-    assert not (secrets.keys() | {"npm_config_own"}) & agent.keys()
+    assert not (secrets.keys() | {"npm_config_maxsockets"}) & agent.keys()
     kept = "".join(path.read_text() for path in (tmp_path / "agents").glob("*/installed.json"))
     assert "secret-" not in kept

@@ -10,6 +10,7 @@ import pytest
 
 from sandbox_agent.agents.install.command import Finished
 from sandbox_agent.agents.install.packages import Packages
+from sandbox_agent.agents.install.tool_settings import ToolSettings
 from sandbox_agent.agents.manifest import Package
 from sandbox_agent.agents.node import bundled_node
 from sandbox_agent.errors import (
@@ -46,7 +47,7 @@ class Played:
 
 
 def packages(folder: Path, runner: Played | None = None, **environment: str) -> Packages:
-    return Packages(runner or Played(), environment, "it", folder, "linux-x64")  # type: ignore[arg-type]
+    return Packages(runner or Played(), ToolSettings(environment), "it", folder, "linux-x64")  # type: ignore[arg-type]
 
 
 def npm(folder: Path, runner: Played, *wanted: Package, told: list[str] | None = None, **environment: str) -> None:
@@ -83,8 +84,29 @@ def test_npm_is_ours_installs_into_the_folder_and_runs_no_scripts(tmp_path: Path
     node = bundled_node()
     assert command[:5] == [str(node.program), str(node.npm), "install", "--prefix", str(tmp_path)]
     assert {"--ignore-scripts", "--no-global", "--no-audit", "--include=optional"} <= set(command)
+    assert {"--allow-git=none", "--allow-remote=none", "--allow-file=none", "--allow-directory=none"} <= set(command)
     assert command[-2:] == ["tiny@1.0.0", "@scope/other@2.0.0"]
     assert json.loads((tmp_path / "package.json").read_text()) == {"private": True}
+
+
+def test_npm_reads_settings_of_ours_alone_and_their_tokens_do_not_stay(tmp_path: Path) -> None:
+    @dataclass
+    class Reading(Played):
+        npmrc: str = ""
+
+        async def run(self, command: Sequence[str], *rest: object) -> Finished:
+            (file,) = (Path(word.partition("=")[2]) for word in command if word.startswith("--userconfig="))
+            assert file.stat().st_mode & 0o777 == 0o600
+            self.npmrc = file.read_text()
+            assert "--globalconfig=/dev/null" in command
+            return Finished(0, "")
+
+    runner = Reading()
+    settings = ToolSettings({}, "//host/:_authToken=secret\n")
+    asyncio.run(Packages(runner, settings, "it", tmp_path, "linux-x64").npm((TINY,), lambda _: None))  # type: ignore[arg-type]
+
+    assert runner.npmrc == settings.npmrc
+    assert [path.name for path in tmp_path.iterdir()] == ["package.json"]
 
 
 def test_optional_parts_are_left_out_where_the_manifest_says_so(tmp_path: Path) -> None:
@@ -219,6 +241,18 @@ def test_a_pin_that_cannot_be_checked_is_refused(tmp_path: Path) -> None:
     assert mismatch.value.fields["actual"] == "none"
 
 
+def test_what_has_no_digest_is_named_unless_it_is_part_of_what_has_one(tmp_path: Path) -> None:
+    (tmp_path / "node_modules").mkdir()
+    packages_ = {
+        "node_modules/tiny": {"integrity": PIN},
+        "node_modules/tiny/node_modules/inside": {"inBundle": True},
+        "node_modules/@scope/bare": {},
+    }
+    (tmp_path / "node_modules" / ".package-lock.json").write_text(json.dumps({"packages": packages_}))
+
+    assert packages(tmp_path).unverified() == ["@scope/bare"]
+
+
 # --- what is there ----------------------------------------------------------------------------------------------------
 
 
@@ -266,6 +300,7 @@ def test_a_package_without_the_program_or_with_one_outside_is_refused(tmp_path: 
 
 def test_facts_are_found_wherever_npm_has_put_a_package(tmp_path: Path) -> None:
     put(tmp_path / "node_modules" / "adapter", "native", version="5.0.0")
+    locked(tmp_path, **{"adapter": PIN, "adapter/node_modules/native": PIN})
     assert packages(tmp_path).facts("native")["version"] == "5.0.0"
 
     put(tmp_path, "native", version="6.0.0")

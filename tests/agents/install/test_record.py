@@ -261,6 +261,39 @@ def test_a_removal_that_was_interrupted_is_finished(store: Store) -> None:
     assert folders(store) == [made.folder]
 
 
+def test_no_depth_of_what_an_install_left_stops_a_sweep(store: Store) -> None:
+    made = installed(store)
+    # One that was cut off, and one whose removal was: both are deeper than recursion reaches.
+    for half in (store.begin("it"), store.begin("other")):
+        here = os.open(half, os.O_RDONLY)
+        for _ in range(1500):
+            os.mkdir("d", dir_fd=here)
+            below = os.open("d", os.O_RDONLY, dir_fd=here)
+            os.close(here)
+            here = below
+        os.close(here)
+    half.rename(half.with_name(f".removed-{half.name}"))
+
+    store.sweep()
+
+    assert folders(store) == [made.folder]
+    assert not (store.directory / "other").exists()
+
+
+def test_an_agent_that_cannot_be_swept_does_not_keep_the_others_from_it(
+    store: Store, caplog: pytest.LogCaptureFixture
+) -> None:
+    half, stuck = store.begin("it"), store.begin("a-first-one")
+    # Nothing can be locked there.
+    (store.directory / ".a-first-one.lock").mkdir()
+
+    store.sweep()
+
+    assert not half.exists()
+    assert stuck.exists()
+    assert "agent not swept" in caplog.text
+
+
 def test_removing_forgets_it_at_once_and_keeps_what_runs(store: Store) -> None:
     made = installed(store)
     held = Hold(store.folder(made))

@@ -3,11 +3,12 @@
 import asyncio
 import hashlib
 import stat
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from msgspec import UNSET
+from msgspec import UNSET, UnsetType
 
 from sandbox_agent.agents.install.packages import Packages
 from sandbox_agent.agents.install.plan import Plan
@@ -17,7 +18,7 @@ from sandbox_agent.agents.install.record import FOLDER, NODE, SHIMS, Artifact, R
 from sandbox_agent.agents.install.registry import BinaryTarget
 from sandbox_agent.agents.manifest import Agent, Package
 from sandbox_agent.agents.node import bundled_node
-from sandbox_agent.errors import InstallFailed
+from sandbox_agent.errors import HashMissing, InstallFailed
 
 MAX_ARCHIVE, MAX_UNPACKED, MAX_ENTRIES = 2 << 30, 8 << 30, 200_000
 
@@ -31,11 +32,16 @@ class Assembly:
     folder: Path
     packages: Packages
     job: Job
+    require_hashes: bool = False
 
     async def record(self) -> Record:
         """Fetch all of it, and say what there is. Not verified yet."""
         fetched = None
+        archive = self.plan.archive
+        if archive is not None and archive.sha256 is None:
+            self._check_hashes([archive.archive.rpartition("/")[2]])
         await self._install_packages()
+        self._check_hashes(await asyncio.to_thread(self.packages.unverified))
         if self.plan.archive is not None:
             program, fetched = await self._unpacked(self.plan.archive)
         else:
@@ -63,6 +69,10 @@ class Assembly:
             native_version=artifacts[1].version if len(artifacts) > 1 else None,
             note=self.plan.note,
         )
+
+    def _check_hashes(self, without: Sequence[str]) -> None:
+        if without and self.require_hashes:
+            raise HashMissing(self.agent.id, without)
 
     async def _install_packages(self) -> None:
         packages = [*self.plan.packages, *([self.plan.native] if self.plan.native else [])]
@@ -126,7 +136,12 @@ class Assembly:
         version = facts.get(native.version_field)
         if not isinstance(version, str):
             return []
-        return [Artifact(kind="native", name=name, version=version, path=None, source=self.plan.source)]
+        unverified = await asyncio.to_thread(self._unverified, None)
+        return [
+            Artifact(
+                kind="native", name=name, version=version, path=None, source=self.plan.source, unverified=unverified
+            )
+        ]
 
     def _first(self) -> Package | None:
         return self.plan.packages[0] if self.plan.packages else None
@@ -148,7 +163,14 @@ class Assembly:
             source=self.plan.source,
             sha256=sha256 or await asyncio.to_thread(_sha256, program),
             integrity=integrity or UNSET,
+            unverified=await asyncio.to_thread(self._unverified, package),
         )
+
+    def _unverified(self, package: Package | None) -> Literal[True] | UnsetType:
+        """Whether nobody gave a hash for what was fetched: uv always checks those of its index."""
+        archive = self.plan.archive
+        fetched = package is None and archive is not None and archive.sha256 is None
+        return True if fetched or self.packages.unverified() else UNSET
 
     def _came(self, package: Package | None) -> tuple[str, str | None]:
         """The version that came, which may not be what was asked for (`latest`), and what npm checked it against."""

@@ -24,8 +24,9 @@ from sandbox_agent.agents.install.platforms import this_machine
 from sandbox_agent.agents.install.progress import Job
 from sandbox_agent.agents.install.record import Record, Store, now
 from sandbox_agent.agents.install.registry import Registry, Snapshot
+from sandbox_agent.agents.install.tool_settings import tool_settings
 from sandbox_agent.agents.launch import Launch
-from sandbox_agent.agents.manifest import Agent, allowed_environment
+from sandbox_agent.agents.manifest import Agent
 from sandbox_agent.envelope import object_at
 from sandbox_agent.errors import (
     AgentBootFailed,
@@ -40,8 +41,6 @@ from sandbox_agent.errors import (
 logger = logging.getLogger(__name__)
 
 LOCK_INTERVAL = 0.1
-# What npm and uv need of the server's environment beyond what every agent sees.
-_TOOL_VARIABLES = ("npm_config_*", "NPM_*", "NODE_AUTH_TOKEN", "UV_*", "PIP_CERT")
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -80,6 +79,8 @@ class Installer:
         verify: Verify,
         environ: Mapping[str, str],
         timeout: float,
+        *,
+        require_hashes: bool = False,
     ) -> None:
         self._store = store
         self._registry = registry
@@ -87,6 +88,7 @@ class Installer:
         self._verify = verify
         self._environ = environ
         self._timeout = timeout
+        self._require_hashes = require_hashes
         self._running: dict[str, _Running] = {}
         self._failures: dict[str, str] = {}
         self._closed = False
@@ -232,13 +234,14 @@ class Installer:
         return snapshot, snapshot.problem
 
     async def _assembled(self, agent: Agent, chosen: Plan, folder: Path, job: Job) -> Record:
-        environment = allowed_environment(self._environ, _TOOL_VARIABLES)
+        settings = await asyncio.to_thread(tool_settings, self._environ)
+        environment = settings.environment
         shims = await asyncio.to_thread(self._store.shims)
         environment["PATH"] = f"{shims}{os.pathsep}{environment.get('PATH', os.defpath)}"
         # The machine's own certificates, as pip and uv take them: behind a proxy Node's bundled ones do not do.
         environment.setdefault("NODE_USE_SYSTEM_CA", "1")
-        packages = Packages(self._runner, environment, agent.id, folder, this_machine().npm)
-        return await Assembly(agent, chosen, folder, packages, job).record()
+        packages = Packages(self._runner, settings, agent.id, folder, this_machine().npm)
+        return await Assembly(agent, chosen, folder, packages, job, self._require_hashes).record()
 
     async def _verified(self, agent: Agent, record: Record) -> Record:
         """The record with what the agent says of itself; raises InstallFailed when it does not speak."""

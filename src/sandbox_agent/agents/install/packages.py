@@ -2,13 +2,16 @@
 
 import asyncio
 import json
+import os
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
 
 from sandbox_agent.agents.install.command import Finished, Runner
+from sandbox_agent.agents.install.tool_settings import ToolSettings
 from sandbox_agent.agents.manifest import Package
 from sandbox_agent.agents.node import bundled_node
 from sandbox_agent.envelope import Object
@@ -28,6 +31,9 @@ _NPM_FLAGS = (
     *("--ignore-scripts", "--no-audit", "--no-fund", "--no-update-notifier", "--save-exact", "--loglevel=http"),
     # What somebody's own .npmrc may say otherwise: all of it goes into the folder, with the record of its digests.
     *("--no-global", "--location=project", "--save", "--package-lock", "--no-dry-run"),
+    # What does not come from the index has no digest there, and git runs programs: a package's .npmrc may name them.
+    *("--allow-git=none", "--allow-remote=none", "--allow-file=none", "--allow-directory=none"),
+    "--globalconfig=/dev/null",
 )
 # The tools' own defaults keep somebody waiting for minutes when the index is down. Who sets them otherwise may.
 _PATIENCE = {
@@ -43,6 +49,7 @@ _UV_UNREACHABLE = re.compile(
     r"Failed to fetch|Failed to download|error sending request|returned a 40[13]|invalid package format"
 )
 _NPM_CODE = re.compile(r"^npm (?:error|ERR!) code (\S+)", re.MULTILINE)
+_NOT_OF_THE_INDEX = re.compile(r"EALLOW(GIT|REMOTE|FILE|DIRECTORY)")
 _INTEGRITY = re.compile(r"wanted (sha\d+-[\w+/=]+) but got (sha\d+-[\w+/=]+)")
 
 
@@ -51,7 +58,7 @@ class Packages:
     """Installs packages for one agent into one folder."""
 
     runner: Runner
-    environment: dict[str, str]
+    settings: ToolSettings
     agent: str
     folder: Path
     platform: str
@@ -63,6 +70,7 @@ class Packages:
         optional = "--include" if all(package.optional for package in packages) else "--omit"
         specs = [f"{package.name}@{package.version}" for package in packages]
         command = [str(node.program), str(node.npm), "install", "--prefix", str(self.folder), *_NPM_FLAGS]
+        command += [f"--git={self.folder / '.no-git'}", f"{optional}=optional"]
         fetched = 0
 
         def line(text: str) -> None:
@@ -71,7 +79,8 @@ class Packages:
                 fetched += 1
                 tell(f"{fetched} files fetched")
 
-        done = await self._run([*command, f"{optional}=optional", *specs], line)
+        with self._npmrc() as npmrc:
+            done = await self._run([*command, f"--userconfig={npmrc}", *specs], line)
         if done.code != 0:
             raise self._npm_failure(done, specs)
         await asyncio.to_thread(self._check_pins, packages)
@@ -84,7 +93,7 @@ class Packages:
 
         specs = [f"{package.name}=={package.version}" for package in packages]
         python = str(self.folder / "venv/bin/python")
-        uv = [find_uv_bin(), "--system-certs", "--no-progress"]
+        uv = [find_uv_bin(), "--system-certs", "--no-progress", "--no-config"]
         make = [*uv, "venv", "--python", sys.executable, str(self.folder / "venv")]
         install = [*uv, "pip", "install", "--python", python, "--only-binary", ":all:", *specs]
         for command in (make, install):
@@ -93,25 +102,49 @@ class Packages:
                 raise self._uv_failure(done, specs)
 
     async def _run(self, command: Sequence[str], tell: Tell) -> Finished:
-        given = {name.lower() for name in self.environment}
+        environment = self.settings.environment
+        given = {name.lower() for name in environment}
         patience = {name: value for name, value in _PATIENCE.items() if name.lower() not in given}
-        return await self.runner.run(command, patience | self.environment, self.folder, tell)
+        return await self.runner.run(command, patience | environment, self.folder, tell)
+
+    @contextmanager
+    def _npmrc(self) -> Generator[Path]:
+        """What npm takes for the user's .npmrc. It may have tokens in it, so it is there for a moment only."""
+        path = self.folder / ".npmrc-of-user"
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        try:
+            with os.fdopen(descriptor, "w") as file:
+                file.write(self.settings.npmrc)
+            yield path
+        finally:
+            path.unlink(missing_ok=True)
 
     def integrity(self, name: str) -> str | None:
         """What npm checked a package against."""
-        lock = _json(self.folder / "node_modules/.package-lock.json")
-        packages = cast("dict[str, Object]", lock.get("packages") or {})
-        found = packages.get(f"node_modules/{name}", {}).get("integrity")
+        found = self._locked().get(f"node_modules/{name}", {}).get("integrity")
         return found if isinstance(found, str) else None
+
+    def unverified(self) -> list[str]:
+        """Packages for which the index of npm had no digest; those inside of others come under theirs."""
+        return [
+            path.rpartition("node_modules/")[2]
+            for path, facts in self._locked().items()
+            if not facts.get("integrity") and not facts.get("inBundle")
+        ]
 
     def facts(self, name: str) -> Object:
         """A package's own package.json, wherever npm has put it; empty when it is not there."""
-        if facts := _json(self.folder / "node_modules" / name / "package.json"):
-            return facts
-        for place in sorted(self.folder.glob(f"node_modules/**/node_modules/{name}/package.json")):
-            if facts := _json(place):
+        places = (path for path in sorted(self._locked()) if path.endswith(f"/node_modules/{name}"))
+        for place in (f"node_modules/{name}", *places):
+            if facts := _json(self.folder / place / "package.json"):
                 return facts
         return {}
+
+    def _locked(self) -> dict[str, Object]:
+        """What npm installed, by its place in the folder."""
+        packages = _json(self.folder / "node_modules/.package-lock.json").get("packages")
+        found = cast("dict[str, object]", packages) if isinstance(packages, dict) else {}
+        return {path: cast("Object", facts) for path, facts in found.items() if isinstance(facts, dict)}
 
     def program(self, package: Package, command: str) -> Path:
         """The file to run: the one named, or what the package itself calls by the command's name."""
@@ -137,6 +170,9 @@ class Packages:
         facts: Object = {"agent": self.agent, "stderr": done.text}
         if code in ("ETARGET", "E404"):
             return UnknownVersion(f"npm has no {wanted}; ask for a version that exists", **facts)
+        if _NOT_OF_THE_INDEX.fullmatch(code):
+            text = f"{wanted} or something that it needs comes from git, an address or a directory instead of the index"
+            return InstallFailed(f"{text}; nothing was installed", **facts)
         if code == "EBADPLATFORM":
             return UnsupportedPlatform(self.agent, self.platform, [])
         if code == "EINTEGRITY" and (pin := _INTEGRITY.search(done.text)):

@@ -8,7 +8,6 @@ import fcntl
 import logging
 import os
 import re
-import shutil
 import time
 from collections.abc import Container, Generator, Mapping
 from contextlib import contextmanager, suppress
@@ -23,6 +22,7 @@ from msgspec import UNSET, Struct, UnsetType, structs
 from sandbox_agent.agents.launch import REMOVED, Launch, remove_unheld
 from sandbox_agent.agents.manifest import Agent
 from sandbox_agent.agents.node import bundled_node, make_shims
+from sandbox_agent.archives.removal import discard
 from sandbox_agent.envelope import Object
 
 logger = logging.getLogger(__name__)
@@ -48,6 +48,8 @@ class Artifact(Struct, rename="camel", kw_only=True, frozen=True):
     """Of what was fetched, where it is known."""
     integrity: str | UnsetType = UNSET
     """What npm checked the package against."""
+    unverified: bool | UnsetType = UNSET
+    """True when nobody gave a hash to check it against."""
 
 
 class Record(Struct, rename="camel", kw_only=True, frozen=True, omit_defaults=True):
@@ -180,19 +182,17 @@ class Store:
         self._new(agent).unlink(missing_ok=True)
         for path in _ours(directory):
             if path.name.startswith(REMOVED):  # Its removal was interrupted.
-                shutil.rmtree(path, ignore_errors=True)
+                discard(path)
             elif record is None or path.name != record.folder:
                 remove_unheld(path)
         with suppress(OSError):  # Not empty.
             directory.rmdir()
 
     def sweep(self) -> None:
-        """Delete what interrupted installs left, of all agents that nobody is installing now; renew the shims."""
+        """Delete what interrupted installs left, unless an install is under way; renew the shims. Never raises."""
         try:
             for name in [each.name for each in self.directory.iterdir() if _ours(each)]:
-                with self.locked(name) as ours:
-                    if ours:
-                        self.clean(name)
+                self._sweep_agent(name)
             if (self.directory / SHIMS).is_dir():
                 self.shims()
         except FileNotFoundError:
@@ -200,6 +200,17 @@ class Store:
         except OSError as error:
             # What is installed may be used all the same: a directory of an image is often read-only.
             logger.warning("agents not swept path=%s reason=%s", self.directory, error.strerror)
+        except Exception:
+            # A package's content must never keep a server from starting.
+            logger.exception("agents not swept path=%s", self.directory)
+
+    def _sweep_agent(self, name: str) -> None:
+        try:
+            with self.locked(name) as ours:
+                if ours:
+                    self.clean(name)
+        except OSError as error:
+            logger.warning("agent not swept path=%s reason=%s", self.directory / name, error.strerror)
 
     def _names(self) -> list[str]:
         try:

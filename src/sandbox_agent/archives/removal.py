@@ -1,6 +1,10 @@
-"""Trees deleted, whatever is done to them meanwhile. No link is followed. Everything here blocks."""
+"""Deleting trees of any depth, whatever others do to them meanwhile.
+
+It goes by descriptors and follows no link. Everything here blocks.
+"""
 
 import errno
+import logging
 import os
 import secrets
 from collections.abc import Callable
@@ -15,6 +19,8 @@ ROUNDS = 16
 """How often a directory is emptied into which others write."""
 _OPEN = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
+logger = logging.getLogger(__name__)
+
 
 def remove(directory: int, name: bytes, stopped: Callable[[], bool]) -> None:
     """Delete what has this name, with all that is in it. Raises OSError, and ShuttingDown when `stopped` says so."""
@@ -22,21 +28,28 @@ def remove(directory: int, name: bytes, stopped: Callable[[], bool]) -> None:
         _Removal(stopped).tree(directory, name, 0)
 
 
-def remove_path(path: Path) -> None:
-    """Delete what has this path, with all that is in it, however deep that is. Raises OSError."""
+def discard(path: Path) -> None:
+    """Delete as much as possible of what is at a path; never raises, but logs why something is left."""
+    removal = _Removal(lambda: False, go_on=True)
     try:
-        directory = os.open(path.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-    except FileNotFoundError:
-        return
-    try:
-        remove(directory, os.fsencode(path.name), lambda: False)
-    finally:
-        os.close(directory)
+        directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            if not _unlinked(directory, os.fsencode(path.name)):
+                removal.tree(directory, os.fsencode(path.name), 0)
+        finally:
+            os.close(directory)
+    except OSError as error:
+        removal.failure = removal.failure or error
+    if removal.failure is not None:
+        logger.warning("not deleted path=%s reason=%s", path, removal.failure.strerror)
 
 
 class _Removal:
-    def __init__(self, stopped: Callable[[], bool]) -> None:
+    def __init__(self, stopped: Callable[[], bool], *, go_on: bool = False) -> None:
+        self.failure: OSError | None = None
+        """Why something is left, when the rest was to be deleted all the same."""
         self._stopped = stopped
+        self._go_on = go_on
         self._top = -1
         self._lifted = False
 
@@ -68,8 +81,12 @@ class _Removal:
             except OSError as error:
                 if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
                     raise
-                # What was lifted is here now; everything else was put here by others.
-                rounds += not (self._lifted and depth == 0)
+                # What was lifted is here now; everything else was put here by others, or could not be deleted.
+                if self._lifted and depth == 0:
+                    continue
+                if self.failure is not None:
+                    return
+                rounds += 1
             else:
                 return
         raise OSError(errno.ENOTEMPTY, os.strerror(errno.ENOTEMPTY))
@@ -79,17 +96,24 @@ class _Removal:
             for entry in entries:
                 if self._stopped():
                     raise ShuttingDown
-                name = os.fsencode(entry.name)
-                if _unlinked(node, name):
-                    continue
-                if depth < DEEPEST:
-                    self.tree(node, name, depth + 1)
-                else:
-                    self._lift(node, name)
+                try:
+                    self._remove_entry(node, os.fsencode(entry.name), depth)
+                except OSError as error:
+                    if not self._go_on:
+                        raise
+                    self.failure = error
+
+    def _remove_entry(self, node: int, name: bytes, depth: int) -> None:
+        if _unlinked(node, name):
+            return
+        if depth < DEEPEST:
+            self.tree(node, name, depth + 1)
+        else:
+            self._lift(node, name)
 
     def _lift(self, node: int, name: bytes) -> None:
+        lifted = b".sandbox-agent-%b" % secrets.token_hex(8).encode()
         with suppress(FileNotFoundError):
-            lifted = b".sandbox-agent-%b" % secrets.token_hex(8).encode()
             os.rename(name, lifted, src_dir_fd=node, dst_dir_fd=self._top)
             self._lifted = True
 

@@ -1,13 +1,14 @@
 """Trees deleted: contract, section 13."""
 
 import os
+import subprocess
 from collections.abc import Generator
 from pathlib import Path
 
 import pytest
 
+from sandbox_agent.archives.removal import DEEPEST, discard, remove
 from sandbox_agent.errors import ShuttingDown
-from sandbox_agent.removing import DEEPEST, remove, remove_path
 
 
 @pytest.fixture
@@ -56,15 +57,51 @@ def test_it_can_be_stopped(directory: int, tmp_path: Path) -> None:
     assert (tmp_path / "tree" / "sub").exists()
 
 
-def test_a_path_that_is_deeper_than_any_path_can_say_is_deleted(tmp_path: Path) -> None:
-    here = os.open(tmp_path, os.O_RDONLY | os.O_DIRECTORY)
-    for _ in range(2500):
-        os.mkdir("dd", dir_fd=here)
-        below = os.open("dd", os.O_RDONLY | os.O_DIRECTORY, dir_fd=here)
+def deep_tree(top: Path, levels: int) -> None:
+    """Deeper than a path can be long."""
+    top.mkdir()
+    here = os.open(top, os.O_RDONLY)
+    for _ in range(levels):
+        os.mkdir("d", dir_fd=here)
+        below = os.open("d", os.O_RDONLY, dir_fd=here)
         os.close(here)
         here = below
     os.close(here)
-    remove_path(tmp_path / "dd")
+
+
+def test_discarding_takes_a_tree_that_is_deeper_than_recursion_reaches(tmp_path: Path) -> None:
+    deep_tree(tmp_path / "tree", 3000)
+
+    discard(tmp_path / "tree")
+
     assert os.listdir(tmp_path) == []
-    remove_path(tmp_path / "dd")
-    remove_path(tmp_path / "none" / "dd")
+
+
+def test_discarding_leaves_what_it_cannot_delete_and_says_so(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    deep_tree(tmp_path / "tree", 2 * DEEPEST)
+    (tmp_path / "tree" / "a" / "kept").mkdir(parents=True)
+    (tmp_path / "tree" / "z").touch()
+    # Not even root deletes a directory that something is mounted on.
+    mounted = tmp_path / "tree" / "a" / "kept"
+    if subprocess.run(["mount", "-t", "tmpfs", "none", str(mounted)], capture_output=True).returncode != 0:
+        pytest.skip("needs to mount something that cannot be deleted")
+    try:
+        discard(tmp_path / "tree")
+        assert [str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*")] == ["tree", "tree/a", "tree/a/kept"]
+        assert f"not deleted path={tmp_path / 'tree'} reason=" in caplog.text
+    finally:
+        subprocess.run(["umount", str(mounted)], check=True)
+
+
+def test_discarding_a_link_leaves_what_it_leads_to(tmp_path: Path) -> None:
+    (tmp_path / "kept").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "kept")
+
+    discard(tmp_path / "link")
+
+    assert os.listdir(tmp_path) == ["kept"]
+
+
+def test_discarding_what_is_not_there_does_nothing(tmp_path: Path) -> None:
+    discard(tmp_path / "absent" / "tree")
+    discard(tmp_path / "tree")
