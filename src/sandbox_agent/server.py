@@ -76,8 +76,8 @@ from sandbox_agent.settings import Settings
 logger = logging.getLogger(__name__)
 
 EXIT_PORT_TAKEN = 3
-GC_THRESHOLDS = (20_000, 20, 50)
-"""Envelopes make no cycles, so that looking for some can wait."""
+GC_THRESHOLDS = (20_000, 10, 10)
+"""Envelopes, requests and sockets make no cycles, so that looking for some can wait; but not for ever."""
 LAST_GRACE = 0.5
 """Agents get no longer than this when the server itself is told to stop: it promises to be gone within two seconds."""
 
