@@ -1,5 +1,6 @@
 """Where requests end in the bytes of a socket. Contract, section 3."""
 
+import itertools
 from collections.abc import Iterable
 
 import pytest
@@ -16,7 +17,7 @@ def pieces(framing: Framing, data: bytes, cuts: Iterable[int] = ()) -> list[byte
     """What the parser is given of a head or a chunked body that comes in parts."""
     found: list[bytes] = []
     edges = [0, *sorted(cut for cut in set(cuts) if 0 < cut < len(data)), len(data)]
-    for first, last in zip(edges, edges[1:], strict=False):
+    for first, last in itertools.pairwise(edges):
         read, start = data[first:last], 0
         while start < len(read):
             end = framing.end_of_piece(read, start)
@@ -61,13 +62,12 @@ def test_trailers_and_extensions_of_chunks_are_bounded() -> None:
     framing = Framing()
     framing.expect_body(None)
     line = b"x" * 1000
-    taken = 0
+    for _ in range(MAX_HEAD // 1000):
+        framing.advance(line, 0, len(line))
+        framing.check()
+    framing.advance(line, 0, len(line))
     with pytest.raises(HeadersTooLarge):
-        while taken < 10 * MAX_HEAD:
-            framing.advance(line, 0, len(line))
-            framing.check()
-            taken += len(line)
-    assert taken <= MAX_HEAD
+        framing.check()
 
 
 @given(sizes=st.lists(st.integers(1, 100_000), min_size=1, max_size=300), extension=st.integers(0, 90))

@@ -1,8 +1,9 @@
-"""The HTTP side of a server without sockets: a protocol on a pretended transport, with the real guard before a small app."""
+"""The HTTP side of a server without sockets: the protocol and the guard are real, transport and app pretended."""
 
 import asyncio
 import re
 import time
+import weakref
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,10 +16,13 @@ from sandbox_agent.http.asgi import Receive, Scope, Send, respond
 from sandbox_agent.http.guard import Guard
 from sandbox_agent.http.protocol import Protocol
 from sandbox_agent.http.sockets import MAX_STEP, SocketLimits, Sockets
-from tests.support.running import BOUND, TOKEN
+from tests.support.running import TOKEN
 
 READ = 256_000
 """Bytes that uvloop gives a protocol at once, at most."""
+
+
+MOST_TURNS = 100_000
 
 
 class PretendedTransport(asyncio.Transport):
@@ -78,9 +82,10 @@ class Reached:
 
     requests: list[tuple[str, str]] = field(default_factory=list)
     scopes: list[Scope] = field(default_factory=list)
+    whole: list[Scope] = field(default_factory=list)
+    """Those whose bodies came whole, and these bodies:"""
     bodies: list[bytes] = field(default_factory=list)
     handle: Callable[[Scope, Receive, Send], Awaitable[None]] | None = None
-    answered: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         self.requests.append((scope["method"], scope["path"]))
@@ -96,6 +101,7 @@ class Reached:
             body += message["body"]
             if not message["more_body"]:
                 break
+        self.whole.append(scope)
         self.bodies.append(body)
         await respond(send, 200, [(b"content-length", b"2")], b"ok")
 
@@ -107,12 +113,20 @@ class Site:
         self.reached = Reached()
         self.sockets = Sockets(limits or SocketLimits())
         self.failures: list[dict[str, Any]] = []
+        self.protocols: weakref.WeakSet[Protocol] = weakref.WeakSet()
         self._now = time.monotonic()
         guard = Guard(TOKEN, "127.0.0.1", (), (), public_health=False)
         health: Any = None
         rpc: Any = self.reached
         app = App(guard, rpc, health, lambda: self.reached)
-        self.config = Config(app, ws="none", lifespan="off", log_config=None, access_log=False)
+        self.methods: list[str] = []
+        """Of requests whose head was whole and good, those included that the guard refused."""
+
+        async def counted(scope: Scope, receive: Receive, send: Send) -> None:
+            self.methods.append(scope["method"])
+            await app(scope, receive, send)
+
+        self.config = Config(counted, interface="asgi3", ws="none", lifespan="off", log_config=None, access_log=False)
         self.state = ServerState()
         asyncio.get_running_loop().set_exception_handler(lambda _, context: self.failures.append(context))
 
@@ -126,11 +140,19 @@ class Site:
             self._now = min(self._now + MAX_STEP, end)
             self.sockets.tick(self._now)
 
-    async def settle(self) -> None:
-        """Let the loop run until no request is under way that could go on by itself."""
-        for _ in range(200):
+    async def until(self, condition: Callable[[], object]) -> None:
+        """Let the loop run until it holds. Bounded in turns and not in time: nothing here waits for anything else."""
+        for _ in range(MOST_TURNS):
+            if condition():
+                return
             await asyncio.sleep(0)
-            if not self.state.tasks:
+        raise AssertionError("it did not come true")
+
+    async def settle(self) -> None:
+        """Let the loop run until all is answered that can be, or a few turns when something waits."""
+        for _ in range(60):
+            await asyncio.sleep(0)
+            if not self.state.tasks and not any(each._held for each in self.protocols):
                 break
 
 
@@ -142,6 +164,7 @@ class PretendedSocket:
         self.transport = PretendedTransport()
         self.protocol = Protocol(site.sockets, site.config, site.state, {}, asyncio.get_running_loop())
         self.transport.protocol = self.protocol
+        site.protocols.add(self.protocol)
         self.protocol.connection_made(self.transport)
 
     @property
@@ -163,10 +186,9 @@ class PretendedSocket:
 
     async def send(self, data: bytes) -> None:
         """Send all of it, waiting while the protocol does not read."""
-        async with asyncio.timeout(BOUND):
-            while data and not self.transport.closed:
-                data = data[self.give(data) :]
-                await asyncio.sleep(0)
+        while data:
+            await self.site.until(lambda: self.transport.is_reading() or self.transport.closed)
+            data = b"" if self.transport.closed else data[self.give(data) :]
         await self.site.settle()
 
     async def closes(self) -> None:
