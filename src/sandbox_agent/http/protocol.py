@@ -22,6 +22,10 @@ from sandbox_agent.http.sockets import Sockets, Wait
 UNREAD = 1 << 20
 """Bytes of a body that nobody wants and that are read all the same, so that the socket can go on."""
 
+HELD = 64 << 10
+"""Bytes behind a request under way that may come before the socket is no longer read. While it is, the server notices
+that the client leaves."""
+
 
 class Protocol(HttpToolsProtocol):
     """One socket."""
@@ -91,7 +95,7 @@ class Protocol(HttpToolsProtocol):
             self._refuse(error)
         else:
             self._held = data[start:]
-        self._socket.hold(bool(self._held))
+        self._socket.hold(len(self._held) > HELD)
 
     def _parse(self, piece: memoryview) -> None:
         try:
