@@ -16,6 +16,7 @@ SandboxAgentError
 ├── NobodyAsked             404  a response to an id that no agent asked
 ├── MethodNotAllowed        405  the route exists, the method does not
 ├── NotAcceptable           406  Accept excludes what we send
+├── RequestTimeout          408  a request that does not come to its end
 ├── AlreadyAnswered         409  a response to an id that is settled
 ├── IdempotencyMismatch     409  the same Idempotency-Key with another body
 ├── Removed                 410  a legacy route
@@ -187,6 +188,13 @@ class NotAcceptable(SandboxAgentError):
 
     def __init__(self, offered: str) -> None:
         super().__init__(f"Accept excludes {offered}, and this route sends nothing else", offered=offered)
+
+
+class RequestTimeout(SandboxAgentError):
+    slug, title, status = "request-timeout", "Request Timeout", 408
+
+    def __init__(self, missing: str, seconds: float) -> None:
+        super().__init__(f"{missing} did not come within {seconds:g} s; send the request again", timeout=seconds)
 
 
 class AlreadyAnswered(SandboxAgentError):

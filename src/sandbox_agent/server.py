@@ -5,6 +5,7 @@ import errno
 import gc
 import logging
 import os
+import resource
 import secrets
 import shlex
 import signal
@@ -14,8 +15,10 @@ from collections.abc import Generator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from functools import partial
 from ipaddress import ip_address
 from pathlib import Path
+from typing import cast
 
 import uvicorn
 import uvloop
@@ -40,7 +43,7 @@ from sandbox_agent.http.guard import Guard
 from sandbox_agent.http.health import Health
 from sandbox_agent.http.protocol import Protocol
 from sandbox_agent.http.rpc import Rpc
-from sandbox_agent.http.shortcut import Shortcut
+from sandbox_agent.http.sockets import SocketLimits, Sockets
 from sandbox_agent.http.stream import StreamLimits, Streams
 from sandbox_agent.hub.agent_installs import AgentInstalls
 from sandbox_agent.hub.agent_views import AgentViews
@@ -75,8 +78,8 @@ from sandbox_agent.settings import Settings
 logger = logging.getLogger(__name__)
 
 EXIT_PORT_TAKEN = 3
-GC_THRESHOLDS = (20_000, 20, 50)
-"""Envelopes make no cycles, so that looking for some can wait."""
+GC_THRESHOLDS = (20_000, 10, 10)
+"""Envelopes, requests and sockets make no cycles, so that looking for some can wait; but not for ever."""
 LAST_GRACE = 0.5
 """Agents get no longer than this when the server itself is told to stop: it promises to be gone within two seconds."""
 
@@ -183,8 +186,7 @@ def build(settings: Settings, children: Children) -> Parts:
 
     hosts = {name.lower() for name in settings.allow_host}
     guard = Guard(settings.token, settings.host, hosts, settings.cors_origin, settings.public_health)
-    shortcut = Shortcut(guard, hub, from_client, settings.max_body)
-    app = App(guard, Rpc(hub, from_client, streams, settings.max_body), health, control, shortcut)
+    app = App(guard, Rpc(hub, from_client, streams, settings.max_body), health, control)
     housekeeping = Housekeeping(
         hub,
         settings.request_timeout,
@@ -242,20 +244,22 @@ async def _serve(settings: Settings, listener: socket.socket, owner: str, parent
         logger.warning("ended what an earlier server left behind processes=%d", left_over)
     parts = build(settings, children)
     await asyncio.to_thread(Store(settings.agents_dir).sweep)
+    sockets = Sockets(_socket_limits(settings))
     config = uvicorn.Config(
         parts.app,
-        http=Protocol,
+        http=cast("type[asyncio.Protocol]", partial(Protocol, sockets)),
         ws="none",
         lifespan="off",
         log_config=None,
         access_log=False,
         proxy_headers=False,
         server_header=False,
-        timeout_keep_alive=75,
+        backlog=max(sockets.limits.anonymous, 64),
         timeout_graceful_shutdown=1,
     )
     server = _Server(config)
-    clocks = [asyncio.create_task(parts.housekeeping.run()), asyncio.create_task(parts.streams.run())]
+    running = (parts.housekeeping.run(), parts.streams.run(), sockets.run())
+    clocks = [asyncio.create_task(each) for each in running]
     serving = asyncio.create_task(server.serve([listener]))
     while not server.started:  # noqa: ASYNC110 - uvicorn has nothing to wait on
         await asyncio.sleep(0)
@@ -289,6 +293,15 @@ def _roots(settings: Settings) -> Roots:
         return Roots([str(each) for each in settings.fs_root], _working_directory())
     except OSError as error:
         raise SettingsError(f"--fs-root {os.fsdecode(error.filename or '')}: {error.strerror}") from error
+
+
+def _socket_limits(settings: Settings) -> SocketLimits:
+    """With few descriptors, strangers get a part of them: a burst on top must leave enough for clients and agents."""
+    descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    anonymous = settings.anonymous_sockets
+    if descriptors != resource.RLIM_INFINITY:
+        anonymous = max(min(anonymous, descriptors // 4), 1)
+    return SocketLimits(anonymous, settings.head_timeout, settings.body_timeout, settings.idle_timeout)
 
 
 def _working_directory() -> str:

@@ -454,6 +454,12 @@ AMBIGUOUS: dict[str, tuple[str, list[str | bytes]]] = {
     "bytes in the target": ("GET /v1/\xff", []),
     "a target that is no path": ("GET v1/health", []),
     "a tunnel": ("CONNECT 127.0.0.1:80", []),
+    "a tunnel to a path": ("CONNECT /", []),
+    "a tunnel with another protocol": ("CONNECT /", ["Connection: Upgrade", "Upgrade: h2c"]),
+    "chunks in HTTP/1.0": (f"POST /v1/rpc HTTP/1.0\r\n{CHUNKED}\r\nX-A: GET", [JSON]),
+    "chunks that are packed": ("POST /v1/rpc", [JSON, "Transfer-Encoding: gzip, chunked"]),
+    "HTTP/2 without an offer": ("GET /v1/health HTTP/2.0\r\nX-A: GET", []),
+    "HTTP/0.9": ("GET /v1/health HTTP/0.9\r\nX-A: GET", []),
 }
 
 

@@ -1,218 +1,393 @@
-"""A socket under HTTP/1.1: what is gathered before it is written, and how headers are read. Contract, section 3."""
+"""HTTP/1.1 on a socket: one request at a time, what is refused, what is waited for. Contract, sections 3 and 10."""
 
 import asyncio
-from collections import deque
-from collections.abc import Callable
-from types import SimpleNamespace
-from typing import Any
+import gc
+import json
+import weakref
+from collections.abc import Awaitable, Callable
 
 import pytest
-from uvicorn.server import ServerState
+from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
 
-from sandbox_agent.http.asgi import by_name
-from sandbox_agent.http.protocol import GATHERED, LINGER, GatheringTransport, Protocol, ShortCycle
-from sandbox_agent.hub.connection import Connection
+from sandbox_agent.http.asgi import Receive, Scope, Send, respond
+from sandbox_agent.http.framing import MAX_HEAD
+from tests.support.in_process import READ, PretendedSocket, Site, head
 
-
-class Inner(asyncio.Transport):
-    """A socket that takes everything and sends nothing."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.written: list[bytes] = []
-        self.closed = False
-        self.ended = False
-        self.paused = False
-
-    def write(self, data: bytes | bytearray | memoryview) -> None:
-        self.written.append(bytes(data))
-
-    def get_write_buffer_size(self) -> int:
-        return sum(map(len, self.written))
-
-    def is_closing(self) -> bool:
-        return self.closed
-
-    def close(self) -> None:
-        self.closed = True
-
-    def write_eof(self) -> None:
-        self.ended = True
-
-    def is_reading(self) -> bool:
-        return not self.paused
-
-    def pause_reading(self) -> None:
-        self.paused = True
-
-    def resume_reading(self) -> None:
-        self.paused = False
-
-    def abort(self) -> None: ...
-
-    def set_protocol(self, protocol: asyncio.BaseProtocol) -> None: ...
+SMALL = b"GET /v1/x HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
+CHUNKED = "Transfer-Encoding: chunked"
 
 
-def gathering() -> tuple[Inner, GatheringTransport]:
-    inner = Inner()
-    return inner, GatheringTransport(inner, asyncio.get_running_loop())
+def on_site(test: Callable[[Site], Awaitable[None]]) -> None:
+    """Run a test, in which nothing may fail unseen."""
 
-
-async def next_turn() -> None:
-    """Let everything run that was due when this was called."""
-    done = asyncio.get_running_loop().create_future()
-    asyncio.get_running_loop().call_soon(done.set_result, None)
-    await done
-
-
-def test_what_is_written_in_one_turn_of_the_loop_goes_out_at_once_and_in_order() -> None:
     async def main() -> None:
-        inner, outer = gathering()
-        outer.write(b"head ")
-        outer.write(bytearray(b"and "))
-        outer.write_whole(b"body")
-        assert inner.written == []
-        await next_turn()
-        assert inner.written == [b"head and body"]
+        site = Site()
+        await test(site)
+        assert site.failures == []
 
     asyncio.run(main())
 
 
-@pytest.mark.requirement("4.slow-bounded")
-def test_more_than_64_kib_does_not_wait_for_the_end_of_the_turn() -> None:
-    async def main() -> None:
-        inner, outer = gathering()
-        pieces = [bytes([number]) * 10_000 for number in range(100)]
-        for piece in pieces:
-            outer.write(piece)
-            waiting = outer.get_write_buffer_size() - inner.get_write_buffer_size()
-            assert waiting <= GATHERED
-        assert inner.get_write_buffer_size() > 900_000
-        await next_turn()
-        assert b"".join(inner.written) == b"".join(pieces)
-
-    asyncio.run(main())
+def detail(socket: PretendedSocket) -> str:
+    return json.loads(socket.written.rpartition(b"\r\n\r\n")[2])["detail"]
 
 
-@pytest.mark.requirement("4.slow-bounded")
-def test_what_waits_for_the_end_of_the_turn_counts_as_not_sent() -> None:
-    async def main() -> None:
-        inner, outer = gathering()
-        outer.write_whole(b"12345")
-        outer.write(b"678")
-        assert inner.get_write_buffer_size() == 5
-        assert outer.get_write_buffer_size() == 8
-        await next_turn()
-        assert inner.get_write_buffer_size() == outer.get_write_buffer_size() == 8
-
-    asyncio.run(main())
+# --- one request behind another ---------------------------------------------------------------------------------------
 
 
-def test_closing_writes_what_was_gathered_and_nothing_comes_after() -> None:
-    async def main() -> None:
-        inner, outer = gathering()
-        outer.write(b"last words")
-        outer.close()
-        assert (inner.written, inner.closed) == ([b"last words"], True)
-        outer.write(b"too late")
-        await next_turn()
-        assert inner.written == [b"last words"]
+@pytest.mark.requirement("3.pipelining")
+def test_of_requests_one_behind_another_one_is_read_and_the_rest_waits_outside() -> None:
+    async def test(site: Site) -> None:
+        blocked = asyncio.Event()
 
-    asyncio.run(main())
+        async def handle(scope: Scope, receive: Receive, send: Send) -> None:
+            await blocked.wait()
+            await respond(send, 200, [(b"content-length", b"0")])
 
+        site.reached.handle = handle
+        before = sum(isinstance(each, RequestResponseCycle) for each in gc.get_objects())
+        socket = site.connect()
+        burst = head("GET /v1/x") * 60_000
+        taken = socket.give(burst)
+        await site.settle()
+        taken += socket.give(burst[taken:])
+        assert taken <= 2 * READ < len(burst)
+        assert len(site.reached.requests) == 1
+        cycles = sum(isinstance(each, RequestResponseCycle) for each in gc.get_objects()) - before
+        assert cycles == 1
+        await socket.closes()
+        blocked.set()
+        await site.settle()
 
-@pytest.mark.requirement("3.answer-early")
-def test_a_socket_on_which_somebody_still_sends_is_closed_for_writing_first_and_then_for_good() -> None:
-    async def main() -> None:
-        inner, timers = Inner(), Timers()
-        loop: Any = SimpleNamespace(call_soon=asyncio.get_running_loop().call_soon, call_later=timers.call_later)
-        outer = GatheringTransport(inner, loop)
-        outer.pause_reading()
-        outer.unread = True
-        outer.write(b"last words")
-        outer.close()
-        assert (inner.written, inner.ended, inner.closed) == ([b"last words"], True, False)
-        assert outer.is_closing()
-        assert inner.is_reading()
-        outer.write(b"too late")
-        outer.write_whole(b"too late")
-        await next_turn()
-        assert inner.written == [b"last words"]
-        timers.advance()
-        assert timers.now == LINGER
-        assert inner.closed
-
-    asyncio.run(main())
+    on_site(test)
 
 
-def test_a_header_that_is_there_twice_is_a_list_of_its_values() -> None:
-    headers = [(b"a", b"1"), (b"b", b"2"), (b"a", b"3"), (b"a", b"1"), (b"c", b"")]
+@pytest.mark.requirement("3.pipelining")
+def test_all_of_them_are_answered_once_and_in_order() -> None:
+    async def test(site: Site) -> None:
+        async def handle(scope: Scope, receive: Receive, send: Send) -> None:
+            # Some take longer than others.
+            for _ in range(hash(scope["path"]) % 3):
+                await asyncio.sleep(0)
+            await respond(send, 200, [(b"content-length", b"0"), (b"x-path", scope["path"].encode())])
 
-    assert by_name(headers) == {b"a": b"1, 3, 1", b"b": b"2", b"c": b""}
-    assert by_name(headers[:2]) == {b"a": b"1", b"b": b"2"}
+        site.reached.handle = handle
+        socket = site.connect()
+        count = 500
+        await socket.send(b"".join(head(f"GET /v1/{number}") for number in range(count)))
+        await site.until(lambda: len(socket.statuses) == count)
+        paths = [line[8:] for line in socket.written.split(b"\r\n") if line.startswith(b"x-path: ")]
+        assert paths == [b"/v1/%d" % number for number in range(count)]
+        assert not socket.transport.closed
+        await socket.send(head("GET /v1/last"))
+        assert socket.statuses == [200] * (count + 1)
 
-
-# Sockets that nobody uses
-
-
-class Timers:
-    """An event loop's clock, and the one timer that was set last."""
-
-    def __init__(self) -> None:
-        self.now = 0.0
-        self.due: float | None = None
-
-    def time(self) -> float:
-        return self.now
-
-    def call_later(self, delay: float, callback: Callable[[], None]) -> object:
-        self.due, self.callback = self.now + delay, callback
-        return callback
-
-    def advance(self) -> None:
-        """Go to where the timer is due."""
-        assert self.due is not None
-        self.now, self.due = self.due, None
-        self.callback()
+    on_site(test)
 
 
-def answered_socket(timers: Timers) -> tuple[Inner, Protocol]:
-    """A socket that has just been answered the short way; it may stay unused for five seconds."""
-    inner, protocol = Inner(), Protocol.__new__(Protocol)
-    for name, value in {"loop": timers, "transport": inner, "_socket": inner, "timeout_keep_alive": 5}.items():
-        setattr(protocol, name, value)
-    protocol.cycle = protocol._short = ShortCycle()  # type: ignore[assignment]
-    protocol.pipeline = deque()
-    protocol.server_state = ServerState()
-    inner.write_whole = inner.write  # type: ignore[attr-defined]
-    protocol._finish(200, [], b"{}")
-    return inner, protocol
+@pytest.mark.requirement("3.pipelining")
+def test_a_burst_on_one_socket_leaves_the_others_their_turn() -> None:
+    async def test(site: Site) -> None:
+        greedy, modest = site.connect(), site.connect()
+        greedy.give(SMALL * 2000)
+        modest.give(head("GET /v1/x"))
+        await site.until(lambda: modest.statuses)
+        assert len(greedy.statuses) < 10
+
+    on_site(test)
 
 
-def test_a_socket_is_closed_when_it_was_not_used_for_the_keep_alive_time() -> None:
-    timers = Timers()
-    inner, _ = answered_socket(timers)
-    assert inner.written
-    assert timers.due == 5
-    timers.advance()
-    assert inner.closed
-    assert timers.due is None
+@pytest.mark.requirement("3.pipelining")
+def test_a_socket_that_is_gone_leaves_nothing_for_the_collector_of_garbage() -> None:
+    async def test(site: Site) -> None:
+        gc.collect()
+        gc.disable()
+        try:
+            socket = site.connect()
+            await socket.send(SMALL * 50 + head("POST /v1/rpc", "Content-Length: 3") + b"abc" + SMALL * 50)
+            socket.give(head("POST /v1/rpc", CHUNKED))
+            socket.give(b"2\r\nab\r\n" + SMALL)
+            remains = [weakref.ref(each) for each in (socket.protocol, socket.protocol.cycle, socket.protocol._socket)]
+            await socket.closes()
+            site.reached.scopes.clear()
+            del socket
+            for _ in range(5):
+                await asyncio.sleep(0)
+            assert [each() for each in remains] == [None] * 3
+        finally:
+            gc.enable()
+
+    on_site(test)
 
 
-@pytest.mark.parametrize("use", ["answered", "in a head", "in a body", "being answered"])
-def test_a_socket_that_is_in_use_is_not_closed_until_it_was_unused_for_that_time(use: str) -> None:
-    timers = Timers()
-    inner, protocol = answered_socket(timers)
-    timers.now = 4
-    protocol._used_at = 4 if use == "answered" else 0
-    protocol._in_head = use == "in a head"
-    protocol._waiting = Connection("secret", "c1", "a", 0.0) if use == "in a body" else None
-    protocol.cycle.response_complete = use != "being answered"
-    timers.advance()
-    assert not inner.closed
-    assert timers.due is not None
+# --- what is refused --------------------------------------------------------------------------------------------------
 
-    protocol._in_head, protocol._waiting, protocol.cycle.response_complete = False, None, True
-    timers.advance()
-    assert timers.now <= 9
-    assert inner.closed
+
+@pytest.mark.requirement("3.ambiguous-http-400")
+@pytest.mark.parametrize("target", ["/", "127.0.0.1:80", "http://127.0.0.1/", "*", "/v1/rpc"])
+@pytest.mark.parametrize("upgrade", [(), ("Connection: Upgrade", "Upgrade: h2c")], ids=["plain", "upgrade"])
+def test_a_tunnel_is_answered_once_and_shortly(
+    target: str, upgrade: tuple[str, ...], caplog: pytest.LogCaptureFixture
+) -> None:
+    async def test(site: Site) -> None:
+        socket = site.connect()
+        await socket.send(head(f"CONNECT {target}", *upgrade, "Content-Length: 5") + b"hello" + SMALL)
+        assert socket.statuses == [400]
+        assert socket.transport.ended
+        assert site.reached.requests == []
+
+    on_site(test)
+    assert sum(len(record.getMessage()) for record in caplog.records) < 1000
+
+
+@pytest.mark.requirement("3.request-200")
+@pytest.mark.parametrize("end", ["Content-Length: 5", CHUNKED], ids=["counted", "chunked"])
+def test_an_offer_of_another_protocol_changes_neither_the_body_nor_what_comes_behind(end: str) -> None:
+    async def test(site: Site) -> None:
+        socket = site.connect()
+        body = b"hello" if end != CHUNKED else b"5\r\nhello\r\n0\r\n\r\n"
+        offer = ("Connection: keep-alive, Upgrade", "Upgrade: h2c", "HTTP2-Settings: x")
+        await socket.send((head("POST /v1/rpc", *offer, end) + body + head("GET /v1/x", *offer)) * 3)
+        assert socket.statuses == [200] * 6
+        assert site.reached.bodies == [b"hello", b""] * 3
+
+    on_site(test)
+
+
+@pytest.mark.requirement("3.request-200")
+def test_close_is_heard_also_beside_an_offer_of_another_protocol() -> None:
+    async def test(site: Site) -> None:
+        socket = site.connect()
+        await socket.send(head("GET /v1/x", "Connection: close, Upgrade", "Upgrade: h2c") + head("GET /v1/y"))
+        assert socket.statuses == [200]
+        assert site.reached.requests == [("GET", "/v1/x")]
+        assert socket.transport.closed
+
+    on_site(test)
+
+
+@pytest.mark.requirement("3.trailers")
+def test_what_comes_after_the_last_chunk_is_no_header() -> None:
+    async def test(site: Site) -> None:
+        stranger, client = site.connect(), site.connect()
+        trailers = head("X", "Content-Type: text/evil", "X-ACP-Connection-Id: stolen").partition(b"\r\n")[2]
+        await stranger.send(head("POST /v1/rpc", CHUNKED, token=False, host=False) + b"0\r\n" + trailers)
+        assert stranger.statuses == [421]
+        await client.send(head("POST /v1/rpc", CHUNKED) + b"1\r\nx\r\n0\r\n" + trailers)
+        assert client.statuses == [200]
+        (scope,) = site.reached.scopes
+        assert [name for name, _ in scope["headers"]] == [b"host", b"authorization", b"transfer-encoding"]
+        await client.send(head("GET /v1/x"))
+        assert client.statuses == [200, 200]
+
+    on_site(test)
+
+
+@pytest.mark.requirement("3.trailers")
+@pytest.mark.parametrize("what", ["one trailer", "many trailers", "an extension of a chunk"])
+def test_what_is_neither_head_nor_body_is_bounded(what: str) -> None:
+    async def test(site: Site) -> None:
+        socket = site.connect()
+        socket.give(head("POST /v1/rpc", CHUNKED))
+        socket.give(b"1\r\nx\r\n" + (b"1;" if what == "an extension of a chunk" else b"0\r\n"))
+        if what == "one trailer":
+            socket.give(b"A: ")
+        piece = b"A: b\r\n" * 100 if what == "many trailers" else b"x" * 1000
+        sent = 0
+        while not socket.protocol._socket.is_closing():
+            sent += socket.give(piece)
+            assert sent < 4 * MAX_HEAD
+        await site.settle()
+        assert socket.statuses == [431]
+        assert site.reached.bodies == []
+
+    on_site(test)
+
+
+@pytest.mark.requirement("3.ambiguous-http-400")
+def test_chunks_that_make_no_sense_end_the_request_that_waits_for_them() -> None:
+    async def test(site: Site) -> None:
+        socket = site.connect()
+        await socket.send(head("POST /v1/rpc", CHUNKED) + b"2\r\nab\r\n")
+        await socket.send(b"nonsense\r\n")
+        assert socket.statuses == [400]
+        assert site.reached.bodies == []
+        assert not site.state.tasks
+
+    on_site(test)
+
+
+@pytest.mark.requirement("3.ambiguous-http-400")
+def test_chunks_that_make_no_sense_do_not_cut_off_an_answer_that_has_begun() -> None:
+    async def test(site: Site) -> None:
+        go_on = asyncio.Event()
+
+        async def handle(scope: Scope, receive: Receive, send: Send) -> None:
+            await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"2")]})
+            await go_on.wait()
+            await send({"type": "http.response.body", "body": b"ok"})
+
+        site.reached.handle = handle
+        socket = site.connect()
+        await socket.send(head("POST /v1/rpc", CHUNKED) + b"2\r\nab\r\n")
+        socket.give(b"nonsense\r\n" + SMALL)
+        socket.give(SMALL)
+        go_on.set()
+        await site.settle()
+        assert socket.statuses == [200]
+        assert socket.written.endswith(b"\r\n\r\nok")
+        assert socket.transport.ended
+
+    on_site(test)
+
+
+# --- what is waited for -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.requirement("3.slow-request-408")
+@pytest.mark.parametrize("before", [b"", head("GET /v1/x")], ids=["first", "second"])
+def test_a_head_that_does_not_end_is_a_408_although_bytes_keep_coming(before: bytes) -> None:
+    async def test(site: Site) -> None:
+        socket = site.connect()
+        await socket.send(before)
+        for byte in (b"G", b"E", b"T", b" ", b"/", *[b"x"] * 8):
+            socket.give(byte)
+            site.pass_time(2)
+        assert socket.statuses == ([200] if before else [])
+        for _ in range(10):
+            socket.give(b"x")
+            site.pass_time(2)
+        await site.settle()
+        assert socket.statuses == ([200] if before else []) + [408]
+        assert "headers" in detail(socket)
+        assert socket.transport.ended
+
+    on_site(test)
+
+
+@pytest.mark.requirement("3.slow-request-408")
+@pytest.mark.parametrize("end", ["Content-Length: 1000", CHUNKED], ids=["counted", "chunked"])
+def test_a_body_that_stops_is_a_408_and_one_that_is_slow_is_not(end: str) -> None:
+    async def test(site: Site) -> None:
+        socket = site.connect()
+        socket.give(head("POST /v1/rpc", end))
+        if end == CHUNKED:
+            socket.give(b"3e8\r\n")
+        for _ in range(50):
+            site.pass_time(50)
+            socket.give(b"x")
+        await site.settle()
+        assert socket.statuses == []
+        site.pass_time(61)
+        await site.settle()
+        assert socket.statuses == [408]
+        assert "body" in detail(socket)
+        assert site.reached.bodies == []
+        assert not site.state.tasks
+
+    on_site(test)
+
+
+@pytest.mark.requirement("3.slow-request-408")
+def test_the_server_may_take_its_time_with_a_body() -> None:
+    async def test(site: Site) -> None:
+        slow = asyncio.Event()
+
+        async def handle(scope: Scope, receive: Receive, send: Send) -> None:
+            await slow.wait()
+            size = 0
+            while (message := await receive())["more_body"]:
+                size += len(message["body"])
+            await respond(send, 200, [(b"content-length", b"0")])
+
+        site.reached.handle = handle
+        socket = site.connect()
+        socket.give(head("POST /v1/rpc", "Content-Length: 300000") + b"x" * 200_000)
+        await site.settle()
+        assert not socket.transport.is_reading()
+        site.pass_time(1000)
+        slow.set()
+        await site.settle()
+        site.pass_time(50)
+        socket.give(b"x" * 100_000)
+        await site.settle()
+        assert socket.statuses == [200]
+
+    on_site(test)
+
+
+@pytest.mark.requirement("3.idle-socket")
+@pytest.mark.parametrize("sent", [b"", b"\r\n", head("GET /v1/x")], ids=["nothing", "a blank line", "a request"])
+def test_a_socket_that_nobody_uses_is_closed_without_a_word(sent: bytes) -> None:
+    async def test(site: Site) -> None:
+        socket = site.connect()
+        await socket.send(sent)
+        answers = list(socket.statuses)
+        site.pass_time(70)
+        assert not socket.transport.closed
+        site.pass_time(10)
+        await site.settle()
+        assert socket.transport.closed
+        assert socket.statuses == answers
+
+    on_site(test)
+
+
+@pytest.mark.requirement("3.idle-socket")
+def test_a_long_answer_is_not_cut() -> None:
+    async def test(site: Site) -> None:
+        end = asyncio.Event()
+
+        async def handle(scope: Scope, receive: Receive, send: Send) -> None:
+            await send({"type": "http.response.start", "status": 200, "headers": []})
+            await end.wait()
+            await send({"type": "http.response.body", "body": b"late"})
+
+        site.reached.handle = handle
+        socket = site.connect()
+        await socket.send(head("GET /v1/rpc"))
+        site.pass_time(10_000)
+        end.set()
+        await site.settle()
+        assert b"late" in socket.written
+        assert not socket.transport.closed
+
+    on_site(test)
+
+
+@pytest.mark.requirement("3.idle-socket")
+def test_a_client_that_does_not_take_its_answer_does_not_keep_its_socket() -> None:
+    async def test(site: Site) -> None:
+        socket = site.connect()
+        socket.transport.taken = False
+        await socket.send(head("GET /v1/x"))
+        site.pass_time(80)
+        assert socket.transport.closed
+
+    on_site(test)
+
+
+@pytest.mark.requirement("10.anonymous-sockets")
+@pytest.mark.parametrize(
+    ("request_bytes", "admitted"),
+    [
+        (head("GET /v1/x"), True),
+        (head("GET /v1/x") + head("GET /", token=False), True),
+        (head("GET /v1/x", token=False), False),
+        (head("GET /"), False),
+        (head("GET /v1/x")[:-1], False),
+        (head("GET /v1/x", "Host: evil"), False),
+    ],
+    ids=["the token", "the token once", "none", "the token where none is needed", "half a head", "a second host"],
+)
+def test_only_the_token_makes_a_socket_a_clients(request_bytes: bytes, admitted: bool) -> None:
+    async def test(site: Site) -> None:
+        socket = site.connect()
+        await socket.send(request_bytes)
+        for _ in range(site.sockets.limits.anonymous):
+            site.connect()
+        site.pass_time(1)
+        await site.settle()
+        assert socket.transport.closed is not admitted
+
+    on_site(test)

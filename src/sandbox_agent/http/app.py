@@ -17,6 +17,7 @@ from sandbox_agent.http.asgi import (
     Receive,
     Scope,
     Send,
+    admit,
     by_name,
     header,
     json_headers,
@@ -27,7 +28,6 @@ from sandbox_agent.http.guard import Guard
 from sandbox_agent.http.health import Health
 from sandbox_agent.http.problems import send_problem
 from sandbox_agent.http.rpc import Rpc
-from sandbox_agent.http.shortcut import Shortcut
 
 logger = logging.getLogger(__name__)
 
@@ -35,8 +35,7 @@ logger = logging.getLogger(__name__)
 class App:
     """`control` makes the app for all other routes when the first of them is asked for: start-up need not wait."""
 
-    def __init__(self, guard: Guard, rpc: Rpc, health: Health, control: Callable[[], Asgi], shortcut: Shortcut) -> None:
-        self.shortcut = shortcut
+    def __init__(self, guard: Guard, rpc: Rpc, health: Health, control: Callable[[], Asgi]) -> None:
         self._guard = guard
         self._rpc = rpc
         self._health = health
@@ -49,6 +48,8 @@ class App:
             send = _adding(send, self._guard.cors(scope))
         try:
             self._guard.check(scope)
+            if self._guard.needs_token(scope):
+                admit(scope)
             await self._route(scope, receive, send)
         except SandboxAgentError as error:
             await send_problem(send, error)

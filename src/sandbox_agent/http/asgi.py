@@ -48,6 +48,11 @@ def gone(scope: Scope) -> bool:
     return transport(scope).is_closing()
 
 
+def admit(scope: Scope) -> None:
+    """Note that the client has shown that it may call, so that its socket no longer counts as a stranger's."""
+    scope["extensions"]["sandbox_agent.transport"].admit()
+
+
 def transport(scope: Scope) -> asyncio.Transport:
     """The socket under a request; the server's protocol puts it there."""
     return scope["extensions"]["sandbox_agent.transport"]

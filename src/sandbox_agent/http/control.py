@@ -1,8 +1,10 @@
 """The route table: every route but /v1/rpc, on Starlette."""
 
 from collections.abc import Iterable
+from functools import cache
 from urllib.parse import unquote
 
+import msgspec
 from starlette.exceptions import HTTPException
 from starlette.middleware.exceptions import ExceptionMiddleware
 from starlette.requests import ClientDisconnect, Request
@@ -12,7 +14,7 @@ from starlette.routing import Route, Router
 from sandbox_agent.errors import BadRequest, MethodNotAllowed, NotFound, Removed, SandboxAgentError
 from sandbox_agent.http import legacy, openapi, problems
 from sandbox_agent.http.asgi import App, Receive, Scope, Send
-from sandbox_agent.http.views import Endpoint, Handler, Views, json_response
+from sandbox_agent.http.views import Endpoint, Handler, Views, json_bytes
 
 _ALL = ["GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"]
 
@@ -21,8 +23,12 @@ def control(views: Views, others: Iterable[Endpoint]) -> App:
     """The app for everything that is not /v1/rpc."""
     endpoints = [*views.endpoints(), *others]
 
+    @cache
+    def document_bytes() -> bytes:
+        return msgspec.json.encode(openapi.document(endpoints))
+
     async def document(request: Request) -> Response:
-        return json_response(openapi.document(endpoints))
+        return json_bytes(document_bytes())
 
     routes = [Route(each.path, _named(each.handle), methods=[each.method]) for each in endpoints]
     routes += [

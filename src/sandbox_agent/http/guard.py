@@ -47,10 +47,14 @@ class Guard:
                 raise BadRequest(f"the header {repeated.decode()} is there twice", header=repeated.decode())
         self._check_host(scope)
         self._check_origin(scope)
+        if self.needs_token(scope):
+            self._check_token(scope)
+
+    def needs_token(self, scope: Scope) -> bool:
+        """Whether the request is one that only those with the token may make."""
         path = scope["path"]
         public = not path.startswith("/v1/") or (self.public_health and path == "/v1/health")
-        if not public and not self.is_preflight(scope):
-            self._check_token(scope)
+        return not public and not self.is_preflight(scope)
 
     def cors(self, scope: Scope) -> Headers:
         """Headers that let a page of an allowed origin read the response."""

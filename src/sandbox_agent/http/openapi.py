@@ -31,6 +31,7 @@ from sandbox_agent.errors import (
     NobodyAsked,
     NotAcceptable,
     NotAnEnvelope,
+    RequestTimeout,
     SandboxAgentError,
     Unauthorized,
     UnknownConnection,
@@ -40,7 +41,7 @@ from sandbox_agent.errors import (
 from sandbox_agent.http.views import INSTALL_PROBLEMS, Endpoint
 
 ALWAYS: tuple[type[SandboxAgentError], ...] = (
-    *(BadRequest, Unauthorized, ForbiddenOrigin, Misdirected, HeadersTooLarge, InternalError),
+    *(BadRequest, Unauthorized, ForbiddenOrigin, Misdirected, RequestTimeout, HeadersTooLarge, InternalError),
 )
 """What any route may answer."""
 _POST_PROBLEMS = (

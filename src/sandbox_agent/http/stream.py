@@ -99,13 +99,9 @@ class Stream:
         self._closed = True
         self._notify()
 
-    def is_at(self, position: int) -> bool:
-        """Whether everything up to a position has been handed to the socket."""
-        return self._handed >= position or self._closed
-
     async def caught_up(self, position: int) -> None:
         """Wait until everything up to a position has been handed to the socket; not for long."""
-        if self.is_at(position):
+        if self._handed >= position or self._closed:
             return
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.append((position, future))

@@ -187,8 +187,12 @@ class Views:
 
 def json_response(value: object) -> Response:
     """A view as JSON, which nobody may keep."""
-    headers = {"cache-control": "no-store"}
-    return Response(msgspec.json.encode(value), media_type="application/json", headers=headers)
+    return json_bytes(msgspec.json.encode(value))
+
+
+def json_bytes(body: bytes) -> Response:
+    """The same, of JSON that is there already."""
+    return Response(body, media_type="application/json", headers={"cache-control": "no-store"})
 
 
 _PAGE = """<!doctype html>

@@ -32,32 +32,11 @@ class Accepted:
 
 
 class Waiter(Protocol):
-    """Waits for the answer to a call: a future, or what stands in for one."""
+    """Waits for the answer to a call: a future, mostly."""
 
     def done(self) -> bool: ...
     def set_result(self, answer: Answer, /) -> None: ...
     def set_exception(self, error: SandboxAgentError, /) -> None: ...
-
-
-class Continuation:
-    """What happens with an answer, in place of a future that somebody waits on: it happens at once."""
-
-    __slots__ = ("_then", "_went")
-
-    def __init__(self, then: Callable[[Answer | None, SandboxAgentError | None], None]) -> None:
-        self._then = then
-        self._went = False
-
-    def done(self) -> bool:
-        return self._went
-
-    def set_result(self, answer: Answer) -> None:
-        self._went = True
-        self._then(answer, None)
-
-    def set_exception(self, error: SandboxAgentError) -> None:
-        self._went = True
-        self._then(None, error)
 
 
 @dataclass(slots=True, eq=False)

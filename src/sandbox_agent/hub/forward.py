@@ -21,10 +21,9 @@ from sandbox_agent.errors import (
     AgentTimeout,
     InvalidRequest,
     RequestCancelled,
-    RpcError,
     SandboxAgentError,
 )
-from sandbox_agent.hub.calls import Answer, Call, Continuation
+from sandbox_agent.hub.calls import Answer, Call
 from sandbox_agent.hub.connection import Connection
 from sandbox_agent.hub.hub import Hub
 from sandbox_agent.hub.lifecycle import Event
@@ -195,21 +194,6 @@ class Forward:
         self._hub.calls.open(call)
         self._send(call, self.line_for(session, envelope))
         return await answered
-
-    def begin(self, connection: Connection, envelope: Envelope, then: Continuation) -> bool:
-        """Pass a request on at once; False when it has to wait for something, or is more than passed on."""
-        running = self._supervisor.running(connection.agent)
-        if running is None or envelope.session_id is not None or _META_KEY in envelope.line:
-            return False
-        assert envelope.id is not None
-        deadline = self._hub.monotonic() + self._request_timeout
-        call = Call(envelope.method, envelope.id, connection, running, None, self.passed_back, then, deadline)
-        self._hub.calls.open(call)
-        try:
-            self._send(call, envelope.line)
-        except RpcError:
-            return False
-        return True
 
     async def own_call(self, running: Process, session: Session | None, method: str, params: Object) -> Envelope:
         """Ask a process on the server's own account."""

@@ -10,7 +10,6 @@ from sandbox_agent import __version__
 from sandbox_agent.envelope import (
     META,
     Envelope,
-    Kind,
     Object,
     failure,
     notification,
@@ -34,7 +33,7 @@ from sandbox_agent.errors import (
     ShuttingDown,
 )
 from sandbox_agent.hub.asking import QUESTION, answered
-from sandbox_agent.hub.calls import Accepted, Answer, Continuation
+from sandbox_agent.hub.calls import Accepted, Answer
 from sandbox_agent.hub.checks import Method
 from sandbox_agent.hub.connection import Connection
 from sandbox_agent.hub.decision import METHOD as DECISION
@@ -94,12 +93,6 @@ class FromClient:
         running = await self._forward.start(agent)
         connection = self._hub.open_connection(running.agent.id, params)
         return connection, Answer(success(envelope.id, self._greeting(running)))
-
-    def begin(self, connection: Connection, envelope: Envelope, then: Continuation) -> bool:
-        """Begin a request that is only passed on, to an agent that runs; False for all others."""
-        if envelope.kind is not Kind.REQUEST or envelope.method in self._own or self._hub.stopping:
-            return False
-        return self._forward.begin(connection, envelope, then)
 
     async def accept(self, connection: Connection, envelope: Envelope, key: str | None = None) -> Accepted:
         """Take a request in; raises what keeps it from being one.

@@ -175,6 +175,20 @@ class Settings:
     )
     connection_ttl: float = option(_TRAFFIC, DURATION, "30m", "Time a connection is kept that nobody uses.")
     max_body: int = option(_TRAFFIC, SIZE, "32MiB", "Largest body of a request.")
+    anonymous_sockets: int = option(
+        _TRAFFIC,
+        COUNT,
+        "512",
+        "Sockets that may be open without having shown the token, the oldest closed first; at most a quarter of the "
+        "descriptors that the process may have.",
+    )
+    head_timeout: float = option(
+        _TRAFFIC, DURATION, "30s", "Time a request line and its headers may take from their first byte to their last."
+    )
+    body_timeout: float = option(
+        _TRAFFIC, DURATION, "60s", "Time that may pass without a byte of a body that the server waits for."
+    )
+    idle_timeout: float = option(_TRAFFIC, DURATION, "75s", "Time a socket may stay open between two requests.")
     heartbeat: float = option(_TRAFFIC, DURATION, "15s", "Interval of the comments that keep a stream open.")
     stream_buffer: int = option(
         _TRAFFIC, SIZE, "8MiB", "What a slow reader may fall behind in memory before it reads from the log."

@@ -1,0 +1,81 @@
+"""Where requests end in the bytes of a socket: how far the parser may read, and how much may be no body. Pure.
+
+The parser cannot stop in the middle of what it was given, and a request costs far more memory than its bytes. So it is
+given a piece at a time, and no piece goes beyond the end of a request. Bytes that never become a body (heads, blank
+lines, trailers, extensions of chunks) are counted, and bounded.
+"""
+
+from enum import Enum, auto
+
+from sandbox_agent.errors import HeadersTooLarge
+
+MAX_HEAD = 64 << 10
+"""Bytes of a request line and its headers: they come before the client has shown a token."""
+CHUNK_ALLOWANCE = 16
+"""Bytes that a chunk may spend on its size and line ends. It may spend another byte for each byte of body."""
+_BLANK_LINE = b"\r\n\r\n"
+
+
+class Part(Enum):
+    """What comes next."""
+
+    HEAD = auto()
+    COUNTED_BODY = auto()
+    CHUNKED_BODY = auto()
+
+
+class Framing:
+    """How far a socket has come in its requests."""
+
+    def __init__(self) -> None:
+        self.expect_head()
+
+    def expect_head(self) -> None:
+        """A request is whole: the next one may begin."""
+        self.part = Part.HEAD
+        self.overhead = 0
+        """Bytes of the head so far; of a chunked body, bytes beyond what its chunks may spend."""
+        self._left = 0
+        self._tail = b""
+        """The last bytes of the piece before: a blank line may lie across."""
+
+    def expect_body(self, length: int | None) -> None:
+        """The head is whole, and a body of this length follows; None for one in chunks."""
+        self.part = Part.CHUNKED_BODY if length is None else Part.COUNTED_BODY
+        self.overhead = 0
+        self._left = length or 0
+        self._tail = b""
+
+    def end_of_piece(self, data: bytes, start: int) -> int:
+        """Where the piece ends that may be read next."""
+        if self.part is Part.COUNTED_BODY:
+            return min(len(data), start + self._left)
+        limit = min(len(data), start + MAX_HEAD - self.overhead)
+        across = (self._tail + data[start : start + 3]).find(_BLANK_LINE)
+        if across >= 0:
+            return min(limit, start + across + 4 - len(self._tail))
+        found = data.find(_BLANK_LINE, start, limit)
+        return limit if found < 0 else found + 4
+
+    def advance(self, data: bytes, start: int, end: int) -> None:
+        """The parser is about to read this piece."""
+        if self.part is Part.COUNTED_BODY:
+            self._left -= end - start
+        else:
+            self.overhead += end - start
+            self._tail = (self._tail + data[max(start, end - 3) : end])[-3:]
+
+    def count_chunk(self) -> None:
+        """The size of a chunk was read."""
+        self.overhead -= CHUNK_ALLOWANCE
+
+    def count_body(self, size: int) -> None:
+        """So much of the piece was body."""
+        if self.part is Part.CHUNKED_BODY:
+            self.overhead -= 2 * size
+
+    def check(self) -> None:
+        """Raises HeadersTooLarge for a head, or what is no body of a chunked one, that is longer than it may be."""
+        self.overhead = max(self.overhead, 0)
+        if self.overhead >= MAX_HEAD:
+            raise HeadersTooLarge(MAX_HEAD)
