@@ -4,6 +4,7 @@ import asyncio
 import gc
 import json
 import tracemalloc
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -69,7 +70,7 @@ def test_a_session_that_rests_takes_no_memory(tmp_path: Path) -> None:
             try:
                 sizes: list[int] = []
                 counts: list[int] = []
-                for batch in range(3):
+                for batch in range(5):
                     for number in range(20):
                         await visit(own, f"session-{batch}-{number}")
                     await rest(own)
@@ -77,9 +78,10 @@ def test_a_session_that_rests_takes_no_memory(tmp_path: Path) -> None:
                     sizes.append(tracemalloc.get_traced_memory()[0])
             finally:
                 tracemalloc.stop()
-            assert counts[0] == counts[1] == counts[2]
-            assert (sizes[2] - sizes[1]) / 20 < 512
-            assert len(own.hub.sessions(None, None, 1000)) == 61
+            assert len(set(counts)) == 1
+            # What sessions leave, each batch leaves. Caches of a fixed size come and go between any two.
+            assert min(after - before for before, after in pairwise(sizes)) / 20 < 512
+            assert len(own.hub.sessions(None, None, 1000)) == 101
 
     run(main())
 
