@@ -168,7 +168,7 @@ def plot(soak: Soak) -> str:
 def page(soak: Soak, facts: Sequence[str]) -> str:
     """The figures, as they are kept beside the plot."""
     rows = [f"| {name} | {value} |" for name, value in soak.rows()]
-    about = [f"- {fact}" for fact in facts]
+    about = [f"- {fact}" for fact in facts if not fact.startswith("peer:")]
     return "\n".join(
         ["# Soak", "", "![memory over sessions](SOAK.svg)", "", "| | |", "|---|---|", *rows, "", *about, ""]
     )
