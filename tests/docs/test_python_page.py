@@ -4,8 +4,8 @@ from pathlib import Path
 from textwrap import dedent
 
 import sandbox_agent.client
-from sandbox_agent.cli.python_page import render_python
-from sandbox_agent.cli.python_source import Alias, Class, Field, Function, Public, defined_in, public_names
+from tools.reference.python_page import render_python
+from tools.reference.python_source import Alias, Class, Field, Function, Public, defined_in, public_names
 
 
 def read(directory: Path, source: str) -> list[Public]:

@@ -5,8 +5,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 import msgspec
 from msgspec import UNSET, Struct, UnsetType
 
-from sandbox_agent.cli.markdown import heading_link, row
 from sandbox_agent.errors import RpcError, SandboxAgentError
+from tools.reference.markdown import heading_link, row
 
 
 def _named(above: type[SandboxAgentError] = SandboxAgentError) -> Iterator[type[SandboxAgentError]]:

@@ -1,23 +1,14 @@
-"""The pages of docs/reference, written from the code: `python -m sandbox_agent.cli.reference`, at the project's top.
-
-configuration.md is made here, from the table of options.
-"""
+"""docs/reference/configuration.md: every option and every key of agents.toml, written from the tables in the code."""
 
 from collections.abc import Iterable
 from itertools import groupby
-from pathlib import Path
 
 from sandbox_agent.agents.manifest import KEYS
-from sandbox_agent.cli.agents_page import render_agents
-from sandbox_agent.cli.commands_page import render_commands
-from sandbox_agent.cli.http_page import render_http
-from sandbox_agent.cli.markdown import row
-from sandbox_agent.cli.methods_page import render_methods
-from sandbox_agent.cli.python_page import render_python
 from sandbox_agent.settings import options_table
+from tools.reference.markdown import row
 
 _TOP = """\
-<!-- Written by `python -m sandbox_agent.cli.reference`; change the tables in the code, not this page. -->
+<!-- Written by `./dev docs`; change the tables in the code, not this page. -->
 
 # Configuration
 
@@ -106,20 +97,3 @@ def _keys() -> Iterable[str]:
     yield "|---|---|---|\n"
     for key, (expected, text) in KEYS.items():
         yield row(f"`{key}`", expected, text)
-
-
-def pages() -> dict[str, str]:
-    """Every page by its file's name."""
-    return {
-        "configuration.md": render_configuration(),
-        "cli.md": render_commands(),
-        "agents.md": render_agents(),
-        "http.md": render_http(),
-        "methods.md": render_methods(),
-        "python.md": render_python(),
-    }
-
-
-if __name__ == "__main__":
-    for name, text in pages().items():
-        Path("docs/reference", name).write_text(text)

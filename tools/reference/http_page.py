@@ -12,12 +12,12 @@ from urllib.request import urlopen
 import msgspec
 from msgspec import Struct
 
-from sandbox_agent.cli.markdown import heading_link, row
-from sandbox_agent.cli.schema import Schema, error_links, kind, table
 from sandbox_agent.http.openapi import ALWAYS
+from tools.reference.markdown import heading_link, row
+from tools.reference.schema import Schema, error_links, kind, table
 
 _TOP = """\
-<!-- Written by `python -m sandbox_agent.cli.reference`; change the endpoints in the code, not this page. -->
+<!-- Written by `./dev docs`; change the endpoints in the code, not this page. -->
 
 # HTTP
 

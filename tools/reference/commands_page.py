@@ -5,10 +5,10 @@ from collections.abc import Iterable
 
 from sandbox_agent.cli.commands import Command, Group
 from sandbox_agent.cli.main import COMMANDS
-from sandbox_agent.cli.markdown import heading_link, row
+from tools.reference.markdown import heading_link, row
 
 _TOP = """\
-<!-- Written by `python -m sandbox_agent.cli.reference`; change the commands in the code, not this page. -->
+<!-- Written by `./dev docs`; change the commands in the code, not this page. -->
 
 # Command line
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from sandbox_agent.cli.reference import pages
+from tools.reference import pages
 
 REFERENCE = Path(__file__).resolve().parents[2] / "docs" / "reference"
 NAMES = sorted(path.name for path in REFERENCE.glob("*.md") if path.name != "typescript.md")
@@ -13,7 +13,7 @@ NAMES = sorted(path.name for path in REFERENCE.glob("*.md") if path.name != "typ
 
 @pytest.mark.parametrize("name", NAMES)
 def test_the_page_is_what_the_code_says(name: str) -> None:
-    assert (REFERENCE / name).read_text() == pages()[name], "python -m sandbox_agent.cli.reference"
+    assert (REFERENCE / name).read_text() == pages()[name], "./dev docs"
 
 
 def test_every_page_is_written_by_a_program() -> None:

@@ -3,11 +3,11 @@
 import re
 from collections.abc import Iterable, Iterator
 
-from sandbox_agent.cli.markdown import heading_link, row
-from sandbox_agent.cli.python_source import Alias, Class, Function, Public, public_names
+from tools.reference.markdown import heading_link, row
+from tools.reference.python_source import Alias, Class, Function, Public, public_names
 
 _TOP = """\
-<!-- Written by `python -m sandbox_agent.cli.reference`; change the docstrings in the code, not this page. -->
+<!-- Written by `./dev docs`; change the docstrings in the code, not this page. -->
 
 # Python
 

@@ -4,10 +4,10 @@ from collections.abc import Iterable, Sequence
 
 from sandbox_agent.agents.instructions import instructions
 from sandbox_agent.agents.manifest import Agent, Features, Native, Package, load_manifest
-from sandbox_agent.cli.markdown import heading_link, row
+from tools.reference.markdown import heading_link, row
 
 _TOP = """\
-<!-- Written by `python -m sandbox_agent.cli.reference`; change agents/manifest.toml, not this page. -->
+<!-- Written by `./dev docs`; change agents/manifest.toml, not this page. -->
 
 # Agents
 

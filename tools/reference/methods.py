@@ -1,6 +1,6 @@
 """What is told of methods (methods.toml): which way each goes, what it takes and gives, and an example."""
 
-from importlib.resources import files
+from pathlib import Path
 from typing import Literal
 
 import msgspec
@@ -38,5 +38,5 @@ class Method(Struct, frozen=True, forbid_unknown_fields=True):
 
 def methods() -> dict[str, Method]:
     """All of them: ours first, then those of ACP."""
-    text = files("sandbox_agent.cli").joinpath("methods.toml").read_text()
+    text = Path(__file__).with_name("methods.toml").read_text()
     return msgspec.toml.decode(text, type=dict[str, Method])

@@ -5,14 +5,14 @@ from collections.abc import Iterable, Mapping
 import msgspec
 from msgspec import Struct
 
-from sandbox_agent.cli.http_page import http_types
-from sandbox_agent.cli.markdown import heading_link, row
-from sandbox_agent.cli.methods import Method, Way, methods
-from sandbox_agent.cli.schema import Schema, error_links, refs, table
 from sandbox_agent.http.openapi import components_of
+from tools.reference.http_page import http_types
+from tools.reference.markdown import heading_link, row
+from tools.reference.methods import Method, Way, methods
+from tools.reference.schema import Schema, error_links, refs, table
 
 _TOP = """\
-<!-- Written by `python -m sandbox_agent.cli.reference`; change cli/methods.toml and method_types.py, not this page. -->
+<!-- Written by `./dev docs`; change tools/reference/methods.toml, not this page. -->
 
 # Methods
 
