@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from sandbox_agent import client
-from sandbox_agent.cli.commands import Command, Group
+from sandbox_agent.cli.grammar import Command, Group
 from sandbox_agent.cli.main import COMMANDS
 from sandbox_agent.errors import RpcError, SettingsError
 from sandbox_agent.settings import OPTIONS

@@ -3,7 +3,7 @@
 import argparse
 from collections.abc import Iterable
 
-from sandbox_agent.cli.commands import Command, Group
+from sandbox_agent.cli.grammar import Command, Group
 from sandbox_agent.cli.main import COMMANDS
 from tools.reference.markdown import heading_link, row
 

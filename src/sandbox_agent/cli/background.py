@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import cast
 from urllib.parse import urlsplit
 
-from sandbox_agent.cli.failures import EXIT_FAILED
+from sandbox_agent.cli.output import EXIT_FAILED
 from sandbox_agent.data_directory import Notice, holder, notice
 from sandbox_agent.envelope import Object
 from sandbox_agent.errors import SettingsError

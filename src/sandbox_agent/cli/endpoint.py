@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from sandbox_agent.cli.arguments import Arguments, Parser
 from sandbox_agent.cli.flags import add_flags, settings_of
+from sandbox_agent.cli.grammar import Arguments, Parser
 from sandbox_agent.data_directory import notice
 from sandbox_agent.errors import SettingsError
 from sandbox_agent.settings import is_loopback

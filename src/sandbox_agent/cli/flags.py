@@ -3,7 +3,8 @@
 import os
 from collections.abc import Collection, Mapping
 
-from sandbox_agent.cli.arguments import Arguments, Parser, complain
+from sandbox_agent.cli.grammar import Arguments, Parser
+from sandbox_agent.cli.output import complain
 from sandbox_agent.settings import OPTIONS, Option, Settings, load
 
 AGENTS = frozenset(

@@ -1,4 +1,4 @@
-"""What commands print: tables, JSON, text of others. Drawn on a terminal, plain in a pipe and with NO_COLOR."""
+"""What commands print: tables, JSON, complaints. Drawn on a terminal, plain in a pipe and with NO_COLOR."""
 
 import os
 import shutil
@@ -9,6 +9,26 @@ from typing import TextIO
 NONE = "-"
 WIDEST = 120
 """Columns of what is read as text, on a terminal that has more."""
+
+
+EXIT_FAILED, EXIT_MISTAKE = 1, 2
+MOST_LINES = 20
+"""Of what a failing program wrote."""
+
+
+def complain(message: str) -> None:
+    """One line about what is wrong, or worth a word."""
+    print(f"sandbox-agent: {message}", file=sys.stderr)
+
+
+def describe(sentence: str, stderr: object = None) -> None:
+    """A failure: a sentence on one line, and the end of what a program wrote to stderr, if it did."""
+    complain(harmless(" ".join(sentence.split())))
+    lines = harmless(stderr).strip().splitlines() if isinstance(stderr, str) else []
+    if len(lines) > MOST_LINES:
+        lines = ["…", *lines[-MOST_LINES:]]
+    for line in lines:
+        print(f"  | {line}", file=sys.stderr)
 
 
 def is_drawn(stream: TextIO) -> bool:

@@ -4,13 +4,14 @@ import asyncio
 import signal
 from contextlib import nullcontext
 
-from sandbox_agent.cli.arguments import Arguments
-from sandbox_agent.cli.failures import EXIT_FAILED
+from sandbox_agent.cli.failures import document, tell
+from sandbox_agent.cli.grammar import Arguments
+from sandbox_agent.cli.output import EXIT_FAILED
+from sandbox_agent.cli.talk import FAILURES
 from sandbox_agent.cli.talk.conversation import Conversation
 from sandbox_agent.cli.talk.interrupts import Interrupts, run
 from sandbox_agent.cli.talk.json_lines import gap, write_line
 from sandbox_agent.cli.talk.live import Live
-from sandbox_agent.cli.talk.outcome import FAILURES, document, tell
 from sandbox_agent.cli.talk.own import OwnPrompts
 from sandbox_agent.cli.talk.past_turns import before_last
 from sandbox_agent.cli.talk.servers import Reports, served

@@ -7,8 +7,9 @@ from contextlib import suppress
 from acp.schema import UserMessageChunk
 from pydantic import TypeAdapter, ValidationError
 
+from sandbox_agent.cli.failures import Failure, sentence, tell
 from sandbox_agent.cli.output import one_line
-from sandbox_agent.cli.talk.outcome import FAILURES, Failure, sentence, tell
+from sandbox_agent.cli.talk import FAILURES
 from sandbox_agent.cli.talk.own import OwnPrompts
 from sandbox_agent.cli.talk.past_turns import prompt_of
 from sandbox_agent.cli.talk.pieces import Note, Span, note

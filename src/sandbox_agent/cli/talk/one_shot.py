@@ -5,10 +5,11 @@ import signal
 from collections.abc import Sequence
 from contextlib import suppress
 
-from sandbox_agent.cli.failures import EXIT_FAILED
+from sandbox_agent.cli.failures import exit_code, tell
+from sandbox_agent.cli.output import EXIT_FAILED
+from sandbox_agent.cli.talk import FAILURES
 from sandbox_agent.cli.talk.interrupts import Interrupts
 from sandbox_agent.cli.talk.json_lines import JsonLines
-from sandbox_agent.cli.talk.outcome import FAILURES, exit_code, tell
 from sandbox_agent.cli.talk.own import OwnPrompts
 from sandbox_agent.cli.talk.pieces import joined
 from sandbox_agent.cli.talk.showing import spent

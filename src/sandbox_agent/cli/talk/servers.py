@@ -9,10 +9,10 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from sandbox_agent.cli.arguments import Arguments
 from sandbox_agent.cli.background import find
 from sandbox_agent.cli.endpoint import VARIABLE, endpoint
 from sandbox_agent.cli.flags import settings_of
+from sandbox_agent.cli.grammar import Arguments
 from sandbox_agent.cli.output import one_line
 from sandbox_agent.cli.talk.showing import CLIENT
 from sandbox_agent.client import ConnectionLost, SandboxAgent, ServerProblem, StartFailed

@@ -6,8 +6,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Literal, TypeVar
 
-from sandbox_agent.cli.arguments import complain
-from sandbox_agent.cli.output import harmless
+from sandbox_agent.cli.output import complain, harmless
 from sandbox_agent.cli.talk.answers import Answers
 from sandbox_agent.cli.talk.asking import Asking
 from sandbox_agent.cli.talk.pieces import note

@@ -7,7 +7,8 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from sandbox_agent.cli.arguments import Arguments, complain
+from sandbox_agent.cli.grammar import Arguments
+from sandbox_agent.cli.output import complain
 from sandbox_agent.cli.talk.view import Answering, has_keyboard
 from sandbox_agent.errors import SettingsError
 
