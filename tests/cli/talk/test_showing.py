@@ -5,8 +5,9 @@ from typing import Any
 import pytest
 from acp.schema import PromptResponse
 
+from sandbox_agent.cli.calling import CLIENT
 from sandbox_agent.cli.talk.pieces import Note, Piece, Speech, plain
-from sandbox_agent.cli.talk.showing import ASCII, CLIENT, Marks, Showing, spent
+from sandbox_agent.cli.talk.showing import ASCII, Marks, Showing, spent
 from sandbox_agent.client import TurnEnded
 from sandbox_agent.client.updates import SessionItem, read
 

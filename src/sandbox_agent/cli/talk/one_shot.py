@@ -10,7 +10,7 @@ from sandbox_agent.cli.output import EXIT_FAILED
 from sandbox_agent.cli.talk import FAILURES
 from sandbox_agent.cli.talk.interrupts import Interrupts
 from sandbox_agent.cli.talk.json_lines import JsonLines
-from sandbox_agent.cli.talk.own import OwnPrompts
+from sandbox_agent.cli.talk.log import OwnPrompts
 from sandbox_agent.cli.talk.pieces import joined
 from sandbox_agent.cli.talk.showing import spent
 from sandbox_agent.cli.talk.view import View

@@ -7,17 +7,17 @@ from contextlib import nullcontext
 from sandbox_agent.cli.failures import document, tell
 from sandbox_agent.cli.grammar import Arguments
 from sandbox_agent.cli.output import EXIT_FAILED, complain
+from sandbox_agent.cli.progress import show_install
 from sandbox_agent.cli.talk import FAILURES
 from sandbox_agent.cli.talk.conversation import Conversation
 from sandbox_agent.cli.talk.interrupts import Interrupts, run
 from sandbox_agent.cli.talk.json_lines import write_line
+from sandbox_agent.cli.talk.log import OwnPrompts
 from sandbox_agent.cli.talk.one_shot import OneShot
-from sandbox_agent.cli.talk.own import OwnPrompts
-from sandbox_agent.cli.talk.servers import Reports, Served, served
-from sandbox_agent.cli.talk.sessions import find, install
+from sandbox_agent.cli.talk.servers import Reports, Served, find, served
 from sandbox_agent.cli.talk.view import View, view
 from sandbox_agent.cli.talk.wishes import Wish, attached, directory, wish
-from sandbox_agent.client import Session
+from sandbox_agent.client import SandboxAgent, Session
 from sandbox_agent.errors import SettingsError
 
 
@@ -33,7 +33,7 @@ def start(arguments: Arguments) -> int:
 
 async def _run(arguments: Arguments, wanted: Wish, seen: View, interrupts: Interrupts) -> int:
     interrupts.restore = seen.restore
-    with seen.listening() if wanted.prompt is None else nullcontext():
+    async with seen.listening() if wanted.prompt is None else nullcontext():
         return await _served(arguments, wanted, seen, interrupts)
 
 
@@ -69,7 +69,7 @@ async def _session(server: Served, wanted: Wish, seen: View) -> Session:
     client = server.client
     if wanted.session is None:
         cwd = directory(wanted.cwd, local=server.here)
-        await install(client, wanted.agent, quiet=wanted.quiet)
+        await _install(client, wanted.agent, quiet=wanted.quiet)
         seen.screen.status(f"starting {wanted.agent} …")
         session = await client.sessions.create(
             wanted.agent,
@@ -92,6 +92,16 @@ async def _session(server: Served, wanted: Wish, seen: View) -> Session:
     for warning in session.warnings:
         seen.warn(f"warning: {warning}")
     return session
+
+
+async def _install(client: SandboxAgent, agent: str, *, quiet: bool) -> None:
+    """Have an agent installed, if it is not, and show how far that is."""
+    if (await client.agents.get(agent)).installed:
+        return
+    install = client.agents.install(agent)
+    if not quiet:
+        await show_install(install)
+    await install
 
 
 async def _set(session: Session, wanted: Wish) -> None:

@@ -9,13 +9,14 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from sandbox_agent.cli.background import find
+from sandbox_agent.cli.background import find as find_running
+from sandbox_agent.cli.calling import CLIENT, find_session, read_session
 from sandbox_agent.cli.endpoint import VARIABLE, endpoint
 from sandbox_agent.cli.flags import settings_of
 from sandbox_agent.cli.grammar import Arguments
 from sandbox_agent.cli.output import one_line
-from sandbox_agent.cli.talk.showing import CLIENT
-from sandbox_agent.client import ConnectionLost, SandboxAgent, ServerProblem, StartFailed
+from sandbox_agent.client import ConnectionLost, SandboxAgent, ServerProblem, SessionInfo, StartFailed
+from sandbox_agent.client.api import Api
 from sandbox_agent.client.asking import Handlers
 from sandbox_agent.data_directory import holder
 from sandbox_agent.errors import SettingsError
@@ -70,7 +71,7 @@ async def _named(stack: AsyncExitStack, arguments: Arguments, handlers: Handlers
 async def _found(stack: AsyncExitStack, arguments: Arguments, say: Say, warn: Say, handlers: Handlers) -> Served:
     settings = settings_of(arguments, os.environ, _WHICH)
     for left in reversed(range(TRIES)):
-        running = find(settings)
+        running = find_running(settings)
         try:
             if running is not None:
                 client = await _connected(stack, running.url, running.token, handlers)
@@ -126,6 +127,15 @@ async def _started(
             options=options,
         )
     )
+
+
+async def find(client: SandboxAgent, name: str) -> SessionInfo:
+    """The session with this id or alias, or the only one whose id or alias begins so. Raises ClientError."""
+    api = Api(client.url, client.token)
+    try:
+        return read_session(await find_session(api, name))
+    finally:
+        await api.close()
 
 
 def _user() -> str | None:

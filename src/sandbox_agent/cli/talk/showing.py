@@ -32,6 +32,7 @@ from acp.schema import (
     UserMessageChunk,
 )
 
+from sandbox_agent.cli.calling import CLIENT
 from sandbox_agent.cli.output import one_line
 from sandbox_agent.cli.talk import diffs
 from sandbox_agent.cli.talk.pieces import Line, Note, Piece, Span, Speech, joined, note, spoken
@@ -39,8 +40,6 @@ from sandbox_agent.client import Decision, Gap, SessionEnded, SessionItem, TurnE
 from sandbox_agent.client.updates import ContentBlock
 from sandbox_agent.envelope import Object, text_at
 
-CLIENT = "sandbox-agent command line"
-"""What this program is called in what other clients are told."""
 _NAMES = (CLIENT, "sandbox-agent-python")
 MOST_FILES = 3
 """Files of one tool call that are named on its line."""

@@ -2,13 +2,12 @@
 
 import sys
 from collections.abc import Awaitable, Callable
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Literal, TypeVar
 
 from sandbox_agent.cli.output import complain, harmless
-from sandbox_agent.cli.talk.answers import Answers
-from sandbox_agent.cli.talk.asking import Asking
+from sandbox_agent.cli.talk.asking import Answers, Asking
 from sandbox_agent.cli.talk.pieces import note
 from sandbox_agent.cli.talk.screen import Screen, is_unicode
 from sandbox_agent.cli.talk.showing import ASCII, Marks, Showing
@@ -51,7 +50,7 @@ class View:
         if self.terminal is not None:
             self.terminal.restore()
 
-    def listening(self) -> AbstractContextManager[None]:
+    def listening(self) -> AbstractAsyncContextManager[None]:
         """Take all that is typed from here on, for a conversation."""
         return nullcontext() if self.terminal is None else self.terminal.held()
 
