@@ -17,15 +17,15 @@ EXIT_NOBODY_READS = 141
 
 
 def _run() -> Command:
-    from sandbox_agent.cli.commands.run import command
+    from sandbox_agent.cli.commands.run import run_command
 
-    return command()
+    return run_command()
 
 
 def _attach() -> Command:
-    from sandbox_agent.cli.commands.attach import command
+    from sandbox_agent.cli.commands.run import attach_command
 
-    return command()
+    return attach_command()
 
 
 def _server() -> Command:

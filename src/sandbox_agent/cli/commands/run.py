@@ -1,10 +1,10 @@
-"""`sandbox-agent run`: an agent at the terminal or in a pipe: its grammar."""
+"""`sandbox-agent run` and `sandbox-agent attach`: their grammar. `cli/talk` has the rest."""
 
 from sandbox_agent.cli.endpoint import ACCESS, VARIABLE
 from sandbox_agent.cli.flags import add_flags
-from sandbox_agent.cli.grammar import Arguments, Command, Parser
+from sandbox_agent.cli.grammar import Arguments, Command, Parser, natural
 
-DESCRIPTION = f"""\
+RUN_DESCRIPTION = f"""\
 Give an agent a prompt and show what it says and does; without a prompt, talk to it. The prompt is
 the argument, or stdin, or both: then what comes through the pipe follows the argument.
 
@@ -16,7 +16,7 @@ What the agent asks is asked at the terminal: permissions, questions, forms. Wit
 rejected. When stdout is a pipe, only the agent's words go there, and everything else to stderr.
 """
 
-DETAILS = """\
+RUN_DETAILS = """\
 At the terminal: Ctrl-C cancels the turn, and leaves when pressed again or when no turn runs; Ctrl-D
 leaves; /help tells what else can be typed.
 
@@ -29,7 +29,7 @@ result or the error: {"result": {"sessionId", "agent", "cwd", "text", "stopReaso
 {"error": {"message", ...}}.
 """
 
-EXAMPLES = """\
+RUN_EXAMPLES = """\
   sandbox-agent run claude "what does this project do?"
   sandbox-agent run claude
       talk to it
@@ -41,9 +41,11 @@ EXAMPLES = """\
 """
 
 
-def command() -> Command:
+def run_command() -> Command:
     """The command, with its flags."""
-    parser = Parser("sandbox-agent run", DESCRIPTION, f"{DETAILS}\n{ACCESS}\nexamples:\n{EXAMPLES}", "AGENT [PROMPT]")
+    parser = Parser(
+        "sandbox-agent run", RUN_DESCRIPTION, f"{RUN_DETAILS}\n{ACCESS}\nexamples:\n{RUN_EXAMPLES}", "AGENT [PROMPT]"
+    )
     parser.add_argument("agent", metavar="AGENT", help="Its id, or its slug in the ACP registry.")
     parser.add_argument("prompt", metavar="PROMPT", nargs="?", help="What to say to it; - is stdin.")
     parser.add_argument("--cwd", metavar="DIR", help="The session's directory, on the server's machine (default: .).")
@@ -87,5 +89,57 @@ def add_server_flags(parser: Parser) -> None:
 
 def _run(arguments: Arguments) -> int:
     from sandbox_agent.cli.talk.runs import start
+
+    return start(arguments)
+
+
+ATTACH_DESCRIPTION = """\
+Show the last turn of a session, and what happens there from now on: what people say to the agent,
+what it says and does, what is decided. What the agent asks can be answered here, too; the first
+answer counts, wherever it is given. A line that is typed is sent as a prompt.
+
+It ends with the session, or with Ctrl-C or Ctrl-D; the session goes on.
+"""
+
+ATTACH_DETAILS = """\
+In a pipe, with --json and with --read-only nothing is asked and nothing can be typed. When stdout is
+a pipe, only the agent's words go there, and everything else to stderr. With --json, each line is an
+envelope of the session's log: prompts, updates, what the agent asks, answers.
+
+The exit code is 0 when the session has ended or was left, 1 when its agent died or the server is
+gone, 130 after Ctrl-C.
+"""
+
+ATTACH_EXAMPLES = """\
+  sandbox-agent attach 0198c2
+      the session whose id begins so
+  sandbox-agent attach my-task --history 5
+  sandbox-agent attach my-task --all --read-only
+  sandbox-agent attach my-task --json | jq 'select(.method == "session/request_permission")'
+"""
+
+
+def attach_command() -> Command:
+    """The command, with its flags."""
+    parser = Parser(
+        "sandbox-agent attach",
+        ATTACH_DESCRIPTION,
+        f"{ATTACH_DETAILS}\n{ACCESS}\nexamples:\n{ATTACH_EXAMPLES}",
+        "SESSION",
+    )
+    parser.add_argument(
+        "session", metavar="SESSION", help="Its id or alias, or enough of the beginning to tell it from others."
+    )
+    parser.add_argument("--history", metavar="NUMBER", type=natural, help="How many past turns to show (default: 1).")
+    parser.add_argument("--all", action="store_true", help="Show all that was said.")
+    parser.add_argument("--read-only", action="store_true", help="Only look: ask nothing, send nothing.")
+    parser.add_argument("--json", action="store_true", help="Print JSON lines.")
+    parser.add_argument("-q", "--quiet", action="store_true", help="Show the agent's words, and nothing else.")
+    add_server_flags(parser)
+    return Command(parser, _attach)
+
+
+def _attach(arguments: Arguments) -> int:
+    from sandbox_agent.cli.talk.attaching import start
 
     return start(arguments)

@@ -1,17 +1,19 @@
-"""Checks of the server: does one run here, does the one that commands would call answer, and does it take our token."""
+"""Checks of the server: whether one runs here, the one that commands would call takes our token, a port is free."""
 
+import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Literal
+from urllib.parse import urlsplit
 
 import httpx
 import msgspec
+import psutil
 from msgspec import Struct
 
 from sandbox_agent import __version__
 from sandbox_agent.cli.doctor.finding import Finding, Status, Subject
-from sandbox_agent.cli.doctor.port import free_port, listener, port_of, ports
 from sandbox_agent.cli.endpoint import VARIABLE, Endpoint, endpoint
 from sandbox_agent.data_directory import holder, notice
 from sandbox_agent.errors import SettingsError
@@ -59,16 +61,16 @@ def server(subject: Subject) -> list[Finding]:
 def _port(subject: Subject, target: Endpoint, answer: Answer, pid: int | None) -> list[Finding]:
     """Whether commands would call a server with these settings, and whether a new one could listen."""
     settings = subject.settings
-    port, called = settings.port, port_of(target.url)
+    port, called = settings.port, _port_of(target.url)
     found: list[Finding] = []
     chosen = subject.arguments.word("endpoint") or subject.environ.get(VARIABLE)
     if not chosen and pid is None and port not in (0, called):
         sentence = f"the settings say port {port}, but commands call {target.url}"
         found.append(_found("endpoint", "warning", sentence, f"export {VARIABLE}=http://127.0.0.1:{port}"))
     answered = target.local and called == port and answer.kind != "nobody"
-    if port == 0 or answered or (pid and port in ports(pid)):
+    if port == 0 or answered or (pid and port in _ports(pid)):
         return found
-    return [*found, free_port(settings.host, port)]
+    return [*found, _free_port(settings.host, port)]
 
 
 def _known(environ: Mapping[str, str]) -> dict[str, str]:
@@ -136,10 +138,10 @@ def _told(subject: Subject, target: Endpoint, answer: Answer, *, here: bool) -> 
                 _found("server", "problem", sentence, "Start it with --allow-host and the name, or use its address.")
             ]
         case "other":
-            sentence = f"{_listener(target)} answers at {url}, and not like sandbox-agent"
+            sentence = f"{_who(target)} answers at {url}, and not like sandbox-agent"
             return [_found("server", "problem", sentence, "Stop that, or let --endpoint name another address.")]
         case "silent":
-            sentence = f"{_listener(target)} takes connections at {url}, but said nothing for {SILENCE:g} s"
+            sentence = f"{_who(target)} takes connections at {url}, but said nothing for {SILENCE:g} s"
             return [_found("server", "problem", sentence, "Look at what it reports; stop it, and start it again.")]
         case "nobody" if not target.local:
             sentence = f"no server can be reached at {url}"
@@ -192,8 +194,8 @@ def _source(subject: Subject) -> str:
     return "the data directory" if subject.settings.token_generated else "config.toml"
 
 
-def _listener(target: Endpoint) -> str:
-    return listener(port_of(target.url)) if target.local else "something"
+def _who(target: Endpoint) -> str:
+    return _listener(_port_of(target.url)) if target.local else "something"
 
 
 # --- on this machine --------------------------------------------------------------------------------------------------
@@ -202,12 +204,12 @@ def _listener(target: Endpoint) -> str:
 def _of_this_directory(subject: Subject, target: Endpoint, pid: int) -> Finding:
     directory = subject.settings.data_dir
     told = notice(directory)
-    known = [port_of(told.url)] if told else ports(pid)
+    known = [_port_of(told.url)] if told else _ports(pid)
     where = f"a server (process {pid or 'unknown'}) uses the data directory {directory}"
     if not known:
         return _found("data-server", "ok", where)
     where += f" and listens on port {', '.join(map(str, known))}"
-    if port_of(target.url) in known:
+    if _port_of(target.url) in known:
         return _found("data-server", "ok", where)
     url = told.url if told else f"http://127.0.0.1:{known[0]}"
     advice = f"To call that one: export {VARIABLE}={url}"
@@ -223,3 +225,65 @@ def _time(seconds: float) -> str:
 
 def _found(name: str, status: Status, sentence: str, advice: str | None = None) -> Finding:
     return Finding(area="server", name=name, status=status, sentence=sentence, advice=advice)
+
+
+# --- ports ------------------------------------------------------------------------------------------------------------
+
+
+def _free_port(host: str, port: int) -> Finding:
+    """Whether a server could listen there."""
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        with socket.socket(family, kind, protocol) as probe:
+            # Any port of that address: the one that is meant stays free for others.
+            probe.bind((address[0], 0, *address[2:]))
+    except OSError as error:
+        sentence = f"a server cannot listen on {host}: {error.strerror or error}"
+        return _found("port", "problem", sentence, "Choose an address of this machine with --host.")
+    if _is_taken(str(address[0]), port):
+        sentence = f"port {port} on {host} is taken by {_listener(port)}"
+        advice = "Stop it, or choose another port with --port (SANDBOX_AGENT_PORT, or port in config.toml)."
+        return _found("port", "problem", sentence, advice)
+    return _found("port", "ok", f"port {port} on {host} is free")
+
+
+def _is_taken(address: str, port: int) -> bool:
+    unspecified = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - nothing is bound
+    try:
+        with socket.create_connection((unspecified.get(address, address), port), CONNECT):
+            return True
+    except TimeoutError:
+        return True
+    except OSError:
+        return False
+
+
+def _listener(port: int) -> str:
+    """The program that listens on a port of this machine. Never its arguments: there may be a token among them."""
+    try:
+        found = [
+            each.pid for each in psutil.net_connections("tcp") if _listens(each.status) and port in each.laddr[1:2]
+        ]
+        pid = next((pid for pid in found if pid), None)
+        return "a process of somebody else" if pid is None else f"{psutil.Process(pid).name()} (process {pid})"
+    except (psutil.Error, OSError):
+        return "a process that cannot be looked at"
+
+
+def _ports(pid: int) -> list[int]:
+    """Those that a process listens on, as far as it may be looked at."""
+    try:
+        connections = psutil.Process(pid).net_connections("tcp")
+    except (psutil.Error, OSError):
+        return []
+    return sorted({number for each in connections if _listens(each.status) for number in each.laddr[1:2]})
+
+
+def _port_of(url: str) -> int:
+    """The port of an address."""
+    parts = urlsplit(url)
+    return parts.port or (443 if parts.scheme == "https" else 80)
+
+
+def _listens(status: str) -> bool:
+    return status == psutil.CONN_LISTEN

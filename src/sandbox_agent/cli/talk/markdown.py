@@ -99,6 +99,11 @@ def _markdown_type() -> "type[Markdown]":
             yield Syntax(code, self.lexer_name, theme=theme, word_wrap=True, padding=(0, 2), background_color="default")
 
     class Spoken(Markdown):
-        elements: ClassVar = {**Markdown.elements, "heading_open": LeftHeading, "fence": PlainCode, "code_block": PlainCode}
+        elements: ClassVar = {
+            **Markdown.elements,
+            "heading_open": LeftHeading,
+            "fence": PlainCode,
+            "code_block": PlainCode,
+        }
 
     return Spoken

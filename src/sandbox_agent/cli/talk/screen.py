@@ -360,10 +360,9 @@ class Screen:
             return
         self._take_back(output)
         if block.strip():
-            text = output.wrote(self._drawn(block.strip("\n") if self._below else block.rstrip("\n"), piece, output))
-            self._put(output, text)
-            if self._below is not None and output is self._notes:
-                self._put(output, output.end_line())
+            below = self._below is not None and output is self._notes
+            text = output.wrote(self._drawn(block.strip("\n") if below else block.rstrip("\n"), piece, output))
+            self._put(output, text + (output.end_line() if below else ""))
 
     def _fits(self, output: _Output) -> bool:
         """Whether all that is to be taken back is still on the screen."""

@@ -248,7 +248,7 @@ class _Prompt:
                 self._lines.put_nowait(text)
         buffer.reset(append_to_history=bool(text.strip()))
 
-    def _end_of_input(self) -> None:
+    def _end_of_input(self, event: "KeyPressEvent") -> None:
         if self._answer is not None:
             self._deliver(None)
         else:
@@ -261,13 +261,22 @@ class _Prompt:
         from prompt_toolkit.key_binding import KeyBindings
         from prompt_toolkit.keys import Keys
 
+        def insert_newline(event: "KeyPressEvent") -> None:
+            event.current_buffer.insert_text("\n")
+
+        def interrupt(event: "KeyPressEvent") -> None:
+            signal.raise_signal(signal.SIGINT)
+
+        def suspend(event: "KeyPressEvent") -> None:
+            event.app.suspend_to_background()
+
         keys = KeyBindings()
         keys.add("enter")(self._enter)
-        keys.add("escape", "enter")(lambda event: event.current_buffer.insert_text("\n"))
-        keys.add("c-c")(lambda event: signal.raise_signal(signal.SIGINT))
-        keys.add("c-z")(lambda event: event.app.suspend_to_background())
+        keys.add("escape", "enter")(insert_newline)
+        keys.add("c-c")(interrupt)
+        keys.add("c-z")(suspend)
         is_empty = Condition(lambda: not get_app().current_buffer.text)
-        keys.add("c-d", filter=is_empty)(lambda event: self._end_of_input())
+        keys.add("c-d", filter=is_empty)(self._end_of_input)
         keys.add(Keys.BracketedPaste)(_paste)
         return keys
 
@@ -296,7 +305,7 @@ class _Prompt:
         from prompt_toolkit.layout import ConditionalContainer, FormattedTextControl, HSplit, Window
 
         live = Window(FormattedTextControl(lambda: ANSI(self._screen.live)), wrap_lines=True, dont_extend_height=True)
-        asks = Condition(lambda: self._answer is not None)
+        asks = Condition(lambda: self._answer is not None and not self._answer.done())
         stands = Condition(
             lambda: self._answer is None and bool(self._mark) and (not self._busy or bool(self._standing.text))
         )
