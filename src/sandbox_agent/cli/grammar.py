@@ -95,7 +95,7 @@ class Parser(argparse.ArgumentParser):
         self.add_argument("-h", "--help", action="help", help="Show this help.")
 
     def error(self, message: str) -> NoReturn:
-        # The value that nobody asked for may be a token.
+        # The unexpected value may be a token.
         message = re.sub(r"^argument (\S+): ignored explicit argument .*", r"\1 takes no value", message)
         complain(message if message.endswith("?") else f"{message}; try: {self.prog} --help")
         raise SystemExit(2)

@@ -13,7 +13,7 @@ from sandbox_agent.cli.grammar import Command, Group, Word
 from sandbox_agent.errors import SandboxAgentError, SettingsError
 
 EXIT_INTERRUPTED = 130
-EXIT_NOBODY_READS = 141
+EXIT_PIPE_CLOSED = 141
 
 
 def _run() -> Command:
@@ -124,7 +124,7 @@ COMMANDS = Group(
 
 
 def _answer(words: list[str]) -> int:
-    """What a shell asks when somebody presses the tab key."""
+    """Answer a shell that asks because you pressed the tab key."""
     from sandbox_agent.cli.completion.command import answer
 
     return answer(words)
@@ -144,7 +144,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         # Python would try once more to write what is left, and complain.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return EXIT_NOBODY_READS
+        return EXIT_PIPE_CLOSED
     except SandboxAgentError as error:
         from sandbox_agent.cli.output import EXIT_FAILED, EXIT_MISTAKE, describe
 

@@ -32,12 +32,12 @@ def describe(sentence: str, stderr: object = None) -> None:
 
 
 def is_drawn(stream: TextIO) -> bool:
-    """Whether somebody looks at it who likes lines and colours."""
+    """Whether it is a terminal that takes lines and colours, and you want them."""
     return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
 def harmless(text: str) -> str:
-    """A text of somebody else without what would make a terminal do things."""
+    """A text from elsewhere without what would make a terminal do things."""
     return "".join(letter if letter.isprintable() or letter in "\n\t" else "?" for letter in text)
 
 
@@ -47,7 +47,7 @@ def one_line(text: str) -> str:
 
 
 def paint(text: str, style: str) -> str:
-    """A text for stdout in a colour, when somebody looks who likes that."""
+    """A text for stdout, in a colour where that is wanted."""
     return f"\x1b[{_CODES[style]}m{text}\x1b[0m" if text and is_drawn(sys.stdout) else text
 
 

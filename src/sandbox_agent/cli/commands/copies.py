@@ -119,7 +119,7 @@ async def _put_file(files: "Files", local: str, remote: str) -> "Written":
         if path.is_dir():
             raise ClientError(f"{local} is a directory; put -r copies what is in it")
         with path.open("rb", buffering=0) as file:
-            # How long a pipe is nobody knows.
+            # A pipe does not say how long it is.
             size = os.fstat(file.fileno()).st_size if path.is_file() else None
             target = await target_of(files, remote, path.name)
             with count_bytes(one_line(path.name), size) as count:

@@ -148,7 +148,7 @@ def _passed_on(arguments: Arguments) -> tuple[list[str], Mapping[str, str]]:
             items = arguments.words(option.name) if option.kind.many else [value]
             flags += [f"{option.flag}={item}" for item in items]
     token = arguments.word("token")
-    # Whoever gives a token as a flag means no other.
+    # A token that is given as a flag is meant to be the only one.
     given = {} if token is None else {f"{PREFIX}TOKEN": token, f"{PREFIX}TOKEN_FILE": ""}
     return flags, {**os.environ, **given}
 

@@ -28,7 +28,7 @@ def group() -> Group:
     """All commands about permissions."""
     return Group(
         "sandbox-agent permissions",
-        "See what permission rules say. Nothing is run, and no person is asked.",
+        "See what permission rules say. Nothing is run, and you are not asked.",
         "  sandbox-agent permissions starter > permissions.toml\n"
         "  sandbox-agent permissions check --permissions-file permissions.toml\n"
         "  sandbox-agent permissions test --tool Bash --command 'git status; git push --force'\n",

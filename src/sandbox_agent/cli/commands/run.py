@@ -12,13 +12,13 @@ The server is the one that --endpoint or {VARIABLE} names, or the one that runs 
 data directory; when there is none, one is started and ends with the run. The session stays, and
 --session goes on with it. An agent that is not installed is installed first.
 
-What the agent asks is asked at the terminal: permissions, questions, forms. Without a terminal it is
-rejected. When stdout is a pipe, only the agent's words go there, and everything else to stderr.
+What the agent asks, you are asked at the terminal: permissions, questions, forms. Without a terminal
+it is rejected. When stdout is a pipe, only the agent's words go there, and everything else to stderr.
 """
 
 RUN_DETAILS = """\
-At the terminal: Ctrl-C cancels the turn, and leaves when pressed again or when no turn runs; Ctrl-D
-leaves; /help tells what else can be typed.
+At the terminal: Ctrl-C cancels the turn, and leaves when you press it again or when no turn runs;
+Ctrl-D leaves; Alt-Enter begins another line; the tab key completes commands, and /help lists them.
 
 The exit code is 0 when the turn has ended as it should, 1 when something failed, 2 for a mistake in
 the command line, 3 when the agent had to stop (max_tokens, max_turn_requests), 4 when it refused,

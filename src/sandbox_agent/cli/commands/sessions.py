@@ -56,7 +56,7 @@ def _list() -> Command:
         "list",
         "",
         "List the sessions. A session is running (a turn is under way), waiting (its agent has asked something\n"
-        "and nobody has answered), idle, or ended.",
+        "and waits for an answer), idle, or ended.",
         "  sandbox-agent sessions list --cwd . --agent claude\n"
         "  sandbox-agent sessions list --json | jq -r '.sessions[] | select(.pending > 0) | .sessionId'\n",
     )

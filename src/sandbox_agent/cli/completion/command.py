@@ -1,4 +1,4 @@
-"""`sandbox-agent completion`: scripts for shells, and what they ask the program when somebody presses the tab key.
+"""`sandbox-agent completion`: scripts for shells, and what they ask the program when you press the tab key.
 
 A script passes on what is written so far; the answer is computed here, so that it never lags behind the commands. It
 has to come at once, so next to nothing is imported for it.
@@ -73,7 +73,7 @@ def answer(argv: Sequence[str]) -> int:
 
 def split_line(line: str) -> tuple[list[str], bool]:
     """The words of a line up to the cursor, as a shell would read them, and whether the last one is inside quotes."""
-    # A letter that nobody types marks the end: after a space it is a word of its own.
+    # A letter that cannot be typed marks the end: after a space it is a word of its own.
     for closing in ("", '"', "'"):
         try:
             words = shlex.split(f"{line}\0{closing}")

@@ -1,4 +1,4 @@
-"""The scripts that shells run when somebody presses the tab key. They ask the program, and know no command themselves.
+"""The scripts that shells run when you press the tab key. They ask the program, and know no command themselves.
 
 The program that is asked is the one that was typed, whatever else is on the path; for an alias it is sandbox-agent.
 """

@@ -1,4 +1,4 @@
-"""Values that are looked up when somebody presses the tab key: agents here; sessions and files of a server that runs.
+"""Values that are looked up when you press the tab key: agents here; sessions and files of a server that runs.
 
 Whatever cannot be read, or does not come at once, is as good as not there.
 """
@@ -12,7 +12,7 @@ from sandbox_agent.cli.grammar import Arguments
 from sandbox_agent.errors import SettingsError
 
 PATIENCE = 0.5
-"""Seconds for which somebody waits after pressing a key."""
+"""Seconds for which you wait after pressing a key."""
 
 _WHERE = ("config_dir", "data_dir", "agents_dir", "agents_file")
 

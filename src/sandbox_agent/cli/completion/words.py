@@ -123,7 +123,7 @@ class _Line:
             return Candidates(kind="files", before=before)
         else:
             return NOTHING
-        # Nobody means the same one twice.
+        # You do not mean the same one twice.
         used = set(self._words) if _most(action) == inf else set[str]()
         kind = "remote" if metavar == _REMOTE else "words"
         return Candidates([(before + word, text) for word, text in pairs if word not in used], kind)

@@ -94,12 +94,12 @@ def _spare(catalog: Catalog) -> list[Finding]:
         count = len([path for path in folders if path.parent.name in idle])
         folder = "1 folder is" if count == 1 else f"{count} folders are"
         sentence = f"{folder} left of earlier installs, or still in use by what runs: {listed(idle)}"
-        found.append(_found("left-over", "note", sentence, "A server removes what nobody uses when it starts."))
+        found.append(_found("left-over", "note", sentence, "A server removes what is not in use when it starts."))
     return found
 
 
 def _is_held(path: Path) -> bool:
-    """Whether somebody has locked a file."""
+    """Whether a process has locked a file."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:

@@ -1,4 +1,4 @@
-"""`sandbox-agent doctor`: what somebody needs to know when something does not work, and what to do about it.
+"""`sandbox-agent doctor`: what you need to know when something does not work, and what to do about it.
 
 The checks run side by side; each changes nothing, and says names of secrets at most.
 """

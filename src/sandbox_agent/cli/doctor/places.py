@@ -35,7 +35,7 @@ def agents(subject: Subject) -> list[Finding]:
 
 
 def config(subject: Subject) -> list[Finding]:
-    """Where config.toml and its like are; nobody writes there."""
+    """Where config.toml and its like are; no program writes there."""
     path = subject.settings.config_dir
     if not os.path.lexists(path):
         return [_found("config", "ok", f"there is no configuration directory, so the defaults count: {path}")]

@@ -39,7 +39,7 @@ class Health(Struct, rename="camel"):
 class Answer:
     """What came of calling a server."""
 
-    kind: Literal["ours", "refused", "misdirected", "other", "silent", "nobody"]
+    kind: Literal["ours", "refused", "misdirected", "other", "silent", "none"]
     health: Health | None = None
 
 
@@ -67,7 +67,7 @@ def _port(subject: Subject, target: Endpoint, answer: Answer, pid: int | None) -
     if not chosen and pid is None and port not in (0, called):
         sentence = f"the settings say port {port}, but commands call {target.url}"
         found.append(_found("endpoint", "warning", sentence, f"export {VARIABLE}=http://127.0.0.1:{port}"))
-    answered = target.local and called == port and answer.kind != "nobody"
+    answered = target.local and called == port and answer.kind != "none"
     if port == 0 or answered or (pid and port in _ports(pid)):
         return found
     return [*found, _free_port(settings.host, port)]
@@ -100,7 +100,7 @@ def _ask(target: Endpoint) -> Answer:
                 else _REFUSED
             )
     except (httpx.ConnectError, httpx.ConnectTimeout):
-        return Answer("nobody")
+        return Answer("none")
     except httpx.TimeoutException:
         return Answer("silent")
     except httpx.HTTPError:
@@ -143,12 +143,12 @@ def _told(subject: Subject, target: Endpoint, answer: Answer, *, here: bool) -> 
         case "silent":
             sentence = f"{_who(target)} takes connections at {url}, but said nothing for {SILENCE:g} s"
             return [_found("server", "problem", sentence, "Look at what it reports; stop it, and start it again.")]
-        case "nobody" if not target.local:
+        case "none" if not target.local:
             sentence = f"no server can be reached at {url}"
             return [
                 _found("server", "problem", sentence, f"Check the address ({VARIABLE} or --endpoint) and the network.")
             ]
-        case "nobody":
+        case "none":
             return [_found("server", "note", f"no server answers at {url}", None if here else _START)]
 
 
@@ -265,7 +265,7 @@ def _listener(port: int) -> str:
             each.pid for each in psutil.net_connections("tcp") if _listens(each.status) and port in each.laddr[1:2]
         ]
         pid = next((pid for pid in found if pid), None)
-        return "a process of somebody else" if pid is None else f"{psutil.Process(pid).name()} (process {pid})"
+        return "a process of another user" if pid is None else f"{psutil.Process(pid).name()} (process {pid})"
     except (psutil.Error, OSError):
         return "a process that cannot be looked at"
 

@@ -73,7 +73,7 @@ class Asking:
     # Permissions
 
     async def permission(self, request: PermissionRequest) -> Answer:
-        """Ask until somebody chooses; who does not, rejects."""
+        """Ask twice; no choice is a rejection."""
         async with self._alone():
             lines = wanted(request, self._showing)
             self._show(request, lines)
@@ -198,7 +198,7 @@ class Asking:
                 return None
 
     async def _field(self, field: Field, before: object) -> object:
-        """What somebody types for a field; None when it is left out."""
+        """What you type for a field; None when you leave it out."""
         default = field.default if before is None else before
         self._tell(_about(field))
         mark = _mark(field, default)

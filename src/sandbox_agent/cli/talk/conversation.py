@@ -1,4 +1,4 @@
-"""A session that is watched and talked to: what happens there, and lines that somebody types meanwhile."""
+"""A session that is watched and talked to: what happens there, and lines that you type meanwhile."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
@@ -175,7 +175,7 @@ class Conversation:
     # Talking
 
     async def talk(self) -> None:
-        """Take what is typed, until somebody does not want to go on."""
+        """Take what is typed, until you leave."""
         terminal = self._view.terminal
         assert terminal is not None
         mark = f"{self._view.marks.person} "

@@ -26,7 +26,7 @@ class OwnPrompts:
         return self._running
 
     def number(self, name: str | None) -> int | None:
-        """The how many-th it was, from 0; None for one of somebody else."""
+        """Its number among ours, from 0; None for one that another client sent."""
         return None if name is None else self._numbers.get(name)
 
     def _saw(self, direction: str, envelope: Object, _: int | None) -> None:

@@ -1,7 +1,7 @@
 """Markdown as rows of a terminal, as far as it has come. rich draws it; nothing that an agent says is left out."""
 
 import re
-from functools import cache
+from functools import cache, lru_cache
 from io import StringIO
 from typing import TYPE_CHECKING, ClassVar
 
@@ -35,8 +35,9 @@ def split_blocks(text: str) -> tuple[list[str], str]:
     return [block for block in blocks if block], "\n".join([*begun, last])
 
 
+@lru_cache(maxsize=2)
 def render(text: str, width: int) -> str:
-    """A text in colours, on rows of so many columns."""
+    """A text in colours, on rows of so many columns. What is not complete is asked for again and again."""
     from rich.color import ColorSystem
 
     console = _console()

@@ -47,7 +47,7 @@ class OneShot:
             self._interrupts.on = lambda _: False
             work.cancel()
             if not self._is_over(work):
-                # Nobody reads any more: whatever the agent does is of no use.
+                # The output goes nowhere any more: whatever the agent does is of no use.
                 with suppress(TimeoutError, *FAILURES):
                     async with asyncio.timeout(CANCEL_PATIENCE):
                         await turn.cancel()

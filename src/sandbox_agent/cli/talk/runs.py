@@ -28,7 +28,7 @@ from sandbox_agent.errors import SettingsError
 LONGEST = 16 * 1024 * 1024
 """Bytes that are read from stdin."""
 PATIENCE = 3.0
-"""Seconds that a pipe may say nothing when there is a prompt already: it may be one that nobody will ever close."""
+"""Seconds that a pipe may say nothing when there is a prompt already: it may be one that is never closed."""
 _OF_A_NEW_SESSION = ("cwd", "permission_mode")
 
 
@@ -108,7 +108,7 @@ def attached(files: list[str], *, local: bool) -> list[str]:
 
 
 def _prompt(given: str | None) -> str | None:
-    """The argument, and what comes through a pipe; None when there is neither and somebody can type."""
+    """The argument, and what comes through a pipe; None when there is neither and you can type."""
     if given == "-":
         return _stdin()
     if has_keyboard():

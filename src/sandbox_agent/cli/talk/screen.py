@@ -51,7 +51,7 @@ def height_of(stream: TextIO) -> int:
 
 
 def painted(text: str, style: str, stream: TextIO) -> str:
-    """A text in a colour, when somebody looks at the stream who likes that."""
+    """A text in a colour, where the stream takes colours and you want them."""
     return f"\x1b[{_CODES[style]}m{text}\x1b[0m" if text and style and is_drawn(stream) else text
 
 
@@ -79,7 +79,7 @@ class _Output:
         """What to write for it."""
         begins = piece.new or self._block != piece.who
         before = self.begin(piece.who) if begins else ""
-        # What an agent says goes through a pipe as it is; where somebody looks, it must do no harm.
+        # What an agent says goes through a pipe as it is; on a terminal, it must do no harm.
         text = piece.text if piece.who == "agent" and not self.stream.isatty() else spoken(piece.text)
         if begins and self.stream.isatty():
             text = text.lstrip("\n")
@@ -231,10 +231,9 @@ class Screen:
         parts: list[str] = []
         if self._pending is not None:
             parts += [self._notes.line(line) for line in self._notes.lines_of(self._pending)]
-        if self._block.strip():
+        if self._speaker is not None and self._block.strip():
             gap = [] if self._notes.at_start and not parts else [""]
-            who = "agent" if self._speaker is None else self._speaker.who
-            parts += [*gap, painted(self._block.strip("\n"), _SPEECH[who], self.stream)]
+            parts += [*gap, self._drawn(self._block.strip("\n"), self._speaker, self._notes)]
         if self._status:
             parts.append(painted(self._status, "dim", self.stream))
         rows = "\n".join(parts).split("\n")

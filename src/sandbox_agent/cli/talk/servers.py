@@ -90,7 +90,7 @@ async def _found(stack: AsyncExitStack, arguments: Arguments, say: Say, warn: Sa
             )
             return Served(await _started(stack, settings, None, handlers), here=True, embedded=True)
         except (ConnectionLost, StartFailed):
-            # It has just ended, or somebody else was quicker.
+            # It has just ended, or another process was quicker.
             if not left or (running is None and holder(settings.data_dir) is None):
                 raise
         await asyncio.sleep(PAUSE)
@@ -155,7 +155,7 @@ class Reports(logging.Handler):
         self._next = 0.0
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Without a traceback: whoever looks at this has not written the program."""
+        """Without a traceback: you use the program, and need not read it."""
         told = record.getMessage()
         if record.levelno >= logging.WARNING and not told.startswith(_KNOWN):
             self._warn(one_line(told))

@@ -169,7 +169,7 @@ class Showing:
                 return [self._prompt(item.content, new=new)]
 
     def prompt(self, blocks: Sequence[ContentBlock]) -> list[Piece]:
-        """What somebody has said to the agent."""
+        """What was said to the agent."""
         self._message = None
         return [self._prompt(block, new=index == 0) for index, block in enumerate(blocks)]
 
@@ -307,7 +307,7 @@ def decider(by: Object) -> str | None:
             named = [text_at(by, "user"), text_at(by, "client")]
             return "by " + one_line(joined((each for each in named if each), ", ") or str(by.get("name")))
         case "timeout":
-            return "because nobody answered in time"
+            return "because no answer came in time"
         case "limit":
             return "because it takes the rules too long"
         case _:

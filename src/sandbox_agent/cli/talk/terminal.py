@@ -1,6 +1,6 @@
 """Reading lines from a terminal while other things happen. prompt_toolkit edits them: history, paste, wide letters.
 
-A dialog comes before the standing line of a conversation, whose text stays meanwhile. Whoever waits for a line can be
+A dialog comes before the standing line of a conversation, whose text stays meanwhile. Waiting for a line can be
 cancelled at any time.
 """
 

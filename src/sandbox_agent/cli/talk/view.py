@@ -23,7 +23,7 @@ Given = Awaitable[Answer | None] | Answer | None
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """The parts of it; without a terminal nobody can be asked."""
+    """The parts of it; without a terminal you cannot be asked."""
 
     screen: Screen
     showing: Showing
@@ -88,6 +88,6 @@ def view(*, as_json: bool, quiet: bool) -> View:
 
 
 def has_keyboard() -> bool:
-    """Whether somebody can type. What has no stdin at all has None."""
+    """Whether you can type. A process without stdin has None there."""
     keyboard: object = sys.stdin
     return keyboard is not None and sys.stdin.isatty()
