@@ -22,8 +22,6 @@ from sandbox_agent.errors import RegistryUnavailable, SettingsError
 REGISTRY = 2.0
 """Seconds that the registry may take."""
 
-OLD = 30 * 86400
-
 
 def agents(subject: Subject) -> list[Finding]:
     """What is installed, whether it could run, and which credentials it would find."""

@@ -40,8 +40,6 @@ class Served:
     client: SandboxAgent
     here: bool
     """Whether the server surely sees the files of this machine."""
-    embedded: bool
-    """Whether it ends with us."""
 
 
 @asynccontextmanager
@@ -65,7 +63,7 @@ async def _named(stack: AsyncExitStack, arguments: Arguments, handlers: Handlers
         client = await _connected(stack, server.url, server.token, handlers)
     except ValueError as error:
         raise SettingsError(f"--token: {error}") from None
-    return Served(client, here=False, embedded=False)
+    return Served(client, here=False)
 
 
 async def _found(stack: AsyncExitStack, arguments: Arguments, say: Say, warn: Say, handlers: Handlers) -> Served:
@@ -75,11 +73,11 @@ async def _found(stack: AsyncExitStack, arguments: Arguments, say: Say, warn: Sa
         try:
             if running is not None:
                 client = await _connected(stack, running.url, running.token, handlers)
-                return Served(client, here=True, embedded=False)
+                return Served(client, here=True)
             if holder(settings.data_dir) is None:
                 say("no server runs, so one is started for as long as this takes")
                 client = await _started(stack, settings, settings.data_dir, handlers)
-                return Served(client, here=True, embedded=True)
+                return Served(client, here=True)
         except ServerProblem as problem:
             if running is None or problem.status != 401:
                 raise
@@ -88,7 +86,7 @@ async def _found(stack: AsyncExitStack, arguments: Arguments, say: Say, warn: Sa
                 f"the server at {running.url} wants a token that is not known here (--token names it), so another one "
                 "is started; what is said there is not kept"
             )
-            return Served(await _started(stack, settings, None, handlers), here=True, embedded=True)
+            return Served(await _started(stack, settings, None, handlers), here=True)
         except (ConnectionLost, StartFailed):
             # It has just ended, or another process was quicker.
             if not left or (running is None and holder(settings.data_dir) is None):
