@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from sandbox_agent.cli.methods import methods
 from sandbox_agent.http import guard, rpc
 from sandbox_agent.hub import from_client
 from tests.docs.pages import DOCS, ROOT, name_of, pages
 from tests.docs.source import SOURCE, answered_methods, trees
+from tools.reference.methods import methods
 
 PAGES = pages()
 CONTRACT = (DOCS / "contract.md").read_text()

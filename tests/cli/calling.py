@@ -7,7 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import IO, Any
 
-from tests.cli.place import LONGEST, PROGRAM, Place
+from tests.cli.in_process import run_here
+from tests.cli.place import LONGEST, PROGRAM, Place, runs_here
 from tests.support.running import BOUND, TOKEN, Server
 
 
@@ -47,9 +48,12 @@ class Calling:
         self.environ = {"SANDBOX_AGENT_ENDPOINT": server.url, "SANDBOX_AGENT_TOKEN": TOKEN}
 
     def __call__(self, *arguments: str | bytes, input: bytes = b"", cwd: Path | None = None) -> Ran:
+        environ = {**self.place.environment, **self.environ}
+        if runs_here(*arguments):
+            return Ran(*run_here(arguments, environ, input, cwd))
         done = subprocess.run(
             [*PROGRAM, *arguments],
-            env={**self.place.environment, **self.environ},
+            env=environ,
             input=input,
             capture_output=True,
             timeout=LONGEST,

@@ -9,9 +9,11 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from threading import current_thread, main_thread
 from typing import Any
 
 from sandbox_agent.agents.install.platforms import current_platform
+from tests.cli.in_process import run_here
 from tests.support.archives import member, tar
 from tests.support.running import BOUND
 
@@ -40,6 +42,11 @@ for line in sys.stdin:
     result = {{"protocolVersion": 1, "agentInfo": {{"name": "made-up", "version": "7"}}, "agentCapabilities": {{}}}}
     print(json.dumps({{"jsonrpc": "2.0", "id": asked["id"], "result": result}}), flush=True)
 """
+
+
+def runs_here(*arguments: str | bytes) -> bool:
+    """Whether a command can be run in this process: not what leaves processes behind, or ends the one it is in."""
+    return arguments[:1] not in [("daemon",), ("doctor",), ("server",)] and current_thread() is main_thread()
 
 
 class Place:
@@ -80,7 +87,14 @@ class Place:
         }
 
     def run(self, *arguments: str, **environ: str) -> subprocess.CompletedProcess[str]:
-        """The program to its end, with pipes for stdout and stderr."""
+        """The program to its end, in this process where that will do."""
+        if runs_here(*arguments):
+            code, out, err = run_here(arguments, {**self.environment, **environ})
+            return subprocess.CompletedProcess(arguments, code, out.decode(), err.decode())
+        return self.run_apart(*arguments, **environ)
+
+    def run_apart(self, *arguments: str, **environ: str) -> subprocess.CompletedProcess[str]:
+        """The program to its end, in a process of its own, with pipes for stdout and stderr."""
         return subprocess.run(
             [*PROGRAM, *arguments],
             env={**self.environment, **environ},

@@ -9,8 +9,8 @@ from typing import Any
 import httpx
 import pytest
 
-from sandbox_agent.cli.exchange import Answered, Broken, Came, Failed, InputEnded, News, Sent, Tally
-from sandbox_agent.cli.remote import Refused
+from sandbox_agent.cli.commands.rpc import Answered, Broken, Came, Failed, InputEnded, News, Sent, Tally
+from sandbox_agent.client.errors import ClientError
 from tests.cli.calling import Calling, ended, interrupted, nobody_reads, reading
 from tests.cli.place import Place
 from tests.support.client import META, Client, Json, run
@@ -252,7 +252,7 @@ def test_a_stream_that_somebody_else_takes_over_is_told(calling: Calling) -> Non
             _, stderr = process.communicate(timeout=BOUND)
 
     assert process.returncode == 1
-    assert stderr.startswith(b"sandbox-agent: the server has ended the stream: somebody else listens")
+    assert stderr.startswith(b"sandbox-agent: the server has ended the stream: another client listens")
     assert stderr.count(b"\n") == 1
 
 
@@ -365,9 +365,9 @@ def test_the_same_id_twice_is_answered_twice_and_ids_are_their_text() -> None:
 
 
 def test_what_was_refused_is_not_waited_for(capsys: pytest.CaptureFixture[str]) -> None:
-    _, tally = told(Sent(b"1"), Failed(3, Refused("no"), b"1"), InputEnded())
+    _, tally = told(Sent(b"1"), Failed(3, ClientError("no"), b"1"), InputEnded())
 
     assert (tally.done, tally.failed) == (True, True)
     assert capsys.readouterr().err == "sandbox-agent: line 3: no\n"
-    with pytest.raises(Refused, match="gone"):
-        tally.take(Broken(Refused("gone")))
+    with pytest.raises(ClientError, match="gone"):
+        tally.take(Broken(ClientError("gone")))

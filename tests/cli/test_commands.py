@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from sandbox_agent.cli.arguments import Arguments, Parser
-from sandbox_agent.cli.commands import Command, Group, Word
+from sandbox_agent.cli.grammar import Arguments, Command, Group, Parser, Word
 from sandbox_agent.cli.main import COMMANDS, main
 
 

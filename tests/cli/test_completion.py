@@ -14,12 +14,11 @@ from pathlib import Path
 
 import pytest
 
-from sandbox_agent.cli.arguments import Parser
-from sandbox_agent.cli.commands import Command, Group, Word
-from sandbox_agent.cli.completion import SHELLS, split_line
-from sandbox_agent.cli.completion_scripts import SCRIPTS
-from sandbox_agent.cli.completion_values import VALUES, agents, remote_paths, sessions
-from sandbox_agent.cli.completion_words import NOTHING, Candidates, Values, candidates
+from sandbox_agent.cli.completion.command import SHELLS, split_line
+from sandbox_agent.cli.completion.scripts import SCRIPTS
+from sandbox_agent.cli.completion.values import VALUES, agents, remote_paths, sessions
+from sandbox_agent.cli.completion.words import NOTHING, Candidates, Values, candidates
+from sandbox_agent.cli.grammar import Command, Group, Parser, Word
 from sandbox_agent.cli.main import COMMANDS
 from tests.cli.place import LONGEST, Place
 from tests.support.client import Client, run
@@ -294,7 +293,7 @@ def test_the_tab_key_needs_neither_network_nor_processes() -> None:
 
     loaded = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True, timeout=LONGEST).stdout
 
-    assert "sandbox_agent.cli.completion_words" in loaded.split()
+    assert "sandbox_agent.cli.completion.words" in loaded.split()
     assert {"asyncio", "httpx", "psutil", "rich", "subprocess", "sandbox_agent.server"} & set(loaded.split()) == set()
 
 

@@ -19,13 +19,13 @@ from msgspec import to_builtins
 
 from sandbox_agent import __version__
 from sandbox_agent.agents.install.record import Store
-from sandbox_agent.cli import doctor
-from sandbox_agent.cli.arguments import Arguments
-from sandbox_agent.cli.doctor import command, side_by_side
-from sandbox_agent.cli.doctor_finding import Finding, Subject, size
-from sandbox_agent.cli.doctor_places import LITTLE
-from sandbox_agent.cli.doctor_program import FEW_FILES
-from sandbox_agent.cli.doctor_settings import settings
+from sandbox_agent.cli.doctor import command as doctor
+from sandbox_agent.cli.doctor.command import command, side_by_side
+from sandbox_agent.cli.doctor.finding import Finding, Subject, size
+from sandbox_agent.cli.doctor.places import LITTLE
+from sandbox_agent.cli.doctor.program import FEW_FILES
+from sandbox_agent.cli.doctor.settings import read_settings
+from sandbox_agent.cli.grammar import Arguments
 from tests.cli.place import LONGEST, PROGRAM, Place
 from tests.support.running import TOKEN, Server, scripted
 
@@ -129,7 +129,7 @@ def test_a_terminal_without_the_marks_gets_words(place: Place) -> None:
 
 
 def test_a_check_that_fails_or_never_ends_keeps_no_other_from_its_findings() -> None:
-    found, _ = settings(Arguments({}), {})
+    found, _ = read_settings(Arguments({}), {})
     assert found is not None
     fine = Finding(area="server", name="fine", status="ok", sentence="fine")
     never = Event()

@@ -268,7 +268,7 @@ def test_half_a_file_is_no_file(place: Place, here: Path) -> None:
         thread.join()
 
     assert (told.returncode, told.stdout, told.stderr.count("\n")) == (1, "", 1)
-    assert told.stderr.startswith(f"sandbox-agent: the connection to {url} broke: ")
+    assert told.stderr.startswith(f"sandbox-agent: the connection to {url} broke during GET /v1/fs/file (")
     assert contents(here) == {"f": (b"old", False)}, "nothing is left beside"
 
 

@@ -55,6 +55,33 @@ def test_the_version_needs_neither_the_settings_nor_the_server() -> None:
     assert heavy & set(loaded) == set()
 
 
+def test_what_draws_and_edits_is_loaded_when_a_terminal_needs_it() -> None:
+    probe = "import sys, sandbox_agent.server, sandbox_agent.cli.talk.runs, sandbox_agent.cli.talk.attaching\n"
+
+    loaded = subprocess.run(
+        [sys.executable, "-c", probe + "print(*sys.modules)"], capture_output=True, text=True, timeout=30
+    ).stdout.split()
+
+    assert "sandbox_agent.cli.talk.runs" in loaded
+    assert {"prompt_toolkit", "rich.markdown"} & set(loaded) == set()
+
+
+def test_the_grammar_of_a_command_needs_no_network() -> None:
+    probe = (
+        "import sys\nfrom sandbox_agent.cli.main import COMMANDS\n"
+        "def load(group):\n"
+        "    for word in group.words.values():\n"
+        "        found = word.load()\n"
+        "        hasattr(found, 'words') and load(found)\n"
+        "load(COMMANDS)\nprint(*sys.modules)"
+    )
+
+    loaded = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True, timeout=30).stdout.split()
+
+    assert "sandbox_agent.cli.commands.rpc" in loaded
+    assert {"acp", "asyncio", "httpx", "pydantic", "rich", "sandbox_agent.server"} & set(loaded) == set()
+
+
 def test_help_lists_the_commands() -> None:
     result = run("--help")
 

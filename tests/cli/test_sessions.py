@@ -12,8 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from sandbox_agent.cli.session_calls import age
-from sandbox_agent.cli.session_log import Event, line, summary
+from sandbox_agent.cli.commands.session_events import line, summary
+from sandbox_agent.cli.commands.sessions import age
+from sandbox_agent.client import LogEvent
 from tests.cli.calling import Calling, interrupted, nobody_reads, reading
 from tests.cli.place import Place
 from tests.support.client import Client, Json, run
@@ -289,7 +290,7 @@ def test_an_envelope_in_short(envelope: Json, expected: str) -> None:
 
 
 def test_a_line_is_as_wide_as_it_may_be() -> None:
-    event = Event(7, "2026-01-31T12:00:00.000Z", "fromAgent", {"method": "x", "params": {"text": "y" * 500}})
+    event = LogEvent(7, "2026-01-31T12:00:00.000Z", "fromAgent", {"method": "x", "params": {"text": "y" * 500}})
 
     assert len(line(event, 80)) == 80
     assert line(event, 80).endswith("y…")

@@ -486,7 +486,7 @@ def test_large_trees_go_through_little_memory(using: Callable[[Use], None], plac
     using(use)
 
 
-def test_a_download_that_is_cancelled_writes_nothing_more(place: Path, tmp_path: Path) -> None:
+def test_a_download_that_is_cancelled_leaves_nothing(place: Path, tmp_path: Path) -> None:
     member = tarfile.TarInfo("file")
     member.size = LARGE
     begun = (
@@ -502,7 +502,7 @@ def test_a_download_that_is_cancelled_writes_nothing_more(place: Path, tmp_path:
             await over.wait()
 
         def is_begun() -> bool:
-            return (tmp_path / "back" / "file").exists()
+            return any(tmp_path.rglob("file")) or (tmp_path / "back").exists()
 
         async with Loopback({"/v1/fs/archive": stall}) as loopback:
             api = Api(loopback.url(""))
@@ -511,10 +511,9 @@ def test_a_download_that_is_cancelled_writes_nothing_more(place: Path, tmp_path:
             downloading.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await downloading
-            size = (tmp_path / "back" / "file").stat().st_size
+            assert not is_begun()
             over.set()
             await api.close()
-            assert (tmp_path / "back" / "file").stat().st_size == size < LARGE
 
     run(main())
 

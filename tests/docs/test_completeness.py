@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 
 from sandbox_agent import client
-from sandbox_agent.cli.commands import Command, Group
+from sandbox_agent.cli.grammar import Command, Group
 from sandbox_agent.cli.main import COMMANDS
-from sandbox_agent.cli.methods import methods
 from sandbox_agent.errors import RpcError, SettingsError
 from sandbox_agent.settings import OPTIONS
 from tests.docs.pages import DOCS, REFERENCE, ROOT, TYPESCRIPT, name_of, pages
 from tests.docs.snippets import Block, blocks
 from tests.docs.source import all_errors
+from tools.reference.methods import methods
 
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s#]+)[^)]*\)")
 LINES = ("", "sh", "dockerfile", "ini")

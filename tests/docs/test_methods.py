@@ -11,7 +11,6 @@ import msgspec
 import pytest
 from pydantic import TypeAdapter
 
-from sandbox_agent.cli.methods import Method, methods
 from sandbox_agent.host.entries import Entry
 from sandbox_agent.host.unpacking import Uploaded
 from sandbox_agent.http.health import HealthView
@@ -23,6 +22,7 @@ from tests.docs.source import answered_methods, host_methods, slugs
 from tests.docs.wholeness import fits
 from tests.support.client import Client, Json, Stream, run
 from tests.support.running import BOUND, Server
+from tools.reference.methods import Method, methods
 
 METHODS = methods()
 OURS = {name: method for name, method in METHODS.items() if name.startswith("_")}

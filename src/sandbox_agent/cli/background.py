@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import cast
 from urllib.parse import urlsplit
 
-from sandbox_agent.cli.failures import EXIT_FAILED
+from sandbox_agent.cli.output import EXIT_FAILED
 from sandbox_agent.data_directory import Notice, holder, notice
 from sandbox_agent.envelope import Object
 from sandbox_agent.errors import SettingsError
@@ -44,7 +44,7 @@ class Failed(Exception):
 
 
 class Unauthorized(Failed):
-    """It answers, and wants a token that nobody here knows."""
+    """It answers, and wants a token that is not known here."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +59,7 @@ class Running:
     token_file: Path | None
     """Where its token is, if it is in a file."""
     token: str | None = field(repr=False)
-    """None when it needs none, and when nobody here knows it."""
+    """None when it needs none, and when it is not known here."""
 
     @property
     def log_file(self) -> Path | None:
@@ -136,7 +136,7 @@ def start(
     if running is not None:
         process.returncode = 0  # It is not ours to wait for.
         return running, True
-    # Somebody else may have been quicker.
+    # Another process may have been quicker.
     found = _settled(settings.data_dir)
     if found is not None:
         return _running(found, settings), False
@@ -219,7 +219,7 @@ def _not_started(code: int, said: str) -> Failed:
 
 
 def _terminate(found: Notice) -> None:
-    """SIGTERM for this process and no other, whoever has its id a moment later."""
+    """SIGTERM for this process and no other, whichever has its id a moment later."""
     try:
         descriptor = os.pidfd_open(found.pid)
     except OSError:

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from sandbox_agent.cli.arguments import Arguments, Parser
 from sandbox_agent.cli.flags import add_flags, settings_of
+from sandbox_agent.cli.grammar import Arguments, Parser
 from sandbox_agent.data_directory import notice
 from sandbox_agent.errors import SettingsError
 from sandbox_agent.settings import is_loopback
@@ -64,14 +64,14 @@ def endpoint(arguments: Arguments, environ: Mapping[str, str]) -> Endpoint:
 def _running_here(arguments: Arguments, environ: Mapping[str, str]) -> str | None:
     """Where the server is that holds the data directory, whichever port it has."""
     found = notice(settings_of(arguments, environ, {"config_dir", "data_dir"}).data_dir)
-    # A program's own server talks to nobody else.
+    # A program's own server talks to that program alone.
     return None if found is None or found.embedded else found.url
 
 
 def _token(arguments: Arguments, environ: Mapping[str, str], *, local: bool, port: int) -> str | None:
     given = any(arguments.word(way) or environ.get(PREFIX + way.upper()) for way in _WAYS)
     if not given and not local:
-        return None  # What this machine's own server is configured with is nobody else's business.
+        return None  # What this machine's own server is configured with does not go to other machines.
     settings = settings_of(arguments, environ, {"config_dir", "data_dir", *_WAYS})
     return _left_in(settings.data_dir, port) if settings.token_generated else settings.token
 

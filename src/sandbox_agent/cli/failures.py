@@ -1,26 +1,116 @@
-"""How a failure is told: one line, then the last of what the failing program wrote."""
+"""Failures of calls in words for people, and as documents for programs; and the exit code that a turn's end means.
 
-import sys
+Knows the SDK's failures without importing what raises them: a light command stays light.
+"""
 
-from sandbox_agent.cli.arguments import complain
-from sandbox_agent.cli.output import harmless
-from sandbox_agent.errors import SandboxAgentError, SettingsError
+from typing import TYPE_CHECKING, TypeAlias
 
-EXIT_FAILED, EXIT_MISTAKE = 1, 2
-MOST_LINES = 20
+from sandbox_agent.cli.output import EXIT_FAILED, describe, one_line
+from sandbox_agent.client.errors import ClientError, ConnectionLost, ForeignAnswer, ServerProblem, StartFailed
+from sandbox_agent.envelope import Object, at, list_at, object_at, text_at
+
+if TYPE_CHECKING:
+    from sandbox_agent.client import RequestError
+
+AUTH_REQUIRED = -32000
+"""ACP's code for an agent that wants you to log in."""
+EXIT_LIMIT, EXIT_REFUSED, EXIT_CANCELLED = 3, 4, 130
+CODES = {
+    "end_turn": 0,
+    "max_tokens": EXIT_LIMIT,
+    "max_turn_requests": EXIT_LIMIT,
+    "refusal": EXIT_REFUSED,
+    "cancelled": EXIT_CANCELLED,
+}
+
+Failure: TypeAlias = "ClientError | RequestError | ValueError"
+"""What calls of the SDK may raise: a ValueError comes from answers that upstream's models do not know."""
+
+_OURS = "sandbox-agent: "
+_MORE_TOKEN = "; here: --token, --token-file or SANDBOX_AGENT_TOKEN"  # noqa: S105 - how to give one
 
 
-def tell(error: SandboxAgentError) -> int:
-    """Say what went wrong; gives the exit code."""
-    describe(str(error), error.fields.get("stderr"))
-    return EXIT_MISTAKE if isinstance(error, SettingsError) else EXIT_FAILED
+def exit_code(stop_reason: str | None) -> int:
+    """What the end of a turn means to the shell."""
+    return CODES.get(stop_reason or "", EXIT_FAILED)
 
 
-def describe(sentence: str, stderr: object) -> None:
-    """A sentence on one line, and the end of what a program wrote to stderr, if it did."""
-    complain(harmless(" ".join(sentence.split())))
-    lines = harmless(stderr).strip().splitlines() if isinstance(stderr, str) else []
-    if len(lines) > MOST_LINES:
-        lines = ["…", *lines[-MOST_LINES:]]
-    for line in lines:
-        print(f"  | {line}", file=sys.stderr)
+def tell(failure: Failure, about: str = "") -> None:
+    """Say what went wrong, with the end of what a program wrote to stderr; `about` says what it is about."""
+    describe(about + sentence(failure), stderr(failure))
+
+
+def sentence(failure: Failure) -> str:
+    """What went wrong, in one sentence."""
+    match failure:
+        case ForeignAnswer():
+            url = text_at(failure.fields, "url") or "what answers"
+            return f"{url} does not answer like sandbox-agent (status {failure.status}); --endpoint names another"
+        case ServerProblem(status=401):
+            return f"{failure}{_MORE_TOKEN}"
+        case StartFailed():
+            return _own_words(failure) or failure.sentence
+        case ClientError():
+            # An embedded server that dies leaves what it wrote on the lines below.
+            return str(failure).partition("\n")[0]
+        case ValueError():
+            return f"what the agent answered makes no sense: {one_line(str(failure))[:200]}"
+        case _:
+            return _of_request(failure)
+
+
+def stderr(failure: Failure) -> str | None:
+    """The end of what a failing program wrote."""
+    match failure:
+        case ServerProblem():
+            return _lines(failure.fields.get("stderr"))
+        case StartFailed():
+            return None if _own_words(failure) else failure.stderr
+        case ConnectionLost():
+            return str(failure).partition("\n")[2] or None
+        case ClientError() | ValueError():
+            return None
+        case _:
+            return _lines(at(failure.data, "stderr"))
+
+
+def document(failure: Failure) -> Object:
+    """A failure for programs."""
+    told: Object = {"message": sentence(failure)}
+    match failure:
+        case ServerProblem():
+            return told | {"type": failure.slug, "data": failure.fields}
+        case ConnectionLost():
+            return told | {"type": "connection-lost"}
+        case ClientError() | ValueError():
+            return told
+        case _:
+            return told | {"code": failure.code, "type": text_at(failure.data, "type"), "data": failure.data}
+
+
+def _of_request(failure: "RequestError") -> str:
+    # Agents say what is wrong in many places.
+    further = text_at(failure.data, "details") or text_at(failure.data, "message") or ""
+    said = str(failure) or "the agent answered with an error"
+    hint = "; see: sandbox-agent credentials check" if failure.code == AUTH_REQUIRED and _is_login(said) else ""
+    return (f"{said}: {further}" if further and further not in said else said) + hint
+
+
+def _is_login(said: str) -> bool:
+    # The code is also used for other things.
+    return any(word in said.lower() for word in ("auth", "login", "log in", "credential"))
+
+
+def _own_words(failure: StartFailed) -> str:
+    """What a server says that ends because of a mistake, which is for people already."""
+    last = (failure.stderr.strip().splitlines() or [""])[-1]
+    return last.removeprefix(_OURS) if last.startswith(_OURS) else ""
+
+
+def _lines(told: object) -> str | None:
+    if isinstance(told, str):
+        return told
+    parts = object_at(told)
+    head, tail = ([str(line) for line in list_at(parts, name)] for name in ("head", "tail"))
+    between = ["…"] if parts.get("truncated") and head and tail else []
+    return "\n".join([*head, *between, *tail]) or None

@@ -3,7 +3,8 @@
 import os
 from collections.abc import Collection, Mapping
 
-from sandbox_agent.cli.arguments import Arguments, Parser, complain
+from sandbox_agent.cli.grammar import Arguments, Parser
+from sandbox_agent.cli.output import complain
 from sandbox_agent.settings import OPTIONS, Option, Settings, load
 
 AGENTS = frozenset(
@@ -43,7 +44,7 @@ def settings_of(arguments: Arguments, environ: Mapping[str, str], only: Collecti
 
 
 def agent_settings(arguments: Arguments) -> Settings:
-    """The settings for a command about agents, which tells its failures itself: nobody else's reports go to stderr."""
+    """The settings for a command about agents, which tells its failures itself: no other reports go to stderr."""
     import logging
 
     logging.getLogger("sandbox_agent").addHandler(logging.NullHandler())

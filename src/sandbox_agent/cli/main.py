@@ -9,81 +9,81 @@ import sys
 from collections.abc import Sequence
 
 from sandbox_agent import __version__
-from sandbox_agent.cli.commands import Command, Group, Word
-from sandbox_agent.errors import SandboxAgentError
+from sandbox_agent.cli.grammar import Command, Group, Word
+from sandbox_agent.errors import SandboxAgentError, SettingsError
 
 EXIT_INTERRUPTED = 130
-EXIT_NOBODY_READS = 141
+EXIT_PIPE_CLOSED = 141
 
 
 def _run() -> Command:
-    from sandbox_agent.cli.run import command
+    from sandbox_agent.cli.commands.run import run_command
 
-    return command()
+    return run_command()
 
 
 def _attach() -> Command:
-    from sandbox_agent.cli.attach import command
+    from sandbox_agent.cli.commands.run import attach_command
 
-    return command()
+    return attach_command()
 
 
 def _server() -> Command:
-    from sandbox_agent.cli.serve import command
+    from sandbox_agent.cli.commands.server import command
 
     return command()
 
 
 def _daemon() -> Group:
-    from sandbox_agent.cli.daemon import group
+    from sandbox_agent.cli.commands.daemon import group
 
     return group()
 
 
 def _agents() -> Group:
-    from sandbox_agent.cli.agents import group
+    from sandbox_agent.cli.commands.agents import group
 
     return group()
 
 
 def _credentials() -> Group:
-    from sandbox_agent.cli.credentials import group
+    from sandbox_agent.cli.commands.credentials import group
 
     return group()
 
 
 def _permissions() -> Group:
-    from sandbox_agent.cli.permissions import group
+    from sandbox_agent.cli.commands.permissions import group
 
     return group()
 
 
 def _sessions() -> Group:
-    from sandbox_agent.cli.sessions import group
+    from sandbox_agent.cli.commands.sessions import group
 
     return group()
 
 
 def _fs() -> Group:
-    from sandbox_agent.cli.fs import group
+    from sandbox_agent.cli.commands.fs import group
 
     return group()
 
 
 def _api() -> Group:
-    from sandbox_agent.cli.api import group
+    from sandbox_agent.cli.commands.api import group
 
     return group()
 
 
 def _doctor() -> Command:
-    from sandbox_agent.cli.doctor import command
+    from sandbox_agent.cli.doctor.command import command
 
     return command()
 
 
 def _completion() -> Command:
-    from sandbox_agent.cli.completion import command
+    from sandbox_agent.cli.completion.command import command
 
     return command()
 
@@ -124,8 +124,8 @@ COMMANDS = Group(
 
 
 def _answer(words: list[str]) -> int:
-    """What a shell asks when somebody presses the tab key."""
-    from sandbox_agent.cli.completion import answer
+    """Answer a shell that asks because you pressed the tab key."""
+    from sandbox_agent.cli.completion.command import answer
 
     return answer(words)
 
@@ -144,9 +144,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         # Python would try once more to write what is left, and complain.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return EXIT_NOBODY_READS
+        return EXIT_PIPE_CLOSED
     except SandboxAgentError as error:
-        from sandbox_agent.cli.failures import tell
+        from sandbox_agent.cli.output import EXIT_FAILED, EXIT_MISTAKE, describe
 
-        return tell(error)
+        describe(str(error), error.fields.get("stderr"))
+        return EXIT_MISTAKE if isinstance(error, SettingsError) else EXIT_FAILED
     return code

@@ -1,4 +1,4 @@
-"""What commands print: tables, JSON, text of others. Drawn on a terminal, plain in a pipe and with NO_COLOR."""
+"""What commands print: tables, JSON, complaints. Drawn on a terminal, plain in a pipe and with NO_COLOR."""
 
 import os
 import shutil
@@ -11,13 +11,33 @@ WIDEST = 120
 """Columns of what is read as text, on a terminal that has more."""
 
 
+EXIT_FAILED, EXIT_MISTAKE = 1, 2
+MOST_LINES = 20
+"""Of what a failing program wrote."""
+
+
+def complain(message: str) -> None:
+    """One line about what is wrong, or worth a word."""
+    print(f"sandbox-agent: {message}", file=sys.stderr)
+
+
+def describe(sentence: str, stderr: object = None) -> None:
+    """A failure: a sentence on one line, and the end of what a program wrote to stderr, if it did."""
+    complain(harmless(" ".join(sentence.split())))
+    lines = harmless(stderr).strip().splitlines() if isinstance(stderr, str) else []
+    if len(lines) > MOST_LINES:
+        lines = ["…", *lines[-MOST_LINES:]]
+    for line in lines:
+        print(f"  | {line}", file=sys.stderr)
+
+
 def is_drawn(stream: TextIO) -> bool:
-    """Whether somebody looks at it who likes lines and colours."""
+    """Whether it is a terminal that takes lines and colours, and you want them."""
     return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
 def harmless(text: str) -> str:
-    """A text of somebody else without what would make a terminal do things."""
+    """A text from elsewhere without what would make a terminal do things."""
     return "".join(letter if letter.isprintable() or letter in "\n\t" else "?" for letter in text)
 
 
@@ -27,7 +47,7 @@ def one_line(text: str) -> str:
 
 
 def paint(text: str, style: str) -> str:
-    """A text for stdout in a colour, when somebody looks who likes that."""
+    """A text for stdout, in a colour where that is wanted."""
     return f"\x1b[{_CODES[style]}m{text}\x1b[0m" if text and is_drawn(sys.stdout) else text
 
 

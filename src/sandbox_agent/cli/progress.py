@@ -1,21 +1,36 @@
-"""How far an install is, on stderr: a bar on a terminal, a line for each step elsewhere."""
+"""How far an install or a copy is, on stderr: a bar on a terminal; elsewhere a line for each step of an install."""
 
 import sys
 import time
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
-from msgspec import UNSET
+from msgspec import UnsetType
 
-from sandbox_agent.agents.install.progress import Progress
 from sandbox_agent.cli.output import harmless, is_drawn
 
 if TYPE_CHECKING:
     from rich.progress import Progress as Bars
     from rich.progress import TaskID
 
-Show = Callable[[Progress], None]
+    from sandbox_agent.client.agents import Install
+
+
+class Step(Protocol):
+    """How far an install is, as the server or the installer here tells it."""
+
+    @property
+    def stage(self) -> str: ...
+    @property
+    def message(self) -> str: ...
+    @property
+    def bytes(self) -> int | UnsetType | None: ...
+    @property
+    def total_bytes(self) -> int | UnsetType | None: ...
+
+
+Show: TypeAlias = Callable[[Step], None]
 
 SIGN_OF_LIFE = 10.0
 """Seconds after which a step that goes on gets another line."""
@@ -51,7 +66,7 @@ class Lines:
         self._step: str | None = None
         self._next = 0.0
 
-    def show(self, progress: Progress) -> None:
+    def show(self, progress: Step) -> None:
         # Of what is fetched there may be hundreds of messages.
         step = progress.stage if progress.stage == "fetching" else progress.message
         if progress.stage == "done" or (step == self._step and self._clock() < self._next):
@@ -68,9 +83,9 @@ class _Bar:
         self._stage = ""
         self._task: TaskID | None = None
 
-    def show(self, progress: Progress) -> None:
-        total = None if progress.total_bytes is UNSET else progress.total_bytes
-        done = 0 if progress.bytes is UNSET else progress.bytes
+    def show(self, progress: Step) -> None:
+        total = progress.total_bytes or None
+        done = progress.bytes or 0
         if self._task is not None and progress.stage == self._stage:
             self._bars.update(self._task, description=sentence(progress), total=total, completed=done)
             return
@@ -80,14 +95,42 @@ class _Bar:
         self._stage = progress.stage
 
 
-def sentence(progress: Progress) -> str:
+def sentence(progress: Step) -> str:
     """One state in words."""
     size = ""
-    if progress.bytes is not UNSET and progress.bytes:
-        of = "" if progress.total_bytes is UNSET else f" of {_mebibytes(progress.total_bytes)}"
+    if progress.bytes:
+        of = f" of {_mebibytes(progress.total_bytes)}" if progress.total_bytes else ""
         size = f" ({_mebibytes(progress.bytes)}{of})"
     return " ".join(harmless(progress.message).split()) + size
 
 
 def _mebibytes(size: int) -> str:
     return f"{size / (1 << 20):.1f} MiB"
+
+
+async def show_install(install: "Install") -> None:
+    """Show how far an install on a server is, to its end. Raises ClientError."""
+    from sandbox_agent.client.agents import Progress
+
+    with shown(install.agent) as show:
+        async for step in install:
+            if isinstance(step, Progress):
+                show(step)
+
+
+@contextmanager
+def count_bytes(label: str, total: int | None) -> Generator[Callable[[int], None]]:
+    """What takes note of bytes while the block lasts, and shows them on a terminal."""
+    if not is_drawn(sys.stderr):
+        yield lambda size: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, TextColumn, TimeRemainingColumn, TransferSpeedColumn
+    from rich.progress import Progress as Bars
+
+    columns = (TextColumn(label, style="bold", markup=False), BarColumn(24), DownloadColumn(binary_units=True))
+    with Bars(
+        *columns, TransferSpeedColumn(), TimeRemainingColumn(), console=Console(stderr=True), transient=True
+    ) as bars:
+        task = bars.add_task("", total=total)
+        yield lambda size: bars.advance(task, size)

@@ -146,7 +146,7 @@ class Files:
 
         With `overwrite` it takes the place of a file, or a directory that of an empty one.
         """
-        body = {"from": _spelled(source), "to": _spelled(target), "overwrite": overwrite}
+        body = {"from": spelled(source), "to": spelled(target), "overwrite": overwrite}
         params = {"sessionId": self._session_id}
         return (await self._api.json("POST", "/v1/fs/move", params=params, body=body, type=_Moved)).to
 
@@ -177,18 +177,20 @@ class Files:
         Links are sent as links. `left_out` of the result has what was not sent.
         """
         left_out: list[str] = []
-        async with aclosing(packed(Path(local), left_out)) as archive:
+        async with aclosing(packed(Path(local), lambda name, why: left_out.append(name))) as archive:
             uploaded = await self.upload_archive(path, archive)
         return structs.replace(uploaded, left_out=left_out)
 
     async def download(self, path: RemotePath, local: str | Path) -> "list[str]":
-        """Take what is in a directory of the server into one of this machine, which is made when it is not there.
+        """Take what is in a directory of the server into one of this machine: all of it, or nothing.
 
-        What is there stays, unless it has the same name. Nothing is written outside of `local`, whatever the server
-        sends. Gives the links that were left out because they lead out of it.
+        The directory is made when it is not there. What is there stays, unless it has the same name. Nothing is written
+        outside of `local`, whatever the server sends. Gives the links that were left out because they lead out of it.
         """
+        left_out: list[str] = []
         async with aclosing(self.download_archive(path)) as archive:
-            return await unpack(archive, Path(local))
+            await unpack(archive, Path(local), lambda name, why: left_out.append(name))
+        return left_out
 
     def search(
         self,
@@ -219,10 +221,11 @@ class Files:
         return Watch(self._api, str(path), {**self._at(path), "recursive": recursive})
 
     def _at(self, path: RemotePath) -> dict[str, str | None]:
-        return {"path": _spelled(path), "sessionId": self._session_id}
+        return {"path": spelled(path), "sessionId": self._session_id}
 
 
-def _spelled(path: RemotePath) -> str:
+def spelled(path: RemotePath) -> str:
+    """A path as it goes on the wire."""
     return str(path).translate(_SPELLED)
 
 

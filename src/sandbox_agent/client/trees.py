@@ -1,9 +1,7 @@
 """Directories of this machine as tar archives, and back. Made and read a block at a time, in threads.
 
-`archived` alone makes one without threads, for a program that has no event loop.
-
 An archive from a server is not trusted: what runs there may have written it. Nothing of it gets outside of the
-directory that it is unpacked in.
+directory that it is unpacked in, and nothing changes there before all of it has come.
 """
 
 import asyncio
@@ -11,14 +9,18 @@ import os
 import posixpath
 import stat
 import tarfile
-from collections.abc import AsyncGenerator, Callable, Generator
+import tempfile
+from collections.abc import AsyncGenerator, Callable, Generator, Iterable
 from concurrent.futures import CancelledError, Future
-from io import RawIOBase
 from pathlib import Path, PurePosixPath
-from typing import Self
 
+from sandbox_agent.archives import tarball
+from sandbox_agent.archives.folder import Folder
+from sandbox_agent.archives.removal import discard
+from sandbox_agent.archives.tree import Damaged, Tree
 from sandbox_agent.client.contents import BLOCK, in_thread
 from sandbox_agent.client.errors import ClientError
+from sandbox_agent.errors import DiskFull, UnsafeArchive
 
 LeaveOut = Callable[[str, str], None]
 """Told of what is not copied: its path in the directory, and why."""
@@ -26,16 +28,10 @@ LeaveOut = Callable[[str, str], None]
 NAMES = ("utf-8", "surrogateescape")
 """How names are written in an archive: those that are no text, too."""
 
-DEEPEST, LONGEST_PATH = 256, 4095
-"""Levels and characters of a path that is unpacked."""
-HEADERS, IN_A_ROW, RECORDS = 1 << 16, 16, 1000
-"""Bytes of a header before an entry, how many of these there may be, and records that are kept for all entries."""
-
+BESIDE = ".sandbox-agent-"
+"""How names of what is not whole yet begin."""
+_MOST = 1 << 62
 _END = bytes(2 * tarfile.BLOCKSIZE)
-_EXTENDED = (
-    *(tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.SOLARIS_XHDTYPE),
-    *(tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK),
-)
 # What has become a link or a pipe meanwhile is neither followed nor waited for.
 _CAREFULLY = sum(getattr(os, name, 0) for name in ("O_NOFOLLOW", "O_NONBLOCK", "O_NOCTTY"))
 
@@ -43,9 +39,9 @@ _CAREFULLY = sum(getattr(os, name, 0) for name in ("O_NOFOLLOW", "O_NONBLOCK", "
 # --- out --------------------------------------------------------------------------------------------------------------
 
 
-def packed(directory: Path, left_out: list[str]) -> AsyncGenerator[bytes]:
-    """What `archived` makes, in threads. What is left out is noted in `left_out`, by its path in the directory."""
-    return in_thread(archived(directory, lambda name, why: left_out.append(name)))
+def packed(directory: Path, leave_out: LeaveOut) -> AsyncGenerator[bytes]:
+    """What `archived` makes, in threads."""
+    return in_thread(archived(directory, leave_out))
 
 
 def archived(directory: Path, leave_out: LeaveOut) -> Generator[bytes]:
@@ -124,17 +120,20 @@ def _header(name: PurePosixPath, type: bytes, status: os.stat_result, target: st
 # --- in ---------------------------------------------------------------------------------------------------------------
 
 
-async def unpack(pieces: AsyncGenerator[bytes], directory: Path) -> list[str]:
-    """Take an archive into a directory, which is made when it is not there; gives the links that were left out.
+async def unpack(pieces: AsyncGenerator[bytes], directory: Path, leave_out: LeaveOut) -> None:
+    """Put what is in an archive into a directory, which is made when it is not there: all of it, or nothing.
+
+    The files wait beside their places until the archive has come to its end; then each replaces what has its name, one
+    after another. Links that lead out of the directory are left out.
 
     Raises:
-        ClientError: the archive makes no sense, or is not safe. What came before that is there.
+        ClientError: the archive makes no sense, is not safe, or something is in its way. Nothing was changed.
         OSError: the disk does not take it.
     """
     reader = _Reader(pieces)
-    work = asyncio.ensure_future(asyncio.to_thread(_unpack, reader, directory))
+    work = asyncio.ensure_future(asyncio.to_thread(_unpack, reader, directory, leave_out))
     try:
-        return await asyncio.shield(work)
+        await asyncio.shield(work)
     finally:
         reader.abandon()
         # It must not write any more when this is over.
@@ -144,38 +143,43 @@ async def unpack(pieces: AsyncGenerator[bytes], directory: Path) -> list[str]:
 
 
 class _Abandoned(Exception):
-    """Nobody wants the rest."""
+    """The caller does not want the rest."""
 
 
-class _Reader(RawIOBase):
+class _Reader:
     """What a thread reads of pieces that come in the event loop."""
 
     def __init__(self, pieces: AsyncGenerator[bytes]) -> None:
-        super().__init__()
         self._pieces = pieces
+        self._rest = memoryview(b"")
         self._loop = asyncio.get_running_loop()
         self._asked: Future[bytes] | None = None
         self._abandoned = False
         self._tail = b""
 
-    def read(self, size: int = -1, /) -> bytes:
-        """The next piece, however long it is: tarfile goes on until it has enough."""
+    def read(self, size: int, /) -> bytes:
+        """At most so many bytes; none at the end."""
+        if not self._rest:
+            self._rest = memoryview(self._piece())
+        taken, self._rest = self._rest[:size], self._rest[size:]
+        self._tail = (self._tail + bytes(taken))[-len(_END) :]
+        return bytes(taken)
+
+    def finish(self) -> None:
+        """Read to the end; raises Damaged when that is not the end of an archive."""
+        while self.read(BLOCK):
+            pass
+        if self._tail != _END:
+            raise Damaged("unexpected end of data")
+
+    def _piece(self) -> bytes:
         if self._abandoned:
             raise _Abandoned
         self._asked = asyncio.run_coroutine_threadsafe(self._next(), self._loop)
         try:
-            piece = self._asked.result()
+            return self._asked.result()
         except CancelledError:
             raise _Abandoned from None
-        self._tail = (self._tail + piece)[-len(_END) :]
-        return piece
-
-    def finish(self) -> None:
-        """Read to the end; raises ReadError when that is not the end of an archive, which tarfile does not mind."""
-        while self.read():
-            pass
-        if self._tail != _END:
-            raise tarfile.ReadError("unexpected end of data")
 
     async def _next(self) -> bytes:
         if self._abandoned:
@@ -189,87 +193,61 @@ class _Reader(RawIOBase):
             self._asked.cancel()
 
 
-def _entry_type() -> type[tarfile.TarInfo]:
-    """Entries of one archive, whose headers fit into memory: tarfile reads each at once, and calls itself for each."""
-    in_a_row = 0
-
-    class Entry(tarfile.TarInfo):
-        @classmethod
-        def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> Self:
-            nonlocal in_a_row
-            entry = super().frombuf(buf, encoding, errors)
-            in_a_row = in_a_row + 1 if entry.type in _EXTENDED else 0
-            if in_a_row > IN_A_ROW or (in_a_row and not 0 <= entry.size <= HEADERS):
-                raise tarfile.ReadError(f"more than {IN_A_ROW} headers for one entry, or one over {HEADERS} bytes")
-            return entry
-
-    return Entry
-
-
-def _unpack(reader: _Reader, directory: Path) -> list[str]:
-    directory.mkdir(parents=True, exist_ok=True)
-    inside = os.path.realpath(directory)
-    left_out: list[str] = []
-    links: set[str] = set()
+def _unpack(reader: _Reader, directory: Path, leave_out: LeaveOut) -> None:
+    there = directory.is_dir()
+    beside = directory if there else directory.parent
+    beside.mkdir(parents=True, exist_ok=True)
+    staging = Path(tempfile.mkdtemp(prefix=BESIDE, dir=beside))
     try:
-        with tarfile.open(
-            mode="r|", fileobj=reader, bufsize=BLOCK, tarinfo=_entry_type(), encoding=NAMES[0], errors=NAMES[1]
-        ) as archive:
-            # What it would do by itself depends on the version of Python; ours is done before.
-            archive.extraction_filter = lambda member, path: member
-            for member in iter(archive.next, None):
-                # It keeps all of them for whoever wants to go back.
-                archive.members = []  # pyright: ignore[reportAttributeAccessIssue] - documented, and not in its stub
-                if len(archive.pax_headers) > RECORDS:
-                    raise tarfile.ReadError("it has too many records for all entries")
-                _check(member, links)
-                _confine(member, inside)
-                if member.issym() and _link_leads_out(member, inside):
-                    left_out.append(member.name)
-                else:
-                    archive.extract(member, directory)
-        reader.finish()
-    except (tarfile.TarError, EOFError) as error:
-        raise ClientError(f"the archive is not unpacked any further: {error}") from error
-    return left_out
+        files = staging / "files"
+        tree = Tree(Folder(files), "what the server sends", max_bytes=_MOST, max_entries=_MOST, backslashes=True)
+        _fill(tree, reader, leave_out)
+        tree.finish()
+        if there:
+            _merge(files, directory)
+        else:
+            files.rename(directory)
+    except Damaged as error:
+        raise ClientError(f"what the server sends is no archive: {error}") from error
+    except (UnsafeArchive, DiskFull) as error:
+        raise ClientError(str(error)) from error
+    finally:
+        discard(staging)
 
 
-def _confine(member: tarfile.TarInfo, inside: str) -> None:
-    """Make it a file, a directory or a link of ours in the directory, or refuse it.
+def _fill(tree: Tree, reader: _Reader, leave_out: LeaveOut) -> None:
+    def put(member: tarfile.TarInfo, content: Iterable[bytes], tree: Tree) -> None:
+        if member.isdir():
+            tree.folder(member.name)
+        elif member.issym() and leads_out(member.name, member.linkname):
+            leave_out(member.name, f"a link to {member.linkname}")
+        elif member.issym():
+            tree.link(member.name, member.linkname)
+        elif member.isreg():
+            tree.file(member.name, member.mode, content)
+        else:
+            leave_out(member.name, "neither a file nor a directory nor a link")
 
-    As tarfile's own filter for data does, which the first versions of Python 3.11 do not have.
-    """
-    member.name = member.name.lstrip("/")
-    if not (member.isreg() or member.isdir() or member.issym()):
-        raise ClientError(f"the archive is not unpacked any further: {member.name!r} is no file, directory or link")
-    if not _is_within(inside, os.path.realpath(Path(inside, member.name))) and not member.issym():
-        raise ClientError(f"the archive is not unpacked any further: {member.name!r} is outside of the directory")
-    member.uid, member.gid, member.uname, member.gname = os.getuid(), os.getgid(), "", ""
-    # Ours to read and write; nobody else's to write.
-    member.mode = member.mode & 0o755 | (0o700 if member.isdir() else 0o600)
-    if member.isreg() and not member.mode & stat.S_IXUSR:
-        member.mode &= 0o666
-
-
-def _link_leads_out(member: tarfile.TarInfo, inside: str) -> bool:
-    place = Path(inside, member.name).parent
-    if not _is_within(inside, os.path.realpath(place)):
-        raise ClientError(f"the archive is not unpacked any further: {member.name!r} is outside of the directory")
-    return member.linkname.startswith("/") or not _is_within(inside, os.path.realpath(place / member.linkname))
+    tarball.unpack(reader, tree, max_bytes=_MOST, max_entries=_MOST, put=put)
+    reader.finish()
 
 
-def _is_within(inside: str, path: str) -> bool:
-    return os.path.commonpath([inside, path]) == inside
-
-
-def _check(member: tarfile.TarInfo, links: set[str]) -> None:
-    """Refuse what goes through a link of the archive itself."""
-    if len(member.name) > LONGEST_PATH or member.name.count("/") >= DEEPEST:
-        shown = f"{member.name[:100]!r}…"
-        raise ClientError(f"the archive is not unpacked any further: {shown} is longer or deeper than any path here")
-    # As a file system sees it that knows no upper case.
-    parts = [part.casefold() for part in PurePosixPath(member.name).parts if part != "."]
-    if member.islnk() or any("/".join(parts[:depth]) in links for depth in range(1, len(parts) + 1)):
-        raise ClientError(f"the archive is not unpacked any further: {member.name!r} goes through a link")
-    if member.issym():
-        links.add("/".join(parts))
+def _merge(files: Path, directory: Path) -> None:
+    """Move everything to its place, once nothing is in the way. No link of this machine is followed."""
+    folders: list[Path] = []
+    others: list[Path] = []
+    for place, names, rest in os.walk(files):
+        links = [name for name in names if Path(place, name).is_symlink()]
+        folders += [Path(place, name).relative_to(files) for name in names if name not in links]
+        others += [Path(place, name).relative_to(files) for name in (*rest, *links)]
+    for path in folders:
+        there = directory / path
+        if there.is_symlink() or (there.exists() and not there.is_dir()):
+            raise ClientError(f"{there} is in the way of a directory; nothing was changed")
+    for path in others:
+        if (directory / path).is_dir() and not (directory / path).is_symlink():
+            raise ClientError(f"{directory / path} is a directory, in the way of a file; nothing was changed")
+    for path in folders:
+        (directory / path).mkdir(exist_ok=True)
+    for path in others:
+        (files / path).replace(directory / path)

@@ -4,7 +4,6 @@ import io
 
 import pytest
 
-from sandbox_agent.cli.talk.editor import layout
 from sandbox_agent.cli.talk.pieces import Note, Span, Speech, note
 from sandbox_agent.cli.talk.screen import Screen
 from tests.support.emulator import Emulator
@@ -26,6 +25,21 @@ class Stream(io.StringIO):
         emulator = Emulator(40)
         emulator.feed(self.getvalue().replace("\n", "\r\n"))
         return emulator.lines
+
+
+class Typing:
+    """Something that is typed below: what is above it goes to the stream."""
+
+    def __init__(self, stream: Stream) -> None:
+        self.stream = stream
+        self.refreshed = 0
+
+    def print_above(self, text: str) -> None:
+        assert text.endswith("\n"), "whole lines"
+        self.stream.write(text)
+
+    def refresh(self) -> None:
+        self.refreshed += 1
 
 
 @pytest.fixture(autouse=True)
@@ -97,39 +111,92 @@ def test_what_is_waited_for_goes_with_the_next_thing(screen: Screen, terminal: S
     assert terminal.seen == ["Hello"]
 
 
-def test_what_is_typed_stays_below(screen: Screen, terminal: Stream) -> None:
-    screen.input(layout("> ", "draft", 5, 40))
-    screen.show([line("something happens"), *words("one\ntwo\nthr")])
-
-    assert terminal.seen == ["something happens", "", "one", "two", "", "> draft"]
-    screen.show([Speech("agent", "ee\n")])
-    assert terminal.seen == ["something happens", "", "one", "two", "three", "", "> draft"]
+# --- Markdown ---------------------------------------------------------------------------------------------------------
 
 
-def test_half_a_line_is_written_when_nothing_is_typed_any_more(screen: Screen, terminal: Stream) -> None:
-    screen.input(layout("> ", "draft", 5, 40))
-    screen.show(words("half"))
-    screen.input(None)
-    screen.show([Speech("agent", " a line")])
+def test_a_block_is_seen_as_it_comes_and_drawn_when_it_is_complete(screen: Screen, terminal: Stream) -> None:
+    screen.show(words("Some *wo", "rds* in", " a paragraph that takes more than one row\n"))
+    assert terminal.seen == ["Some *words* in a paragraph that takes m", "ore than one row"]
 
-    assert terminal.seen == ["half a line"]
+    screen.show([Speech("agent", "\n```python\nx = 1\n```\n\n- one\n- two")])
+    assert terminal.seen[:4] == ["Some words in a paragraph that takes", "more than one row", "", "  x = 1"]
+    screen.finish()
+
+    assert terminal.seen[4:] == ["", " • one", " • two"]
+
+
+def test_nothing_that_an_agent_says_is_left_out(screen: Screen, terminal: Stream) -> None:
+    screen.show(words("<b>bold</b> <script>\nnext line\n[text](http://a.b)"))
+    screen.finish()
+
+    assert terminal.seen == ["<b>bold</b> <script>", "next line", "text (http://a.b)"]
+
+
+def test_a_block_that_has_scrolled_away_stays_as_it_is(screen: Screen, terminal: Stream) -> None:
+    screen.show(words("*word*\n" * 60, "\n", "the end"))
+    screen.finish()
+
+    assert terminal.seen[:2] == ["*word*", "*word*"]
+    assert terminal.seen[-2:] == ["", "the end"]
+
+
+def test_without_colours_words_stay_as_they_are(terminal: Stream, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NO_COLOR", "1")
+    screen = Screen(terminal, terminal)
+    screen.show(words("# *Title*\n\n- one\n"))
+    screen.finish()
+
+    assert terminal.getvalue() == "# *Title*\n\n- one\n"
+
+
+# --- while something is typed -----------------------------------------------------------------------------------------
+
+
+def test_what_may_still_change_is_live_above_what_is_typed(screen: Screen, terminal: Stream) -> None:
+    screen.put_below(Typing(terminal))
+    screen.show([line("something happens"), *words("one *two* thr")])
+
+    assert terminal.seen == ["something happens"]
+    assert screen.live == "one \x1b[3mtwo\x1b[0m thr"
+    screen.show([Speech("agent", "ee\n\nnext")])
+    assert terminal.seen == ["something happens", "", "one two three"]
+    assert screen.live == "next"
+    screen.end_lines()
+    assert terminal.seen == ["something happens", "", "one two three", "", "next"]
+    assert screen.live == ""
+
+
+def test_a_note_that_changes_is_live_until_something_else_comes(screen: Screen, terminal: Stream) -> None:
+    screen.put_below(Typing(terminal))
+    screen.show([line("○ look", "1")])
+    screen.show([line("● look", "1")])
+    assert (terminal.seen, screen.live) == ([], "● look")
+
+    screen.show([line("other")])
+    assert (terminal.seen, screen.live) == (["● look", "other"], "")
+    screen.show([line("✔ look", "1", "✔ done")])
+    screen.take_away()
+
+    assert terminal.seen == ["● look", "other", "✔ done"]
+
+
+def test_what_is_asked_is_never_live(screen: Screen, terminal: Stream) -> None:
+    """Of what is live only the end may be seen."""
+    screen.put_below(Typing(terminal))
+    screen.show([line("○ look", "1")])
+    screen.tell(Note([[Span("? look")], [Span("  1 yes")]], "1"))
+
+    assert (terminal.seen, screen.live) == (["? look", "  1 yes"], "")
 
 
 def test_a_line_that_was_typed_becomes_a_part_of_what_was(screen: Screen, terminal: Stream) -> None:
-    text = "a prompt that is longer than one row of the terminal"
-    screen.input(layout("> ", text, 3, 40))
-    screen.typed()
+    screen.put_below(Typing(terminal))
+    screen.show(words("Hello."))
+    screen.type_line("> ", "two\nlines")
     screen.show(words("Yes."))
+    screen.take_away()
 
-    assert terminal.seen == ["> a prompt that is longer than one row", "  of the terminal", "", "Yes."]
-
-
-def test_several_rows_are_drawn_anew_in_place(screen: Screen, terminal: Stream) -> None:
-    for length in range(1, 100):
-        screen.input(layout("> ", "x" * length, length // 2, 40))
-    screen.input(layout("> ", "y", 1, 40))
-
-    assert terminal.seen == ["> y"]
+    assert terminal.seen == ["Hello.", "", "> two", "  lines", "", "Yes."]
 
 
 def test_quiet_is_words_alone(terminal: Stream) -> None:
@@ -168,7 +235,7 @@ def test_a_dumb_terminal_gets_no_sequences(terminal: Stream, monkeypatch: pytest
     screen = Screen(terminal, terminal)
     screen.status("starting …")
     screen.show([line("○ look", "1"), line("✔ look", "1")])
-    screen.input(layout("> ", "", 0, 40))
+    screen.ask("> ")
     screen.typed()
     screen.show(words("Hello"))
 

@@ -5,8 +5,9 @@ from typing import Any
 import pytest
 from acp.schema import PromptResponse
 
+from sandbox_agent.cli.calling import CLIENT
 from sandbox_agent.cli.talk.pieces import Note, Piece, Speech, plain
-from sandbox_agent.cli.talk.showing import ASCII, CLIENT, Marks, Showing, spent
+from sandbox_agent.cli.talk.showing import ASCII, Marks, Showing, spent
 from sandbox_agent.client import TurnEnded
 from sandbox_agent.client.updates import SessionItem, read
 
@@ -190,7 +191,7 @@ def test_another_plan_is_shown_whole() -> None:
             {"optionKind": "reject_once", "reason": "People push."},
             "✘ Write it: rejected by rule 2 of the server (no pushing): People push.",
         ),
-        ({"kind": "timeout"}, {"outcome": "rejected"}, "✘ Write it: rejected because nobody answered in time"),
+        ({"kind": "timeout"}, {"outcome": "rejected"}, "✘ Write it: rejected because no answer came in time"),
     ],
 )
 def test_a_decision_says_who_and_about_what(by: dict[str, Any], members: dict[str, Any], expected: str) -> None:

@@ -3,3 +3,8 @@
 What an agent does becomes pieces (`showing.py`), pieces become text on a stream (`screen.py`). What a person types
 comes through `terminal.py`. Imported when one of the two commands runs, and by nothing else.
 """
+
+from sandbox_agent.client import ClientError, RequestError
+
+FAILURES = (ClientError, RequestError, ValueError)
+"""What calls of the SDK may raise: a ValueError comes from answers that upstream's models do not know."""

@@ -1,6 +1,6 @@
-"""Asking the person at the terminal what an agent wants to know: permissions, questions, forms.
+"""Answering what an agent wants to know, permissions, questions and forms: you are asked, or flags have decided.
 
-In doubt the answer is *reject*. Whoever is cancelled while they ask has nothing more to answer.
+In doubt the answer is *reject*. A question that is withdrawn while you are asked needs no answer any more.
 """
 
 import asyncio
@@ -73,7 +73,7 @@ class Asking:
     # Permissions
 
     async def permission(self, request: PermissionRequest) -> Answer:
-        """Ask until somebody chooses; who does not, rejects."""
+        """Ask twice; no choice is a rejection."""
         async with self._alone():
             lines = wanted(request, self._showing)
             self._show(request, lines)
@@ -198,7 +198,7 @@ class Asking:
                 return None
 
     async def _field(self, field: Field, before: object) -> object:
-        """What somebody types for a field; None when it is left out."""
+        """What you type for a field; None when you leave it out."""
         default = field.default if before is None else before
         self._tell(_about(field))
         mark = _mark(field, default)
@@ -229,7 +229,7 @@ class Asking:
         async with self._turn:
             await self._ready.wait()
             try:
-                with self._terminal.dialog():
+                async with self._terminal.dialog():
                     yield
             except asyncio.CancelledError:
                 if not self._leaving:
@@ -246,6 +246,51 @@ class Asking:
         """Nothing of what is asked may be cut off at the edge."""
         width = self._screen.width - 1
         return [row for line in lines for row in wrapped(line, width)]
+
+
+class Answers:
+    """Handlers that decide by themselves, and say so."""
+
+    def __init__(self, screen: Screen, showing: Showing, marks: Marks, why: str) -> None:
+        self._screen = screen
+        self._showing = showing
+        self._marks = marks
+        self._why = why
+
+    def allow(self, request: PermissionRequest) -> Answer:
+        """Allow it once, if the agent offers just that."""
+        answer = request.allow()
+        chosen = text_at(answer.result, "outcome", "optionId")
+        kinds = {option.option_id: option.kind for option in request.options}
+        allowed = kinds.get(chosen or "") == "allow_once"
+        self._tell(
+            request, "allowed" if allowed else "rejected: the agent offers no way to allow it once", good=allowed
+        )
+        return answer
+
+    def reject(self, request: PermissionRequest) -> Answer:
+        """Do not allow it."""
+        self._tell(request, "rejected")
+        return request.reject()
+
+    def reject_question(self, request: QuestionRequest) -> Answer:
+        """Leave it unanswered."""
+        self._say(f"{one_line(request.prompt) or 'a question'}: rejected", good=False)
+        return request.reject()
+
+    def decline(self, request: ElicitationRequest) -> Answer:
+        """Leave a form as it is."""
+        self._say(f"{one_line(request.message) or 'a form'}: declined", good=False)
+        return request.decline()
+
+    def _tell(self, request: PermissionRequest, word: str, *, good: bool = False) -> None:
+        call = request.tool_call
+        self._say(f"{one_line(call.title or call.kind or 'a tool call')}: {word}", good=good)
+
+    def _say(self, text: str, *, good: bool) -> None:
+        self._showing.answered_here += 1
+        mark = Span(self._marks.completed, "green") if good else Span(self._marks.failed, "red")
+        self._screen.show([note(f"{text} ({self._why})", "", mark)])
 
 
 def chosen(typed: str, ids: Sequence[str], *, several: bool) -> list[str] | None:

@@ -4,17 +4,15 @@ import asyncio
 import signal
 from contextlib import nullcontext
 
-from sandbox_agent.cli.arguments import Arguments
-from sandbox_agent.cli.failures import EXIT_FAILED
+from sandbox_agent.cli.failures import document, tell
+from sandbox_agent.cli.grammar import Arguments
+from sandbox_agent.cli.output import EXIT_FAILED
+from sandbox_agent.cli.talk import FAILURES
 from sandbox_agent.cli.talk.conversation import Conversation
 from sandbox_agent.cli.talk.interrupts import Interrupts, run
 from sandbox_agent.cli.talk.json_lines import gap, write_line
-from sandbox_agent.cli.talk.live import Live
-from sandbox_agent.cli.talk.outcome import FAILURES, document, tell
-from sandbox_agent.cli.talk.own import OwnPrompts
-from sandbox_agent.cli.talk.past_turns import before_last
-from sandbox_agent.cli.talk.servers import Reports, served
-from sandbox_agent.cli.talk.sessions import find
+from sandbox_agent.cli.talk.log import Live, OwnPrompts, before_last
+from sandbox_agent.cli.talk.servers import Reports, find, served
 from sandbox_agent.cli.talk.view import View, view
 from sandbox_agent.client import Gap, Session, SessionEnded, SessionInfo
 from sandbox_agent.client.asking import Handlers
@@ -34,7 +32,7 @@ def start(arguments: Arguments) -> int:
 async def _attach(arguments: Arguments, seen: View, interrupts: Interrupts) -> int:
     interrupts.restore = seen.restore
     talks = seen.terminal is not None and not arguments.switch("json") and not arguments.switch("read_only")
-    with seen.listening() if talks else nullcontext():
+    async with seen.listening() if talks else nullcontext():
         return await _served(arguments, seen, interrupts, talks=talks)
 
 

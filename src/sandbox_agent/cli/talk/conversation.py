@@ -1,4 +1,4 @@
-"""A session that is watched and talked to: what happens there, and lines that somebody types meanwhile."""
+"""A session that is watched and talked to: what happens there, and lines that you type meanwhile."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
@@ -7,10 +7,10 @@ from contextlib import suppress
 from acp.schema import UserMessageChunk
 from pydantic import TypeAdapter, ValidationError
 
+from sandbox_agent.cli.failures import Failure, sentence, tell
 from sandbox_agent.cli.output import one_line
-from sandbox_agent.cli.talk.outcome import FAILURES, Failure, sentence, tell
-from sandbox_agent.cli.talk.own import OwnPrompts
-from sandbox_agent.cli.talk.past_turns import prompt_of
+from sandbox_agent.cli.talk import FAILURES
+from sandbox_agent.cli.talk.log import OwnPrompts, prompt_of
 from sandbox_agent.cli.talk.pieces import Note, Span, note
 from sandbox_agent.cli.talk.showing import spent
 from sandbox_agent.cli.talk.view import View
@@ -64,7 +64,6 @@ class Conversation:
         """The prompt whose turn runs, if it is ours."""
         self._turn_id: str | None = None
         self._failing: set[asyncio.Task[None]] = set()
-        self._typed: list[str] = []
         self._files: Sequence[str] = ()
         self.busy = False
         """A turn runs."""
@@ -176,22 +175,25 @@ class Conversation:
     # Talking
 
     async def talk(self) -> None:
-        """Take what is typed, until somebody does not want to go on."""
+        """Take what is typed, until you leave."""
         terminal = self._view.terminal
         assert terminal is not None
         mark = f"{self._view.marks.person} "
+        terminal.complete(self._words)
         while True:
             try:
-                text = (await terminal.line(mark, history=self._typed, standing=True)).strip()
+                text = (await terminal.line(mark, standing=True)).strip()
             except EOFError:
                 return
             if not text:
                 continue
-            if text not in self._typed[-1:]:
-                self._typed.append(text)
             if text in ("/quit", "/exit"):
                 return
             await self._obey(text)
+
+    def _words(self) -> list[str]:
+        """What the tab key completes."""
+        return [*COMMANDS, *(f"/{name}" for name, _ in self._view.showing.commands)]
 
     async def _obey(self, text: str) -> None:
         word, _, rest = text.partition(" ")

@@ -24,7 +24,7 @@ class Interrupts:
     def tell(self, number: signal.Signals) -> None:
         """A signal has come."""
         if self.told is not None:
-            # Whoever says it twice means now. What an embedded server has started ends with it, and it with us.
+            # The second time means now. What an embedded server has started ends with it, and it with us.
             self.restore()
             with suppress(OSError):
                 sys.stdout.flush()

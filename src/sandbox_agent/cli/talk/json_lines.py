@@ -6,10 +6,9 @@ from typing import cast
 
 import msgspec
 
+from sandbox_agent.cli.failures import Failure, document
 from sandbox_agent.cli.output import write_json
-from sandbox_agent.cli.talk.live import end_of_log
-from sandbox_agent.cli.talk.outcome import Failure, document
-from sandbox_agent.cli.talk.own import OwnPrompts
+from sandbox_agent.cli.talk.log import OwnPrompts, end_of_log
 from sandbox_agent.client import Gap, LogEvent, SandboxAgent, Session, Turn, TurnEnded, TurnStarted
 from sandbox_agent.client.updates import GAP, read, text_of
 from sandbox_agent.envelope import Object, object_at, text_at

@@ -5,11 +5,12 @@ import signal
 from collections.abc import Sequence
 from contextlib import suppress
 
-from sandbox_agent.cli.failures import EXIT_FAILED
+from sandbox_agent.cli.failures import exit_code, tell
+from sandbox_agent.cli.output import EXIT_FAILED
+from sandbox_agent.cli.talk import FAILURES
 from sandbox_agent.cli.talk.interrupts import Interrupts
 from sandbox_agent.cli.talk.json_lines import JsonLines
-from sandbox_agent.cli.talk.outcome import FAILURES, exit_code, tell
-from sandbox_agent.cli.talk.own import OwnPrompts
+from sandbox_agent.cli.talk.log import OwnPrompts
 from sandbox_agent.cli.talk.pieces import joined
 from sandbox_agent.cli.talk.showing import spent
 from sandbox_agent.cli.talk.view import View
@@ -46,7 +47,7 @@ class OneShot:
             self._interrupts.on = lambda _: False
             work.cancel()
             if not self._is_over(work):
-                # Nobody reads any more: whatever the agent does is of no use.
+                # The output goes nowhere any more: whatever the agent does is of no use.
                 with suppress(TimeoutError, *FAILURES):
                     async with asyncio.timeout(CANCEL_PATIENCE):
                         await turn.cancel()

@@ -1,21 +1,26 @@
 """Where pieces become text: the agent's words on one stream, notes on the same or on another.
 
-On a terminal it can take the last note back to write it anew, and keeps what is being typed below everything else.
-Knows nothing of keys.
+On a terminal the agent's words are Markdown, drawn when a block of it is complete; until then they are seen as they
+come. What can still change stands last: it is taken back to be written anew, or, while you can type, shown as `live`
+above the line that you type. Knows nothing of keys.
 """
 
 import os
-from collections.abc import Iterable
-from typing import TextIO
+from collections.abc import Iterable, Sequence
+from typing import Protocol, TextIO
+
+from rich.cells import cell_len
 
 from sandbox_agent.cli.output import is_drawn
-from sandbox_agent.cli.talk.editor import Layout
+from sandbox_agent.cli.talk.markdown import render, split_blocks
 from sandbox_agent.cli.talk.pieces import Line, Note, Piece, Span, Speech, cut, spoken
 
 _CODES = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33", "cyan": "36"}
 _SPEECH = {"agent": "", "thought": "dim", "person": "bold"}
-_CLEAR_LINE, _CLEAR_BELOW, _CLEAR_ALL = "\r\x1b[K", "\r\x1b[J", "\x1b[2J\x1b[H"
-DEFAULT_WIDTH = 80
+_CLEAR_LINE, _CLEAR_BELOW = "\r\x1b[K", "\r\x1b[J"
+DEFAULT_WIDTH, DEFAULT_HEIGHT = 80, 24
+ROOM_BELOW = 8
+"""Rows of the terminal that what is live leaves to what is typed."""
 
 
 def moves(stream: TextIO) -> bool:
@@ -37,8 +42,16 @@ def width_of(stream: TextIO) -> int:
     return told or DEFAULT_WIDTH
 
 
+def height_of(stream: TextIO) -> int:
+    """Its rows."""
+    try:
+        return os.get_terminal_size(stream.fileno()).lines or DEFAULT_HEIGHT
+    except (OSError, ValueError):
+        return DEFAULT_HEIGHT
+
+
 def painted(text: str, style: str, stream: TextIO) -> str:
-    """A text in a colour, when somebody looks at the stream who likes that."""
+    """A text in a colour, where the stream takes colours and you want them."""
     return f"\x1b[{_CODES[style]}m{text}\x1b[0m" if text and style and is_drawn(stream) else text
 
 
@@ -65,34 +78,32 @@ class _Output:
     def speech(self, piece: Speech) -> str:
         """What to write for it."""
         begins = piece.new or self._block != piece.who
-        before = self._begin(piece.who) if begins else ""
-        # What an agent says goes through a pipe as it is; where somebody looks, it must do no harm.
+        before = self.begin(piece.who) if begins else ""
+        # What an agent says goes through a pipe as it is; on a terminal, it must do no harm.
         text = piece.text if piece.who == "agent" and not self.stream.isatty() else spoken(piece.text)
         if begins and self.stream.isatty():
             text = text.lstrip("\n")
-        if not text:
-            return before
-        ends = len(text) - len(text.rstrip("\n"))
-        self._newlines = ends if ends < len(text) else self._newlines + ends
-        return before + painted(text, _SPEECH[piece.who], self.stream)
+        return before + painted(self.wrote(text), _SPEECH[piece.who], self.stream)
 
-    def note(self, piece: Note) -> str:
+    def note(self, piece: Note, *, in_place: bool) -> str:
         """What to write for it: in place of the last one, if it has the same key and that can be done."""
-        again = piece.key is not None and piece.key == self._key and self.moves
-        lines = piece.lines
-        if piece.brief is not None and piece.key in self._seen and not again:
-            lines = piece.brief
+        again = in_place and piece.key is not None and piece.key == self._key and self.moves
+        lines = piece.lines if again else self.lines_of(piece)
         back = f"\x1b[{self._rows}A{_CLEAR_BELOW}" if again else ""
         if not lines:
             return ""
         # What is told after something was typed is about that.
-        before = back or ("" if self._block in ("note", "typed") and self.at_start else self._begin("note"))
+        before = back or ("" if self._block in ("note", "typed") and self.at_start else self.begin("note"))
         self._block, self._newlines = "note", 1
         if piece.key is not None:
             self._seen.add(piece.key)
         self._key, self._rows = piece.key, len(lines)
         # What can be taken back has to be as many rows as it has lines.
         return before + "".join(f"{self.line(line, whole=piece.key is None)}\n" for line in lines)
+
+    def lines_of(self, piece: Note) -> Sequence[Line]:
+        """What is to be seen of a note now: less when it was seen before."""
+        return piece.brief if piece.brief is not None and piece.key in self._seen else piece.lines
 
     def line(self, line: Line, *, whole: bool = False) -> str:
         """A line in its colours; as much of it as there is room for, unless it is to be whole."""
@@ -112,15 +123,39 @@ class _Output:
         self._newlines = 1
         return "\n"
 
+    def is_in(self, block: str) -> bool:
+        """Whether the last thing written is of this kind."""
+        return self._block == block
+
+    def wrote(self, text: str) -> str:
+        """Take note of how a text ends that is a part of the block."""
+        ends = len(text) - len(text.rstrip("\n"))
+        if text:
+            self._newlines = ends if ends < len(text) else self._newlines + ends
+        return text
+
     def typed(self) -> None:
-        """Somebody has typed a line."""
+        """A line was typed."""
         self._block, self._newlines, self._key = "typed", 1, None
 
-    def _begin(self, block: str) -> str:
+    def begin(self, block: str) -> str:
+        """What is between the last block and one of another kind."""
         missing = max(0, self._gap - self._newlines)
         self._block, self._key = block, None
         self._newlines += missing
         return "\n" * missing
+
+
+class Below(Protocol):
+    """What stands below everything that is written: a line that is being typed."""
+
+    def print_above(self, text: str) -> None:
+        """Write whole lines above it."""
+        ...
+
+    def refresh(self) -> None:
+        """What is live has changed."""
+        ...
 
 
 class Screen:
@@ -130,12 +165,17 @@ class Screen:
         self._quiet = quiet
         self._words = _Output(words, spaced=True)
         self._notes = self._words if notes is words else _Output(notes, spaced=notes.isatty())
-        self._input: Layout | None = None
-        self._drawn: Layout | None = None
-        """What is being typed, as it stands below everything else now."""
-        self._status = False
-        self._held: list[Speech] = []
-        """The beginning of a line that is written when it is whole: something is being typed below."""
+        self._below: Below | None = None
+        self._status = ""
+        """What is being waited for."""
+        self._block = ""
+        """The agent's words, or a thought, that are not written for good: more of the block may come."""
+        self._speaker: Speech | None = None
+        """Whose they are."""
+        self._shown = ""
+        """How much of them is on the screen, to be taken back."""
+        self._pending: Note | None = None
+        """A note that may still change, while something is typed below."""
 
     @property
     def stream(self) -> TextIO:
@@ -157,134 +197,186 @@ class Screen:
                 if piece.who == "agent" or not self._quiet:
                     self._speech(piece)
             elif not self._quiet:
-                self.tell(piece)
+                self._note(piece, may_change=True)
 
     def tell(self, note: Note) -> None:
         """Write a note, also when it is quiet."""
-        with _Above(self):
-            self._release()
-            self._write(self._notes, self._notes.note(note))
+        self._note(note, may_change=False)
 
     def status(self, text: str) -> None:
         """Say what is being waited for; it goes with the next thing that is written."""
-        if self._quiet or not self.moves or self._drawn is not None or not self._notes.at_start:
+        if self._quiet or not self.moves or not self._notes.at_start:
             return
-        self._write(self._notes, _CLEAR_LINE + self._notes.line([Span(text, "dim")]))
-        self._status = True
+        self._status = text
+        if self._below is None:
+            self._put(self._notes, _CLEAR_LINE + self._notes.line([Span(text, "dim")]))
+        else:
+            self._below.refresh()
 
     def finish(self) -> None:
         """Bring everything to an end."""
-        self.input(None)
         self.end_lines()
 
     def end_lines(self) -> None:
-        """Let what was said so far be whole lines: who reads line by line waits for the end of one."""
-        with _Above(self):
-            self._release()
-            for output in (self._words, self._notes):
-                self._write(output, output.end_line())
+        """Let what was said so far be whole lines: programs that read line by line wait for the end of one."""
+        self._settle()
+        for output in (self._words, self._notes):
+            self._put(output, output.end_line())
 
-    # What is being typed
+    # While something can be typed
 
-    def input(self, layout: Layout | None) -> None:
-        """Show what is being typed, or nothing."""
-        self._input = layout
-        self.erase()
-        if layout is None:
-            self._release()
-        self.draw()
+    @property
+    def live(self) -> str:
+        """What may still change, for the rows above what is typed: as much of its end as there is room for."""
+        parts: list[str] = []
+        if self._pending is not None:
+            parts += [self._notes.line(line) for line in self._notes.lines_of(self._pending)]
+        if self._speaker is not None and self._block.strip():
+            gap = [] if self._notes.at_start and not parts else [""]
+            parts += [*gap, self._drawn(self._block.strip("\n"), self._speaker, self._notes)]
+        if self._status:
+            parts.append(painted(self._status, "dim", self.stream))
+        rows = "\n".join(parts).split("\n")
+        return "\n".join(rows[-max(1, height_of(self.stream) - ROOM_BELOW) :])
+
+    @property
+    def is_after_words(self) -> bool:
+        """Whether what is typed should be a row apart from what stands above it."""
+        return bool(self._block.strip()) or self._notes.is_after_words
+
+    def put_below(self, below: Below) -> None:
+        """From here on something is typed below."""
+        self.end_lines()
+        self._below = below
+
+    def take_away(self) -> None:
+        """Nothing is typed any more."""
+        self._settle()
+        self._below = None
+
+    def type_line(self, mark: str, text: str) -> None:
+        """A line was typed: it becomes a part of what was."""
+        self._settle()
+        before = self._notes.begin("typed") if self._notes.is_after_words else self._notes.end_line()
+        indented = spoken(text).replace("\n", "\n  ")
+        self._put(self._notes, f"{before}{mark}{indented}\n")
+        self._notes.typed()
 
     def typed(self) -> None:
-        """The line is complete: it stays where it is, and becomes a part of what was."""
-        drawn, self._input, self._drawn = self._drawn, None, None
-        if drawn is not None and self.moves:
-            below = len(drawn.rows) - 1 - drawn.row
-            self._write(self._notes, (f"\x1b[{below}B" if below else "") + "\n")
+        """A line was typed, and is on the screen already."""
         self._notes.typed()
-        self._release()
 
-    def clear(self) -> None:
-        """Begin at the top of an empty screen."""
-        self._drawn = None
-        self._write(self._notes, _CLEAR_ALL)
-        self.draw()
-
-    def redraw(self) -> None:
-        """Show what is being typed on a line of its own: somebody else has written since."""
-        self._drawn, self._status = None, False
-        self._write(self._notes, _CLEAR_LINE)
-        self.draw()
-
-    def erase(self) -> None:
-        """Take away what is below: what is being typed, or what is being waited for."""
-        if self._status:
-            self._status = False
-            self._write(self._notes, _CLEAR_LINE)
-        drawn, self._drawn = self._drawn, None
-        if drawn is None:
-            return
-        if self.moves:
-            self._write(self._notes, (f"\x1b[{drawn.row}A" if drawn.row else "") + _CLEAR_BELOW)
-        else:
-            self._write(self._notes, "\n")
-
-    def draw(self) -> None:
-        """Show it again."""
-        layout = self._input
-        if layout is None or self._drawn is not None:
-            return
-        before = self._notes.end_line()
-        if not self.moves:
-            text = before + layout.rows[0]
-        else:
-            if self._notes.is_after_words:
-                # Not a part of what was: it goes when this goes.
-                layout = Layout(["", *layout.rows], layout.row + 1, layout.column)
-            up = len(layout.rows) - 1 - layout.row
-            back = (f"\x1b[{up}A" if up else "") + (f"\r\x1b[{layout.column}C" if layout.column else "\r")
-            text = before + "\n".join(layout.rows) + back
-        self._drawn = layout
-        self._write(self._notes, text)
+    def ask(self, mark: str) -> None:
+        """Let something be typed after a mark, where the cursor cannot be moved."""
+        self._settle()
+        self._put(self._notes, self._notes.end_line() + mark)
 
     # Writing
 
+    def _note(self, note: Note, *, may_change: bool) -> None:
+        self._clear_status()
+        if self._below is None:
+            self._settle()
+            self._put(self._notes, self._notes.note(note, in_place=True))
+            return
+        if self._pending is not None and note.key == self._pending.key:
+            self._pending = None
+        self._settle()
+        if may_change and note.key is not None:
+            self._pending = note
+            self._below.refresh()
+        else:
+            self._put(self._notes, self._notes.note(note, in_place=False))
+
     def _speech(self, piece: Speech) -> None:
         output = self._words if piece.who == "agent" else self._notes
-        if self._input is None or output is not self._notes:
-            with _Above(self):
-                self._release()
-                self._write(output, output.speech(piece))
+        self._clear_status()
+        if piece.new or self._speaker is None or self._speaker.who != piece.who:
+            self._settle()
+        if not output.moves:
+            self._put(output, output.speech(piece))
             return
-        if self._held and (piece.new or self._held[-1].who != piece.who):
-            with _Above(self):
-                self._release()
-        whole, newline, rest = piece.text.rpartition("\n")
-        if newline:
-            with _Above(self):
-                self._release()
-                self._write(output, output.speech(Speech(piece.who, whole + newline, piece.new)))
-        if rest:
-            self._held.append(Speech(piece.who, rest, piece.new and not newline))
+        begins = self._speaker is None
+        self._speaker = piece
+        text = spoken(piece.text)
+        if begins and (piece.new or not output.is_in(piece.who)):
+            text = text.lstrip("\n")
+            self._put(output, output.begin(piece.who))
+        whole, rest = self._parts(self._block + text, piece)
+        if whole and not self._fits(output):
+            # What has scrolled away stays as it is.
+            unseen = (self._block + text)[len(self._shown) : -len(rest) or None]
+            self._put(output, output.wrote(unseen))
+            self._shown = ""
+        elif whole:
+            self._take_back(output)
+            self._put(output, "".join(output.wrote(self._drawn(block, piece, output)) for block in whole))
+        self._block = rest
+        if self._below is not None and output is self._notes:
+            self._below.refresh()
+        else:
+            self._put(output, painted(output.wrote(rest[len(self._shown) :]), _SPEECH[piece.who], output.stream))
+            self._shown = rest
 
-    def _release(self) -> None:
-        held, self._held = self._held, []
-        for piece in held:
-            self._write(self._notes, self._notes.speech(piece))
+    def _parts(self, text: str, piece: Speech) -> tuple[list[str], str]:
+        """What can be written for good, with line ends, and what can not."""
+        if piece.who == "agent" and is_drawn(self._words.stream):
+            whole, rest = split_blocks(text)
+            return [f"{block}\n\n" for block in whole], rest
+        if self._below is None:
+            return [], text
+        whole, newline, rest = text.rpartition("\n")
+        return ([whole + newline] if newline else []), rest
 
-    def _write(self, output: _Output, text: str) -> None:
-        if text:
+    def _drawn(self, block: str, piece: Speech, output: _Output) -> str:
+        if piece.who == "agent" and is_drawn(output.stream):
+            ends = len(block) - len(block.rstrip("\n"))
+            return render(block, width_of(output.stream) - 1) + "\n" * ends
+        return painted(block, _SPEECH[piece.who], output.stream)
+
+    def _take_back(self, output: _Output) -> None:
+        """Take away what is on the screen of a block that is to be written anew."""
+        if not self._shown:
+            return
+        width = width_of(output.stream)
+        rows = sum(max(1, -(-cell_len(line) // width)) for line in self._shown.split("\n")) - 1
+        self._put(output, (f"\x1b[{rows}A" if rows else "") + _CLEAR_BELOW)
+        self._shown = ""
+
+    def _settle(self) -> None:
+        """Write for good what might have changed."""
+        self._clear_status()
+        pending, self._pending = self._pending, None
+        if pending is not None:
+            self._put(self._notes, self._notes.note(pending, in_place=False))
+        piece, block = self._speaker, self._block
+        self._speaker, self._block = None, ""
+        if piece is None:
+            return
+        output = self._words if piece.who == "agent" else self._notes
+        if self._shown and not (piece.who == "agent" and is_drawn(output.stream) and self._fits(output)):
+            self._shown = ""
+            return
+        self._take_back(output)
+        if block.strip():
+            below = self._below is not None and output is self._notes
+            text = output.wrote(self._drawn(block.strip("\n") if below else block.rstrip("\n"), piece, output))
+            self._put(output, text + (output.end_line() if below else ""))
+
+    def _fits(self, output: _Output) -> bool:
+        """Whether all that is to be taken back is still on the screen."""
+        return self._shown.count("\n") + len(self._shown) // width_of(output.stream) < height_of(output.stream) - 1
+
+    def _clear_status(self) -> None:
+        status, self._status = self._status, ""
+        if status and self._below is None:
+            self._put(self._notes, _CLEAR_LINE)
+
+    def _put(self, output: _Output, text: str) -> None:
+        if not text:
+            return
+        if self._below is not None and output is self._notes:
+            self._below.print_above(text)
+        else:
             output.stream.write(text)
             output.stream.flush()
-
-
-class _Above:
-    """Writes above what is being typed: takes it away, and puts it back."""
-
-    def __init__(self, screen: Screen) -> None:
-        self._screen = screen
-
-    def __enter__(self) -> None:
-        self._screen.erase()
-
-    def __exit__(self, *_: object) -> None:
-        self._screen.draw()

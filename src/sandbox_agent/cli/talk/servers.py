@@ -9,13 +9,14 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from sandbox_agent.cli.arguments import Arguments
-from sandbox_agent.cli.background import find
+from sandbox_agent.cli.background import find as find_running
+from sandbox_agent.cli.calling import CLIENT, find_session, read_session
 from sandbox_agent.cli.endpoint import VARIABLE, endpoint
 from sandbox_agent.cli.flags import settings_of
+from sandbox_agent.cli.grammar import Arguments
 from sandbox_agent.cli.output import one_line
-from sandbox_agent.cli.talk.showing import CLIENT
-from sandbox_agent.client import ConnectionLost, SandboxAgent, ServerProblem, StartFailed
+from sandbox_agent.client import ConnectionLost, SandboxAgent, ServerProblem, SessionInfo, StartFailed
+from sandbox_agent.client.api import Api
 from sandbox_agent.client.asking import Handlers
 from sandbox_agent.data_directory import holder
 from sandbox_agent.errors import SettingsError
@@ -39,8 +40,6 @@ class Served:
     client: SandboxAgent
     here: bool
     """Whether the server surely sees the files of this machine."""
-    embedded: bool
-    """Whether it ends with us."""
 
 
 @asynccontextmanager
@@ -64,21 +63,21 @@ async def _named(stack: AsyncExitStack, arguments: Arguments, handlers: Handlers
         client = await _connected(stack, server.url, server.token, handlers)
     except ValueError as error:
         raise SettingsError(f"--token: {error}") from None
-    return Served(client, here=False, embedded=False)
+    return Served(client, here=False)
 
 
 async def _found(stack: AsyncExitStack, arguments: Arguments, say: Say, warn: Say, handlers: Handlers) -> Served:
     settings = settings_of(arguments, os.environ, _WHICH)
     for left in reversed(range(TRIES)):
-        running = find(settings)
+        running = find_running(settings)
         try:
             if running is not None:
                 client = await _connected(stack, running.url, running.token, handlers)
-                return Served(client, here=True, embedded=False)
+                return Served(client, here=True)
             if holder(settings.data_dir) is None:
                 say("no server runs, so one is started for as long as this takes")
                 client = await _started(stack, settings, settings.data_dir, handlers)
-                return Served(client, here=True, embedded=True)
+                return Served(client, here=True)
         except ServerProblem as problem:
             if running is None or problem.status != 401:
                 raise
@@ -87,9 +86,9 @@ async def _found(stack: AsyncExitStack, arguments: Arguments, say: Say, warn: Sa
                 f"the server at {running.url} wants a token that is not known here (--token names it), so another one "
                 "is started; what is said there is not kept"
             )
-            return Served(await _started(stack, settings, None, handlers), here=True, embedded=True)
+            return Served(await _started(stack, settings, None, handlers), here=True)
         except (ConnectionLost, StartFailed):
-            # It has just ended, or somebody else was quicker.
+            # It has just ended, or another process was quicker.
             if not left or (running is None and holder(settings.data_dir) is None):
                 raise
         await asyncio.sleep(PAUSE)
@@ -128,6 +127,15 @@ async def _started(
     )
 
 
+async def find(client: SandboxAgent, name: str) -> SessionInfo:
+    """The session with this id or alias, or the only one whose id or alias begins so. Raises ClientError."""
+    api = Api(client.url, client.token)
+    try:
+        return read_session(await find_session(api, name))
+    finally:
+        await api.close()
+
+
 def _user() -> str | None:
     try:
         return getpass.getuser()
@@ -145,7 +153,7 @@ class Reports(logging.Handler):
         self._next = 0.0
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Without a traceback: whoever looks at this has not written the program."""
+        """Without a traceback: you use the program, and need not read it."""
         told = record.getMessage()
         if record.levelno >= logging.WARNING and not told.startswith(_KNOWN):
             self._warn(one_line(told))

@@ -32,6 +32,7 @@ from acp.schema import (
     UserMessageChunk,
 )
 
+from sandbox_agent.cli.calling import CLIENT
 from sandbox_agent.cli.output import one_line
 from sandbox_agent.cli.talk import diffs
 from sandbox_agent.cli.talk.pieces import Line, Note, Piece, Span, Speech, joined, note, spoken
@@ -39,8 +40,6 @@ from sandbox_agent.client import Decision, Gap, SessionEnded, SessionItem, TurnE
 from sandbox_agent.client.updates import ContentBlock
 from sandbox_agent.envelope import Object, text_at
 
-CLIENT = "sandbox-agent command line"
-"""What this program is called in what other clients are told."""
 _NAMES = (CLIENT, "sandbox-agent-python")
 MOST_FILES = 3
 """Files of one tool call that are named on its line."""
@@ -170,7 +169,7 @@ class Showing:
                 return [self._prompt(item.content, new=new)]
 
     def prompt(self, blocks: Sequence[ContentBlock]) -> list[Piece]:
-        """What somebody has said to the agent."""
+        """What was said to the agent."""
         self._message = None
         return [self._prompt(block, new=index == 0) for index, block in enumerate(blocks)]
 
@@ -308,7 +307,7 @@ def decider(by: Object) -> str | None:
             named = [text_at(by, "user"), text_at(by, "client")]
             return "by " + one_line(joined((each for each in named if each), ", ") or str(by.get("name")))
         case "timeout":
-            return "because nobody answered in time"
+            return "because no answer came in time"
         case "limit":
             return "because it takes the rules too long"
         case _:

@@ -2,14 +2,12 @@
 
 import sys
 from collections.abc import Awaitable, Callable
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractAsyncContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Literal, TypeVar
 
-from sandbox_agent.cli.arguments import complain
-from sandbox_agent.cli.output import harmless
-from sandbox_agent.cli.talk.answers import Answers
-from sandbox_agent.cli.talk.asking import Asking
+from sandbox_agent.cli.output import complain, harmless
+from sandbox_agent.cli.talk.asking import Answers, Asking
 from sandbox_agent.cli.talk.pieces import note
 from sandbox_agent.cli.talk.screen import Screen, is_unicode
 from sandbox_agent.cli.talk.showing import ASCII, Marks, Showing
@@ -25,7 +23,7 @@ Given = Awaitable[Answer | None] | Answer | None
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """The parts of it; without a terminal nobody can be asked."""
+    """The parts of it; without a terminal you cannot be asked."""
 
     screen: Screen
     showing: Showing
@@ -52,7 +50,7 @@ class View:
         if self.terminal is not None:
             self.terminal.restore()
 
-    def listening(self) -> AbstractContextManager[None]:
+    def listening(self) -> AbstractAsyncContextManager[None]:
         """Take all that is typed from here on, for a conversation."""
         return nullcontext() if self.terminal is None else self.terminal.held()
 
@@ -90,6 +88,6 @@ def view(*, as_json: bool, quiet: bool) -> View:
 
 
 def has_keyboard() -> bool:
-    """Whether somebody can type. What has no stdin at all has None."""
+    """Whether you can type. A process without stdin has None there."""
     keyboard: object = sys.stdin
     return keyboard is not None and sys.stdin.isatty()

@@ -1,0 +1,173 @@
+"""`sandbox-agent agents …`: the agents of this machine, with or without a server that runs."""
+
+import os
+from collections.abc import Callable
+
+from sandbox_agent.cli.flags import add_flags, agent_settings
+from sandbox_agent.cli.grammar import Arguments, Command, Group, Parser, Word
+
+_WHERE = ("config_dir", "data_dir", "agents_dir", "agents_file", "acp_registry_url")
+
+EXAMPLES = """\
+  sandbox-agent agents list
+      what there is, and what of it is installed
+  sandbox-agent agents install claude codex
+      install two agents, one after the other
+  sandbox-agent agents instructions gemini
+      what it needs to reach a model
+"""
+
+
+def group() -> Group:
+    """All commands about agents."""
+    description = (
+        "List, install and remove agents. No server is needed, and one that runs is not disturbed:\n"
+        "both look into the same directory, which the same settings name."
+    )
+    return Group(
+        "sandbox-agent agents",
+        description,
+        EXAMPLES,
+        {
+            "list": Word("all agents, and what is installed of them", _list),
+            "show": Word("everything known of one agent", _show),
+            "install": Word("install agents, or bring them to another version", _install),
+            "uninstall": Word("remove what is installed of agents", _uninstall),
+            "instructions": Word("how to get an agent, and what it needs", _instructions),
+        },
+    )
+
+
+def _list() -> Command:
+    parser = _parser(
+        "list",
+        "",
+        "List the agents: those that sandbox-agent knows, your own, and whatever else is installed.",
+        "  sandbox-agent agents list\n"
+        "  sandbox-agent agents list --registry\n"
+        "      also everything else that the ACP registry has\n"
+        "  sandbox-agent agents list --json | jq -r '.agents[] | select(.installed) | .id'\n",
+    )
+    parser.add_argument("--registry", "--all", action="store_true", help="Add all agents of the ACP registry.")
+    return _command(parser, _run_list)
+
+
+def _show() -> Command:
+    parser = _parser(
+        "show",
+        "AGENT",
+        "Show everything known of one agent: programs, hashes, when it was verified, credentials by name.",
+        "  sandbox-agent agents show claude\n  sandbox-agent agents show claude --json\n",
+    )
+    parser.add_argument("agent", metavar="AGENT", help="Its id, or its slug in the ACP registry.")
+    return _command(parser, _run_show)
+
+
+def _install() -> Command:
+    parser = _parser(
+        "install",
+        "AGENT...",
+        "Install agents, one after the other. An agent is fetched beside what is there, started once to see\n"
+        "that it works, and only then put in place; what fails or is interrupted leaves nothing behind.\n"
+        "The exit code is 0 when all are installed, 1 when one is not, 130 after Ctrl-C.",
+        "  sandbox-agent agents install claude\n"
+        "  sandbox-agent agents install codex --agent-process-version 2.6.0\n"
+        "  sandbox-agent agents install claude gemini --reinstall\n",
+    )
+    parser.add_argument("agents", metavar="AGENT", nargs="+", help="Its id, or its slug in the ACP registry.")
+    add_install_flags(parser)
+    return _command(parser, _run_install, "install_timeout")
+
+
+def add_install_flags(parser: Parser) -> None:
+    """What can be said about an install."""
+    parser.add_argument("--reinstall", action="store_true", help="Install it anew, also when it is there.")
+    parser.add_argument("--agent-version", metavar="VERSION", help="Version of the agent itself.")
+    parser.add_argument(
+        "--agent-process-version",
+        metavar="VERSION",
+        help="Version of the program that speaks ACP for it, where that is another one.",
+    )
+
+
+def _uninstall() -> Command:
+    parser = _parser(
+        "uninstall",
+        "AGENT...",
+        "Remove what is installed of agents. One that runs goes on running; its files go when it has ended.\n"
+        "An agent that is not installed is no mistake.",
+        "  sandbox-agent agents uninstall gemini\n",
+    )
+    parser.add_argument("agents", metavar="AGENT", nargs="+", help="Its id, or its slug in the ACP registry.")
+    return _command(parser, _run_uninstall)
+
+
+def _instructions() -> Command:
+    parser = _parser(
+        "instructions",
+        "[AGENT]",
+        "Say how to get an agent and what it needs to reach a model; without a name, of all agents.",
+        "  sandbox-agent agents instructions\n  sandbox-agent agents instructions claude\n",
+    )
+    parser.add_argument("agent", metavar="AGENT", nargs="?", help="Its id, or its slug in the ACP registry.")
+    return _command(parser, _run_instructions)
+
+
+def _parser(name: str, words: str, description: str, examples: str) -> Parser:
+    return Parser(f"sandbox-agent agents {name}", description, f"examples:\n{examples}", words)
+
+
+def _command(parser: Parser, act: Callable[[Arguments], int], *more: str) -> Command:
+    """With the flags that all of them have, and `more` options."""
+    parser.add_argument("--json", action="store_true", help="Print one JSON document.")
+    add_flags(parser, {*_WHERE, *more})
+    return Command(parser, act)
+
+
+# --- what they do -----------------------------------------------------------------------------------------------------
+
+
+def _run_list(arguments: Arguments) -> int:
+    from sandbox_agent.cli.commands.listing import print_list
+
+    settings = agent_settings(arguments)
+    print_list(settings, os.environ, registry=arguments.switch("registry"), as_json=arguments.switch("json"))
+    return 0
+
+
+def _run_show(arguments: Arguments) -> int:
+    from sandbox_agent.cli.commands.listing import print_agent
+
+    name = arguments.word("agent")
+    assert name is not None
+    print_agent(agent_settings(arguments), os.environ, name, as_json=arguments.switch("json"))
+    return 0
+
+
+def _run_instructions(arguments: Arguments) -> int:
+    from sandbox_agent.cli.commands.listing import print_instructions
+
+    settings, name = agent_settings(arguments), arguments.word("agent")
+    print_instructions(settings, os.environ, name, as_json=arguments.switch("json"))
+    return 0
+
+
+def _run_install(arguments: Arguments) -> int:
+    from sandbox_agent.agents.install.plan import Wanted
+    from sandbox_agent.cli.commands.installs import Outcomes, install, run_undoing
+    from sandbox_agent.hub.agent_installs import InstallRequest
+
+    agent, process = arguments.word("agent_version"), arguments.word("agent_process_version")
+    Wanted(agent, process)  # A text that is no version is none for any agent: say so once.
+    outcomes = Outcomes(as_json=arguments.switch("json"))
+    asked = InstallRequest(arguments.switch("reinstall"), agent, process)
+    run_undoing(install(agent_settings(arguments), arguments.words("agents"), asked, outcomes.tell))
+    return outcomes.finish()
+
+
+def _run_uninstall(arguments: Arguments) -> int:
+    from sandbox_agent.cli.commands.installs import Outcomes, run_undoing, uninstall
+
+    outcomes = Outcomes(as_json=arguments.switch("json"))
+    run_undoing(uninstall(agent_settings(arguments), arguments.words("agents"), outcomes.tell))
+    return outcomes.finish()

@@ -1,0 +1,201 @@
+"""`sandbox-agent api v1 …`: calls of a running server, by its routes. What it answers is printed as it came."""
+
+from collections.abc import Callable
+from typing import cast
+from urllib.parse import quote
+
+import msgspec
+from msgspec import Raw
+
+from sandbox_agent.cli.calling import Remote, call
+from sandbox_agent.cli.commands.agents import add_install_flags
+from sandbox_agent.cli.commands.rpc import exchange
+from sandbox_agent.cli.endpoint import ACCESS, add_endpoint_flags
+from sandbox_agent.cli.grammar import Arguments, Command, Group, Parser, Word, natural
+from sandbox_agent.cli.output import complain, print_json
+from sandbox_agent.cli.progress import show_install
+from sandbox_agent.envelope import Object
+
+_OUTPUT = "The server's JSON goes to stdout, all else to stderr.\n"
+
+RPC = """\
+Send JSON-RPC envelopes to a server, one for each line of stdin, and print every envelope that comes
+as a line: responses and the stream, in the order in which the server has them. Requests run at the
+same time; what is sent arrives in the order in which it is read.
+
+A connection is opened with --agent, or by an initialize of your own in the first line, and closed at
+the end: when the input has ended and every request is answered. What the server refuses is a line on
+stderr, and the exit code is 1; a response that is an error is a response. An agent's requests are
+answered by a response with their id.
+"""
+
+EXAMPLES = """\
+  sandbox-agent api v1 agents list
+  sandbox-agent api v1 agents install claude --endpoint http://box.example:2468 --token-file token.txt
+"""
+
+
+def group() -> Group:
+    """All calls."""
+    return Group(
+        "sandbox-agent api", "Call a running server.", EXAMPLES, {"v1": Word("the routes that begin with /v1", _v1)}
+    )
+
+
+def _v1() -> Group:
+    return Group(
+        "sandbox-agent api v1",
+        "Call the routes of a running server that begin with /v1.",
+        EXAMPLES,
+        {
+            "agents": Word("agents of that server", _agents),
+            "rpc": Word("POST and GET /v1/rpc: envelopes in, envelopes out", _rpc),
+        },
+    )
+
+
+def _agents() -> Group:
+    return Group(
+        "sandbox-agent api v1 agents",
+        "See and install the agents of a running server.",
+        EXAMPLES,
+        {
+            "list": Word("GET /v1/agents", _list),
+            "get": Word("GET /v1/agents/{agent}", _get),
+            "install": Word("POST /v1/agents/{agent}/install", _install),
+        },
+    )
+
+
+def _list() -> Command:
+    parser = _parser(
+        "list",
+        "",
+        "All agents, as GET /v1/agents tells them.",
+        "  sandbox-agent api v1 agents list | jq '.agents[].id'\n",
+    )
+    parser.add_argument("--registry", "--all", action="store_true", help="Add all agents of the ACP registry.")
+    return _command(parser, _print_agents)
+
+
+def _get() -> Command:
+    parser = _parser(
+        "get",
+        "AGENT",
+        "One agent, as GET /v1/agents/{agent} tells it.",
+        "  sandbox-agent api v1 agents get claude | jq -r .instructions\n",
+    )
+    parser.add_argument("agent", metavar="AGENT", help="Its id, or its slug in the ACP registry.")
+    return _command(parser, _print_agent)
+
+
+def _install() -> Command:
+    parser = _parser(
+        "install",
+        "AGENT",
+        "Let the server install an agent. Its progress is shown on stderr, the result is printed. When this\n"
+        "command is interrupted, the server goes on.",
+        "  sandbox-agent api v1 agents install claude\n"
+        "  sandbox-agent api v1 agents install codex --reinstall --agent-process-version 2.6.0\n",
+    )
+    parser.add_argument("agent", metavar="AGENT", help="Its id, or its slug in the ACP registry.")
+    add_install_flags(parser)
+    return _command(parser, _install_agent)
+
+
+def _rpc() -> Command:
+    examples = (
+        "examples:\n"
+        "  sandbox-agent api v1 rpc --agent mock -d \\\n"
+        '      \'{"jsonrpc": "2.0", "id": 1, "method": "_sandboxagent/agent/list"}\'\n'
+        "  sandbox-agent api v1 rpc < envelopes.jsonl\n"
+        "      the first line is an initialize\n"
+        "  sandbox-agent api v1 rpc --agent claude --follow\n"
+        "      type envelopes, see what comes\n"
+    )
+    parser = Parser("sandbox-agent api v1 rpc", RPC, f"{ACCESS}\n{examples}")
+    parser.add_argument(
+        "-d", "--data", metavar="ENVELOPE", action="append", help="Send this instead of stdin. May be repeated."
+    )
+    parser.add_argument("--agent", metavar="AGENT", help="Open the connection with this agent.")
+    parser.add_argument("--connection", metavar="ID", help="Use this connection, which is open, and leave it open.")
+    parser.add_argument("--keep", action="store_true", help="Leave the connection open, and say its id on stderr.")
+    parser.add_argument(
+        "--after",
+        metavar="ID",
+        type=natural,
+        help="Begin the stream after this event (default: where the connection was opened, with --connection now).",
+    )
+    parser.add_argument(
+        "--no-stream", action="store_true", help="Print responses only, one request at a time; leave the stream alone."
+    )
+    parser.add_argument("-f", "--follow", action="store_true", help="Go on until interrupted.")
+    parser.add_argument(
+        "--timeout",
+        metavar="SECONDS",
+        type=natural,
+        help="Fail when nothing comes for so long while a request waits (default: wait).",
+    )
+    return _command(parser, exchange)
+
+
+def _parser(name: str, words: str, description: str, examples: str) -> Parser:
+    return Parser(
+        f"sandbox-agent api v1 agents {name}", description, f"{ACCESS}{_OUTPUT}\nexamples:\n{examples}", words
+    )
+
+
+def _command(parser: Parser, act: Callable[[Arguments], int]) -> Command:
+    """With the flags that say which server is meant."""
+    add_endpoint_flags(parser)
+    return Command(parser, act)
+
+
+# --- what they do -----------------------------------------------------------------------------------------------------
+
+
+def _print_agents(arguments: Arguments) -> int:
+    return _print_answer(arguments, "/v1/agents?registry=true" if arguments.switch("registry") else "/v1/agents")
+
+
+def _print_agent(arguments: Arguments) -> int:
+    return _print_answer(arguments, f"/v1/agents/{quote(arguments.word('agent') or '', safe='')}")
+
+
+def _print_answer(arguments: Arguments, path: str) -> int:
+    async def work(remote: Remote) -> int:
+        print_json(bytes(await remote.api.json("GET", path, type=Raw)))
+        return 0
+
+    return call(arguments, work)
+
+
+def _install_agent(arguments: Arguments) -> int:
+    agent = arguments.word("agent") or ""
+
+    async def work(remote: Remote) -> int:
+        from sandbox_agent.client.agents import Agents
+
+        install = Agents(remote.api).install(
+            agent,
+            reinstall=arguments.switch("reinstall"),
+            agent_version=arguments.word("agent_version"),
+            agent_process_version=arguments.word("agent_process_version"),
+        )
+        await show_install(install)
+        result = msgspec.to_builtins(await install)
+        print_json(msgspec.json.encode(_said(result)))
+        return 0
+
+    try:
+        return call(arguments, work)
+    except KeyboardInterrupt:
+        complain(f"interrupted; the server goes on installing {agent}")
+        raise
+
+
+def _said(value: object) -> object:
+    """A document without members that the server has left out."""
+    if isinstance(value, dict):
+        return {name: _said(each) for name, each in cast("Object", value).items() if each is not None}
+    return [_said(each) for each in cast("list[object]", value)] if isinstance(value, list) else value

@@ -1,0 +1,223 @@
+"""`sandbox-agent daemon …`: a server in the background, by its data directory."""
+
+import os
+from collections.abc import Mapping
+from datetime import UTC, datetime
+
+import msgspec
+
+from sandbox_agent.cli.background import Failed, Running, find, log_file, start, stop
+from sandbox_agent.cli.flags import add_flags, settings_of
+from sandbox_agent.cli.grammar import Arguments, Command, Group, Parser, Word
+from sandbox_agent.cli.output import describe, print_facts, print_json
+from sandbox_agent.envelope import Object, list_at, object_at
+from sandbox_agent.settings import OPTIONS, Settings
+from sandbox_agent.settings.options import PREFIX
+
+EXIT_NOT_RUNNING = 3
+"""As with systemctl."""
+_WHICH = ("config_dir", "data_dir", "token", "token_file")
+_NOT_HERE = ("embedded", "no_persist", "quiet")
+
+EXAMPLES = """\
+  sandbox-agent daemon start
+  sandbox-agent daemon status
+  sandbox-agent daemon stop
+"""
+
+START = """\
+Start a server in the background and wait until it answers. It goes on when the terminal is closed,
+and ends with: sandbox-agent daemon stop. When a server runs on the data directory already, nothing
+is done, and that one is shown. It takes all flags of sandbox-agent server but --embedded and
+--no-persist.
+
+What the server reports goes to logs/server.log in the data directory; a log of more than 1 MiB
+becomes server.log.1 at a start.
+"""
+
+START_EXAMPLES = """\
+examples:
+  sandbox-agent daemon start --port 3000
+  sandbox-agent daemon start --json | jq -r .url
+"""
+
+STATUS = """\
+Say whether a server runs on the data directory, however it was started, and how it is. The exit code
+is 0 when one runs, and 3 when none does.
+"""
+
+STATUS_EXAMPLES = """\
+examples:
+  sandbox-agent daemon status
+  sandbox-agent daemon status --json | jq .agents
+"""
+
+STOP = """\
+End the server that runs on the data directory, however it was started, with its agents, and wait
+until it is gone. The exit code is 0 also when none runs.
+"""
+
+STOP_EXAMPLES = """\
+examples:
+  sandbox-agent daemon stop
+  sandbox-agent daemon stop --data-dir /srv/agents
+"""
+
+
+def group() -> Group:
+    """The commands, by their words."""
+    words = {
+        "start": Word("start a server in the background", _start_command),
+        "status": Word("say whether one runs, and how it is", _status_command),
+        "stop": Word("end it", _stop_command),
+    }
+    return Group("sandbox-agent daemon", "A server in the background.", EXAMPLES, words)
+
+
+def _start_command() -> Command:
+    parser = Parser("sandbox-agent daemon start", START, START_EXAMPLES)
+    _add_json(parser)
+    add_flags(parser, {option.name for option in OPTIONS} - set(_NOT_HERE))
+    return Command(parser, _start)
+
+
+def _status_command() -> Command:
+    parser = Parser("sandbox-agent daemon status", STATUS, STATUS_EXAMPLES)
+    _add_json(parser)
+    add_flags(parser, _WHICH)
+    return Command(parser, _status)
+
+
+def _stop_command() -> Command:
+    parser = Parser("sandbox-agent daemon stop", STOP, STOP_EXAMPLES)
+    add_flags(parser, _WHICH)
+    return Command(parser, _stop)
+
+
+def _add_json(parser: Parser) -> None:
+    parser.add_argument("--json", action="store_true", help="Print one JSON document.")
+
+
+def _start(arguments: Arguments) -> int:
+    settings = settings_of(arguments, os.environ)
+    flags, environ = _passed_on(arguments)
+    try:
+        running, anew = start(settings, flags, environ)
+    except Failed as failed:
+        return _tell(failed)
+    if arguments.switch("json"):
+        _print(_document(running))
+    else:
+        _show(_document(running), "started" if anew else "runs already")
+    return 0
+
+
+def _status(arguments: Arguments) -> int:
+    settings = settings_of(arguments, os.environ, _WHICH)
+    running = find(settings)
+    document = _absent(settings) if running is None else _document(running)
+    if arguments.switch("json"):
+        _print(document)
+    else:
+        _show(document, "does not run" if running is None else "runs")
+    return EXIT_NOT_RUNNING if running is None else 0
+
+
+def _stop(arguments: Arguments) -> int:
+    try:
+        stopped = stop(settings_of(arguments, os.environ, _WHICH))
+    except Failed as failed:
+        return _tell(failed)
+    print("no server runs" if stopped is None else f"stopped {stopped.url} (process {stopped.pid})")
+    return 0
+
+
+def _tell(failed: Failed) -> int:
+    describe(str(failed), failed.stderr)
+    return failed.code
+
+
+def _passed_on(arguments: Arguments) -> tuple[list[str], Mapping[str, str]]:
+    """The flags for the server, and its environment: that is where a token goes, for a command line can be read."""
+    flags: list[str] = []
+    for option in OPTIONS:
+        value = arguments.values.get(option.name)
+        if value is True:
+            flags.append(option.flag)
+        elif value is not None and option.name != "token":
+            items = arguments.words(option.name) if option.kind.many else [value]
+            flags += [f"{option.flag}={item}" for item in items]
+    token = arguments.word("token")
+    # A token that is given as a flag is meant to be the only one.
+    given = {} if token is None else {f"{PREFIX}TOKEN": token, f"{PREFIX}TOKEN_FILE": ""}
+    return flags, {**os.environ, **given}
+
+
+def _document(running: Running) -> Object:
+    uptime = datetime.now(UTC) - datetime.fromisoformat(running.started_at)
+    told: Object = {
+        "running": True,
+        "url": running.url,
+        "pid": running.pid,
+        "version": running.version,
+        "startedAt": running.started_at,
+        "uptimeMs": max(0, int(uptime.total_seconds() * 1000)),
+        "dataDirectory": str(running.data_dir),
+        "tokenFile": None if running.token_file is None else str(running.token_file),
+        "logFile": None if running.log_file is None else str(running.log_file),
+    }
+    try:
+        health = running.health()
+    except Failed as failed:
+        return told | {"health": "unknown", "detail": str(failed), "agents": None}
+    agents = [object_at(each) for each in list_at(health, "agents")]
+    known = {"health": health.get("status"), "agents": [each.get("agent") for each in agents if each.get("running")]}
+    return told | known | ({"detail": health["detail"]} if "detail" in health else {})
+
+
+def _absent(settings: Settings) -> Object:
+    log = log_file(settings.data_dir)
+    return {
+        "running": False,
+        "dataDirectory": str(settings.data_dir),
+        "logFile": str(log) if log.exists() else None,
+    }
+
+
+def _print(document: Object) -> None:
+    print_json(msgspec.json.encode(document))
+
+
+def _show(document: Object, state: str) -> None:
+    agents, uptime = document.get("agents"), document.get("uptimeMs")
+    names = [str(agent) for agent in list_at(document, "agents")]
+    health = " · ".join(str(document[name]) for name in ("health", "detail") if document.get(name))
+    print_facts(
+        [
+            ("server", state),
+            ("url", _text(document, "url")),
+            ("process", _text(document, "pid")),
+            ("version", _text(document, "version")),
+            ("uptime", _time(uptime / 1000) if isinstance(uptime, int) else ""),
+            ("health", health),
+            ("agents", "" if agents is None else ", ".join(names) or "none runs"),
+            ("token", _text(document, "tokenFile")),
+            ("data", _text(document, "dataDirectory")),
+            ("log", _text(document, "logFile")),
+        ]
+    )
+
+
+def _text(document: Object, name: str) -> str:
+    value = document.get(name)
+    return "" if value is None else str(value)
+
+
+def _time(seconds: float) -> str:
+    """A time in its two largest units."""
+    parts: list[str] = []
+    for unit, length in (("d", 86400), ("h", 3600), ("min", 60), ("s", 1)):
+        count, seconds = divmod(seconds, length)
+        if count or parts:
+            parts.append(f"{count:.0f} {unit}")
+    return " ".join(parts[:2]) or "0 s"

@@ -1,0 +1,202 @@
+"""`sandbox-agent fs …`: the files of a running server: its grammar. `files.py` and `copies.py` do the work."""
+
+from collections.abc import Callable
+
+from sandbox_agent.cli.commands import copies, files
+from sandbox_agent.cli.endpoint import ACCESS, add_endpoint_flags
+from sandbox_agent.cli.grammar import Arguments, Command, Group, Parser, Word, natural
+
+EXAMPLES = """\
+  sandbox-agent fs ls -l src --session 0198c2
+      the directory src of a session
+  sandbox-agent fs put report.pdf /srv/app/
+  sandbox-agent fs get -r /srv/app/results
+"""
+_PATH = "Absolute, or relative to the session's directory, or else to the server's root directory."
+_CASES = ("smart", "sensitive", "ignore")
+
+
+def group() -> Group:
+    """All commands about files."""
+    return Group(
+        "sandbox-agent fs",
+        "Look at the files of a running server, and move files to and from it. Paths are those of its machine.",
+        EXAMPLES,
+        {
+            "ls": Word("what is in a directory", _ls),
+            "cat": Word("the content of files, to stdout", _cat),
+            "get": Word("copy a file, or a directory, from the server", _get),
+            "put": Word("copy a file, or a directory, to the server", _put),
+            "mkdir": Word("make directories, with those on their way", _mkdir),
+            "mv": Word("give a file or directory another name", _mv),
+            "rm": Word("delete files and directories", _rm),
+            "stat": Word("what is known of a file", _stat),
+            "search": Word("find lines by text, and files by name", _search),
+            "watch": Word("see what changes", _watch),
+        },
+    )
+
+
+def _ls() -> Command:
+    parser = _parser(
+        "ls",
+        "[REMOTE]",
+        "List what is in a directory, by name; of a file, itself.",
+        "  sandbox-agent fs ls\n"
+        "  sandbox-agent fs ls -l /srv/app\n"
+        "  sandbox-agent fs ls --json | jq -r '.entries[] | select(.size > 1000000) | .name'\n",
+    )
+    parser.add_argument("path", metavar="REMOTE", nargs="?", default=".", help=_PATH)
+    parser.add_argument("-l", "--long", action="store_true", help="With modes, sizes and times.")
+    return _command(parser, files.print_entries, json="Print one JSON document.")
+
+
+def _cat() -> Command:
+    parser = _parser(
+        "cat",
+        "REMOTE...",
+        "Write files to stdout, byte for byte.",
+        "  sandbox-agent fs cat notes.txt --session 0198c2\n  sandbox-agent fs cat a.gz b.gz | zcat\n",
+    )
+    parser.add_argument("paths", metavar="REMOTE", nargs="+", help=_PATH)
+    return _command(parser, files.print_content)
+
+
+def _get() -> Command:
+    parser = _parser(
+        "get",
+        "REMOTE [LOCAL]",
+        "Copy a file from the server. It is seen whole or not at all, and takes the place of one that is there.\n"
+        "With -r, what is in a directory is put into LOCAL, which is made when it is not there. Links are\n"
+        "copied as links; those that lead out of the directory are left out, each with a line on stderr.",
+        "  sandbox-agent fs get /srv/app/model.bin\n"
+        "  sandbox-agent fs get -r results results-of-today --session 0198c2\n"
+        "  sandbox-agent fs get data.csv - | head\n",
+    )
+    parser.add_argument("remote", metavar="REMOTE", help=_PATH)
+    parser.add_argument(
+        "local", metavar="LOCAL", nargs="?", help="Where to; a directory takes a file under its name; - is stdout."
+    )
+    parser.add_argument("-r", "--recursive", action="store_true", help="A directory.")
+    return _command(parser, copies.get)
+
+
+def _put() -> Command:
+    parser = _parser(
+        "put",
+        "LOCAL REMOTE",
+        "Copy a file to the server, with the directories on its way. It is seen whole or not at all. With -r,\n"
+        "what is in a directory is put into REMOTE: all of it, or nothing. Links are copied as links; those\n"
+        "that lead out of the directory are left out, each with a line on stderr.",
+        "  sandbox-agent fs put model.bin /srv/app/\n"
+        "  sandbox-agent fs put -r src src --session 0198c2\n"
+        "  make report | sandbox-agent fs put - reports/today.txt\n",
+    )
+    parser.add_argument("local", metavar="LOCAL", help="What; - is stdin.")
+    parser.add_argument("remote", metavar="REMOTE", help=f"Where to; a directory takes a file under its name. {_PATH}")
+    parser.add_argument("-r", "--recursive", action="store_true", help="A directory.")
+    return _command(parser, copies.put, json="Print what the server answers.")
+
+
+def _mkdir() -> Command:
+    parser = _parser(
+        "mkdir",
+        "REMOTE...",
+        "Make directories, with those on their way. One that is there is no mistake.",
+        "  sandbox-agent fs mkdir reports/2026\n",
+    )
+    parser.add_argument("paths", metavar="REMOTE", nargs="+", help=_PATH)
+    return _command(parser, files.make_directories)
+
+
+def _mv() -> Command:
+    parser = _parser(
+        "mv",
+        "REMOTE REMOTE",
+        "Give a file, a directory or a link another name, or put it into a directory.",
+        "  sandbox-agent fs mv draft.md final.md\n  sandbox-agent fs mv -f final.md archive/\n",
+    )
+    parser.add_argument("source", metavar="REMOTE", help=_PATH)
+    parser.add_argument("target", metavar="REMOTE", help="Its new name, or a directory that is there.")
+    parser.add_argument("-f", "--overwrite", action="store_true", help="Also when a file has that name.")
+    return _command(parser, files.move)
+
+
+def _rm() -> Command:
+    parser = _parser(
+        "rm",
+        "REMOTE...",
+        "Delete files, links and empty directories. Links are not followed.",
+        "  sandbox-agent fs rm old.txt\n  sandbox-agent fs rm -r build dist\n",
+    )
+    parser.add_argument("paths", metavar="REMOTE", nargs="+", help=_PATH)
+    parser.add_argument("-r", "--recursive", action="store_true", help="Directories with all that is in them.")
+    return _command(parser, files.remove)
+
+
+def _stat() -> Command:
+    parser = _parser(
+        "stat",
+        "REMOTE",
+        "Show what is known of a file, a directory or a link.",
+        "  sandbox-agent fs stat notes.txt\n  sandbox-agent fs stat latest --no-follow --json\n",
+    )
+    parser.add_argument("path", metavar="REMOTE", help=_PATH)
+    parser.add_argument("--no-follow", action="store_true", help="A link itself, and not what it leads to.")
+    return _command(parser, files.print_stat, json="Print one JSON document.")
+
+
+def _search() -> Command:
+    parser = _parser(
+        "search",
+        "TEXT [REMOTE]",
+        "Find the lines with a text, as they are found: path, line and text. With --name, in files of that name;\n"
+        "with --name and an empty text, the files themselves. What .gitignore leaves out is left out.\n"
+        "The exit code is 1 when nothing is found.",
+        "  sandbox-agent fs search TODO src --session 0198c2\n"
+        "  sandbox-agent fs search 'def \\w+_test' --regex --name '*.py'\n"
+        "  sandbox-agent fs search '' /srv/app --name 'test_*'\n",
+    )
+    parser.add_argument("text", metavar="TEXT", help="The text.")
+    parser.add_argument("path", metavar="REMOTE", nargs="?", default=".", help=f"Where. {_PATH}")
+    parser.add_argument("--name", metavar="GLOB", help="A part of a file's name, or a glob such as '*.py' or 'src/**'.")
+    parser.add_argument("--regex", action="store_true", help="The text is a regular expression.")
+    parser.add_argument(
+        "--case",
+        metavar="HOW",
+        choices=_CASES,
+        help=f"{', '.join(_CASES[:-1])} or {_CASES[-1]} (default: smart, capitals in the text make it matter).",
+    )
+    parser.add_argument("--hidden", action="store_true", help="Also files whose names begin with a dot.")
+    parser.add_argument("--ignored", action="store_true", help="Also what .gitignore leaves out.")
+    parser.add_argument("--limit", metavar="NUMBER", type=natural, help="Only so many results.")
+    return _command(parser, files.search, json="Print JSON lines.")
+
+
+def _watch() -> Command:
+    parser = _parser(
+        "watch",
+        "[REMOTE]",
+        "Print a line for each change in a directory and all below it, until interrupted: added, modified or\n"
+        "deleted, and the path.",
+        "  sandbox-agent fs watch src --session 0198c2\n  sandbox-agent fs watch /srv/app --json | jq -r .path\n",
+    )
+    parser.add_argument("path", metavar="REMOTE", nargs="?", default=".", help=_PATH)
+    parser.add_argument("--no-recursive", action="store_true", help="Only the directory itself.")
+    return _command(parser, files.watch, json="Print JSON lines.")
+
+
+def _parser(name: str, words: str, description: str, examples: str) -> Parser:
+    return Parser(f"sandbox-agent fs {name}", description, f"{ACCESS}\nexamples:\n{examples}", words)
+
+
+def _command(parser: Parser, act: Callable[[Arguments], int], json: str | None = None) -> Command:
+    parser.add_argument(
+        "--session",
+        metavar="SESSION",
+        help="Paths are relative to this session's directory; its id or alias, or enough of the beginning.",
+    )
+    if json:
+        parser.add_argument("--json", action="store_true", help=json)
+    add_endpoint_flags(parser)
+    return Command(parser, act)

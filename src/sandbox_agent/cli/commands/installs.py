@@ -1,0 +1,201 @@
+"""What `sandbox-agent agents install` and `uninstall` do: without a server, safely beside one that runs."""
+
+import asyncio
+import os
+import signal
+from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from secrets import token_hex
+
+import msgspec
+import uvloop
+from msgspec import UNSET, Raw, Struct
+
+from sandbox_agent.agents.catalog import Catalog
+from sandbox_agent.agents.depot import open_boots, open_catalog, open_installer
+from sandbox_agent.agents.install.installer import Installer, Outcome
+from sandbox_agent.agents.install.progress import Job
+from sandbox_agent.cli.output import EXIT_FAILED, complain, describe, harmless, print_json
+from sandbox_agent.cli.progress import Show, shown
+from sandbox_agent.errors import InstallFailed, SandboxAgentError
+from sandbox_agent.hub.agent_installs import AgentInstalls, InstallRequest, InstallResult
+from sandbox_agent.processes.children import Children
+from sandbox_agent.settings import Settings
+
+PACE = 0.2
+
+
+class Removal(Struct):
+    """What removing an agent did; `uninstalled` is false when there was nothing."""
+
+    agent: str
+    uninstalled: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """An agent that could not be had, or not be removed."""
+
+    agent: str
+    error: SandboxAgentError
+
+
+async def install(
+    settings: Settings, names: Sequence[str], asked: InstallRequest, tell: Callable[[InstallResult | Failed], None]
+) -> None:
+    """Install all of them and tell of each; one that fails does not keep the others from it."""
+    async with _opened(settings) as (catalog, installer):
+        installs = AgentInstalls(catalog, installer)
+        for name in names:
+            with shown(name) as show:
+                result = await _one(installs, name, asked, show)
+            tell(result)
+            if isinstance(result, InstallResult) and not result.already_installed:
+                _note(catalog, result.agent)
+
+
+async def uninstall(settings: Settings, names: Sequence[str], tell: Callable[[Removal | Failed], None]) -> None:
+    """Remove all of them and tell of each; one that fails does not keep the others from it."""
+    async with _opened(settings) as (catalog, installer):
+        for name in names:
+            tell(await _removed(catalog, installer, name))
+
+
+@asynccontextmanager
+async def _opened(settings: Settings) -> AsyncGenerator[tuple[Catalog, Installer]]:
+    """An installer for a moment; what it has begun and not finished is undone."""
+    catalog = open_catalog(settings, os.environ)
+    # An owner of its own: the server of this data directory knows its processes by another.
+    children = Children(token_hex(16))
+    installer = open_installer(settings, children, catalog, open_boots(settings, children, os.environ))
+    try:
+        yield catalog, installer
+    finally:
+        await installer.close()
+
+
+async def _one(installs: AgentInstalls, name: str, asked: InstallRequest, show: Show) -> InstallResult | Failed:
+    try:
+        begun = await installs.begin(name, asked)
+        if isinstance(begun, InstallResult):
+            return begun
+        await _follow(*begun, show)
+        return await installs.result(begun[1])
+    except SandboxAgentError as error:
+        return Failed(name, error)
+
+
+async def _follow(job: Job, task: "asyncio.Task[Outcome]", show: Show) -> None:
+    seen = job.progress
+    while not task.done():
+        changed = asyncio.ensure_future(job.changed())
+        try:
+            # Bounded: what changes before `changed` has begun to wait would be seen with the next change only.
+            await asyncio.wait({changed, task}, timeout=PACE, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            changed.cancel()
+        if job.progress is not seen and not task.done():
+            seen = job.progress
+            show(seen)
+
+
+async def _removed(catalog: Catalog, installer: Installer, name: str) -> Removal | Failed:
+    try:
+        agent = catalog.agent(name)
+        if not agent.installable:
+            where = "it comes with sandbox-agent" if agent.source == "bundled" else "agents.toml names its program"
+            return Failed(name, InstallFailed(f"agent {agent.id} cannot be removed: {where}", agent=agent.id))
+        return Removal(agent.id, await installer.uninstall(agent.id))
+    except SandboxAgentError as error:
+        return Failed(name, error)
+
+
+def _note(catalog: Catalog, agent: str) -> None:
+    """Say what is to be said about where it came from."""
+    record = catalog.store.record(agent)
+    if record is not None and record.note:
+        complain(f"note: {record.note}")
+
+
+# --- outcomes ---------------------------------------------------------------------------------------------------------
+
+
+class Failure(Struct):
+    """An agent, and the problem with it as the server would tell it."""
+
+    agent: str
+    error: Raw
+
+
+class Outcomes:
+    """Collects them."""
+
+    def __init__(self, *, as_json: bool) -> None:
+        self._as_json = as_json
+        self._all: list[InstallResult | Removal | Failure] = []
+
+    def tell(self, result: InstallResult | Removal | Failed) -> None:
+        """Take one more; a failure is told on stderr in any case."""
+        if isinstance(result, Failed):
+            from sandbox_agent.http.problems import document
+
+            describe(str(result.error), result.error.fields.get("stderr"))
+            self._all.append(Failure(result.agent, Raw(document(result.error))))
+            return
+        self._all.append(result)
+        if not self._as_json:
+            print(harmless(_sentence(result)), flush=True)
+
+    def finish(self) -> int:
+        """Print the document, if there is to be one; gives the exit code."""
+        if self._as_json:
+            print_json(msgspec.json.encode({"agents": self._all}))
+        failed = any(isinstance(each, Failure) for each in self._all)
+        return EXIT_FAILED if failed else 0
+
+
+def _sentence(result: InstallResult | Removal) -> str:
+    if isinstance(result, Removal):
+        return f"{result.agent} is removed" if result.uninstalled else f"{result.agent} is not installed"
+    name = f"{result.agent} {result.version}" if result.version else result.agent
+    how = "is there already" if result.already_installed else "is installed"
+    native = "" if result.native_version is UNSET else f", with version {result.native_version} of the agent itself"
+    unverified = any(each.unverified is True for each in result.artifacts)
+    warning = "; unverified: nobody gave a hash to check it against" if unverified else ""
+    return f"{name} {how} ({result.source}){native}{warning}"
+
+
+# --- interrupts -------------------------------------------------------------------------------------------------------
+
+
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+def run_undoing(work: Coroutine[object, object, None]) -> None:
+    """Run something to its end. A signal cancels it: the program ends with 128 and the signal's number."""
+    told: list[signal.Signals] = []
+
+    async def watched() -> None:
+        task = asyncio.create_task(work)
+
+        def stop(number: signal.Signals) -> None:
+            if not told:
+                task.cancel()
+            told.append(number)
+
+        for number in SIGNALS:
+            if signal.getsignal(number) is not signal.SIG_IGN:  # nohup, for one, means it.
+                asyncio.get_running_loop().add_signal_handler(number, stop, number)
+        try:
+            await task
+        except asyncio.CancelledError:
+            if not told:
+                raise
+
+    # The same event loop as the server's: children end alike.
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(watched())
+    if told:
+        complain(f"stopped by {told[0].name}; what was under way is undone")
+        raise SystemExit(128 + told[0])

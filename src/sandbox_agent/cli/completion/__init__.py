@@ -1,0 +1,1 @@
+"""Completing a command line in a shell."""

@@ -1,0 +1,1 @@
+"""`sandbox-agent doctor`: finds out what does not work, and what to do."""

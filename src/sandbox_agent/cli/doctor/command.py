@@ -1,0 +1,173 @@
+"""`sandbox-agent doctor`: what you need to know when something does not work, and what to do about it.
+
+The checks run side by side; each changes nothing, and says names of secrets at most.
+"""
+
+import os
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, get_args
+
+from sandbox_agent.cli.endpoint import add_endpoint_flags
+from sandbox_agent.cli.flags import add_flags
+from sandbox_agent.cli.grammar import Arguments, Command, Parser
+from sandbox_agent.cli.output import EXIT_FAILED, filled, is_drawn, one_line, paint, print_json
+
+if TYPE_CHECKING:
+    from sandbox_agent.cli.doctor.finding import Check, Finding, Status, Subject
+
+PATIENCE = 10.0
+"""Seconds for all checks; one that takes longer, such as of a disk that does not answer, is left alone."""
+
+DESCRIPTION = """\
+Look at everything that sandbox-agent needs: the program and its tools, directories, settings, the
+server, agents and their credentials, the ACP registry, limits of the system. Each finding that is
+not in order says what to do. Nothing is changed, and no secret is printed.
+
+A server that runs elsewhere, or as another user, sees another environment: run this where it runs.
+The exit code is 1 when there is a problem, else 0.
+"""
+
+EPILOG = """\
+examples:
+  sandbox-agent doctor
+  sandbox-agent doctor --offline
+      without asking the ACP registry
+  sandbox-agent doctor --json | jq '.findings[] | select(.status != "ok")'
+"""
+
+_MARKS = {"ok": ("✓", "green"), "note": ("·", "dim"), "warning": ("!", "yellow"), "problem": ("✗", "red")}
+
+
+def command() -> Command:
+    """The command, with its flags."""
+    from sandbox_agent.cli.doctor.settings import FLAGS
+
+    parser = Parser("sandbox-agent doctor", DESCRIPTION, EPILOG)
+    parser.add_argument("--offline", action="store_true", help="Do not ask the ACP registry.")
+    parser.add_argument("--json", action="store_true", help="Print one JSON document.")
+    add_endpoint_flags(parser)
+    add_flags(parser, {*FLAGS} - {"config_dir", "data_dir"})
+    return Command(parser, _run)
+
+
+def _run(arguments: Arguments) -> int:
+    import logging
+
+    logging.getLogger("sandbox_agent").addHandler(logging.NullHandler())
+    findings, unfinished = examine(arguments, os.environ)
+    if arguments.switch("json"):
+        _print_json(findings)
+    else:
+        print_findings(findings)
+    code = EXIT_FAILED if any(each.status == "problem" for each in findings) else 0
+    if unfinished:
+        # Python would wait for what waits for ever: a name server, a disk.
+        sys.stdout.flush()
+        os._exit(code)
+    return code
+
+
+def examine(arguments: Arguments, environ: Mapping[str, str]) -> tuple[list["Finding"], bool]:
+    """All findings, by area, and whether a check is still at it."""
+    from sandbox_agent.cli.doctor import agents, places, program, server, settings
+    from sandbox_agent.cli.doctor.finding import Area, Subject
+
+    found_settings, found = settings.read_settings(arguments, environ)
+    if found_settings is None:
+        return found, False
+    checks: list[Check] = [
+        *(program.version, program.node, program.uv, program.ripgrep),
+        *(places.data, places.agents, places.config),
+        *(settings.agents_file, settings.permissions_file),
+        *(settings.secrets, settings.variables),
+        *(server.server, agents.agents, agents.registry),
+        *(program.open_files, program.watches),
+    ]
+    mistakes = tuple(each.sentence for each in found if each.status == "problem")
+    subject = Subject(found_settings, arguments, environ, arguments.switch("offline"), mistakes)
+    told, unfinished = side_by_side(checks, subject, PATIENCE)
+    found += [each for check in checks for each in told.get(check, [])]
+    slow = f"took longer than {PATIENCE:g} s"
+    found += [_about(check, "warning", slow, "Look for a disk or a name server that hangs.") for check in unfinished]
+    order = get_args(Area)
+    return sorted(found, key=lambda each: order.index(each.area)), bool(unfinished)
+
+
+def side_by_side(
+    checks: Sequence["Check"], subject: "Subject", patience: float
+) -> tuple[dict["Check", list["Finding"]], list["Check"]]:
+    """What each check found, and those that did not come to an end within so many seconds."""
+    told: dict[Check, list[Finding]] = {}
+
+    def run(check: "Check") -> None:
+        try:
+            told[check] = check(subject)
+        except Exception as bug:  # What the others find is all the more worth knowing.
+            told[check] = [_about(check, "problem", f"failed with {type(bug).__name__}", "Report it, please.")]
+
+    threads = {check: threading.Thread(target=run, args=(check,), daemon=True) for check in checks}
+    for thread in threads.values():
+        thread.start()
+    end = time.monotonic() + patience
+    for thread in threads.values():
+        thread.join(max(0.0, end - time.monotonic()))
+    return told, [check for check in threads if check not in told]
+
+
+def _about(check: "Check", status: "Status", what: str, advice: str) -> "Finding":
+    from sandbox_agent.cli.doctor.finding import Finding
+
+    sentence = f"the check {check.__name__} {what}"
+    return Finding(area="program", name=check.__name__, status=status, sentence=sentence, advice=advice)
+
+
+# --- printing ---------------------------------------------------------------------------------------------------------
+
+
+def print_findings(findings: Sequence["Finding"]) -> None:
+    """All of them by area, and a summary."""
+    drawn = is_drawn(sys.stdout) and _has_marks(sys.stdout.encoding)
+    area = None
+    for each in findings:
+        if each.area != area:
+            print("" if area is None else "\n", paint(each.area, "bold"), sep="")
+            area = each.area
+        word, colour = _MARKS[each.status] if drawn else (f"{each.status:<7}", "")
+        indent = " " * (len(word) + 4)
+        print(f"  {paint(word, colour) if drawn else word}  {filled(one_line(each.sentence), indent)}")
+        if each.advice:
+            print(indent + ("→ " if drawn else "") + filled(one_line(each.advice), indent + "  " * drawn))
+    print(f"\n{_summary(findings)}")
+
+
+def _has_marks(encoding: str) -> bool:
+    try:
+        "".join([*(mark for mark, _ in _MARKS.values()), "→"]).encode(encoding)
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _summary(findings: Sequence["Finding"]) -> str:
+    counts = Counter(each.status for each in findings)
+    told = [_counted(counts[word], word) for word in ("problem", "warning") if counts[word]]
+    return ", ".join(told) if told else "everything is in order"
+
+
+def _counted(count: int, word: str) -> str:
+    return f"1 {word}" if count == 1 else f"{count} {word}s"
+
+
+def _print_json(findings: Sequence["Finding"]) -> None:
+    import msgspec
+
+    from sandbox_agent import __version__
+
+    counts = Counter(each.status for each in findings)
+    worst = next((word for word in ("problem", "warning") if counts[word]), "ok")
+    summary = {word: counts[word] for word in _MARKS}
+    print_json(msgspec.json.encode({"version": __version__, "status": worst, "counts": summary, "findings": findings}))

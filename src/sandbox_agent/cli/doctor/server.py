@@ -1,0 +1,289 @@
+"""Checks of the server: whether one runs here, the one that commands would call takes our token, a port is free."""
+
+import socket
+from collections.abc import Mapping
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import Literal
+from urllib.parse import urlsplit
+
+import httpx
+import msgspec
+import psutil
+from msgspec import Struct
+
+from sandbox_agent import __version__
+from sandbox_agent.cli.doctor.finding import Finding, Status, Subject
+from sandbox_agent.cli.endpoint import VARIABLE, Endpoint, endpoint
+from sandbox_agent.data_directory import holder, notice
+from sandbox_agent.errors import SettingsError
+from sandbox_agent.settings import OPTIONS
+from sandbox_agent.settings.options import PREFIX
+
+CONNECT, SILENCE = 1.0, 1.2
+"""Seconds to reach it, and in which it may say nothing."""
+
+_START = "Start one with: sandbox-agent daemon start"
+
+
+class Health(Struct, rename="camel"):
+    """What a server says of itself, as far as it matters here."""
+
+    status: str
+    version: str
+    uptime_ms: int = 0
+    detail: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What came of calling a server."""
+
+    kind: Literal["ours", "refused", "misdirected", "other", "silent", "none"]
+    health: Health | None = None
+
+
+def server(subject: Subject) -> list[Finding]:
+    """The server that commands would call, the one of this data directory, and the port for a new one."""
+    try:
+        target = endpoint(subject.arguments, _known(subject.environ))
+    except SettingsError as mistake:
+        if str(mistake) in subject.mistakes:
+            return [_found("server", "note", "no server was looked for, because the settings are wrong")]
+        return [_found("endpoint", "problem", str(mistake), "Correct it: until then, no server can be called.")]
+    answer, pid = _ask(target), holder(subject.settings.data_dir)
+    found = _told(subject, target, answer, here=pid is not None)
+    if pid is not None:
+        found.append(_of_this_directory(subject, target, pid))
+    return found + _port(subject, target, answer, pid)
+
+
+def _port(subject: Subject, target: Endpoint, answer: Answer, pid: int | None) -> list[Finding]:
+    """Whether commands would call a server with these settings, and whether a new one could listen."""
+    settings = subject.settings
+    port, called = settings.port, _port_of(target.url)
+    found: list[Finding] = []
+    chosen = subject.arguments.word("endpoint") or subject.environ.get(VARIABLE)
+    if not chosen and pid is None and port not in (0, called):
+        sentence = f"the settings say port {port}, but commands call {target.url}"
+        found.append(_found("endpoint", "warning", sentence, f"export {VARIABLE}=http://127.0.0.1:{port}"))
+    answered = target.local and called == port and answer.kind != "none"
+    if port == 0 or answered or (pid and port in _ports(pid)):
+        return found
+    return [*found, _free_port(settings.host, port)]
+
+
+def _known(environ: Mapping[str, str]) -> dict[str, str]:
+    """The environment without variables that mean nothing: they are told elsewhere."""
+    known = {option.variable for option in OPTIONS} | {VARIABLE}
+    return {name: value for name, value in environ.items() if not name.startswith(PREFIX) or name in known}
+
+
+# --- calling it -------------------------------------------------------------------------------------------------------
+
+
+def _ask(target: Endpoint) -> Answer:
+    headers = {"Authorization": f"Bearer {target.token}"} if target.token else {}
+    # No proxy leads to this machine.
+    direct = {"http://": None, "https://": None} if target.local else None
+    verify = not (target.local and target.url.startswith("http:"))
+    timeout = httpx.Timeout(SILENCE, connect=CONNECT)
+    try:
+        with httpx.Client(
+            base_url=target.url, headers=headers, timeout=timeout, mounts=direct, verify=verify
+        ) as client:
+            answer = _read(client.get("/v1/health"))
+            # Health may be for everybody; this never is.
+            return (
+                answer
+                if answer.health is None or client.get("/v1/agents/mock").status_code != HTTPStatus.UNAUTHORIZED
+                else _REFUSED
+            )
+    except (httpx.ConnectError, httpx.ConnectTimeout):
+        return Answer("none")
+    except httpx.TimeoutException:
+        return Answer("silent")
+    except httpx.HTTPError:
+        return Answer("other")
+
+
+_REFUSED = Answer("refused")
+
+
+def _read(response: httpx.Response) -> Answer:
+    try:
+        document = msgspec.json.decode(response.content, type=dict[str, object])
+        if response.status_code == HTTPStatus.OK:
+            return Answer("ours", msgspec.convert(document, Health))
+    except msgspec.MsgspecError:
+        return Answer("other")
+    if "title" in document and response.status_code == HTTPStatus.UNAUTHORIZED:
+        return _REFUSED
+    if "title" in document and response.status_code == HTTPStatus.MISDIRECTED_REQUEST:
+        return Answer("misdirected")
+    return Answer("other")
+
+
+def _told(subject: Subject, target: Endpoint, answer: Answer, *, here: bool) -> list[Finding]:
+    url = target.url
+    match answer.kind:
+        case "ours":
+            assert answer.health is not None
+            return _healthy(target, answer.health)
+        case "refused":
+            return [_refused(subject, target)]
+        case "misdirected":
+            sentence = f"the server at {url} does not serve that name"
+            return [
+                _found("server", "problem", sentence, "Start it with --allow-host and the name, or use its address.")
+            ]
+        case "other":
+            sentence = f"{_who(target)} answers at {url}, and not like sandbox-agent"
+            return [_found("server", "problem", sentence, "Stop that, or let --endpoint name another address.")]
+        case "silent":
+            sentence = f"{_who(target)} takes connections at {url}, but said nothing for {SILENCE:g} s"
+            return [_found("server", "problem", sentence, "Look at what it reports; stop it, and start it again.")]
+        case "none" if not target.local:
+            sentence = f"no server can be reached at {url}"
+            return [
+                _found("server", "problem", sentence, f"Check the address ({VARIABLE} or --endpoint) and the network.")
+            ]
+        case "none":
+            return [_found("server", "note", f"no server answers at {url}", None if here else _START)]
+
+
+def _healthy(target: Endpoint, health: Health) -> list[Finding]:
+    sentence = f"sandbox-agent {health.version} answers at {target.url}, up for {_time(health.uptime_ms / 1000)}"
+    found = [_found("server", "ok", sentence)]
+    if health.version != __version__:
+        sentence = f"that server is version {health.version}, and this program is {__version__}"
+        found.append(_found("server-version", "warning", sentence, "Start the server again, if it runs the older one."))
+    if health.status != "ok":
+        sentence = f"that server is {health.status}: {health.detail or 'it does not say why'}"
+        found.append(
+            _found(
+                "server-health",
+                "problem",
+                sentence,
+                "See whether its disk is full or cannot be written, and what it reports.",
+            )
+        )
+    told = "takes the token that was found" if target.token else "needs no token"
+    return [*found, _found("token", "ok", f"that server {told}")]
+
+
+def _refused(subject: Subject, target: Endpoint) -> Finding:
+    if target.token is None:
+        sentence = f"the server at {target.url} needs a token, and none was found"
+    else:
+        sentence = f"the server at {target.url} does not take the token that {_source(subject)} gives"
+    where = "the file token in the data directory of that server, which --data-dir names" if target.local else "a file"
+    advice = f"Give its token with SANDBOX_AGENT_TOKEN or --token-file. A server that made one left it in {where}."
+    if not target.local:
+        advice = "Give its token with SANDBOX_AGENT_TOKEN or --token-file: one that it was started with, or printed."
+    return _found("token", "problem", sentence, advice)
+
+
+def _source(subject: Subject) -> str:
+    for way in ("token", "token_file"):
+        if subject.arguments.word(way):
+            return "--" + way.replace("_", "-")
+    for way in ("TOKEN", "TOKEN_FILE"):
+        if subject.environ.get(PREFIX + way):
+            return PREFIX + way
+    return "the data directory" if subject.settings.token_generated else "config.toml"
+
+
+def _who(target: Endpoint) -> str:
+    return _listener(_port_of(target.url)) if target.local else "something"
+
+
+# --- on this machine --------------------------------------------------------------------------------------------------
+
+
+def _of_this_directory(subject: Subject, target: Endpoint, pid: int) -> Finding:
+    directory = subject.settings.data_dir
+    told = notice(directory)
+    known = [_port_of(told.url)] if told else _ports(pid)
+    where = f"a server (process {pid or 'unknown'}) uses the data directory {directory}"
+    if not known:
+        return _found("data-server", "ok", where)
+    where += f" and listens on port {', '.join(map(str, known))}"
+    if _port_of(target.url) in known:
+        return _found("data-server", "ok", where)
+    url = told.url if told else f"http://127.0.0.1:{known[0]}"
+    advice = f"To call that one: export {VARIABLE}={url}"
+    return _found("data-server", "warning", f"{where}, but commands call {target.url}", advice)
+
+
+def _time(seconds: float) -> str:
+    for unit, length in (("days", 86400), ("hours", 3600), ("minutes", 60)):
+        if seconds >= 2 * length:
+            return f"{seconds // length:.0f} {unit}"
+    return f"{seconds:.0f} s"
+
+
+def _found(name: str, status: Status, sentence: str, advice: str | None = None) -> Finding:
+    return Finding(area="server", name=name, status=status, sentence=sentence, advice=advice)
+
+
+# --- ports ------------------------------------------------------------------------------------------------------------
+
+
+def _free_port(host: str, port: int) -> Finding:
+    """Whether a server could listen there."""
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        with socket.socket(family, kind, protocol) as probe:
+            # Any port of that address: the one that is meant stays free for others.
+            probe.bind((address[0], 0, *address[2:]))
+    except OSError as error:
+        sentence = f"a server cannot listen on {host}: {error.strerror or error}"
+        return _found("port", "problem", sentence, "Choose an address of this machine with --host.")
+    if _is_taken(str(address[0]), port):
+        sentence = f"port {port} on {host} is taken by {_listener(port)}"
+        advice = "Stop it, or choose another port with --port (SANDBOX_AGENT_PORT, or port in config.toml)."
+        return _found("port", "problem", sentence, advice)
+    return _found("port", "ok", f"port {port} on {host} is free")
+
+
+def _is_taken(address: str, port: int) -> bool:
+    unspecified = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - nothing is bound
+    try:
+        with socket.create_connection((unspecified.get(address, address), port), CONNECT):
+            return True
+    except TimeoutError:
+        return True
+    except OSError:
+        return False
+
+
+def _listener(port: int) -> str:
+    """The program that listens on a port of this machine. Never its arguments: there may be a token among them."""
+    try:
+        found = [
+            each.pid for each in psutil.net_connections("tcp") if _listens(each.status) and port in each.laddr[1:2]
+        ]
+        pid = next((pid for pid in found if pid), None)
+        return "a process of another user" if pid is None else f"{psutil.Process(pid).name()} (process {pid})"
+    except (psutil.Error, OSError):
+        return "a process that cannot be looked at"
+
+
+def _ports(pid: int) -> list[int]:
+    """Those that a process listens on, as far as it may be looked at."""
+    try:
+        connections = psutil.Process(pid).net_connections("tcp")
+    except (psutil.Error, OSError):
+        return []
+    return sorted({number for each in connections if _listens(each.status) for number in each.laddr[1:2]})
+
+
+def _port_of(url: str) -> int:
+    """The port of an address."""
+    parts = urlsplit(url)
+    return parts.port or (443 if parts.scheme == "https" else 80)
+
+
+def _listens(status: str) -> bool:
+    return status == psutil.CONN_LISTEN

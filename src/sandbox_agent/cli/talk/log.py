@@ -1,0 +1,100 @@
+"""A session's log, as a conversation needs it: where now begins, where past turns do, and which prompts are ours."""
+
+from typing import TypeGuard
+
+from sandbox_agent.client import Gap, LogEvent, SandboxAgent, Session, Updates
+from sandbox_agent.client.updates import TURN
+from sandbox_agent.envelope import META, Object, object_at, text_at
+
+WINDOW = 1000
+"""Positions that are looked at first; then four times as many, and so on."""
+
+
+class OwnPrompts:
+    """The prompts that were sent through a client, in their order."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[str, int] = {}
+        self._running = False
+
+    def watch(self, client: SandboxAgent) -> None:
+        """See what is sent through a client, and what comes."""
+        client.tap(self._saw)
+
+    def runs(self) -> bool:
+        """Whether the turn that runs is one of ours."""
+        return self._running
+
+    def number(self, name: str | None) -> int | None:
+        """Its number among ours, from 0; None for one that another client sent."""
+        return None if name is None else self._numbers.get(name)
+
+    def _saw(self, direction: str, envelope: Object, _: int | None) -> None:
+        method, params = envelope.get("method"), object_at(envelope, "params")
+        if direction == "sent" and method == "session/prompt":
+            name = text_at(params, "_meta", META, "promptId")
+            if name is not None:
+                self._numbers.setdefault(name, len(self._numbers))
+        elif direction == "received" and method == TURN:
+            own = self.number(text_at(params, "promptId")) is not None
+            self._running = own and params.get("state") == "started"
+
+
+class Live:
+    """Begins when it is made."""
+
+    def __init__(self, client: SandboxAgent, session: Session) -> None:
+        self._client = client
+        self._session = session
+        self._first: int | None = None
+        """The position of the first event that came since."""
+        self.updates: Updates = session.updates()
+        self._stop = client.tap(self._saw)
+
+    async def boundary(self) -> int:
+        """The position before which everything is history, and from which on everything is among the updates."""
+        # The answer comes after all that was in the log before it: what has not come by then comes later.
+        end = await end_of_log(self._client, self._session)
+        self._stop()
+        return end + 1 if self._first is None else self._first
+
+    def _saw(self, direction: str, envelope: Object, position: int | None) -> None:
+        if direction == "received" and position is not None and self._first is None and "id" not in envelope:
+            self._first = position if text_at(envelope, "params", "sessionId") == self._session.id else None
+
+
+async def end_of_log(client: SandboxAgent, session: Session) -> int:
+    """The position after which everything is new."""
+    attached = await client.request("_sandboxagent/session/attach", {"sessionId": session.id})
+    position = attached.get("position")
+    return position if isinstance(position, int) else 0
+
+
+async def before_last(session: Session, turns: int, end: int) -> int:
+    """The position before the last so many turns that began before `end`; 0 when there are not so many."""
+    begun: list[int] = []
+    size, last = WINDOW, end - 1
+    while turns and end > 1:
+        start = max(0, end - 1 - size)
+        begun = [event.id async for event in session.history(start, end) if _begins(event)] + begun
+        if len(begun) >= turns:
+            return begun[-turns] - 1
+        end, size = start + 1, 4 * size
+    return 0 if turns else last
+
+
+async def prompt_of(session: Session, turn_id: str) -> Object:
+    """What was sent to begin a turn, which is named after its position; empty when that is no longer kept."""
+    at = turn_id.removeprefix("turn-")
+    if at.isdecimal():
+        async for event in session.history(int(at) - 1, int(at) + 1):
+            if isinstance(event, LogEvent):
+                return object_at(event.envelope, "params")
+    return {}
+
+
+def _begins(event: LogEvent | Gap) -> TypeGuard[LogEvent]:
+    """Whether a turn starts here."""
+    if isinstance(event, Gap) or event.envelope.get("method") != TURN:
+        return False
+    return text_at(event.envelope, "params", "state") == "started"

@@ -1,0 +1,63 @@
+"""How a run ends: exit codes, and failures in words."""
+
+import pytest
+
+from sandbox_agent.cli.failures import Failure, document, exit_code, sentence, stderr
+from sandbox_agent.client import ClientError, ConnectionLost, RequestError, ServerProblem, StartFailed
+
+
+def test_stop_reasons_have_exit_codes() -> None:
+    reasons = ("end_turn", "max_tokens", "max_turn_requests", "refusal", "cancelled", "brand_new", None)
+
+    assert [exit_code(reason) for reason in reasons] == [0, 3, 3, 4, 130, 1, 1]
+
+
+@pytest.mark.parametrize(
+    ("failure", "expected"),
+    [
+        (RequestError(-32603, "agent x exited with code 3", {"type": "agent-exited"}), "agent x exited with code 3"),
+        (RequestError(-32603, "Internal error", {"details": "no model"}), "Internal error: no model"),
+        (
+            RequestError(-32000, "Authentication required"),
+            "Authentication required; see: sandbox-agent credentials check",
+        ),
+        (RequestError(-32000, "no credit left"), "no credit left"),
+        (
+            ServerProblem("unknown-agent", "Unknown Agent", 404, "no agent is called 'x'"),
+            "Unknown Agent: no agent is called 'x'",
+        ),
+        (
+            ServerProblem("unauthorized", "Unauthorized", 401, "no token"),
+            "Unauthorized: no token; here: --token, --token-file or SANDBOX_AGENT_TOKEN",
+        ),
+        (ConnectionLost("no server answers"), "no server answers"),
+        (ConnectionLost("the server of our own is gone\nlast words"), "the server of our own is gone"),
+        (ClientError("which agent?"), "which agent?"),
+        (StartFailed("the server ended", "sandbox-agent: --port is wrong\n"), "--port is wrong"),
+        (StartFailed("the server ended", "Segmentation fault\n"), "the server ended"),
+        (ValueError("1 error\nof ours"), "what the agent answered makes no sense: 1 error of ours"),
+    ],
+)
+def test_a_failure_is_one_sentence(failure: Failure, expected: str) -> None:
+    assert sentence(failure) == expected
+    assert document(failure)["message"] == expected
+
+
+def test_the_end_of_what_a_program_wrote_comes_with_it() -> None:
+    told = {"head": ["first"], "tail": ["last"], "truncated": True, "totalLines": 100}
+
+    assert stderr(RequestError(-32603, "agent x exited", {"stderr": told})) == "first\n…\nlast"
+    assert stderr(ServerProblem("agent-boot-failed", "", 502, "", {"stderr": "boom"})) == "boom"
+    assert stderr(StartFailed("the server ended", "Segmentation fault\n")) == "Segmentation fault\n"
+    assert stderr(StartFailed("the server ended", "sandbox-agent: --port is wrong\n")) is None
+    assert stderr(ConnectionLost("gone")) is None
+    assert stderr(ConnectionLost("the server of our own is gone\nlast words")) == "last words"
+
+
+def test_programs_get_what_a_failure_is() -> None:
+    crash = document(RequestError(-32603, "agent x exited", {"type": "agent-exited", "exitCode": 3}))
+    problem = document(ServerProblem("unknown-agent", "Unknown Agent", 404, "", {"agent": "x"}))
+
+    assert (crash["type"], crash["code"]) == ("agent-exited", -32603)
+    assert (problem["type"], problem["data"]) == ("unknown-agent", {"agent": "x"})
+    assert document(ConnectionLost("gone"))["type"] == "connection-lost"

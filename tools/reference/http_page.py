@@ -1,0 +1,201 @@
+"""docs/reference/http.md: every route with what it takes and gives, from the document of a server that runs."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterable
+from functools import cache
+from itertools import chain
+from tempfile import TemporaryDirectory
+from urllib.request import urlopen
+
+import msgspec
+from msgspec import Struct
+
+from sandbox_agent.http.openapi import ALWAYS
+from tools.reference.markdown import heading_link, row
+from tools.reference.schema import Schema, error_links, kind, table
+
+_TOP = """\
+<!-- Written by `./dev docs`; change the endpoints in the code, not this page. -->
+
+# HTTP
+
+Every route, what it takes and what it gives. `GET /openapi.json` says the same to machines.
+[methods.md](methods.md) has the methods that `POST /v1/rpc` takes. How the routes behave is in the contract:
+[`/v1/rpc`](../contract.md#2-connections) in sections 2 to 5, [sessions](../contract.md#6-sessions),
+[agents](../contract.md#9-agents), [files](../contract.md#13-files).
+
+Every route below wants `Authorization: Bearer <token>` ([security](../contract.md#10-security)). What goes wrong is a
+[Problem](#problem) with a slug ([errors.md](../errors.md)); these may come from any route, and are not told again:
+
+"""
+
+_ELSEWHERE = """
+A path with another method is a 405 `method-not-allowed`; a path under `/v1/` that is not here is a 410 `removed`, any
+other a 404 `not-found`. Without a token there are `GET /openapi.json`, this document for machines; `GET /ui/`, a page
+for people, where `/` and `/ui` lead; and `/opencode/*`, a 503 `bridge-disabled`.
+
+"""
+
+
+class Parameter(Struct, rename={"place": "in"}):
+    """A part of a path, a query or a header."""
+
+    name: str
+    place: str
+    schema: Schema
+    description: str
+    required: bool = False
+
+
+class Media(Struct):
+    """What a body of one media type holds."""
+
+    schema: Schema | None = None
+
+
+class Body(Struct):
+    """The body of a request."""
+
+    content: dict[str, Media]
+    required: bool = False
+
+
+class Header(Struct):
+    """A header of a response."""
+
+    description: str
+
+
+class Response(Struct, rename={"problems": "x-problems"}):
+    """What may come back."""
+
+    description: str
+    content: dict[str, Media] = {}
+    headers: dict[str, Header] = {}
+    problems: list[str] = []
+
+
+class Operation(Struct, rename="camel"):
+    """One method of one route."""
+
+    summary: str
+    responses: dict[str, Response]
+    parameters: list[Parameter] = []
+    request_body: Body | None = None
+
+
+class Components(Struct):
+    """The types that routes share."""
+
+    schemas: dict[str, Schema]
+
+
+class Document(Struct):
+    """As much of OpenAPI as the page tells."""
+
+    paths: dict[str, dict[str, Operation]]
+    components: Components
+
+
+def render_http() -> str:
+    """The whole page."""
+    document = _document()
+    routes = {
+        f"{method.upper()} {path}": operation
+        for path, operations in document.paths.items()
+        for method, operation in operations.items()
+    }
+    parts = [_TOP, _problems({str(error.status): _always(error.status) for error in ALWAYS}), _ELSEWHERE]
+    parts += _overview(routes)
+    parts += chain.from_iterable(_route(name, operation) for name, operation in routes.items())
+    parts += _types(document.components.schemas)
+    return "".join(parts)
+
+
+def http_types() -> list[str]:
+    """The names of the types that the page tells."""
+    return sorted(_document().components.schemas)
+
+
+@cache
+def _document() -> Document:
+    """What a server of this code answers to GET /openapi.json."""
+    with TemporaryDirectory() as directory:
+        command = [sys.executable, "-m", "sandbox_agent", "server", "--port", "0", "--no-persist", "--no-token"]
+        command += ["--data-dir", directory, "--config-dir", directory]
+        environment = {name: value for name, value in os.environ.items() if not name.startswith("SANDBOX_AGENT_")}
+        with subprocess.Popen(
+            command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+        ) as server:
+            assert server.stdout is not None
+            try:
+                url = server.stdout.readline().split()[-1]
+                with urlopen(f"{url}/openapi.json", timeout=30) as answer:  # noqa: S310 - it is ours
+                    return msgspec.json.decode(answer.read(), type=Document)
+            finally:
+                server.terminate()
+
+
+def _always(status: int) -> list[str]:
+    return [error.slug for error in ALWAYS if error.status == status]
+
+
+def _overview(routes: dict[str, Operation]) -> Iterable[str]:
+    yield row("route", "what it does") + "|---|---|\n"
+    for name, operation in routes.items():
+        yield row(f"[`{name}`]({heading_link(name)})", operation.summary)
+
+
+def _route(name: str, operation: Operation) -> Iterable[str]:
+    yield f"\n## {name}\n\n{operation.summary}\n"
+    if operation.parameters:
+        yield "\n" + row("parameter", "in", "type", "what it means") + "|---|---|---|---|\n"
+        for each in operation.parameters:
+            needed = "**required**. " if each.required and each.place != "path" else ""
+            yield row(f"`{each.name}`", each.place, kind(each.schema), needed + each.description)
+    body = operation.request_body
+    if body is not None:
+        types = "; ".join(_media(type, media) for type, media in body.content.items())
+        yield f"\nBody: {types}{'' if body.required else ', which may be left out'}.\n"
+    yield "\n" + row("answer", "body", "what it means") + "|---|---|---|\n"
+    for status, each in operation.responses.items():
+        if not each.problems:
+            yield from _answer(status, each, operation.summary)
+    own = {status: _own(each, status) for status, each in operation.responses.items() if each.problems}
+    yield "\n" + _problems({status: slugs for status, slugs in own.items() if slugs}) if any(own.values()) else ""
+
+
+def _answer(status: str, response: Response, summary: str) -> Iterable[str]:
+    headers = "".join(f" `{name}`: {header.description}" for name, header in response.headers.items())
+    said = "" if response.description == summary else response.description
+    for number, (type, media) in enumerate(response.content.items() or [("", Media())]):
+        text = said + headers
+        if number and media.schema is not None:
+            text = f"With `Accept: {type}`. {media.schema.description}"
+        yield row(status, _media(type, media) if type else "none", text)
+
+
+def _media(type: str, media: Media) -> str:
+    if media.schema is None or type != "application/json":
+        return "any" if type == "*/*" else f"`{type}`"
+    return kind(media.schema)
+
+
+def _own(response: Response, status: str) -> list[str]:
+    """The problems of a route that not every route has."""
+    return [slug for slug in response.problems if slug not in _always(int(status))]
+
+
+def _problems(found: dict[str, list[str]]) -> str:
+    lines = [row("status", "problems"), "|---|---|\n"]
+    lines += [row(status, error_links(slugs)) for status, slugs in sorted(found.items())]
+    return "".join(lines)
+
+
+def _types(schemas: dict[str, Schema]) -> Iterable[str]:
+    yield "\n## Types\n\nMembers that may be absent have a `?`. Programs must expect members that are not here.\n"
+    for name in sorted(schemas):
+        yield f"\n### {name}\n\n{schemas[name].description}\n\n"
+        yield from table(schemas[name])

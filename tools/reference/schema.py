@@ -1,0 +1,95 @@
+"""JSON Schema in words, as far as our types need it: what kind a value is, and a table of members."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+import msgspec
+from msgspec import UNSET, Struct, UnsetType
+
+from sandbox_agent.errors import RpcError, SandboxAgentError
+from tools.reference.markdown import heading_link, row
+
+
+def _named(above: type[SandboxAgentError] = SandboxAgentError) -> Iterator[type[SandboxAgentError]]:
+    for error in above.__subclasses__():
+        yield error
+        yield from _named(error)
+
+
+_TABLES = {each.slug: "json-rpc-errors" if issubclass(each, RpcError) else "problems" for each in _named()}
+"""Where errors.md has each."""
+
+
+class Schema(Struct, rename={"ref": "$ref", "any_of": "anyOf", "parts": "prefixItems"}):
+    """As much of a schema as is told."""
+
+    type: str = ""
+    description: str = ""
+    ref: str = ""
+    any_of: list["Schema"] = []
+    enum: list[object] = []
+    const: object = UNSET
+    items: "Schema | bool" = False
+    parts: list["Schema"] = []
+    properties: dict[str, "Schema"] = {}
+    required: list[str] = []
+    default: object = UNSET
+    minimum: int | UnsetType = UNSET
+    maximum: int | UnsetType = UNSET
+
+
+def kind(schema: Schema, elsewhere: Mapping[str, str] = {}) -> str:
+    """What a value is: `string`, `list of` something, or a link to a type; `elsewhere` has the pages of some types."""
+    match schema:
+        case Schema(ref=ref) if ref:
+            name = ref.rpartition("/")[2]
+            return f"[{name}]({elsewhere.get(name, '')}{heading_link(name)})"
+        case Schema(any_of=several) if several:
+            return " or ".join(dict.fromkeys(kind(each, elsewhere) for each in several))
+        case Schema(enum=values) if values:
+            return ", ".join(f"`{_written(value)}`" for value in values)
+        case Schema(const=value) if value is not UNSET:
+            return f"`{_written(value)}`"
+        case Schema(type="array", parts=[_, *_]):
+            return f"list: {', '.join(kind(each, elsewhere) for each in schema.parts)}"
+        case Schema(type="array", items=Schema() as items):
+            return f"list of {kind(items, elsewhere)}"
+        case Schema(type=""):
+            return "any"
+        case _:
+            return schema.type + _bounds(schema)
+
+
+def refs(schema: Schema) -> Iterator[str]:
+    """The names of the types that it refers to."""
+    if schema.ref:
+        yield schema.ref.rpartition("/")[2]
+    below = [*schema.any_of, *schema.parts, *([schema.items] if isinstance(schema.items, Schema) else [])]
+    for each in below:
+        yield from refs(each)
+
+
+def table(schema: Schema, elsewhere: Mapping[str, str] = {}) -> Iterable[str]:
+    """Its members, a row each; what must be there comes first."""
+    yield row("member", "type", "what it means") + "|---|---|---|\n"
+    for name, each in sorted(schema.properties.items(), key=lambda item: item[0] not in schema.required):
+        yield row(f"`{name}`{'' if name in schema.required else '?'}", kind(each, elsewhere), _text(each))
+
+
+def error_links(slugs: Sequence[str]) -> str:
+    """Slugs, as links to what is said of them."""
+    return ", ".join(f"[`{slug}`](../errors.md#{_TABLES[slug]})" for slug in slugs)
+
+
+def _text(schema: Schema) -> str:
+    default = "" if schema.default in (UNSET, None) else f" Default: `{_written(schema.default)}`."
+    return (schema.description + default).strip()
+
+
+def _bounds(schema: Schema) -> str:
+    if schema.minimum is not UNSET and schema.maximum is not UNSET:
+        return f", {schema.minimum} to {schema.maximum}"
+    return "" if schema.minimum is UNSET else f", {schema.minimum} or more"
+
+
+def _written(value: object) -> str:
+    return value if isinstance(value, str) else msgspec.json.encode(value).decode()
