@@ -4,12 +4,12 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from acp.schema import UserMessageChunk
 
 from sandbox_agent.client import Gap, SessionItem, TurnEnded, TurnStarted, text_of
 from sandbox_agent.client.feed import Feed, Heard
 from sandbox_agent.client.past import EVENTS, Past
 from sandbox_agent.client.session import Updates
+from sandbox_agent.wire.acp import UserMessageChunk
 from tests.support.client import run
 
 Json = dict[str, Any]

@@ -1,7 +1,6 @@
 """What has arrived from the server, and what an agent's request is called."""
 
 import json
-from contextvars import ContextVar
 from typing import NamedTuple, cast
 
 import msgspec
@@ -29,10 +28,6 @@ class RequestId(NamedTuple):
     @classmethod
     def of(cls, arrival: Arrival, id: object) -> "RequestId":
         return cls(arrival.generation, msgspec.json.encode(id).decode())
-
-
-ARRIVAL: ContextVar[Arrival] = ContextVar("arrival")
-"""The envelope that is being handled: upstream's handlers are told neither its id nor where it came from."""
 
 
 def decoded(data: str | bytes) -> Object:

@@ -7,8 +7,7 @@ from pathlib import PurePath
 from typing import TypeAlias
 
 import msgspec
-from acp.schema import SessionConfigOptionBoolean, SessionConfigOptionSelect
-from pydantic import TypeAdapter, ValidationError
+from msgspec import ValidationError
 
 from sandbox_agent.client.agents import Agents, Models, Modes
 from sandbox_agent.client.api import Api
@@ -27,13 +26,13 @@ from sandbox_agent.client.following import Following
 from sandbox_agent.client.inventory import SessionInfo, session_info
 from sandbox_agent.client.past import LogEvent, Past, log_page
 from sandbox_agent.client.turn import Turn
-from sandbox_agent.client.updates import ContentBlock, Gap, SessionEnded, SessionItem, blocks, gap_of, read
+from sandbox_agent.client.updates import Gap, PromptBlock, SessionEnded, SessionItem, blocks, gap_of, read_item
 from sandbox_agent.envelope import META, Object, list_at, object_at, text_at
+from sandbox_agent.wire.acp import SessionConfigOptionBoolean, SessionConfigOptionSelect
+from sandbox_agent.wire.reading import read
 
 ConfigOption: TypeAlias = SessionConfigOptionSelect | SessionConfigOptionBoolean
 """A setting of a session that its agent offers."""
-
-_OPTIONS: TypeAdapter[list[ConfigOption]] = TypeAdapter(list[ConfigOption])
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +77,7 @@ class Updates(AsyncIterator[SessionItem]):
             if not self._told and not await self._more():
                 break
             heard = self._told.popleft()
-            item = read(heard.method, heard.params)
+            item = read_item(heard.method, heard.params)
             self._over = isinstance(item, SessionEnded)
             if item is not None:
                 return item
@@ -120,14 +119,14 @@ class Session:
 
     def prompt(
         self,
-        prompt: str | Sequence[ContentBlock],
+        prompt: str | Sequence[PromptBlock],
         attachments: Sequence[str | PurePath | Attachment] = (),
         meta: Mapping[str, object] | None = None,
     ) -> Turn:
         """Send a prompt. The turn runs from here on; iterate it for its updates, or await it for its end.
 
         Args:
-            prompt: a text, or content blocks of ACP.
+            prompt: a text, or content blocks.
             attachments: files of the server's machine.
             meta: what else the agent gets with it, as `_meta`.
         """
@@ -269,6 +268,6 @@ class Session:
 
 def _options(opened: Object) -> list[ConfigOption]:
     try:
-        return _OPTIONS.validate_python(opened.get("configOptions") or [])
+        return read(opened.get("configOptions") or [], list[ConfigOption])
     except ValidationError:
         return []

@@ -1,10 +1,11 @@
-"""ACP over /v1/rpc, as upstream's connection wants it: envelopes out by POST, envelopes in by one stream of events.
+"""JSON-RPC over /v1/rpc: requests and their responses by POST, everything else that comes in by one stream of events.
 
 Whatever breaks is mended here: the stream goes on by `Last-Event-ID`, requests are repeated under their key, and a
 connection that the server no longer knows is opened anew. Knows nothing of sessions, and answers nothing.
 """
 
 import asyncio
+import itertools
 import logging
 import random
 import secrets
@@ -12,16 +13,16 @@ from collections.abc import Callable
 from contextlib import aclosing, suppress
 from dataclasses import dataclass
 
-import httpx
 import msgspec
 
 from sandbox_agent.client.api import Api
-from sandbox_agent.client.arrival import ARRIVAL, Arrival, RequestId, decoded
-from sandbox_agent.client.errors import ClientError, ConnectionLost, ServerProblem
+from sandbox_agent.client.arrival import Arrival, RequestId, decoded
+from sandbox_agent.client.errors import ClientError, ConnectionLost, RequestError, ServerProblem
+from sandbox_agent.client.light_httpx import httpx
 from sandbox_agent.client.order import Order
 from sandbox_agent.client.patience import FIRST_PAUSE, LONGEST_PAUSE, UNKNOWN_CONNECTION, passes, patiently
 from sandbox_agent.client.sse import EVENT_STREAM, events
-from sandbox_agent.envelope import Object, text_at
+from sandbox_agent.envelope import Object, object_at, text_at
 
 logger = logging.getLogger(__name__)
 
@@ -52,6 +53,9 @@ READS = frozenset(
 )
 """Requests that may be made any number of times: they need no key."""
 
+INTERNAL_ERROR = -32603
+"""JSON-RPC's code for an error that has none."""
+
 _LATE = frozenset({"already-answered", "nobody-asked"})
 _WRONG = "wrong-answer"
 
@@ -66,20 +70,20 @@ class Hooks:
     """The stream may not have brought everything up to here; the log has it."""
     answered: Callable[[RequestId, ServerProblem | None], None]
     """An answer to an agent's request is under way no more; or it does not fit, and the request is open still."""
-    heard: Callable[[Arrival], bool]
-    """An envelope has arrived: told in their order, and before upstream acts on it; True when that need not."""
+    received: Callable[[Arrival], None]
+    """An envelope has arrived: called in the order of the log, for a response after all that came before it."""
     sent: Callable[[Object], None]
     """An envelope was sent."""
 
 
 class Transport:
-    """A transport of upstream's `Connection`, which lives as long as its client wants it to."""
+    """One client's way to the server, which lives as long as the client wants it to."""
 
     def __init__(self, api: Api, hooks: Hooks, patience: float) -> None:
         self._api = api
         self._hooks = hooks
         self._patience = patience
-        self._arrivals: asyncio.Queue[Arrival | None] = asyncio.Queue()
+        self._ids = itertools.count()
         self._initialize: bytes | None = None
         self._id: str | None = None
         self.generation = 0
@@ -98,31 +102,62 @@ class Transport:
         self._over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         """Done when nobody need wait for the server any more."""
 
-    # What upstream calls
+    # JSON-RPC
 
-    async def send(self, message: Object) -> None:
-        """Send an envelope; for a request, come back when its response can be received. Raises ClientError."""
-        self._hooks.sent(message)
-        body = msgspec.json.encode(message)
-        if "method" not in message:
-            await self._answer(message, body)
-        elif "id" not in message:
-            await self._post(body, None)
-        elif message["method"] == "initialize" and self._initialize is None:
-            self._initialize = body
-            await self._open(0)
-        else:
-            await self._request(message, body)
+    async def open(self, params: Object) -> None:
+        """Open the connection with the params of `initialize`; the same are sent whenever it is opened anew.
 
-    async def receive(self) -> Object | None:
-        """The next envelope from the server; None when the transport was closed."""
-        while (arrival := await self._arrivals.get()) is not None:
-            # What was asked on a connection that is gone is asked anew on the next, if it is still open.
-            stale = "method" in arrival.envelope and arrival.generation != self.generation
-            if not self._hooks.heard(arrival) and not stale:
-                ARRIVAL.set(arrival)
-                return arrival.envelope
-        return None
+        Raises:
+            RequestError: the agent did not want to be initialized.
+            ServerProblem: the server refuses.
+            ConnectionLost: it cannot be reached.
+        """
+        id = next(self._ids)
+        self._initialize = self._written({"id": id, "method": "initialize", "params": params})
+        response = await self._open(0)
+        self._result(response, id, self.generation)
+
+    async def request(self, method: str, params: Object) -> object:
+        """The result of a request, once everything that came before its response has been received.
+
+        Raises:
+            RequestError: the method failed.
+            ServerProblem: the server refuses.
+            ConnectionLost: there is no answer.
+        """
+        id = next(self._ids)
+        body = self._written({"id": id, "method": method, "params": params})
+        # Under its key a request can be repeated, for as long as the connection or the session is there.
+        key = None if method in READS else secrets.token_urlsafe(16)
+        scoped = method in READS or text_at(params, "sessionId") is not None
+        response, generation = await self._post(body, key, repeatable_elsewhere=scoped)
+        # On an old connection nothing more comes, and pages of the log are put in order by whoever reads them.
+        if generation == self.generation and method != EVENTS:
+            in_order = await self.order.after(_last_event(response))
+            if not in_order:
+                self._hooks.missed()
+        return self._result(response, id, generation)
+
+    async def notify(self, method: str, params: Object) -> None:
+        """Send a notification. Raises as `request` does."""
+        await self._post(self._written({"method": method, "params": params}), None)
+
+    async def answer(self, id: RequestId, outcome: Object) -> None:
+        """Answer a request of an agent with a `result` or an `error`, however long it takes.
+
+        It will not be asked for again. An answer that does not fit is told by the hook `answered`.
+        """
+        body = self._written({"id": msgspec.json.decode(id.text), **outcome})
+        wrong = None
+        try:
+            wrong = await self._given(id, body)
+        finally:
+            self._hooks.answered(id, wrong)
+
+    async def reply(self, id: RequestId, result: Object) -> None:
+        """Answer a request of an agent; raises ServerProblem when it is too late, or does not fit."""
+        body = self._written({"id": msgspec.json.decode(id.text), "result": result})
+        await self._post(body, None, only_on=id.generation)
 
     async def close(self) -> None:
         """Close the connection; sessions and their turns go on."""
@@ -130,7 +165,6 @@ class Transport:
             return
         self._closed = True
         self._let_go()
-        self._arrivals.put_nowait(None)
         for task in self._tasks:
             task.cancel()
         if self._tasks:
@@ -147,12 +181,6 @@ class Transport:
             self._following.cancel()
         self._let_go()
 
-    async def reply(self, id: RequestId, result: Object) -> None:
-        """Answer a request of an agent; raises ServerProblem when it is too late, or does not fit."""
-        message: Object = {"jsonrpc": "2.0", "id": msgspec.json.decode(id.text), "result": result}
-        self._hooks.sent(message)
-        await self._post(msgspec.json.encode(message), None, only_on=id.generation)
-
     def _let_go(self) -> None:
         self.order.release()
         if not self._over.done():
@@ -160,13 +188,26 @@ class Transport:
 
     # Sending
 
-    async def _answer(self, message: Object, body: bytes) -> None:
-        id = RequestId.of(ARRIVAL.get(), message["id"])
-        wrong = None
-        try:
-            wrong = await self._given(id, body)
-        finally:
-            self._hooks.answered(id, wrong)
+    def _written(self, members: Object) -> bytes:
+        envelope: Object = {"jsonrpc": "2.0", **members}
+        body = msgspec.json.encode(envelope)
+        self._hooks.sent(envelope)
+        return body
+
+    def _result(self, response: httpx.Response, id: int, generation: int) -> object:
+        envelope = self._envelope(response)
+        if "method" in envelope or type(envelope.get("id")) is not int or envelope["id"] != id:
+            raise self._api.foreign(response, response.content)
+        self._hooks.received(Arrival(envelope, None, len(response.content), generation))
+        if envelope.get("error") is None:
+            return envelope.get("result")
+        error = object_at(envelope, "error")
+        code, message = error.get("code"), error.get("message")
+        raise RequestError(
+            code if isinstance(code, int) else INTERNAL_ERROR,
+            message if isinstance(message, str) else "Error",
+            error.get("data"),
+        )
 
     async def _given(self, id: RequestId, body: bytes) -> ServerProblem | None:
         """Give an answer, however long it takes: it will not be asked for again. What is wrong with it, if it is."""
@@ -189,20 +230,6 @@ class Transport:
             logger.warning("an answer cannot be given yet, trying again reason=%s", reason)
             await asyncio.wait([self._over], timeout=pause)
             pause = min(2 * pause, LONGEST_PAUSE)
-
-    async def _request(self, message: Object, body: bytes) -> None:
-        method = str(message["method"])
-        # Under its key a request can be repeated, for as long as the connection or the session is there.
-        key = None if method in READS else secrets.token_urlsafe(16)
-        scoped = method in READS or text_at(message.get("params"), "sessionId") is not None
-        response, generation = await self._post(body, key, repeatable_elsewhere=scoped)
-        envelope = self._envelope(response)
-        # On an old connection nothing more comes, and pages of the log are put in order by whoever reads them.
-        if generation == self.generation and method != EVENTS:
-            in_order = await self.order.after(_last_event(response))
-            if not in_order:
-                self._hooks.missed()
-        self._arrivals.put_nowait(Arrival(envelope, None, len(response.content), generation))
 
     async def _post(
         self, body: bytes, key: str | None, *, repeatable_elsewhere: bool = True, only_on: int | None = None
@@ -280,31 +307,30 @@ class Transport:
     async def _renew(self, generation: int) -> None:
         if generation == self.generation:
             logger.info("the server no longer knows the connection; opening another url=%s", self._api.url)
-            await self._open(generation)
+            async with self._opening:
+                # Unless it was opened anew meanwhile.
+                if generation == self.generation:
+                    await self._open(generation)
 
-    async def _open(self, generation: int) -> None:
-        """Open a connection, unless somebody has done so since `generation`."""
-        async with self._opening:
-            if generation != self.generation:
-                return
-            # Who opens it anew waits already, and knows for how long.
-            response = await patiently(self._introduce, self._patience if generation == 0 else 0)
-            envelope, id = self._envelope(response), response.headers.get(CONNECTION)
-            if id is None:
-                raise self._api.foreign(response, response.content)
-            if self._closed:
-                raise ConnectionLost("this client is closed")
-            self._id, self._seen = id, None
-            self.generation += 1
-            self.order.begin()
-            if generation == 0:
-                self._arrivals.put_nowait(Arrival(envelope, None, len(response.content), self.generation))
-            else:
-                # Before those who wait for the old stream go on: what it did not bring is in the log.
-                self._hooks.lost()
-                self.order.release()
-            self.order.brought(_last_event(response))
-            self._follow_anew()
+    async def _open(self, generation: int) -> httpx.Response:
+        """Open a connection, the first or the next."""
+        # Who opens it anew waits already, and knows for how long.
+        response = await patiently(self._introduce, self._patience if generation == 0 else 0)
+        id = response.headers.get(CONNECTION)
+        if id is None:
+            raise self._api.foreign(response, response.content)
+        if self._closed:
+            raise ConnectionLost("this client is closed")
+        self._id, self._seen = id, None
+        self.generation += 1
+        self.order.begin()
+        if generation != 0:
+            # Before those who wait for the old stream go on: what it did not bring is in the log.
+            self._hooks.lost()
+            self.order.release()
+        self.order.brought(_last_event(response))
+        self._follow_anew()
+        return response
 
     async def _introduce(self) -> httpx.Response:
         headers = {"Content-Type": "application/json"}
@@ -376,10 +402,12 @@ class Transport:
             return
         self._seen = position
         try:
-            self._arrivals.put_nowait(Arrival(decoded(data), position, len(data), self.generation))
+            envelope = decoded(data)
         except (ValueError, RecursionError):
             logger.exception("an event cannot be read position=%d", position)
             self._hooks.missed()
+        else:
+            self._hooks.received(Arrival(envelope, position, len(data), self.generation))
         self.order.brought(position)
 
 

@@ -2,7 +2,6 @@
 
 import asyncio
 import sys
-from typing import cast
 
 import msgspec
 
@@ -11,8 +10,9 @@ from sandbox_agent.cli.talk.live import end_of_log
 from sandbox_agent.cli.talk.outcome import Failure, document
 from sandbox_agent.cli.talk.own import OwnPrompts
 from sandbox_agent.client import Gap, LogEvent, SandboxAgent, Session, Turn, TurnEnded, TurnStarted
-from sandbox_agent.client.updates import GAP, read, text_of
+from sandbox_agent.client.updates import GAP, read_item, text_of
 from sandbox_agent.envelope import Object, object_at, text_at
+from sandbox_agent.wire.reading import to_json
 
 
 class JsonLines:
@@ -51,8 +51,8 @@ class JsonLines:
 
     def end(self, end: TurnEnded) -> None:
         """The last line."""
-        told = {} if end.response is None else end.response.model_dump(mode="json", by_alias=True, exclude_none=True)
-        result = {**self._facts(), "text": "".join(self._text), "stopReason": end.stop_reason, **cast("Object", told)}
+        told = {} if end.response is None else to_json(end.response)
+        result = {**self._facts(), "text": "".join(self._text), "stopReason": end.stop_reason, **told}
         write_line({"result": result})
 
     def fail(self, failure: Failure) -> None:
@@ -70,7 +70,7 @@ class JsonLines:
         method = text_at(event.envelope, "method")
         if method is None or "id" in event.envelope or event.direction == "fromClient":
             return
-        item = read(method, object_at(event.envelope, "params"))
+        item = read_item(method, object_at(event.envelope, "params"))
         if isinstance(item, TurnStarted) and self._own.number(item.prompt_id) is not None:
             self._turn_id = item.turn_id
         if self._turn_id is None:

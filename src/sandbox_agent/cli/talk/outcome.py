@@ -16,9 +16,9 @@ CODES = {
     "cancelled": EXIT_CANCELLED,
 }
 
-Failure = ClientError | RequestError | ValueError
-"""What calls of the SDK may raise: a ValueError comes from answers that upstream's models do not know."""
-FAILURES = (ClientError, RequestError, ValueError)
+Failure = ClientError | ValueError
+"""What calls of the SDK may raise: a ValueError comes from answers that cannot be read."""
+FAILURES = (ClientError, ValueError)
 
 _OURS = "sandbox-agent: "
 
@@ -40,11 +40,11 @@ def sentence(failure: Failure) -> str:
             return f"{failure}; here: --token, --token-file or SANDBOX_AGENT_TOKEN"
         case StartFailed():
             return _own_words(failure) or failure.sentence
+        case RequestError():
+            return _of_request(failure)
         case ClientError():
             # A server of our own that dies is told with what it wrote.
             return str(failure).partition("\n")[0]
-        case RequestError():
-            return _of_request(failure)
         case _:
             return f"what the agent answered makes no sense: {one_line(str(failure))[:200]}"
 
