@@ -16,14 +16,12 @@ from msgspec import ValidationError
 from sandbox_agent.client.arrival import RequestId
 from sandbox_agent.client.errors import ClientError, RequestError, ServerProblem
 from sandbox_agent.envelope import Object, list_at, object_at, objects_at, text_at
+from sandbox_agent.wire import methods
 from sandbox_agent.wire.acp import PermissionOption, ToolCallUpdate
 from sandbox_agent.wire.reading import read
 
 logger = logging.getLogger(__name__)
 
-PERMISSION = "session/request_permission"
-QUESTION = "_sandboxagent/session/request_question"
-ELICITATION = "elicitation/create"
 
 METHOD_NOT_FOUND = -32601
 
@@ -157,7 +155,11 @@ class Handlers:
 
     def of_method(self, method: str) -> object:
         """The handler for a method's requests; None for one that it has none for, or does not know."""
-        handlers: Object = {PERMISSION: self.permission, QUESTION: self.question, ELICITATION: self.elicitation}
+        handlers: Object = {
+            methods.REQUEST_PERMISSION: self.permission,
+            methods.REQUEST_QUESTION: self.question,
+            methods.ELICITATION: self.elicitation,
+        }
         return handlers.get(method)
 
     def decide(self, request: Request) -> Callable[[], Awaitable[Answer | None] | Answer | None] | None:
@@ -336,9 +338,9 @@ def _checked(answer: object) -> Answer | None:
 def _unread(method: str) -> Object:
     """The result for what nobody here can read: who would have decided does not see it."""
     match method:
-        case "session/request_permission":
+        case methods.REQUEST_PERMISSION:
             return {"outcome": {"outcome": "cancelled"}}
-        case "_sandboxagent/session/request_question":
+        case methods.REQUEST_QUESTION:
             return {"status": "rejected"}
         case _:
             raise RequestError(METHOD_NOT_FOUND, "Method not found", {"method": method})
@@ -365,13 +367,13 @@ def _request(method: str, params: Object, id: str) -> Request | None:
 def _read(method: str, params: Object, id: str) -> Request | None:
     session_id = text_at(params, "sessionId")
     match method:
-        case "session/request_permission":
+        case methods.REQUEST_PERMISSION:
             tool_call = read(params.get("toolCall"), ToolCallUpdate)
             return PermissionRequest(id, session_id or "", tool_call, _options(params))
-        case "_sandboxagent/session/request_question":
+        case methods.REQUEST_QUESTION:
             name, prompt = text_at(params, "questionId") or id, text_at(params, "prompt") or ""
             return QuestionRequest(name, session_id or "", prompt, _questions(params))
-        case "elicitation/create":
+        case methods.ELICITATION:
             mode, message = text_at(params, "mode") or "form", text_at(params, "message") or ""
             schema, url = object_at(params, "requestedSchema"), text_at(params, "url")
             return ElicitationRequest(id, session_id, message, mode, schema, url)

@@ -20,18 +20,15 @@ from sandbox_agent.client.feed import Feed, Heard
 from sandbox_agent.client.past import Past
 from sandbox_agent.client.patience import patiently
 from sandbox_agent.client.transport import Hooks, Transport
-from sandbox_agent.client.updates import ENDED, GAP, TERMINATED, TURN
+from sandbox_agent.client.updates import TERMINATED
 from sandbox_agent.envelope import META, Object, object_at, text_at
+from sandbox_agent.wire import methods
 
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-ATTACH = "_sandboxagent/session/attach"
-CANCEL_REQUEST = "$/cancel_request"
 
-PROTOCOL_VERSION = 1
-"""Of ACP."""
 BUNDLED_AGENT = "mock"
 """Every server has it."""
 ATTACH_PAUSE = 1.0
@@ -131,7 +128,7 @@ class Connection:
             # Its agent cannot be had any more; its log is there all the same, and any agent opens a connection.
             logger.info("opening a connection without the session's agent agent=%s reason=%s", agent, problem)
             await self._opened(BUNDLED_AGENT)
-        result = await self.request(ATTACH, {"sessionId": session_id})
+        result = await self.request(methods.ATTACH, {"sessionId": session_id})
         if text_at(result, "session", "terminationInfo", "reason") != TERMINATED:
             self.attached(session_id, result.get("position"))
         return result
@@ -174,7 +171,7 @@ class Connection:
     async def take_back(self, prompt: Prompt) -> None:
         """Take a prompt back that waits for its turn."""
         if prompt.request_id is not None:
-            await self.notify(CANCEL_REQUEST, {"requestId": prompt.request_id})
+            await self.notify(methods.CANCEL_REQUEST, {"requestId": prompt.request_id})
 
     def past(self, session_id: str) -> Past:
         """What a reader of a session's feed reads in the log."""
@@ -252,7 +249,7 @@ class Connection:
             {"agent": agent} if self._settings.user is None else {"agent": agent, "user": self._settings.user}
         )
         params: Object = {
-            "protocolVersion": PROTOCOL_VERSION,
+            "protocolVersion": methods.PROTOCOL_VERSION,
             "clientInfo": {"name": self._settings.name or "sandbox-agent-python", "version": __version__},
             "clientCapabilities": self._capabilities(),
             "_meta": {META: meta},
@@ -291,7 +288,7 @@ class Connection:
             session_id, generation = next(iter(self._apart)), self._transport.generation
             failure, result = None, {}
             try:
-                result = await self.request(ATTACH, {"sessionId": session_id})
+                result = await self.request(methods.ATTACH, {"sessionId": session_id})
             except ConnectionLost as error:
                 logger.warning("a session cannot be attached yet session=%s reason=%s", session_id, error)
                 await asyncio.sleep(ATTACH_PAUSE)
@@ -329,17 +326,17 @@ class Connection:
             id = arrival.envelope["id"]
             self.asking.ask(method, params, RequestId.of(arrival, id), str(id))
             return
-        if method == CANCEL_REQUEST:
+        if method == methods.CANCEL_REQUEST:
             self.asking.withdraw(RequestId.of(arrival, params.get("requestId")))
             return
-        if method == TURN:
+        if method == methods.TURN:
             self._turn_told(params)
-        if method == GAP:
+        if method == methods.GAP:
             self._missed()
         heard = Heard(arrival.position, method, params, arrival.size)
         for feed in self._feeds.get(session_id, ()):
             feed.fall_behind() if session_id in self._apart else feed.push(heard)
-        if method == ENDED and text_at(params, "reason") == TERMINATED:
+        if method == methods.ENDED and text_at(params, "reason") == TERMINATED:
             self.detached(session_id)
 
     def _turn_told(self, turn: Object) -> None:
@@ -370,7 +367,7 @@ class Connection:
         await self._transport.reply(id, result)
 
     def _sent(self, envelope: Object) -> None:
-        if envelope.get("method") == "session/prompt":
+        if envelope.get("method") == methods.PROMPT:
             prompt = self._under_way.get(text_at(envelope, "params", "_meta", META, "promptId") or "")
             if prompt is not None:
                 prompt.request_id = envelope.get("id")

@@ -14,9 +14,7 @@ from typing import cast
 import msgspec
 
 from sandbox_agent.envelope import Object
-
-URN = "urn:sandbox-agent:error:"
-"""What the type of each of the server's problems begins with."""
+from sandbox_agent.errors import URN
 
 _ABOUT_ITSELF = frozenset({"type", "title", "status", "detail"})
 _EXCERPT = 200

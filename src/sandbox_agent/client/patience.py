@@ -5,13 +5,13 @@ from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 from sandbox_agent.client.errors import ClientError, ConnectionLost, ForeignAnswer, ServerProblem
+from sandbox_agent.errors import ShuttingDown, UnknownConnection
 
 T = TypeVar("T")
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.1, 5.0
 """Seconds between two tries to reach the server again."""
 
-UNKNOWN_CONNECTION, SHUTTING_DOWN = "unknown-connection", "shutting-down"
 _UNREACHED = frozenset({502, 503, 504})
 """What a proxy answers in place of a server that it cannot reach."""
 
@@ -38,6 +38,6 @@ def passes(error: ClientError) -> bool:
         case ForeignAnswer(status=status):
             return status in _UNREACHED
         case ServerProblem(slug=slug):
-            return slug in (UNKNOWN_CONNECTION, SHUTTING_DOWN)
+            return slug in (UnknownConnection.slug, ShuttingDown.slug)
         case _:
             return False

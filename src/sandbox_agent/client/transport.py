@@ -20,15 +20,16 @@ from sandbox_agent.client.arrival import Arrival, RequestId, decoded
 from sandbox_agent.client.errors import ClientError, ConnectionLost, RequestError, ServerProblem
 from sandbox_agent.client.light_httpx import httpx
 from sandbox_agent.client.order import Order
-from sandbox_agent.client.patience import FIRST_PAUSE, LONGEST_PAUSE, UNKNOWN_CONNECTION, passes, patiently
+from sandbox_agent.client.patience import FIRST_PAUSE, LONGEST_PAUSE, passes, patiently
 from sandbox_agent.client.sse import EVENT_STREAM, events
 from sandbox_agent.envelope import Object, object_at, text_at
+from sandbox_agent.errors import AlreadyAnswered, LogUnavailable, NobodyAsked, UnknownConnection, WrongAnswer
+from sandbox_agent.wire import headers as names
+from sandbox_agent.wire import methods
 
 logger = logging.getLogger(__name__)
 
 PATH = "/v1/rpc"
-CONNECTION = "X-ACP-Connection-Id"
-LAST_EVENT = "X-ACP-Last-Event-Id"
 
 LASTING = 5.0
 """Seconds after which a request that breaks was one that the server had, while the stream is there."""
@@ -37,18 +38,17 @@ GOODBYE = 5.0
 SILENCE = 60.0
 """Seconds without a sign of life after which a stream is taken for dead; the server sends one every 15."""
 
-EVENTS = "_sandboxagent/session/events"
 READS = frozenset(
     {
-        "session/list",
-        "_sandboxagent/session/attach",
-        "_sandboxagent/session/detach",
-        EVENTS,
-        "_sandboxagent/session/get",
-        "_sandboxagent/session/list",
-        "_sandboxagent/session/list_models",
-        "_sandboxagent/session/pending",
-        "_sandboxagent/agent/list",
+        methods.LIST,
+        methods.ATTACH,
+        methods.DETACH,
+        methods.EVENTS,
+        methods.GET_SESSION,
+        methods.LIST_SESSIONS,
+        methods.LIST_MODELS,
+        methods.PENDING,
+        methods.LIST_AGENTS,
     }
 )
 """Requests that may be made any number of times: they need no key."""
@@ -56,8 +56,7 @@ READS = frozenset(
 INTERNAL_ERROR = -32603
 """JSON-RPC's code for an error that has none."""
 
-_LATE = frozenset({"already-answered", "nobody-asked"})
-_WRONG = "wrong-answer"
+_LATE = frozenset({AlreadyAnswered.slug, NobodyAsked.slug})
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +112,7 @@ class Transport:
             ConnectionLost: it cannot be reached.
         """
         id = next(self._ids)
-        self._initialize = self._written({"id": id, "method": "initialize", "params": params})
+        self._initialize = self._written({"id": id, "method": methods.INITIALIZE, "params": params})
         response = await self._open(0)
         self._result(response, id, self.generation)
 
@@ -132,7 +131,7 @@ class Transport:
         scoped = method in READS or text_at(params, "sessionId") is not None
         response, generation = await self._post(body, key, repeatable_elsewhere=scoped)
         # On an old connection nothing more comes, and pages of the log are put in order by whoever reads them.
-        if generation == self.generation and method != EVENTS:
+        if generation == self.generation and method != methods.EVENTS:
             in_order = await self.order.after(_last_event(response))
             if not in_order:
                 self._hooks.missed()
@@ -172,7 +171,7 @@ class Transport:
         if self._id is not None:
             with suppress(ClientError, TimeoutError):
                 async with asyncio.timeout(GOODBYE):
-                    await self._api.request("DELETE", PATH, headers={CONNECTION: self._id})
+                    await self._api.request("DELETE", PATH, headers={names.CONNECTION_ID: self._id})
 
     def give_up(self, failure: ConnectionLost) -> None:
         """The server is gone for good: nobody need wait for it."""
@@ -216,10 +215,10 @@ class Transport:
             try:
                 await self._post(body, None, only_on=id.generation)
             except ServerProblem as problem:
-                if problem.slug != "log-unavailable":
-                    if problem.slug not in {*_LATE, _WRONG}:
+                if problem.slug != LogUnavailable.slug:
+                    if problem.slug not in {*_LATE, WrongAnswer.slug}:
                         logger.error("an answer is refused problem=%s", problem)
-                    return problem if problem.slug == _WRONG else None
+                    return problem if problem.slug == WrongAnswer.slug else None
                 reason: ClientError = problem
             except ConnectionLost as lost:
                 if self._closed or self._failure is not None or id.generation != self.generation:
@@ -291,9 +290,9 @@ class Transport:
         return self._id
 
     async def _try(self, id: str, body: bytes, key: str | None) -> httpx.Response:
-        headers = {CONNECTION: id, "Content-Type": "application/json"}
+        headers = {names.CONNECTION_ID: id, "Content-Type": "application/json"}
         if key is not None:
-            headers["Idempotency-Key"] = key
+            headers[names.IDEMPOTENCY_KEY] = key
         return await self._api.request("POST", PATH, content=body, headers=headers)
 
     def _envelope(self, response: httpx.Response) -> Object:
@@ -316,7 +315,7 @@ class Transport:
         """Open a connection, the first or the next."""
         # Who opens it anew waits already, and knows for how long.
         response = await patiently(self._introduce, self._patience if generation == 0 else 0)
-        id = response.headers.get(CONNECTION)
+        id = response.headers.get(names.CONNECTION_ID)
         if id is None:
             raise self._api.foreign(response, response.content)
         if self._closed:
@@ -381,9 +380,9 @@ class Transport:
 
     async def _listen(self) -> None:
         assert self._id is not None
-        headers = {CONNECTION: self._id, "Accept": EVENT_STREAM}
+        headers = {names.CONNECTION_ID: self._id, "Accept": EVENT_STREAM}
         if self._seen is not None:
-            headers["Last-Event-ID"] = str(self._seen)
+            headers[names.RESUME_AFTER] = str(self._seen)
         async with (
             self._api.stream("GET", PATH, headers=headers, silence=SILENCE) as response,
             aclosing(events(response)) as stream,
@@ -412,7 +411,7 @@ class Transport:
 
 
 def _is_unknown(error: ClientError) -> bool:
-    return isinstance(error, ServerProblem) and error.slug == UNKNOWN_CONNECTION
+    return isinstance(error, ServerProblem) and error.slug == UnknownConnection.slug
 
 
 def _may_have_happened(error: ClientError) -> bool:
@@ -420,5 +419,5 @@ def _may_have_happened(error: ClientError) -> bool:
 
 
 def _last_event(response: httpx.Response) -> int:
-    told = response.headers.get(LAST_EVENT, "")
+    told = response.headers.get(names.LAST_EVENT, "")
     return int(told) if told.isdecimal() else 0

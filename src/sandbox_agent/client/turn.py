@@ -10,6 +10,7 @@ from sandbox_agent.client.connection import Connection, Prompt
 from sandbox_agent.client.feed import Heard
 from sandbox_agent.client.updates import Gap, TurnEnded, TurnItem, TurnStarted, read_item, text_of
 from sandbox_agent.envelope import Object, text_at
+from sandbox_agent.wire import methods
 from sandbox_agent.wire.acp import PromptResponse
 from sandbox_agent.wire.reading import read
 
@@ -57,10 +58,10 @@ class Turn(AsyncIterator[TurnItem]):
             await self._look(pause)
             if pause >= LONGEST_LOOK and not self._known:
                 # A stream that is held up says nothing of its start.
-                await self._connection.notify("session/cancel", {"sessionId": self._session_id})
+                await self._connection.notify(methods.CANCEL, {"sessionId": self._session_id})
             pause = min(2 * pause, LONGEST_LOOK)
         if not self._response.done():
-            await self._connection.notify("session/cancel", {"sessionId": self._session_id})
+            await self._connection.notify(methods.CANCEL, {"sessionId": self._session_id})
 
     @property
     def _known(self) -> bool:
@@ -99,7 +100,7 @@ class Turn(AsyncIterator[TurnItem]):
 
     async def _send(self, params: Object) -> Object:
         try:
-            return await self._connection.request("session/prompt", params)
+            return await self._connection.request(methods.PROMPT, params)
         finally:
             # The answer comes after everything that came before it, so the feed has all there is.
             self._feed.close()

@@ -10,6 +10,7 @@ from typing import Literal, Protocol, TypeAlias
 from msgspec import ValidationError
 
 from sandbox_agent.envelope import Object, at, object_at, text_at
+from sandbox_agent.wire import methods
 from sandbox_agent.wire.acp import (
     AgentMessageChunk,
     AgentPlanContentUpdate,
@@ -49,12 +50,6 @@ ContentBlock: TypeAlias = (
 PromptBlock: TypeAlias = ContentBlock | UpstreamBlock | Mapping[str, object]
 """What a prompt is made of: content blocks of ours or of the package `acp`, or JSON as it goes on the wire."""
 
-UPDATE = "session/update"
-TURN = "_sandboxagent/session/turn"
-DECISION = "_sandboxagent/session/decision"
-METADATA = "_sandboxagent/session/metadata_update"
-ENDED = "_sandboxagent/session/ended"
-GAP = "_sandboxagent/stream/gap"
 
 TERMINATED = "terminated"
 """The reason of an end that is one for good; a session that has ended otherwise may be brought back."""
@@ -160,19 +155,19 @@ TurnItem: TypeAlias = SessionUpdate | Decision | Gap | TurnEnded
 def read_item(method: str, params: Object) -> SessionItem | None:
     """A notification of a session as a typed value; None for what tells nothing of a session."""
     match method:
-        case "session/update":
+        case methods.UPDATE:
             return _update(params)
-        case "_sandboxagent/session/turn":
+        case methods.TURN:
             return _turn(params)
-        case "_sandboxagent/session/decision":
+        case methods.DECISION:
             kind, outcome = str(params.get("kind")), str(params.get("outcome"))
             return Decision(kind, outcome, object_at(params, "by"), text_at(params, "reason"), params)
-        case "_sandboxagent/session/metadata_update":
+        case methods.METADATA_UPDATE:
             return MetadataUpdated(object_at(params, "metadata"))
-        case "_sandboxagent/session/ended":
+        case methods.ENDED:
             reason, by = str(params.get("reason")), str(params.get("terminatedBy"))
             return SessionEnded(reason, by, text_at(params, "message"), params)
-        case "_sandboxagent/stream/gap":
+        case methods.GAP:
             return gap_of(params)
         case _:
             return None

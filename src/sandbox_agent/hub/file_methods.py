@@ -23,6 +23,7 @@ from sandbox_agent.hub.checks import Method
 from sandbox_agent.hub.connection import Connection
 from sandbox_agent.hub.hub import Hub
 from sandbox_agent.pools import Pool, Pools
+from sandbox_agent.wire import methods
 
 CARRIED = 8 << 20
 """Bytes of a file that an envelope may carry."""
@@ -53,13 +54,13 @@ class FileMethods:
 
     def table(self) -> dict[str, Method]:
         return {
-            "_sandboxagent/fs/read_file": self._method(ReadParams, self._read),
-            "_sandboxagent/fs/write_file": self._method(WriteParams, self._write),
-            "_sandboxagent/fs/entries": self._method(EntriesParams, self._entries),
-            "_sandboxagent/fs/stat": self._method(StatParams, self._stat),
-            "_sandboxagent/fs/mkdir": self._method(PathParams, self._mkdir),
-            "_sandboxagent/fs/move": self._move,
-            "_sandboxagent/fs/delete": self._method(DeleteParams, self._delete, self.pools.trees),
+            methods.READ_FILE: self._method(ReadParams, self._read),
+            methods.WRITE_FILE: self._method(WriteParams, self._write),
+            methods.LIST_ENTRIES: self._method(EntriesParams, self._entries),
+            methods.STAT: self._method(StatParams, self._stat),
+            methods.MAKE_DIRECTORY: self._method(PathParams, self._mkdir),
+            methods.MOVE: self._move,
+            methods.DELETE_FILE: self._method(DeleteParams, self._delete, self.pools.trees),
         }
 
     def _method(self, type: type[Params], work: Callable[[str, Params], object], pool: Pool | None = None) -> Method:

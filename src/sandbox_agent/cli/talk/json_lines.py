@@ -10,8 +10,9 @@ from sandbox_agent.cli.talk.live import end_of_log
 from sandbox_agent.cli.talk.outcome import Failure, document
 from sandbox_agent.cli.talk.own import OwnPrompts
 from sandbox_agent.client import Gap, LogEvent, SandboxAgent, Session, Turn, TurnEnded, TurnStarted
-from sandbox_agent.client.updates import GAP, read_item, text_of
+from sandbox_agent.client.updates import read_item, text_of
 from sandbox_agent.envelope import Object, object_at, text_at
+from sandbox_agent.wire import methods
 from sandbox_agent.wire.reading import to_json
 
 
@@ -83,7 +84,7 @@ class JsonLines:
 
 def gap(item: Gap) -> Object:
     """What is no longer kept, as the stream tells it."""
-    return {"jsonrpc": "2.0", "method": GAP, "params": {"after": item.after, "resumesAt": item.resumes_at}}
+    return {"jsonrpc": "2.0", "method": methods.GAP, "params": {"after": item.after, "resumesAt": item.resumes_at}}
 
 
 def write_line(document: Object) -> None:

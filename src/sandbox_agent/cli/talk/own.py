@@ -1,8 +1,8 @@
 """Which prompts this program has sent, by the names that the log has for them, and whether one of them runs."""
 
 from sandbox_agent.client import SandboxAgent
-from sandbox_agent.client.updates import TURN
 from sandbox_agent.envelope import META, Object, object_at, text_at
+from sandbox_agent.wire import methods
 
 
 class OwnPrompts:
@@ -30,6 +30,6 @@ class OwnPrompts:
             name = text_at(params, "_meta", META, "promptId")
             if name is not None:
                 self._numbers.setdefault(name, len(self._numbers))
-        elif direction == "received" and method == TURN:
+        elif direction == "received" and method == methods.TURN:
             own = self.number(text_at(params, "promptId")) is not None
             self._running = own and params.get("state") == "started"

@@ -3,8 +3,8 @@
 from typing import TypeGuard
 
 from sandbox_agent.client import Gap, LogEvent, Session
-from sandbox_agent.client.updates import TURN
 from sandbox_agent.envelope import Object, object_at, text_at
+from sandbox_agent.wire import methods
 
 WINDOW = 1000
 """Positions that are looked at first; then four times as many, and so on."""
@@ -35,6 +35,6 @@ async def prompt_of(session: Session, turn_id: str) -> Object:
 
 def _begins(event: LogEvent | Gap) -> TypeGuard[LogEvent]:
     """Whether a turn starts here."""
-    if isinstance(event, Gap) or event.envelope.get("method") != TURN:
+    if isinstance(event, Gap) or event.envelope.get("method") != methods.TURN:
         return False
     return text_at(event.envelope, "params", "state") == "started"
