@@ -12,13 +12,13 @@ import pytest
 from pydantic import TypeAdapter
 
 from sandbox_agent.cli.methods import Method, methods
-from sandbox_agent.host.entries import Entry
 from sandbox_agent.host.unpacking import Uploaded
 from sandbox_agent.http.health import HealthView
 from sandbox_agent.http.search import Found
 from sandbox_agent.hub import from_client
-from sandbox_agent.hub.agent_installs import InstallResult
-from sandbox_agent.hub.inventory import SessionView
+from sandbox_agent.wire.agents import InstallResult
+from sandbox_agent.wire.files import Entry
+from sandbox_agent.wire.sessions import SessionView
 from tests.docs.source import answered_methods, host_methods, slugs
 from tests.docs.wholeness import fits
 from tests.support.client import Client, Json, Stream, run

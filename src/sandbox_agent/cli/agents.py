@@ -158,7 +158,7 @@ def _run_install(arguments: Arguments) -> int:
     from sandbox_agent.cli.installing import install
     from sandbox_agent.cli.interrupts import run
     from sandbox_agent.cli.outcomes import Outcomes
-    from sandbox_agent.hub.agent_installs import InstallRequest
+    from sandbox_agent.wire.agents import InstallRequest
 
     agent, process = arguments.word("agent_version"), arguments.word("agent_process_version")
     Wanted(agent, process)  # A text that is no version is none for any agent: say so once.

@@ -3,8 +3,9 @@
 from collections.abc import Iterable, Sequence
 
 from sandbox_agent.agents.instructions import instructions
-from sandbox_agent.agents.manifest import Agent, Features, Native, Package, load_manifest
+from sandbox_agent.agents.manifest import Agent, Native, Package, load_manifest
 from sandbox_agent.cli.markdown import heading_link, row
+from sandbox_agent.wire.agents import Features
 
 _TOP = """\
 <!-- Written by `python -m sandbox_agent.cli.reference`; change agents/manifest.toml, not this page. -->

@@ -12,7 +12,7 @@ from sandbox_agent.cli.schema import Schema, error_links, refs, table
 from sandbox_agent.http.openapi import components_of
 
 _TOP = """\
-<!-- Written by `python -m sandbox_agent.cli.reference`; change cli/methods.toml and method_types.py, not this page. -->
+<!-- Written by `python -m sandbox_agent.cli.reference`; change methods.toml and wire/extensions.py, not this page. -->
 
 # Methods
 

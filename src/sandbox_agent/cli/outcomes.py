@@ -6,7 +6,7 @@ from msgspec import UNSET, Raw, Struct
 from sandbox_agent.cli import failures
 from sandbox_agent.cli.installing import Failed, Removal
 from sandbox_agent.cli.output import harmless, print_json
-from sandbox_agent.hub.agent_installs import InstallResult
+from sandbox_agent.wire.agents import InstallResult
 
 
 class Failure(Struct):

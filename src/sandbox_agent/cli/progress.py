@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from msgspec import UNSET
 
-from sandbox_agent.agents.install.progress import Progress
 from sandbox_agent.cli.output import harmless, is_drawn
+from sandbox_agent.wire.agents import Progress
 
 if TYPE_CHECKING:
     from rich.progress import Progress as Bars

@@ -12,13 +12,13 @@ from httpx_sse import EventSource, ServerSentEvent
 from msgspec import Raw
 
 from sandbox_agent import __version__
-from sandbox_agent.agents.install.progress import Progress
 from sandbox_agent.cli.arguments import Arguments, complain
 from sandbox_agent.cli.endpoint import Endpoint, endpoint
 from sandbox_agent.cli.failures import EXIT_FAILED, describe
 from sandbox_agent.cli.output import print_json
 from sandbox_agent.cli.progress import shown
 from sandbox_agent.envelope import Object, text_at
+from sandbox_agent.wire.agents import Progress
 
 CONNECT = 10.0
 SILENCE = 600.0

@@ -1,7 +1,6 @@
 """The `_sandboxagent/*` methods of clients: attach, history, metadata, ending, and the HTTP views over ACP."""
 
 from dataclasses import dataclass
-from typing import Annotated
 
 import msgspec
 from msgspec import Raw
@@ -20,8 +19,8 @@ from sandbox_agent.hub.ruling import check_rules
 from sandbox_agent.hub.session import Session, iso
 from sandbox_agent.hub.session_ending import SessionEnding
 from sandbox_agent.wire import methods
+from sandbox_agent.wire.extensions import EventsRange
 
-PAGE = 500
 MAX_PAGE = 5000
 
 
@@ -148,17 +147,6 @@ class ExtensionMethods:
         if not isinstance(agent, str):
             raise InvalidParams("install needs the name of an agent, or none for the connection's own")
         return _answer(envelope, await self.installs.install(agent, asked))
-
-
-class EventsRange(msgspec.Struct):
-    """Which part of a session's log."""
-
-    after: Annotated[int, msgspec.Meta(ge=0)] = 0
-    """The last event that is not wanted any more."""
-    before: int | None = None
-    """The first event that is not wanted yet."""
-    limit: Annotated[int, msgspec.Meta(ge=1)] = PAGE
-    """Events of a page, 5,000 at most. A page may be shorter."""
 
 
 def _answer(envelope: Envelope, result: object, commit: int = 0) -> Answer:

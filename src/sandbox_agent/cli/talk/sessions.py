@@ -2,9 +2,9 @@
 
 from msgspec import UNSET
 
-from sandbox_agent.agents.install.progress import Progress as Shown
 from sandbox_agent.cli.progress import shown
 from sandbox_agent.client import ClientError, Progress, SandboxAgent, ServerProblem, SessionInfo
+from sandbox_agent.wire.agents import Progress as Shown
 
 MOST_CANDIDATES = 10
 _GONE = frozenset({"session-not-found", "removed", "not-found"})
