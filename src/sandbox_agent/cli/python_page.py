@@ -22,7 +22,7 @@ takes most of a second. `Object` is a JSON object, `dict[str, object]`.
 
 _GROUPS = {
     "A server": ["client"],
-    "Sessions and turns": ["sessions", "session", "turn", "following", "inventory", "past"],
+    "Sessions and turns": ["sessions", "session", "turn", "following", "inventory", "session_log"],
     "What happens in a session": ["updates"],
     "What agents ask": ["asking"],
     "Agents and installs": ["agents"],

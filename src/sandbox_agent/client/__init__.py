@@ -52,9 +52,9 @@ if TYPE_CHECKING:
     from sandbox_agent.client.files import ArchiveFormat, Entry, Files, RemotePath, Uploaded, Written
     from sandbox_agent.client.following import Following
     from sandbox_agent.client.inventory import SessionInfo
-    from sandbox_agent.client.past import LogEvent
     from sandbox_agent.client.searching import Match, Search
     from sandbox_agent.client.session import Attachment, ConfigOption, Session, Updates
+    from sandbox_agent.client.session_log import LogEvent
     from sandbox_agent.client.sessions import Sessions
     from sandbox_agent.client.turn import Turn
     from sandbox_agent.client.updates import (
@@ -172,7 +172,7 @@ _HOMES = {
     "Install": "sandbox_agent.client.agents",
     "InstallInfo": "sandbox_agent.client.agents",
     "InstallResult": "sandbox_agent.client.agents",
-    "LogEvent": "sandbox_agent.client.past",
+    "LogEvent": "sandbox_agent.client.session_log",
     "Match": "sandbox_agent.client.searching",
     "MetadataUpdated": "sandbox_agent.client.updates",
     "Mode": "sandbox_agent.client.agents",

@@ -13,8 +13,8 @@ from typing import TypeAlias, TypeVar
 import msgspec
 from msgspec import ValidationError
 
-from sandbox_agent.client.arrival import RequestId
 from sandbox_agent.client.errors import ClientError, RequestError, ServerProblem
+from sandbox_agent.client.incoming import RequestId
 from sandbox_agent.envelope import Object, list_at, object_at, objects_at, text_at
 from sandbox_agent.wire import methods
 from sandbox_agent.wire.acp import PermissionOption, ToolCallUpdate

@@ -13,12 +13,12 @@ from weakref import WeakSet, WeakValueDictionary
 
 from sandbox_agent import __version__
 from sandbox_agent.client.api import Api
-from sandbox_agent.client.arrival import Arrival, RequestId
 from sandbox_agent.client.asking import Asking, Handlers
 from sandbox_agent.client.errors import ClientError, ConnectionLost, ServerProblem
 from sandbox_agent.client.feed import Feed, Heard
-from sandbox_agent.client.past import Past
-from sandbox_agent.client.patience import patiently
+from sandbox_agent.client.incoming import Arrival, RequestId
+from sandbox_agent.client.retrying import retry
+from sandbox_agent.client.session_log import PastReader
 from sandbox_agent.client.transport import Hooks, Transport
 from sandbox_agent.client.updates import TERMINATED
 from sandbox_agent.envelope import META, Object, object_at, text_at
@@ -113,7 +113,7 @@ class Connection:
 
     async def read(self, call: Callable[[], Awaitable[T]]) -> T:
         """What a call over HTTP gives that may be made any number of times; the server is waited for."""
-        return await patiently(call, self._settings.patience)
+        return await retry(call, self._settings.patience)
 
     async def notify(self, method: str, params: Object | None = None) -> None:
         """Send a notification. Raises as `request` does."""
@@ -173,11 +173,11 @@ class Connection:
         if prompt.request_id is not None:
             await self.notify(methods.CANCEL_REQUEST, {"requestId": prompt.request_id})
 
-    def past(self, session_id: str) -> Past:
+    def past(self, session_id: str) -> PastReader:
         """What a reader of a session's feed reads in the log."""
-        return Past(self.request, session_id, self._prompts.__contains__)
+        return PastReader(self.request, session_id, self._prompts.__contains__)
 
-    def feed(self, session_id: str, past: Past) -> Feed:
+    def feed(self, session_id: str, past: PastReader) -> Feed:
         """Everything that happens in a session from now on, for as long as somebody holds the feed."""
         after = max(self.position, self._attached.get(session_id, 0))
         feed = Feed(self._settings.buffer, after, past.page)

@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import AsyncIterator
 
 from sandbox_agent.client.connection import Connection
-from sandbox_agent.client.past import LogEvent, log_page
+from sandbox_agent.client.session_log import LogEvent, log_page
 from sandbox_agent.client.updates import TERMINATED, Gap, gap_of
 from sandbox_agent.envelope import text_at
 from sandbox_agent.wire import methods

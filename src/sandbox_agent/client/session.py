@@ -24,7 +24,7 @@ from sandbox_agent.client.feed import Feed, Heard
 from sandbox_agent.client.files import Files
 from sandbox_agent.client.following import Following
 from sandbox_agent.client.inventory import SessionInfo, session_info
-from sandbox_agent.client.past import LogEvent, Past, log_page
+from sandbox_agent.client.session_log import LogEvent, PastReader, log_page
 from sandbox_agent.client.turn import Turn
 from sandbox_agent.client.updates import Gap, PromptBlock, SessionEnded, SessionItem, blocks, gap_of, read_item
 from sandbox_agent.envelope import META, Object, list_at, object_at, text_at
@@ -65,7 +65,7 @@ class Updates(AsyncIterator[SessionItem]):
     Whoever is slow holds nobody up, and misses nothing: it then reads from the session's log.
     """
 
-    def __init__(self, feed: Feed, past: Past) -> None:
+    def __init__(self, feed: Feed, past: PastReader) -> None:
         self._feed = feed
         self._past = past
         self._heard: Heard | None = None

@@ -16,12 +16,12 @@ from dataclasses import dataclass
 import msgspec
 
 from sandbox_agent.client.api import Api
-from sandbox_agent.client.arrival import Arrival, RequestId, decoded
 from sandbox_agent.client.errors import ClientError, ConnectionLost, RequestError, ServerProblem
+from sandbox_agent.client.incoming import Arrival, RequestId, decode
 from sandbox_agent.client.light_httpx import httpx
-from sandbox_agent.client.order import Order
-from sandbox_agent.client.patience import FIRST_PAUSE, LONGEST_PAUSE, passes, patiently
+from sandbox_agent.client.retrying import FIRST_PAUSE, LONGEST_PAUSE, is_passing, retry
 from sandbox_agent.client.sse import EVENT_STREAM, events
+from sandbox_agent.client.stream_order import StreamOrder
 from sandbox_agent.envelope import Object, object_at, text_at
 from sandbox_agent.errors import AlreadyAnswered, LogUnavailable, NobodyAsked, UnknownConnection, WrongAnswer
 from sandbox_agent.wire import headers as names
@@ -94,7 +94,7 @@ class Transport:
         """The last event of this connection's stream."""
         self._listening = False
         """Whether the stream is there."""
-        self.order = Order(patience)
+        self.order = StreamOrder(patience)
         self._closed = False
         self._failure: ConnectionLost | None = None
         """Why there is no server any more."""
@@ -249,7 +249,7 @@ class Transport:
             try:
                 return await self._try(id, body, key), generation
             except ClientError as error:
-                if not passes(error):
+                if not is_passing(error):
                     raise
                 lost = error
             if not _is_unknown(lost):
@@ -258,7 +258,7 @@ class Transport:
                 try:
                     await self._renew(generation)
                 except ClientError as error:
-                    if not passes(error):
+                    if not is_passing(error):
                         raise
                     lost = error
                 else:
@@ -297,7 +297,7 @@ class Transport:
 
     def _envelope(self, response: httpx.Response) -> Object:
         try:
-            return decoded(response.content)
+            return decode(response.content)
         except (ValueError, RecursionError) as error:
             raise self._api.foreign(response, response.content) from error
 
@@ -314,7 +314,7 @@ class Transport:
     async def _open(self, generation: int) -> httpx.Response:
         """Open a connection, the first or the next."""
         # Who opens it anew waits already, and knows for how long.
-        response = await patiently(self._introduce, self._patience if generation == 0 else 0)
+        response = await retry(self._introduce, self._patience if generation == 0 else 0)
         id = response.headers.get(names.CONNECTION_ID)
         if id is None:
             raise self._api.foreign(response, response.content)
@@ -371,7 +371,7 @@ class Transport:
                 await self._renew(generation)
             except ClientError as failure:
                 error = failure
-        if passes(error):
+        if is_passing(error):
             logger.info("the stream broke, going on after=%s reason=%s", self._seen, error)
         else:
             logger.warning("the stream is refused reason=%s", error)
@@ -401,7 +401,7 @@ class Transport:
             return
         self._seen = position
         try:
-            envelope = decoded(data)
+            envelope = decode(data)
         except (ValueError, RecursionError):
             logger.exception("an event cannot be read position=%d", position)
             self._hooks.missed()

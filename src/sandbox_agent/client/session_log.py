@@ -60,7 +60,7 @@ async def log_page(call: Call, session_id: str, after: int, before: int | None =
     return LogPage(events, following if isinstance(following, int) else None, object_at(result, "gap") if gap else None)
 
 
-class Past:
+class PastReader:
     """Reads the past of a session for one reader; `own` are the prompts that this client has sent."""
 
     def __init__(self, call: Call, session_id: str, own: Callable[[str], bool]) -> None:

@@ -16,7 +16,7 @@ _UNREACHED = frozenset({502, 503, 504})
 """What a proxy answers in place of a server that it cannot reach."""
 
 
-async def patiently(call: Callable[[], Awaitable[T]], seconds: float) -> T:
+async def retry(call: Callable[[], Awaitable[T]], seconds: float) -> T:
     """What a call gives that may be made any number of times. Raises what it raised last, after so many seconds."""
     clock = asyncio.get_running_loop().time
     until, pause = clock() + seconds, FIRST_PAUSE
@@ -24,13 +24,13 @@ async def patiently(call: Callable[[], Awaitable[T]], seconds: float) -> T:
         try:
             return await call()
         except ClientError as error:
-            if not passes(error) or clock() > until:
+            if not is_passing(error) or clock() > until:
                 raise
         await asyncio.sleep(pause)
         pause = min(2 * pause, LONGEST_PAUSE)
 
 
-def passes(error: ClientError) -> bool:
+def is_passing(error: ClientError) -> bool:
     """Whether it may be over when it is tried again."""
     match error:
         case ConnectionLost():

@@ -30,7 +30,7 @@ class RequestId(NamedTuple):
         return cls(arrival.generation, msgspec.json.encode(id).decode())
 
 
-def decoded(data: str | bytes) -> Object:
+def decode(data: str | bytes) -> Object:
     """An envelope; raises ValueError when it is none."""
     try:
         found = msgspec.json.decode(data)
