@@ -9,9 +9,8 @@ import asyncio
 import sys
 from pathlib import Path
 
-from acp.schema import FileEditToolCallContent, ToolCallUpdate
-
 from sandbox_agent.client import Answer, PermissionRequest, SandboxAgent
+from sandbox_agent.wire.acp import FileEditToolCallContent, ToolCallUpdate
 
 PROJECT = Path.cwd().resolve()
 

@@ -75,6 +75,9 @@ SandboxAgentError
 from collections.abc import Awaitable, Sequence
 from typing import ClassVar
 
+URN = "urn:sandbox-agent:error:"
+"""What the `type` of a problem document begins with; its slug follows."""
+
 
 class SandboxAgentError(Exception):
     """Base of all of them: `slug` is stable, the sentence is for people, `fields` are facts for programs."""

@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from sandbox_agent.agents.install.record import Artifact, Record
+from sandbox_agent.agents.install.record import Record
 from sandbox_agent.agents.launch import Launch
 from sandbox_agent.errors import UnknownAgent
+from sandbox_agent.wire.agents import Artifact
 from tests.support.package_index import npx
 from tests.support.workshop import Workshop
 

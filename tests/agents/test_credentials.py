@@ -4,8 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from sandbox_agent.agents.credentials import Credential, available, credentials
+from sandbox_agent.agents.credentials import available, credentials
 from sandbox_agent.agents.manifest import Agent
+from sandbox_agent.wire.agents import Credential
 
 
 def agent(*variables: str, files: tuple[str, ...] = (), **env: str) -> Agent:

@@ -41,6 +41,7 @@ from acp.schema import (
     ToolCallStart,
     UserMessageChunk,
 )
+from pydantic import BaseModel
 
 T = TypeVar("T")
 
@@ -783,6 +784,75 @@ def test_what_is_piped_in_is_answered_and_nonsense_survived(tmp_path: Path) -> N
     assert answers[2]["result"]["sessionId"]
     assert answers[3]["error"]["code"] == -32602
     assert b"Traceback" not in done.stderr
+
+
+RESULTS = {
+    "initialize": acp.schema.InitializeResponse,
+    "session/new": acp.schema.NewSessionResponse,
+    "session/load": acp.schema.LoadSessionResponse,
+    "session/resume": acp.schema.ResumeSessionResponse,
+    "session/fork": acp.schema.ForkSessionResponse,
+    "session/list": acp.schema.ListSessionsResponse,
+    "session/close": acp.schema.CloseSessionResponse,
+    "session/set_mode": acp.schema.SetSessionModeResponse,
+    "session/set_config_option": acp.schema.SetSessionConfigOptionResponse,
+    "session/prompt": acp.schema.PromptResponse,
+}
+SAID = {
+    "session/update": acp.schema.SessionNotification,
+    "session/request_permission": acp.schema.RequestPermissionRequest,
+    "elicitation/create": acp.schema.CreateFormSessionElicitationRequest,
+}
+ANSWERS: dict[str, Any] = {
+    "session/request_permission": {"outcome": {"outcome": "selected", "optionId": "allow_once"}},
+    "elicitation/create": {"action": "accept", "content": {"color": "red"}},
+    "_sandboxagent/session/request_question": {"status": "answered", "answers": [["red"]]},
+}
+
+
+def test_every_line_is_what_the_official_types_say(tmp_path: Path) -> None:
+    """Nothing is missing, nothing is beyond them, and nothing only passes because they are lenient."""
+    environment = {**os.environ, "MOCK_AGENT_STATE_DIR": str(tmp_path)}
+    with subprocess.Popen(COMMAND, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        said: set[str] = set()
+
+        def call(method: str, **params: Any) -> dict[str, Any]:
+            write({"id": 7, "method": method, "params": params})
+            while "result" not in (line := json.loads(process.stdout.readline())):
+                said.add(line["method"])
+                if line["method"] in SAID:
+                    assert_exact(SAID[line["method"]], line["params"])
+                if "id" in line:
+                    write({"id": line["id"], "result": ANSWERS[line["method"]]})
+            assert line["id"] == 7
+            assert_exact(RESULTS[method], line["result"])
+            return cast("dict[str, Any]", line["result"])
+
+        def write(envelope: dict[str, Any]) -> None:
+            process.stdin.write(json.dumps({"jsonrpc": "2.0", **envelope}).encode() + b"\n")
+            process.stdin.flush()
+
+        forms = {"elicitation": {"form": {}}}
+        call("initialize", protocolVersion=1, clientCapabilities=forms)
+        session_id = call("session/new", cwd="/a", mcpServers=[])["sessionId"]
+        for word in ("hello", "help", "permission", "question", "form", "tool", "plan", "think", "slow 0.1", "big 3"):
+            call("session/prompt", sessionId=session_id, prompt=[{"type": "text", "text": word}])
+        call("session/set_mode", sessionId=session_id, modeId="plan")
+        call("session/set_config_option", sessionId=session_id, configId="model", value="mock-large")
+        for method in ("session/load", "session/resume", "session/fork"):
+            call(method, sessionId=session_id, cwd="/a", mcpServers=[])
+        call("session/list")
+        call("session/close", sessionId=session_id)
+        process.stdin.close()
+
+    assert said == {*SAID, "_sandboxagent/session/request_question"}
+
+
+def assert_exact(model: type[BaseModel], value: object) -> None:
+    read = model.model_validate(value).model_dump(mode="json", by_alias=True, exclude_unset=True)
+    assert read == value
 
 
 @pytest.mark.parametrize("word", ["slow 3600", "permission", "big 1000000 10000"])

@@ -10,7 +10,6 @@ from typing import Any
 
 import psutil
 import pytest
-from acp.schema import TextContentBlock
 
 from sandbox_agent.client import (
     Attachment,
@@ -22,6 +21,7 @@ from sandbox_agent.client import (
     ServerProblem,
     SessionEnded,
 )
+from sandbox_agent.wire.acp import TextContentBlock
 from tests.support.client import run
 from tests.support.running import BOUND, Server, alive, scripted
 from tests.support.sdk import connected, new_session, play
@@ -123,7 +123,7 @@ def test_attachments_and_blocks_reach_the_agent(server: Server) -> None:
             session = await new_session(client, server)
             sent: list[dict[str, Any]] = []
             stop = client.tap(lambda direction, envelope, _: sent.append(envelope) if direction == "sent" else None)
-            blocks = [TextContentBlock(type="text", text='[["say", "ok"]]')]
+            blocks = [TextContentBlock(text='[["say", "ok"]]')]
             files = ["notes.txt", Attachment(Path(server.work) / "notes.txt", filename="again.txt")]
             with pytest.raises(RequestError, match="attached already"):
                 await session.prompt(blocks, attachments=files)

@@ -68,7 +68,7 @@ def test_a_handler_may_block(server: Server) -> None:
 
 
 INTERRUPTED = """
-import _thread, sys, threading
+import signal, sys, threading
 from sandbox_agent.client import text_of
 from sandbox_agent.client.sync import SandboxAgent
 
@@ -78,7 +78,7 @@ ready, caught = threading.Event(), threading.Event()
 
 def decide(request):
     assert ready.wait(5)
-    _thread.interrupt_main()
+    signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
     assert caught.wait(5)
     return request.allow()
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from sandbox_agent import errors
 from sandbox_agent.errors import SandboxAgentError
+from sandbox_agent.wire import methods
 from tests.docs.pages import ROOT
 
 SOURCE = ROOT / "src" / "sandbox_agent"
@@ -24,7 +25,19 @@ def _answered() -> Iterator[str]:
             if isinstance(function, ast.FunctionDef) and function.name == "table":
                 for node in ast.walk(function):
                     if isinstance(node, ast.Dict):
-                        yield from (key.value for key in node.keys if isinstance(key, ast.Constant))
+                        yield from _keys(node)
+
+
+def _keys(table: ast.Dict) -> Iterator[str]:
+    """The methods that a table has: texts, and names of `sandbox_agent.wire.methods`."""
+    for key in table.keys:
+        match key:
+            case ast.Constant(value=str(method)):
+                yield method
+            case ast.Attribute(value=ast.Name(id="methods"), attr=name):
+                yield getattr(methods, name)
+            case _:
+                pass
 
 
 def host_methods() -> list[str]:
@@ -33,7 +46,7 @@ def host_methods() -> list[str]:
     for node in ast.walk(module):
         if isinstance(node, ast.AnnAssign) and ast.unparse(node.target) == "self._methods":
             assert isinstance(node.value, ast.Dict)
-            return [key.value for key in node.value.keys if isinstance(key, ast.Constant)]
+            return list(_keys(node.value))
     raise AssertionError("found no table of methods")
 
 

@@ -3,7 +3,8 @@
 from collections.abc import Iterable, Sequence
 
 from sandbox_agent.agents.instructions import instructions
-from sandbox_agent.agents.manifest import Agent, Features, Native, Package, load_manifest
+from sandbox_agent.agents.manifest import Agent, Native, Package, load_manifest
+from sandbox_agent.wire.agents import Features
 from tools.reference.markdown import heading_link, row
 
 _TOP = """\

@@ -6,7 +6,7 @@ from typing import Literal
 import msgspec
 from msgspec import Struct
 
-from sandbox_agent.cli.method_types import TYPES
+from sandbox_agent.wire.extensions import TYPES
 
 Way = Literal["client", "server", "agent", "both"]
 

@@ -12,7 +12,7 @@ from tools.reference.methods import Method, Way, methods
 from tools.reference.schema import Schema, error_links, refs, table
 
 _TOP = """\
-<!-- Written by `./dev docs`; change tools/reference/methods.toml, not this page. -->
+<!-- Written by `./dev docs`; change tools/reference/methods.toml and wire/extensions.py, not this page. -->
 
 # Methods
 

@@ -12,15 +12,17 @@ _TOP = """\
 # Python
 
 All that `sandbox_agent.client` exports. Calls are async; what is said of a server's answers holds for the moment of
-asking. Types such as `AgentMessageChunk` are those of the package `acp` ([agent-client-protocol]), and so is
-`RequestError`, which a method of ACP that fails raises. `Object` is a JSON object, `dict[str, object]`.
+asking. Types of ACP such as `AgentMessageChunk` are in `sandbox_agent.wire.acp`, with the names and attributes they
+have in the package `acp` ([agent-client-protocol]); a prompt takes content blocks of either.
+`sandbox_agent.wire.reading.to_upstream` turns one of ours into one of that package, which is imported only then: it
+takes most of a second. `Object` is a JSON object, `dict[str, object]`.
 
 [agent-client-protocol]: https://github.com/agentclientprotocol/python-sdk
 """
 
 _GROUPS = {
     "A server": ["client"],
-    "Sessions and turns": ["sessions", "session", "turn", "following", "inventory", "past"],
+    "Sessions and turns": ["sessions", "session", "turn", "following", "inventory", "session_log"],
     "What happens in a session": ["updates"],
     "What agents ask": ["asking"],
     "Agents and installs": ["agents"],

@@ -23,6 +23,7 @@ from sandbox_agent.agents.process import AgentProcess, Exit
 from sandbox_agent.envelope import META, Envelope, Kind, Object, at, object_at, parse, request
 from sandbox_agent.errors import AgentBootFailed, AgentExited, AgentTimeout, NotAnEnvelope, ShuttingDown
 from sandbox_agent.processes.children import Children
+from sandbox_agent.wire import methods
 
 logger = logging.getLogger(__name__)
 
@@ -327,7 +328,7 @@ class Boots:
         params = {"protocolVersion": PROTOCOL_VERSION, "clientCapabilities": capabilities, "clientInfo": info}
         # One that is gone already is told of by its exit, with its stderr.
         with suppress(AgentExited):
-            process.send(request(HANDSHAKE_ID, "initialize", params))
+            process.send(request(HANDSHAKE_ID, methods.INITIALIZE, params))
         try:
             async with asyncio.timeout(self._limits.boot_timeout):
                 answer = await answered

@@ -5,11 +5,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sandbox_agent import __version__
-from sandbox_agent.agents.install.record import Artifact, Record, Store
+from sandbox_agent.agents.install.record import Record, Store
 from sandbox_agent.agents.install.registry import Entry, Registry
 from sandbox_agent.agents.launch import Launch
-from sandbox_agent.agents.manifest import Agent, Manifest, Source, is_id
+from sandbox_agent.agents.manifest import Agent, Manifest, is_id
 from sandbox_agent.errors import RegistryUnavailable, UnknownAgent
+from sandbox_agent.wire.agents import Artifact, Source
 
 
 @dataclass(frozen=True, slots=True)

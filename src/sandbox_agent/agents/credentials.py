@@ -3,24 +3,13 @@
 import re
 from collections import ChainMap
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, cast
+from typing import cast
 
 from sandbox_agent.agents.manifest import Agent
+from sandbox_agent.wire.agents import Credential
 
 _VARIABLE = re.compile(r"\$(\w+)")
-
-
-@dataclass(frozen=True, slots=True)
-class Credential:
-    """One thing that would let an agent reach a model."""
-
-    kind: Literal["variable", "file"]
-    name: str
-    """Of the variable, or the path of the file; never a value."""
-    found: bool
-    """It is there."""
 
 
 def credentials(agent: Agent, environ: Mapping[str, str]) -> list[Credential]:

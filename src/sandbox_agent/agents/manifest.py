@@ -18,10 +18,9 @@ from msgspec import Meta, structs
 from sandbox_agent.errors import SettingsError
 from sandbox_agent.settings.files import did_you_mean, line_of, read_toml
 from sandbox_agent.settings.options import PREFIX
+from sandbox_agent.wire.agents import Attaching, Features, Source
 
 Isolation = Literal["agent", "session"]
-Source = Literal["bundled", "path", "registry", "fallback"]
-"""Where its program comes from: with us, named by the user, by the ACP registry, or pinned in the manifest."""
 
 _ID = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
 Text = Annotated[str, Meta(pattern=r"^[^\x00]*$")]
@@ -29,8 +28,6 @@ Name = Annotated[str, Meta(pattern=r"^[^\x00=]+$")]
 Slugs = str | tuple[str, ...]
 Dialect = Literal["qwen", "opencode"]
 """Agents that ask questions in a way of their own."""
-Attaching = Literal["link", "file-link", "text-link", "text"]
-"""What an agent gets links to: all attachments, files, short text files, or nothing; the rest is named in the text."""
 
 # What every agent may see of the server's environment.
 _ALLOWED = (
@@ -121,23 +118,6 @@ class Native(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The package that the adapter brings it in."""
     version_field: str = "version"
     integrity: str | None = None
-
-
-class Features(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What people and clients should know before they choose an agent."""
-
-    permissions: Literal["always", "mode", "configured", "never"]
-    """When it asks: always, in some of its modes, when its own configuration says so, or never."""
-    questions: Literal["form", "extension", "none"]
-    """How its questions arrive: as elicitation, as our extension, or not at all."""
-    attachments: Attaching = "link"
-    """What it gets links to: everything, files, short text files, or nothing."""
-    uris: Literal["encoded", "plain"] = "encoded"
-    """Whether it understands a percent-encoded `file://` URI; else the path stands in it as it is."""
-    images: bool = False
-    """Whether it takes images."""
-    mixes: bool = True
-    """Whether a prompt may hold images and links; else the links make it drop the images."""
 
 
 class KnownAgent(OwnAgent, frozen=True, forbid_unknown_fields=True):

@@ -3,14 +3,16 @@
 Knows the SDK's failures without importing what raises them: a light command stays light.
 """
 
-from typing import TYPE_CHECKING, TypeAlias
-
 from sandbox_agent.cli.output import EXIT_FAILED, describe, one_line
-from sandbox_agent.client.errors import ClientError, ConnectionLost, ForeignAnswer, ServerProblem, StartFailed
+from sandbox_agent.client.errors import (
+    ClientError,
+    ConnectionLost,
+    ForeignAnswer,
+    RequestError,
+    ServerProblem,
+    StartFailed,
+)
 from sandbox_agent.envelope import Object, at, list_at, object_at, text_at
-
-if TYPE_CHECKING:
-    from sandbox_agent.client import RequestError
 
 AUTH_REQUIRED = -32000
 """ACP's code for an agent that wants you to log in."""
@@ -23,8 +25,8 @@ CODES = {
     "cancelled": EXIT_CANCELLED,
 }
 
-Failure: TypeAlias = "ClientError | RequestError | ValueError"
-"""What calls of the SDK may raise: a ValueError comes from answers that upstream's models do not know."""
+Failure = ClientError | ValueError
+"""What calls of the SDK may raise: a ValueError comes from answers that are not what ACP says."""
 
 _OURS = "sandbox-agent: "
 _MORE_TOKEN = "; here: --token, --token-file or SANDBOX_AGENT_TOKEN"  # noqa: S105 - how to give one
@@ -50,13 +52,13 @@ def sentence(failure: Failure) -> str:
             return f"{failure}{_MORE_TOKEN}"
         case StartFailed():
             return _own_words(failure) or failure.sentence
+        case RequestError():
+            return _of_request(failure)
         case ClientError():
             # An embedded server that dies leaves what it wrote on the lines below.
             return str(failure).partition("\n")[0]
         case ValueError():
             return f"what the agent answered makes no sense: {one_line(str(failure))[:200]}"
-        case _:
-            return _of_request(failure)
 
 
 def stderr(failure: Failure) -> str | None:
@@ -68,10 +70,10 @@ def stderr(failure: Failure) -> str | None:
             return None if _own_words(failure) else failure.stderr
         case ConnectionLost():
             return str(failure).partition("\n")[2] or None
+        case RequestError():
+            return _lines(at(failure.data, "stderr"))
         case ClientError() | ValueError():
             return None
-        case _:
-            return _lines(at(failure.data, "stderr"))
 
 
 def document(failure: Failure) -> Object:
@@ -82,13 +84,13 @@ def document(failure: Failure) -> Object:
             return told | {"type": failure.slug, "data": failure.fields}
         case ConnectionLost():
             return told | {"type": "connection-lost"}
+        case RequestError():
+            return told | {"code": failure.code, "type": text_at(failure.data, "type"), "data": failure.data}
         case ClientError() | ValueError():
             return told
-        case _:
-            return told | {"code": failure.code, "type": text_at(failure.data, "type"), "data": failure.data}
 
 
-def _of_request(failure: "RequestError") -> str:
+def _of_request(failure: RequestError) -> str:
     # Agents say what is wrong in many places.
     further = text_at(failure.data, "details") or text_at(failure.data, "message") or ""
     said = str(failure) or "the agent answered with an error"

@@ -2,16 +2,13 @@
 
 `sandbox_agent.client.sync` has the same for scripts that do not want to be async.
 
-Names are imported when they are first used: who needs only a part of it, such as `sandbox_agent.client.api`, does not
-wait for upstream's models of ACP, which take most of a second.
+Names are imported when they are first used, so that a program that needs only a part of it does not wait for the rest.
 """
 
 from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from acp import RequestError
-
     from sandbox_agent.client.agents import (
         Agent,
         AgentHealth,
@@ -44,13 +41,20 @@ if TYPE_CHECKING:
     )
     from sandbox_agent.client.client import SandboxAgent
     from sandbox_agent.client.contents import Data
-    from sandbox_agent.client.errors import ClientError, ConnectionLost, ForeignAnswer, ServerProblem, StartFailed
+    from sandbox_agent.client.errors import (
+        ClientError,
+        ConnectionLost,
+        ForeignAnswer,
+        RequestError,
+        ServerProblem,
+        StartFailed,
+    )
     from sandbox_agent.client.files import ArchiveFormat, Entry, Files, RemotePath, Uploaded, Written
     from sandbox_agent.client.following import Following
     from sandbox_agent.client.inventory import SessionInfo
-    from sandbox_agent.client.past import LogEvent
     from sandbox_agent.client.searching import Match, Search
     from sandbox_agent.client.session import Attachment, ConfigOption, Session, Updates
+    from sandbox_agent.client.session_log import LogEvent
     from sandbox_agent.client.sessions import Sessions
     from sandbox_agent.client.turn import Turn
     from sandbox_agent.client.updates import (
@@ -58,6 +62,7 @@ if TYPE_CHECKING:
         Decision,
         Gap,
         MetadataUpdated,
+        PromptBlock,
         SessionEnded,
         SessionItem,
         SessionUpdate,
@@ -108,6 +113,7 @@ __all__ = [
     "PermissionHandler",
     "PermissionRequest",
     "Progress",
+    "PromptBlock",
     "Question",
     "QuestionHandler",
     "QuestionRequest",
@@ -166,7 +172,7 @@ _HOMES = {
     "Install": "sandbox_agent.client.agents",
     "InstallInfo": "sandbox_agent.client.agents",
     "InstallResult": "sandbox_agent.client.agents",
-    "LogEvent": "sandbox_agent.client.past",
+    "LogEvent": "sandbox_agent.client.session_log",
     "Match": "sandbox_agent.client.searching",
     "MetadataUpdated": "sandbox_agent.client.updates",
     "Mode": "sandbox_agent.client.agents",
@@ -176,12 +182,13 @@ _HOMES = {
     "PermissionHandler": "sandbox_agent.client.asking",
     "PermissionRequest": "sandbox_agent.client.asking",
     "Progress": "sandbox_agent.client.agents",
+    "PromptBlock": "sandbox_agent.client.updates",
     "Question": "sandbox_agent.client.asking",
     "QuestionHandler": "sandbox_agent.client.asking",
     "QuestionRequest": "sandbox_agent.client.asking",
     "RemotePath": "sandbox_agent.client.files",
     "Request": "sandbox_agent.client.asking",
-    "RequestError": "acp",
+    "RequestError": "sandbox_agent.client.errors",
     "SandboxAgent": "sandbox_agent.client.client",
     "Search": "sandbox_agent.client.searching",
     "ServerProblem": "sandbox_agent.client.errors",

@@ -13,11 +13,11 @@ from typing import TypeVar
 from urllib.parse import SplitResult, urlsplit
 from urllib.request import getproxies
 
-import httpx
 import msgspec
 
 from sandbox_agent import __version__
 from sandbox_agent.client.errors import ClientError, ConnectionLost, ForeignAnswer, ServerProblem, foreign, problem
+from sandbox_agent.client.light_httpx import httpx
 
 T = TypeVar("T")
 Params = Mapping[str, str | int | bool | None]

@@ -6,24 +6,24 @@ On any doubt the answer is *reject*: a handler that fails, and an answer that do
 import asyncio
 import inspect
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias, TypeVar
 
 import msgspec
-from acp import RequestError
-from acp.schema import PermissionOption, ToolCallUpdate
-from pydantic import ValidationError
+from msgspec import ValidationError
 
-from sandbox_agent.client.arrival import RequestId
-from sandbox_agent.client.errors import ClientError, ServerProblem
+from sandbox_agent.client.errors import ClientError, RequestError, ServerProblem
+from sandbox_agent.client.incoming import RequestId
 from sandbox_agent.envelope import Object, list_at, object_at, objects_at, text_at
+from sandbox_agent.wire import methods
+from sandbox_agent.wire.acp import PermissionOption, ToolCallUpdate
+from sandbox_agent.wire.reading import read
 
 logger = logging.getLogger(__name__)
 
-PERMISSION = "session/request_permission"
-QUESTION = "_sandboxagent/session/request_question"
-ELICITATION = "elicitation/create"
+
+METHOD_NOT_FOUND = -32601
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +155,11 @@ class Handlers:
 
     def of_method(self, method: str) -> object:
         """The handler for a method's requests; None for one that it has none for, or does not know."""
-        handlers: Object = {PERMISSION: self.permission, QUESTION: self.question, ELICITATION: self.elicitation}
+        handlers: Object = {
+            methods.REQUEST_PERMISSION: self.permission,
+            methods.REQUEST_QUESTION: self.question,
+            methods.ELICITATION: self.elicitation,
+        }
         return handlers.get(method)
 
     def decide(self, request: Request) -> Callable[[], Awaitable[Answer | None] | Answer | None] | None:
@@ -176,43 +180,72 @@ class Asking:
     """The requests that wait for an answer of this client, and its handlers."""
 
     def __init__(
-        self, handlers: Handlers, reply: Callable[[RequestId, Object], Awaitable[None]], *, alone: bool
+        self,
+        handlers: Handlers,
+        answer: Callable[[RequestId, Object], Awaitable[None]],
+        reply: Callable[[RequestId, Object], Awaitable[None]],
+        *,
+        alone: bool,
     ) -> None:
         self.handlers = handlers
         self.of_session: dict[str, Handlers] = {}
+        self._send = answer
+        """Sends a `result` or an `error`, however long it takes."""
         self._reply = reply
+        """Sends a result once, and raises what becomes of it."""
         self._alone = alone
         """Whether no other client can be there to answer what we have no handler for."""
         self._open: dict[RequestId, Request] = {}
-        self._tasks: dict[RequestId, asyncio.Task[object]] = {}
+        self._tasks: dict[RequestId, asyncio.Task[None]] = {}
         """Those that wait for an answer, also to what nobody here understands."""
+        self._working: set[asyncio.Task[None]] = set()
+        """All of them, and those that send an answer."""
         self._rejections: dict[RequestId, Object] = {}
         """For answers under way: what is sent instead when one does not fit."""
-        self._replies: set[asyncio.Task[None]] = set()
         self._warned: set[str] = set()
 
-    async def ask(self, method: str, params: Object, key: RequestId, id: str) -> Object:
-        """The result for an agent's request; while nobody here answers, this waits until it is cancelled."""
-        request = _request(method, params, id)
-        if request is None and (self._alone or self._has_handler(method, params)):
-            return _unread(method)
-        task = asyncio.current_task()
-        assert task is not None
+    def ask(self, method: str, params: Object, key: RequestId, id: str) -> None:
+        """Let an agent's request be answered, in a task of its own: it may wait for a human."""
         self.withdraw(key)
-        self._tasks[key] = task
+        self._tasks[key] = self._start(self._ask(method, params, key, id))
+
+    async def close(self) -> None:
+        """Answer nothing more."""
+        for task in self._working:
+            task.cancel()
+        await asyncio.gather(*self._working, return_exceptions=True)
+
+    async def _ask(self, method: str, params: Object, key: RequestId, id: str) -> None:
+        """Answer a request; while nobody here does, this waits until it is cancelled."""
         try:
-            return await self._result(request, key)
+            outcome: Object = {"result": await self._result(_request(method, params, id), method, params, key)}
+        except RequestError as error:
+            outcome = {"error": {"code": error.code, "message": error.message, "data": error.data}}
         finally:
-            if self._tasks.get(key) is task:
+            if self._tasks.get(key) is asyncio.current_task():
                 del self._tasks[key]
                 self._open.pop(key, None)
+        await self._send(key, outcome)
+
+    def _start(self, work: Coroutine[object, object, None]) -> asyncio.Task[None]:
+        task = asyncio.create_task(work, name="sandbox-agent answering")
+        self._working.add(task)
+        task.add_done_callback(self._ended)
+        return task
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._working.discard(task)
+        if not task.cancelled() and task.exception() is not None:
+            logger.info("an answer was not given reason=%s", task.exception())
 
     def _has_handler(self, method: str, params: Object) -> bool:
         own = self.of_session.get(text_at(params, "sessionId") or "", Handlers())
         return any(each.of_method(method) is not None for each in (own, self.handlers))
 
-    async def _result(self, request: Request | None, key: RequestId) -> Object:
+    async def _result(self, request: Request | None, method: str, params: Object, key: RequestId) -> Object:
         if request is None:
+            if self._alone or self._has_handler(method, params):
+                return _unread(method)
             return await asyncio.Future()  # Another client may know what it means.
         self._open[key] = request
         answer = await self._answer(request)
@@ -246,7 +279,7 @@ class Asking:
     def withdraw(self, key: RequestId) -> None:
         """It is answered, or the agent does not want to know any more."""
         self._open.pop(key, None)
-        task = self._tasks.get(key)
+        task = self._tasks.pop(key, None)
         if task is not None:
             task.cancel()
 
@@ -257,8 +290,8 @@ class Asking:
 
     def withdraw_all(self) -> None:
         """The connection is gone; what is still open will be asked anew."""
-        for task in list(self._tasks.values()):
-            task.cancel()
+        for key in list(self._tasks):
+            self.withdraw(key)
 
     def answered(self, key: RequestId, problem: ServerProblem | None) -> None:
         """A handler's answer is given. If it does not fit, reject: the agent must not wait for ever."""
@@ -266,14 +299,10 @@ class Asking:
         if problem is None or rejected is None:
             return
         logger.error("an answer was refused, rejecting instead reason=%s", problem)
-        task = asyncio.ensure_future(self._reply(key, rejected))
-        self._replies.add(task)
-        task.add_done_callback(self._replied)
+        self._start(self._reject(key, rejected))
 
-    def _replied(self, task: "asyncio.Task[None]") -> None:
-        self._replies.discard(task)
-        if not task.cancelled() and task.exception() is not None:
-            logger.info("the rejection came too late reason=%s", task.exception())
+    async def _reject(self, key: RequestId, rejected: Object) -> None:
+        await self._reply(key, rejected)
 
     async def _answer(self, request: Request) -> Answer | None:
         own = self.of_session.get(request.session_id or "", Handlers())
@@ -309,12 +338,12 @@ def _checked(answer: object) -> Answer | None:
 def _unread(method: str) -> Object:
     """The result for what nobody here can read: who would have decided does not see it."""
     match method:
-        case "session/request_permission":
+        case methods.REQUEST_PERMISSION:
             return {"outcome": {"outcome": "cancelled"}}
-        case "_sandboxagent/session/request_question":
+        case methods.REQUEST_QUESTION:
             return {"status": "rejected"}
         case _:
-            raise RequestError.method_not_found(method)
+            raise RequestError(METHOD_NOT_FOUND, "Method not found", {"method": method})
 
 
 def rejection(request: Request) -> Answer:
@@ -330,7 +359,7 @@ def _request(method: str, params: Object, id: str) -> Request | None:
     """What an agent asks; None when nobody here can read it."""
     try:
         return _read(method, params, id)
-    except (ValidationError, msgspec.ValidationError):
+    except ValidationError:
         logger.exception("a request cannot be read method=%s session=%s", method, text_at(params, "sessionId"))
         return None
 
@@ -338,13 +367,13 @@ def _request(method: str, params: Object, id: str) -> Request | None:
 def _read(method: str, params: Object, id: str) -> Request | None:
     session_id = text_at(params, "sessionId")
     match method:
-        case "session/request_permission":
-            tool_call = ToolCallUpdate.model_validate(params.get("toolCall"))
+        case methods.REQUEST_PERMISSION:
+            tool_call = read(params.get("toolCall"), ToolCallUpdate)
             return PermissionRequest(id, session_id or "", tool_call, _options(params))
-        case "_sandboxagent/session/request_question":
+        case methods.REQUEST_QUESTION:
             name, prompt = text_at(params, "questionId") or id, text_at(params, "prompt") or ""
             return QuestionRequest(name, session_id or "", prompt, _questions(params))
-        case "elicitation/create":
+        case methods.ELICITATION:
             mode, message = text_at(params, "mode") or "form", text_at(params, "message") or ""
             schema, url = object_at(params, "requestedSchema"), text_at(params, "url")
             return ElicitationRequest(id, session_id, message, mode, schema, url)
@@ -356,7 +385,7 @@ def _options(params: Object) -> list[PermissionOption]:
     options: list[PermissionOption] = []
     for option in objects_at(params, "options"):
         try:
-            options.append(PermissionOption.model_validate(option))
+            options.append(read(option, PermissionOption))
         except ValidationError:
             # Of a newer protocol: nobody here could say what it allows.
             logger.warning("an option of a permission cannot be read kind=%s", option.get("kind"))

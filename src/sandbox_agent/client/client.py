@@ -27,6 +27,7 @@ from sandbox_agent.client.files import Files
 from sandbox_agent.client.session import Parts
 from sandbox_agent.client.sessions import Sessions
 from sandbox_agent.envelope import Object, objects_at
+from sandbox_agent.wire import methods
 
 R = TypeVar("R", PermissionRequest, QuestionRequest, ElicitationRequest)
 
@@ -216,7 +217,7 @@ class SandboxAgent:
     async def pending(self, session_id: str | None = None) -> list[Object]:
         """What agents have asked and nobody has answered, in one session or in all of the server."""
         params: Object = {} if session_id is None else {"sessionId": session_id}
-        return objects_at(await self.request("_sandboxagent/session/pending", params), "pending")
+        return objects_at(await self.request(methods.PENDING, params), "pending")
 
     # The protocol itself
 

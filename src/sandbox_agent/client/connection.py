@@ -1,4 +1,4 @@
-"""One connection to the server: upstream's JSON-RPC on our transport, and who hears what comes in.
+"""One connection to the server: its transport, and who hears what comes in.
 
 Opened by the first thing that needs it, because `initialize` names an agent.
 """
@@ -11,27 +11,23 @@ from dataclasses import dataclass
 from typing import TypeVar, cast
 from weakref import WeakSet, WeakValueDictionary
 
-from acp import PROTOCOL_VERSION, RequestError
-from acp.connection import Connection as JsonRpc
-
 from sandbox_agent import __version__
 from sandbox_agent.client.api import Api
-from sandbox_agent.client.arrival import ARRIVAL, Arrival, RequestId
 from sandbox_agent.client.asking import Asking, Handlers
 from sandbox_agent.client.errors import ClientError, ConnectionLost, ServerProblem
 from sandbox_agent.client.feed import Feed, Heard
-from sandbox_agent.client.past import Past
-from sandbox_agent.client.patience import patiently
+from sandbox_agent.client.incoming import Arrival, RequestId
+from sandbox_agent.client.retrying import retry
+from sandbox_agent.client.session_log import PastReader
 from sandbox_agent.client.transport import Hooks, Transport
-from sandbox_agent.client.updates import ENDED, GAP, TERMINATED, TURN
+from sandbox_agent.client.updates import TERMINATED
 from sandbox_agent.envelope import META, Object, object_at, text_at
+from sandbox_agent.wire import methods
 
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-ATTACH = "_sandboxagent/session/attach"
-CANCEL_REQUEST = "$/cancel_request"
 
 BUNDLED_AGENT = "mock"
 """Every server has it."""
@@ -88,9 +84,8 @@ class Connection:
         """The names of our own, the newest of them."""
         self._under_way: WeakValueDictionary[str, Prompt] = WeakValueDictionary()
         self.taps: list[Tap] = []
-        self.asking = Asking(handlers, self._reply, alone=settings.alone)
+        self.asking = Asking(handlers, self._answer, self._reply, alone=settings.alone)
         self._transport: Transport | None = None
-        self._rpc: JsonRpc | None = None
         self._opening = asyncio.Lock()
         self._closed = False
         self._failure: ConnectionLost | None = None
@@ -98,7 +93,7 @@ class Connection:
 
     @property
     def is_open(self) -> bool:
-        return self._rpc is not None
+        return self._transport is not None
 
     @property
     def position(self) -> int:
@@ -113,17 +108,17 @@ class Connection:
             ServerProblem: the server refuses.
             ConnectionLost: the server cannot be reached, or went away.
         """
-        rpc = await self._opened(agent)
-        return cast("Object", await _told(rpc.send_request(method, params or {})) or {})
+        transport = await self._opened(agent)
+        return cast("Object", await transport.request(method, params or {}) or {})
 
     async def read(self, call: Callable[[], Awaitable[T]]) -> T:
         """What a call over HTTP gives that may be made any number of times; the server is waited for."""
-        return await patiently(call, self._settings.patience)
+        return await retry(call, self._settings.patience)
 
     async def notify(self, method: str, params: Object | None = None) -> None:
         """Send a notification. Raises as `request` does."""
-        rpc = await self._opened(None)
-        await _told(rpc.send_notification(method, params or {}))
+        transport = await self._opened(None)
+        await transport.notify(method, params or {})
 
     async def attach(self, session_id: str, agent: str) -> Object:
         """From now on this client hears of the session, and is asked what its agent asks."""
@@ -133,20 +128,19 @@ class Connection:
             # Its agent cannot be had any more; its log is there all the same, and any agent opens a connection.
             logger.info("opening a connection without the session's agent agent=%s reason=%s", agent, problem)
             await self._opened(BUNDLED_AGENT)
-        result = await self.request(ATTACH, {"sessionId": session_id})
+        result = await self.request(methods.ATTACH, {"sessionId": session_id})
         if text_at(result, "session", "terminationInfo", "reason") != TERMINATED:
             self.attached(session_id, result.get("position"))
         return result
 
     async def begin(self, method: str, params: Object, agent: str) -> Object:
         """The result of a request that makes a session, or takes one up: this client is attached to it then."""
-        await self._opened(agent)
-        assert self._transport is not None
-        generation = self._transport.generation
+        transport = await self._opened(agent)
+        generation = transport.generation
         result = await self.request(method, params)
         session_id = text_at(result, "sessionId") or text_at(params, "sessionId") or ""
         self.attached(session_id)
-        if generation != self._transport.generation:
+        if generation != transport.generation:
             # It was attached to a connection that is gone by now.
             self._set_apart([session_id])
         return result
@@ -177,13 +171,13 @@ class Connection:
     async def take_back(self, prompt: Prompt) -> None:
         """Take a prompt back that waits for its turn."""
         if prompt.request_id is not None:
-            await self.notify(CANCEL_REQUEST, {"requestId": prompt.request_id})
+            await self.notify(methods.CANCEL_REQUEST, {"requestId": prompt.request_id})
 
-    def past(self, session_id: str) -> Past:
+    def past(self, session_id: str) -> PastReader:
         """What a reader of a session's feed reads in the log."""
-        return Past(self.request, session_id, self._prompts.__contains__)
+        return PastReader(self.request, session_id, self._prompts.__contains__)
 
-    def feed(self, session_id: str, past: Past) -> Feed:
+    def feed(self, session_id: str, past: PastReader) -> Feed:
         """Everything that happens in a session from now on, for as long as somebody holds the feed."""
         after = max(self.position, self._attached.get(session_id, 0))
         feed = Feed(self._settings.buffer, after, past.page)
@@ -227,12 +221,11 @@ class Connection:
                 feed.close()
         if self._attaching is not None:
             self._attaching.cancel()
-        if self._rpc is not None:
-            try:
-                await self._rpc.close()
-            except ClientError as error:
-                # Of a handler that had something to say when it was cancelled.
-                logger.info("an answer was not given reason=%s", error)
+        try:
+            if self._transport is not None:
+                await self._transport.close()
+        finally:
+            await self.asking.close()
 
     # Opening
 
@@ -240,35 +233,34 @@ class Connection:
         if self._closed:
             raise ClientError("this client is closed")
 
-    async def _opened(self, agent: str | None) -> JsonRpc:
+    async def _opened(self, agent: str | None) -> Transport:
         self._check()
         async with self._opening:
-            if self._rpc is None:
-                self._rpc = await self._open(agent or self._settings.agent)
-            return self._rpc
+            if self._transport is None:
+                self._transport = await self._open(agent or self._settings.agent)
+            return self._transport
 
-    async def _open(self, agent: str | None) -> JsonRpc:
+    async def _open(self, agent: str | None) -> Transport:
         if agent is None:
             raise ClientError("no agent is named: give one to connect() or start(), or begin with a session")
-        hooks = Hooks(self._lost, self._missed, self.asking.answered, self._heard, self._sent)
-        self._transport = Transport(self._api, hooks, self._settings.patience)
-        rpc = JsonRpc(self._handle, self._transport)
+        hooks = Hooks(self._lost, self._missed, self.asking.answered, self._received, self._sent)
+        transport = Transport(self._api, hooks, self._settings.patience)
         meta: Object = (
             {"agent": agent} if self._settings.user is None else {"agent": agent, "user": self._settings.user}
         )
         params: Object = {
-            "protocolVersion": PROTOCOL_VERSION,
+            "protocolVersion": methods.PROTOCOL_VERSION,
             "clientInfo": {"name": self._settings.name or "sandbox-agent-python", "version": __version__},
             "clientCapabilities": self._capabilities(),
             "_meta": {META: meta},
         }
         try:
-            await _told(rpc.send_request("initialize", params))
+            await transport.open(params)
             self._check()
         except BaseException:
-            await rpc.close()
+            await transport.close()
             raise
-        return rpc
+        return transport
 
     def _capabilities(self) -> Object:
         handlers = self.asking.handlers
@@ -296,12 +288,12 @@ class Connection:
             session_id, generation = next(iter(self._apart)), self._transport.generation
             failure, result = None, {}
             try:
-                result = await self.request(ATTACH, {"sessionId": session_id})
+                result = await self.request(methods.ATTACH, {"sessionId": session_id})
             except ConnectionLost as error:
                 logger.warning("a session cannot be attached yet session=%s reason=%s", session_id, error)
                 await asyncio.sleep(ATTACH_PAUSE)
                 continue
-            except (ClientError, RequestError) as error:
+            except ClientError as error:
                 failure = error
             if generation == self._transport.generation and session_id in self._apart:
                 self._attached_again(session_id, result.get("position"), failure)
@@ -319,44 +311,38 @@ class Connection:
 
     # What comes in
 
-    def _heard(self, arrival: Arrival) -> bool:
-        """Give an event to whoever follows its session; False for what upstream has to act on."""
+    def _received(self, arrival: Arrival) -> None:
+        """Give an event to those who follow its session, and a request to those who answer."""
         self._tap("received", arrival.envelope, arrival.position)
         method = text_at(arrival.envelope, "method")
         if method is None or arrival.position is None:
-            return False
+            return
         params = object_at(arrival.envelope, "params")
         session_id = text_at(params, "sessionId") or ""
         if session_id in self._attached:
             self._attached[session_id] = max(arrival.position, self._attached[session_id])
         self._ring(session_id)
-        if "id" in arrival.envelope or method == CANCEL_REQUEST:
-            return False
-        if method == TURN:
+        if "id" in arrival.envelope:
+            id = arrival.envelope["id"]
+            self.asking.ask(method, params, RequestId.of(arrival, id), str(id))
+            return
+        if method == methods.CANCEL_REQUEST:
+            self.asking.withdraw(RequestId.of(arrival, params.get("requestId")))
+            return
+        if method == methods.TURN:
             self._turn_told(params)
-        # Not in upstream's handler: that runs in a task, and an answer that came later could be there first.
-        if method == GAP:
+        if method == methods.GAP:
             self._missed()
         heard = Heard(arrival.position, method, params, arrival.size)
         for feed in self._feeds.get(session_id, ()):
             feed.fall_behind() if session_id in self._apart else feed.push(heard)
-        if method == ENDED and text_at(params, "reason") == TERMINATED:
+        if method == methods.ENDED and text_at(params, "reason") == TERMINATED:
             self.detached(session_id)
-        return True
 
     def _turn_told(self, turn: Object) -> None:
         prompt = self._under_way.get(text_at(turn, "promptId") or "")
         if prompt is not None and turn.get("state") == "started" and not prompt.started.done():
             prompt.started.set_result(None)
-
-    async def _handle(self, method: str, params: object, is_notification: bool) -> object:
-        """What an agent asks, and takes back. Called by upstream in tasks that begin in the order of arrival."""
-        told, arrival = object_at(params), ARRIVAL.get()
-        if not is_notification:
-            id = arrival.envelope["id"]
-            return await self.asking.ask(method, told, RequestId.of(arrival, id), str(id))
-        self.asking.withdraw(RequestId.of(arrival, told.get("requestId")))
-        return None
 
     def _ring(self, session_id: str) -> None:
         for alarm in self._alarms.get(session_id, ()):
@@ -372,12 +358,16 @@ class Connection:
             for feed in feeds:
                 feed.fall_behind()
 
+    async def _answer(self, id: RequestId, outcome: Object) -> None:
+        assert self._transport is not None
+        await self._transport.answer(id, outcome)
+
     async def _reply(self, id: RequestId, result: Object) -> None:
         assert self._transport is not None
         await self._transport.reply(id, result)
 
     def _sent(self, envelope: Object) -> None:
-        if envelope.get("method") == "session/prompt":
+        if envelope.get("method") == methods.PROMPT:
             prompt = self._under_way.get(text_at(envelope, "params", "_meta", META, "promptId") or "")
             if prompt is not None:
                 prompt.request_id = envelope.get("id")
@@ -389,11 +379,3 @@ class Connection:
                 tap(direction, envelope, position)
             except Exception:
                 logger.exception("a tap failed")
-
-
-async def _told(call: Awaitable[T]) -> T:
-    try:
-        return await call
-    except ConnectionError as error:
-        # Upstream's word for a transport that was closed under a request.
-        raise ConnectionLost("this client was closed before the server had answered", outcome_unknown=True) from error

@@ -1,12 +1,11 @@
 """Every failure that the SDK has a name for.
 
 ClientError             what a caller catches to catch them all
+├── RequestError        a method failed, at the server or at the agent: a JSON-RPC error with code, message and data
 ├── ServerProblem       the server refuses, and says why
 │   └── ForeignAnswer   something answers that is no sandbox-agent, a proxy for example
 ├── ConnectionLost      the server cannot be reached, or went away and nobody knows the outcome
 └── StartFailed         an embedded server did not start
-
-What goes wrong with a method of ACP is a `RequestError` of the package `acp`, with code, message and data.
 """
 
 from collections.abc import Mapping
@@ -15,9 +14,7 @@ from typing import cast
 import msgspec
 
 from sandbox_agent.envelope import Object
-
-URN = "urn:sandbox-agent:error:"
-"""What the type of each of the server's problems begins with."""
+from sandbox_agent.errors import URN
 
 _ABOUT_ITSELF = frozenset({"type", "title", "status", "detail"})
 _EXCERPT = 200
@@ -25,6 +22,22 @@ _EXCERPT = 200
 
 class ClientError(Exception):
     """Base of all of them: what a caller catches to catch whatever the SDK raises."""
+
+
+class RequestError(ClientError):
+    """A method failed, at the server or at the agent: a JSON-RPC error."""
+
+    def __init__(self, code: int, message: str, data: object = None) -> None:
+        super().__init__(message)
+        self.code = code
+        """JSON-RPC's code, such as -32602 for params that are wrong."""
+        self.message = message
+        """What is wrong, for people."""
+        self.data = data
+        """Facts; the server's own errors have their name in `data["type"]`."""
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return type(self), (self.code, self.message, self.data)
 
 
 class ServerProblem(ClientError):

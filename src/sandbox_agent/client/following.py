@@ -8,9 +8,10 @@ from collections import deque
 from collections.abc import AsyncIterator
 
 from sandbox_agent.client.connection import Connection
-from sandbox_agent.client.past import LogEvent, log_page
-from sandbox_agent.client.updates import ENDED, TERMINATED, Gap, gap_of
+from sandbox_agent.client.session_log import LogEvent, log_page
+from sandbox_agent.client.updates import TERMINATED, Gap, gap_of
 from sandbox_agent.envelope import text_at
+from sandbox_agent.wire import methods
 
 
 class Following(AsyncIterator[LogEvent | Gap]):
@@ -57,4 +58,4 @@ class Following(AsyncIterator[LogEvent | Gap]):
 
 
 def _is_final(event: LogEvent) -> bool:
-    return event.envelope.get("method") == ENDED and text_at(event.envelope, "params", "reason") == TERMINATED
+    return event.envelope.get("method") == methods.ENDED and text_at(event.envelope, "params", "reason") == TERMINATED

@@ -2,11 +2,11 @@
 
 from collections.abc import AsyncGenerator, AsyncIterator
 
-import httpx
 from msgspec import Struct
 
 from sandbox_agent.client.api import Api, Params
 from sandbox_agent.client.errors import ConnectionLost
+from sandbox_agent.client.light_httpx import httpx
 
 _NDJSON = "application/x-ndjson"
 

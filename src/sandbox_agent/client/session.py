@@ -7,8 +7,7 @@ from pathlib import PurePath
 from typing import TypeAlias
 
 import msgspec
-from acp.schema import SessionConfigOptionBoolean, SessionConfigOptionSelect
-from pydantic import TypeAdapter, ValidationError
+from msgspec import ValidationError
 
 from sandbox_agent.client.agents import Agents, Models, Modes
 from sandbox_agent.client.api import Api
@@ -25,15 +24,16 @@ from sandbox_agent.client.feed import Feed, Heard
 from sandbox_agent.client.files import Files
 from sandbox_agent.client.following import Following
 from sandbox_agent.client.inventory import SessionInfo, session_info
-from sandbox_agent.client.past import LogEvent, Past, log_page
+from sandbox_agent.client.session_log import LogEvent, PastReader, log_page
 from sandbox_agent.client.turn import Turn
-from sandbox_agent.client.updates import ContentBlock, Gap, SessionEnded, SessionItem, blocks, gap_of, read
+from sandbox_agent.client.updates import Gap, PromptBlock, SessionEnded, SessionItem, blocks, gap_of, read_item
 from sandbox_agent.envelope import META, Object, list_at, object_at, text_at
+from sandbox_agent.wire import methods
+from sandbox_agent.wire.acp import SessionConfigOptionBoolean, SessionConfigOptionSelect
+from sandbox_agent.wire.reading import read
 
 ConfigOption: TypeAlias = SessionConfigOptionSelect | SessionConfigOptionBoolean
 """A setting of a session that its agent offers."""
-
-_OPTIONS: TypeAdapter[list[ConfigOption]] = TypeAdapter(list[ConfigOption])
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +65,7 @@ class Updates(AsyncIterator[SessionItem]):
     Whoever is slow holds nobody up, and misses nothing: it then reads from the session's log.
     """
 
-    def __init__(self, feed: Feed, past: Past) -> None:
+    def __init__(self, feed: Feed, past: PastReader) -> None:
         self._feed = feed
         self._past = past
         self._heard: Heard | None = None
@@ -78,7 +78,7 @@ class Updates(AsyncIterator[SessionItem]):
             if not self._told and not await self._more():
                 break
             heard = self._told.popleft()
-            item = read(heard.method, heard.params)
+            item = read_item(heard.method, heard.params)
             self._over = isinstance(item, SessionEnded)
             if item is not None:
                 return item
@@ -120,14 +120,14 @@ class Session:
 
     def prompt(
         self,
-        prompt: str | Sequence[ContentBlock],
+        prompt: str | Sequence[PromptBlock],
         attachments: Sequence[str | PurePath | Attachment] = (),
         meta: Mapping[str, object] | None = None,
     ) -> Turn:
         """Send a prompt. The turn runs from here on; iterate it for its updates, or await it for its end.
 
         Args:
-            prompt: a text, or content blocks of ACP.
+            prompt: a text, or content blocks.
             attachments: files of the server's machine.
             meta: what else the agent gets with it, as `_meta`.
         """
@@ -142,7 +142,7 @@ class Session:
 
     async def cancel(self) -> None:
         """End the running turn and those that wait; they end with the stop reason `cancelled`."""
-        await self._connection.notify("session/cancel", {"sessionId": self.id})
+        await self._connection.notify(methods.CANCEL, {"sessionId": self.id})
 
     # Following
 
@@ -175,7 +175,7 @@ class Session:
 
     async def pending(self) -> list[Object]:
         """What its agent has asked and nobody has answered."""
-        result = await self._call("_sandboxagent/session/pending")
+        result = await self._call(methods.PENDING)
         return [each for each in list_at(result, "pending") if isinstance(each, dict)]
 
     def requests(self) -> list[Request]:
@@ -205,12 +205,12 @@ class Session:
 
     async def models(self) -> Models:
         """The models to choose from, and the current one."""
-        result = await self._call("_sandboxagent/session/list_models")
+        result = await self._call(methods.LIST_MODELS)
         return msgspec.convert(result, Models)
 
     async def set_model(self, model: str) -> None:
         """Use another model. Raises RequestError that lists what there is."""
-        await self._call("session/set_model", modelId=model)
+        await self._call(methods.SET_MODEL, modelId=model)
 
     async def modes(self) -> Modes:
         """The modes to choose from, and the current one."""
@@ -220,17 +220,17 @@ class Session:
 
     async def set_mode(self, mode: str) -> None:
         """Change to another mode. Raises RequestError that lists what there is."""
-        await self._call("session/set_mode", modeId=mode)
+        await self._call(methods.SET_MODE, modeId=mode)
 
     async def set_config_option(self, option: str, value: str | bool) -> None:
         """Change one of `config_options`, by its id or category."""
         kind: Object = {"type": "boolean"} if isinstance(value, bool) else {}
-        result = await self._call("session/set_config_option", configId=option, value=value, **kind)
+        result = await self._call(methods.SET_CONFIG_OPTION, configId=option, value=value, **kind)
         self.config_options = _options(result) or self.config_options
 
     async def set_metadata(self, metadata: Mapping[str, object]) -> Object:
         """Merge into the session's metadata, None removes a key; gives all of it."""
-        result = await self._call("_sandboxagent/session/set_metadata", metadata=dict(metadata))
+        result = await self._call(methods.SET_METADATA, metadata=dict(metadata))
         return object_at(result, "metadata")
 
     async def info(self) -> SessionInfo:
@@ -243,20 +243,20 @@ class Session:
         """A new session that begins with this one's past; its agent must be able to do that."""
         directory = cwd or self.cwd
         params: Object = {"sessionId": self.id, "cwd": directory, "mcpServers": []}
-        result = await self._connection.begin("session/fork", params, self.agent)
+        result = await self._connection.begin(methods.FORK, params, self.agent)
         return Session(self._parts, text_at(result, "sessionId") or "", self.agent, directory, result)
 
     async def close(self) -> None:
         """End it at its agent; it can be resumed where its agent can do that."""
-        await self._call("session/close")
+        await self._call(methods.CLOSE)
 
     async def terminate(self) -> Object:
         """End it for good: the turn is cancelled, and it cannot be resumed. Its log stays."""
-        return await self._call("_sandboxagent/session/terminate")
+        return await self._call(methods.TERMINATE)
 
     async def detach(self) -> None:
         """Hear no more of it; it goes on without us."""
-        await self._call("_sandboxagent/session/detach")
+        await self._call(methods.DETACH)
         self._connection.detached(self.id)
 
     @property
@@ -269,6 +269,6 @@ class Session:
 
 def _options(opened: Object) -> list[ConfigOption]:
     try:
-        return _OPTIONS.validate_python(opened.get("configOptions") or [])
+        return read(opened.get("configOptions") or [], list[ConfigOption])
     except ValidationError:
         return []

@@ -7,6 +7,7 @@ from sandbox_agent.client.errors import ClientError
 from sandbox_agent.client.inventory import SessionInfo, session_info, session_list
 from sandbox_agent.client.session import Parts, Session
 from sandbox_agent.envelope import META, Object, text_at
+from sandbox_agent.wire import methods
 
 
 class Sessions:
@@ -74,7 +75,7 @@ class Sessions:
         }
         if additional_directories:
             params["additionalDirectories"] = [str(each) for each in additional_directories]
-        result = await self._parts.connection.begin("session/new", params, agent)
+        result = await self._parts.connection.begin(methods.NEW, params, agent)
         return Session(self._parts, text_at(result, "sessionId") or "", agent, str(params["cwd"]), result)
 
     def list(self, cwd: str | PurePath | None = None) -> AsyncIterator[SessionInfo]:
@@ -97,7 +98,7 @@ class Sessions:
         params: Object = {"sessionId": info.session_id, "cwd": info.cwd, "mcpServers": []}
         # First: it says where the past of the session ends.
         await self._parts.connection.attach(info.session_id, info.agent)
-        result = await self._parts.connection.begin("session/resume", params, info.agent)
+        result = await self._parts.connection.begin(methods.RESUME, params, info.agent)
         return self._session(info, result)
 
     async def fork(self, session_id: str, cwd: str | None = None) -> Session:
@@ -106,12 +107,12 @@ class Sessions:
 
     async def terminate(self, session_id: str) -> Object:
         """End a session for good; its log stays."""
-        return await self._call("_sandboxagent/session/terminate", await self.get(session_id))
+        return await self._call(methods.TERMINATE, await self.get(session_id))
 
     async def delete(self, session_id: str) -> None:
         """Delete a session with its log. Where its agent cannot delete, terminate it first."""
         info = await self.get(session_id)
-        await self._call("session/delete", info)
+        await self._call(methods.DELETE, info)
         self._parts.connection.detached(info.session_id)
 
     def _session(self, info: SessionInfo, opened: Object) -> Session:

@@ -3,10 +3,8 @@
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
-import httpx
-from httpx_sse import EventSource, ServerSentEvent
-
 from sandbox_agent.client.errors import foreign
+from sandbox_agent.client.light_httpx import EventSource, ServerSentEvent, httpx
 
 EVENT_STREAM = "text/event-stream"
 

@@ -30,7 +30,7 @@ from sandbox_agent.client.asking import (
 )
 from sandbox_agent.client.client import BUFFER, RECONNECT_TIMEOUT
 from sandbox_agent.client.client import SandboxAgent as AsyncSandboxAgent
-from sandbox_agent.client.updates import ContentBlock, TurnEnded, TurnItem
+from sandbox_agent.client.updates import PromptBlock, TurnEnded, TurnItem
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -221,7 +221,7 @@ class Session:
 
     def prompt(
         self,
-        prompt: str | Sequence[ContentBlock],
+        prompt: str | Sequence[PromptBlock],
         attachments: Sequence[str | PurePath | _session.Attachment] = (),
         meta: Mapping[str, object] | None = None,
     ) -> "Turn":

@@ -1,10 +1,11 @@
-"""ACP over /v1/rpc, as upstream's connection wants it: envelopes out by POST, envelopes in by one stream of events.
+"""JSON-RPC over /v1/rpc: requests and their responses by POST, everything else that comes in by one stream of events.
 
 Whatever breaks is mended here: the stream goes on by `Last-Event-ID`, requests are repeated under their key, and a
 connection that the server no longer knows is opened anew. Knows nothing of sessions, and answers nothing.
 """
 
 import asyncio
+import itertools
 import logging
 import random
 import secrets
@@ -12,22 +13,23 @@ from collections.abc import Callable
 from contextlib import aclosing, suppress
 from dataclasses import dataclass
 
-import httpx
 import msgspec
 
 from sandbox_agent.client.api import Api
-from sandbox_agent.client.arrival import ARRIVAL, Arrival, RequestId, decoded
-from sandbox_agent.client.errors import ClientError, ConnectionLost, ServerProblem
-from sandbox_agent.client.order import Order
-from sandbox_agent.client.patience import FIRST_PAUSE, LONGEST_PAUSE, UNKNOWN_CONNECTION, passes, patiently
+from sandbox_agent.client.errors import ClientError, ConnectionLost, RequestError, ServerProblem
+from sandbox_agent.client.incoming import Arrival, RequestId, decode
+from sandbox_agent.client.light_httpx import httpx
+from sandbox_agent.client.retrying import FIRST_PAUSE, LONGEST_PAUSE, is_passing, retry
 from sandbox_agent.client.sse import EVENT_STREAM, events
-from sandbox_agent.envelope import Object, text_at
+from sandbox_agent.client.stream_order import StreamOrder
+from sandbox_agent.envelope import Object, object_at, text_at
+from sandbox_agent.errors import AlreadyAnswered, LogUnavailable, NobodyAsked, UnknownConnection, WrongAnswer
+from sandbox_agent.wire import headers as names
+from sandbox_agent.wire import methods
 
 logger = logging.getLogger(__name__)
 
 PATH = "/v1/rpc"
-CONNECTION = "X-ACP-Connection-Id"
-LAST_EVENT = "X-ACP-Last-Event-Id"
 
 LASTING = 5.0
 """Seconds after which a request that breaks was one that the server had, while the stream is there."""
@@ -36,24 +38,25 @@ GOODBYE = 5.0
 SILENCE = 60.0
 """Seconds without a sign of life after which a stream is taken for dead; the server sends one every 15."""
 
-EVENTS = "_sandboxagent/session/events"
 READS = frozenset(
     {
-        "session/list",
-        "_sandboxagent/session/attach",
-        "_sandboxagent/session/detach",
-        EVENTS,
-        "_sandboxagent/session/get",
-        "_sandboxagent/session/list",
-        "_sandboxagent/session/list_models",
-        "_sandboxagent/session/pending",
-        "_sandboxagent/agent/list",
+        methods.LIST,
+        methods.ATTACH,
+        methods.DETACH,
+        methods.EVENTS,
+        methods.GET_SESSION,
+        methods.LIST_SESSIONS,
+        methods.LIST_MODELS,
+        methods.PENDING,
+        methods.LIST_AGENTS,
     }
 )
 """Requests that may be made any number of times: they need no key."""
 
-_LATE = frozenset({"already-answered", "nobody-asked"})
-_WRONG = "wrong-answer"
+INTERNAL_ERROR = -32603
+"""JSON-RPC's code for an error that has none."""
+
+_LATE = frozenset({AlreadyAnswered.slug, NobodyAsked.slug})
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,20 +69,20 @@ class Hooks:
     """The stream may not have brought everything up to here; the log has it."""
     answered: Callable[[RequestId, ServerProblem | None], None]
     """An answer to an agent's request is under way no more; or it does not fit, and the request is open still."""
-    heard: Callable[[Arrival], bool]
-    """An envelope has arrived: told in their order, and before upstream acts on it; True when that need not."""
+    received: Callable[[Arrival], None]
+    """An envelope has arrived: called in the order of the log, for a response after all that came before it."""
     sent: Callable[[Object], None]
     """An envelope was sent."""
 
 
 class Transport:
-    """A transport of upstream's `Connection`, which lives as long as its client wants it to."""
+    """One client's way to the server, which lives as long as the client wants it to."""
 
     def __init__(self, api: Api, hooks: Hooks, patience: float) -> None:
         self._api = api
         self._hooks = hooks
         self._patience = patience
-        self._arrivals: asyncio.Queue[Arrival | None] = asyncio.Queue()
+        self._ids = itertools.count()
         self._initialize: bytes | None = None
         self._id: str | None = None
         self.generation = 0
@@ -91,38 +94,69 @@ class Transport:
         """The last event of this connection's stream."""
         self._listening = False
         """Whether the stream is there."""
-        self.order = Order(patience)
+        self.order = StreamOrder(patience)
         self._closed = False
         self._failure: ConnectionLost | None = None
         """Why there is no server any more."""
         self._over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         """Done when nobody need wait for the server any more."""
 
-    # What upstream calls
+    # JSON-RPC
 
-    async def send(self, message: Object) -> None:
-        """Send an envelope; for a request, come back when its response can be received. Raises ClientError."""
-        self._hooks.sent(message)
-        body = msgspec.json.encode(message)
-        if "method" not in message:
-            await self._answer(message, body)
-        elif "id" not in message:
-            await self._post(body, None)
-        elif message["method"] == "initialize" and self._initialize is None:
-            self._initialize = body
-            await self._open(0)
-        else:
-            await self._request(message, body)
+    async def open(self, params: Object) -> None:
+        """Open the connection with the params of `initialize`; the same are sent whenever it is opened anew.
 
-    async def receive(self) -> Object | None:
-        """The next envelope from the server; None when the transport was closed."""
-        while (arrival := await self._arrivals.get()) is not None:
-            # What was asked on a connection that is gone is asked anew on the next, if it is still open.
-            stale = "method" in arrival.envelope and arrival.generation != self.generation
-            if not self._hooks.heard(arrival) and not stale:
-                ARRIVAL.set(arrival)
-                return arrival.envelope
-        return None
+        Raises:
+            RequestError: the agent did not want to be initialized.
+            ServerProblem: the server refuses.
+            ConnectionLost: it cannot be reached.
+        """
+        id = next(self._ids)
+        self._initialize = self._written({"id": id, "method": methods.INITIALIZE, "params": params})
+        response = await self._open(0)
+        self._result(response, id, self.generation)
+
+    async def request(self, method: str, params: Object) -> object:
+        """The result of a request, once everything that came before its response has been received.
+
+        Raises:
+            RequestError: the method failed.
+            ServerProblem: the server refuses.
+            ConnectionLost: there is no answer.
+        """
+        id = next(self._ids)
+        body = self._written({"id": id, "method": method, "params": params})
+        # Under its key a request can be repeated, for as long as the connection or the session is there.
+        key = None if method in READS else secrets.token_urlsafe(16)
+        scoped = method in READS or text_at(params, "sessionId") is not None
+        response, generation = await self._post(body, key, repeatable_elsewhere=scoped)
+        # On an old connection nothing more comes, and pages of the log are put in order by whoever reads them.
+        if generation == self.generation and method != methods.EVENTS:
+            in_order = await self.order.after(_last_event(response))
+            if not in_order:
+                self._hooks.missed()
+        return self._result(response, id, generation)
+
+    async def notify(self, method: str, params: Object) -> None:
+        """Send a notification. Raises as `request` does."""
+        await self._post(self._written({"method": method, "params": params}), None)
+
+    async def answer(self, id: RequestId, outcome: Object) -> None:
+        """Answer a request of an agent with a `result` or an `error`, however long it takes.
+
+        It will not be asked for again. An answer that does not fit is told by the hook `answered`.
+        """
+        body = self._written({"id": msgspec.json.decode(id.text), **outcome})
+        wrong = None
+        try:
+            wrong = await self._given(id, body)
+        finally:
+            self._hooks.answered(id, wrong)
+
+    async def reply(self, id: RequestId, result: Object) -> None:
+        """Answer a request of an agent; raises ServerProblem when it is too late, or does not fit."""
+        body = self._written({"id": msgspec.json.decode(id.text), "result": result})
+        await self._post(body, None, only_on=id.generation)
 
     async def close(self) -> None:
         """Close the connection; sessions and their turns go on."""
@@ -130,7 +164,6 @@ class Transport:
             return
         self._closed = True
         self._let_go()
-        self._arrivals.put_nowait(None)
         for task in self._tasks:
             task.cancel()
         if self._tasks:
@@ -138,7 +171,7 @@ class Transport:
         if self._id is not None:
             with suppress(ClientError, TimeoutError):
                 async with asyncio.timeout(GOODBYE):
-                    await self._api.request("DELETE", PATH, headers={CONNECTION: self._id})
+                    await self._api.request("DELETE", PATH, headers={names.CONNECTION_ID: self._id})
 
     def give_up(self, failure: ConnectionLost) -> None:
         """The server is gone for good: nobody need wait for it."""
@@ -147,12 +180,6 @@ class Transport:
             self._following.cancel()
         self._let_go()
 
-    async def reply(self, id: RequestId, result: Object) -> None:
-        """Answer a request of an agent; raises ServerProblem when it is too late, or does not fit."""
-        message: Object = {"jsonrpc": "2.0", "id": msgspec.json.decode(id.text), "result": result}
-        self._hooks.sent(message)
-        await self._post(msgspec.json.encode(message), None, only_on=id.generation)
-
     def _let_go(self) -> None:
         self.order.release()
         if not self._over.done():
@@ -160,13 +187,26 @@ class Transport:
 
     # Sending
 
-    async def _answer(self, message: Object, body: bytes) -> None:
-        id = RequestId.of(ARRIVAL.get(), message["id"])
-        wrong = None
-        try:
-            wrong = await self._given(id, body)
-        finally:
-            self._hooks.answered(id, wrong)
+    def _written(self, members: Object) -> bytes:
+        envelope: Object = {"jsonrpc": "2.0", **members}
+        body = msgspec.json.encode(envelope)
+        self._hooks.sent(envelope)
+        return body
+
+    def _result(self, response: httpx.Response, id: int, generation: int) -> object:
+        envelope = self._envelope(response)
+        if "method" in envelope or type(envelope.get("id")) is not int or envelope["id"] != id:
+            raise self._api.foreign(response, response.content)
+        self._hooks.received(Arrival(envelope, None, len(response.content), generation))
+        if envelope.get("error") is None:
+            return envelope.get("result")
+        error = object_at(envelope, "error")
+        code, message = error.get("code"), error.get("message")
+        raise RequestError(
+            code if isinstance(code, int) else INTERNAL_ERROR,
+            message if isinstance(message, str) else "Error",
+            error.get("data"),
+        )
 
     async def _given(self, id: RequestId, body: bytes) -> ServerProblem | None:
         """Give an answer, however long it takes: it will not be asked for again. What is wrong with it, if it is."""
@@ -175,10 +215,10 @@ class Transport:
             try:
                 await self._post(body, None, only_on=id.generation)
             except ServerProblem as problem:
-                if problem.slug != "log-unavailable":
-                    if problem.slug not in {*_LATE, _WRONG}:
+                if problem.slug != LogUnavailable.slug:
+                    if problem.slug not in {*_LATE, WrongAnswer.slug}:
                         logger.error("an answer is refused problem=%s", problem)
-                    return problem if problem.slug == _WRONG else None
+                    return problem if problem.slug == WrongAnswer.slug else None
                 reason: ClientError = problem
             except ConnectionLost as lost:
                 if self._closed or self._failure is not None or id.generation != self.generation:
@@ -189,20 +229,6 @@ class Transport:
             logger.warning("an answer cannot be given yet, trying again reason=%s", reason)
             await asyncio.wait([self._over], timeout=pause)
             pause = min(2 * pause, LONGEST_PAUSE)
-
-    async def _request(self, message: Object, body: bytes) -> None:
-        method = str(message["method"])
-        # Under its key a request can be repeated, for as long as the connection or the session is there.
-        key = None if method in READS else secrets.token_urlsafe(16)
-        scoped = method in READS or text_at(message.get("params"), "sessionId") is not None
-        response, generation = await self._post(body, key, repeatable_elsewhere=scoped)
-        envelope = self._envelope(response)
-        # On an old connection nothing more comes, and pages of the log are put in order by whoever reads them.
-        if generation == self.generation and method != EVENTS:
-            in_order = await self.order.after(_last_event(response))
-            if not in_order:
-                self._hooks.missed()
-        self._arrivals.put_nowait(Arrival(envelope, None, len(response.content), generation))
 
     async def _post(
         self, body: bytes, key: str | None, *, repeatable_elsewhere: bool = True, only_on: int | None = None
@@ -223,7 +249,7 @@ class Transport:
             try:
                 return await self._try(id, body, key), generation
             except ClientError as error:
-                if not passes(error):
+                if not is_passing(error):
                     raise
                 lost = error
             if not _is_unknown(lost):
@@ -232,7 +258,7 @@ class Transport:
                 try:
                     await self._renew(generation)
                 except ClientError as error:
-                    if not passes(error):
+                    if not is_passing(error):
                         raise
                     lost = error
                 else:
@@ -264,14 +290,14 @@ class Transport:
         return self._id
 
     async def _try(self, id: str, body: bytes, key: str | None) -> httpx.Response:
-        headers = {CONNECTION: id, "Content-Type": "application/json"}
+        headers = {names.CONNECTION_ID: id, "Content-Type": "application/json"}
         if key is not None:
-            headers["Idempotency-Key"] = key
+            headers[names.IDEMPOTENCY_KEY] = key
         return await self._api.request("POST", PATH, content=body, headers=headers)
 
     def _envelope(self, response: httpx.Response) -> Object:
         try:
-            return decoded(response.content)
+            return decode(response.content)
         except (ValueError, RecursionError) as error:
             raise self._api.foreign(response, response.content) from error
 
@@ -280,31 +306,30 @@ class Transport:
     async def _renew(self, generation: int) -> None:
         if generation == self.generation:
             logger.info("the server no longer knows the connection; opening another url=%s", self._api.url)
-            await self._open(generation)
+            async with self._opening:
+                # Unless it was opened anew meanwhile.
+                if generation == self.generation:
+                    await self._open(generation)
 
-    async def _open(self, generation: int) -> None:
-        """Open a connection, unless somebody has done so since `generation`."""
-        async with self._opening:
-            if generation != self.generation:
-                return
-            # Who opens it anew waits already, and knows for how long.
-            response = await patiently(self._introduce, self._patience if generation == 0 else 0)
-            envelope, id = self._envelope(response), response.headers.get(CONNECTION)
-            if id is None:
-                raise self._api.foreign(response, response.content)
-            if self._closed:
-                raise ConnectionLost("this client is closed")
-            self._id, self._seen = id, None
-            self.generation += 1
-            self.order.begin()
-            if generation == 0:
-                self._arrivals.put_nowait(Arrival(envelope, None, len(response.content), self.generation))
-            else:
-                # Before those who wait for the old stream go on: what it did not bring is in the log.
-                self._hooks.lost()
-                self.order.release()
-            self.order.brought(_last_event(response))
-            self._follow_anew()
+    async def _open(self, generation: int) -> httpx.Response:
+        """Open a connection, the first or the next."""
+        # Who opens it anew waits already, and knows for how long.
+        response = await retry(self._introduce, self._patience if generation == 0 else 0)
+        id = response.headers.get(names.CONNECTION_ID)
+        if id is None:
+            raise self._api.foreign(response, response.content)
+        if self._closed:
+            raise ConnectionLost("this client is closed")
+        self._id, self._seen = id, None
+        self.generation += 1
+        self.order.begin()
+        if generation != 0:
+            # Before those who wait for the old stream go on: what it did not bring is in the log.
+            self._hooks.lost()
+            self.order.release()
+        self.order.brought(_last_event(response))
+        self._follow_anew()
+        return response
 
     async def _introduce(self) -> httpx.Response:
         headers = {"Content-Type": "application/json"}
@@ -346,7 +371,7 @@ class Transport:
                 await self._renew(generation)
             except ClientError as failure:
                 error = failure
-        if passes(error):
+        if is_passing(error):
             logger.info("the stream broke, going on after=%s reason=%s", self._seen, error)
         else:
             logger.warning("the stream is refused reason=%s", error)
@@ -355,9 +380,9 @@ class Transport:
 
     async def _listen(self) -> None:
         assert self._id is not None
-        headers = {CONNECTION: self._id, "Accept": EVENT_STREAM}
+        headers = {names.CONNECTION_ID: self._id, "Accept": EVENT_STREAM}
         if self._seen is not None:
-            headers["Last-Event-ID"] = str(self._seen)
+            headers[names.RESUME_AFTER] = str(self._seen)
         async with (
             self._api.stream("GET", PATH, headers=headers, silence=SILENCE) as response,
             aclosing(events(response)) as stream,
@@ -376,15 +401,17 @@ class Transport:
             return
         self._seen = position
         try:
-            self._arrivals.put_nowait(Arrival(decoded(data), position, len(data), self.generation))
+            envelope = decode(data)
         except (ValueError, RecursionError):
             logger.exception("an event cannot be read position=%d", position)
             self._hooks.missed()
+        else:
+            self._hooks.received(Arrival(envelope, position, len(data), self.generation))
         self.order.brought(position)
 
 
 def _is_unknown(error: ClientError) -> bool:
-    return isinstance(error, ServerProblem) and error.slug == UNKNOWN_CONNECTION
+    return isinstance(error, ServerProblem) and error.slug == UnknownConnection.slug
 
 
 def _may_have_happened(error: ClientError) -> bool:
@@ -392,5 +419,5 @@ def _may_have_happened(error: ClientError) -> bool:
 
 
 def _last_event(response: httpx.Response) -> int:
-    told = response.headers.get(LAST_EVENT, "")
+    told = response.headers.get(names.LAST_EVENT, "")
     return int(told) if told.isdecimal() else 0

@@ -4,13 +4,15 @@ import asyncio
 from collections.abc import AsyncIterator, Generator
 from typing import cast
 
-from acp.schema import PromptResponse
-from pydantic import ValidationError
+from msgspec import ValidationError
 
 from sandbox_agent.client.connection import Connection, Prompt
 from sandbox_agent.client.feed import Heard
-from sandbox_agent.client.updates import Gap, TurnEnded, TurnItem, TurnStarted, read, text_of
+from sandbox_agent.client.updates import Gap, TurnEnded, TurnItem, TurnStarted, read_item, text_of
 from sandbox_agent.envelope import Object, text_at
+from sandbox_agent.wire import methods
+from sandbox_agent.wire.acp import PromptResponse
+from sandbox_agent.wire.reading import read
 
 FIRST_LOOK, LONGEST_LOOK = 0.05, 1.6
 """Seconds between two looks whether a turn that is to be cancelled has started, or was taken back."""
@@ -56,10 +58,10 @@ class Turn(AsyncIterator[TurnItem]):
             await self._look(pause)
             if pause >= LONGEST_LOOK and not self._known:
                 # A stream that is held up says nothing of its start.
-                await self._connection.notify("session/cancel", {"sessionId": self._session_id})
+                await self._connection.notify(methods.CANCEL, {"sessionId": self._session_id})
             pause = min(2 * pause, LONGEST_LOOK)
         if not self._response.done():
-            await self._connection.notify("session/cancel", {"sessionId": self._session_id})
+            await self._connection.notify(methods.CANCEL, {"sessionId": self._session_id})
 
     @property
     def _known(self) -> bool:
@@ -98,14 +100,14 @@ class Turn(AsyncIterator[TurnItem]):
 
     async def _send(self, params: Object) -> Object:
         try:
-            return await self._connection.request("session/prompt", params)
+            return await self._connection.request(methods.PROMPT, params)
         finally:
             # The answer comes after everything that came before it, so the feed has all there is.
             self._feed.close()
 
     def _own(self, heard: Heard) -> TurnItem | None:
         """What belongs to this turn; others of the session may run before it, while it waits."""
-        item = read(heard.method, heard.params)
+        item = read_item(heard.method, heard.params)
         match item:
             case TurnStarted(turn_id=turn_id, prompt_id=prompt_id):
                 if prompt_id == self._prompt.id:
@@ -128,7 +130,7 @@ def _unsurprised(task: "asyncio.Task[Object] | asyncio.Task[None]") -> None:
 
 def _response(result: Object) -> PromptResponse | None:
     try:
-        return PromptResponse.model_validate(result)
+        return read(result, PromptResponse)
     except ValidationError:
         # Of a newer protocol, or of an agent's own making: the turn has ended all the same.
         return None

@@ -1,13 +1,17 @@
-"""What happens in a session, as typed values: upstream's updates of ACP, and those that the server adds.
+"""What happens in a session, as typed values: the updates of ACP, and those that the server adds.
 
 Every item has a `session_update` that says what it is, as on the wire.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, TypeAlias, cast
+from typing import Literal, Protocol, TypeAlias
 
-from acp.schema import (
+from msgspec import ValidationError
+
+from sandbox_agent.envelope import Object, at, object_at, text_at
+from sandbox_agent.wire import methods
+from sandbox_agent.wire.acp import (
     AgentMessageChunk,
     AgentPlanContentUpdate,
     AgentPlanRemovedUpdate,
@@ -29,21 +33,23 @@ from acp.schema import (
     UsageUpdate,
     UserMessageChunk,
 )
-from pydantic import ValidationError
+from sandbox_agent.wire.acp_shapes import Acp
+from sandbox_agent.wire.reading import read, to_json
 
-from sandbox_agent.envelope import Object, at, object_at, text_at
+
+class UpstreamBlock(Protocol):
+    """A content block of the package `acp`."""
+
+    def model_dump(self, *, mode: str, by_alias: bool, exclude_none: bool) -> Mapping[str, object]: ...
+
 
 ContentBlock: TypeAlias = (
     TextContentBlock | ImageContentBlock | AudioContentBlock | ResourceContentBlock | EmbeddedResourceContentBlock
 )
-"""What a prompt is made of."""
+"""A piece of a message: a text, a picture, a file."""
+PromptBlock: TypeAlias = ContentBlock | UpstreamBlock | Mapping[str, object]
+"""What a prompt is made of: content blocks of ours or of the package `acp`, or JSON as it goes on the wire."""
 
-UPDATE = "session/update"
-TURN = "_sandboxagent/session/turn"
-DECISION = "_sandboxagent/session/decision"
-METADATA = "_sandboxagent/session/metadata_update"
-ENDED = "_sandboxagent/session/ended"
-GAP = "_sandboxagent/stream/gap"
 
 TERMINATED = "terminated"
 """The reason of an end that is one for good; a session that has ended otherwise may be brought back."""
@@ -51,7 +57,7 @@ TERMINATED = "terminated"
 
 @dataclass(frozen=True, slots=True)
 class UnknownUpdate:
-    """An update that upstream's models do not know; `raw` is all of it."""
+    """An update that this release of the SDK does not know; `raw` is all of it."""
 
     session_update: str
     raw: Object
@@ -70,7 +76,7 @@ class TurnStarted:
 class TurnEnded:
     """A turn has ended: with a stop reason, or with an error of its agent.
 
-    `response` is what the agent answered; only whoever sent the prompt has it, and only if upstream's models know it.
+    `response` is what the agent answered; only the client that sent the prompt has it, and only if the SDK can read it.
     `turn_id` is None for whoever awaits a turn and reads nothing of it.
     """
 
@@ -146,22 +152,22 @@ TurnItem: TypeAlias = SessionUpdate | Decision | Gap | TurnEnded
 """Everything that a turn gives; the last one is TurnEnded."""
 
 
-def read(method: str, params: Object) -> SessionItem | None:
+def read_item(method: str, params: Object) -> SessionItem | None:
     """A notification of a session as a typed value; None for what tells nothing of a session."""
     match method:
-        case "session/update":
+        case methods.UPDATE:
             return _update(params)
-        case "_sandboxagent/session/turn":
+        case methods.TURN:
             return _turn(params)
-        case "_sandboxagent/session/decision":
+        case methods.DECISION:
             kind, outcome = str(params.get("kind")), str(params.get("outcome"))
             return Decision(kind, outcome, object_at(params, "by"), text_at(params, "reason"), params)
-        case "_sandboxagent/session/metadata_update":
+        case methods.METADATA_UPDATE:
             return MetadataUpdated(object_at(params, "metadata"))
-        case "_sandboxagent/session/ended":
+        case methods.ENDED:
             reason, by = str(params.get("reason")), str(params.get("terminatedBy"))
             return SessionEnded(reason, by, text_at(params, "message"), params)
-        case "_sandboxagent/stream/gap":
+        case methods.GAP:
             return gap_of(params)
         case _:
             return None
@@ -180,16 +186,24 @@ def text_of(item: object) -> str:
     return ""
 
 
-def blocks(prompt: str | Sequence[ContentBlock]) -> list[Object]:
+def blocks(prompt: str | Sequence[PromptBlock]) -> list[Object]:
     """A prompt's content as it goes on the wire."""
     if isinstance(prompt, str):
         return [{"type": "text", "text": prompt}]
-    return [cast("Object", block.model_dump(mode="json", by_alias=True, exclude_none=True)) for block in prompt]
+    return [_block(block) for block in prompt]
+
+
+def _block(block: PromptBlock) -> Object:
+    if isinstance(block, Acp):
+        return to_json(block)
+    if isinstance(block, Mapping):
+        return dict(block)
+    return dict(block.model_dump(mode="json", by_alias=True, exclude_none=True))
 
 
 def _update(params: Object) -> SessionUpdate:
     try:
-        return SessionNotification.model_validate(params).update
+        return read(params, SessionNotification).update
     except ValidationError:
         # Of a newer protocol, or of an agent's own making: it is the caller's to know.
         update = object_at(params, "update")

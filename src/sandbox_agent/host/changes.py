@@ -9,8 +9,6 @@ import stat
 from collections.abc import Callable
 from contextlib import suppress
 
-from msgspec import Struct
-
 from sandbox_agent.archives.removal import remove
 from sandbox_agent.errors import FileConflict, FileForbidden
 from sandbox_agent.host.carrying import carry
@@ -22,33 +20,6 @@ from sandbox_agent.host.roots import Roots
 
 Stopped = Callable[[], bool]
 """Whether the server ends: what takes long is given up then."""
-
-
-class Done(Struct):
-    """What was changed."""
-
-    path: str
-    """Absolute."""
-
-
-class Move(Struct, rename={"source": "from", "target": "to"}):
-    """What is to have another name."""
-
-    source: str
-    """What is there."""
-    target: str
-    """Its new name; the directory must be there."""
-    overwrite: bool = False
-    """Replace a file, or an empty directory."""
-
-
-class Moved(Struct, rename={"source": "from", "target": "to"}):
-    """What has another name."""
-
-    source: str
-    """What it was called, absolute."""
-    target: str
-    """What it is called now, absolute."""
 
 
 def make_directory(roots: Roots, path: str) -> None:

@@ -8,49 +8,17 @@ import os
 import stat
 from collections.abc import Iterator
 from datetime import UTC, datetime
-from typing import Literal
 
-from msgspec import UNSET, Struct, UnsetType
+from msgspec import UNSET
 
 from sandbox_agent.errors import BadPath
 from sandbox_agent.host.conditions import etag
 from sandbox_agent.host.confined import Confined
 from sandbox_agent.host.names import shown
 from sandbox_agent.host.refusals import file_problems
+from sandbox_agent.wire.files import EntriesPage, Entry, EntryType
 
-PAGE, MAX_PAGE = 1000, 10_000
 _FIRST, _LAST = datetime(1, 1, 2, tzinfo=UTC), datetime(9999, 12, 30, tzinfo=UTC)
-
-EntryType = Literal["file", "directory", "symlink", "other"]
-
-
-class Entry(Struct, rename="camel"):
-    """A file, a directory or a link. Names that are not UTF-8 are spelled as the contract says."""
-
-    name: str
-    path: str
-    """Absolute."""
-    entry_type: EntryType
-    size: int
-    """In bytes."""
-    modified: str
-    """UTC, ISO 8601 with milliseconds."""
-    mode: str
-    """Permissions, in octal: `0644`."""
-    etag: str | UnsetType = UNSET
-    """Of a file: what `GET` and `If-Match` know it by."""
-    link_target: str | UnsetType = UNSET
-    """Of a link: what it says, which need not exist."""
-
-
-class EntriesPage(Struct, rename="camel"):
-    """A directory's entries, by name; without `nextCursor` it is the last page."""
-
-    path: str
-    """The directory's, absolute."""
-    entries: list[Entry]
-    next_cursor: str | UnsetType = UNSET
-    """The `cursor` of the next page; absent on the last."""
 
 
 def entry_at(confined: Confined, path: str, *, follow: bool = True) -> Entry:

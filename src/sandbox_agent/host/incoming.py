@@ -4,26 +4,13 @@ import hashlib
 from collections.abc import Iterable
 from contextlib import ExitStack
 
-from msgspec import Struct
-
 from sandbox_agent.errors import FileTooLarge
 from sandbox_agent.host.conditions import Condition, etag
 from sandbox_agent.host.names import shown
 from sandbox_agent.host.refusals import file_problems
 from sandbox_agent.host.replacement import Replacement
 from sandbox_agent.host.roots import Roots
-
-
-class Written(Struct, rename="camel"):
-    """A file that was written."""
-
-    path: str
-    """Absolute."""
-    bytes_written: int
-    sha256: str
-    """Of its content, in hexadecimal."""
-    etag: str
-    """As `GET` and `If-Match` know it."""
+from sandbox_agent.wire.files import Written
 
 
 class IncomingFile:

@@ -21,10 +21,10 @@ from sandbox_agent.errors import (
     ShuttingDown,
     UnsupportedMediaType,
 )
-from sandbox_agent.host.changes import Done, Move, Moved, delete, make_directory, move
+from sandbox_agent.host.changes import delete, make_directory, move
 from sandbox_agent.host.conditions import Condition, tags
-from sandbox_agent.host.entries import MAX_PAGE, PAGE, EntriesPage, Entry, entry_at, page_of
-from sandbox_agent.host.incoming import IncomingFile, Written, too_large
+from sandbox_agent.host.entries import entry_at, page_of
+from sandbox_agent.host.incoming import IncomingFile, too_large
 from sandbox_agent.host.names import shown
 from sandbox_agent.host.refusals import file_problems
 from sandbox_agent.http.downloads import Download, attachment, media_type, version
@@ -34,6 +34,7 @@ from sandbox_agent.http.ranges import is_known, part
 from sandbox_agent.http.uploads import receive_file
 from sandbox_agent.http.views import Endpoint, json_response
 from sandbox_agent.pools import Pools
+from sandbox_agent.wire.files import MAX_PAGE, PAGE, Done, EntriesPage, Entry, Move, Moved, Written
 
 _WHERE = {"path": PATH, "sessionId": SESSION}
 _SENDING = (FileChanged, FileTooLarge, NoRoom)

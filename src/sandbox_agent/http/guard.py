@@ -9,21 +9,30 @@ from functools import lru_cache
 
 from sandbox_agent.errors import BadRequest, ForbiddenOrigin, Misdirected, Unauthorized
 from sandbox_agent.http.asgi import Headers, Scope, header
+from sandbox_agent.wire.headers import (
+    CONNECTION_ID,
+    IDEMPOTENCY_KEY,
+    LAST_EVENT,
+    PREFER,
+    PREFERENCE_APPLIED,
+    RESUME_AFTER,
+    raw,
+)
 
 _HOST = re.compile(r"(\[(?P<address>[0-9a-f:.]+)\]|(?P<name>[^\[\]:/@\s]+))(:\d*)?")
-_EXPOSED = b"X-ACP-Connection-Id, X-ACP-Last-Event-Id, Preference-Applied, ETag, Content-Range, Content-Disposition"
+_EXPOSED = f"{CONNECTION_ID}, {LAST_EVENT}, {PREFERENCE_APPLIED}, ETag, Content-Range, Content-Disposition".encode()
 _ALLOWED_HEADERS = (
-    b"Authorization, Content-Type, Accept, X-ACP-Connection-Id, Last-Event-ID, Prefer, Idempotency-Key, "
-    b"If-Match, If-None-Match, If-Modified-Since, If-Range, Range"
-)
+    f"Authorization, Content-Type, Accept, {CONNECTION_ID}, {RESUME_AFTER}, {PREFER}, {IDEMPOTENCY_KEY}, "
+    "If-Match, If-None-Match, If-Modified-Since, If-Range, Range"
+).encode()
 _SINGLE = (
     b"host",
     b"authorization",
     b"origin",
-    b"x-acp-connection-id",
-    b"last-event-id",
+    raw(CONNECTION_ID),
+    raw(RESUME_AFTER),
     b"content-type",
-    b"idempotency-key",
+    raw(IDEMPOTENCY_KEY),
 )
 """Sent twice, these mean two things: whoever stands between may have read the other one."""
 

@@ -14,7 +14,8 @@ from sandbox_agent.envelope import Object
 from sandbox_agent.errors import BadRequest, InternalError, SandboxAgentError
 from sandbox_agent.http import problems
 from sandbox_agent.http.negotiate import EVENT_STREAM
-from sandbox_agent.hub.agent_installs import AgentInstalls, InstallRequest, InstallResult, install_request
+from sandbox_agent.hub.agent_installs import AgentInstalls, install_request
+from sandbox_agent.wire.agents import InstallRequest, InstallResult
 
 MAX_BODY = 64 * 1024
 PACE = 0.2

@@ -39,6 +39,7 @@ from sandbox_agent.errors import (
     WrongAnswer,
 )
 from sandbox_agent.http.views import INSTALL_PROBLEMS, Endpoint
+from sandbox_agent.wire import headers
 
 ALWAYS: tuple[type[SandboxAgentError], ...] = (
     *(BadRequest, Unauthorized, ForbiddenOrigin, Misdirected, RequestTimeout, HeadersTooLarge, InternalError),
@@ -192,12 +193,14 @@ def _operation(endpoint: Endpoint, refs: dict[type, Object]) -> Object:
 def _rpc(refs: dict[type, Object]) -> Object:
     envelope = {"application/json": {"schema": {"anyOf": [refs[each] for each in _ENVELOPES]}}}
     response = {"application/json": {"schema": {"anyOf": [refs[RpcSuccess], refs[RpcFailure]]}}}
-    last_event = _parameter("Last-Event-ID", "header", "Go on after this event; else where the connection was opened.")
+    last_event = _parameter(
+        headers.RESUME_AFTER, "header", "Go on after this event; else where the connection was opened."
+    )
     needed = "The connection; every call but the first initialize needs it."
-    connection = _parameter("X-ACP-Connection-Id", "header", needed)
+    connection = _parameter(headers.CONNECTION_ID, "header", needed)
     required = [connection | {"required": True}]
-    prefer = _parameter("Prefer", "header", "`respond-async`: 202 at once, the response comes on the stream.")
-    key = _parameter("Idempotency-Key", "header", "The same key and body again give the first outcome again.")
+    prefer = _parameter(headers.PREFER, "header", "`respond-async`: 202 at once, the response comes on the stream.")
+    key = _parameter(headers.IDEMPOTENCY_KEY, "header", "The same key and body again give the first outcome again.")
     post: Object = {
         "operationId": "post_rpc",
         "summary": "One JSON-RPC envelope from the client.",
@@ -208,13 +211,13 @@ def _rpc(refs: dict[type, Object]) -> Object:
                 "description": "The response to a request.",
                 "content": response,
                 "headers": {
-                    "X-ACP-Connection-Id": _header("The new connection, in the answer to the first initialize."),
-                    "X-ACP-Last-Event-Id": _header("The last event meant for this connection before the answer."),
+                    headers.CONNECTION_ID: _header("The new connection, in the answer to the first initialize."),
+                    headers.LAST_EVENT: _header("The last event meant for this connection before the answer."),
                 },
             },
             "202": {
                 "description": "A notification or an answer was taken, or a request was taken asynchronously.",
-                "headers": {"Preference-Applied": _header("`respond-async` when it was asked for.")},
+                "headers": {headers.PREFERENCE_APPLIED: _header("`respond-async` when it was asked for.")},
             },
             **_problems((*ALWAYS, *_POST_PROBLEMS), refs),
         },

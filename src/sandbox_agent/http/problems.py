@@ -2,7 +2,7 @@
 
 import msgspec
 
-from sandbox_agent.errors import MethodNotAllowed, RangeNotSatisfiable, SandboxAgentError, Unauthorized
+from sandbox_agent.errors import URN, MethodNotAllowed, RangeNotSatisfiable, SandboxAgentError, Unauthorized
 from sandbox_agent.http.asgi import Send, respond
 
 MEDIA_TYPE = "application/problem+json"
@@ -11,7 +11,7 @@ MEDIA_TYPE = "application/problem+json"
 def document(error: SandboxAgentError) -> bytes:
     """The body of a problem."""
     problem = {
-        "type": f"urn:sandbox-agent:error:{error.slug}",
+        "type": URN + error.slug,
         "title": error.title,
         "status": error.status,
         "detail": str(error),

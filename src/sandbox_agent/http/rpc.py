@@ -21,10 +21,17 @@ from sandbox_agent.hub.calls import Answer
 from sandbox_agent.hub.connection import Connection
 from sandbox_agent.hub.from_client import FromClient
 from sandbox_agent.hub.hub import Hub
+from sandbox_agent.wire import headers, methods
 
 logger = logging.getLogger(__name__)
 
 METHODS = "DELETE, GET, POST"
+_CONNECTION = headers.raw(headers.CONNECTION_ID)
+_LAST_EVENT = headers.raw(headers.LAST_EVENT)
+_AFTER = headers.raw(headers.RESUME_AFTER)
+_KEY = headers.raw(headers.IDEMPOTENCY_KEY)
+_PREFER = headers.raw(headers.PREFER)
+_APPLIED = (headers.raw(headers.PREFERENCE_APPLIED), headers.RESPOND_ASYNC.encode())
 _STREAM_HEADERS = [
     (b"content-type", b"text/event-stream; charset=utf-8"),
     (b"cache-control", b"no-store"),
@@ -65,7 +72,7 @@ class Rpc:
     async def _post(self, scope: Scope, receive: Receive, send: Send) -> None:
         check_json(header(scope, b"content-type"))
         check_accept(header(scope, b"accept"), JSON)
-        connection_id = header(scope, b"x-acp-connection-id")
+        connection_id = header(scope, _CONNECTION)
         connection = None if connection_id is None else self._hub.connection(connection_id.decode("latin-1"))
         try:
             envelope = parse(await self._body(scope, receive))
@@ -85,7 +92,7 @@ class Rpc:
     async def _dispatch(self, scope: Scope, send: Send, connection: Connection, envelope: Envelope) -> None:
         if envelope.kind is Kind.REQUEST:
             key = self._idempotency_key(scope)
-            if wants_async(header(scope, b"prefer")):
+            if wants_async(header(scope, _PREFER)):
                 await self._accept(connection, envelope, key, send)
                 return
             accepted = await self._from_client.accept(connection, envelope, key)
@@ -98,11 +105,11 @@ class Rpc:
         await respond(send, 202, [(b"content-length", b"0")])
 
     async def _open(self, envelope: Envelope, send: Send) -> None:
-        if envelope.kind is not Kind.REQUEST or envelope.method != "initialize":
+        if envelope.kind is not Kind.REQUEST or envelope.method != methods.INITIALIZE:
             raise MissingConnection
         connection, answer = await self._from_client.open(envelope)
-        identity = (b"x-acp-connection-id", connection.connection_id.encode())
-        await _send_json(send, answer.line, [identity, (b"x-acp-last-event-id", b"%d" % connection.last_event)])
+        identity = (_CONNECTION, connection.connection_id.encode())
+        await _send_json(send, answer.line, [identity, (_LAST_EVENT, b"%d" % connection.last_event)])
 
     async def _answer(self, scope: Scope, send: Send, connection: Connection, answer: Answer) -> None:
         if answer.commit:
@@ -113,7 +120,7 @@ class Rpc:
         if gone(scope):
             self._hub.tell_connection(connection, answer.line)
             return
-        await _send_json(send, answer.line, [(b"x-acp-last-event-id", b"%d" % last)])
+        await _send_json(send, answer.line, [(_LAST_EVENT, b"%d" % last)])
 
     async def _accept(self, connection: Connection, envelope: Envelope, key: str | None, send: Send) -> None:
         """202 as soon as the request is kept; its response comes on the stream."""
@@ -122,7 +129,7 @@ class Rpc:
         self._background.add(task)
         task.add_done_callback(self._background.discard)
         await self._hub.log.committed(accepted.position)
-        await respond(send, 202, [(b"content-length", b"0"), (b"preference-applied", b"respond-async")])
+        await respond(send, 202, [(b"content-length", b"0"), _APPLIED])
 
     async def _deliver(self, connection: Connection, envelope: Envelope, answering: Awaitable[Answer]) -> None:
         """Put a response on the stream when it is there."""
@@ -161,7 +168,7 @@ class Rpc:
 
     @staticmethod
     def _idempotency_key(scope: Scope) -> str | None:
-        value = header(scope, b"idempotency-key")
+        value = header(scope, _KEY)
         if value is None:
             return None
         if not value or len(value) > MAX_IDEMPOTENCY_KEY:
@@ -189,7 +196,7 @@ class Rpc:
         await send({"type": "http.response.body", "body": b""})
 
     def _after(self, scope: Scope) -> int:
-        value = header(scope, b"last-event-id")
+        value = header(scope, _AFTER)
         if value is None:
             return 0
         if not value.isdigit() or len(value) > MAX_DIGITS:
@@ -202,7 +209,7 @@ class Rpc:
     # DELETE
 
     async def _delete(self, scope: Scope, send: Send) -> None:
-        connection_id = header(scope, b"x-acp-connection-id")
+        connection_id = header(scope, _CONNECTION)
         if connection_id is None:
             raise MissingConnection
         connection = self._hub.find_connection(connection_id.decode("latin-1"))
@@ -211,7 +218,7 @@ class Rpc:
         await respond(send, 204, [])
 
     def _connection(self, scope: Scope) -> Connection:
-        connection_id = header(scope, b"x-acp-connection-id")
+        connection_id = header(scope, _CONNECTION)
         if connection_id is None:
             raise MissingConnection
         return self._hub.connection(connection_id.decode("latin-1"))

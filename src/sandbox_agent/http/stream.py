@@ -15,6 +15,7 @@ from sandbox_agent.envelope import notification
 from sandbox_agent.hub.connection import Connection
 from sandbox_agent.log.event import Chunk, frames
 from sandbox_agent.log.log import Log
+from sandbox_agent.wire import methods
 
 BATCH = 256 << 10
 """Bytes handed to the socket at a time."""
@@ -210,7 +211,7 @@ class Stream:
 
     @staticmethod
     def _gap(after: int, resumes_at: int) -> bytes:
-        line = notification("_sandboxagent/stream/gap", {"after": after, "resumesAt": resumes_at})
+        line = notification(methods.GAP, {"after": after, "resumesAt": resumes_at})
         # Its id is that of the last lost event, so that a client that reconnects here is not told again.
         return frames(resumes_at - 1, [line])
 

@@ -4,8 +4,9 @@ import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator
 
 from sandbox_agent.errors import BadRequest
-from sandbox_agent.host.incoming import IncomingFile, Written
+from sandbox_agent.host.incoming import IncomingFile
 from sandbox_agent.pools import Pool
+from sandbox_agent.wire.files import Written
 
 BLOCK = 1 << 20
 SILENCE = 60.0

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
 import msgspec
-from msgspec import UNSET, Struct, UnsetType
+from msgspec import UNSET, Struct
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
@@ -36,10 +36,11 @@ from sandbox_agent.errors import (
 from sandbox_agent.http.health import Health, HealthView
 from sandbox_agent.http.installs import Installs
 from sandbox_agent.http.negotiate import EVENT_STREAM
-from sandbox_agent.hub.agent_installs import InstallRequest, InstallResult
-from sandbox_agent.hub.agent_views import AgentsView, AgentView, AgentViews
+from sandbox_agent.hub.agent_views import AgentViews
 from sandbox_agent.hub.hub import Hub
-from sandbox_agent.hub.inventory import Inventory, SessionView
+from sandbox_agent.hub.inventory import Inventory
+from sandbox_agent.wire.agents import AgentsView, AgentView, InstallRequest, InstallResult
+from sandbox_agent.wire.sessions import SessionsView, SessionView
 
 INSTALL_PROBLEMS: tuple[type[SandboxAgentError], ...] = (
     *(UnknownAgent, AgentNotInstalled, UnsupportedAgent, UnsupportedPlatform, UnknownVersion),
@@ -56,14 +57,6 @@ INSTALL_PROBLEMS: tuple[type[SandboxAgentError], ...] = (
 )
 
 Handler = Callable[[Request], Awaitable[Response]]
-
-
-class SessionsView(Struct, rename="camel"):
-    """A page of sessions, newest first."""
-
-    sessions: list[SessionView]
-    next_cursor: str | UnsetType = UNSET
-    """The `cursor` of the next page; absent on the last."""
 
 
 @dataclass(frozen=True, slots=True)

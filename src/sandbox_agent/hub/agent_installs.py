@@ -4,45 +4,17 @@ import asyncio
 from dataclasses import dataclass
 
 import msgspec
-from msgspec import UNSET, Struct, UnsetType
+from msgspec import UNSET
 
 from sandbox_agent.agents.catalog import Catalog
 from sandbox_agent.agents.install.installer import Installer, Outcome
 from sandbox_agent.agents.install.plan import Wanted
 from sandbox_agent.agents.install.progress import Job
-from sandbox_agent.agents.install.record import Artifact
 from sandbox_agent.agents.instructions import instructions
 from sandbox_agent.agents.manifest import Agent
 from sandbox_agent.envelope import Object
 from sandbox_agent.errors import AgentNotInstalled, BadRequest
-
-
-class InstallRequest(Struct, rename="camel"):
-    """What to install; all of it may be left out."""
-
-    reinstall: bool = False
-    """Fetch it again, also when it is there."""
-    agent_version: str | None = None
-    """Of the agent itself."""
-    agent_process_version: str | None = None
-    """Of the program that speaks ACP for it."""
-
-
-class InstallResult(Struct, rename="camel"):
-    """What an install did."""
-
-    agent: str
-    already_installed: bool
-    """It was there, in a version that was asked for or in any."""
-    version: str | None
-    """Of the program that speaks ACP for it."""
-    source: str
-    """`registry`, `fallback` (our pins), `bundled`, or `path` (named in `agents.toml`)."""
-    verified: bool
-    """It has answered a handshake."""
-    artifacts: list[Artifact]
-    native_version: str | UnsetType = UNSET
-    """Of the agent behind that program, where it is another."""
+from sandbox_agent.wire.agents import InstallRequest, InstallResult
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,46 +3,16 @@
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
 
-from msgspec import UNSET, Struct, UnsetType, structs
+from msgspec import UNSET, structs
 
 from sandbox_agent.agents.catalog import Catalog
-from sandbox_agent.agents.facts import AgentFacts, facts
+from sandbox_agent.agents.facts import facts
 from sandbox_agent.agents.install.installer import Installer
 from sandbox_agent.agents.manifest import Agent
 from sandbox_agent.agents.supervisor import Supervisor
-from sandbox_agent.envelope import Object
 from sandbox_agent.hub.hub import Hub
-
-
-class ServerStatus(Struct, rename="camel", kw_only=True):
-    """How an agent's process is doing."""
-
-    status: Literal["stopped", "installing", "starting", "running", "error"]
-    """Of its shared process; `error` when it did not start, or died."""
-    restart_count: int
-    """How often it has ended."""
-    pid: int | UnsetType = UNSET
-    uptime_ms: int | UnsetType = UNSET
-    last_error: str | UnsetType = UNSET
-    """What went wrong last."""
-
-
-class AgentView(AgentFacts, rename="camel", kw_only=True):
-    """An agent, as `GET /v1/agents` shows it."""
-
-    server_status: ServerStatus
-    models: Object | UnsetType = UNSET
-    """As its newest session told them; absent before there was one."""
-    modes: Object | UnsetType = UNSET
-    """As its newest session told them; absent before there was one."""
-
-
-class AgentsView(Struct):
-    """All agents."""
-
-    agents: list[AgentView]
+from sandbox_agent.wire.agents import AgentsView, AgentView, ServerStatus
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,10 +9,11 @@ from sandbox_agent.envelope import META, Envelope, Object, at, object_at, object
 from sandbox_agent.errors import WrongAnswer
 from sandbox_agent.hub import question
 from sandbox_agent.hub.question import is_url
+from sandbox_agent.wire import methods
 
-QUESTION = "_sandboxagent/session/request_question"
-PERMISSION = "session/request_permission"
-ELICITATION = "elicitation/create"
+QUESTION = methods.REQUEST_QUESTION
+PERMISSION = methods.REQUEST_PERMISSION
+ELICITATION = methods.ELICITATION
 
 
 @dataclass(frozen=True, slots=True)

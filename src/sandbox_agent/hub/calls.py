@@ -10,6 +10,7 @@ from sandbox_agent.errors import SandboxAgentError
 from sandbox_agent.hub.connection import Connection
 from sandbox_agent.hub.process import Process
 from sandbox_agent.hub.session import Session
+from sandbox_agent.wire import methods
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +113,7 @@ class Calls:
 
     def turns(self) -> list[Call]:
         """Calls that are the running turn of a session."""
-        return [call for call in self._open.values() if call.method == "session/prompt"]
+        return [call for call in self._open.values() if call.method == methods.PROMPT]
 
     def _of(self, running: Process) -> list[Call]:
         return [call for call in self._open.values() if call.running is running]

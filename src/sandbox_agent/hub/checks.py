@@ -12,6 +12,7 @@ from sandbox_agent.hub.attachment import KEY
 from sandbox_agent.hub.calls import Answer
 from sandbox_agent.hub.connection import Connection
 from sandbox_agent.hub.process import Process
+from sandbox_agent.wire import methods
 
 Method = Callable[[Connection, Envelope], Awaitable[Answer]]
 """Answers one method of a client."""
@@ -19,10 +20,10 @@ Method = Callable[[Connection, Envelope], Awaitable[Answer]]
 MAX_PROMPT_ID = 128
 
 _ADVERTISED: Mapping[str, tuple[str, ...]] = {
-    "session/load": ("loadSession",),
-    "session/resume": ("sessionCapabilities", "resume"),
-    "session/fork": ("sessionCapabilities", "fork"),
-    "session/close": ("sessionCapabilities", "close"),
+    methods.LOAD: ("loadSession",),
+    methods.RESUME: ("sessionCapabilities", "resume"),
+    methods.FORK: ("sessionCapabilities", "fork"),
+    methods.CLOSE: ("sessionCapabilities", "close"),
     "logout": ("auth", "logout"),
 }
 

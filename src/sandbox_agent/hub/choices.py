@@ -7,9 +7,10 @@ several of these. Where it tells a thing twice the option counts: it is what upd
 from dataclasses import dataclass
 
 from sandbox_agent.envelope import META, Object, object_at, objects_at, parse, success, text_at, with_result
+from sandbox_agent.wire import methods
 
 OPTIONS = "configOptions"
-SET_OPTION = "session/set_config_option"
+SET_OPTION = methods.SET_CONFIG_OPTION
 
 
 @dataclass(frozen=True, slots=True)

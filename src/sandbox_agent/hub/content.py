@@ -10,11 +10,11 @@ from urllib.parse import quote
 import msgspec
 from msgspec import Raw, Struct
 
-from sandbox_agent.agents.manifest import Attaching
 from sandbox_agent.envelope import Object, param
 from sandbox_agent.errors import InvalidParams
 from sandbox_agent.host.attached import Attached
 from sandbox_agent.hub.process import Process
+from sandbox_agent.wire.agents import Attaching
 
 _UNREADABLE = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 """What breaks a path that stands in a text."""

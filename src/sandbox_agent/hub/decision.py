@@ -7,8 +7,9 @@ from msgspec import Raw
 
 from sandbox_agent.envelope import Object, notification, objects_at, parse, text_at
 from sandbox_agent.hub.pending import PendingRequest
+from sandbox_agent.wire import methods
 
-METHOD = "_sandboxagent/session/decision"
+METHOD = methods.DECISION
 
 
 @dataclass(frozen=True, slots=True)

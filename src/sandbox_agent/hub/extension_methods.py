@@ -1,7 +1,6 @@
 """The `_sandboxagent/*` methods of clients: attach, history, metadata, ending, and the HTTP views over ACP."""
 
 from dataclasses import dataclass
-from typing import Annotated
 
 import msgspec
 from msgspec import Raw
@@ -19,8 +18,9 @@ from sandbox_agent.hub.inventory import Inventory
 from sandbox_agent.hub.ruling import check_rules
 from sandbox_agent.hub.session import Session, iso
 from sandbox_agent.hub.session_ending import SessionEnding
+from sandbox_agent.wire import methods
+from sandbox_agent.wire.extensions import EventsRange
 
-PAGE = 500
 MAX_PAGE = 5000
 
 
@@ -37,17 +37,17 @@ class ExtensionMethods:
 
     def table(self) -> dict[str, Method]:
         return {
-            "_sandboxagent/session/attach": self.attach,
-            "_sandboxagent/session/detach": self.detach,
-            "_sandboxagent/session/list": self.list,
-            "_sandboxagent/session/get": self.get,
-            "_sandboxagent/session/list_models": self.list_models,
-            "_sandboxagent/session/set_metadata": self.set_metadata,
-            "_sandboxagent/session/terminate": self.ending.terminate,
-            "_sandboxagent/session/events": self.events,
-            "_sandboxagent/session/pending": self.pending,
-            "_sandboxagent/agent/list": self.agent_list,
-            "_sandboxagent/agent/install": self.agent_install,
+            methods.ATTACH: self.attach,
+            methods.DETACH: self.detach,
+            methods.LIST_SESSIONS: self.list,
+            methods.GET_SESSION: self.get,
+            methods.LIST_MODELS: self.list_models,
+            methods.SET_METADATA: self.set_metadata,
+            methods.TERMINATE: self.ending.terminate,
+            methods.EVENTS: self.events,
+            methods.PENDING: self.pending,
+            methods.LIST_AGENTS: self.agent_list,
+            methods.INSTALL_AGENT: self.agent_install,
         }
 
     async def attach(self, connection: Connection, envelope: Envelope) -> Answer:
@@ -90,7 +90,7 @@ class ExtensionMethods:
         session.facts.metadata = merged
         if "title" in metadata:
             session.facts.title = text_at(metadata, "title")
-        update = notification("_sandboxagent/session/metadata_update", {"sessionId": session.id, "metadata": merged})
+        update = notification(methods.METADATA_UPDATE, {"sessionId": session.id, "metadata": merged})
         self.hub.save(session)
         position = self.hub.tell(session, update).last
         return _answer(envelope, {"metadata": merged}, position)
@@ -147,17 +147,6 @@ class ExtensionMethods:
         if not isinstance(agent, str):
             raise InvalidParams("install needs the name of an agent, or none for the connection's own")
         return _answer(envelope, await self.installs.install(agent, asked))
-
-
-class EventsRange(msgspec.Struct):
-    """Which part of a session's log."""
-
-    after: Annotated[int, msgspec.Meta(ge=0)] = 0
-    """The last event that is not wanted any more."""
-    before: int | None = None
-    """The first event that is not wanted yet."""
-    limit: Annotated[int, msgspec.Meta(ge=1)] = PAGE
-    """Events of a page, 5,000 at most. A page may be shorter."""
 
 
 def _answer(envelope: Envelope, result: object, commit: int = 0) -> Answer:

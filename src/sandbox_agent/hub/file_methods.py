@@ -4,17 +4,16 @@ import base64
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Annotated, TypeVar
+from typing import TypeVar
 
 import msgspec
-from msgspec import Meta, Struct
 
 from sandbox_agent.envelope import Envelope, success
 from sandbox_agent.errors import BadPath, FileTooLarge, InvalidParams
-from sandbox_agent.host.changes import Done, Moved, delete, make_directory, move
+from sandbox_agent.host.changes import delete, make_directory, move
 from sandbox_agent.host.conditions import Condition, etag
-from sandbox_agent.host.entries import MAX_PAGE, PAGE, entry_at, page_of
-from sandbox_agent.host.incoming import IncomingFile, Written
+from sandbox_agent.host.entries import entry_at, page_of
+from sandbox_agent.host.incoming import IncomingFile
 from sandbox_agent.host.names import shown
 from sandbox_agent.host.refusals import file_problems
 from sandbox_agent.host.roots import Roots
@@ -23,23 +22,25 @@ from sandbox_agent.hub.checks import Method
 from sandbox_agent.hub.connection import Connection
 from sandbox_agent.hub.hub import Hub
 from sandbox_agent.pools import Pool, Pools
+from sandbox_agent.wire import methods
+from sandbox_agent.wire.files import (
+    Content,
+    DeleteParams,
+    Done,
+    EntriesParams,
+    Moved,
+    MoveParams,
+    PathParams,
+    ReadParams,
+    StatParams,
+    WriteParams,
+    Written,
+)
 
 CARRIED = 8 << 20
 """Bytes of a file that an envelope may carry."""
 
 Params = TypeVar("Params", bound="PathParams")
-
-
-class Content(Struct, rename="camel"):
-    """A file, or a part of it, as base64."""
-
-    path: str
-    """Absolute."""
-    content: str
-    """In base64."""
-    size: int
-    """Of the whole file."""
-    etag: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,13 +54,13 @@ class FileMethods:
 
     def table(self) -> dict[str, Method]:
         return {
-            "_sandboxagent/fs/read_file": self._method(ReadParams, self._read),
-            "_sandboxagent/fs/write_file": self._method(WriteParams, self._write),
-            "_sandboxagent/fs/entries": self._method(EntriesParams, self._entries),
-            "_sandboxagent/fs/stat": self._method(StatParams, self._stat),
-            "_sandboxagent/fs/mkdir": self._method(PathParams, self._mkdir),
-            "_sandboxagent/fs/move": self._move,
-            "_sandboxagent/fs/delete": self._method(DeleteParams, self._delete, self.pools.trees),
+            methods.READ_FILE: self._method(ReadParams, self._read),
+            methods.WRITE_FILE: self._method(WriteParams, self._write),
+            methods.LIST_ENTRIES: self._method(EntriesParams, self._entries),
+            methods.STAT: self._method(StatParams, self._stat),
+            methods.MAKE_DIRECTORY: self._method(PathParams, self._mkdir),
+            methods.MOVE: self._move,
+            methods.DELETE_FILE: self._method(DeleteParams, self._delete, self.pools.trees),
         }
 
     def _method(self, type: type[Params], work: Callable[[str, Params], object], pool: Pool | None = None) -> Method:
@@ -121,67 +122,6 @@ class FileMethods:
             return Moved(shown(source), shown(target))
 
         return await _answer(envelope, work, self.pools.trees)
-
-
-class PathParams(Struct, rename="camel"):
-    """Which file or directory is meant."""
-
-    path: str
-    """Absolute, or relative to the session's directory, or else to the server's root directory."""
-    session_id: str | None = None
-    """The session, by id or alias, whose directory a relative path is relative to."""
-
-
-class ReadParams(PathParams, rename="camel"):
-    """What to read."""
-
-    offset: Annotated[int, Meta(ge=0, lt=1 << 62)] = 0
-    """The first byte."""
-    length: Annotated[int, Meta(ge=0)] | None = None
-    """How many bytes; all that follow unless given."""
-
-
-class WriteParams(PathParams, rename="camel", kw_only=True):
-    """What to write."""
-
-    content: bytes
-    """All of the file, in base64."""
-
-
-class EntriesParams(PathParams, rename="camel"):
-    """Which part of a directory."""
-
-    cursor: str | None = None
-    """`nextCursor` of the page before."""
-    limit: Annotated[int, Meta(ge=1, le=MAX_PAGE)] = PAGE
-    """Entries of a page."""
-
-
-class StatParams(PathParams, rename="camel"):
-    """What to look at."""
-
-    follow: bool = True
-    """`false`: a link itself, and not what it leads to."""
-
-
-class DeleteParams(PathParams, rename="camel"):
-    """What to delete."""
-
-    recursive: bool = False
-    """`true`: a directory with all that is in it."""
-
-
-class MoveParams(Struct, rename={"source": "from", "target": "to", "session_id": "sessionId"}):
-    """What is to have another name."""
-
-    source: str
-    """What is there."""
-    target: str
-    """Its new name; the directory must be there."""
-    overwrite: bool = False
-    """Replace a file, or an empty directory."""
-    session_id: str | None = None
-    """The session, by id or alias, whose directory relative paths are relative to."""
 
 
 T = TypeVar("T")

@@ -30,6 +30,7 @@ from sandbox_agent.hub.lifecycle import Event
 from sandbox_agent.hub.process import Process
 from sandbox_agent.hub.session import Replay, Session
 from sandbox_agent.log.event import Direction
+from sandbox_agent.wire import methods
 
 logger = logging.getLogger(__name__)
 _META_KEY = META.encode()
@@ -143,7 +144,7 @@ class Forward:
         """Close a session at its agent that has ended here; an agent that refuses does not keep it alive."""
         with suppress(SandboxAgentError):
             if running.handshake.offers("sessionCapabilities", "close"):
-                await self.own_call(running, None, "session/close", {"sessionId": agent_session_id})
+                await self.own_call(running, None, methods.CLOSE, {"sessionId": agent_session_id})
         await self.dismiss(running)
 
     def let_go_soon(self, running: Process, agent_session_id: str) -> None:
@@ -276,7 +277,7 @@ class Forward:
         resumes = running.handshake.offers("sessionCapabilities", "resume")
         if not resumes and not running.handshake.offers("loadSession"):
             raise InvalidRequest(f"agent {agent} can neither resume nor load sessions", sessionId=session.id)
-        method = "session/resume" if resumes else "session/load"
+        method = methods.RESUME if resumes else methods.LOAD
         session.replay = Replay(channel="", history=False)
         response = await self.own_call(running, session, method, resume_params(session))
         if not response.succeeded:

@@ -40,6 +40,7 @@ from sandbox_agent.hub.ruling import Ruling
 from sandbox_agent.hub.session import Session
 from sandbox_agent.hub.turns import Turns
 from sandbox_agent.log.event import LONG_LINE, Direction, agent_channel, connection_channel, session_channel
+from sandbox_agent.wire import methods
 
 logger = logging.getLogger(__name__)
 
@@ -169,7 +170,7 @@ class FromAgent:
             params = peek.params
             # Spelled out, and not a function: this runs for every line of every agent.
             if (
-                peek.method == "session/update"
+                peek.method == methods.UPDATE
                 and peek.id is UNSET
                 and type(params) is Params
                 and type(params.sessionId) is str
@@ -269,7 +270,7 @@ class FromAgent:
                 running.pause_reading()
 
     def _notify(self, running: Process, envelope: Envelope) -> None:
-        if envelope.method == "$/cancel_request":
+        if envelope.method == methods.CANCEL_REQUEST:
             self._withdraw(running, envelope)
             return
         if envelope.method.startswith(OURS):
@@ -408,7 +409,7 @@ class FromAgent:
         shown = line[:UNPARSED_BYTES].decode(errors="replace")
         truncated = truncated or len(line) > UNPARSED_BYTES
         params = {"agent": running.agent.id, "reason": reason, "line": shown, "truncated": truncated}
-        quarantined = notification("_sandboxagent/agent/unparsed", params)
+        quarantined = notification(methods.UNPARSED, params)
         self._hub.tell_agent_followers(running.agent.id, quarantined, Direction.FROM_SERVER)
 
 

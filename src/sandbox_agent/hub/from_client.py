@@ -45,6 +45,7 @@ from sandbox_agent.hub.idempotency import Idempotency, scope_of
 from sandbox_agent.hub.process import Process
 from sandbox_agent.hub.turns import Turns
 from sandbox_agent.log.event import Direction
+from sandbox_agent.wire import methods
 
 logger = logging.getLogger(__name__)
 
@@ -52,12 +53,12 @@ _ABOUT_HTTP = (AgentTimeout, LogUnavailable, ShuttingDown, IdempotencyMismatch)
 """Failures of the exchange, not of the method: these are told as an HTTP status."""
 _ANNOUNCED = (
     QUESTION,
-    "_sandboxagent/session/ended",
-    "_sandboxagent/session/turn",
-    "_sandboxagent/session/metadata_update",
+    methods.ENDED,
+    methods.TURN,
+    methods.METADATA_UPDATE,
     DECISION,
-    "_sandboxagent/stream/gap",
-    "_sandboxagent/agent/unparsed",
+    methods.GAP,
+    methods.UNPARSED,
 )
 """Extensions that clients receive rather than call."""
 
@@ -79,7 +80,7 @@ class FromClient:
         self._turns = turns
         self._prompt = prompt
         # What we answer or change ourselves. Every other method is the agent's business.
-        self._own = {"initialize": _initialize_again, **own}
+        self._own = {methods.INITIALIZE: _initialize_again, **own}
         self._extensions = advertised([name for name in (*own, *_ANNOUNCED) if name.startswith("_")])
         self._idempotency = Idempotency(hub.log, request_timeout)
 
@@ -105,7 +106,7 @@ class FromClient:
             session = self._hub.find_session(envelope.session_id)
             scope = scope_of(connection, session.id if session else envelope.session_id)
             return await self._idempotency.accept(scope, key, envelope, lambda: self.accept(connection, envelope))
-        if envelope.method == "session/prompt":
+        if envelope.method == methods.PROMPT:
             return await self._accept_prompt(connection, envelope)
         method = self._own.get(envelope.method, self._forward.request)
         return Accepted(self._hub.log.position, self._answer(envelope, method(connection, envelope)))
@@ -129,9 +130,9 @@ class FromClient:
         """Take a notification; what is wrong with it is nobody's to hear."""
         try:
             match envelope.method:
-                case "session/cancel":
+                case methods.CANCEL:
                     await self._cancel(connection, envelope)
-                case "$/cancel_request":
+                case methods.CANCEL_REQUEST:
                     self._cancel_request(connection, envelope)
                 case _:
                     await self._forward.notify(connection, envelope)
@@ -189,7 +190,7 @@ class FromClient:
             return
         call = self._hub.calls.find(connection, id)
         if call is not None:
-            call.running.send(notification("$/cancel_request", {"requestId": Raw(call.stdio_id)}))
+            call.running.send(notification(methods.CANCEL_REQUEST, {"requestId": Raw(call.stdio_id)}))
 
 
 def _failed(envelope: Envelope, error: Exception) -> Answer:

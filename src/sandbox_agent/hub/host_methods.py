@@ -36,6 +36,7 @@ from sandbox_agent.hub.process import Process
 from sandbox_agent.hub.session import Session
 from sandbox_agent.log.event import Direction
 from sandbox_agent.pools import Pool
+from sandbox_agent.wire import methods
 
 logger = logging.getLogger(__name__)
 
@@ -51,7 +52,7 @@ SHARE = 2
 DELIVERY_SECONDS, DELIVERY_INTERVAL = 10.0, 0.05
 """How long an answer waits for an agent that has asked for more than it reads."""
 
-_DECLARED = {"fs/read_text_file": ("fs", "readTextFile"), "fs/write_text_file": ("fs", "writeTextFile")}
+_DECLARED = {methods.READ_TEXT_FILE: ("fs", "readTextFile"), methods.WRITE_TEXT_FILE: ("fs", "writeTextFile")}
 """What a client declares when it answers a method; `terminal` for all others."""
 
 
@@ -77,13 +78,13 @@ class HostMethods:
         self._secrets = secrets
         self._client_fs = client_fs
         self._methods: Mapping[str, Method] = {
-            "fs/read_text_file": self._read,
-            "fs/write_text_file": self._write,
-            "terminal/create": self._create,
-            "terminal/output": self._output,
-            "terminal/wait_for_exit": self._wait_for_exit,
-            "terminal/kill": self._kill,
-            "terminal/release": self._release,
+            methods.READ_TEXT_FILE: self._read,
+            methods.WRITE_TEXT_FILE: self._write,
+            methods.TERMINAL_CREATE: self._create,
+            methods.TERMINAL_OUTPUT: self._output,
+            methods.TERMINAL_WAIT: self._wait_for_exit,
+            methods.TERMINAL_KILL: self._kill,
+            methods.TERMINAL_RELEASE: self._release,
         }
         self._tasks: set[asyncio.Task[None]] = set()
         self._taken_back: dict[tuple[str, bytes], asyncio.Future[None]] = {}

@@ -28,6 +28,7 @@ from sandbox_agent.hub.shelf import Shelf
 from sandbox_agent.log.cards import Age
 from sandbox_agent.log.event import NOBODY, Chunk, Direction, agent_channel, session_channel
 from sandbox_agent.log.log import Log
+from sandbox_agent.wire import methods
 
 logger = logging.getLogger(__name__)
 
@@ -258,7 +259,7 @@ class Hub:
                     self.save(session)
                 case Effect.TELL_ENDED:
                     ended = {"sessionId": session.id, **(session.facts.termination or {})}
-                    self.tell(session, notification("_sandboxagent/session/ended", ended))
+                    self.tell(session, notification(methods.ENDED, ended))
                 case Effect.FORGET:
                     self._forget(session)
 
@@ -290,7 +291,7 @@ class Hub:
     def delete_session(self, session: Session) -> None:
         """Forget it, and tell everybody attached, each for itself: the session's own log goes with it."""
         ended = {"sessionId": session.id, "reason": "deleted", "terminatedBy": "client"}
-        line = notification("_sandboxagent/session/ended", ended)
+        line = notification(methods.ENDED, ended)
         attached = list(self.attached(session))
         self.move(session, Event.DELETE)
         for connection in attached:
@@ -322,7 +323,7 @@ class Hub:
                 continue
             for update in session.untold():
                 params = {"sessionId": session_id, "update": update, "_meta": {META: {"fromServer": True}}}
-                self.tell(session, notification("session/update", params))
+                self.tell(session, notification(methods.UPDATE, params))
 
     def interrupted(self, session: Session) -> None:
         """The server stopped under it: its turn, if one ran, and the session itself have ended."""
@@ -336,7 +337,7 @@ class Hub:
         """Tell everybody attached that a turn has started or ended."""
         name = {} if prompt_id is None else {"promptId": prompt_id}
         params = {"sessionId": session.id, "turnId": turn_id, **name, **facts}
-        return self.tell(session, notification("_sandboxagent/session/turn", params))
+        return self.tell(session, notification(methods.TURN, params))
 
     # Attaching
 
@@ -525,7 +526,7 @@ class Hub:
                 outcome = {"outcome": pending.outcome, "answeredBy": by.tag if by else None}
                 meta = {META: outcome | (by.who if by else {})}
                 params = {"requestId": Raw(connection.open_request(pending)), "_meta": meta}
-                self.tell_connection(connection, notification("$/cancel_request", params), pending.session)
+                self.tell_connection(connection, notification(methods.CANCEL_REQUEST, params), pending.session)
 
     def _deliver_request(self, connection: Connection, pending: PendingRequest) -> None:
         connection.open_request(pending)

@@ -5,7 +5,7 @@ import binascii
 from collections.abc import Sequence
 
 import msgspec
-from msgspec import UNSET, Raw, Struct, UnsetType
+from msgspec import UNSET, Raw
 
 from sandbox_agent.envelope import META, Object
 from sandbox_agent.errors import InvalidParams
@@ -15,58 +15,9 @@ from sandbox_agent.hub.pending import PendingRequest, kind_of
 from sandbox_agent.hub.session import Session, iso
 from sandbox_agent.hub.shelf import age
 from sandbox_agent.log.cards import Age
+from sandbox_agent.wire.sessions import PendingView, SessionView
 
 PAGE = 200
-
-
-class SessionView(Struct, rename="camel", kw_only=True, omit_defaults=False):
-    """A session, as `GET /v1/sessions` shows it."""
-
-    session_id: str
-    """The agent's own id of it, unless two agents chose the same."""
-    agent: str
-    cwd: str
-    """Its directory, on the server's machine."""
-    title: str | None
-    """As the agent gave it, else as it was asked for."""
-    created_at: str
-    """UTC, ISO 8601 with milliseconds."""
-    updated_at: str
-    """When the last event of it was kept."""
-    ended: bool
-    """No process holds it; see `terminationInfo`."""
-    resumable: bool
-    """A prompt takes it up again when it has ended."""
-    running: bool
-    """A turn runs now."""
-    event_count: int
-    """Events in its log."""
-    pending: int
-    """How many permissions, questions and elicitations wait for an answer."""
-    model: str | None
-    """The model in use, as far as the agent tells."""
-    mode: str | None
-    """The mode in use, as far as the agent tells."""
-    termination_info: Object | None
-    """How it ended, as `_sandboxagent/session/ended` told it."""
-    metadata: Object
-    """What `session/new` and `_sandboxagent/session/set_metadata` gave, as it was asked for."""
-    alias: str | UnsetType = UNSET
-    """Its `requestedSessionId`, accepted wherever an id is."""
-
-
-class PendingView(Struct, rename="camel"):
-    """A pending request, as clients list it."""
-
-    id: Raw
-    """Under which this connection may answer."""
-    kind: str
-    """`permission`, `question`, `elicitation`, or `request` for anything else."""
-    session_id: str
-    asked_at: str
-    """UTC, ISO 8601 with milliseconds."""
-    envelope: Raw
-    """The request, in the form that this client knows."""
 
 
 class Inventory:

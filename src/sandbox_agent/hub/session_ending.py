@@ -14,6 +14,7 @@ from sandbox_agent.hub.lifecycle import Event, State
 from sandbox_agent.hub.process import Process
 from sandbox_agent.hub.session import TERMINATED, Session
 from sandbox_agent.hub.turns import Turns
+from sandbox_agent.wire import methods
 
 END_GRACE = 2.0
 """Seconds in which an agent may end the turn and close the session that is terminated."""
@@ -74,10 +75,10 @@ class SessionEnding:
         try:
             async with asyncio.timeout(END_GRACE):
                 if session.running is not None:
-                    running.send(notification("session/cancel", own))
+                    running.send(notification(methods.CANCEL, own))
                     await self.turns.ended(session)
                 if running.handshake.offers("sessionCapabilities", "close"):
-                    await self.forward.own_call(running, session, "session/close", own)
+                    await self.forward.own_call(running, session, methods.CLOSE, own)
         except (TimeoutError, SandboxAgentError):
             # It is ended here all the same; an agent that does not play along does not keep it alive.
             pass

@@ -18,6 +18,7 @@ from sandbox_agent.hub.process import Process
 from sandbox_agent.hub.session import Replay, Session
 from sandbox_agent.hub.turns import user_messages
 from sandbox_agent.log.event import Chunk, Direction, session_channel
+from sandbox_agent.wire import methods
 
 HISTORY_PAGE = 1000
 """Events of the past read at a time."""
@@ -50,7 +51,7 @@ class SessionLoading:
     async def _held(self, connection: Connection, session: Session, envelope: Envelope) -> Answer:
         """A process holds the session: a load is answered from our own log, a resume just attaches."""
         assert envelope.id is not None
-        if envelope.method == "session/load":
+        if envelope.method == methods.LOAD:
             await self._replay(connection, session)
         self.hub.attach(connection, session)
         return Answer(completed(success(envelope.id, session.facts.offers), session.facts.offers))
@@ -82,9 +83,9 @@ class SessionLoading:
         to_come = {prompt.position for prompt in (session.unechoed, *session.waiting) if prompt is not None}
         for position, line in enumerate(chunk.lines, chunk.first):
             envelope = parse(line)
-            if envelope.method == "session/update" and chunk.direction is not Direction.FROM_CLIENT:
+            if envelope.method == methods.UPDATE and chunk.direction is not Direction.FROM_CLIENT:
                 self.hub.tell_connection(connection, line, session)
-            elif envelope.method == "session/prompt" and position not in to_come and not _echoes(session):
+            elif envelope.method == methods.PROMPT and position not in to_come and not _echoes(session):
                 for update in user_messages(session, line):
                     self.hub.tell_connection(connection, update, session)
 

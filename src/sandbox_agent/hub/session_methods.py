@@ -53,6 +53,7 @@ from sandbox_agent.hub.session_loading import SessionLoading
 from sandbox_agent.hub.session_settings import SessionSettings
 from sandbox_agent.hub.turns import Turns
 from sandbox_agent.log.event import Direction
+from sandbox_agent.wire import methods
 
 _ALIAS = re.compile(r"[^/?#%\x00-\x1f\x7f]{1,256}")
 
@@ -74,16 +75,16 @@ class SessionMethods:
 
     def table(self) -> dict[str, Method]:
         return {
-            "session/new": self.new,
-            "session/load": self.loading.load,
-            "session/resume": self.loading.resume,
-            "session/fork": self.fork,
-            "session/list": self.list,
-            "session/close": self.ending.close,
-            "session/delete": self.ending.delete,
-            "session/set_model": self.settings.set_model,
-            "session/set_mode": self.settings.set_mode,
-            "session/set_config_option": self.settings.set_config_option,
+            methods.NEW: self.new,
+            methods.LOAD: self.loading.load,
+            methods.RESUME: self.loading.resume,
+            methods.FORK: self.fork,
+            methods.LIST: self.list,
+            methods.CLOSE: self.ending.close,
+            methods.DELETE: self.ending.delete,
+            methods.SET_MODEL: self.settings.set_model,
+            methods.SET_MODE: self.settings.set_mode,
+            methods.SET_CONFIG_OPTION: self.settings.set_config_option,
             "authenticate": self.authenticate,
             "logout": self.logout,
         }

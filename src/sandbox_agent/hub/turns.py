@@ -27,6 +27,7 @@ from sandbox_agent.hub.hub import Hub
 from sandbox_agent.hub.pending import Outcome
 from sandbox_agent.hub.session import Prompt, Session
 from sandbox_agent.log.event import Direction
+from sandbox_agent.wire import methods
 
 
 @dataclass(slots=True, eq=False)
@@ -134,7 +135,7 @@ class Turns:
     def _start(self, session: Session, prompt: Prompt) -> None:
         process, turn = session.held, self._turns[prompt]
         assert process is not None
-        call = Call("session/prompt", turn.client_id, turn.connection, process, session, self._settle, turn.answered)
+        call = Call(methods.PROMPT, turn.client_id, turn.connection, process, session, self._settle, turn.answered)
         turn.call = self._hub.calls.open(call)
         session.heard_at = self._hub.monotonic()
         session.facts.turn, session.facts.prompt_id = prompt.turn_id, prompt.prompt_id
@@ -204,7 +205,7 @@ def user_messages(session: Session, prompt: bytes) -> list[bytes]:
     """A prompt as the updates an agent would echo it with."""
     return [
         notification(
-            "session/update",
+            methods.UPDATE,
             {"sessionId": session.id, "update": {"sessionUpdate": "user_message_chunk", "content": block}},
         )
         for block in objects_at(parse(prompt).params(), "prompt")

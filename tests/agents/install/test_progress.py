@@ -4,7 +4,8 @@ import asyncio
 
 import msgspec
 
-from sandbox_agent.agents.install.progress import Job, Progress
+from sandbox_agent.agents.install.progress import Job
+from sandbox_agent.wire.agents import Progress
 
 
 def test_it_begins_with_waiting_and_has_the_newest_state() -> None:

@@ -9,10 +9,11 @@ from pathlib import Path
 import pytest
 from msgspec import structs
 
-from sandbox_agent.agents.install.record import Artifact, Record, Store
+from sandbox_agent.agents.install.record import Record, Store
 from sandbox_agent.agents.launch import Hold
 from sandbox_agent.agents.manifest import Agent
 from sandbox_agent.agents.node import bundled_node
+from sandbox_agent.wire.agents import Artifact
 
 LOCKER = """
 import sys

@@ -3,17 +3,18 @@
 from typing import Any
 
 import pytest
-from acp.schema import RequestPermissionRequest
 
 from sandbox_agent.cli.talk.asking import chosen, wanted
 from sandbox_agent.cli.talk.pieces import plain
 from sandbox_agent.cli.talk.showing import Marks, Showing
 from sandbox_agent.client import PermissionRequest
+from sandbox_agent.wire.acp import RequestPermissionRequest
+from sandbox_agent.wire.reading import read
 
 
 def shown(**call: Any) -> list[str]:
     facts = {"sessionId": "s", "toolCall": {"toolCallId": "1", **call}, "options": []}
-    asked = RequestPermissionRequest.model_validate(facts)
+    asked = read(facts, RequestPermissionRequest)
     request = PermissionRequest("0", "s", asked.tool_call, asked.options)
     return [plain(line) for line in wanted(request, Showing(Marks(), cwd="/srv/app"))]
 

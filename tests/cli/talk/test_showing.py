@@ -3,17 +3,18 @@
 from typing import Any
 
 import pytest
-from acp.schema import PromptResponse
 
 from sandbox_agent.cli.calling import CLIENT
 from sandbox_agent.cli.talk.pieces import Note, Piece, Speech, plain
 from sandbox_agent.cli.talk.showing import ASCII, Marks, Showing, spent
 from sandbox_agent.client import TurnEnded
-from sandbox_agent.client.updates import SessionItem, read
+from sandbox_agent.client.updates import SessionItem, read_item
+from sandbox_agent.wire.acp import PromptResponse
+from sandbox_agent.wire.reading import read
 
 
 def update(**members: Any) -> SessionItem:
-    item = read("session/update", {"sessionId": "s", "update": members})
+    item = read_item("session/update", {"sessionId": "s", "update": members})
     assert item is not None
     return item
 
@@ -29,7 +30,7 @@ def call(**members: Any) -> SessionItem:
 
 def decision(by: dict[str, Any], **members: Any) -> SessionItem:
     facts = {"sessionId": "s", "kind": "permission", "outcome": "answered", "by": by, **members}
-    item = read("_sandboxagent/session/decision", facts)
+    item = read_item("_sandboxagent/session/decision", facts)
     assert item is not None
     return item
 
@@ -223,12 +224,15 @@ def test_what_goes_without_saying_is_not_said() -> None:
         (TurnEnded("refusal"), ["the agent refuses to go on"]),
         (TurnEnded("brand_new"), ["stopped: brand_new"]),
         (TurnEnded(None, error={"message": "agent x exited\nwith code 3"}), ["✘ agent x exited with code 3"]),
-        (read("_sandboxagent/session/ended", {"reason": "closed"}), ["the session was closed"]),
+        (read_item("_sandboxagent/session/ended", {"reason": "closed"}), ["the session was closed"]),
         (
-            read("_sandboxagent/session/ended", {"reason": "error", "message": "agent x died"}),
+            read_item("_sandboxagent/session/ended", {"reason": "error", "message": "agent x died"}),
             ["the session has ended: agent x died"],
         ),
-        (read("_sandboxagent/stream/gap", {"after": 1, "resumesAt": 5}), ["what came before this is no longer kept"]),
+        (
+            read_item("_sandboxagent/stream/gap", {"after": 1, "resumesAt": 5}),
+            ["what came before this is no longer kept"],
+        ),
         (update(sessionUpdate="current_mode_update", currentModeId="plan"), ["mode: plan"]),
         (update(sessionUpdate="nobody_knows_this", x=1), []),
     ],
@@ -243,7 +247,7 @@ def test_what_a_turn_has_used_up() -> None:
         update(sessionUpdate="usage_update", used=50_000, size=200_000, cost={"amount": 0.25, "currency": "USD"})
     )
     usage = {"totalTokens": 1234, "inputTokens": 1000, "outputTokens": 234}
-    response = PromptResponse.model_validate({"stopReason": "end_turn", "usage": usage})
+    response = read({"stopReason": "end_turn", "usage": usage}, PromptResponse)
 
     assert spent(response, shown.usage) == "1,234 tokens (1,000 in, 234 out) · context 25% of 200,000 · 0.2500 USD"
     assert spent(None, None) == ""

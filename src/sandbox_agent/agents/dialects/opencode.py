@@ -18,6 +18,7 @@ import psutil
 from sandbox_agent.agents.dialects.question import METHOD, answers_in, question_params
 from sandbox_agent.agents.lines import LineSplitter
 from sandbox_agent.envelope import Object, notification, object_at, objects_at, parse, request, text_at
+from sandbox_agent.wire import methods
 
 if TYPE_CHECKING:
     import httpx
@@ -193,7 +194,7 @@ class OpenCode:
         asked = self._open.get(id)
         if asked is not None:
             self._open[id] = _Open(asked.id, asked.directory, settled=True)
-            self._say(notification("$/cancel_request", {"requestId": question}))
+            self._say(notification(methods.CANCEL_REQUEST, {"requestId": question}))
             self._open.pop(id, None)
 
     # Answers

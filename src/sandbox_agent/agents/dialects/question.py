@@ -1,8 +1,9 @@
 """Questions in the form that clients know (`_sandboxagent/session/request_question`), from what agents have. Pure."""
 
 from sandbox_agent.envelope import Object, list_at, objects_at, text_at
+from sandbox_agent.wire import methods
 
-METHOD = "_sandboxagent/session/request_question"
+METHOD = methods.REQUEST_QUESTION
 
 
 def question_params(

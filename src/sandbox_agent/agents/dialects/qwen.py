@@ -2,8 +2,9 @@
 
 from sandbox_agent.agents.dialects.question import METHOD, answers_in, question_params
 from sandbox_agent.envelope import Envelope, Object, objects_at, parse, request, success, text_at
+from sandbox_agent.wire import methods
 
-_PERMISSION = "session/request_permission"
+_PERMISSION = methods.REQUEST_PERMISSION
 
 
 class Qwen:

@@ -14,11 +14,12 @@ from sandbox_agent.agents.install.packages import Packages
 from sandbox_agent.agents.install.plan import Plan
 from sandbox_agent.agents.install.platforms import current_platform
 from sandbox_agent.agents.install.progress import Job
-from sandbox_agent.agents.install.record import FOLDER, NODE, SHIMS, Artifact, Record, now
+from sandbox_agent.agents.install.record import FOLDER, NODE, SHIMS, Record, now
 from sandbox_agent.agents.install.registry import BinaryTarget
 from sandbox_agent.agents.manifest import Agent, Package
 from sandbox_agent.agents.node import bundled_node
 from sandbox_agent.errors import HashMissing, InstallFailed
+from sandbox_agent.wire.agents import Artifact
 
 MAX_ARCHIVE, MAX_UNPACKED, MAX_ENTRIES = 2 << 30, 8 << 30, 200_000
 

@@ -1,23 +1,10 @@
 """How far an install is, for whoever wants to know: the newest state, and a way to wait for a newer one."""
 
 import asyncio
-from typing import Literal
 
-from msgspec import UNSET, Struct, UnsetType
+from msgspec import UNSET
 
-Stage = Literal["waiting", "resolving", "fetching", "unpacking", "verifying", "done"]
-
-
-class Progress(Struct, rename="camel", frozen=True):
-    """One state of an install."""
-
-    stage: Stage
-    message: str
-    """What is being done, for people."""
-    bytes: int | UnsetType = UNSET
-    """Fetched so far."""
-    total_bytes: int | UnsetType = UNSET
-    """To be fetched, where that is known."""
+from sandbox_agent.wire.agents import Progress, Stage
 
 
 class Job:

@@ -17,39 +17,20 @@ from secrets import token_hex
 from typing import Literal
 
 import msgspec
-from msgspec import UNSET, Struct, UnsetType, structs
+from msgspec import Struct, structs
 
 from sandbox_agent.agents.launch import REMOVED, Launch, remove_unheld
 from sandbox_agent.agents.manifest import Agent
 from sandbox_agent.agents.node import bundled_node, make_shims
 from sandbox_agent.archives.removal import discard
 from sandbox_agent.envelope import Object
+from sandbox_agent.wire.agents import Artifact
 
 logger = logging.getLogger(__name__)
 
 NODE, FOLDER, SHIMS = "{node}", "{folder}", ".node"
 # Nothing else is ever deleted: somebody may have chosen a directory that has other things in it.
 _FOLDER = re.compile(r"\d+-[0-9a-f]{8}")
-
-
-class Artifact(Struct, rename="camel", kw_only=True, frozen=True):
-    """One program that an agent needs."""
-
-    kind: Literal["agent_process", "native"]
-    """What speaks ACP, or the agent behind it."""
-    name: str
-    version: str | None
-    """`null` when nobody says."""
-    path: str | None
-    """Where it is on this machine. In a record, with `{folder}` in it as in the command."""
-    source: str
-    """As that of the install."""
-    sha256: str | UnsetType = UNSET
-    """Of what was fetched, where it is known."""
-    integrity: str | UnsetType = UNSET
-    """What npm checked the package against."""
-    unverified: bool | UnsetType = UNSET
-    """True when nobody gave a hash to check it against."""
 
 
 class Record(Struct, rename="camel", kw_only=True, frozen=True, omit_defaults=True):

@@ -1,4 +1,5 @@
 """The mock agent: a program of its own that speaks ACP on stdio, for trying things without an account.
 
-Run it with `python -m sandbox_agent.agents.mock`; say `help` to it. It uses the upstream SDK and nothing else of ours.
+Run it with `python -m sandbox_agent.agents.mock`; say `help` to it. It needs nothing but the standard library, so that
+it starts at once; the tests check every line that it writes against ACP's official types.
 """

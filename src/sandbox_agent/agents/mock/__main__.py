@@ -3,19 +3,16 @@
 import asyncio
 import sys
 
-import acp
-
 from sandbox_agent.agents.mock.agent import MockAgent
 from sandbox_agent.agents.mock.sessions import Sessions, state_directory
-from sandbox_agent.agents.mock.stdio import LINE_LIMIT, StdioTransport
+from sandbox_agent.agents.mock.stdio import Peer
 
 
 async def serve() -> None:
     """Answer on stdio until stdin ends."""
-    reader, writer = await acp.stdio_streams(limit=LINE_LIMIT)
-    agent = MockAgent(Sessions(state_directory()))
-    # Fork, resume and close still count as unstable in the SDK.
-    await acp.run_agent(agent, StdioTransport(reader, writer), use_unstable_protocol=True)
+    peer = await Peer.on_stdio()
+    agent = MockAgent(peer, Sessions(state_directory()))
+    await peer.serve(agent.methods(), agent.notifications())
 
 
 def main() -> int:

@@ -4,258 +4,224 @@ Knows nothing of what is said in a turn; that is in `scripts.py`.
 """
 
 import asyncio
-from collections.abc import Sequence
-
-from acp import PROTOCOL_VERSION, Client, RequestError, update_user_message
-from acp.helpers import ContentBlock
-from acp.schema import (
-    AgentCapabilities,
-    AuthenticateResponse,
-    ClientCapabilities,
-    CloseSessionResponse,
-    ConfigOptionUpdate,
-    CurrentModeUpdate,
-    ForkSessionResponse,
-    Implementation,
-    InitializeResponse,
-    ListSessionsResponse,
-    LoadSessionResponse,
-    NewSessionResponse,
-    PromptCapabilities,
-    PromptResponse,
-    ResumeSessionResponse,
-    SessionCapabilities,
-    SessionCloseCapabilities,
-    SessionConfigOptionBoolean,
-    SessionConfigOptionSelect,
-    SessionConfigSelectOption,
-    SessionForkCapabilities,
-    SessionInfo,
-    SessionInfoUpdate,
-    SessionListCapabilities,
-    SessionMode,
-    SessionModeState,
-    SessionResumeCapabilities,
-    SetSessionConfigOptionResponse,
-    SetSessionModeResponse,
-)
+import copy
+from collections.abc import Mapping
+from typing import cast
 
 from sandbox_agent.agents.mock.scripts import Turn, play
 from sandbox_agent.agents.mock.sessions import Session, Sessions
+from sandbox_agent.agents.mock.stdio import (
+    INVALID_PARAMS,
+    INVALID_REQUEST,
+    Method,
+    Notification,
+    Object,
+    Peer,
+    RpcError,
+)
 
 VERSION = "1.0.0"
+PROTOCOL_VERSION = 1
 PAGE = 100
 TITLE_LENGTH = 60
 
-MODES = [
-    SessionMode(id="default", name="Default", description="What you say is what it plays"),
-    SessionMode(id="plan", name="Plan", description="A mode to switch to; it changes nothing"),
-    SessionMode(id="yolo", name="Yolo", description="Another one; permission is asked all the same"),
-]
-MODELS = [
-    SessionConfigSelectOption(value="mock-small", name="Mock small", description="Knows little"),
-    SessionConfigSelectOption(value="mock-large", name="Mock large", description="Knows as little, in a larger way"),
-]
+MODES = {
+    "default": ("Default", "What you say is what it plays"),
+    "plan": ("Plan", "A mode to switch to; it changes nothing"),
+    "yolo": ("Yolo", "Another one; permission is asked all the same"),
+}
+MODELS = {
+    "mock-small": ("Mock small", "Knows little"),
+    "mock-large": ("Mock large", "Knows as little, in a larger way"),
+}
 
 
 class MockAgent:
-    """The methods the SDK's router calls. Every `**kwargs` is there for its sake and stays empty."""
+    """One agent, for one client."""
 
-    _client: Client
-
-    def __init__(self, sessions: Sessions) -> None:
+    def __init__(self, peer: Peer, sessions: Sessions) -> None:
+        self._peer = peer
         self._sessions = sessions
         self._turns: dict[str, asyncio.Task[None]] = {}
         self._takes_forms = False
 
-    def on_connect(self, conn: Client) -> None:
-        self._client = conn
+    def methods(self) -> Mapping[str, Method]:
+        """What it answers."""
+        return {
+            "initialize": self._initialize,
+            "session/new": self._new,
+            "session/load": self._load,
+            "session/resume": self._resume,
+            "session/fork": self._fork,
+            "session/list": self._list,
+            "session/close": self._close,
+            "session/set_mode": self._set_mode,
+            "session/set_config_option": self._set_config_option,
+            "session/prompt": self._prompt,
+        }
 
-    async def initialize(
-        self,
-        protocol_version: int,
-        client_capabilities: ClientCapabilities | None = None,
-        client_info: Implementation | None = None,
-        **kwargs: object,
-    ) -> InitializeResponse:
-        elicitation = client_capabilities.elicitation if client_capabilities else None
-        self._takes_forms = elicitation is not None and elicitation.form is not None
-        return InitializeResponse(
-            protocol_version=PROTOCOL_VERSION,
-            agent_info=Implementation(name="mock", title="Mock agent", version=VERSION),
-            agent_capabilities=AgentCapabilities(
-                load_session=True,
-                prompt_capabilities=PromptCapabilities(image=True, embedded_context=True),
-                session_capabilities=SessionCapabilities(
-                    list=SessionListCapabilities(),
-                    resume=SessionResumeCapabilities(),
-                    fork=SessionForkCapabilities(),
-                    close=SessionCloseCapabilities(),
-                ),
-            ),
-            auth_methods=[],
-        )
+    def notifications(self) -> Mapping[str, Notification]:
+        """What it hears."""
+        return {"session/cancel": lambda params: self._cancel(_text(params, "sessionId"))}
 
-    async def authenticate(self, method_id: str, **kwargs: object) -> AuthenticateResponse | None:
-        raise RequestError.method_not_found("authenticate")
+    async def _initialize(self, params: Object) -> Object:
+        capabilities = params.get("clientCapabilities")
+        elicitation = cast("Object", capabilities).get("elicitation") if isinstance(capabilities, dict) else None
+        self._takes_forms = isinstance(elicitation, dict) and cast("Object", elicitation).get("form") is not None
+        return {
+            "protocolVersion": PROTOCOL_VERSION,
+            "agentInfo": {"name": "mock", "title": "Mock agent", "version": VERSION},
+            "agentCapabilities": {
+                "loadSession": True,
+                "promptCapabilities": {"image": True, "embeddedContext": True},
+                "sessionCapabilities": {"list": {}, "resume": {}, "fork": {}, "close": {}},
+            },
+            "authMethods": [],
+        }
 
-    async def new_session(
-        self,
-        cwd: str,
-        additional_directories: list[str] | None = None,
-        mcp_servers: Sequence[object] | None = None,
-        **kwargs: object,
-    ) -> NewSessionResponse:
-        session = self._sessions.create(cwd, mode=MODES[0].id, model=MODELS[0].value)
-        return NewSessionResponse(
-            session_id=session.session_id, modes=_modes(session), config_options=_config_options(session)
-        )
+    async def _new(self, params: Object) -> Object:
+        session = self._sessions.create(_text(params, "cwd"), mode=next(iter(MODES)), model=next(iter(MODELS)))
+        return {"sessionId": session.session_id, **_settings(session)}
 
-    async def load_session(
-        self,
-        cwd: str,
-        session_id: str,
-        mcp_servers: Sequence[object] | None = None,
-        additional_directories: list[str] | None = None,
-        **kwargs: object,
-    ) -> LoadSessionResponse:
-        session = self._sessions.reopen(session_id)
-        session.cwd = cwd
+    async def _load(self, params: Object) -> Object:
+        session = self._reopened(params)
         for update in list(session.history):
-            await self._client.session_update(session_id=session_id, update=update)
-        return LoadSessionResponse(modes=_modes(session), config_options=_config_options(session))
+            await self._update(session, update)
+        return _settings(session)
 
-    async def resume_session(
-        self,
-        session_id: str,
-        cwd: str,
-        additional_directories: list[str] | None = None,
-        mcp_servers: Sequence[object] | None = None,
-        **kwargs: object,
-    ) -> ResumeSessionResponse:
-        session = self._sessions.reopen(session_id)
-        session.cwd = cwd
-        return ResumeSessionResponse(modes=_modes(session), config_options=_config_options(session))
+    async def _resume(self, params: Object) -> Object:
+        return _settings(self._reopened(params))
 
-    async def fork_session(
-        self,
-        session_id: str,
-        cwd: str,
-        additional_directories: list[str] | None = None,
-        mcp_servers: Sequence[object] | None = None,
-        **kwargs: object,
-    ) -> ForkSessionResponse:
-        origin = self._sessions.reopen(session_id)
-        session = self._sessions.create(cwd, mode=origin.mode, model=origin.model)
+    async def _fork(self, params: Object) -> Object:
+        origin = self._sessions.reopen(_text(params, "sessionId"))
+        session = self._sessions.create(_text(params, "cwd"), mode=origin.mode, model=origin.model)
         session.title = origin.title
-        session.history = [update.model_copy(deep=True) for update in origin.history]
+        session.history = copy.deepcopy(origin.history)
         self._sessions.save(session)
-        return ForkSessionResponse(
-            session_id=session.session_id, modes=_modes(session), config_options=_config_options(session)
-        )
+        return {"sessionId": session.session_id, **_settings(session)}
 
-    async def list_sessions(
-        self, cwd: str | None = None, cursor: str | None = None, **kwargs: object
-    ) -> ListSessionsResponse:
-        if cursor is not None and not cursor.isdecimal():
-            raise RequestError.invalid_params({"cursor": cursor})
+    async def _list(self, params: Object) -> Object:
+        cwd, cursor = params.get("cwd"), params.get("cursor")
+        if cursor is not None and not (isinstance(cursor, str) and cursor.isdecimal()):
+            raise RpcError(INVALID_PARAMS, "Invalid params", {"cursor": cursor})
         first = int(cursor or 0)
         found = [session for session in self._sessions.newest_first() if cwd is None or session.cwd == cwd]
         page = [
-            SessionInfo(session_id=it.session_id, cwd=it.cwd, title=it.title, updated_at=it.updated_at)
-            for it in found[first : first + PAGE]
+            {
+                "sessionId": each.session_id,
+                "cwd": each.cwd,
+                "updatedAt": each.updated_at,
+                **({} if each.title is None else {"title": each.title}),
+            }
+            for each in found[first : first + PAGE]
         ]
-        following = str(first + PAGE) if len(found) > first + PAGE else None
-        return ListSessionsResponse(sessions=page, next_cursor=following)
+        more = {"nextCursor": str(first + PAGE)} if len(found) > first + PAGE else {}
+        return {"sessions": page, **more}
 
-    async def close_session(self, session_id: str, **kwargs: object) -> CloseSessionResponse:
-        self._sessions.get(session_id)
-        await self.cancel(session_id)
-        self._sessions.close(session_id)
-        return CloseSessionResponse()
+    async def _close(self, params: Object) -> Object:
+        session = self._sessions.get(_text(params, "sessionId"))
+        self._cancel(session.session_id)
+        self._sessions.close(session.session_id)
+        return {}
 
-    async def set_session_mode(self, session_id: str, mode_id: str, **kwargs: object) -> SetSessionModeResponse:
-        session = self._sessions.get(session_id)
-        if mode_id not in [mode.id for mode in MODES]:
-            raise RequestError.invalid_params({"modeId": mode_id, "known": [mode.id for mode in MODES]})
-        session.mode = mode_id
+    async def _set_mode(self, params: Object) -> Object:
+        session, mode = self._sessions.get(_text(params, "sessionId")), _text(params, "modeId")
+        if mode not in MODES:
+            raise RpcError(INVALID_PARAMS, "Invalid params", {"modeId": mode, "known": list(MODES)})
+        session.mode = mode
         self._sessions.save(session)
-        update = CurrentModeUpdate(session_update="current_mode_update", current_mode_id=mode_id)
-        await self._client.session_update(session_id=session_id, update=update)
-        return SetSessionModeResponse()
+        await self._update(session, {"sessionUpdate": "current_mode_update", "currentModeId": mode})
+        return {}
 
-    async def set_config_option(
-        self, config_id: str, session_id: str, value: str | bool, **kwargs: object
-    ) -> SetSessionConfigOptionResponse:
-        session = self._sessions.get(session_id)
-        if config_id != "model":
-            raise RequestError.invalid_params({"configId": config_id, "known": ["model"]})
-        if not isinstance(value, str) or value not in [model.value for model in MODELS]:
-            raise RequestError.invalid_params({"value": value, "known": [model.value for model in MODELS]})
+    async def _set_config_option(self, params: Object) -> Object:
+        session = self._sessions.get(_text(params, "sessionId"))
+        option, value = params.get("configId"), params.get("value")
+        if option != "model":
+            raise RpcError(INVALID_PARAMS, "Invalid params", {"configId": option, "known": ["model"]})
+        if not isinstance(value, str) or value not in MODELS:
+            raise RpcError(INVALID_PARAMS, "Invalid params", {"value": value, "known": list(MODELS)})
         session.model = value
         self._sessions.save(session)
-        options = _config_options(session)
-        update = ConfigOptionUpdate(session_update="config_option_update", config_options=options)
-        await self._client.session_update(session_id=session_id, update=update)
-        return SetSessionConfigOptionResponse(config_options=options)
+        options: Object = {"configOptions": _config_options(session)}
+        await self._update(session, {"sessionUpdate": "config_option_update", **options})
+        return options
 
-    async def prompt(self, session_id: str, prompt: list[ContentBlock], **kwargs: object) -> PromptResponse:
+    async def _prompt(self, params: Object) -> Object:
         # Nothing is awaited before the turn is in the table: a cancel that follows at once has to find it.
-        session = self._sessions.get(session_id)
-        if session_id in self._turns:
-            raise RequestError(-32600, f"a turn is running in session {session_id}", {"sessionId": session_id})
+        session, prompt = self._sessions.get(_text(params, "sessionId")), _blocks(params)
+        if session.session_id in self._turns:
+            facts = {"sessionId": session.session_id}
+            raise RpcError(INVALID_REQUEST, f"a turn is running in session {session.session_id}", facts)
         for block in prompt:
-            session.record(update_user_message(block))
+            session.record({"sessionUpdate": "user_message_chunk", "content": block})
         self._sessions.save(session)
-        turn = Turn(self._client, session, prompt, takes_forms=self._takes_forms)
-        task = self._turns[session_id] = asyncio.create_task(self._play(turn))
+        turn = Turn(self._peer, session, prompt, takes_forms=self._takes_forms)
+        task = self._turns[session.session_id] = asyncio.create_task(self._play(turn))
         try:
             await task
         except asyncio.CancelledError:
             this = asyncio.current_task()
-            if this is not None and this.cancelling():  # the connection is closing, nobody waits for an answer
+            if this is not None and this.cancelling():  # stdin has ended, nobody waits for an answer
                 raise
-            return PromptResponse(stop_reason="cancelled")
+            return {"stopReason": "cancelled"}
         finally:
-            del self._turns[session_id]
+            task.cancel()
+            del self._turns[session.session_id]
             self._sessions.save(session)
-        return PromptResponse(stop_reason="end_turn")
+        return {"stopReason": "end_turn"}
 
-    async def cancel(self, session_id: str, **kwargs: object) -> None:
+    def _cancel(self, session_id: str) -> None:
         if task := self._turns.get(session_id):
             task.cancel()
-
-    async def ext_method(self, method: str, params: dict[str, object]) -> dict[str, object]:
-        raise RequestError.method_not_found(f"_{method}")
-
-    async def ext_notification(self, method: str, params: dict[str, object]) -> None:
-        pass
 
     async def _play(self, turn: Turn) -> None:
         session = turn.session
         if session.title is None and (words := turn.text.split()):
             session.title = " ".join(words)[:TITLE_LENGTH]
-            update = SessionInfoUpdate(
-                session_update="session_info_update", title=session.title, updated_at=session.updated_at
-            )
-            await self._client.session_update(session_id=session.session_id, update=update)
+            facts = {"title": session.title, "updatedAt": session.updated_at}
+            await self._update(session, {"sessionUpdate": "session_info_update", **facts})
         try:
             await play(turn)
-        except RequestError as refusal:
+        except RpcError as refusal:
             await turn.say(f"The client answered with an error: {refusal} ({refusal.code}).")
-        except ValueError:  # the SDK could not make sense of it
+        except ValueError:
             await turn.say("The client's answer is not what ACP says it should be.")
-        except ConnectionError:
-            pass  # stdin ended while we waited for an answer
+
+    async def _update(self, session: Session, update: Object) -> None:
+        await self._peer.notify("session/update", {"sessionId": session.session_id, "update": update})
+
+    def _reopened(self, params: Object) -> Session:
+        session = self._sessions.reopen(_text(params, "sessionId"))
+        session.cwd = _text(params, "cwd")
+        return session
 
 
-def _modes(session: Session) -> SessionModeState:
-    return SessionModeState(current_mode_id=session.mode, available_modes=MODES)
+def _text(params: Object, name: str) -> str:
+    value = params.get(name)
+    if not isinstance(value, str):
+        raise RpcError(INVALID_PARAMS, "Invalid params", {"missing": name})
+    return value
 
 
-def _config_options(session: Session) -> list[SessionConfigOptionSelect | SessionConfigOptionBoolean]:
-    return [
-        SessionConfigOptionSelect(
-            type="select", id="model", name="Model", category="model", current_value=session.model, options=MODELS
-        )
-    ]
+def _blocks(params: Object) -> list[Object]:
+    prompt = params.get("prompt")
+    if not isinstance(prompt, list):
+        raise RpcError(INVALID_PARAMS, "Invalid params", {"missing": "prompt"})
+    blocks = cast("list[object]", prompt)
+    if not all(isinstance(each, dict) and isinstance(cast("Object", each).get("type"), str) for each in blocks):
+        raise RpcError(INVALID_PARAMS, "Invalid params", {"prompt": "not content blocks"})
+    return cast("list[Object]", blocks)
+
+
+def _settings(session: Session) -> Object:
+    modes = [{"id": id, "name": name, "description": text} for id, (name, text) in MODES.items()]
+    return {
+        "modes": {"currentModeId": session.mode, "availableModes": modes},
+        "configOptions": _config_options(session),
+    }
+
+
+def _config_options(session: Session) -> list[Object]:
+    options = [{"value": value, "name": name, "description": text} for value, (name, text) in MODELS.items()]
+    facts: Object = {"id": "model", "name": "Model", "category": "model", "type": "select"}
+    return [{**facts, "currentValue": session.model, "options": options}]

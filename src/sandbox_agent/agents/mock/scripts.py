@@ -11,39 +11,11 @@ import sys
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from pathlib import PurePath
+from typing import cast
 from uuid import uuid4
 
-from acp import (
-    Client,
-    plan_entry,
-    start_tool_call,
-    tool_diff_content,
-    update_agent_message_text,
-    update_agent_thought_text,
-    update_plan,
-    update_tool_call,
-)
-from acp.helpers import ContentBlock, SessionUpdate
-from acp.schema import (
-    AcceptElicitationResponse,
-    AllowedOutcome,
-    AudioContentBlock,
-    ElicitationBooleanPropertySchema,
-    ElicitationFormSessionMode,
-    ElicitationNumberPropertySchema,
-    ElicitationSchema,
-    ElicitationStringPropertySchema,
-    EmbeddedResourceContentBlock,
-    ImageContentBlock,
-    PermissionOption,
-    PlanEntryStatus,
-    ResourceContentBlock,
-    TextContentBlock,
-    ToolCallLocation,
-    ToolCallUpdate,
-)
-
 from sandbox_agent.agents.mock.sessions import Session
+from sandbox_agent.agents.mock.stdio import Object, Peer
 
 STEP = 0.05
 """Seconds between the steps of a tool call or plan, so that they can be seen."""
@@ -63,23 +35,31 @@ BURST = 64
 class Turn:
     """One prompt, and the ways to respond to it."""
 
-    client: Client
+    peer: Peer
     session: Session
-    prompt: list[ContentBlock]
+    prompt: list[Object]
     takes_forms: bool
     text: str = field(init=False)
 
     def __post_init__(self) -> None:
-        self.text = "\n".join(block.text for block in self.prompt if isinstance(block, TextContentBlock))
+        self.text = "\n".join(str(block.get("text", "")) for block in self.prompt if block["type"] == "text")
 
-    async def send(self, update: SessionUpdate) -> None:
+    async def send(self, update: Object) -> None:
         """Send an update and keep it for a later load."""
         self.session.record(update)
-        await self.client.session_update(session_id=self.session.session_id, update=update)
+        await self.show(update)
+
+    async def show(self, update: Object) -> None:
+        """Send an update."""
+        await self.peer.notify("session/update", {"sessionId": self.session.session_id, "update": update})
+
+    async def ask(self, method: str, params: Object) -> Object:
+        """The answer to a request of ours about this session."""
+        return await self.peer.request(method, {"sessionId": self.session.session_id, **params})
 
     async def say(self, text: str) -> None:
         """Send a text at once."""
-        await self.send(update_agent_message_text(text))
+        await self.send(_message(text))
 
     async def stream(self, text: str) -> None:
         """Send a text word by word."""
@@ -110,7 +90,7 @@ class Script:
 async def play(turn: Turn) -> None:
     """Play the first script whose word is in the prompt, or echo it.
 
-    Raises RequestError when the client refused one of our requests, ValueError when its answer is not what ACP allows.
+    Raises RpcError when the client refused one of our requests, ValueError when its answer is not what ACP allows.
     """
     text = turn.text.lower()
     for script in SCRIPTS:
@@ -128,20 +108,14 @@ async def _echo(turn: Turn) -> None:
     await turn.stream("\n".join(lines))
 
 
-def _attachment(block: ContentBlock) -> str | None:
-    match block:
-        case TextContentBlock():
-            return None
-        case ResourceContentBlock():
-            name, uri, mime = block.name, block.uri, block.mime_type
-        case EmbeddedResourceContentBlock():
-            uri, mime = block.resource.uri, block.resource.mime_type
-            name = PurePath(uri).name or uri
-        case ImageContentBlock():
-            name, uri, mime = "image", block.uri, block.mime_type
-        case AudioContentBlock():
-            name, uri, mime = "audio", None, block.mime_type
-    return f"- {name} ({', '.join(fact for fact in (uri, mime) if fact) or 'of unknown type'})"
+def _attachment(block: Object) -> str | None:
+    if block["type"] == "text":
+        return None
+    resource = block.get("resource")
+    facts = cast("Object", resource) if isinstance(resource, dict) else block
+    uri, mime = facts.get("uri"), facts.get("mimeType")
+    name = PurePath(str(uri)).name or uri if facts is resource else block.get("name") or block["type"]
+    return f"- {name} ({', '.join(str(fact) for fact in (uri, mime) if fact) or 'of unknown type'})"
 
 
 async def _help(turn: Turn, _: re.Match[str]) -> None:
@@ -152,45 +126,36 @@ async def _help(turn: Turn, _: re.Match[str]) -> None:
 
 
 async def _permission(turn: Turn, _: re.Match[str]) -> None:
-    call = f"call-{uuid4().hex[:12]}"
-    title = "Write notes.txt"
     path = str(PurePath(turn.session.cwd) / "notes.txt")
-    diff = [tool_diff_content(path, "Permission was given.\n", None)]
-    locations = [ToolCallLocation(path=path)]
-    raw_input = {"path": path, "content": "Permission was given.\n"}
-    await turn.send(
-        start_tool_call(
-            call, title, kind="edit", status="pending", content=diff, locations=locations, raw_input=raw_input
-        )
-    )
-    response = await turn.client.request_permission(
-        session_id=turn.session.session_id,
-        tool_call=ToolCallUpdate(
-            tool_call_id=call,
-            title=title,
-            kind="edit",
-            status="pending",
-            content=list(diff),
-            locations=locations,
-            raw_input=raw_input,
-        ),
-        options=[
-            PermissionOption(option_id="allow_once", name="Allow once", kind="allow_once"),
-            PermissionOption(option_id="allow_always", name="Always allow", kind="allow_always"),
-            PermissionOption(option_id="reject_once", name="Reject", kind="reject_once"),
-        ],
-    )
-    chosen = response.outcome.option_id if isinstance(response.outcome, AllowedOutcome) else "cancelled"
-    await turn.send(update_tool_call(call, status="completed" if chosen.startswith("allow") else "failed"))
+    call: Object = {
+        "toolCallId": f"call-{uuid4().hex[:12]}",
+        "title": "Write notes.txt",
+        "kind": "edit",
+        "status": "pending",
+        "content": [{"type": "diff", "path": path, "newText": "Permission was given.\n"}],
+        "locations": [{"path": path}],
+        "rawInput": {"path": path, "content": "Permission was given.\n"},
+    }
+    await turn.send({"sessionUpdate": "tool_call", **call})
+    options = {"allow_once": "Allow once", "allow_always": "Always allow", "reject_once": "Reject"}
+    offered = [{"optionId": kind, "name": name, "kind": kind} for kind, name in options.items()]
+    answer = await turn.ask("session/request_permission", {"toolCall": call, "options": offered})
+    match answer:
+        case {"outcome": {"outcome": "selected", "optionId": str(chosen)}}:
+            pass
+        case {"outcome": {"outcome": "cancelled"}}:
+            chosen = "cancelled"
+        case _:
+            raise ValueError("an answer needs an outcome")
+    await turn.send(_progress(call, "completed" if chosen.startswith("allow") else "failed"))
     await turn.say(f"You chose: {chosen}")
 
 
 async def _question(turn: Turn, _: re.Match[str]) -> None:
     colors = [("red", "Red", "Like a tomato"), ("green", "Green", "Like a cucumber"), ("blue", "Blue", "Like the sky")]
-    answer: dict[str, object] = await turn.client.ext_method(
-        "sandboxagent/session/request_question",
+    answer = await turn.ask(
+        "_sandboxagent/session/request_question",
         {
-            "sessionId": turn.session.session_id,
             "questionId": f"question-{uuid4().hex[:12]}",
             "prompt": "Which color do you like?",
             "options": [[id, label] for id, label, _ in colors],
@@ -219,43 +184,44 @@ async def _form(turn: Turn, _: re.Match[str]) -> None:
     if not turn.takes_forms:
         await turn.say("This client did not declare elicitation.form, so I cannot show it a form.")
         return
-    form = ElicitationSchema(
-        title="An order",
-        properties={
-            "color": ElicitationStringPropertySchema(type="string", title="Color", enum=["red", "green", "blue"]),
-            "gift": ElicitationBooleanPropertySchema(type="boolean", title="Wrap it as a gift"),
-            "amount": ElicitationNumberPropertySchema(type="number", title="How many", minimum=1, maximum=100),
-            "note": ElicitationStringPropertySchema(type="string", title="Note", description="Anything you like"),
+    form: Object = {
+        "type": "object",
+        "title": "An order",
+        "properties": {
+            "color": {"type": "string", "title": "Color", "enum": ["red", "green", "blue"]},
+            "gift": {"type": "boolean", "title": "Wrap it as a gift"},
+            "amount": {"type": "number", "title": "How many", "minimum": 1, "maximum": 100},
+            "note": {"type": "string", "title": "Note", "description": "Anything you like"},
         },
-        required=["color"],
-    )
-    mode = ElicitationFormSessionMode(session_id=turn.session.session_id, requested_schema=form)
-    response = await turn.client.create_elicitation(message="What would you like?", mode=mode)
-    if isinstance(response, AcceptElicitationResponse):
-        await turn.say(f"You filled in: {json.dumps(response.content or {}, sort_keys=True)}")
-    else:
-        await turn.say(f"You answered the form with: {response.action}")
+        "required": ["color"],
+    }
+    asked: Object = {"mode": "form", "message": "What would you like?", "requestedSchema": form}
+    match await turn.ask("elicitation/create", asked):
+        case {"action": "accept", **answer}:
+            await turn.say(f"You filled in: {json.dumps(answer.get('content') or {}, sort_keys=True)}")
+        case {"action": "decline" | "cancel" as action}:
+            await turn.say(f"You answered the form with: {action}")
+        case _:
+            raise ValueError("an answer needs an action")
 
 
 async def _tool(turn: Turn, _: re.Match[str]) -> None:
-    call = f"call-{uuid4().hex[:12]}"
     path = str(PurePath(turn.session.cwd) / "greeting.txt")
-    diff = [tool_diff_content(path, "Hello, world!\n", "Hello.\n")]
-    await turn.send(
-        start_tool_call(
-            call,
-            "Edit greeting.txt",
-            kind="edit",
-            status="pending",
-            content=diff,
-            locations=[ToolCallLocation(path=path)],
-            raw_input={"path": path, "old": "Hello.\n", "new": "Hello, world!\n"},
-        )
-    )
+    diff = [{"type": "diff", "path": path, "newText": "Hello, world!\n", "oldText": "Hello.\n"}]
+    call: Object = {
+        "toolCallId": f"call-{uuid4().hex[:12]}",
+        "title": "Edit greeting.txt",
+        "kind": "edit",
+        "status": "pending",
+        "content": diff,
+        "locations": [{"path": path}],
+        "rawInput": {"path": path, "old": "Hello.\n", "new": "Hello, world!\n"},
+    }
+    await turn.send({"sessionUpdate": "tool_call", **call})
     await asyncio.sleep(STEP)
-    await turn.send(update_tool_call(call, status="in_progress"))
+    await turn.send(_progress(call, "in_progress"))
     await asyncio.sleep(STEP)
-    await turn.send(update_tool_call(call, status="completed", content=diff, raw_output={"written": False}))
+    await turn.send({**_progress(call, "completed"), "content": diff, "rawOutput": {"written": False}})
     await turn.say("The tool call is done. No file was touched.")
 
 
@@ -263,11 +229,13 @@ async def _plan(turn: Turn, _: re.Match[str]) -> None:
     steps = ["Understand the question", "Do the work", "Check the result"]
 
     async def show(done: int, *, at_work: bool) -> None:
-        states: list[PlanEntryStatus] = ["completed" if index < done else "pending" for index in range(len(steps))]
+        states = ["completed" if index < done else "pending" for index in range(len(steps))]
         if at_work:
             states[done] = "in_progress"
-        entries = [plan_entry(step, status=state) for step, state in zip(steps, states, strict=True)]
-        await turn.send(update_plan(entries))
+        entries = [
+            {"content": step, "priority": "medium", "status": state} for step, state in zip(steps, states, strict=True)
+        ]
+        await turn.send({"sessionUpdate": "plan", "entries": entries})
         await asyncio.sleep(STEP)
 
     await show(0, at_work=False)
@@ -279,7 +247,7 @@ async def _plan(turn: Turn, _: re.Match[str]) -> None:
 
 async def _think(turn: Turn, _: re.Match[str]) -> None:
     for thought in ("Let me see. ", "This needs a thought, ", "or two."):
-        await turn.send(update_agent_thought_text(thought))
+        await turn.send({"sessionUpdate": "agent_thought_chunk", "content": {"type": "text", "text": thought}})
         await asyncio.sleep(STEP)
     await turn.stream("I thought about it, and it is as you say.")
 
@@ -306,11 +274,19 @@ async def _big(turn: Turn, found: re.Match[str]) -> None:
     size = min(int(found[2]), LONGEST_UPDATE) if found[2] else None
     for index in range(count):
         text = f"{index} " if size is None else f"{index} ".ljust(size, "x")[:size]
-        await turn.client.session_update(session_id=turn.session.session_id, update=update_agent_message_text(text))
+        await turn.show(_message(text))
         if index % BURST == 0:
             await asyncio.sleep(0)
     # Not the updates themselves: a load would replay, and the file hold, up to a million of them.
-    turn.session.record(update_agent_message_text(f"({count} updates)"))
+    turn.session.record(_message(f"({count} updates)"))
+
+
+def _message(text: str) -> Object:
+    return {"sessionUpdate": "agent_message_chunk", "content": {"type": "text", "text": text}}
+
+
+def _progress(call: Object, status: str) -> Object:
+    return {"sessionUpdate": "tool_call_update", "toolCallId": call["toolCallId"], "status": status}
 
 
 SCRIPTS = (

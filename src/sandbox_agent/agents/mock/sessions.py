@@ -5,28 +5,34 @@ directory cannot be written, sessions last as long as the process. Knows nothing
 """
 
 import contextlib
+import copy
+import json
 import logging
 import os
 import re
 from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from uuid import uuid4
 
-from acp import RequestError
-from acp.helpers import SessionUpdate
-from acp.schema import AgentMessageChunk, AgentThoughtChunk, TextContentBlock
-from pydantic import BaseModel, Field
+from sandbox_agent.agents.mock.stdio import Object, RpcError
 
 KEPT = 1000
 """Session files that stay; older ones are removed when a process creates its first session."""
+
+RESOURCE_NOT_FOUND = -32002
+"""ACP's code for what there is not."""
+
+STREAMED = ("agent_message_chunk", "agent_thought_chunk")
 
 SESSION_ID = re.compile(r"mock-[0-9a-f]{32}")
 
 logger = logging.getLogger(__name__)
 
 
-class Session(BaseModel):
+@dataclass(slots=True)
+class Session:
     """One conversation, as it is kept."""
 
     session_id: str
@@ -35,22 +41,19 @@ class Session(BaseModel):
     model: str
     title: str | None = None
     updated_at: str = ""
-    history: list[SessionUpdate] = Field(default_factory=list[SessionUpdate])
+    history: list[Object] = field(default_factory=list[Object])
+    """Its updates, as they go on the wire."""
 
-    def record(self, update: SessionUpdate) -> None:
+    def record(self, update: Object) -> None:
         """Add to the history. Streamed text is kept as one chunk."""
-        last = self.history[-1] if self.history else None
-        match last, update:
+        match (self.history[-1] if self.history else None), update:
             case (
-                AgentMessageChunk(content=TextContentBlock() as text),
-                AgentMessageChunk(content=TextContentBlock() as more),
-            ) | (
-                AgentThoughtChunk(content=TextContentBlock() as text),
-                AgentThoughtChunk(content=TextContentBlock() as more),
-            ):
-                text.text += more.text
+                {"sessionUpdate": kind, "content": {"text": str(text)}},
+                {"sessionUpdate": again, "content": {"text": str(more)}},
+            ) if kind == again and kind in STREAMED:
+                self.history[-1] = {"sessionUpdate": kind, "content": {"type": "text", "text": text + more}}
             case _:
-                self.history.append(update.model_copy(deep=True))
+                self.history.append(copy.deepcopy(update))
 
 
 def state_directory() -> Path | None:
@@ -84,13 +87,13 @@ class Sessions:
         return session
 
     def get(self, session_id: str) -> Session:
-        """The open session of that id; RequestError -32002 when it is not open here."""
+        """The open session of that id; RpcError -32002 when it is not open here."""
         if session_id not in self._open:
             raise _unknown(session_id)
         return self._known[session_id]
 
     def reopen(self, session_id: str) -> Session:
-        """Open the session of that id, from this process or from disk; RequestError -32002 when there is none."""
+        """Open the session of that id, from this process or from disk; RpcError -32002 when there is none."""
         session = self._known.get(session_id) or self._read(session_id)
         if session is None:
             raise _unknown(session_id)
@@ -117,7 +120,7 @@ class Sessions:
         unfinished = path.with_suffix(f".{os.getpid()}.tmp")
         try:
             self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-            unfinished.write_text(session.model_dump_json(by_alias=True, exclude_none=True), encoding="utf-8")
+            unfinished.write_text(json.dumps(asdict(session)), encoding="utf-8")
             unfinished.replace(path)
         except OSError as problem:
             logger.warning("sessions are kept in memory only reason=%s", problem)
@@ -128,8 +131,8 @@ class Sessions:
         if self._directory is None or not SESSION_ID.fullmatch(session_id):
             return None
         try:
-            return Session.model_validate_json((self._directory / f"{session_id}.json").read_bytes())
-        except (OSError, ValueError):
+            return Session(**json.loads((self._directory / f"{session_id}.json").read_bytes()))
+        except (OSError, ValueError, TypeError):
             return None
 
     def _on_disk(self) -> Iterator[Session]:
@@ -152,5 +155,5 @@ class Sessions:
                 path.unlink(missing_ok=True)
 
 
-def _unknown(session_id: str) -> RequestError:
-    return RequestError(-32002, f"no such session: {session_id}", {"sessionId": session_id})
+def _unknown(session_id: str) -> RpcError:
+    return RpcError(RESOURCE_NOT_FOUND, f"no such session: {session_id}", {"sessionId": session_id})

@@ -1,14 +1,12 @@
-"""Lines on stdin and stdout as messages of the SDK.
-
-Knows nothing of sessions. It stands in for the SDK's own line transport because of two habits of the SDK: its router
-lets the keys of `_meta` overwrite the arguments of a method, and its receive loop dies of a line that is JSON but no
-object, or has an id that cannot be hashed.
-"""
+"""JSON-RPC on stdin and stdout: one JSON object per line, in both directions. Knows nothing of ACP."""
 
 import asyncio
 import contextlib
+import itertools
 import json
 import logging
+import sys
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from typing import cast
 
 LINE_LIMIT = 128 * 1024 * 1024
@@ -17,21 +15,132 @@ LINE_LIMIT = 128 * 1024 * 1024
 GRACE = 0.1
 """Seconds that the other side has, at the end of input, to read what is written."""
 
+INVALID_REQUEST, METHOD_NOT_FOUND, INVALID_PARAMS, INTERNAL_ERROR = -32600, -32601, -32602, -32603
+
+Object = dict[str, object]
+Method = Callable[[Object], Awaitable[Object]]
+"""Called with the params of a request; gives its result, or raises RpcError."""
+Notification = Callable[[Object], None]
+
 logger = logging.getLogger(__name__)
 
 
-class StdioTransport:
-    """One JSON object per line, in both directions."""
+class RpcError(Exception):
+    """A JSON-RPC error: ours for the other side, or the other side's for us."""
+
+    def __init__(self, code: int, message: str, data: object = None) -> None:
+        super().__init__(message)
+        self.code = code
+        self.data = data
+
+
+class Peer:
+    """The other side: answers its requests, and makes ours."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader = reader
         self._writer = writer
         # With a limit of zero, `drain` returns when the pipe has taken everything: nothing is lost when we exit.
         writer.transport.set_write_buffer_limits(high=0)
-        self._closed = False
+        self._ids = itertools.count()
+        self._waiting: dict[int, asyncio.Future[Object]] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._ended = False
 
-    async def receive(self) -> dict[str, object] | None:
-        """The next message for the SDK, or None at the end of input."""
+    @classmethod
+    async def on_stdio(cls) -> "Peer":
+        """The one that started this program."""
+        loop = asyncio.get_running_loop()
+        reader = asyncio.StreamReader(limit=LINE_LIMIT)
+        await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
+        transport, protocol = await loop.connect_write_pipe(asyncio.streams.FlowControlMixin, sys.stdout)
+        return cls(reader, asyncio.StreamWriter(transport, protocol, None, loop))
+
+    async def serve(self, methods: Mapping[str, Method], notifications: Mapping[str, Notification]) -> None:
+        """Answer until the end of input."""
+        while (envelope := await self._receive()) is not None:
+            if "method" not in envelope:
+                self._settle(envelope)
+            else:
+                # Notifications in tasks, too: those begin in their order, so a cancel comes after its prompt.
+                self._start(self._handle(envelope, methods, notifications))
+        await self._end()
+
+    async def request(self, method: str, params: Object) -> Object:
+        """The result of a request; raises RpcError."""
+        id = next(self._ids)
+        future = self._waiting[id] = asyncio.get_running_loop().create_future()
+        try:
+            await self._send({"id": id, "method": method, "params": params})
+            return await future
+        finally:
+            self._waiting.pop(id, None)
+
+    async def notify(self, method: str, params: Object) -> None:
+        """Send a notification; waits while the other side does not read."""
+        await self._send({"method": method, "params": params})
+
+    async def _handle(
+        self, envelope: Object, methods: Mapping[str, Method], notifications: Mapping[str, Notification]
+    ) -> None:
+        name, params = str(envelope["method"]), envelope.get("params")
+        given = cast("Object", params) if isinstance(params, dict) else {}
+        if "id" not in envelope:
+            if name in notifications:
+                notifications[name](given)
+            return
+        answer: Object = {"id": envelope["id"]}
+        try:
+            answer["result"] = await methods.get(name, _refuse(name))(given)
+        except RpcError as error:
+            facts = {} if error.data is None else {"data": error.data}
+            answer["error"] = {"code": error.code, "message": str(error), **facts}
+        except Exception:
+            logger.exception("method failed method=%s", name)
+            answer["error"] = {"code": INTERNAL_ERROR, "message": "Internal error"}
+        await self._send(answer)
+
+    def _settle(self, envelope: Object) -> None:
+        id = envelope.get("id")
+        future = self._waiting.get(id) if isinstance(id, int) else None
+        if future is None or future.done():
+            return
+        error, result = envelope.get("error"), envelope.get("result")
+        if isinstance(error, dict):
+            facts = cast("Object", error)
+            code = facts.get("code")
+            refusal = RpcError(code if isinstance(code, int) else INTERNAL_ERROR, str(facts.get("message")))
+            future.set_exception(refusal)
+        else:
+            future.set_result(cast("Object", result) if isinstance(result, dict) else {})
+
+    def _start(self, work: Coroutine[object, object, None]) -> None:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._forget)
+
+    def _forget(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and task.exception() is not None:
+            logger.info("envelope lost reason=%s", task.exception())
+
+    async def _end(self) -> None:
+        """Let what is quick be answered. What the other side has not read within the grace is lost."""
+        if self._tasks:
+            await asyncio.wait(self._tasks, timeout=GRACE)
+        self._ended = True
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        with contextlib.suppress(TimeoutError, OSError):
+            async with asyncio.timeout(GRACE):
+                await self._writer.drain()
+        if not self._writer.is_closing():
+            self._writer.transport.abort()
+
+    async def _receive(self) -> Object | None:
+        """The next envelope, or None at the end of input."""
         while True:
             try:
                 line = await self._reader.readline()
@@ -40,34 +149,27 @@ class StdioTransport:
                 continue
             if not line:
                 return None
-            message = _message(line)
-            if message is not None:
-                return message
+            envelope = None if line.isspace() else _parsed(line)
+            if envelope is not None:
+                return envelope
 
-    async def send(self, message: dict[str, object]) -> None:
-        """Write one message; waits while the other side does not read."""
-        if self._closed:
+    async def _send(self, members: Object) -> None:
+        if self._ended:
             return
         if self._writer.is_closing():
             raise ConnectionError("stdout is closed")
-        self._writer.write(json.dumps(message, separators=(",", ":"), default=str).encode() + b"\n")
+        self._writer.write(json.dumps({"jsonrpc": "2.0", **members}, separators=(",", ":")).encode() + b"\n")
         await self._writer.drain()
 
-    async def close(self) -> None:
-        """Stop writing. What the other side has not read within the grace is lost."""
-        if self._closed:
-            return
-        self._closed = True
-        with contextlib.suppress(TimeoutError, OSError):
-            async with asyncio.timeout(GRACE):
-                await self._writer.drain()
-        self._writer.transport.abort()
+
+def _refuse(name: str) -> Method:
+    async def refuse(_: Object) -> Object:
+        raise RpcError(METHOD_NOT_FOUND, "Method not found", {"method": name})
+
+    return refuse
 
 
-def _message(line: bytes) -> dict[str, object] | None:
-    """The message in a line without its `_meta`, or None when there is nothing in it for the SDK."""
-    if line.isspace():
-        return None
+def _parsed(line: bytes) -> Object | None:
     try:
         parsed: object = json.loads(line)
     except (ValueError, RecursionError):
@@ -76,13 +178,4 @@ def _message(line: bytes) -> dict[str, object] | None:
     if not isinstance(parsed, dict):
         logger.warning("line skipped reason=not_an_object bytes=%d", len(line))
         return None
-    message = cast("dict[str, object]", parsed)
-    method = message.get("method")
-    if method is None and isinstance(message.get("id"), list | dict):
-        return None  # a response to nothing; the SDK would look its id up in a dictionary
-    if isinstance(method, str) and method.startswith("$/") and "id" not in message:
-        return None  # JSON-RPC peers may ignore these, and the SDK would print a traceback for each
-    params = message.get("params")
-    if isinstance(params, dict):
-        cast("dict[str, object]", params).pop("_meta", None)
-    return message
+    return cast("Object", parsed)

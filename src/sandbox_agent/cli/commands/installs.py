@@ -19,9 +19,10 @@ from sandbox_agent.agents.install.progress import Job
 from sandbox_agent.cli.output import EXIT_FAILED, complain, describe, harmless, print_json
 from sandbox_agent.cli.progress import Show, shown
 from sandbox_agent.errors import InstallFailed, SandboxAgentError
-from sandbox_agent.hub.agent_installs import AgentInstalls, InstallRequest, InstallResult
+from sandbox_agent.hub.agent_installs import AgentInstalls
 from sandbox_agent.processes.children import Children
 from sandbox_agent.settings import Settings
+from sandbox_agent.wire.agents import InstallRequest, InstallResult
 
 PACE = 0.2
 

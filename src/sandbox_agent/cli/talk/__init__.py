@@ -4,7 +4,7 @@ What an agent does becomes pieces (`showing.py`), pieces become text on a stream
 comes through `terminal.py`. Imported when one of the two commands runs, and by nothing else.
 """
 
-from sandbox_agent.client import ClientError, RequestError
+from sandbox_agent.client import ClientError
 
-FAILURES = (ClientError, RequestError, ValueError)
-"""What calls of the SDK may raise: a ValueError comes from answers that upstream's models do not know."""
+FAILURES = (ClientError, ValueError)
+"""What calls of the SDK may raise: a ValueError comes from answers that are not what ACP says."""

@@ -8,7 +8,6 @@ from collections.abc import AsyncGenerator, Awaitable, Sequence
 from contextlib import asynccontextmanager
 
 import msgspec
-from acp.schema import ContentToolCallContent, FileEditToolCallContent, PermissionOption, TextContentBlock
 from rich.cells import cell_len
 
 from sandbox_agent.cli.output import one_line
@@ -29,6 +28,7 @@ from sandbox_agent.client import (
     ServerProblem,
 )
 from sandbox_agent.envelope import Object, list_at, object_at, text_at
+from sandbox_agent.wire.acp import ContentToolCallContent, FileEditToolCallContent, PermissionOption, TextContentBlock
 
 MOST_LINES = 16
 """Lines of a command or a change that are shown unasked."""

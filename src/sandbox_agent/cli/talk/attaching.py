@@ -16,8 +16,8 @@ from sandbox_agent.cli.talk.servers import Reports, find, served
 from sandbox_agent.cli.talk.view import View, view
 from sandbox_agent.client import Gap, Session, SessionEnded, SessionInfo
 from sandbox_agent.client.asking import Handlers
-from sandbox_agent.client.updates import ENDED
 from sandbox_agent.errors import SettingsError
+from sandbox_agent.wire import methods
 
 
 def start(arguments: Arguments) -> int:
@@ -87,7 +87,7 @@ async def _lines(session: Session, info: SessionInfo, after: int, before: int) -
         return 0
     async for event in session.follow(after):
         write_line(gap(event) if isinstance(event, Gap) else event.envelope)
-        if not isinstance(event, Gap) and event.id >= before and event.envelope.get("method") == ENDED:
+        if not isinstance(event, Gap) and event.id >= before and event.envelope.get("method") == methods.ENDED:
             break
     return 0
 

@@ -4,8 +4,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 
-from acp.schema import UserMessageChunk
-from pydantic import TypeAdapter, ValidationError
+from msgspec import ValidationError
 
 from sandbox_agent.cli.failures import Failure, sentence, tell
 from sandbox_agent.cli.output import one_line
@@ -24,14 +23,15 @@ from sandbox_agent.client import (
     TurnStarted,
     Updates,
 )
-from sandbox_agent.client.updates import ContentBlock, read
+from sandbox_agent.client.updates import ContentBlock, read_item
 from sandbox_agent.envelope import Object, list_at, object_at, text_at
+from sandbox_agent.wire.acp import UserMessageChunk
+from sandbox_agent.wire.reading import read
 
 LATE = 5.0
 """Seconds that the answer to a prompt may take after the end of its turn."""
 SOON = 0.5
 """Seconds until we hear of the end of a turn that has failed."""
-_BLOCKS: TypeAdapter[list[ContentBlock]] = TypeAdapter(list[ContentBlock])
 
 COMMANDS = {
     "/help": "what can be typed here",
@@ -98,7 +98,7 @@ class Conversation:
             if isinstance(event, Gap):
                 self._show(event)
             elif event.direction != "fromClient" and "id" not in event.envelope:
-                item = read(text_at(event.envelope, "method") or "", object_at(event.envelope, "params"))
+                item = read_item(text_at(event.envelope, "method") or "", object_at(event.envelope, "params"))
                 if isinstance(item, TurnStarted):
                     prompt = await prompt_of(self._session, item.turn_id)
                     self._view.screen.show(self._view.showing.prompt(_blocks(prompt)))
@@ -300,7 +300,8 @@ class Conversation:
 def _blocks(params: Object) -> Sequence[ContentBlock]:
     """The content of a prompt; nothing of what cannot be read."""
     text = text_at(params, "content")
+    blocks = list_at(params, "prompt") if text is None else [{"type": "text", "text": text}]
     try:
-        return _BLOCKS.validate_python(list_at(params, "prompt") if text is None else [{"type": "text", "text": text}])
+        return read(blocks, list[ContentBlock])
     except ValidationError:
         return ()

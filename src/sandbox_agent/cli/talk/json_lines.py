@@ -2,7 +2,6 @@
 
 import asyncio
 import sys
-from typing import cast
 
 import msgspec
 
@@ -10,8 +9,10 @@ from sandbox_agent.cli.failures import Failure, document
 from sandbox_agent.cli.output import write_json
 from sandbox_agent.cli.talk.log import OwnPrompts, end_of_log
 from sandbox_agent.client import Gap, LogEvent, SandboxAgent, Session, Turn, TurnEnded, TurnStarted
-from sandbox_agent.client.updates import GAP, read, text_of
+from sandbox_agent.client.updates import read_item, text_of
 from sandbox_agent.envelope import Object, object_at, text_at
+from sandbox_agent.wire import methods
+from sandbox_agent.wire.reading import to_json
 
 
 class JsonLines:
@@ -50,8 +51,8 @@ class JsonLines:
 
     def end(self, end: TurnEnded) -> None:
         """The last line."""
-        told = {} if end.response is None else end.response.model_dump(mode="json", by_alias=True, exclude_none=True)
-        result = {**self._facts(), "text": "".join(self._text), "stopReason": end.stop_reason, **cast("Object", told)}
+        told = {} if end.response is None else to_json(end.response)
+        result = {**self._facts(), "text": "".join(self._text), "stopReason": end.stop_reason, **told}
         write_line({"result": result})
 
     def fail(self, failure: Failure) -> None:
@@ -69,7 +70,7 @@ class JsonLines:
         method = text_at(event.envelope, "method")
         if method is None or "id" in event.envelope or event.direction == "fromClient":
             return
-        item = read(method, object_at(event.envelope, "params"))
+        item = read_item(method, object_at(event.envelope, "params"))
         if isinstance(item, TurnStarted) and self._own.number(item.prompt_id) is not None:
             self._turn_id = item.turn_id
         if self._turn_id is None:
@@ -82,7 +83,7 @@ class JsonLines:
 
 def gap(item: Gap) -> Object:
     """What is no longer kept, as the stream tells it."""
-    return {"jsonrpc": "2.0", "method": GAP, "params": {"after": item.after, "resumesAt": item.resumes_at}}
+    return {"jsonrpc": "2.0", "method": methods.GAP, "params": {"after": item.after, "resumesAt": item.resumes_at}}
 
 
 def write_line(document: Object) -> None:

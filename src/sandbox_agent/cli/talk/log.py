@@ -3,8 +3,8 @@
 from typing import TypeGuard
 
 from sandbox_agent.client import Gap, LogEvent, SandboxAgent, Session, Updates
-from sandbox_agent.client.updates import TURN
 from sandbox_agent.envelope import META, Object, object_at, text_at
+from sandbox_agent.wire.methods import PROMPT, TURN
 
 WINDOW = 1000
 """Positions that are looked at first; then four times as many, and so on."""
@@ -31,7 +31,7 @@ class OwnPrompts:
 
     def _saw(self, direction: str, envelope: Object, _: int | None) -> None:
         method, params = envelope.get("method"), object_at(envelope, "params")
-        if direction == "sent" and method == "session/prompt":
+        if direction == "sent" and method == PROMPT:
             name = text_at(params, "_meta", META, "promptId")
             if name is not None:
                 self._numbers.setdefault(name, len(self._numbers))

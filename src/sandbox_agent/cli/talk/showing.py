@@ -8,7 +8,14 @@ from dataclasses import dataclass, field
 from pathlib import PurePath
 from typing import NamedTuple
 
-from acp.schema import (
+from sandbox_agent.cli.calling import CLIENT
+from sandbox_agent.cli.output import one_line
+from sandbox_agent.cli.talk import diffs
+from sandbox_agent.cli.talk.pieces import Line, Note, Piece, Span, Speech, joined, note, spoken
+from sandbox_agent.client import Decision, Gap, SessionEnded, SessionItem, TurnEnded, TurnStarted
+from sandbox_agent.client.updates import ContentBlock
+from sandbox_agent.envelope import Object, text_at
+from sandbox_agent.wire.acp import (
     AgentMessageChunk,
     AgentPlanContentUpdate,
     AgentPlanUpdate,
@@ -31,14 +38,6 @@ from acp.schema import (
     UsageUpdate,
     UserMessageChunk,
 )
-
-from sandbox_agent.cli.calling import CLIENT
-from sandbox_agent.cli.output import one_line
-from sandbox_agent.cli.talk import diffs
-from sandbox_agent.cli.talk.pieces import Line, Note, Piece, Span, Speech, joined, note, spoken
-from sandbox_agent.client import Decision, Gap, SessionEnded, SessionItem, TurnEnded, TurnStarted
-from sandbox_agent.client.updates import ContentBlock
-from sandbox_agent.envelope import Object, text_at
 
 _NAMES = (CLIENT, "sandbox-agent-python")
 MOST_FILES = 3

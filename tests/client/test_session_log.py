@@ -4,12 +4,13 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from acp.schema import UserMessageChunk
 
 from sandbox_agent.client import Gap, SessionItem, TurnEnded, TurnStarted, text_of
 from sandbox_agent.client.feed import Feed, Heard
-from sandbox_agent.client.past import EVENTS, Past
 from sandbox_agent.client.session import Updates
+from sandbox_agent.client.session_log import PastReader
+from sandbox_agent.wire import methods
+from sandbox_agent.wire.acp import UserMessageChunk
 from tests.support.client import run
 
 Json = dict[str, Any]
@@ -50,7 +51,7 @@ class Log:
         self.calls = 0
 
     async def call(self, method: str, params: Json) -> Json:
-        assert method == EVENTS
+        assert method == methods.EVENTS
         self.calls += 1
         if self.failures:
             self.failures -= 1
@@ -65,7 +66,7 @@ class Log:
         return {"events": page, "next": None} | ({"gap": gap} if gap else {})
 
     def updates(self, own: Callable[[str], bool] = lambda name: False, after: int = 0) -> tuple[Updates, Feed]:
-        past = Past(self.call, SESSION, own)
+        past = PastReader(self.call, SESSION, own)
         feed = Feed(10**6, after, past.page)
         return Updates(feed, past), feed
 

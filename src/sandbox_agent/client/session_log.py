@@ -10,10 +10,9 @@ from dataclasses import dataclass
 import msgspec
 
 from sandbox_agent.client.feed import Heard, Page
-from sandbox_agent.client.updates import DECISION, GAP, TURN, UPDATE
 from sandbox_agent.envelope import META, Object, object_at, objects_at, text_at
+from sandbox_agent.wire import methods
 
-EVENTS = "_sandboxagent/session/events"
 PAGE = 500
 USER_MESSAGE = "user_message_chunk"
 INCIDENTAL = frozenset(
@@ -55,13 +54,13 @@ async def log_page(call: Call, session_id: str, after: int, before: int | None =
     params: Object = {"sessionId": session_id, "after": after, "limit": PAGE}
     if before is not None:
         params["before"] = before
-    result = await call(EVENTS, params)
+    result = await call(methods.EVENTS, params)
     events = msgspec.convert(result.get("events"), list[LogEvent])
     following, gap = result.get("next"), result.get("gap")
     return LogPage(events, following if isinstance(following, int) else None, object_at(result, "gap") if gap else None)
 
 
-class Past:
+class PastReader:
     """Reads the past of a session for one reader; `own` are the prompts that this client has sent."""
 
     def __init__(self, call: Call, session_id: str, own: Callable[[str], bool]) -> None:
@@ -76,7 +75,7 @@ class Past:
     async def page(self, after: int) -> Page:
         """The notifications that come after a position."""
         page = await log_page(self._call, self._session_id, after)
-        heard = [] if page.gap is None else [Heard(after, GAP, page.gap, 0)]
+        heard = [] if page.gap is None else [Heard(after, methods.GAP, page.gap, 0)]
         for event in page.events:
             method, params = text_at(event.envelope, "method"), object_at(event.envelope, "params")
             if event.direction == "fromClient":
@@ -89,7 +88,7 @@ class Past:
 
     async def before(self, heard: Heard) -> list[Heard]:
         """What is shown in front of an event: the prompt of another, where neither stream nor agent has shown it."""
-        if heard.method == TURN and heard.params.get("state") == "started":
+        if heard.method == methods.TURN and heard.params.get("state") == "started":
             self._unshown = None if self._is_own(heard.params) else heard.params
             return []
         if self._unshown is None or not _follows_prompt(heard, self._unshown):
@@ -101,7 +100,7 @@ class Past:
 
     def _keep(self, event: LogEvent) -> None:
         name = text_at(event.envelope, "params", "_meta", META, "promptId")
-        if text_at(event.envelope, "method") == "session/prompt" and not self._is_own({"promptId": name}):
+        if text_at(event.envelope, "method") == methods.PROMPT and not self._is_own({"promptId": name}):
             self._prompts[event.id] = event
 
     def _is_own(self, turn: Object) -> bool:
@@ -119,16 +118,18 @@ class Past:
             event = page.events[0] if page.events else None
         blocks = [] if event is None else objects_at(event.envelope, "params", "prompt")
         chunks: list[Object] = [{"sessionUpdate": USER_MESSAGE, "content": block} for block in blocks]
-        return [Heard(position, UPDATE, {"sessionId": self._session_id, "update": chunk}, 0) for chunk in chunks]
+        return [
+            Heard(position, methods.UPDATE, {"sessionId": self._session_id, "update": chunk}, 0) for chunk in chunks
+        ]
 
 
 def _follows_prompt(heard: Heard, turn: Object) -> bool:
     """Whether a turn's prompt has been shown by the time of an event."""
-    if heard.method == TURN:
+    if heard.method == methods.TURN:
         return heard.params.get("turnId") == turn.get("turnId")
-    if heard.method == UPDATE:
+    if heard.method == methods.UPDATE:
         return text_at(heard.params, "update", "sessionUpdate") not in INCIDENTAL
-    return heard.method == DECISION  # The agent has asked something by then.
+    return heard.method == methods.DECISION  # The agent has asked something by then.
 
 
 def _resumed(gap: Object | None) -> int:

@@ -5,18 +5,18 @@ from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 from sandbox_agent.client.errors import ClientError, ConnectionLost, ForeignAnswer, ServerProblem
+from sandbox_agent.errors import ShuttingDown, UnknownConnection
 
 T = TypeVar("T")
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.1, 5.0
 """Seconds between two tries to reach the server again."""
 
-UNKNOWN_CONNECTION, SHUTTING_DOWN = "unknown-connection", "shutting-down"
 _UNREACHED = frozenset({502, 503, 504})
 """What a proxy answers in place of a server that it cannot reach."""
 
 
-async def patiently(call: Callable[[], Awaitable[T]], seconds: float) -> T:
+async def retry(call: Callable[[], Awaitable[T]], seconds: float) -> T:
     """What a call gives that may be made any number of times. Raises what it raised last, after so many seconds."""
     clock = asyncio.get_running_loop().time
     until, pause = clock() + seconds, FIRST_PAUSE
@@ -24,13 +24,13 @@ async def patiently(call: Callable[[], Awaitable[T]], seconds: float) -> T:
         try:
             return await call()
         except ClientError as error:
-            if not passes(error) or clock() > until:
+            if not is_passing(error) or clock() > until:
                 raise
         await asyncio.sleep(pause)
         pause = min(2 * pause, LONGEST_PAUSE)
 
 
-def passes(error: ClientError) -> bool:
+def is_passing(error: ClientError) -> bool:
     """Whether it may be over when it is tried again."""
     match error:
         case ConnectionLost():
@@ -38,6 +38,6 @@ def passes(error: ClientError) -> bool:
         case ForeignAnswer(status=status):
             return status in _UNREACHED
         case ServerProblem(slug=slug):
-            return slug in (UNKNOWN_CONNECTION, SHUTTING_DOWN)
+            return slug in (UnknownConnection.slug, ShuttingDown.slug)
         case _:
             return False

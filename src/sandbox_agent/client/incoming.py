@@ -1,7 +1,6 @@
 """What has arrived from the server, and what an agent's request is called."""
 
 import json
-from contextvars import ContextVar
 from typing import NamedTuple, cast
 
 import msgspec
@@ -31,11 +30,7 @@ class RequestId(NamedTuple):
         return cls(arrival.generation, msgspec.json.encode(id).decode())
 
 
-ARRIVAL: ContextVar[Arrival] = ContextVar("arrival")
-"""The envelope that is being handled: upstream's handlers are told neither its id nor where it came from."""
-
-
-def decoded(data: str | bytes) -> Object:
+def decode(data: str | bytes) -> Object:
     """An envelope; raises ValueError when it is none."""
     try:
         found = msgspec.json.decode(data)

@@ -9,7 +9,7 @@ HOLD = 10.0
 """Seconds that an answer waits for the stream to bring what came before it."""
 
 
-class Order:
+class StreamOrder:
     """How far the stream of a connection is, and who waits for it to be further."""
 
     def __init__(self, patience: float) -> None:

@@ -1,28 +1,30 @@
-"""What the `_sandboxagent/*` methods take and give, for docs/reference/methods.md; tests hold a server to it."""
+"""What the `_sandboxagent/*` methods take and give. docs/reference/methods.md shows it; tests hold a server to it."""
 
-from typing import Literal
+from typing import Annotated, Literal
 
-from msgspec import UNSET, Struct, UnsetType
+from msgspec import UNSET, Meta, Struct, UnsetType
 
 from sandbox_agent.envelope import Object
-from sandbox_agent.host.changes import Done, Moved
-from sandbox_agent.host.entries import EntriesPage, Entry
-from sandbox_agent.host.incoming import Written
-from sandbox_agent.http.views import SessionsView
-from sandbox_agent.hub.agent_installs import InstallRequest, InstallResult
-from sandbox_agent.hub.agent_views import AgentsView
-from sandbox_agent.hub.extension_methods import EventsRange
-from sandbox_agent.hub.file_methods import (
+from sandbox_agent.wire.agents import AgentsView, InstallRequest, InstallResult
+from sandbox_agent.wire.files import (
     Content,
     DeleteParams,
+    Done,
+    EntriesPage,
     EntriesParams,
+    Entry,
+    Moved,
     MoveParams,
     PathParams,
     ReadParams,
     StatParams,
     WriteParams,
+    Written,
 )
-from sandbox_agent.hub.inventory import PendingView, SessionView
+from sandbox_agent.wire.sessions import PendingView, SessionsView, SessionView
+
+PAGE = 500
+"""Events of a page of the log, unless another number is asked for."""
 
 # --- what a client sends ----------------------------------------------------------------------------------------------
 
@@ -61,6 +63,17 @@ class PageParams(Struct):
     """`nextCursor` of the page before."""
     cwd: str | UnsetType = UNSET
     """Only sessions of this directory."""
+
+
+class EventsRange(Struct):
+    """Which part of a session's log."""
+
+    after: Annotated[int, Meta(ge=0)] = 0
+    """The last event that is not wanted any more."""
+    before: int | None = None
+    """The first event that is not wanted yet."""
+    limit: Annotated[int, Meta(ge=1)] = PAGE
+    """Events of a page, 5,000 at most. A page may be shorter."""
 
 
 class EventsParams(EventsRange, rename="camel", kw_only=True):

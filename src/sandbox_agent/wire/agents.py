@@ -1,0 +1,199 @@
+"""What is told of agents and installs, over HTTP and over ACP alike."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from msgspec import UNSET, Struct, UnsetType
+
+from sandbox_agent.envelope import Object
+
+Source = Literal["bundled", "path", "registry", "fallback"]
+"""Where its program comes from: with us, named by the user, by the ACP registry, or pinned in the manifest."""
+
+
+Attaching = Literal["link", "file-link", "text-link", "text"]
+"""What an agent gets links to: all attachments, files, short text files, or nothing; the rest is named in the text."""
+
+
+class Features(Struct, frozen=True, forbid_unknown_fields=True):
+    """What people and clients should know before they choose an agent."""
+
+    permissions: Literal["always", "mode", "configured", "never"]
+    """When it asks: always, in some of its modes, when its own configuration says so, or never."""
+    questions: Literal["form", "extension", "none"]
+    """How its questions arrive: as elicitation, as our extension, or not at all."""
+    attachments: Attaching = "link"
+    """What it gets links to: everything, files, short text files, or nothing."""
+    uris: Literal["encoded", "plain"] = "encoded"
+    """Whether it understands a percent-encoded `file://` URI; else the path stands in it as it is."""
+    images: bool = False
+    """Whether it takes images."""
+    mixes: bool = True
+    """Whether a prompt may hold images and links; else the links make it drop the images."""
+
+
+class Artifact(Struct, rename="camel", kw_only=True, frozen=True):
+    """One program that an agent needs."""
+
+    kind: Literal["agent_process", "native"]
+    """What speaks ACP, or the agent behind it."""
+    name: str
+    version: str | None
+    """`null` when nobody says."""
+    path: str | None
+    """Where it is on this machine. In a record, with `{folder}` in it as in the command."""
+    source: str
+    """As that of the install."""
+    sha256: str | UnsetType = UNSET
+    """Of what was fetched, where it is known."""
+    integrity: str | UnsetType = UNSET
+    """What npm checked the package against."""
+    unverified: bool | UnsetType = UNSET
+    """True when nobody gave a hash to check it against."""
+
+
+Stage = Literal["waiting", "resolving", "fetching", "unpacking", "verifying", "done"]
+
+
+class Progress(Struct, rename="camel", frozen=True):
+    """One state of an install."""
+
+    stage: Stage
+    message: str
+    """What is being done, for people."""
+    bytes: int | UnsetType = UNSET
+    """Fetched so far."""
+    total_bytes: int | UnsetType = UNSET
+    """To be fetched, where that is known."""
+
+
+@dataclass(frozen=True, slots=True)
+class Credential:
+    """One thing that would let an agent reach a model."""
+
+    kind: Literal["variable", "file"]
+    name: str
+    """Of the variable, or the path of the file; never a value."""
+    found: bool
+    """It is there."""
+
+
+class InstallFacts(Struct, rename="camel", kw_only=True):
+    """Where an agent comes from."""
+
+    source: Source
+    """Where it comes from; `path` is `agents.toml`, `fallback` are the manifest's pins."""
+    non_registry: bool
+    """It does not come from the ACP registry."""
+    verified: bool
+    """It answered a handshake when it was installed, or runs now."""
+    artifacts: list[Artifact]
+    registry_slug: str | UnsetType = UNSET
+    """Its name in the ACP registry."""
+    package: str | UnsetType = UNSET
+    """The package it comes from, or would."""
+    folder: str | UnsetType = UNSET
+    """Where it is installed."""
+    installed_at: str | UnsetType = UNSET
+    verified_at: str | UnsetType = UNSET
+    verification_error: str | UnsetType = UNSET
+    """Why the last install failed; absent after one that did not."""
+    platform: str | UnsetType = UNSET
+    """The machine it was installed for."""
+    node: str | UnsetType = UNSET
+    """The Node it was installed with."""
+    note: str | UnsetType = UNSET
+    """What else is to be said about its source."""
+    progress: Progress | UnsetType = UNSET
+    """While it is being installed."""
+
+
+class AgentFacts(Struct, rename="camel", kw_only=True):
+    """One agent."""
+
+    id: str
+    """By which it is named everywhere."""
+    title: str
+    description: str
+    supported: bool
+    """Whether it can be had at all."""
+    installed: bool
+    """It could be started now."""
+    credentials_available: bool
+    """One of the variables or files that let it reach a model is there, or it needs none."""
+    credentials: list[Credential]
+    """All it could use, by name; empty when none is needed."""
+    install: InstallFacts
+    instructions: str
+    """How to install it and what it needs, for people."""
+    capabilities: Object
+    """As it advertised them in ACP, when it was installed or by now."""
+    unsupported_reason: str | UnsetType = UNSET
+    """Why not."""
+    version: str | UnsetType = UNSET
+    """Of the program that speaks ACP."""
+    native_version: str | UnsetType = UNSET
+    """Of the agent behind it, where that is another."""
+    path: str | UnsetType = UNSET
+    """The program that would be started."""
+    agent_info: Object | UnsetType = UNSET
+    """What it said of itself when it was installed."""
+    features: Features | UnsetType = UNSET
+    """What to know before choosing it."""
+
+
+class ServerStatus(Struct, rename="camel", kw_only=True):
+    """How an agent's process is doing."""
+
+    status: Literal["stopped", "installing", "starting", "running", "error"]
+    """Of its shared process; `error` when it did not start, or died."""
+    restart_count: int
+    """How often it has ended."""
+    pid: int | UnsetType = UNSET
+    uptime_ms: int | UnsetType = UNSET
+    last_error: str | UnsetType = UNSET
+    """What went wrong last."""
+
+
+class AgentView(AgentFacts, rename="camel", kw_only=True):
+    """An agent, as `GET /v1/agents` shows it."""
+
+    server_status: ServerStatus
+    models: Object | UnsetType = UNSET
+    """As its newest session told them; absent before there was one."""
+    modes: Object | UnsetType = UNSET
+    """As its newest session told them; absent before there was one."""
+
+
+class AgentsView(Struct):
+    """All agents."""
+
+    agents: list[AgentView]
+
+
+class InstallRequest(Struct, rename="camel"):
+    """What to install; all of it may be left out."""
+
+    reinstall: bool = False
+    """Fetch it again, also when it is there."""
+    agent_version: str | None = None
+    """Of the agent itself."""
+    agent_process_version: str | None = None
+    """Of the program that speaks ACP for it."""
+
+
+class InstallResult(Struct, rename="camel"):
+    """What an install did."""
+
+    agent: str
+    already_installed: bool
+    """It was there, in a version that was asked for or in any."""
+    version: str | None
+    """Of the program that speaks ACP for it."""
+    source: str
+    """`registry`, `fallback` (our pins), `bundled`, or `path` (named in `agents.toml`)."""
+    verified: bool
+    """It has answered a handshake."""
+    artifacts: list[Artifact]
+    native_version: str | UnsetType = UNSET
+    """Of the agent behind that program, where it is another."""

@@ -1,0 +1,68 @@
+"""The names of JSON-RPC methods: those of ACP that we know, and ours, which begin with `_sandboxagent/`."""
+
+PROTOCOL_VERSION = 1
+"""Of ACP."""
+
+# --- ACP: what a client sends -----------------------------------------------------------------------------------------
+
+INITIALIZE = "initialize"
+NEW = "session/new"
+LOAD = "session/load"
+RESUME = "session/resume"
+FORK = "session/fork"
+LIST = "session/list"
+PROMPT = "session/prompt"
+CANCEL = "session/cancel"
+CLOSE = "session/close"
+DELETE = "session/delete"
+SET_MODE = "session/set_mode"
+SET_MODEL = "session/set_model"
+SET_CONFIG_OPTION = "session/set_config_option"
+
+# --- ACP: what an agent sends -----------------------------------------------------------------------------------------
+
+UPDATE = "session/update"
+REQUEST_PERMISSION = "session/request_permission"
+ELICITATION = "elicitation/create"
+READ_TEXT_FILE = "fs/read_text_file"
+WRITE_TEXT_FILE = "fs/write_text_file"
+TERMINAL_CREATE = "terminal/create"
+TERMINAL_OUTPUT = "terminal/output"
+TERMINAL_WAIT = "terminal/wait_for_exit"
+TERMINAL_KILL = "terminal/kill"
+TERMINAL_RELEASE = "terminal/release"
+
+# --- both -------------------------------------------------------------------------------------------------------------
+
+CANCEL_REQUEST = "$/cancel_request"
+
+# --- ours: what a client sends ----------------------------------------------------------------------------------------
+
+ATTACH = "_sandboxagent/session/attach"
+DETACH = "_sandboxagent/session/detach"
+GET_SESSION = "_sandboxagent/session/get"
+LIST_SESSIONS = "_sandboxagent/session/list"
+LIST_MODELS = "_sandboxagent/session/list_models"
+SET_METADATA = "_sandboxagent/session/set_metadata"
+TERMINATE = "_sandboxagent/session/terminate"
+EVENTS = "_sandboxagent/session/events"
+PENDING = "_sandboxagent/session/pending"
+LIST_AGENTS = "_sandboxagent/agent/list"
+INSTALL_AGENT = "_sandboxagent/agent/install"
+READ_FILE = "_sandboxagent/fs/read_file"
+WRITE_FILE = "_sandboxagent/fs/write_file"
+LIST_ENTRIES = "_sandboxagent/fs/entries"
+STAT = "_sandboxagent/fs/stat"
+MAKE_DIRECTORY = "_sandboxagent/fs/mkdir"
+MOVE = "_sandboxagent/fs/move"
+DELETE_FILE = "_sandboxagent/fs/delete"
+
+# --- ours: what a client receives -------------------------------------------------------------------------------------
+
+REQUEST_QUESTION = "_sandboxagent/session/request_question"
+TURN = "_sandboxagent/session/turn"
+DECISION = "_sandboxagent/session/decision"
+METADATA_UPDATE = "_sandboxagent/session/metadata_update"
+ENDED = "_sandboxagent/session/ended"
+UNPARSED = "_sandboxagent/agent/unparsed"
+GAP = "_sandboxagent/stream/gap"

@@ -1,0 +1,63 @@
+"""What is told of sessions, over HTTP and over ACP alike."""
+
+from msgspec import UNSET, Raw, Struct, UnsetType
+
+from sandbox_agent.envelope import Object
+
+
+class SessionView(Struct, rename="camel", kw_only=True, omit_defaults=False):
+    """A session, as `GET /v1/sessions` shows it."""
+
+    session_id: str
+    """The agent's own id of it, unless two agents chose the same."""
+    agent: str
+    cwd: str
+    """Its directory, on the server's machine."""
+    title: str | None
+    """As the agent gave it, else as it was asked for."""
+    created_at: str
+    """UTC, ISO 8601 with milliseconds."""
+    updated_at: str
+    """When the last event of it was kept."""
+    ended: bool
+    """No process holds it; see `terminationInfo`."""
+    resumable: bool
+    """A prompt takes it up again when it has ended."""
+    running: bool
+    """A turn runs now."""
+    event_count: int
+    """Events in its log."""
+    pending: int
+    """How many permissions, questions and elicitations wait for an answer."""
+    model: str | None
+    """The model in use, as far as the agent tells."""
+    mode: str | None
+    """The mode in use, as far as the agent tells."""
+    termination_info: Object | None
+    """How it ended, as `_sandboxagent/session/ended` told it."""
+    metadata: Object
+    """What `session/new` and `_sandboxagent/session/set_metadata` gave, as it was asked for."""
+    alias: str | UnsetType = UNSET
+    """Its `requestedSessionId`, accepted wherever an id is."""
+
+
+class PendingView(Struct, rename="camel"):
+    """A pending request, as clients list it."""
+
+    id: Raw
+    """Under which this connection may answer."""
+    kind: str
+    """`permission`, `question`, `elicitation`, or `request` for anything else."""
+    session_id: str
+    asked_at: str
+    """UTC, ISO 8601 with milliseconds."""
+    envelope: Raw
+    """The request, in the form that this client knows."""
+
+
+class SessionsView(Struct, rename="camel"):
+    """A page of sessions, newest first."""
+
+    sessions: list[SessionView]
+    next_cursor: str | UnsetType = UNSET
+    """The `cursor` of the next page; absent on the last."""

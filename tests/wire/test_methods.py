@@ -1,0 +1,42 @@
+"""Names on the wire stand in one place."""
+
+import ast
+from pathlib import Path
+
+import acp.meta
+
+import sandbox_agent
+from sandbox_agent.wire import headers, methods
+
+SOURCE = Path(sandbox_agent.__file__).parent
+NAMES = {value: name for name, value in vars(methods).items() if name.isupper() and isinstance(value, str)}
+OTHERS = (SOURCE / "wire", SOURCE / "cli", SOURCE / "agents" / "mock")
+"""Where they are; the command line, which only uses the SDK; and the mock agent, which imports nothing of ours."""
+ELSEWHERE = [path for path in sorted(SOURCE.rglob("*.py")) if not {*OTHERS} & {*path.parents}]
+
+
+def test_neither_server_nor_sdk_spells_a_method_out() -> None:
+    nodes = [(path, node) for path in ELSEWHERE for node in ast.walk(ast.parse(path.read_text()))]
+    texts = [(path, node.value) for path, node in nodes if isinstance(node, ast.Constant)]
+    spelled = [(path, text) for path, text in texts if isinstance(text, str) and text in NAMES]
+
+    assert [f"{path.relative_to(SOURCE)}: methods.{NAMES[text]}" for path, text in spelled] == []
+
+
+def test_no_two_names_are_one_method() -> None:
+    values = [value for name, value in vars(methods).items() if name.isupper()]
+
+    assert len(values) == len(set(values))
+
+
+def test_methods_of_acp_are_called_as_upstream_calls_them() -> None:
+    known = {*acp.meta.AGENT_METHODS.values(), *acp.meta.CLIENT_METHODS.values()}
+    # The one is of agents that have no config options yet, the other of JSON-RPC.
+    others = {methods.SET_MODEL, methods.CANCEL_REQUEST}
+
+    assert {name for name in NAMES if not name.startswith("_")} - others - known == set()
+    assert acp.meta.PROTOCOL_VERSION == methods.PROTOCOL_VERSION
+
+
+def test_a_header_is_written_in_lower_case_for_asgi() -> None:
+    assert headers.raw(headers.CONNECTION_ID) == b"x-acp-connection-id"

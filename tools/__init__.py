@@ -1,0 +1,1 @@
+"""Tools of the repository. They are not part of what is installed."""
