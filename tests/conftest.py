@@ -26,9 +26,25 @@ AGENTS = {
 }
 
 
-@pytest.fixture(scope="session", params=["persist", "no-persist"])
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--all-agents", action="store_true", help="try all real agents, not only those that changed")
+
+
+STORAGE = {"test_idempotency", "test_session_deleting", "test_session_inventory", "test_slow_readers", "test_sse"}
+"""Modules whose promises depend on where the log is: their tests run on disk and with `--no-persist`."""
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Run tests about storage on both kinds of it. Everything else is the same code on either."""
+    chosen = [mark.args[0] for mark in metafunc.definition.iter_markers("parametrize")]
+    module = metafunc.module.__name__.rpartition(".")[2]
+    if "server" in metafunc.fixturenames and module in STORAGE and "server" not in chosen:
+        metafunc.parametrize("server", ["persist", "no-persist"], indirect=True, scope="session")
+
+
+@pytest.fixture(scope="session")
 def server(request: pytest.FixtureRequest) -> Generator[Server]:
     """A server with scripted agents. Tests share it, so each opens connections and sessions of its own."""
-    flags = ["--no-persist"] if request.param == "no-persist" else []
+    flags = ["--no-persist"] if getattr(request, "param", "persist") == "no-persist" else []
     with Server(*flags, agents=AGENTS) as running:
         yield running

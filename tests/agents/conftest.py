@@ -1,17 +1,47 @@
-"""One server, one model and one process for each real agent; tests share them, and open sessions of their own."""
+"""One server, one model and one process for each real agent; tests share them, and open sessions of their own.
 
+Three agents are tried in every run. The others are tried when something has changed that they depend on since all of
+them were tried last (`tried.txt` has its digest), and with `--all-agents`, which writes that file when all is well.
+"""
+
+import hashlib
 from collections.abc import Generator
+from pathlib import Path
 
 import pytest
 
 from tests.agents.real import RealAgent, running
 from tests.agents.recipes import RECIPES
 
+ALWAYS = {"claude", "codex", "opencode"}
+TRIED = Path(__file__).with_name("tried.txt")
+SOURCES = Path(__file__).parents[2] / "src" / "sandbox_agent"
+REASON = "nothing has changed that it depends on since it was tried last; --all-agents tries it"
+
+
+def digest() -> str:
+    """Of what real agents depend on: how they are installed, started, spoken to, and what they may do."""
+    files = [file for room in ("agents", "permissions") for file in sorted((SOURCES / room).rglob("*.*"))]
+    code = [file for file in files if file.suffix in (".py", ".toml") and "mock" not in file.parts]
+    return hashlib.sha256(b"".join(file.read_bytes() for file in code)).hexdigest()
+
+
+def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
+    """Remember that all agents were tried."""
+    whole = session.config.getoption("--all-agents") and not hasattr(session.config, "workerinput")
+    if whole and exitstatus == 0:
+        TRIED.write_text(digest() + "\n")
+
 
 @pytest.hookimpl(trylast=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Real agents one after another, so that each is started once; and first, because they take longest."""
     order = {recipe.agent: number for number, recipe in enumerate(RECIPES)}
+    if not config.getoption("--all-agents") and TRIED.exists() and TRIED.read_text().strip() == digest():
+        for item in items:
+            group = item.get_closest_marker("xdist_group")
+            if group is not None and group.args[0] in order.keys() - ALWAYS:
+                item.add_marker(pytest.mark.skip(reason=REASON))
 
     def place(item: pytest.Item) -> int:
         group = item.get_closest_marker("xdist_group")

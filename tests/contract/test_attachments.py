@@ -18,8 +18,8 @@ LIMIT = 10 << 20
 BLIND = '{"promptCapabilities": {"image": false}, "loadSession": true}'
 
 
-@pytest.fixture(scope="module", params=["persist", "no-persist"])
-def server(request: pytest.FixtureRequest) -> Generator[Server]:
+@pytest.fixture(scope="module")
+def server() -> Generator[Server]:
     """A server with an agent for every way in which attachments are taken."""
     agents = {
         "blind": scripted("--capabilities", BLIND),
@@ -29,8 +29,7 @@ def server(request: pytest.FixtureRequest) -> Generator[Server]:
         "texts": scripted(attachments="text-link"),
         "words": scripted(attachments="text"),
     }
-    flags = ["--no-persist"] if request.param == "no-persist" else []
-    with Server(*flags, agents=agents) as running:
+    with Server(agents=agents) as running:
         yield running
 
 
