@@ -34,9 +34,9 @@ from sandbox_agent.data_directory import Held, Notice, held, left_behind, notice
 from sandbox_agent.errors import SettingsError, ShuttingDown
 from sandbox_agent.host.attached import AttachedFiles
 from sandbox_agent.host.files import TextFiles
-from sandbox_agent.host.roots import Roots
+from sandbox_agent.host.paths.roots import Roots
 from sandbox_agent.host.terminals import TerminalLimits, Terminals
-from sandbox_agent.host.watching import Watches
+from sandbox_agent.host.watch.watching import Watches
 from sandbox_agent.http.app import App
 from sandbox_agent.http.asgi import App as Asgi
 from sandbox_agent.http.guard import Guard
@@ -158,8 +158,8 @@ def build(settings: Settings, children: Children) -> Parts:
     watches = Watches(settings.watches, settings.watch_buffer, pools.watches)
 
     def control() -> Asgi:
-        from sandbox_agent.host.search import SearchLimits
-        from sandbox_agent.host.unpacking import UploadLimits
+        from sandbox_agent.host.search.search import SearchLimits
+        from sandbox_agent.host.transfer.unpacking import UploadLimits
         from sandbox_agent.http.archives import Archives
         from sandbox_agent.http.control import control
         from sandbox_agent.http.files import Files

@@ -30,8 +30,8 @@ from sandbox_agent.errors import (
     InstallFailed,
     UnsafeArchive,
 )
-from sandbox_agent.host.confined import Confined
-from sandbox_agent.host.unpacking import UploadLimits, receive
+from sandbox_agent.host.paths.confined import Confined
+from sandbox_agent.host.transfer.unpacking import UploadLimits, receive
 from tests.support.archives import extended, header
 
 CORPUS = sorted((Path(__file__).parent / "corpus" / "archives").iterdir())

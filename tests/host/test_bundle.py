@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from sandbox_agent.host import bundle as module
-from sandbox_agent.host.bundle import bundle
+from sandbox_agent.host.transfer import bundle as module
+from sandbox_agent.host.transfer.bundle import bundle
 
 
 def archive(directory: Path) -> bytes:

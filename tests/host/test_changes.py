@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from sandbox_agent.errors import FileConflict, FileNotFound, FileProblem, OutsideRoots, ShuttingDown
-from sandbox_agent.host.changes import delete, make_directory, move
-from sandbox_agent.host.roots import Roots
+from sandbox_agent.host.paths.roots import Roots
+from sandbox_agent.host.transfer.changes import delete, make_directory, move
 from tests.support.running import BOUND
 from tests.support.swapping import exchange, swapping
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from sandbox_agent.errors import BadRequest, FileChanged
-from sandbox_agent.host.conditions import Condition, etag, same, tags
+from sandbox_agent.host.transfer.conditions import Condition, etag, same, tags
 
 
 @pytest.mark.parametrize(

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from sandbox_agent.host.confined import MAX_LINKS, Confined, Outside
-from sandbox_agent.host.nodes import NotAFile
+from sandbox_agent.host.paths.confined import MAX_LINKS, Confined, Outside
+from sandbox_agent.host.paths.nodes import NotAFile
 from tests.support.running import BOUND
 
 ROUNDS = 3000

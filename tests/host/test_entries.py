@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 
 from sandbox_agent.errors import BadPath, FileNotFound
-from sandbox_agent.host.confined import Confined
-from sandbox_agent.host.entries import entry_at, page_of
+from sandbox_agent.host.paths.confined import Confined
+from sandbox_agent.host.transfer.entries import entry_at, page_of
 
 HUGE = """
 import os, resource, sys
-from sandbox_agent.host.confined import Confined
-from sandbox_agent.host.entries import page_of
+from sandbox_agent.host.paths.confined import Confined
+from sandbox_agent.host.transfer.entries import page_of
 confined = Confined([sys.argv[1]])
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 first = page_of(confined, sys.argv[1], None, 3)

@@ -5,7 +5,7 @@ import os
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sandbox_agent.host.names import meant, shown
+from sandbox_agent.host.paths.names import meant, shown
 
 names = st.binary(min_size=1, max_size=30) | st.text(min_size=1, max_size=10).map(
     lambda text: text.encode(errors="replace")

@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from sandbox_agent.host.patterns import matcher
+from sandbox_agent.host.search.patterns import matcher
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,8 @@ import os
 import pytest
 
 from sandbox_agent.errors import FileProblem
-from sandbox_agent.host.confined import Outside
-from sandbox_agent.host.refusals import file_problem, file_problems
+from sandbox_agent.host.paths.confined import Outside
+from sandbox_agent.host.paths.refusals import file_problem, file_problems
 
 FAULTLESS = {"EIO", "EMFILE", "ENFILE", "ENOMEM"}
 """What no client can help."""

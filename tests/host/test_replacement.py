@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from sandbox_agent.host.nodes import Place
-from sandbox_agent.host.replacement import Replacement
+from sandbox_agent.host.paths.nodes import Place
+from sandbox_agent.host.transfer.replacement import Replacement
 
 
 @pytest.fixture

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from sandbox_agent.host.confined import Outside, Replaced
-from sandbox_agent.host.roots import Roots
+from sandbox_agent.host.paths.confined import Outside, Replaced
+from sandbox_agent.host.paths.roots import Roots
 from tests.support.swapping import exchange, swapping
 
 

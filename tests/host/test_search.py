@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from sandbox_agent.errors import BadRequest
-from sandbox_agent.host.confined import Confined, Outside
-from sandbox_agent.host.names import shown
-from sandbox_agent.host.search import LINE, Match, Query, Search, SearchLimits
+from sandbox_agent.host.paths.confined import Confined, Outside
+from sandbox_agent.host.paths.names import shown
+from sandbox_agent.host.search.search import LINE, Match, Query, Search, SearchLimits
 from sandbox_agent.pools import Pool
 from sandbox_agent.processes.children import Children
 from tests.support.client import run

@@ -28,10 +28,10 @@ from sandbox_agent.errors import (
     OutsideRoots,
     SandboxAgentError,
 )
-from sandbox_agent.host.confined import Confined
-from sandbox_agent.host.flow import Abandoned, Inflow
-from sandbox_agent.host.names import shown
-from sandbox_agent.host.unpacking import PATHS, SLACK, Uploaded, UploadLimits, receive
+from sandbox_agent.host.paths.confined import Confined
+from sandbox_agent.host.paths.names import shown
+from sandbox_agent.host.transfer.flow import Abandoned, Inflow
+from sandbox_agent.host.transfer.unpacking import PATHS, SLACK, Uploaded, UploadLimits, receive
 from tests.support.archives import extended, folder, hardlink, header, member, symlink
 from tests.support.client import run
 from tests.support.small_disk import mounted

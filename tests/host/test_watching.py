@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from sandbox_agent.errors import FileNotFound, TooMany
-from sandbox_agent.host.confined import Confined
-from sandbox_agent.host.watching import Change, Watches
+from sandbox_agent.host.paths.confined import Confined
+from sandbox_agent.host.watch.watching import Change, Watches
 from sandbox_agent.pools import Pool
 from tests.support.client import run
 from tests.support.running import BOUND
@@ -85,8 +85,8 @@ def test_there_are_only_so_many_and_each_gives_its_place_back(tmp_path: Path) ->
 SCRIPT = """
 import asyncio, sys
 from sandbox_agent.errors import WatchesExhausted
-from sandbox_agent.host.confined import Confined
-from sandbox_agent.host.watching import Watches
+from sandbox_agent.host.paths.confined import Confined
+from sandbox_agent.host.watch.watching import Watches
 from sandbox_agent.pools import Pool
 
 async def main():

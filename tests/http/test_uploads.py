@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from sandbox_agent.errors import BadRequest, FileTooLarge
-from sandbox_agent.host.conditions import Condition
-from sandbox_agent.host.incoming import IncomingFile
-from sandbox_agent.host.roots import Roots
+from sandbox_agent.host.paths.roots import Roots
+from sandbox_agent.host.transfer.conditions import Condition
+from sandbox_agent.host.transfer.incoming import IncomingFile
 from sandbox_agent.http.uploads import BLOCK, receive_file
 from sandbox_agent.pools import Pool
 from tests.support.client import run

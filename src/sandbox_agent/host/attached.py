@@ -11,7 +11,7 @@ from io import FileIO
 from pathlib import PurePosixPath
 from urllib.parse import unquote
 
-from sandbox_agent.host.confined import Confined
+from sandbox_agent.host.paths.confined import Confined
 
 DIRECTORY, UNKNOWN = "inode/directory", "application/octet-stream"
 _SCHEME = "file://"

@@ -11,9 +11,9 @@ from contextlib import contextmanager
 from io import FileIO
 
 from sandbox_agent.errors import FileFailed, InvalidParams, NoSuchFile, SandboxAgentError
-from sandbox_agent.host.confined import Confined, Outside
-from sandbox_agent.host.names import meant
-from sandbox_agent.host.nodes import NotAFile
+from sandbox_agent.host.paths.confined import Confined, Outside
+from sandbox_agent.host.paths.names import meant
+from sandbox_agent.host.paths.nodes import NotAFile
 
 
 class TextFiles:

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from typing import cast
 
 from sandbox_agent.errors import InvalidRequest, ShuttingDown, UnknownTerminal
-from sandbox_agent.host.confined import Confined
 from sandbox_agent.host.files import refusals
 from sandbox_agent.host.output import Output
+from sandbox_agent.host.paths.confined import Confined
 from sandbox_agent.pools import Pool
 from sandbox_agent.processes.children import Children
 from sandbox_agent.processes.lifetime import KILL_PATIENCE, begin, end, ending, within

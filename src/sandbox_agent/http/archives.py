@@ -22,11 +22,11 @@ from sandbox_agent.errors import (
     TooMany,
     UnsupportedMediaType,
 )
-from sandbox_agent.host.bundle import bundle
-from sandbox_agent.host.confined import Confined
-from sandbox_agent.host.flow import Abandoned, Inflow, Outflow
-from sandbox_agent.host.refusals import file_problems
-from sandbox_agent.host.unpacking import Uploaded, UploadLimits, receive
+from sandbox_agent.host.paths.confined import Confined
+from sandbox_agent.host.paths.refusals import file_problems
+from sandbox_agent.host.transfer.bundle import bundle
+from sandbox_agent.host.transfer.flow import Abandoned, Inflow, Outflow
+from sandbox_agent.host.transfer.unpacking import Uploaded, UploadLimits, receive
 from sandbox_agent.http.asgi import transport
 from sandbox_agent.http.paths import PATH, PROBLEMS, SESSION, Paths, query_of
 from sandbox_agent.http.streaming import Streamed

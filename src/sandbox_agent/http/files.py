@@ -21,12 +21,12 @@ from sandbox_agent.errors import (
     ShuttingDown,
     UnsupportedMediaType,
 )
-from sandbox_agent.host.changes import delete, make_directory, move
-from sandbox_agent.host.conditions import Condition, tags
-from sandbox_agent.host.entries import entry_at, page_of
-from sandbox_agent.host.incoming import IncomingFile, too_large
-from sandbox_agent.host.names import shown
-from sandbox_agent.host.refusals import file_problems
+from sandbox_agent.host.paths.names import shown
+from sandbox_agent.host.paths.refusals import file_problems
+from sandbox_agent.host.transfer.changes import delete, make_directory, move
+from sandbox_agent.host.transfer.conditions import Condition, tags
+from sandbox_agent.host.transfer.entries import entry_at, page_of
+from sandbox_agent.host.transfer.incoming import IncomingFile, too_large
 from sandbox_agent.http.downloads import Download, attachment, media_type, version
 from sandbox_agent.http.negotiate import check_json
 from sandbox_agent.http.paths import PATH, PROBLEMS, SESSION, Paths, query_of, switch

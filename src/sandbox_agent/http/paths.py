@@ -17,8 +17,8 @@ from sandbox_agent.errors import (
     SandboxAgentError,
     SessionNotFound,
 )
-from sandbox_agent.host.names import shown
-from sandbox_agent.host.roots import Roots
+from sandbox_agent.host.paths.names import shown
+from sandbox_agent.host.paths.roots import Roots
 from sandbox_agent.hub.hub import Hub
 
 PATH = "Absolute, or relative to the session's directory, or else to the server's root directory."

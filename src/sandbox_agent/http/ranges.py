@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from email.utils import formatdate, parsedate_to_datetime
 
 from sandbox_agent.errors import RangeNotSatisfiable
-from sandbox_agent.host.conditions import same, tags
+from sandbox_agent.host.transfer.conditions import same, tags
 
 _RANGE = re.compile(r"bytes=\s*(\d*)-(\d*)\s*", re.ASCII | re.IGNORECASE)
 MAX_DIGITS = 19

@@ -13,8 +13,8 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from sandbox_agent.errors import BadRequest, TooMany
-from sandbox_agent.host.refusals import file_problems
-from sandbox_agent.host.search import Match, Query, Search, SearchLimits
+from sandbox_agent.host.paths.refusals import file_problems
+from sandbox_agent.host.search.search import Match, Query, Search, SearchLimits
 from sandbox_agent.http.paths import PATH, PROBLEMS, SESSION, Paths, query_of, switch
 from sandbox_agent.http.streaming import Streamed
 from sandbox_agent.http.views import Endpoint, json_response

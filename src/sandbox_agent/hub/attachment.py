@@ -17,8 +17,8 @@ from msgspec import UNSET, Raw, Struct, UnsetType
 from sandbox_agent.envelope import META, param, with_param
 from sandbox_agent.errors import FileFailed, InvalidParams, SandboxAgentError
 from sandbox_agent.host.attached import Attached, AttachedFiles, locate
-from sandbox_agent.host.confined import MAX_PATH, Outside
-from sandbox_agent.host.nodes import NotAFile
+from sandbox_agent.host.paths.confined import MAX_PATH, Outside
+from sandbox_agent.host.paths.nodes import NotAFile
 from sandbox_agent.hub.content import Takes, blocks_of, kind_of, with_files
 from sandbox_agent.pools import Pool
 

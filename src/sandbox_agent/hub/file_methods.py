@@ -10,13 +10,13 @@ import msgspec
 
 from sandbox_agent.envelope import Envelope, success
 from sandbox_agent.errors import BadPath, FileTooLarge, InvalidParams
-from sandbox_agent.host.changes import delete, make_directory, move
-from sandbox_agent.host.conditions import Condition, etag
-from sandbox_agent.host.entries import entry_at, page_of
-from sandbox_agent.host.incoming import IncomingFile
-from sandbox_agent.host.names import shown
-from sandbox_agent.host.refusals import file_problems
-from sandbox_agent.host.roots import Roots
+from sandbox_agent.host.paths.names import shown
+from sandbox_agent.host.paths.refusals import file_problems
+from sandbox_agent.host.paths.roots import Roots
+from sandbox_agent.host.transfer.changes import delete, make_directory, move
+from sandbox_agent.host.transfer.conditions import Condition, etag
+from sandbox_agent.host.transfer.entries import entry_at, page_of
+from sandbox_agent.host.transfer.incoming import IncomingFile
 from sandbox_agent.hub.calls import Answer
 from sandbox_agent.hub.checks import Method
 from sandbox_agent.hub.connection import Connection

@@ -61,7 +61,7 @@ def uv(subject: Subject) -> list[Finding]:
 
 def ripgrep(subject: Subject) -> list[Finding]:
     """What searches files."""
-    from sandbox_agent.host.ripgrep import program
+    from sandbox_agent.host.search.ripgrep import program
 
     return _tool("ripgrep", "ripgrep", program)
 

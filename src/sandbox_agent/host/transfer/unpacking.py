@@ -9,11 +9,11 @@ from sandbox_agent.archives import tarball
 from sandbox_agent.archives.packing import packing, unpacked
 from sandbox_agent.archives.tree import DEEPEST, Damaged, Tree
 from sandbox_agent.errors import ArchiveTooLarge, BadArchive, DiskFull, NoRoom, UnsafeArchive
-from sandbox_agent.host.confined import Confined
-from sandbox_agent.host.flow import Inflow
-from sandbox_agent.host.names import shown
-from sandbox_agent.host.refusals import file_problems
-from sandbox_agent.host.staging import Staging
+from sandbox_agent.host.paths.confined import Confined
+from sandbox_agent.host.paths.names import shown
+from sandbox_agent.host.paths.refusals import file_problems
+from sandbox_agent.host.transfer.flow import Inflow
+from sandbox_agent.host.transfer.staging import Staging
 
 PATHS = 1024
 """Paths that are told."""

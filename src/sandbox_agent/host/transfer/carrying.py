@@ -8,8 +8,8 @@ from contextlib import suppress
 
 from sandbox_agent.archives.removal import remove
 from sandbox_agent.errors import ShuttingDown
-from sandbox_agent.host.nodes import NotAFile, Place, error_of, passing_name
-from sandbox_agent.host.renaming import rename
+from sandbox_agent.host.paths.nodes import NotAFile, Place, error_of, passing_name
+from sandbox_agent.host.paths.renaming import rename
 
 DEEPEST = 100
 """Levels of a tree that can be copied."""

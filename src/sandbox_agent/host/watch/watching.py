@@ -9,10 +9,10 @@ from typing import Literal
 from msgspec import Struct
 
 from sandbox_agent.errors import TooMany, WatchesExhausted
-from sandbox_agent.host.confined import Confined
-from sandbox_agent.host.names import shown
-from sandbox_agent.host.refusals import file_problem
-from sandbox_agent.host.watched import Gone, Kind, Missed, Parts, Watched
+from sandbox_agent.host.paths.confined import Confined
+from sandbox_agent.host.paths.names import shown
+from sandbox_agent.host.paths.refusals import file_problem
+from sandbox_agent.host.watch.watched import Gone, Kind, Missed, Parts, Watched
 from sandbox_agent.pools import Pool
 
 GATHER = 0.05

@@ -14,10 +14,10 @@ import msgspec
 from msgspec import UNSET, Struct, UnsetType
 
 from sandbox_agent.errors import BadRequest
-from sandbox_agent.host.confined import Confined
-from sandbox_agent.host.names import meant, shown
-from sandbox_agent.host.patterns import matcher
-from sandbox_agent.host.ripgrep import Ripgrep
+from sandbox_agent.host.paths.confined import Confined
+from sandbox_agent.host.paths.names import meant, shown
+from sandbox_agent.host.search.patterns import matcher
+from sandbox_agent.host.search.ripgrep import Ripgrep
 from sandbox_agent.pools import Pool
 from sandbox_agent.processes.children import Children
 

@@ -6,8 +6,8 @@ from contextlib import suppress
 from pathlib import Path
 from threading import Lock
 
-from sandbox_agent.host.confined import Confined
-from sandbox_agent.host.names import meant
+from sandbox_agent.host.paths.confined import Confined
+from sandbox_agent.host.paths.names import meant
 
 
 class Roots:

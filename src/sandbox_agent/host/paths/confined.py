@@ -16,8 +16,8 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterable
 from contextlib import contextmanager, suppress
 
-from sandbox_agent.host.nodes import Place, error_of, itself, regular
-from sandbox_agent.host.replacement import Replacement
+from sandbox_agent.host.paths.nodes import Place, error_of, itself, regular
+from sandbox_agent.host.transfer.replacement import Replacement
 
 MAX_PATH = 4096
 MAX_LINKS = 40

@@ -11,9 +11,9 @@ from collections.abc import Generator, Iterator
 from contextlib import contextmanager, suppress
 from typing import Literal
 
-from sandbox_agent.host.confined import Confined
-from sandbox_agent.host.descent import entered, is_made_up, unless_gone
-from sandbox_agent.host.inotify import (
+from sandbox_agent.host.paths.confined import Confined
+from sandbox_agent.host.paths.descent import entered, is_made_up, unless_gone
+from sandbox_agent.host.watch.inotify import (
     IN_ATTRIB,
     IN_CLOSE_WRITE,
     IN_CREATE,

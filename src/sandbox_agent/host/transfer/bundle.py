@@ -11,7 +11,7 @@ import tarfile
 from collections.abc import Callable, Iterator
 
 from sandbox_agent.archives.tree import DEEPEST
-from sandbox_agent.host.descent import entered, is_made_up, unless_gone
+from sandbox_agent.host.paths.descent import entered, is_made_up, unless_gone
 
 PIECE = 1 << 18
 

@@ -12,10 +12,10 @@ from datetime import UTC, datetime
 from msgspec import UNSET
 
 from sandbox_agent.errors import BadPath
-from sandbox_agent.host.conditions import etag
-from sandbox_agent.host.confined import Confined
-from sandbox_agent.host.names import shown
-from sandbox_agent.host.refusals import file_problems
+from sandbox_agent.host.paths.confined import Confined
+from sandbox_agent.host.paths.names import shown
+from sandbox_agent.host.paths.refusals import file_problems
+from sandbox_agent.host.transfer.conditions import etag
 from sandbox_agent.wire.files import EntriesPage, Entry, EntryType
 
 _FIRST, _LAST = datetime(1, 1, 2, tzinfo=UTC), datetime(9999, 12, 30, tzinfo=UTC)

@@ -15,10 +15,10 @@ from io import FileIO
 
 from sandbox_agent.archives.tree import PIECE, Parts
 from sandbox_agent.errors import FileConflict, FileForbidden
-from sandbox_agent.host.confined import MAX_PATH, Confined
-from sandbox_agent.host.names import shown
-from sandbox_agent.host.nodes import error_of
-from sandbox_agent.host.refusals import file_problems
+from sandbox_agent.host.paths.confined import MAX_PATH, Confined
+from sandbox_agent.host.paths.names import shown
+from sandbox_agent.host.paths.nodes import error_of
+from sandbox_agent.host.paths.refusals import file_problems
 
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC

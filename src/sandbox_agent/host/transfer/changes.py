@@ -11,12 +11,12 @@ from contextlib import suppress
 
 from sandbox_agent.archives.removal import remove
 from sandbox_agent.errors import FileConflict, FileForbidden
-from sandbox_agent.host.carrying import carry
-from sandbox_agent.host.names import shown
-from sandbox_agent.host.nodes import Place, error_of
-from sandbox_agent.host.refusals import file_problems
-from sandbox_agent.host.renaming import rename
-from sandbox_agent.host.roots import Roots
+from sandbox_agent.host.paths.names import shown
+from sandbox_agent.host.paths.nodes import Place, error_of
+from sandbox_agent.host.paths.refusals import file_problems
+from sandbox_agent.host.paths.renaming import rename
+from sandbox_agent.host.paths.roots import Roots
+from sandbox_agent.host.transfer.carrying import carry
 
 Stopped = Callable[[], bool]
 """Whether the server ends: what takes long is given up then."""

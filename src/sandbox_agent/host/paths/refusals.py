@@ -16,9 +16,9 @@ from sandbox_agent.errors import (
     OutsideRoots,
     RootReplaced,
 )
-from sandbox_agent.host.confined import Outside, Replaced
-from sandbox_agent.host.names import shown
-from sandbox_agent.host.nodes import NotAFile
+from sandbox_agent.host.paths.confined import Outside, Replaced
+from sandbox_agent.host.paths.names import shown
+from sandbox_agent.host.paths.nodes import NotAFile
 
 _KINDS: dict[type[FileProblem], tuple[int, ...]] = {
     BadPath: (errno.EINVAL, errno.ENAMETOOLONG, errno.ELOOP),

@@ -5,7 +5,7 @@ import os
 from collections.abc import Callable
 from contextlib import suppress
 
-from sandbox_agent.host.nodes import Place, itself, passing_name, regular, writable
+from sandbox_agent.host.paths.nodes import Place, itself, passing_name, regular, writable
 
 _CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _NAMELESS = os.O_WRONLY | os.O_TMPFILE | os.O_CLOEXEC

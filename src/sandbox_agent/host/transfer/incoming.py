@@ -5,11 +5,11 @@ from collections.abc import Iterable
 from contextlib import ExitStack
 
 from sandbox_agent.errors import FileTooLarge
-from sandbox_agent.host.conditions import Condition, etag
-from sandbox_agent.host.names import shown
-from sandbox_agent.host.refusals import file_problems
-from sandbox_agent.host.replacement import Replacement
-from sandbox_agent.host.roots import Roots
+from sandbox_agent.host.paths.names import shown
+from sandbox_agent.host.paths.refusals import file_problems
+from sandbox_agent.host.paths.roots import Roots
+from sandbox_agent.host.transfer.conditions import Condition, etag
+from sandbox_agent.host.transfer.replacement import Replacement
 from sandbox_agent.wire.files import Written
 
 

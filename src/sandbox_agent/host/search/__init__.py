@@ -1,0 +1,1 @@
+"""Search: files by name, lines by text."""

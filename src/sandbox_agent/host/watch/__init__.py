@@ -1,0 +1,1 @@
+"""Watch: changes in a directory, as the kernel tells them."""
