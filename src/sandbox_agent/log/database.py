@@ -156,6 +156,7 @@ class Database:
             self._commits, self._reserved, saved = self._load_state()
             (last,) = self._sqlite.execute("select coalesce(max(last), 0) from events").fetchone()
             self._reserved = max(self._reserved, reserved, last)
+            self._size = self._measure()
         except (sqlite3.Error, OSError) as error:
             raise DatabaseError(f"{path}: {error}") from error
         self.age = AgeClock(saved, wall, ticking, boot_id() if boot is None else boot)
@@ -352,7 +353,9 @@ class Database:
                 state = Statement(SCHEMA_VERSION, self._commits + 1, max(self._reserved, reserve))
                 if changed:
                     self._save_state(state)
+                size = self._measure()
                 self._cursor.execute("commit")
+                self._size = size
             except BaseException:
                 # A full disk has rolled back already.
                 if self._sqlite.in_transaction:
@@ -379,9 +382,11 @@ class Database:
     @property
     def size(self) -> int:
         """Bytes of the file that are in use, but for those of an empty one."""
-        with _reading():
-            (pages,) = self._cursor.execute("pragma page_count").fetchone()
-            (free,) = self._cursor.execute("pragma freelist_count").fetchone()
+        return self._size
+
+    def _measure(self) -> int:
+        (pages,) = self._cursor.execute("pragma page_count").fetchone()
+        (free,) = self._cursor.execute("pragma freelist_count").fetchone()
         return (pages - free - self._empty) * PAGE_SIZE
 
     def close(self) -> None:
