@@ -3,12 +3,28 @@
 import os
 import subprocess
 import sys
+import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
 import pytest
 
-from sandbox_agent.data_directory import LOCK, NOTICE, Held, Notice, held, holder, notice, noticed
+from sandbox_agent.data_directory import (
+    LOCK,
+    NOTICE,
+    Held,
+    Notice,
+    Untrusted,
+    check_content,
+    check_owner,
+    held,
+    holder,
+    left_behind,
+    notice,
+    noticed,
+    temporary,
+)
 from sandbox_agent.processes.table import read
 
 LOOKING = """
@@ -93,3 +109,123 @@ def test_a_notice_that_cannot_be_written_is_no_reason_to_end(tmp_path: Path) -> 
     (tmp_path / NOTICE).mkdir()
     with held(tmp_path), noticed(tmp_path, mine()):
         assert notice(tmp_path) is None
+
+
+# Links and other users
+
+
+@pytest.mark.requirement("11.data-directory-trust")
+@pytest.mark.parametrize("link", [os.symlink, os.link], ids=["symlink", "hard link"])
+def test_a_lock_that_is_a_link_is_refused_and_what_it_leads_to_stays(
+    tmp_path: Path, link: Callable[[Path, Path], None]
+) -> None:
+    precious, data = tmp_path / "precious", tmp_path / "data"
+    precious.write_text("precious")
+    data.mkdir()
+    link(precious, data / LOCK)
+
+    with pytest.raises((Untrusted, OSError)), held(data):
+        pass
+
+    assert precious.read_text() == "precious"
+
+
+def test_a_lock_that_another_server_holds_keeps_its_content(tmp_path: Path) -> None:
+    with held(tmp_path):
+        with pytest.raises(Held), held(tmp_path):
+            pass
+        assert (tmp_path / LOCK).read_text() == str(os.getpid())
+
+
+def test_a_lock_that_is_a_pipe_is_waited_for_by_nobody(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / LOCK)
+
+    assert holder(tmp_path) is None
+    with pytest.raises(Untrusted), held(tmp_path):
+        pass
+
+
+@pytest.mark.parametrize("name", ["log.db", "log.db-wal", "log.db.witness"])
+@pytest.mark.parametrize("link", [os.symlink, os.link], ids=["symlink", "hard link"])
+def test_a_link_in_place_of_a_file_of_the_log_is_refused(
+    tmp_path: Path, name: str, link: Callable[[Path, Path], None]
+) -> None:
+    precious, data = tmp_path / "precious", tmp_path / "data"
+    precious.write_text("precious")
+    data.mkdir()
+    link(precious, data / name)
+
+    with pytest.raises(Untrusted, match=name):
+        check_content(data, [name], [])
+
+
+def test_a_link_in_place_of_a_directory_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "logs").symlink_to(tmp_path / "elsewhere")
+
+    with pytest.raises(Untrusted, match="logs"):
+        check_content(tmp_path, [], ["logs"])
+
+
+def test_links_in_place_of_a_notice_and_of_what_becomes_one_are_replaced_and_not_followed(tmp_path: Path) -> None:
+    precious, data = tmp_path / "precious", tmp_path / "data"
+    precious.write_text("precious")
+    data.mkdir()
+    for name in (NOTICE, "server.new"):
+        (data / name).symlink_to(precious)
+
+    with held(data), noticed(data, mine()):
+        assert notice(data) == mine()
+
+    assert precious.read_text() == "precious"
+
+
+@pytest.mark.requirement("11.data-directory-trust")
+def test_a_directory_that_everybody_can_write_is_refused_with_what_to_do(tmp_path: Path) -> None:
+    tmp_path.chmod(0o1777)
+
+    with pytest.raises(Untrusted, match="chmod"):
+        check_owner(tmp_path)
+
+
+def test_a_directory_that_ones_own_group_can_write_is_used_without_a_word(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    tmp_path.chmod(0o775)
+
+    check_owner(tmp_path)
+
+    assert caplog.records == []
+
+
+@pytest.mark.requirement("11.data-directory-trust")
+@pytest.mark.skipif(os.geteuid() != 0, reason="becoming another user needs root")
+def test_a_directory_of_another_user_is_refused_and_root_is_only_warned(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    os.chown(tmp_path, 12345, 12345)
+
+    check_owner(tmp_path)
+
+    assert "another user" in caplog.text
+    for above in tmp_path.parents:
+        if above.is_relative_to(tempfile.gettempdir()) and above != Path(tempfile.gettempdir()):
+            above.chmod(0o755)
+    os.seteuid(54321)
+    try:
+        with pytest.raises(Untrusted, match="12345"):
+            check_owner(tmp_path)
+    finally:
+        os.seteuid(0)
+
+
+def test_a_temporary_directory_that_is_a_link_is_never_swept(tmp_path: Path) -> None:
+    with temporary() as directory:
+        (directory / LOCK).write_text("1")
+        link = directory.with_name(directory.name + "-link")
+        link.symlink_to(directory)
+        try:
+            assert directory in left_behind()
+            assert link not in left_behind()
+        finally:
+            link.unlink()

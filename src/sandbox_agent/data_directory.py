@@ -8,11 +8,14 @@ import fcntl
 import hashlib
 import logging
 import os
+import shlex
+import stat
 import tempfile
 import time
-from collections.abc import Generator
+from collections.abc import Generator, Iterable
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import IO
 
 import msgspec
 
@@ -22,6 +25,7 @@ from sandbox_agent.processes.table import Process, read
 LOCK, NOTICE = "server.lock", "server.json"
 PREFIX, TEMPORARY = "sandbox-agent-", "temporary"
 """What the name of a temporary one begins with, and the file in it that says so: nothing else is ever deleted."""
+_NOTICE_BYTES = 1 << 16
 LOCK_PATIENCE = 0.2
 """Seconds to try: who only looks whether somebody holds the lock, has it for a moment."""
 
@@ -34,6 +38,10 @@ class Held(Exception):
     def __init__(self, pid: int | None) -> None:
         super().__init__(f"held by process {pid or 'unknown'}")
         self.pid = pid
+
+
+class Untrusted(Exception):
+    """Another user could change what is in it; the text says how, and what to do."""
 
 
 class Notice(msgspec.Struct, rename="camel", frozen=True):
@@ -57,6 +65,42 @@ class Notice(msgspec.Struct, rename="camel", frozen=True):
         """The server's process; None when it is not there any more, or cannot be seen from here."""
         process = read(self.pid)
         return process if process is not None and process.start == self.process_start and process.alive else None
+
+
+def check_owner(directory: Path) -> None:
+    """Warn of a directory that some others can write, and refuse one that is anybody's or another user's.
+
+    Root may use another user's, as in a container with a volume of its host; so may anybody use one of root's, as
+    with a volume that a group may write. Raises Untrusted and OSError.
+    """
+    about, user = directory.stat(), os.geteuid()
+    if about.st_mode & stat.S_IWOTH:
+        command = f"chmod o-w {shlex.quote(str(directory))}"
+        raise Untrusted(f"every user of this machine can write it; name a new directory inside it, or run: {command}")
+    if about.st_uid not in (user, 0) and user != 0:
+        raise Untrusted(f"it belongs to user {about.st_uid}, and this is user {user}; run as that user, or chown it")
+    if about.st_uid not in (user, 0):
+        logger.warning("data directory belongs to another user path=%s user=%d", directory, about.st_uid)
+    if about.st_mode & stat.S_IWGRP and about.st_gid != os.getegid():
+        logger.warning("data directory can be written by a group path=%s group=%d", directory, about.st_gid)
+
+
+def check_content(directory: Path, files: Iterable[str], directories: Iterable[str]) -> None:
+    """Refuse what would lead out of it: links, and what is another user's. Raises Untrusted and OSError."""
+    for name in files:
+        with suppress(FileNotFoundError):
+            _check_file(directory / name, (directory / name).lstat())
+    for name in directories:
+        about = (directory / name).lstat()
+        if not stat.S_ISDIR(about.st_mode):
+            raise Untrusted(f"{name} in it is no directory; move that away")
+
+
+def _check_file(path: Path, about: os.stat_result) -> None:
+    if not stat.S_ISREG(about.st_mode) or about.st_nlink > 1:
+        raise Untrusted(f"{path.name} in it is a link or no file; move that away")
+    if about.st_uid not in (os.geteuid(), 0) and os.geteuid() != 0:
+        raise Untrusted(f"{path.name} in it belongs to user {about.st_uid}; move that away")
 
 
 def owner(directory: Path) -> str:
@@ -83,7 +127,8 @@ def left_behind() -> list[Path]:
 def _is_left(directory: Path) -> bool:
     try:
         about = directory.lstat()
-        if about.st_uid != os.getuid() or not (directory / TEMPORARY).exists():
+        ours = stat.S_ISDIR(about.st_mode) and about.st_uid == os.geteuid()
+        if not ours or not (directory / TEMPORARY).exists():
             return False
     except OSError:
         return False
@@ -97,11 +142,20 @@ def held(directory: Path) -> Generator[None]:
 
     Raises:
         Held: another one does.
+        Untrusted: its lock is a link, or another user's.
         OSError: it cannot be written.
     """
-    with (directory / LOCK).open("a+") as lock:
+    flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+    descriptor = os.open(directory / LOCK, flags, 0o600)
+    try:
+        _check_file(directory / LOCK, os.fstat(descriptor))
+    except Untrusted:
+        os.close(descriptor)
+        raise
+    with os.fdopen(descriptor, "r+") as lock:
         if not _taken(lock.fileno()):
             raise Held(_pid_in(directory))
+        # Not before it is ours: what is in it is another server's.
         lock.truncate(0)
         lock.write(str(os.getpid()))
         lock.flush()
@@ -111,7 +165,7 @@ def held(directory: Path) -> Generator[None]:
 def holder(directory: Path) -> int | None:
     """The process id of the server that holds it, 0 when it has not said; None when there is none."""
     try:
-        with (directory / LOCK).open() as lock:
+        with _looked_at(directory / LOCK) as lock:
             try:
                 # Shared, so that those who look do not find each other.
                 fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -128,7 +182,8 @@ def notice(directory: Path) -> Notice | None:
     if pid is None:
         return None
     try:
-        found = msgspec.json.decode((directory / NOTICE).read_bytes(), type=Notice)
+        with _looked_at(directory / NOTICE) as file:
+            found = msgspec.json.decode(file.read(_NOTICE_BYTES), type=Notice)
     except (OSError, msgspec.DecodeError):
         return None
     # One that was killed leaves its own; whoever came after it has not written another yet.
@@ -156,6 +211,15 @@ def noticed(directory: Path, about: Notice) -> Generator[None]:
             path.unlink(missing_ok=True)
 
 
+def _looked_at(path: Path) -> IO[str]:
+    """A file to read, that is no link, and nothing that would be waited for. Raises OSError."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(f"{path} is no file")
+    return os.fdopen(descriptor, errors="replace")
+
+
 def _taken(lock: int) -> bool:
     end = time.monotonic() + LOCK_PATIENCE
     while True:
@@ -171,6 +235,7 @@ def _taken(lock: int) -> bool:
 
 def _pid_in(directory: Path) -> int | None:
     try:
-        return int((directory / LOCK).read_text()[:32])
+        with _looked_at(directory / LOCK) as lock:
+            return int(lock.read(32))
     except (OSError, ValueError):
         return None

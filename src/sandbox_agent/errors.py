@@ -45,6 +45,7 @@ SandboxAgentError
 ├── LogUnavailable          507  the log cannot be written
 ├── DiskFull                507  no room to install
 ├── InternalError           500  our bug
+├── SessionDamaged          500  the disk has changed what was kept of a session
 ├── FileProblem             500  the file system fails, through nobody's fault
 │   ├── BadPath             400  no file can be called so
 │   ├── OutsideRoots        403  a path that leads out of --fs-root
@@ -380,6 +381,16 @@ class LogUnavailable(SandboxAgentError):
 
     def __init__(self, reason: str) -> None:
         super().__init__(f"the session log cannot be written: {reason}; free space in the data directory and retry")
+
+
+class SessionDamaged(SandboxAgentError):
+    slug, title, status = "session-damaged", "Session Damaged", 500
+
+    def __init__(self, session_id: str) -> None:
+        super().__init__(
+            f"session {session_id} cannot be read: its record was damaged on disk; GET /v1/health says more",
+            sessionId=session_id,
+        )
 
 
 class DiskFull(SandboxAgentError):

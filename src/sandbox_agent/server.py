@@ -12,7 +12,7 @@ import signal
 import socket
 import sys
 from collections.abc import Generator
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
@@ -30,7 +30,18 @@ from sandbox_agent.agents.install.record import Store
 from sandbox_agent.agents.provision import Provision
 from sandbox_agent.agents.supervisor import Supervisor
 from sandbox_agent.archives.removal import discard
-from sandbox_agent.data_directory import Held, Notice, held, left_behind, noticed, owner, temporary
+from sandbox_agent.data_directory import (
+    Held,
+    Notice,
+    Untrusted,
+    check_content,
+    check_owner,
+    held,
+    left_behind,
+    noticed,
+    owner,
+    temporary,
+)
 from sandbox_agent.errors import SettingsError, ShuttingDown
 from sandbox_agent.host.attached import AttachedFiles
 from sandbox_agent.host.files import TextFiles
@@ -63,8 +74,9 @@ from sandbox_agent.hub.session_loading import SessionLoading
 from sandbox_agent.hub.session_methods import SessionMethods
 from sandbox_agent.hub.session_settings import SessionSettings
 from sandbox_agent.hub.turns import Turns
-from sandbox_agent.log.database import Database, DatabaseError
+from sandbox_agent.log.database import DatabaseError
 from sandbox_agent.log.log import Limits, Log
+from sandbox_agent.log.recovery import FILE_SUFFIXES, open_database
 from sandbox_agent.permissions.file import load_rules
 from sandbox_agent.permissions.policy import Policy
 from sandbox_agent.pools import Pools
@@ -78,6 +90,7 @@ from sandbox_agent.settings import Settings
 logger = logging.getLogger(__name__)
 
 EXIT_PORT_TAKEN = 3
+LOG = "log.db"
 GC_THRESHOLDS = (20_000, 10, 10)
 """Envelopes, requests and sockets make no cycles, so that looking for some can wait; but not for ever."""
 LAST_GRACE = 0.5
@@ -119,7 +132,8 @@ def build(settings: Settings, children: Children) -> Parts:
     catalog = open_catalog(settings, os.environ)
     tail = settings.replay_bytes
     limits = Limits(settings.log_max_bytes, settings.log_max_age, tail, settings.write_backlog)
-    log = Log(Database(None if settings.no_persist else settings.data_dir / "log.db"), limits)
+    opened = open_database(None if settings.no_persist else settings.data_dir / LOG)
+    log = Log(opened.database, limits, damage=opened.damage)
     hub = Hub(log)
     turns = Turns(hub, settings.prompt_queue)
     secret = [settings.token] if settings.token else []
@@ -362,7 +376,7 @@ def _data_directory(settings: Settings) -> Generator[str]:
     with ExitStack() as stack:
         try:
             directory.mkdir(parents=True, exist_ok=True, mode=0o700)
-            (directory / "logs").mkdir(exist_ok=True, mode=0o700)
+            _check_data_directory(settings)
             if not settings.no_persist:
                 stack.enter_context(held(directory))
         except Held as other:
@@ -370,10 +384,23 @@ def _data_directory(settings: Settings) -> Generator[str]:
                 f"--data-dir {directory} is in use by another sandbox-agent (pid {other.pid or 'unknown'}); "
                 "stop it, choose another directory, or use --no-persist"
             ) from None
+        except Untrusted as reason:
+            raise SettingsError(f"--data-dir {directory}: {reason}; or use --trust-data-dir") from None
         except OSError as error:
             raise SettingsError(f"--data-dir {directory}: {error.strerror}") from error
         # Without a log nothing is shared through the directory, so any number of servers may use it.
         yield secrets.token_hex(16) if settings.no_persist else owner(directory)
+
+
+def _check_data_directory(settings: Settings) -> None:
+    directory = settings.data_dir
+    if not settings.trust_data_dir:
+        check_owner(directory)
+    with suppress(FileExistsError):
+        (directory / "logs").mkdir(mode=0o700)
+    if not settings.trust_data_dir:
+        files = [] if settings.no_persist else [LOG + suffix for suffix in FILE_SUFFIXES]
+        check_content(directory, files, ["logs"])
 
 
 def _noticed(settings: Settings, listener: socket.socket, token_file: Path | None) -> AbstractContextManager[None]:

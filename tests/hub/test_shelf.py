@@ -3,13 +3,16 @@
 import asyncio
 import gc
 import json
+import sqlite3
 import tracemalloc
+from contextlib import closing
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from sandbox_agent.errors import SessionDamaged
 from sandbox_agent.hub.connection import Connection
 from sandbox_agent.hub.lifecycle import Event
 from sandbox_agent.hub.session import Session
@@ -243,5 +246,25 @@ def test_records_without_cards_get_them_at_the_next_start(tmp_path: Path) -> Non
             await own.log.flushed()
             assert [one.id for one in own.hub.sessions(None, None, 10)] == ["new", "old", "s"]
             assert own.hub.session("old").facts.ended
+
+    run(main())
+
+
+@pytest.mark.requirement("6.damage")
+def test_a_session_whose_record_is_damaged_is_an_error_of_its_own_and_hides_no_other(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with world(tmp_path / "log.db", tail_bytes=0) as own:
+            for number in range(3):
+                await visit(own, f"session-{number}")
+            await rest(own)
+            with closing(sqlite3.connect(tmp_path / "log.db")) as disk, disk:
+                disk.execute("update sessions set record = ? where session_id = 'session-1'", (b"garbage",))
+                disk.execute("update sessions set record = ?, checksum = null where session_id = 'session-2'", (b"{}",))
+
+            for session_id in ("session-1", "session-2"):
+                with pytest.raises(SessionDamaged, match=session_id):
+                    own.hub.session(session_id)
+            assert "session-0" in [session.id for session in own.hub.sessions(None, None, 1000)]
+            assert own.log.damage.reason is not None
 
     run(main())

@@ -521,14 +521,14 @@ def test_a_read_that_fails_is_told_as_such() -> None:
 def test_a_log_that_is_too_large_is_trimmed_without_being_asked_and_says_what_is_gone() -> None:
     async def main() -> None:
         database = Database(None)
-        async with opened(database, Limits(max_bytes=20_000, tail_bytes=0)) as log:
+        async with opened(database, Limits(max_bytes=400_000, tail_bytes=0)) as log:
             start = log.position
             for _ in range(1000):
-                say(log, "s", b"x" * 100)
+                say(log, "s", b"x" * 2000)
             await log.committed(log.position)
             await until(lambda: S in log.trims)
 
-            assert database.size <= 20_000
+            assert database.size <= 400_000
             kept = await page(log, S, after=start)
             assert kept == list(range(log.trims[S] + 1, log.position + 1))
 
@@ -557,13 +557,16 @@ def test_a_log_stays_near_its_limit_while_it_is_flooded() -> None:
 def test_what_is_too_old_is_trimmed_without_being_asked() -> None:
     async def main() -> None:
         now = 1000.0
-        async with opened(Database(None), Limits(max_age=0.2, tail_bytes=0), lambda: now) as log:
+        database = Database(None, ticking=lambda: now)
+        async with opened(database, Limits(max_age=60, tail_bytes=0)) as log:
             old = say(log)
             await log.committed(old.last)
-            now += 1
+            await log._read(log._trim)
+            now += 50
             new = say(log)
             await log.committed(new.last)
-            await until(lambda: S in log.trims)
+            now += 20
+            await log._read(log._trim)
 
             assert await page(log, S) == [new.first]
 
@@ -574,10 +577,11 @@ def test_what_is_known_to_be_gone_never_becomes_less() -> None:
     async def main() -> None:
         channel = connection_channel("c1")
         now = 0.0
-        async with opened(Database(None), Limits(max_bytes=500, tail_bytes=0, max_age=1e6), lambda: now) as log:
+        limits = Limits(max_bytes=30_000, tail_bytes=0, max_age=1e6)
+        async with opened(Database(None, ticking=lambda: now), limits) as log:
             log.save_session("t", b"{}", Card("t", "a", "t", None, "/", None, 0.0, None))
-            say(log, "s", b"x" * 100, channel=channel)
-            gone = say(log, "t", b"x" * 300, channel=channel)
+            say(log, "s", b"x" * 10_000, channel=channel)
+            gone = say(log, "t", b"x" * 30_000, channel=channel)
             await log._read(log._trim)
             assert log.trims[channel] == gone.last
             now += 2e6

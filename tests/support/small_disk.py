@@ -15,7 +15,7 @@ def mounted(directory: Path, options: str) -> Generator[Path]:
     if os.geteuid() != 0:
         pytest.skip("mounting a tmpfs needs root")
     directory.mkdir()
-    command = ["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(directory)]
+    command = ["mount", "-t", "tmpfs", "-o", f"{options},mode=0700", "tmpfs", str(directory)]
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode != 0:
         pytest.skip(f"a tmpfs cannot be mounted here: {done.stderr.strip()}")

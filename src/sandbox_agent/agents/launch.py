@@ -43,7 +43,7 @@ class Hold:
             return
         mark = folder / IN_USE
         try:
-            self._descriptor = os.open(mark, os.O_RDONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            self._descriptor = os.open(mark, os.O_RDONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
             fcntl.flock(self._descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
             # Who removes it may have been done in between.
             gone = not os.path.samestat(os.fstat(self._descriptor), mark.stat())
@@ -65,7 +65,7 @@ class Hold:
 def remove_unheld(folder: Path) -> None:
     """Delete a folder with all that is in it, unless somebody holds it."""
     try:
-        descriptor = os.open(folder / IN_USE, os.O_RDONLY | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        descriptor = os.open(folder / IN_USE, os.O_RDONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):  # It was never there, so nobody can hold it.
             discard(folder)

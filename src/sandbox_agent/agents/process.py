@@ -316,7 +316,9 @@ class StderrLog:
             if self._descriptor is None:
                 self._path.parent.mkdir(parents=True, exist_ok=True)
                 # What agents write there may be secret.
-                self._descriptor = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+                self._descriptor = os.open(
+                    self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600
+                )
             os.write(self._descriptor, data)
         except OSError as error:
             if not self._failed:

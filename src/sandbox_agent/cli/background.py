@@ -243,7 +243,7 @@ def _open_log(directory: Path) -> tuple[int, int]:
         path.parent.mkdir(exist_ok=True, mode=0o700)
         if path.exists() and path.stat().st_size > LOG_BYTES:
             path.replace(path.with_suffix(".log.1"))
-        descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     except OSError as error:
         raise SettingsError(f"--data-dir {directory}: {error.strerror}") from error
     return descriptor, os.fstat(descriptor).st_size

@@ -28,7 +28,7 @@ class HealthView(Struct, rename="camel"):
     """How the server is doing."""
 
     status: Literal["ok", "degraded"]
-    """`degraded` while the session log cannot be written."""
+    """`degraded` while the session log cannot be written, or was damaged and nobody has acknowledged that."""
     version: str
     """Of sandbox-agent."""
     uptime_ms: int
@@ -49,14 +49,20 @@ class Health:
 
     def view(self) -> HealthView:
         agents = [self._agent(agent) for agent in self.catalog.agents()]
-        failure = self.log.failure
+        trouble = self._trouble()
         return HealthView(
-            "ok" if failure is None else "degraded",
+            "ok" if trouble is None else "degraded",
             __version__,
             int((time.monotonic() - self.started_at) * 1000),
             agents,
-            UNSET if failure is None else f"the session log cannot be written: {failure}",
+            UNSET if trouble is None else trouble,
         )
+
+    def _trouble(self) -> str | None:
+        if self.log.failure is not None:
+            return f"the session log cannot be written: {self.log.failure}"
+        damage = self.log.damage.reason
+        return None if damage is None else f"the session log was damaged: {damage}"
 
     def _agent(self, agent: Agent) -> AgentHealth:
         installed, running = self.catalog.program(agent), self.supervisor.running(agent.id)

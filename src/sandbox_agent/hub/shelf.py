@@ -6,6 +6,7 @@ session.
 """
 
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from heapq import merge
 from itertools import islice
 from weakref import WeakValueDictionary
@@ -13,10 +14,12 @@ from weakref import WeakValueDictionary
 import msgspec
 
 from sandbox_agent.envelope import text_at
+from sandbox_agent.errors import SessionDamaged
 from sandbox_agent.hub.lifecycle import recalled
 from sandbox_agent.hub.session import TERMINATED, Session, SessionFacts
 from sandbox_agent.log.cards import Age, Card
 from sandbox_agent.log.log import Log
+from sandbox_agent.log.rows import DamagedRow
 
 RESTS_AT_ONCE = 500
 """How many sessions are put to rest in one step, so that none takes long."""
@@ -60,8 +63,14 @@ class Shelf:
         return not self._log.is_deleted(session_id) and self._log.ask(lambda cards: cards.has(session_id))
 
     def all_of(self, session_ids: Iterable[str]) -> list[Session]:
-        """Those that are still there."""
-        return [session for session in map(self.find, session_ids) if session is not None]
+        """Those that are still there, and can be read."""
+        found: list[Session] = []
+        for session_id in session_ids:
+            # One that cannot be read keeps no client from the others.
+            with suppress(SessionDamaged):
+                session = self.find(session_id)
+                found += [] if session is None else [session]
+        return found
 
     def page(self, before: Age | None, cwd: str | None, limit: int) -> list[Session]:
         """The newest ones, or those older than `before`; of one directory, or of all."""
@@ -163,16 +172,20 @@ class Shelf:
         """Those that a server before this one has left. Makes cards for records that have none."""
         session_ids = self._log.ask(lambda cards: cards.not_ended())
         for session_id, record in self._log.ask(lambda cards: cards.missing()):
-            facts = msgspec.json.decode(record, type=SessionFacts)
-            self._log.save_session(session_id, record, card_of(facts))
-            session_ids += [] if facts.ended else [session_id]
+            with suppress(SessionDamaged):
+                facts = self._decode(session_id, record)
+                self._log.save_session(session_id, record, card_of(facts))
+                session_ids += [] if facts.ended else [session_id]
         return self.all_of(session_ids)
 
     def _read(self, session_id: str) -> Session | None:
-        record = self._log.ask(lambda cards: cards.record(session_id))
+        try:
+            record = self._log.ask(lambda cards: cards.record(session_id))
+        except DamagedRow:
+            raise self._damaged(session_id) from None
         if record is None:
             return None
-        facts = msgspec.json.decode(record, type=SessionFacts)
+        facts = self._decode(session_id, record)
         events, at = self._log.ask(lambda cards: cards.since(session_id, facts.counted_through))
         facts.updated_at = max(facts.updated_at, at)
         terminated = text_at(facts.termination, "reason") == TERMINATED["reason"]
@@ -182,6 +195,16 @@ class Shelf:
         self._objects[session_id] = session
         self._found(session)
         return session
+
+    def _decode(self, session_id: str, record: bytes) -> SessionFacts:
+        try:
+            return msgspec.json.decode(record, type=SessionFacts)
+        except (msgspec.MsgspecError, UnicodeDecodeError):
+            raise self._damaged(session_id) from None
+
+    def _damaged(self, session_id: str) -> SessionDamaged:
+        self._log.damage.found(f"the record of session {session_id!r} is damaged")
+        return SessionDamaged(session_id)
 
     def _drop(self, session: Session) -> None:
         self._kept.pop(session.id, None)

@@ -8,6 +8,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import astuple, dataclass
 from typing import cast
 
+from sandbox_agent.log.rows import DamagedRow, checksum
+
 SCHEMA = """
 create table if not exists cards(
     session_id text primary key, agent text not null, agent_session_id text not null, alias text, cwd text not null,
@@ -62,9 +64,14 @@ class Cards:
         self._ask = ask
 
     def record(self, session_id: str) -> bytes | None:
-        """A session's record."""
-        rows = self._ask("select record from sessions where session_id = ?", (session_id,))
-        return cast(bytes, rows[0][0]) if rows else None
+        """A session's record; raises DamagedRow."""
+        rows = self._ask("select record, checksum from sessions where session_id = ?", (session_id,))
+        if not rows:
+            return None
+        record, check = rows[0]
+        if check not in (None, checksum(session_id, record)):
+            raise DamagedRow
+        return cast(bytes, record)
 
     def has(self, session_id: str) -> bool:
         return bool(self._ask("select 1 from sessions where session_id = ?", (session_id,)))

@@ -1,4 +1,4 @@
-"""The SQLite file: schema and queries. Nothing else in the project imports sqlite3, and no SQL leaves this module.
+"""The SQLite file: schema and queries. No SQL leaves this module, but for looking for damage and mending it.
 
 Used from one thread at a time (see writer.py), but for `cards`: these are read by the event loop. `--no-persist` is the
 same code on a database in memory.
@@ -6,34 +6,55 @@ same code on a database in memory.
 
 import heapq
 import sqlite3
-from collections.abc import Generator, Iterable, Sequence
+import time
+from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from sandbox_agent.log import cards
+from sandbox_agent.log.age import Age, AgeClock, boot_id, boot_ticks
 from sandbox_agent.log.cards import Card, Cards, Rows
-from sandbox_agent.log.event import Chunk, Direction
+from sandbox_agent.log.damage import Damage
+from sandbox_agent.log.event import Chunk
+from sandbox_agent.log.rows import PAGE_SIZE, DamagedRow, EventRow, checksum, chunk_of, gap_of, row_of
+from sandbox_agent.log.witness import Statement, Witness
 
-SCHEMA = """
+SCHEMA = f"""{cards.SCHEMA};
 create table if not exists events(
     first integer primary key, last integer not null, session_id text, channel text not null, exclude text not null,
     direction text not null, at real not null, history integer not null, request integer, size integer not null,
-    lines blob not null);
+    lines blob not null, checksum integer);
 create index if not exists events_by_channel on events(channel, last);
 create index if not exists events_by_session on events(session_id, history, last, at);
-create index if not exists events_by_size on events(size);
-create index if not exists events_by_age on events(at);
-create table if not exists sessions(session_id text primary key, record blob not null);
-create table if not exists trims(channel text primary key, through integer not null);
+create table if not exists sessions(session_id text primary key, record blob not null, checksum integer);
+create table if not exists trims(channel text primary key, through integer not null, checksum integer);
 create table if not exists outcomes(
-    scope text not null, key text not null, digest blob not null, response blob, at real not null,
+    scope text not null, key text not null, digest blob not null, response blob, at real not null, checksum integer,
     primary key(scope, key));
-create table if not exists positions(reserved integer not null)
+create table if not exists ages(position integer primary key, seconds real not null, checksum integer);
+create table if not exists state(
+    id integer primary key, commits integer not null, reserved integer not null, seconds real not null,
+    ticks real not null, boot text not null, settled integer not null, checksum integer)
+"""
+"""`ages`: everything up to a position is at least as old as the log was at that age. `state` has one row."""
+
+_FROM_VERSION_1 = """
+alter table events add column checksum integer;
+alter table sessions add column checksum integer;
+alter table trims add column checksum integer;
+alter table outcomes add column checksum integer;
+drop index events_by_size;
+drop index events_by_age;
+insert into ages select max(last), max(at), null from events group by cast(at / 86400 as integer);
+insert into state select 1, 0, coalesce(max(reserved), 0), unixepoch(), 0, '', 1, null from positions;
+drop table positions
 """
 
-SCHEMA_VERSION = 1
-_EVENT = "first, lines, direction, session_id, channel, at, exclude, history, request"
+SCHEMA_VERSION = 2
+_EVENT = "first, last, session_id, channel, exclude, direction, at, history, request, size, lines, checksum"
+_MARKS = 50
+"""How many marks of age there are in the time for which events are kept."""
 
 
 class DatabaseError(Exception):
@@ -51,10 +72,10 @@ class Group:
     """Session id → its card, when that has changed."""
     deleted: dict[str, int] = field(default_factory=dict[str, int])
     """Session id → the position up to which its events go, with it."""
-    outcomes: dict[tuple[str, str], tuple[bytes, bytes | None, float] | None] = field(
-        default_factory=dict[tuple[str, str], tuple[bytes, bytes | None, float] | None]
+    outcomes: dict[tuple[str, str], tuple[bytes, bytes | None] | None] = field(
+        default_factory=dict[tuple[str, str], tuple[bytes, bytes | None] | None]
     )
-    """Scope and idempotency key → digest, response and time; None forgets the key."""
+    """Scope and idempotency key → digest and response; None forgets the key."""
     forgotten_channels: list[str] = field(default_factory=list[str])
     reserve: int = 0
 
@@ -97,7 +118,20 @@ class Stored:
 class Database:
     """The open file, or the database in memory."""
 
-    def __init__(self, path: Path | None) -> None:
+    def __init__(
+        self,
+        path: Path | None,
+        witness: Witness | None = None,
+        damage: Damage | None = None,
+        *,
+        reserved: int = 0,
+        wall: Callable[[], float] = time.time,
+        ticking: Callable[[], float] = boot_ticks,
+        boot: str | None = None,
+    ) -> None:
+        """`reserved` are positions that may have been given out, whatever the file says."""
+        self._witness = witness
+        self._damage = damage or Damage(None)
         try:
             if path is not None:
                 # Whatever the directory allows: what agents and people said is the user's alone.
@@ -106,16 +140,12 @@ class Database:
             # A connection of its own, so that no read of the event loop waits for a transaction. A database in memory
             # has only one, whose statements SQLite lets through one at a time.
             self._reading = self._sqlite if path is None else _connect_reader(path)
-            # Without auto_vacuum a trimmed log would never give its disk back.
-            self._sqlite.executescript(
-                "pragma page_size = 8192; pragma auto_vacuum = incremental;"
-                "pragma journal_mode = wal; pragma synchronous = normal;"
-                # Fewer, larger checkpoints: a third more throughput, and half the time for a small commit.
-                "pragma wal_autocheckpoint = 4000;"
-            )
-            self._check_version(path)
-            self._sqlite.executescript(SCHEMA)
-            self._sqlite.executescript(cards.SCHEMA)
+            # One for what is asked with every group: SQLite's module remembers each that is made for a while.
+            self._cursor = self._sqlite.cursor()
+            prepare(self._sqlite)
+            self._upgrade(path)
+            # A page for each table and index, for their list, and for where pages are.
+            self._empty = 2 + self._sqlite.execute("select count(*) from sqlite_schema").fetchone()[0]
             # Deliveries to a connection are of use only as long as that connection lives, and those died with us.
             self._sqlite.execute("delete from events where not history")
             # No connection is left that could be told of a gap; what was dropped from a history stays known.
@@ -123,9 +153,13 @@ class Database:
                 "delete from trims where channel not like 'history:%'"
                 " or substr(channel, 9) not in (select session_id from sessions)"
             )
+            self._commits, self._reserved, saved = self._load_state()
+            (last,) = self._sqlite.execute("select coalesce(max(last), 0) from events").fetchone()
+            self._reserved = max(self._reserved, reserved, last)
             self._size = self._measure()
         except (sqlite3.Error, OSError) as error:
             raise DatabaseError(f"{path}: {error}") from error
+        self.age = AgeClock(saved, wall, ticking, boot_id() if boot is None else boot)
         self.cards = Cards(self._ask)
         """Read by the event loop, at any time."""
 
@@ -133,53 +167,48 @@ class Database:
         with _reading():
             return self._reading.execute(query, values).fetchall()
 
-    def _check_version(self, path: Path | None) -> None:
+    def _upgrade(self, path: Path | None) -> None:
         (version,) = self._sqlite.execute("pragma user_version").fetchone()
-        if version not in (0, SCHEMA_VERSION):
+        if version not in (0, 1, SCHEMA_VERSION):
             raise DatabaseError(f"{path} was written by another version of sandbox-agent (schema {version})")
+        self._sqlite.executescript(SCHEMA if version != 1 else f"begin; {SCHEMA}; {_FROM_VERSION_1}; commit")
         self._sqlite.execute(f"pragma user_version = {SCHEMA_VERSION}")
 
-    def _measure(self) -> int:
-        (size,) = self._sqlite.execute("select coalesce(sum(size), 0) from events").fetchone()
-        return int(size)
+    def _load_state(self) -> tuple[int, int, Age | None]:
+        row = self._sqlite.execute("select * from state").fetchone()
+        if row is None:
+            return 0, 0, None
+        _, commits, reserved, seconds, ticks, boot, settled, _ = row
+        return commits, reserved, Age(seconds, ticks, boot, bool(settled))
 
     def load(self) -> Stored:
-        """What was kept; raises DatabaseError."""
-        with _reading():
-            return self._load()
-
-    def _load(self) -> Stored:
-        (reserved,) = self._sqlite.execute("select coalesce(max(reserved), 0) from positions").fetchone()
-        return Stored(reserved)
+        """What was kept."""
+        return Stored(self._reserved)
 
     def write(self, group: Group) -> dict[str, int]:
         """Write a group whole, or not at all; gives the last dropped position per channel. Raises DatabaseError."""
-        with self._transaction():
-            trims = self._write(group)
-        self._size += sum(chunk.size for chunk in group.chunks)
-        if group.forgotten_channels or group.deleted:
-            self._size = self._measure()
-        return trims
+        with self._transaction(group.reserve):
+            return self._write(group)
 
     def _write(self, group: Group) -> dict[str, int]:
-        many = self._sqlite.executemany
-        many("insert into events values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", map(_row, group.chunks))
+        many = self._cursor.executemany
+        many("insert into events values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", map(row_of, group.chunks))
         trims: dict[str, int] = {}
         for session_id, through in group.deleted.items():
             for channel, last in self._delete_session(session_id, through).items():
                 trims[channel] = max(last, trims.get(channel, 0))
-        many("insert or replace into sessions values (?, ?)", group.sessions.items())
+        sessions = [(*session, checksum(*session)) for session in group.sessions.items()]
+        many("insert or replace into sessions values (?, ?, ?)", sessions)
         many(cards.WRITE, [card.row() for card in group.cards.values()])
         # A closed connection leaves deliveries that nobody can ask for any more; what is history stays.
         forgotten = [(channel,) for channel in group.forgotten_channels]
         many("delete from events where channel = ? and not history", forgotten)
         many("delete from trims where channel = ?", forgotten)
-        kept = [(*name, *outcome) for name, outcome in group.outcomes.items() if outcome is not None]
-        many("insert or replace into outcomes values (?, ?, ?, ?, ?)", kept)
+        now = self.age.now().seconds
+        kept = [(*name, *outcome, now) for name, outcome in group.outcomes.items() if outcome is not None]
+        kept = [(*outcome, checksum(*outcome)) for outcome in kept]
+        many("insert or replace into outcomes values (?, ?, ?, ?, ?, ?)", kept)
         many("delete from outcomes where scope = ? and key = ?", [n for n, o in group.outcomes.items() if o is None])
-        if group.reserve:
-            self._sqlite.execute("delete from positions")
-            self._sqlite.execute("insert into positions values (?)", (group.reserve,))
         return trims
 
     def _delete_session(self, session_id: str, through: int) -> dict[str, int]:
@@ -196,11 +225,10 @@ class Database:
         return trims
 
     def _keep_trims(self, trims: dict[str, int]) -> None:
-        self._sqlite.executemany(
-            "insert into trims values (?, ?)"
-            " on conflict(channel) do update set through = max(through, excluded.through)",
-            trims.items(),
-        )
+        for channel, through in trims.items():
+            known = self._sqlite.execute("select through from trims where channel = ?", (channel,)).fetchone()
+            row = channel, through if known is None else max(through, known[0])
+            self._sqlite.execute("insert or replace into trims values (?, ?, ?)", (*row, checksum(*row)))
 
     def follow(self, channels: Sequence[str], after: int, through: int, limit: int) -> list[Chunk]:
         """Chunks of these channels between two positions, oldest first, until they come to about `limit` bytes."""
@@ -208,7 +236,9 @@ class Database:
         query = f"select {_EVENT} from events where channel = ? and last > ? and last <= ? order by last"
         with _reading():
             walks = [self._sqlite.execute(query, (channel, after, through)) for channel in channels]
-            return [chunk.after(after) for chunk in _until(heapq.merge(*walks), limit)]
+            # By their last positions, as each walk is.
+            rows = heapq.merge(*walks, key=lambda row: row[1])
+            return [chunk.after(after) for chunk in self._until(rows, limit)]
 
     def history(self, session_id: str, after: int, before: int, limit: int, size: int) -> list[Chunk]:
         """Chunks of a session's history between two positions, enough for `limit` events or about `size` bytes."""
@@ -218,43 +248,75 @@ class Database:
         )
         with _reading():
             rows = self._sqlite.execute(query, (session_id, after, before, limit))
-            return [chunk.after(after) for chunk in _until(rows, size)]
+            return [chunk.after(after) for chunk in self._until(rows, size)]
+
+    def _until(self, rows: Iterable[EventRow], limit: int) -> list[Chunk]:
+        chunks: list[Chunk] = []
+        for row in rows:
+            try:
+                chunks.append(chunk_of(row))
+            except DamagedRow:
+                self._damage.found(f"events {row[0]} to {row[1]} of session {row[2]!r} are damaged")
+                chunks.append(gap_of(row))
+            limit -= sum(map(len, chunks[-1].lines))
+            if limit <= 0:
+                break
+        return chunks
 
     def outcome(self, scope: str, key: str) -> tuple[bytes, bytes | None] | None:
         """Digest of the body and the response kept under an idempotency key."""
-        query = "select digest, response from outcomes where scope = ? and key = ?"
+        query = "select * from outcomes where scope = ? and key = ?"
         with _reading():
-            return self._sqlite.execute(query, (scope, key)).fetchone()
+            row = self._sqlite.execute(query, (scope, key)).fetchone()
+        if row is None:
+            return None
+        *values, check = row
+        if check is not None and check != checksum(*values):
+            # Not "unknown": the request would run a second time.
+            self._damage.found(f"what came of the request with the idempotency key {key!r} is damaged")
+            raise DatabaseError(f"what came of the request with the idempotency key {key!r} is damaged")
+        return values[2], values[3]
 
-    def trim(self, max_bytes: int, oldest: float, ended: Sequence[str]) -> dict[str, int]:
+    def trim(self, max_bytes: int, max_age: float, ended: Sequence[str]) -> dict[str, int]:
         """Drop what is too old or too much, ended sessions first; gives the last dropped position per channel."""
-        if self._size > max_bytes:
-            # A tenth more than necessary, so that not every group has to trim.
-            excess = self._size - max_bytes * 9 // 10
-        else:
-            excess = 0
+        # A tenth more than necessary, so that not every group has to trim.
+        excess = self.size - max_bytes * 9 // 10 if self.size > max_bytes else 0
+        now = self.age.now().seconds
         with self._transaction():
-            doomed = self._sqlite.execute("select first, size from events where at < ?", (oldest,)).fetchall()
+            through = self._too_old(now, max_age)
+            query = "select first, size from events where first <= ? and last <= ?"
+            doomed = self._sqlite.execute(query, (through, through)).fetchall()
             excess -= sum(size for _, size in doomed)
             if excess > 0:
-                doomed += self._excess(excess, oldest, ended)
+                doomed += self._excess(excess, through, ended)
             trims = self._drop([first for first, _ in doomed])
-            self._sqlite.execute("delete from outcomes where at < ?", (oldest,))
-        self._size -= sum(size for _, size in doomed)
+            self._sqlite.execute("delete from outcomes where at < ?", (now - max_age,))
         with _reading():
             # As a script: a statement would be stepped once, and free one page.
             self._sqlite.executescript("pragma incremental_vacuum(1000)")
         return trims
 
-    def _excess(self, excess: int, oldest: float, ended: Sequence[str]) -> list[tuple[int, int]]:
+    def _too_old(self, now: float, max_age: float) -> int:
+        """The position up to which everything is too old. Marks how old the log is now."""
+        query = self._sqlite.execute
+        (last,) = query("select coalesce(max(last), 0) from events").fetchone()
+        marks = [(at, age) for at, age, check in query("select * from ages") if check in (None, checksum(at, age))]
+        marked, seconds = max(marks, default=(0, 0.0))
+        if last > marked and now - seconds >= max_age / _MARKS:
+            query("insert or replace into ages values (?, ?, ?)", (last, now, checksum(last, now)))
+        through = max((position for position, age in marks if age < now - max_age), default=0)
+        query("delete from ages where position <= ?", (through,))
+        return through
+
+    def _excess(self, excess: int, after: int, ended: Sequence[str]) -> list[tuple[int, int]]:
         self._sqlite.execute("create temp table if not exists ended(session_id text primary key)")
         self._sqlite.execute("delete from ended")
         self._sqlite.executemany("insert or ignore into ended values (?)", [(id,) for id in ended])
         rows = self._sqlite.execute(
-            "select first, size from events where at >= ?"
+            "select first, size from events where last > ?"
             # What was delivered to one connection alone is nowhere else: it goes last, whatever became of its session.
             " order by not history or session_id is null or session_id not in (select session_id from ended), first",
-            (oldest,),
+            (after,),
         )
         doomed: list[tuple[int, int]] = []
         for first, size in rows:
@@ -280,20 +342,37 @@ class Database:
         return trims
 
     @contextmanager
-    def _transaction(self) -> Generator[None]:
-        """All of it or nothing; raises DatabaseError."""
+    def _transaction(self, reserve: int = 0) -> Generator[None]:
+        """All of it or nothing, and then the witness knows; raises DatabaseError."""
         try:
-            self._sqlite.execute("begin immediate")
+            self._cursor.execute("begin immediate")
+            before = self._sqlite.total_changes
             try:
                 yield
-                self._sqlite.execute("commit")
+                changed = reserve > self._reserved or self._sqlite.total_changes > before
+                state = Statement(SCHEMA_VERSION, self._commits + 1, max(self._reserved, reserve))
+                if changed:
+                    self._save_state(state)
+                size = self._measure()
+                self._cursor.execute("commit")
+                self._size = size
             except BaseException:
                 # A full disk has rolled back already.
                 if self._sqlite.in_transaction:
-                    self._sqlite.execute("rollback")
+                    self._cursor.execute("rollback")
                 raise
         except sqlite3.Error as error:
             raise DatabaseError(str(error)) from error
+        if changed:
+            self._commits, self._reserved = state.commits, state.reserved
+            if self._witness is not None:
+                self._witness.note(state)
+
+    def _save_state(self, state: Statement) -> None:
+        age = self.age.now()
+        values = (1, state.commits, state.reserved, age.seconds, age.ticks, age.boot, int(age.settled))
+        row = (*values, checksum(*values))
+        self._cursor.execute("insert or replace into state values (?, ?, ?, ?, ?, ?, ?, ?)", row)
 
     def ended_sessions(self) -> list[str]:
         """Sessions that no process holds: their events go first when room is needed."""
@@ -302,18 +381,43 @@ class Database:
 
     @property
     def size(self) -> int:
-        """Bytes of all events kept."""
+        """Bytes of the file that are in use, but for those of an empty one."""
         return self._size
+
+    def _measure(self) -> int:
+        (pages,) = self._cursor.execute("pragma page_count").fetchone()
+        (free,) = self._cursor.execute("pragma freelist_count").fetchone()
+        return (pages - free - self._empty) * PAGE_SIZE
 
     def close(self) -> None:
         self._reading.close()
         self._sqlite.close()
+        if self._witness is not None:
+            self._witness.close()
+
+
+def prepare(sqlite: sqlite3.Connection) -> None:
+    """Settings of the file, which come before its tables."""
+    sqlite.text_factory = read_text
+    # Without auto_vacuum a trimmed log would never give its disk back.
+    sqlite.executescript(
+        f"pragma page_size = {PAGE_SIZE}; pragma auto_vacuum = incremental;"
+        "pragma journal_mode = wal; pragma synchronous = normal;"
+        # Fewer, larger checkpoints: a third more throughput, and half the time for a small commit.
+        "pragma wal_autocheckpoint = 4000;"
+    )
 
 
 def _connect_reader(path: Path) -> sqlite3.Connection:
     reader = sqlite3.connect(path, check_same_thread=False, isolation_level=None)
     reader.execute("pragma query_only = 1")
+    reader.text_factory = read_text
     return reader
+
+
+def read_text(text: bytes) -> str:
+    """A text that the disk has changed is a damaged row, and no failure to read all the others."""
+    return text.decode("utf-8", "surrogateescape")
 
 
 @contextmanager
@@ -322,43 +426,3 @@ def _reading() -> Generator[None]:
         yield
     except sqlite3.Error as error:
         raise DatabaseError(str(error)) from error
-
-
-def _row(chunk: Chunk) -> tuple[object, ...]:
-    return (
-        chunk.first,
-        chunk.last,
-        chunk.session_id,
-        chunk.channel,
-        chunk.exclude,
-        chunk.direction,
-        chunk.at,
-        chunk.history,
-        chunk.request,
-        chunk.size,
-        b"\n".join(chunk.lines),
-    )
-
-
-def _until(
-    rows: Iterable[tuple[int, bytes, str, str | None, str, float, str, int, int | None]], limit: int
-) -> list[Chunk]:
-    chunks: list[Chunk] = []
-    for first, lines, direction, session_id, channel, at, exclude, history, request in rows:
-        chunks.append(
-            Chunk(
-                first,
-                lines.split(b"\n"),
-                Direction(direction),
-                session_id,
-                channel,
-                at,
-                exclude,
-                bool(history),
-                request,
-            )
-        )
-        limit -= len(lines)
-        if limit <= 0:
-            break
-    return chunks

@@ -16,6 +16,7 @@ from typing import Protocol, TypeVar
 
 from sandbox_agent.errors import LogUnavailable
 from sandbox_agent.log.cards import Card, Cards
+from sandbox_agent.log.damage import Damage
 from sandbox_agent.log.database import Database, DatabaseError, Group
 from sandbox_agent.log.event import NOBODY, Chunk, Direction
 from sandbox_agent.log.writer import Writer
@@ -60,7 +61,15 @@ class Limits:
 class Log:
     """The log of one server."""
 
-    def __init__(self, database: Database, limits: Limits, clock: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self,
+        database: Database,
+        limits: Limits,
+        clock: Callable[[], float] = time.time,
+        damage: Damage | None = None,
+    ) -> None:
+        self.damage = damage or Damage(None)
+        """What was found broken on disk, and has not been acknowledged."""
         self.trims: dict[str, int] = {}
         """Channel → last position dropped from it since the server started."""
         self.failure: str | None = None
@@ -174,13 +183,13 @@ class Log:
 
     def save_outcome(self, scope: str, key: str, digest: bytes, response: bytes | None) -> None:
         """Keep the outcome of a request under its idempotency key; None while it runs."""
-        self._write_outcome(scope, key, (digest, response, self._clock()))
+        self._write_outcome(scope, key, (digest, response))
 
     def forget_outcome(self, scope: str, key: str) -> None:
         """Nothing came of the request under this key: it may be tried again."""
         self._write_outcome(scope, key, None)
 
-    def _write_outcome(self, scope: str, key: str, outcome: tuple[bytes, bytes | None, float] | None) -> None:
+    def _write_outcome(self, scope: str, key: str, outcome: tuple[bytes, bytes | None] | None) -> None:
         def change(group: Group) -> None:
             group.outcomes[scope, key] = outcome
 
@@ -340,7 +349,7 @@ class Log:
         limits = self._limits
         try:
             ended = database.ended_sessions() if database.size > limits.max_bytes else ()
-            trims = database.trim(limits.max_bytes, self._clock() - limits.max_age, ended)
+            trims = database.trim(limits.max_bytes, limits.max_age, ended)
         except DatabaseError as error:
             logger.error("log not trimmed reason=%s", error)
             return

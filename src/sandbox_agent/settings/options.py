@@ -103,6 +103,7 @@ class Settings:
 
     config_dir: Path = derived(_FILES, PATH, "the user's own", "Configuration directory: config.toml and agents.toml.")
     data_dir: Path = derived(_FILES, PATH, "the user's own", "Data directory: the session log and the agents.")
+    trust_data_dir: bool = switch(_FILES, "Use a data directory that other users can change.")
     no_persist: bool = switch(_FILES, "Keep the session log in memory; it ends with the server.")
     fs_root: tuple[Path, ...] = repeated(
         _FILES, PATH, "Directory that the file API, agents' fs/* and attachments may reach; else it is the whole host."

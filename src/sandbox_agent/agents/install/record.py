@@ -119,7 +119,9 @@ class Store:
     def locked(self, agent: str) -> Generator[bool]:
         """Try to be the only one, in any process, who installs or removes this agent; gives whether we are."""
         self.directory.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(self.directory / f".{agent}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        descriptor = os.open(
+            self.directory / f".{agent}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600
+        )
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -137,7 +139,10 @@ class Store:
 
     def write(self, record: Record) -> None:
         """Have the record on disk, to be committed. May take a while. Needs the lock."""
-        with self._new(record.agent).open("wb") as stream:
+        new = self._new(record.agent)
+        # A new file each time: what has its name may be a link.
+        new.unlink(missing_ok=True)
+        with new.open("xb") as stream:
             stream.write(msgspec.json.format(msgspec.json.encode(record)))
             stream.flush()
             os.fsync(stream.fileno())

@@ -6,6 +6,8 @@ import stat
 from pathlib import Path
 
 from sandbox_agent.cli.doctor.finding import Finding, Status, Subject, size
+from sandbox_agent.data_directory import Untrusted, check_owner
+from sandbox_agent.log.damage import Damage
 
 LITTLE, TOO_LITTLE = 1 << 30, 100 << 20
 """Bytes of free space; an agent with all its packages takes some hundred MiB."""
@@ -18,7 +20,27 @@ def data(subject: Subject) -> list[Finding]:
     if _is_public(path):
         sentence = f"other users of this machine can look into the data directory, where the session log is: {path}"
         found.append(_found("data-private", "note", sentence, f"If that is not meant: chmod 700 {path}"))
-    return found
+    return found + _trusted(path) + _damaged(path)
+
+
+def _trusted(path: Path) -> list[Finding]:
+    try:
+        check_owner(path)
+    except Untrusted as reason:
+        advice = "A server does not start there without --trust-data-dir."
+        return [_found("data-trusted", "problem", f"the data directory is not safe to use: {reason}", advice)]
+    except OSError:
+        pass
+    return []
+
+
+def _damaged(path: Path) -> list[Finding]:
+    """Damage that a server has found, and nobody has acknowledged."""
+    reason = Damage(path / "log.db").reason
+    advice = "What could be read is served. The damaged files are kept there."
+    return (
+        [] if reason is None else [_found("log-damaged", "problem", f"the session log was damaged: {reason}", advice)]
+    )
 
 
 def agents(subject: Subject) -> list[Finding]:

@@ -1,0 +1,118 @@
+"""Rows of the log's file: a chunk as a row and back, with a checksum that shows whether the disk changed anything.
+
+Pure: knows nothing of SQL or of files.
+"""
+
+import struct
+from zlib import crc32
+
+from sandbox_agent.envelope import notification
+from sandbox_agent.log.event import Chunk, Direction
+
+PAGE_SIZE = 8192
+"""Bytes of a page of the file."""
+_USABLE, _LEAST = PAGE_SIZE - 35, (PAGE_SIZE - 12) * 32 // 255 - 23
+"""Bytes of a row that a page takes at most, and takes at least of a row that is longer."""
+_FIXED = 100
+"""Bytes of a row beside its texts: numbers, headers, and its entries in two indexes."""
+
+EventRow = tuple[int, int, str | None, str, str, str, float, int, int | None, int, bytes, int | None]
+
+
+class DamagedRow(Exception):
+    """The row is not what was written."""
+
+
+def checksum(*values: object) -> int:
+    """Of a row's values; a blob may stand last, and costs no copy."""
+    *some, last = values
+    if isinstance(last, bytes):
+        return crc32(last, crc32(repr(some).encode("utf-8", "surrogatepass")))
+    return crc32(repr(values).encode("utf-8", "surrogatepass"))
+
+
+def row_of(chunk: Chunk) -> EventRow:
+    """The chunk as a row of the table of events."""
+    lines = b"\n".join(chunk.lines)
+    values = (
+        chunk.first,
+        chunk.last,
+        chunk.session_id,
+        chunk.channel,
+        chunk.exclude,
+        chunk.direction.value,
+        float(chunk.at),
+        int(chunk.history),
+        chunk.request,
+        size_on_disk(chunk, len(lines)),
+        lines,
+    )
+    return (*values, _event_checksum(*values))
+
+
+_NUMBERS = struct.Struct("<qqdqqq")
+
+
+def _event_checksum(
+    first: int,
+    last: int,
+    session_id: str | None,
+    channel: str,
+    exclude: str,
+    direction: str,
+    at: float,
+    history: int,
+    request: int | None,
+    size: int,
+    lines: bytes,
+) -> int:
+    """A checksum as above, several times as quick: there is one for each chunk that is written."""
+    numbers = _NUMBERS.pack(first, last, at, history, -1 if request is None else request, size)
+    texts = f"{session_id}\n{channel}\n{exclude}\n{direction}".encode("utf-8", "surrogatepass")
+    return crc32(lines, crc32(texts, crc32(numbers)))
+
+
+def chunk_of(row: EventRow) -> Chunk:
+    """The chunk of a row; raises DamagedRow."""
+    first, last, session_id, channel, exclude, direction, at, history, request, size, lines, check = row
+    try:
+        expected = _event_checksum(
+            first, last, session_id, channel, exclude, direction, at, history, request, size, lines
+        )
+        # Rows of the first version of the file have no checksum.
+        if check not in (None, expected):
+            raise DamagedRow
+        chunk = Chunk(
+            first, lines.split(b"\n"), Direction(direction), session_id, channel, at, exclude, bool(history), request
+        )
+    except (TypeError, ValueError, AttributeError, struct.error) as error:
+        raise DamagedRow from error
+    if chunk.last != last:
+        raise DamagedRow
+    return chunk
+
+
+def gap_of(row: EventRow) -> Chunk:
+    """What readers get in place of a damaged row: one event that announces the gap."""
+    first, last, session_id, channel, exclude, _, at, history, *_ = row
+    # SQLite promises no types of what is damaged.
+    if not isinstance(last, int) or last < first:  # pyright: ignore[reportUnnecessaryIsInstance]
+        last = first
+    if not isinstance(at, float):
+        at = 0.0
+    line = notification("_sandboxagent/stream/gap", {"after": first - 1, "resumesAt": last + 1})
+    return Chunk(last, [line], Direction.FROM_SERVER, session_id, channel, at, exclude, bool(history))
+
+
+def size_on_disk(chunk: Chunk, length: int) -> int:
+    """About how many bytes of the file the chunk takes, whose lines have this length together."""
+    names = len(chunk.session_id or "") + len(chunk.channel)
+    row = length + 2 * names + _FIXED
+    pages, local = 0, row
+    if row > _USABLE:
+        # A long row has pages of its own, and a part beside other rows, as SQLite's file format says.
+        local = _LEAST + (row - _LEAST) % (PAGE_SIZE - 4)
+        local = local if local <= _USABLE else _LEAST
+        pages = -(-(row - local) // (PAGE_SIZE - 4))
+    # A page takes whole rows only.
+    return pages * PAGE_SIZE + _USABLE // (_USABLE // local)
