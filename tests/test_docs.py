@@ -20,6 +20,7 @@ CONTRACT = (DOCS / "contract.md").read_text()
 FENCE = re.compile(r"^ *```(\w*)\n(.*?)^ *```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
+FUNCTION = ast.FunctionDef | ast.AsyncFunctionDef
 
 
 def test_every_method_of_acp_that_we_answer_is_in_the_contract() -> None:
@@ -73,6 +74,14 @@ def test_the_architecture_lists_the_modules_that_there_are() -> None:
     assert sorted(listed) == sorted(modules)
 
 
+def test_the_walks_visit_functions_that_there_are() -> None:
+    walks = (DOCS / "architecture.md").read_text().partition("\n## Walks\n")[2].partition("\n## ")[0]
+    visited = {name for name in re.findall(r"`(\w+\.\w+)`", walks) if not name.endswith((".py", ".json"))}
+
+    assert len(visited) > 50, "found no walks"
+    assert sorted(visited - set(functions())) == []
+
+
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_every_link_leads_somewhere(page: Path) -> None:
     links = [link for link in LINK.findall(FENCE.sub("", page.read_text())) if "://" not in link]
@@ -117,6 +126,15 @@ def calls(name: str) -> Iterator[ast.Call]:
         for node in ast.walk(module):
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == name:
                 yield node
+
+
+def functions() -> Iterator[str]:
+    """Every function by its module, and every method by its class."""
+    for path in SOURCE.rglob("*.py"):
+        for scope in ast.walk(ast.parse(path.read_text())):
+            if isinstance(scope, ast.Module | ast.ClassDef):
+                name = path.stem if isinstance(scope, ast.Module) else scope.name
+                yield from (f"{name}.{node.name}" for node in scope.body if isinstance(node, FUNCTION))
 
 
 def texts(files: Iterator[Path]) -> Iterator[str]:
