@@ -61,7 +61,7 @@ def option(group: str, kind: Kind[T], default: str | None, text: str) -> T | Non
 
 
 def switch(group: str, text: str) -> bool:
-    """A field that is off unless somebody turns it on."""
+    """A field that is off unless you turn it on."""
     return option(group, SWITCH, "false", text)
 
 
@@ -82,139 +82,145 @@ _LEVEL, _FORMAT = choice("debug", "info", "warning", "error"), choice("text", "j
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """All settings, checked. Durations are seconds, sizes bytes, paths absolute."""
+    """All settings, validated. Durations are in seconds, sizes in bytes; paths are absolute."""
 
     host: str = option(_LISTEN, HOST, "127.0.0.1", "Address to listen on.")
     port: int = derived(
-        _LISTEN, PORT, "2468, or 0 with --embedded", "Port to listen on; 0 takes any free one and prints it."
+        _LISTEN, PORT, "2468, or 0 with --embedded", "Port to listen on; 0 picks a free one and prints it."
     )
     embedded: bool = switch(
         _LISTEN,
-        "Serve the one program that starts it: end with its stdin. Unless --data-dir is given, nothing is kept.",
+        "Serve only the program that starts it; stop when its stdin closes. Keep nothing, unless --data-dir is set.",
     )
 
-    token: str | None = option(_ACCESS, TOKEN, None, "Token that clients must send; generated when none is given.")
-    token_file: Path | None = option(_ACCESS, PATH, None, "File that holds the token.")
+    token: str | None = option(_ACCESS, TOKEN, None, "Token that clients must send; generated if you set none.")
+    token_file: Path | None = option(_ACCESS, PATH, None, "File that contains the token.")
     no_token: bool = switch(_ACCESS, "Serve without a token, on a loopback address only.")
-    insecure: bool = switch(_ACCESS, "Let --no-token serve on any address.")
+    insecure: bool = switch(_ACCESS, "Allow --no-token on any address.")
     public_health: bool = switch(_ACCESS, "Answer GET /v1/health without a token.")
-    allow_host: tuple[str, ...] = repeated(_ACCESS, HOST, "Another name that a request's Host header may carry.")
+    allow_host: tuple[str, ...] = repeated(_ACCESS, HOST, "Another name to accept in a request's Host header.")
     cors_origin: tuple[str, ...] = repeated(_ACCESS, ORIGIN, "Origin whose pages may call the server.")
 
     config_dir: Path = derived(_FILES, PATH, "the user's own", "Configuration directory: config.toml and agents.toml.")
     data_dir: Path = derived(_FILES, PATH, "the user's own", "Data directory: the session log and the agents.")
     trust_data_dir: bool = switch(_FILES, "Use a data directory that other users can change.")
-    no_persist: bool = switch(_FILES, "Keep the session log in memory; it ends with the server.")
+    no_persist: bool = switch(_FILES, "Keep the session log in memory only; it is gone when the server stops.")
     fs_root: tuple[Path, ...] = repeated(
-        _FILES, PATH, "Directory that the file API, agents' fs/* and attachments may reach; else it is the whole host."
+        _FILES, PATH, "Directory that the file API, agents' fs/* and attachments may reach; without it, the whole host."
     )
     max_file: int | None = option(_FILES, SIZE, None, "Largest file that may be uploaded.")
-    archive_bytes: int = option(_FILES, SIZE, "16GiB", "Most that an uploaded archive may unfold into.")
-    archive_entries: int = option(_FILES, COUNT, "100000", "Most files and folders of an uploaded archive.")
-    archive_ratio: int = option(_FILES, COUNT, "200", "Most that an uploaded archive may unfold into, per byte of it.")
-    archive_depth: int = option(
-        _FILES, COUNT, "256", "Most levels that a path in an archive may have, sent or received."
+    archive_bytes: int = option(_FILES, SIZE, "16GiB", "Largest size that an uploaded archive may unpack to.")
+    archive_entries: int = option(_FILES, COUNT, "100000", "Most files and directories in an uploaded archive.")
+    archive_ratio: int = option(
+        _FILES, COUNT, "200", "Most bytes that an uploaded archive may unpack to, per byte sent."
     )
-    archives: int = option(_FILES, COUNT, "16", "Archives that may be sent and received at once.")
-    searches: int = option(_FILES, COUNT, "8", "Searches that may run at once.")
-    search_results: int = option(_FILES, COUNT, "1000", "Most results of a search.")
-    search_bytes: int = option(_FILES, SIZE, "8MiB", "Most text in the results of a search.")
-    search_time: float = option(_FILES, DURATION, "30s", "Time that a search may take.")
-    watches: int = option(_FILES, COUNT, "64", "Directories that clients may watch at once.")
+    archive_depth: int = option(_FILES, COUNT, "256", "Most levels in a path of an archive, sent or received.")
+    archives: int = option(_FILES, COUNT, "16", "Most archives sent and received at the same time.")
+    searches: int = option(_FILES, COUNT, "8", "Most searches that run at the same time.")
+    search_results: int = option(_FILES, COUNT, "1000", "Most results that a search returns.")
+    search_bytes: int = option(_FILES, SIZE, "8MiB", "Most text that a search returns.")
+    search_time: float = option(_FILES, DURATION, "30s", "Longest time that a search may take.")
+    watches: int = option(_FILES, COUNT, "64", "Most directories that clients may watch at the same time.")
     watch_buffer: int = option(
-        _FILES, SIZE, "256KiB", "Changes that wait for a slow reader before it is told of a gap."
+        _FILES, SIZE, "256KiB", "Changes to buffer for a slow reader before it gets an overflow event."
     )
-    client_fs: bool = switch(_FILES, "Ask a client that offers it, not the server, for an agent's fs/* and terminal/*.")
+    client_fs: bool = switch(_FILES, "Forward an agent's fs/* and terminal/* requests to a client that offers them.")
 
-    agents_dir: Path = derived(_AGENTS, PATH, "agents in the data directory", "Directory where agents are installed.")
+    agents_dir: Path = derived(_AGENTS, PATH, "agents in the data directory", "Directory to install agents in.")
     agents_file: Path = derived(
-        _AGENTS, PATH, "agents.toml in the configuration directory", "File that names your own agents."
+        _AGENTS, PATH, "agents.toml in the configuration directory", "File that lists your own agents."
     )
-    acp_registry_url: str = option(
-        _AGENTS, LOCATION, REGISTRY, "Where the ACP registry is: an address, or a path to a file."
+    acp_registry_url: str = option(_AGENTS, LOCATION, REGISTRY, "ACP registry to use: a URL, or the path of a file.")
+    install_timeout: float = option(_AGENTS, DURATION, "10m", "Longest time that installing an agent may take.")
+    require_hashes: bool = switch(_AGENTS, "Refuse to install packages and archives that come without a hash.")
+    require_preinstall: bool = switch(_AGENTS, "Do not install agents on first use; refuse them instead.")
+    prompt_queue: int = option(_AGENTS, COUNT, "16", "Most prompts of a session that may wait for their turn.")
+    max_line: int = option(_AGENTS, SIZE, "64MiB", "Longest line that an agent may write.")
+    stdin_limit: int = option(
+        _AGENTS, SIZE, "64MiB", "Input that an agent may leave unread before requests to it fail."
     )
-    install_timeout: float = option(_AGENTS, DURATION, "10m", "Time that installing an agent may take.")
-    require_hashes: bool = switch(_AGENTS, "Refuse to install what nobody gives a hash for.")
-    require_preinstall: bool = switch(_AGENTS, "Never install an agent on first use; refuse it instead.")
-    prompt_queue: int = option(_AGENTS, COUNT, "16", "Prompts of one session that may wait for their turn.")
-    max_line: int = option(_AGENTS, SIZE, "64MiB", "Longest line an agent may write.")
-    stdin_limit: int = option(_AGENTS, SIZE, "64MiB", "Input an agent may leave unread before requests to it fail.")
-    attachments: int = option(_AGENTS, COUNT, "100", "Files that one prompt may attach.")
+    attachments: int = option(_AGENTS, COUNT, "100", "Most files that a prompt may attach.")
     attached_images: int = option(
         _AGENTS,
         SIZE,
         "20MiB",
-        "Size of all images that are put into one prompt; further ones are attached like other files.",
+        "Total size of the images in a prompt; the rest are attached like other files.",
     )
     stop_grace: float = option(
-        _AGENTS, DURATION, "1s", "Time an agent, or a command of its, has to exit before it is killed."
+        _AGENTS, DURATION, "1s", "Time that an agent, or a command it runs, has to exit before it is killed."
     )
-    text_limit: int = option(_AGENTS, SIZE, "8MiB", "Most that an agent may read of a file at once.")
-    text_scan: int = option(_AGENTS, SIZE, "256MiB", "Most of a file that is gone through to find a line for an agent.")
-    terminals: int = option(_AGENTS, COUNT, "32", "Terminals that one session may have.")
-    terminal_output: int = option(_AGENTS, SIZE, "1MiB", "Newest part of a terminal's output that is kept.")
+    text_limit: int = option(_AGENTS, SIZE, "8MiB", "Most text that an agent may read from a file at once.")
+    text_scan: int = option(
+        _AGENTS, SIZE, "256MiB", "How far into a file the server looks for a line that an agent wants."
+    )
+    terminals: int = option(_AGENTS, COUNT, "32", "Most terminals in a session.")
+    terminal_output: int = option(_AGENTS, SIZE, "1MiB", "How much of a terminal's latest output to keep.")
 
     permission_timeout: float | None = option(
-        _HUMAN, DURATION, None, "Time to answer what an agent asks; then it is rejected."
+        _HUMAN, DURATION, None, "Time to answer an agent's request before it is rejected."
     )
     permissions_file: Path = derived(
         _HUMAN,
         PATH,
         "permissions.toml in the configuration directory",
-        "File of rules that decide before people are asked.",
+        "File with rules that answer permission requests before people are asked.",
     )
     rules_steps: int = option(
-        _HUMAN, COUNT, "250000", "Steps that rules may take to decide one request; beyond, it is rejected."
+        _HUMAN, COUNT, "250000", "Most steps that rules may take for one request; after that it is rejected."
     )
     rules_time: float = option(
-        _HUMAN, DURATION, "10s", "Time that rules may take to decide one request; then it is rejected."
+        _HUMAN, DURATION, "10s", "Longest time that rules may take for one request; after that it is rejected."
     )
 
-    request_timeout: float = option(_TRAFFIC, DURATION, "120s", "Time an agent has to answer, prompts excepted.")
-    turn_idle_timeout: float = option(
-        _TRAFFIC, DURATION, "30m", "Time a turn may go without a sign of life from the agent."
+    request_timeout: float = option(
+        _TRAFFIC, DURATION, "120s", "Time that an agent has to answer a request, except a prompt."
     )
-    connection_ttl: float = option(_TRAFFIC, DURATION, "30m", "Time a connection is kept that nobody uses.")
-    max_body: int = option(_TRAFFIC, SIZE, "32MiB", "Largest body of a request.")
+    turn_idle_timeout: float = option(
+        _TRAFFIC, DURATION, "30m", "Longest time in a turn without any sign of life from the agent."
+    )
+    connection_ttl: float = option(_TRAFFIC, DURATION, "30m", "Time after which an unused connection is closed.")
+    max_body: int = option(_TRAFFIC, SIZE, "32MiB", "Largest request body.")
     anonymous_sockets: int = option(
         _TRAFFIC,
         COUNT,
         "512",
-        "Sockets that may be open without having shown the token, the oldest closed first; at most a quarter of the "
-        "descriptors that the process may have.",
+        "Most open sockets that have not sent the token yet; beyond that, the oldest are closed. Never more than a "
+        "quarter of the process's descriptors.",
     )
     head_timeout: float = option(
-        _TRAFFIC, DURATION, "30s", "Time a request line and its headers may take from their first byte to their last."
+        _TRAFFIC, DURATION, "30s", "Longest time for a request line and its headers, from the first byte to the last."
     )
     body_timeout: float = option(
-        _TRAFFIC, DURATION, "60s", "Time that may pass without a byte of a body that the server waits for."
+        _TRAFFIC, DURATION, "60s", "Longest time without a byte of a body that the server is reading."
     )
-    idle_timeout: float = option(_TRAFFIC, DURATION, "75s", "Time a socket may stay open between two requests.")
-    heartbeat: float = option(_TRAFFIC, DURATION, "15s", "Interval of the comments that keep a stream open.")
+    idle_timeout: float = option(
+        _TRAFFIC, DURATION, "75s", "Longest time that a socket may stay open between two requests."
+    )
+    heartbeat: float = option(_TRAFFIC, DURATION, "15s", "Interval between the comments that keep a stream open.")
     stream_buffer: int = option(
-        _TRAFFIC, SIZE, "8MiB", "What a slow reader may fall behind in memory before it reads from the log."
+        _TRAFFIC, SIZE, "8MiB", "How far a slow reader may fall behind in memory before it reads from the log."
     )
     stall_timeout: float = option(
-        _TRAFFIC, DURATION, "1s", "Time such a reader may take nothing before it is disconnected."
+        _TRAFFIC, DURATION, "1s", "Time after which such a reader is disconnected if it reads nothing."
     )
 
     log_max_bytes: int = derived(
-        _LOG, SIZE, "1GiB, or 64MiB with --no-persist", "Size of the log; the oldest events go first."
+        _LOG, SIZE, "1GiB, or 64MiB with --no-persist", "Largest size of the log; the oldest events are deleted first."
     )
-    log_max_age: float = option(_LOG, DURATION, "30d", "Age at which events leave the log.")
-    replay_bytes: int = option(_LOG, SIZE, "32MiB", "Newest part of the log that is held in memory.")
+    log_max_age: float = option(_LOG, DURATION, "30d", "Age at which events are deleted from the log.")
+    replay_bytes: int = option(_LOG, SIZE, "32MiB", "How much of the latest log to keep in memory.")
     write_backlog: int = option(
-        _LOG, SIZE, "64MiB", "Part of the log that may wait for the disk before agents are paused."
+        _LOG, SIZE, "64MiB", "How much of the log may wait for the disk before agents are paused."
     )
 
-    log_level: str = option(_OUTPUT, _LEVEL, "info", "Least level of what the server reports.")
-    quiet: bool = switch(_OUTPUT, "Print no hints for people at the start: neither the token nor a first call to try.")
-    log_format: str = option(_OUTPUT, _FORMAT, "text", "Form of what the server reports.")
+    log_level: str = option(_OUTPUT, _LEVEL, "info", "Lowest level that the server logs about itself.")
+    quiet: bool = switch(_OUTPUT, "Print no hints at the start: neither the token nor a first call to try.")
+    log_format: str = option(_OUTPUT, _FORMAT, "text", "Format of what the server logs about itself.")
 
     # Not options: what load() found out.
     token_generated: bool = False
     temporary: bool = False
-    """The data directory is to be a new one that ends with the server; `data_dir` is not the one."""
+    """The server makes a new data directory and deletes it at the end; `data_dir` is not used."""
     warnings: tuple[str, ...] = ()
 
 
