@@ -50,7 +50,7 @@ class Settings:
     patience: float
     buffer: int
     alone: bool
-    """No other client can be there: what nobody here answers is rejected."""
+    """No other client can be connected: what this client does not answer is rejected."""
 
 
 class Prompt:
@@ -81,7 +81,7 @@ class Connection:
         """Those of them that a new connection is not attached to yet: its stream does not have all of what happens."""
         self._attaching: asyncio.Task[None] | None = None
         self._prompts: dict[str, None] = {}
-        """The names of our own, the newest of them."""
+        """The ids of our own latest prompts."""
         self._under_way: WeakValueDictionary[str, Prompt] = WeakValueDictionary()
         self.taps: list[Tap] = []
         self.asking = Asking(handlers, self._answer, self._reply, alone=settings.alone)
@@ -121,7 +121,7 @@ class Connection:
         await transport.notify(method, params or {})
 
     async def attach(self, session_id: str, agent: str) -> Object:
-        """From now on this client hears of the session, and is asked what its agent asks."""
+        """Attach: from now on this client gets the session's events and its agent's requests."""
         try:
             await self._opened(agent)
         except ServerProblem as problem:
@@ -151,7 +151,7 @@ class Connection:
         self._attached[session_id] = max(known, self._attached.get(session_id, 0))
 
     def detached(self, session_id: str) -> None:
-        """The session's events come no more: whoever reads them is told."""
+        """End the session's feeds: no more events will come."""
         self._attached.pop(session_id, None)
         self._apart.discard(session_id)
         self.asking.withdraw_session(session_id)
@@ -178,7 +178,7 @@ class Connection:
         return PastReader(self.request, session_id, self._prompts.__contains__)
 
     def feed(self, session_id: str, past: PastReader) -> Feed:
-        """Everything that happens in a session from now on, for as long as somebody holds the feed."""
+        """A feed of everything that happens in a session from now on, for as long as you keep a reference to it."""
         after = max(self.position, self._attached.get(session_id, 0))
         feed = Feed(self._settings.buffer, after, past.page)
         if self._failure is not None or not self.is_attached(session_id):
@@ -188,7 +188,7 @@ class Connection:
         return feed
 
     def alarm(self, session_id: str) -> asyncio.Event:
-        """Set whenever something happens in a session, for as long as somebody holds it."""
+        """An event that is set whenever something happens in a session, for as long as you keep a reference to it."""
         alarm = asyncio.Event()
         self._alarms.setdefault(session_id, WeakSet()).add(alarm)
         return alarm
@@ -201,7 +201,7 @@ class Connection:
         return self._closed
 
     def give_up(self, failure: ConnectionLost) -> None:
-        """The server is gone for good: whoever waits is told."""
+        """The server is gone for good: fail everything that waits for it."""
         self._failure = failure
         if self._attaching is not None:
             self._attaching.cancel()

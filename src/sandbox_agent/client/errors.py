@@ -4,7 +4,7 @@ ClientError             what a caller catches to catch them all
 ├── RequestError        a method failed, at the server or at the agent: a JSON-RPC error with code, message and data
 ├── ServerProblem       the server refuses, and says why
 │   └── ForeignAnswer   something answers that is no sandbox-agent, a proxy for example
-├── ConnectionLost      the server cannot be reached, or went away and nobody knows the outcome
+├── ConnectionLost      the server cannot be reached, or went away and the outcome is unknown
 └── StartFailed         an embedded server did not start
 """
 

@@ -1,6 +1,6 @@
 """A feed: one consumer's view of a session, bounded in bytes. A slow consumer reads what it missed from the log.
 
-Knows nothing of HTTP or of what an event means. Whoever delivers is never held up.
+Knows nothing of HTTP or of what an event means. Delivering an event never blocks.
 """
 
 import asyncio

@@ -11,7 +11,7 @@ from sandbox_agent.envelope import Object
 
 
 class SessionInfo(Struct, rename="camel", kw_only=True, frozen=True):
-    """A session, as the server has it at the moment of asking."""
+    """A session's state at the time of the call."""
 
     session_id: str
     agent: str

@@ -77,7 +77,7 @@ class TurnEnded:
     """A turn has ended: with a stop reason, or with an error of its agent.
 
     `response` is what the agent answered; only the client that sent the prompt has it, and only if the SDK can read it.
-    `turn_id` is None for whoever awaits a turn and reads nothing of it.
+    `turn_id` is None if you await a turn without iterating over it.
     """
 
     stop_reason: str | None
