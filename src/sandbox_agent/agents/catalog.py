@@ -47,7 +47,7 @@ class Catalog:
         return agent
 
     async def find(self, id: str) -> Agent:
-        """The same, and asks the registry for a name that nobody here knows."""
+        """The same, but also looks up unknown names in the registry."""
         if self._known(id) is not None or not is_id(id):
             return self.agent(id)
         try:

@@ -1,4 +1,4 @@
-"""The command sandbox-agent: its words, and how a failure is told.
+"""The command sandbox-agent: its subcommands, and how it reports failures.
 
 A command's module is imported only when it is called: start-up time is a feature.
 """

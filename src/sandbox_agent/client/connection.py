@@ -77,8 +77,8 @@ class Connection:
         """By session: set when something happens in it."""
         self._attached: dict[str, int] = {}
         """Sessions, and the newest position that is known of each."""
-        self._apart: set[str] = set()
-        """Those of them that a new connection is not attached to yet: its stream does not have all of what happens."""
+        self._detached: set[str] = set()
+        """Sessions that a new connection is not attached to yet: its stream misses some of their events."""
         self._attaching: asyncio.Task[None] | None = None
         self._prompts: dict[str, None] = {}
         """The ids of our own latest prompts."""
@@ -153,7 +153,7 @@ class Connection:
     def detached(self, session_id: str) -> None:
         """End the session's feeds: no more events will come."""
         self._attached.pop(session_id, None)
-        self._apart.discard(session_id)
+        self._detached.discard(session_id)
         self.asking.withdraw_session(session_id)
         self._ring(session_id)
         for feed in self._feeds.pop(session_id, ()):
@@ -278,14 +278,14 @@ class Connection:
         self._set_apart(self._attached)
 
     def _set_apart(self, session_ids: Iterable[str]) -> None:
-        self._apart.update(session_ids)
+        self._detached.update(session_ids)
         if self._attaching is None or self._attaching.done():
             self._attaching = asyncio.create_task(self._attach_again(), name="sandbox-agent attaching")
 
     async def _attach_again(self) -> None:
         assert self._transport is not None
-        while self._apart and not self._closed:
-            session_id, generation = next(iter(self._apart)), self._transport.generation
+        while self._detached and not self._closed:
+            session_id, generation = next(iter(self._detached)), self._transport.generation
             failure, result = None, {}
             try:
                 result = await self.request(methods.ATTACH, {"sessionId": session_id})
@@ -295,11 +295,11 @@ class Connection:
                 continue
             except ClientError as error:
                 failure = error
-            if generation == self._transport.generation and session_id in self._apart:
+            if generation == self._transport.generation and session_id in self._detached:
                 self._attached_again(session_id, result.get("position"), failure)
 
     def _attached_again(self, session_id: str, position: object, failure: Exception | None) -> None:
-        self._apart.discard(session_id)
+        self._detached.discard(session_id)
         if failure is None:
             self.attached(session_id, position)
         else:
@@ -335,7 +335,7 @@ class Connection:
             self._missed()
         heard = Heard(arrival.position, method, params, arrival.size)
         for feed in self._feeds.get(session_id, ()):
-            feed.fall_behind() if session_id in self._apart else feed.push(heard)
+            feed.fall_behind() if session_id in self._detached else feed.push(heard)
         if method == methods.ENDED and text_at(params, "reason") == TERMINATED:
             self.detached(session_id)
 

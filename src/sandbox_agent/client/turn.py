@@ -35,7 +35,7 @@ class Turn(AsyncIterator[TurnItem]):
         self._over = False
         self._feed = connection.feed(session_id, connection.past(session_id))
         self._response = asyncio.create_task(self._send(params), name="sandbox-agent turn")
-        self._response.add_done_callback(_unsurprised)
+        self._response.add_done_callback(_retrieve_failure)
         self._cancelling: asyncio.Task[None] | None = None
 
     async def cancel(self) -> None:
@@ -46,7 +46,7 @@ class Turn(AsyncIterator[TurnItem]):
         """
         if self._cancelling is None or self._cancelling.done():
             self._cancelling = asyncio.create_task(self._cancel(), name="sandbox-agent cancelling")
-            self._cancelling.add_done_callback(_unsurprised)
+            self._cancelling.add_done_callback(_retrieve_failure)
         await asyncio.shield(self._cancelling)
 
     async def _cancel(self) -> None:
@@ -122,7 +122,7 @@ class Turn(AsyncIterator[TurnItem]):
                 return cast("TurnItem | None", item) if self._running else None
 
 
-def _unsurprised(task: "asyncio.Task[Object] | asyncio.Task[None]") -> None:
+def _retrieve_failure(task: "asyncio.Task[Object] | asyncio.Task[None]") -> None:
     """Retrieve the failure of a task that may never be awaited, so that asyncio does not complain."""
     if not task.cancelled():
         task.exception()

@@ -61,7 +61,7 @@ def option(group: str, kind: Kind[T], default: str | None, text: str) -> T | Non
 
 
 def switch(group: str, text: str) -> bool:
-    """A field that is off unless somebody turns it on."""
+    """A switch that is off by default."""
     return option(group, SWITCH, "false", text)
 
 
@@ -106,24 +106,22 @@ class Settings:
     trust_data_dir: bool = switch(_FILES, "Use a data directory that other users can change.")
     no_persist: bool = switch(_FILES, "Keep the session log in memory; it ends with the server.")
     fs_root: tuple[Path, ...] = repeated(
-        _FILES, PATH, "Directory that the file API, agents' fs/* and attachments may reach; else it is the whole host."
+        _FILES, PATH, "Directory that limits the file API, agents' fs/* and attachments; the default is the whole host."
     )
     max_file: int | None = option(_FILES, SIZE, None, "Largest file that may be uploaded.")
-    archive_bytes: int = option(_FILES, SIZE, "16GiB", "Most that an uploaded archive may unfold into.")
-    archive_entries: int = option(_FILES, COUNT, "100000", "Most files and folders of an uploaded archive.")
-    archive_ratio: int = option(_FILES, COUNT, "200", "Most that an uploaded archive may unfold into, per byte of it.")
-    archive_depth: int = option(
-        _FILES, COUNT, "256", "Most levels that a path in an archive may have, sent or received."
+    archive_bytes: int = option(_FILES, SIZE, "16GiB", "Largest size an uploaded archive may unpack to.")
+    archive_entries: int = option(_FILES, COUNT, "100000", "Most files and folders in an uploaded archive.")
+    archive_ratio: int = option(
+        _FILES, COUNT, "200", "Highest compression ratio of an uploaded archive: unpacked bytes per byte sent."
     )
-    archives: int = option(_FILES, COUNT, "16", "Archives that may be sent and received at once.")
+    archive_depth: int = option(_FILES, COUNT, "256", "Most levels of a path in an archive, uploaded or downloaded.")
+    archives: int = option(_FILES, COUNT, "16", "Archives that may be uploaded and downloaded at once.")
     searches: int = option(_FILES, COUNT, "8", "Searches that may run at once.")
     search_results: int = option(_FILES, COUNT, "1000", "Most results of a search.")
     search_bytes: int = option(_FILES, SIZE, "8MiB", "Most text in the results of a search.")
     search_time: float = option(_FILES, DURATION, "30s", "Time that a search may take.")
     watches: int = option(_FILES, COUNT, "64", "Directories that clients may watch at once.")
-    watch_buffer: int = option(
-        _FILES, SIZE, "256KiB", "Changes that wait for a slow reader before it is told of a gap."
-    )
+    watch_buffer: int = option(_FILES, SIZE, "256KiB", "Changes kept for a slow reader before it gets an `overflow`.")
     client_fs: bool = switch(_FILES, "Ask a client that offers it, not the server, for an agent's fs/* and terminal/*.")
 
     agents_dir: Path = derived(_AGENTS, PATH, "agents in the data directory", "Directory where agents are installed.")
@@ -134,7 +132,7 @@ class Settings:
         _AGENTS, LOCATION, REGISTRY, "Where the ACP registry is: an address, or a path to a file."
     )
     install_timeout: float = option(_AGENTS, DURATION, "10m", "Time that installing an agent may take.")
-    require_hashes: bool = switch(_AGENTS, "Refuse to install what nobody gives a hash for.")
+    require_hashes: bool = switch(_AGENTS, "Refuse to install anything that has no hash to check it against.")
     require_preinstall: bool = switch(_AGENTS, "Never install an agent on first use; refuse it instead.")
     prompt_queue: int = option(_AGENTS, COUNT, "16", "Prompts of one session that may wait for their turn.")
     max_line: int = option(_AGENTS, SIZE, "64MiB", "Longest line an agent may write.")
@@ -147,21 +145,21 @@ class Settings:
         "Size of all images that are put into one prompt; further ones are attached like other files.",
     )
     stop_grace: float = option(
-        _AGENTS, DURATION, "1s", "Time an agent, or a command of its, has to exit before it is killed."
+        _AGENTS, DURATION, "1s", "Time an agent, or a command it runs, has to exit before it is killed."
     )
-    text_limit: int = option(_AGENTS, SIZE, "8MiB", "Most that an agent may read of a file at once.")
+    text_limit: int = option(_AGENTS, SIZE, "8MiB", "Most an agent may read from a file at once.")
     text_scan: int = option(_AGENTS, SIZE, "256MiB", "Most of a file that is gone through to find a line for an agent.")
     terminals: int = option(_AGENTS, COUNT, "32", "Terminals that one session may have.")
-    terminal_output: int = option(_AGENTS, SIZE, "1MiB", "Newest part of a terminal's output that is kept.")
+    terminal_output: int = option(_AGENTS, SIZE, "1MiB", "How much of a terminal's newest output is kept.")
 
     permission_timeout: float | None = option(
-        _HUMAN, DURATION, None, "Time to answer what an agent asks; then it is rejected."
+        _HUMAN, DURATION, None, "Time to answer an agent's request; then it is rejected."
     )
     permissions_file: Path = derived(
         _HUMAN,
         PATH,
         "permissions.toml in the configuration directory",
-        "File of rules that decide before people are asked.",
+        "File of permission rules, applied before a client is asked.",
     )
     rules_steps: int = option(
         _HUMAN, COUNT, "250000", "Steps that rules may take to decide one request; beyond, it is rejected."
@@ -172,10 +170,10 @@ class Settings:
 
     request_timeout: float = option(_TRAFFIC, DURATION, "120s", "Time an agent has to answer, prompts excepted.")
     turn_idle_timeout: float = option(
-        _TRAFFIC, DURATION, "30m", "Time a turn may go without a sign of life from the agent."
+        _TRAFFIC, DURATION, "30m", "Time a turn may run without any message from the agent."
     )
-    connection_ttl: float = option(_TRAFFIC, DURATION, "30m", "Time a connection is kept that nobody uses.")
-    max_body: int = option(_TRAFFIC, SIZE, "32MiB", "Largest body of a request.")
+    connection_ttl: float = option(_TRAFFIC, DURATION, "30m", "Time an unused connection is kept.")
+    max_body: int = option(_TRAFFIC, SIZE, "32MiB", "Largest request body.")
     anonymous_sockets: int = option(
         _TRAFFIC,
         COUNT,
@@ -192,24 +190,24 @@ class Settings:
     idle_timeout: float = option(_TRAFFIC, DURATION, "75s", "Time a socket may stay open between two requests.")
     heartbeat: float = option(_TRAFFIC, DURATION, "15s", "Interval of the comments that keep a stream open.")
     stream_buffer: int = option(
-        _TRAFFIC, SIZE, "8MiB", "What a slow reader may fall behind in memory before it reads from the log."
+        _TRAFFIC, SIZE, "8MiB", "Data buffered in memory for a slow reader before it reads from the log."
     )
     stall_timeout: float = option(
-        _TRAFFIC, DURATION, "1s", "Time such a reader may take nothing before it is disconnected."
+        _TRAFFIC, DURATION, "1s", "Time a slow reader may read nothing before it is disconnected."
     )
 
     log_max_bytes: int = derived(
         _LOG, SIZE, "1GiB, or 64MiB with --no-persist", "Size of the log; the oldest events go first."
     )
     log_max_age: float = option(_LOG, DURATION, "30d", "Age at which events leave the log.")
-    replay_bytes: int = option(_LOG, SIZE, "32MiB", "Newest part of the log that is held in memory.")
+    replay_bytes: int = option(_LOG, SIZE, "32MiB", "How much of the newest log is kept in memory.")
     write_backlog: int = option(
         _LOG, SIZE, "64MiB", "Part of the log that may wait for the disk before agents are paused."
     )
 
-    log_level: str = option(_OUTPUT, _LEVEL, "info", "Least level of what the server reports.")
+    log_level: str = option(_OUTPUT, _LEVEL, "info", "Lowest level of log messages to write.")
     quiet: bool = switch(_OUTPUT, "Print no hints for people at the start: neither the token nor a first call to try.")
-    log_format: str = option(_OUTPUT, _FORMAT, "text", "Form of what the server reports.")
+    log_format: str = option(_OUTPUT, _FORMAT, "text", "Format of log messages.")
 
     # Not options: what load() found out.
     token_generated: bool = False

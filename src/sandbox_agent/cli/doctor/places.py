@@ -106,7 +106,7 @@ def _room(name: str, path: Path) -> list[Finding]:
 
 
 def _is_public(path: Path) -> bool:
-    """Whether everybody on this machine can look into a directory."""
+    """Whether every user of this machine can list a directory."""
     try:
         return bool(path.stat().st_mode & stat.S_IRWXO) and all(
             each.stat().st_mode & stat.S_IXOTH for each in path.parents

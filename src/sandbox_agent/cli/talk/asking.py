@@ -225,7 +225,7 @@ class Asking:
 
     @asynccontextmanager
     async def _alone(self) -> AsyncGenerator[None]:
-        """One question after the other; one that is withdrawn meanwhile is told."""
+        """Ask one question at a time, and say so if one is withdrawn meanwhile."""
         async with self._turn:
             await self._ready.wait()
             try:

@@ -148,7 +148,7 @@ class Conversation:
         self._view.screen.show(self._view.showing.pieces(item))
 
     async def _tell_end(self, sent: _Sent) -> None:
-        """What only who has sent a prompt is told: what the turn has used up, or all about its failure."""
+        """Show what only the sender of a prompt learns: the turn's usage, or the details of its failure."""
         sent.ended.set()
         try:
             async with asyncio.timeout(LATE):
@@ -227,7 +227,7 @@ class Conversation:
             self._view.screen.status(f"{self._session.agent} is at work …")
 
     async def _watch_start(self, sent: _Sent) -> None:
-        """A prompt that is refused has no turn, and nothing else is told of it."""
+        """Report a refused prompt: it has no turn that would show the failure."""
         failure, stop_reason = None, None
         try:
             stop_reason = (await sent.turn).stop_reason

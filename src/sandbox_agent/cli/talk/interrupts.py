@@ -11,7 +11,7 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Interrupts:
-    """What happens when the program is told to end; `on` decides, and gives False when it is to end now."""
+    """Handles signals that ask the program to end; `on` decides, and returns False to end now."""
 
     def __init__(self, end: Callable[[], object]) -> None:
         self._end = end

@@ -28,7 +28,7 @@ PAUSE = 0.1
 SIGN_OF_LIFE = 10.0
 """Seconds between two words about a server that cannot be reached."""
 _KNOWN = ("no handler", "the embedded server has ended")
-"""Reports of what is meant to be so, and of what is told in another way."""
+"""Log messages to hide: they are expected, or shown in another way."""
 Say = Callable[[str], None]
 _WHICH = ("config_dir", "data_dir", "agents_dir", "token", "token_file")
 
@@ -144,7 +144,7 @@ def _user() -> str | None:
 
 
 class Reports(logging.Handler):
-    """What the SDK reports is told in one line, and nothing else is told to anybody."""
+    """Shows each log message of the SDK on one line, and hides all others."""
 
     def __init__(self, say: Say, warn: Say) -> None:
         super().__init__(logging.INFO)

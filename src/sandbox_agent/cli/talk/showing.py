@@ -65,7 +65,7 @@ STOPPED = {
     "max_tokens": "stopped: the answer is as long as the model can make it",
     "max_turn_requests": "stopped: the agent has asked its model as often as it may in one turn",
 }
-"""What is told of a turn that has not simply ended."""
+"""The notes about turns that did not end normally."""
 
 
 @dataclass(slots=True)
@@ -93,7 +93,7 @@ class ToolCall:
 class Showing:
     """The state of what was shown of one session.
 
-    With `static`, nothing can be written anew: of a tool call only its end is told.
+    With `static`, nothing can be redrawn: only the end of a tool call is shown.
     """
 
     def __init__(self, marks: Marks, *, static: bool = False, cwd: str = "") -> None:
