@@ -280,8 +280,8 @@ def test_zsh_and_fish_get_all_with_descriptions(place: Place) -> None:
     zsh = place.run("__complete", "zsh", "agents", "li").stdout.splitlines()
     fish = place.run("__complete", "fish", "agents", "li").stdout.splitlines()
 
-    assert zsh[:2] == ["words", "list:all agents, and what is installed of them"]
-    assert fish[:2] == ["words", "list\tall agents, and what is installed of them"]
+    assert zsh[:2] == ["words", "list:all agents, and which are installed"]
+    assert fish[:2] == ["words", "list\tall agents, and which are installed"]
     assert len(zsh) == len(fish) == 6
 
 
@@ -412,7 +412,7 @@ def test_a_shell_completes_what_a_server_has(desk: Place, command: list[str], se
 @pytest.mark.parametrize(
     ("line", "expected"),
     [
-        ("sandbox-agent agents sho", ["show\teverything known of one agent"]),
+        ("sandbox-agent agents sho", ["show\tdetails of one agent"]),
         ("sandbox-agent agents show clau", ["claude\tClaude Code"]),
         ("sandbox-agent server --log-level=deb", ["--log-level=debug"]),
         ("sandbox-agent server --token-file tok", ["token.txt"]),

@@ -35,7 +35,7 @@ def test_stop_reasons_have_exit_codes() -> None:
         (ClientError("which agent?"), "which agent?"),
         (StartFailed("the server ended", "sandbox-agent: --port is wrong\n"), "--port is wrong"),
         (StartFailed("the server ended", "Segmentation fault\n"), "the server ended"),
-        (ValueError("1 error\nof ours"), "what the agent answered makes no sense: 1 error of ours"),
+        (ValueError("1 error\nof ours"), "the agent's answer is invalid: 1 error of ours"),
     ],
 )
 def test_a_failure_is_one_sentence(failure: Failure, expected: str) -> None:

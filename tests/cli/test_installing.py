@@ -191,7 +191,7 @@ def test_stopped_while_the_agent_is_tried_its_whole_tree_dies_and_nothing_is_lef
     ended, stdout, stderr = interrupt(process, number)
 
     assert (ended, stdout) == (code, "")
-    assert stderr.endswith(f"stopped by {signal.Signals(number).name}; what was under way is undone\n")
+    assert stderr.endswith(f"stopped by {signal.Signals(number).name}; the unfinished install was undone\n")
     assert "Traceback" not in stderr
     assert [pid for pid in pids if alive(pid)] == []
     assert place.folders("hangs") == []

@@ -44,7 +44,7 @@ EARLY_BYTES = 8 << 20
 
 
 class Listener(Protocol):
-    """Who hears what agent processes say. Nothing here may raise."""
+    """Receives what agent processes write. Nothing here may raise."""
 
     def receive(self, running: "RunningAgent", blob: bytes) -> None: ...
     def oversized(self, running: "RunningAgent", head: bytes) -> None: ...
@@ -255,7 +255,7 @@ class Boots:
         return running
 
     async def verify(self, agent: Agent, launch: Launch) -> Handshake:
-        """Boot it, hear what it answers, and end it again."""
+        """Boot it, read its handshake, and end it again."""
         running = await self.boot(agent, launch, {}, _Nobody(), lambda _running, _exit: None)
         await self.stop(running)
         return running.handshake

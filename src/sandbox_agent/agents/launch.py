@@ -45,7 +45,7 @@ class Hold:
         try:
             self._descriptor = os.open(mark, os.O_RDONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
             fcntl.flock(self._descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-            # Who removes it may have been done in between.
+            # It may have been removed in between.
             gone = not os.path.samestat(os.fstat(self._descriptor), mark.stat())
         except (BlockingIOError, FileNotFoundError):
             gone = True
@@ -56,7 +56,7 @@ class Hold:
             raise FolderGone(folder)
 
     def release(self) -> None:
-        """Let it go; a second time does nothing."""
+        """Release the lock; a second call does nothing."""
         descriptor, self._descriptor = self._descriptor, None
         if descriptor is not None:
             os.close(descriptor)

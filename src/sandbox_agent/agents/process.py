@@ -56,7 +56,7 @@ class Exit:
 
 
 class ProcessListener(Protocol):
-    """Who hears what a process says. Nothing here may raise; what is raised all the same is logged."""
+    """Receives what a process writes. Nothing here may raise; an exception is logged."""
 
     def lines(self, process: "AgentProcess", blob: bytes, /) -> None:
         """Whole lines, each with its newline. Some may still come after `pause_reading`."""

@@ -66,7 +66,7 @@ class Remote:
             yield client
 
     def describe(self, failure: Failure, about: str = "") -> None:
-        """Tell a failure, and for a server that is not there what to do."""
+        """Report a failure, and what to do if no server runs."""
         if isinstance(failure, ConnectionLost) and not failure.outcome_unknown:
             start = "start one with: sandbox-agent server" if self.endpoint.local else "--endpoint names another"
             describe(f"{about}{sentence(failure)}; {start}")
@@ -168,7 +168,7 @@ def read_session(session: Raw) -> "SessionInfo":
     try:
         return msgspec.json.decode(session, type=SessionInfo)
     except msgspec.DecodeError as error:
-        raise ClientError(f"what the server answers makes no sense: {error}") from error
+        raise ClientError(f"the server's answer is invalid: {error}") from error
 
 
 # --- input ------------------------------------------------------------------------------------------------------------

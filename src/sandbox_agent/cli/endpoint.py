@@ -29,7 +29,7 @@ def add_endpoint_flags(parser: Parser) -> None:
     parser.add_argument(
         "--endpoint",
         metavar="URL",
-        help=f"Where the server is; else {VARIABLE}, else the one on the data directory, else {DEFAULT}.",
+        help=f"The server's address; else {VARIABLE}, else the one on the data directory, else {DEFAULT}.",
     )
     parser.add_argument("--token", metavar="TOKEN", help="The server's token.")
     parser.add_argument("--token-file", metavar="PATH", help="File that holds the token.")

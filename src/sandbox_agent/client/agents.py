@@ -90,7 +90,7 @@ class Credential(Struct, rename="camel", kw_only=True, frozen=True):
 
 
 class ServerStatus(Struct, rename="camel", kw_only=True, frozen=True):
-    """How an agent's shared process is doing."""
+    """The state of an agent's shared process."""
 
     status: str = "stopped"
     """`stopped`, `installing`, `starting`, `running` or `error`."""

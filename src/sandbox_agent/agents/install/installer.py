@@ -109,7 +109,7 @@ class Installer:
     def begin(
         self, agent: Agent, wanted: Wanted | None = None, *, reinstall: bool = False
     ) -> tuple[Job, "asyncio.Task[Outcome]"]:
-        """The same, for who wants to follow it. The task is shared: shield it."""
+        """The same, with progress. The task is shared: shield it."""
         if self._closed:
             raise ShuttingDown
         request = _Request(wanted or Wanted(), reinstall)

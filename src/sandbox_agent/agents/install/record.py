@@ -71,7 +71,7 @@ class Store:
         self._known: dict[str, tuple[tuple[int, ...], Record | None]] = {}
 
     def record(self, agent: str) -> Record | None:
-        """What is installed of an agent."""
+        """An agent's installation, if there is one."""
         path = self._file(agent)
         try:
             about = path.stat()
@@ -117,7 +117,7 @@ class Store:
 
     @contextmanager
     def locked(self, agent: str) -> Generator[bool]:
-        """Try to be the only one, in any process, who installs or removes this agent; gives whether we are."""
+        """Try to lock the agent for installing or removing, across processes; returns whether we hold the lock."""
         self.directory.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(
             self.directory / f".{agent}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600
@@ -228,7 +228,7 @@ class Store:
 def _is_folder(path: Path) -> bool:
     try:
         return path.is_dir()
-    except OSError:  # Not ours to look into.
+    except OSError:  # We have no permission to read it.
         return False
 
 

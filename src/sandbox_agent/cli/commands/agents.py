@@ -29,11 +29,11 @@ def group() -> Group:
         description,
         EXAMPLES,
         {
-            "list": Word("all agents, and what is installed of them", _list),
-            "show": Word("everything known of one agent", _show),
-            "install": Word("install agents, or bring them to another version", _install),
-            "uninstall": Word("remove what is installed of agents", _uninstall),
-            "instructions": Word("how to get an agent, and what it needs", _instructions),
+            "list": Word("all agents, and which are installed", _list),
+            "show": Word("details of one agent", _show),
+            "install": Word("install agents, or change their version", _install),
+            "uninstall": Word("remove installed agents", _uninstall),
+            "instructions": Word("how to install an agent, and what it needs", _instructions),
         },
     )
 
@@ -80,13 +80,13 @@ def _install() -> Command:
 
 
 def add_install_flags(parser: Parser) -> None:
-    """What can be said about an install."""
-    parser.add_argument("--reinstall", action="store_true", help="Install it anew, also when it is there.")
+    """The options of an install."""
+    parser.add_argument("--reinstall", action="store_true", help="Install it again, even if it is already installed.")
     parser.add_argument("--agent-version", metavar="VERSION", help="Version of the agent itself.")
     parser.add_argument(
         "--agent-process-version",
         metavar="VERSION",
-        help="Version of the program that speaks ACP for it, where that is another one.",
+        help="Version of the program that speaks ACP for it, if that is a separate one.",
     )
 
 
@@ -119,7 +119,7 @@ def _parser(name: str, words: str, description: str, examples: str) -> Parser:
 
 def _command(parser: Parser, act: Callable[[Arguments], int], *more: str) -> Command:
     """With the flags that all of them have, and `more` options."""
-    parser.add_argument("--json", action="store_true", help="Print one JSON document.")
+    parser.add_argument("--json", action="store_true", help="Print JSON.")
     add_flags(parser, {*_WHERE, *more})
     return Command(parser, act)
 

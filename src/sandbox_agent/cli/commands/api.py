@@ -118,8 +118,8 @@ def _rpc() -> Command:
         "-d", "--data", metavar="ENVELOPE", action="append", help="Send this instead of stdin. May be repeated."
     )
     parser.add_argument("--agent", metavar="AGENT", help="Open the connection with this agent.")
-    parser.add_argument("--connection", metavar="ID", help="Use this connection, which is open, and leave it open.")
-    parser.add_argument("--keep", action="store_true", help="Leave the connection open, and say its id on stderr.")
+    parser.add_argument("--connection", metavar="ID", help="Use this open connection, and keep it open.")
+    parser.add_argument("--keep", action="store_true", help="Keep the connection open, and print its id to stderr.")
     parser.add_argument(
         "--after",
         metavar="ID",
@@ -127,14 +127,14 @@ def _rpc() -> Command:
         help="Begin the stream after this event (default: where the connection was opened, with --connection now).",
     )
     parser.add_argument(
-        "--no-stream", action="store_true", help="Print responses only, one request at a time; leave the stream alone."
+        "--no-stream", action="store_true", help="Print only responses, one request at a time; do not read the stream."
     )
-    parser.add_argument("-f", "--follow", action="store_true", help="Go on until interrupted.")
+    parser.add_argument("-f", "--follow", action="store_true", help="Continue until interrupted.")
     parser.add_argument(
         "--timeout",
         metavar="SECONDS",
         type=natural,
-        help="Fail when nothing comes for so long while a request waits (default: wait).",
+        help="Fail if nothing arrives for this long while a request waits (default: wait).",
     )
     return _command(parser, exchange)
 
@@ -190,7 +190,7 @@ def _install_agent(arguments: Arguments) -> int:
     try:
         return call(arguments, work)
     except KeyboardInterrupt:
-        complain(f"interrupted; the server goes on installing {agent}")
+        complain(f"interrupted; the server continues the install {agent}")
         raise
 
 

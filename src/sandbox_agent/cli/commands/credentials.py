@@ -26,7 +26,7 @@ def group() -> Group:
         "sandbox-agent credentials",
         "See which credentials agents would find. Never prints one.",
         "  sandbox-agent credentials check\n",
-        {"check": Word("which credentials are found, by name", _check)},
+        {"check": Word("which credentials were found, by name", _check)},
     )
 
 
@@ -39,7 +39,7 @@ def _check() -> Command:
     )
     parser = Parser("sandbox-agent credentials check", CHECK, examples, "[AGENT]")
     parser.add_argument("agent", metavar="AGENT", nargs="?", help="Only this agent.")
-    parser.add_argument("--json", action="store_true", help="Print one JSON document.")
+    parser.add_argument("--json", action="store_true", help="Print JSON.")
     add_flags(parser, _WHERE)
     return Command(parser, _run)
 

@@ -68,7 +68,7 @@ def group() -> Group:
     """The commands, by their words."""
     words = {
         "start": Word("start a server in the background", _start_command),
-        "status": Word("say whether one runs, and how it is", _status_command),
+        "status": Word("show whether one runs, and its health", _status_command),
         "stop": Word("end it", _stop_command),
     }
     return Group("sandbox-agent daemon", "A server in the background.", EXAMPLES, words)
@@ -95,7 +95,7 @@ def _stop_command() -> Command:
 
 
 def _add_json(parser: Parser) -> None:
-    parser.add_argument("--json", action="store_true", help="Print one JSON document.")
+    parser.add_argument("--json", action="store_true", help="Print JSON.")
 
 
 def _start(arguments: Arguments) -> int:

@@ -24,13 +24,13 @@ def group() -> Group:
         EXAMPLES,
         {
             "ls": Word("what is in a directory", _ls),
-            "cat": Word("the content of files, to stdout", _cat),
+            "cat": Word("write files to stdout", _cat),
             "get": Word("copy a file, or a directory, from the server", _get),
             "put": Word("copy a file, or a directory, to the server", _put),
-            "mkdir": Word("make directories, with those on their way", _mkdir),
-            "mv": Word("give a file or directory another name", _mv),
+            "mkdir": Word("make directories, including parents", _mkdir),
+            "mv": Word("rename or move a file or directory", _mv),
             "rm": Word("delete files and directories", _rm),
-            "stat": Word("what is known of a file", _stat),
+            "stat": Word("details of a file", _stat),
             "search": Word("find lines by text, and files by name", _search),
             "watch": Word("see what changes", _watch),
         },
@@ -47,8 +47,8 @@ def _ls() -> Command:
         "  sandbox-agent fs ls --json | jq -r '.entries[] | select(.size > 1000000) | .name'\n",
     )
     parser.add_argument("path", metavar="REMOTE", nargs="?", default=".", help=_PATH)
-    parser.add_argument("-l", "--long", action="store_true", help="With modes, sizes and times.")
-    return _command(parser, files.print_entries, json="Print one JSON document.")
+    parser.add_argument("-l", "--long", action="store_true", help="Show modes, sizes and times.")
+    return _command(parser, files.print_entries, json="Print JSON.")
 
 
 def _cat() -> Command:
@@ -75,7 +75,10 @@ def _get() -> Command:
     )
     parser.add_argument("remote", metavar="REMOTE", help=_PATH)
     parser.add_argument(
-        "local", metavar="LOCAL", nargs="?", help="Where to; a directory takes a file under its name; - is stdout."
+        "local",
+        metavar="LOCAL",
+        nargs="?",
+        help="The destination; a file copied into a directory keeps its name; - is stdout.",
     )
     parser.add_argument("-r", "--recursive", action="store_true", help="A directory.")
     return _command(parser, copies.get)
@@ -95,7 +98,7 @@ def _put() -> Command:
     parser.add_argument("local", metavar="LOCAL", help="What; - is stdin.")
     parser.add_argument("remote", metavar="REMOTE", help=f"Where to; a directory takes a file under its name. {_PATH}")
     parser.add_argument("-r", "--recursive", action="store_true", help="A directory.")
-    return _command(parser, copies.put, json="Print what the server answers.")
+    return _command(parser, copies.put, json="Print the server's answer.")
 
 
 def _mkdir() -> Command:
@@ -117,8 +120,8 @@ def _mv() -> Command:
         "  sandbox-agent fs mv draft.md final.md\n  sandbox-agent fs mv -f final.md archive/\n",
     )
     parser.add_argument("source", metavar="REMOTE", help=_PATH)
-    parser.add_argument("target", metavar="REMOTE", help="Its new name, or a directory that is there.")
-    parser.add_argument("-f", "--overwrite", action="store_true", help="Also when a file has that name.")
+    parser.add_argument("target", metavar="REMOTE", help="Its new name, or an existing directory.")
+    parser.add_argument("-f", "--overwrite", action="store_true", help="Replace a file that has that name.")
     return _command(parser, files.move)
 
 
@@ -130,7 +133,7 @@ def _rm() -> Command:
         "  sandbox-agent fs rm old.txt\n  sandbox-agent fs rm -r build dist\n",
     )
     parser.add_argument("paths", metavar="REMOTE", nargs="+", help=_PATH)
-    parser.add_argument("-r", "--recursive", action="store_true", help="Directories with all that is in them.")
+    parser.add_argument("-r", "--recursive", action="store_true", help="Delete directories and everything in them.")
     return _command(parser, files.remove)
 
 
@@ -142,8 +145,8 @@ def _stat() -> Command:
         "  sandbox-agent fs stat notes.txt\n  sandbox-agent fs stat latest --no-follow --json\n",
     )
     parser.add_argument("path", metavar="REMOTE", help=_PATH)
-    parser.add_argument("--no-follow", action="store_true", help="A link itself, and not what it leads to.")
-    return _command(parser, files.print_stat, json="Print one JSON document.")
+    parser.add_argument("--no-follow", action="store_true", help="Show a link itself, not its target.")
+    return _command(parser, files.print_stat, json="Print JSON.")
 
 
 def _search() -> Command:
@@ -167,8 +170,8 @@ def _search() -> Command:
         choices=_CASES,
         help=f"{', '.join(_CASES[:-1])} or {_CASES[-1]} (default: smart, capitals in the text make it matter).",
     )
-    parser.add_argument("--hidden", action="store_true", help="Also files whose names begin with a dot.")
-    parser.add_argument("--ignored", action="store_true", help="Also what .gitignore leaves out.")
+    parser.add_argument("--hidden", action="store_true", help="Include hidden files.")
+    parser.add_argument("--ignored", action="store_true", help="Include files that .gitignore excludes.")
     parser.add_argument("--limit", metavar="NUMBER", type=natural, help="Only so many results.")
     return _command(parser, files.search, json="Print JSON lines.")
 
@@ -182,7 +185,7 @@ def _watch() -> Command:
         "  sandbox-agent fs watch src --session 0198c2\n  sandbox-agent fs watch /srv/app --json | jq -r .path\n",
     )
     parser.add_argument("path", metavar="REMOTE", nargs="?", default=".", help=_PATH)
-    parser.add_argument("--no-recursive", action="store_true", help="Only the directory itself.")
+    parser.add_argument("--no-recursive", action="store_true", help="Watch only the directory itself.")
     return _command(parser, files.watch, json="Print JSON lines.")
 
 

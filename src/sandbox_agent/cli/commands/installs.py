@@ -186,7 +186,7 @@ def run_undoing(work: Coroutine[object, object, None]) -> None:
             told.append(number)
 
         for number in SIGNALS:
-            if signal.getsignal(number) is not signal.SIG_IGN:  # nohup, for one, means it.
+            if signal.getsignal(number) is not signal.SIG_IGN:  # An ignored signal stays ignored: nohup.
                 asyncio.get_running_loop().add_signal_handler(number, stop, number)
         try:
             await task
@@ -198,5 +198,5 @@ def run_undoing(work: Coroutine[object, object, None]) -> None:
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(watched())
     if told:
-        complain(f"stopped by {told[0].name}; what was under way is undone")
+        complain(f"stopped by {told[0].name}; the unfinished install was undone")
         raise SystemExit(128 + told[0])

@@ -33,8 +33,8 @@ def group() -> Group:
         "  sandbox-agent permissions check --permissions-file permissions.toml\n"
         "  sandbox-agent permissions test --tool Bash --command 'git status; git push --force'\n",
         {
-            "test": Word("which rule would decide, and why", _test),
-            "check": Word("whether the file of rules is in order", _check),
+            "test": Word("show which rule would decide, and why", _test),
+            "check": Word("check the file of rules", _check),
             "starter": Word("rules to start with", _starter),
         },
     )
@@ -57,7 +57,7 @@ def _test() -> Command:
     )
     parser.add_argument("--input", metavar="JSON", help="Further arguments of the tool, a JSON object.")
     parser.add_argument("--cwd", metavar="PATH", help="The session's directory (default: this one).")
-    parser.add_argument("--json", action="store_true", help="Print one JSON document.")
+    parser.add_argument("--json", action="store_true", help="Print JSON.")
     add_flags(parser, _WHERE)
     return Command(parser, _run_test)
 

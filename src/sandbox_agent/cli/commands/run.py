@@ -47,19 +47,19 @@ def run_command() -> Command:
         "sandbox-agent run", RUN_DESCRIPTION, f"{RUN_DETAILS}\n{ACCESS}\nexamples:\n{RUN_EXAMPLES}", "AGENT [PROMPT]"
     )
     parser.add_argument("agent", metavar="AGENT", help="Its id, or its slug in the ACP registry.")
-    parser.add_argument("prompt", metavar="PROMPT", nargs="?", help="What to say to it; - is stdin.")
+    parser.add_argument("prompt", metavar="PROMPT", nargs="?", help="The prompt; - is stdin.")
     parser.add_argument("--cwd", metavar="DIR", help="The session's directory, on the server's machine (default: .).")
     parser.add_argument(
-        "--session", metavar="SESSION", help="Go on with this session: its id, alias, or their beginning."
+        "--session", metavar="SESSION", help="Continue this session: its id, its alias, or the beginning of either."
     )
-    parser.add_argument("--model", metavar="MODEL", help="A model of the agent's.")
+    parser.add_argument("--model", metavar="MODEL", help="The model to use.")
     parser.add_argument("--mode", metavar="MODE", help="A mode of the agent's.")
     parser.add_argument(
         "--permission-mode",
         metavar="MODE",
         help="How much it may do unasked: default, acceptEdits, plan, read-only, bypassPermissions, or its own.",
     )
-    parser.add_argument("--title", metavar="TITLE", help="What to call the session.")
+    parser.add_argument("--title", metavar="TITLE", help="The session's title.")
     parser.add_argument(
         "-f",
         "--attach-file",
@@ -74,14 +74,14 @@ def run_command() -> Command:
         "--no", action="store_true", help="Reject whatever is asked; so it is where there is no terminal."
     )
     parser.add_argument("--json", action="store_true", help="Print JSON lines.")
-    parser.add_argument("-q", "--quiet", action="store_true", help="Show the agent's words, and nothing else.")
+    parser.add_argument("-q", "--quiet", action="store_true", help="Show only the agent's words.")
     add_server_flags(parser)
     return Command(parser, _run)
 
 
 def add_server_flags(parser: Parser) -> None:
     """Let a command take the flags that say which server is meant, when one can be found or started."""
-    parser.add_argument("--endpoint", metavar="URL", help=f"Where the server is; else {VARIABLE}.")
+    parser.add_argument("--endpoint", metavar="URL", help=f"The server's address; else {VARIABLE}.")
     parser.add_argument("--token", metavar="TOKEN", help="The server's token.")
     parser.add_argument("--token-file", metavar="PATH", help="File that holds the token.")
     add_flags(parser, {"config_dir", "data_dir"})
@@ -127,14 +127,12 @@ def attach_command() -> Command:
         f"{ATTACH_DETAILS}\n{ACCESS}\nexamples:\n{ATTACH_EXAMPLES}",
         "SESSION",
     )
-    parser.add_argument(
-        "session", metavar="SESSION", help="Its id or alias, or enough of the beginning to tell it from others."
-    )
+    parser.add_argument("session", metavar="SESSION", help="Its id or alias, or a unique beginning of one.")
     parser.add_argument("--history", metavar="NUMBER", type=natural, help="How many past turns to show (default: 1).")
-    parser.add_argument("--all", action="store_true", help="Show all that was said.")
-    parser.add_argument("--read-only", action="store_true", help="Only look: ask nothing, send nothing.")
+    parser.add_argument("--all", action="store_true", help="Show the whole session.")
+    parser.add_argument("--read-only", action="store_true", help="Only watch: ask nothing, send nothing.")
     parser.add_argument("--json", action="store_true", help="Print JSON lines.")
-    parser.add_argument("-q", "--quiet", action="store_true", help="Show the agent's words, and nothing else.")
+    parser.add_argument("-q", "--quiet", action="store_true", help="Show only the agent's words.")
     add_server_flags(parser)
     return Command(parser, _attach)
 

@@ -48,7 +48,7 @@ def command() -> Command:
 
     parser = Parser("sandbox-agent doctor", DESCRIPTION, EPILOG)
     parser.add_argument("--offline", action="store_true", help="Do not ask the ACP registry.")
-    parser.add_argument("--json", action="store_true", help="Print one JSON document.")
+    parser.add_argument("--json", action="store_true", help="Print JSON.")
     add_endpoint_flags(parser)
     add_flags(parser, {*FLAGS} - {"config_dir", "data_dir"})
     return Command(parser, _run)

@@ -84,7 +84,7 @@ def _known(environ: Mapping[str, str]) -> dict[str, str]:
 
 def _ask(target: Endpoint) -> Answer:
     headers = {"Authorization": f"Bearer {target.token}"} if target.token else {}
-    # No proxy leads to this machine.
+    # Requests to this machine use no proxy.
     direct = {"http://": None, "https://": None} if target.local else None
     verify = not (target.local and target.url.startswith("http:"))
     timeout = httpx.Timeout(SILENCE, connect=CONNECT)

@@ -221,7 +221,7 @@ class Conversation:
         self._failing.add(task)
         task.add_done_callback(self._failing.discard)
         if waits:
-            self._say("this waits until the turn that runs is over")
+            self._say("queued until the running turn ends")
         else:
             self._set_busy(True)
             self._view.screen.status(f"{self._session.agent} is at work …")
@@ -240,7 +240,7 @@ class Conversation:
             async with asyncio.timeout(SOON):
                 await (sent.started if failure is None else sent.ended).wait()
         if failure is None and not sent.started.is_set():
-            self._say("what waited was cancelled, too")
+            self._say("queued prompts were cancelled, too")
         elif failure is not None and not sent.ended.is_set():
             self._fail(failure)
             self._set_busy(self._turn_id is not None)

@@ -46,7 +46,7 @@ def run(work: Callable[[Interrupts], Coroutine[object, object, int]]) -> int:
         task: asyncio.Task[int] | None = None
         interrupts = Interrupts(lambda: task.cancel() if task is not None else None)
         for number in SIGNALS:
-            if signal.getsignal(number) is not signal.SIG_IGN:  # nohup, for one, means it.
+            if signal.getsignal(number) is not signal.SIG_IGN:  # An ignored signal stays ignored: nohup.
                 loop.add_signal_handler(number, interrupts.tell, number)
         task = asyncio.create_task(work(interrupts))
         try:
