@@ -419,7 +419,7 @@ def test_a_shell_completes_what_a_server_has(desk: Place, command: list[str], se
         ("sandbox-agent server --token-file=tok", ["--token-file=token.txt"]),
         ("sandbox-agent server --data-dir to", ["toys and more/"]),
         ("sandbox-agent server --data-dir=to", ["--data-dir=toys and more/"]),
-        ("bin/sandbox-agent comp", ["completion\tlet a shell complete the command line"]),
+        ("bin/sandbox-agent comp", ["completion\tset up completion in a shell"]),
     ],
 )
 def test_fish_completes_what_is_typed(desk: Place, line: str, expected: list[str]) -> None:

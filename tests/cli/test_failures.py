@@ -31,7 +31,7 @@ def test_stop_reasons_have_exit_codes() -> None:
             "Unauthorized: no token; here: --token, --token-file or SANDBOX_AGENT_TOKEN",
         ),
         (ConnectionLost("no server answers"), "no server answers"),
-        (ConnectionLost("the private server is gone\nlast words"), "the server of our own is gone"),
+        (ConnectionLost("the private server is gone\nlast words"), "the private server is gone"),
         (ClientError("which agent?"), "which agent?"),
         (StartFailed("the server ended", "sandbox-agent: --port is wrong\n"), "--port is wrong"),
         (StartFailed("the server ended", "Segmentation fault\n"), "the server ended"),

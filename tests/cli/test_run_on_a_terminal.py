@@ -312,7 +312,7 @@ def test_small_commands_are_understood(run: Talking) -> None:
     with run.on_terminal("run", "mock", "--model", "mock-large") as terminal:
         terminal.expect("❯")
         terminal.type("/help\r")
-        terminal.expect("/cancel  end the turn that runs")
+        terminal.expect("/cancel  cancel the running turn")
         terminal.type("/model\r")
         terminal.expect("* mock-large  Mock large")
         terminal.type("/model mock-small\r")

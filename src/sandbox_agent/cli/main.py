@@ -94,9 +94,9 @@ EXAMPLES = """\
   sandbox-agent server
       run the server, on this machine only
   sandbox-agent agents install claude
-      install Claude Code, so that the server need not do it on first use
+      install Claude Code before its first use
   sandbox-agent credentials check
-      say which agents can reach a model
+      see which agents can reach a model
   sandbox-agent doctor
       find out why something does not work
 """
@@ -117,7 +117,7 @@ COMMANDS = Group(
         "fs": Word("view files on a running server, and copy them", _fs),
         "api": Word("call a running server", _api),
         "doctor": Word("find problems, and how to fix them", _doctor),
-        "completion": Word("let a shell complete the command line", _completion),
+        "completion": Word("set up completion in a shell", _completion),
     },
     version=f"sandbox-agent {__version__}",
 )

@@ -41,7 +41,7 @@ def _ls() -> Command:
     parser = _parser(
         "ls",
         "[REMOTE]",
-        "List what is in a directory, by name; of a file, itself.",
+        "List a directory by name, or show a single file.",
         "  sandbox-agent fs ls\n"
         "  sandbox-agent fs ls -l /srv/app\n"
         "  sandbox-agent fs ls --json | jq -r '.entries[] | select(.size > 1000000) | .name'\n",
@@ -66,9 +66,9 @@ def _get() -> Command:
     parser = _parser(
         "get",
         "REMOTE [LOCAL]",
-        "Copy a file from the server. It is seen whole or not at all, and takes the place of one that is there.\n"
-        "With -r, what is in a directory is put into LOCAL, which is made when it is not there. Links are\n"
-        "copied as links; those that lead out of the directory are left out, each with a line on stderr.",
+        "Copy a file from the server, atomically, replacing a local file of the same name. With -r, copy the\n"
+        "content of a directory into LOCAL, which is created if needed. Links are copied as links; those that\n"
+        "lead out of the directory are skipped, each with a line on stderr.",
         "  sandbox-agent fs get /srv/app/model.bin\n"
         "  sandbox-agent fs get -r results results-of-today --session 0198c2\n"
         "  sandbox-agent fs get data.csv - | head\n",
@@ -80,7 +80,7 @@ def _get() -> Command:
         nargs="?",
         help="The destination; a file copied into a directory keeps its name; - is stdout.",
     )
-    parser.add_argument("-r", "--recursive", action="store_true", help="A directory.")
+    parser.add_argument("-r", "--recursive", action="store_true", help="Copy a directory.")
     return _command(parser, copies.get)
 
 
@@ -88,16 +88,18 @@ def _put() -> Command:
     parser = _parser(
         "put",
         "LOCAL REMOTE",
-        "Copy a file to the server, with the directories on its way. It is seen whole or not at all. With -r,\n"
-        "what is in a directory is put into REMOTE: all of it, or nothing. Links are copied as links; those\n"
-        "that lead out of the directory are left out, each with a line on stderr.",
+        "Copy a file to the server, atomically, creating parent directories. With -r, copy the content of a\n"
+        "directory into REMOTE: all of it, or nothing. Links are copied as links; those that lead out of the\n"
+        "directory are skipped, each with a line on stderr.",
         "  sandbox-agent fs put model.bin /srv/app/\n"
         "  sandbox-agent fs put -r src src --session 0198c2\n"
         "  make report | sandbox-agent fs put - reports/today.txt\n",
     )
-    parser.add_argument("local", metavar="LOCAL", help="What; - is stdin.")
-    parser.add_argument("remote", metavar="REMOTE", help=f"Where to; a directory takes a file under its name. {_PATH}")
-    parser.add_argument("-r", "--recursive", action="store_true", help="A directory.")
+    parser.add_argument("local", metavar="LOCAL", help="The source; - is stdin.")
+    parser.add_argument(
+        "remote", metavar="REMOTE", help=f"The destination; a file copied into a directory keeps its name. {_PATH}"
+    )
+    parser.add_argument("-r", "--recursive", action="store_true", help="Copy a directory.")
     return _command(parser, copies.put, json="Print the server's answer.")
 
 
@@ -105,7 +107,7 @@ def _mkdir() -> Command:
     parser = _parser(
         "mkdir",
         "REMOTE...",
-        "Make directories, with those on their way. One that is there is no mistake.",
+        "Make directories, including parents. An existing directory is not an error.",
         "  sandbox-agent fs mkdir reports/2026\n",
     )
     parser.add_argument("paths", metavar="REMOTE", nargs="+", help=_PATH)
@@ -116,7 +118,7 @@ def _mv() -> Command:
     parser = _parser(
         "mv",
         "REMOTE REMOTE",
-        "Give a file, a directory or a link another name, or put it into a directory.",
+        "Rename a file, a directory or a link, or move it into a directory.",
         "  sandbox-agent fs mv draft.md final.md\n  sandbox-agent fs mv -f final.md archive/\n",
     )
     parser.add_argument("source", metavar="REMOTE", help=_PATH)
@@ -141,7 +143,7 @@ def _stat() -> Command:
     parser = _parser(
         "stat",
         "REMOTE",
-        "Show what is known of a file, a directory or a link.",
+        "Show details of a file, a directory or a link.",
         "  sandbox-agent fs stat notes.txt\n  sandbox-agent fs stat latest --no-follow --json\n",
     )
     parser.add_argument("path", metavar="REMOTE", help=_PATH)
@@ -153,9 +155,9 @@ def _search() -> Command:
     parser = _parser(
         "search",
         "TEXT [REMOTE]",
-        "Find the lines with a text, as they are found: path, line and text. With --name, in files of that name;\n"
-        "with --name and an empty text, the files themselves. What .gitignore leaves out is left out.\n"
-        "The exit code is 1 when nothing is found.",
+        "Search files for a text, and print each match as path, line and text. With --name, search only files\n"
+        "of that name; with --name and an empty text, list those files. Skips what .gitignore excludes.\n"
+        "The exit code is 1 if nothing is found.",
         "  sandbox-agent fs search TODO src --session 0198c2\n"
         "  sandbox-agent fs search 'def \\w+_test' --regex --name '*.py'\n"
         "  sandbox-agent fs search '' /srv/app --name 'test_*'\n",
@@ -168,11 +170,11 @@ def _search() -> Command:
         "--case",
         metavar="HOW",
         choices=_CASES,
-        help=f"{', '.join(_CASES[:-1])} or {_CASES[-1]} (default: smart, capitals in the text make it matter).",
+        help=f"{', '.join(_CASES[:-1])} or {_CASES[-1]} (default: smart, case-sensitive if the text has capitals).",
     )
     parser.add_argument("--hidden", action="store_true", help="Include hidden files.")
     parser.add_argument("--ignored", action="store_true", help="Include files that .gitignore excludes.")
-    parser.add_argument("--limit", metavar="NUMBER", type=natural, help="Only so many results.")
+    parser.add_argument("--limit", metavar="NUMBER", type=natural, help="Print at most this many results.")
     return _command(parser, files.search, json="Print JSON lines.")
 
 
@@ -180,8 +182,8 @@ def _watch() -> Command:
     parser = _parser(
         "watch",
         "[REMOTE]",
-        "Print a line for each change in a directory and all below it, until interrupted: added, modified or\n"
-        "deleted, and the path.",
+        "Print a line for each change in a directory and everything below it, until interrupted: added,\n"
+        "modified or deleted, and the path.",
         "  sandbox-agent fs watch src --session 0198c2\n  sandbox-agent fs watch /srv/app --json | jq -r .path\n",
     )
     parser.add_argument("path", metavar="REMOTE", nargs="?", default=".", help=_PATH)

@@ -11,16 +11,15 @@ from sandbox_agent.errors import SettingsError
 _WHERE = ("config_dir", "permissions_file")
 
 TEST = """\
-Say what the rules of the server would decide if an agent asked, by which rule, and why. A command
-is judged by its parts; the worst of them decides. Rules of a session, which come with the session,
-are not known here.
+Show what the server's rules would decide about a request, by which rule, and why. A command is
+judged by its parts; the strictest decision wins. Rules of a single session are not included.
 """
 STARTER = """\
-Print rules to start with, as a file: secrets are rejected, looking around and the project's own
-checks are allowed, all else is asked. Copy them into a file, and make them yours.
+Print a file of rules to start with: access to secrets is rejected, looking around and the project's
+own checks are allowed, and you are asked about everything else. Save it to a file, and adapt it.
 """
 CHECK = """\
-Read the file of rules as a server does at its start. A mistake is named with its line and its rule.
+Read the file of rules as a server does at its start. An error names the line and the rule.
 """
 
 
@@ -28,7 +27,7 @@ def group() -> Group:
     """All commands about permissions."""
     return Group(
         "sandbox-agent permissions",
-        "See what permission rules say. Nothing is run, and you are not asked.",
+        "Check and test permission rules. Nothing is run, and you are not asked.",
         "  sandbox-agent permissions starter > permissions.toml\n"
         "  sandbox-agent permissions check --permissions-file permissions.toml\n"
         "  sandbox-agent permissions test --tool Bash --command 'git status; git push --force'\n",

@@ -6,23 +6,23 @@ from sandbox_agent.cli.grammar import Arguments, Command, Parser, natural
 
 RUN_DESCRIPTION = f"""\
 Give an agent a prompt and show what it says and does; without a prompt, talk to it. The prompt is
-the argument, or stdin, or both: then what comes through the pipe follows the argument.
+the argument, or stdin, or both: then stdin follows the argument.
 
 The server is the one that --endpoint or {VARIABLE} names, or the one that runs on the
-data directory; when there is none, one is started and ends with the run. The session stays, and
---session goes on with it. An agent that is not installed is installed first.
+data directory; if there is none, a server is started for this run. The session is kept, and you can
+continue it with --session. If the agent is not installed, it is installed first.
 
-What the agent asks, you are asked at the terminal: permissions, questions, forms. Without a terminal
-it is rejected. When stdout is a pipe, only the agent's words go there, and everything else to stderr.
+You answer the agent's requests at the terminal: permissions, questions, forms. Without a terminal
+they are rejected. If stdout is a pipe, it gets only the agent's words; everything else goes to stderr.
 """
 
 RUN_DETAILS = """\
-At the terminal: Ctrl-C cancels the turn, and leaves when you press it again or when no turn runs;
-Ctrl-D leaves; Alt-Enter begins another line; the tab key completes commands, and /help lists them.
+At the terminal: Ctrl-C cancels the turn, or exits if you press it again or no turn is running;
+Ctrl-D exits; Alt-Enter starts a new line; the tab key completes commands, and /help lists them.
 
-The exit code is 0 when the turn has ended as it should, 1 when something failed, 2 for a mistake in
-the command line, 3 when the agent had to stop (max_tokens, max_turn_requests), 4 when it refused,
-130 when the turn was cancelled.
+The exit code is 0 if the turn ended normally, 1 if something failed, 2 for a mistake in the
+command line, 3 if the agent had to stop (max_tokens, max_turn_requests), 4 if it refused,
+130 if the turn was cancelled.
 
 With --json, each line is an envelope of the turn as it is on the wire, and the last line is the
 result or the error: {"result": {"sessionId", "agent", "cwd", "text", "stopReason", ...}} or
@@ -37,7 +37,7 @@ RUN_EXAMPLES = """\
   sandbox-agent run claude "fix the tests" --permission-mode acceptEdits --cwd ~/project
   sandbox-agent run mock hello --json | jq -r 'select(.result).result.text'
   sandbox-agent run claude "and now?" --session 0198c2
-      go on with the session whose id begins so
+      continue the session whose id begins with 0198c2
 """
 
 
@@ -80,7 +80,7 @@ def run_command() -> Command:
 
 
 def add_server_flags(parser: Parser) -> None:
-    """Let a command take the flags that say which server is meant, when one can be found or started."""
+    """Add the flags that select a server, for a command that can also find or start one."""
     parser.add_argument("--endpoint", metavar="URL", help=f"The server's address; else {VARIABLE}.")
     parser.add_argument("--token", metavar="TOKEN", help="The server's token.")
     parser.add_argument("--token-file", metavar="PATH", help="File that holds the token.")
@@ -94,25 +94,25 @@ def _run(arguments: Arguments) -> int:
 
 
 ATTACH_DESCRIPTION = """\
-Show the last turn of a session, and what happens there from now on: what people say to the agent,
-what it says and does, what is decided. What the agent asks can be answered here, too; the first
-answer counts, wherever it is given. A line that is typed is sent as a prompt.
+Show the last turn of a session, and then everything that happens in it: prompts, the agent's words
+and actions, and decisions. You can answer the agent's requests here; the first answer from any client
+counts. A line you type is sent as a prompt.
 
-It ends with the session, or with Ctrl-C or Ctrl-D; the session goes on.
+Ends when the session ends. Ctrl-C or Ctrl-D exits, and the session continues.
 """
 
 ATTACH_DETAILS = """\
-In a pipe, with --json and with --read-only nothing is asked and nothing can be typed. When stdout is
-a pipe, only the agent's words go there, and everything else to stderr. With --json, each line is an
-envelope of the session's log: prompts, updates, what the agent asks, answers.
+In a pipe, with --json and with --read-only you are asked nothing and cannot type. If stdout is a
+pipe, it gets only the agent's words; everything else goes to stderr. With --json, each line is an
+envelope of the session's log: prompts, updates, requests and answers.
 
-The exit code is 0 when the session has ended or was left, 1 when its agent died or the server is
+The exit code is 0 if the session has ended or you left it, 1 if its agent died or the server is
 gone, 130 after Ctrl-C.
 """
 
 ATTACH_EXAMPLES = """\
   sandbox-agent attach 0198c2
-      the session whose id begins so
+      the session whose id begins with 0198c2
   sandbox-agent attach my-task --history 5
   sandbox-agent attach my-task --all --read-only
   sandbox-agent attach my-task --json | jq 'select(.method == "session/request_permission")'

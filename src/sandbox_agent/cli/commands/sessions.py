@@ -55,8 +55,8 @@ def _list() -> Command:
     parser = _parser(
         "list",
         "",
-        "List the sessions. A session is running (a turn is under way), waiting (its agent has asked something\n"
-        "and waits for an answer), idle, or ended.",
+        "List the sessions. A session is running (a turn is under way), waiting (its agent waits for an answer\n"
+        "to a request), idle, or ended.",
         "  sandbox-agent sessions list --cwd . --agent claude\n"
         "  sandbox-agent sessions list --json | jq -r '.sessions[] | select(.pending > 0) | .sessionId'\n",
     )
@@ -70,7 +70,7 @@ def _show() -> Command:
     parser = _parser(
         "show",
         "SESSION",
-        "Show everything known of one session.",
+        "Show details of one session.",
         "  sandbox-agent sessions show 0198c2\n  sandbox-agent sessions show 0198c2 --json | jq .metadata\n",
     )
     parser.add_argument("session", metavar="SESSION", help=_ID)
@@ -81,8 +81,8 @@ def _events() -> Command:
     parser = _parser(
         "events",
         "SESSION",
-        "Show the log of a session: what clients, its agent and the server have said, a line for each. A line\n"
-        "has the number of the event, when it was, and who spoke; what is too long for the terminal is cut.\n"
+        "Show the log of a session: messages of clients, its agent and the server, one per line. A line has the\n"
+        "event's number, time and sender; lines that are too long for the terminal are cut.\n"
         "With --json each line is an object with id, at, direction and envelope.",
         "  sandbox-agent sessions events 0198c2 --follow\n"
         "  sandbox-agent sessions events 0198c2 --after 120\n"
@@ -110,12 +110,12 @@ def _set() -> Command:
     parser = _parser(
         "set",
         "SESSION KEY=TEXT...",
-        "Note facts about a session, its metadata; what is there under other keys stays. All of it is printed.",
+        "Set metadata of a session; other keys stay. Prints all of it.",
         "  sandbox-agent sessions set 0198c2 ticket=A-1 owner='Ada L.'\n"
         '  sandbox-agent sessions set 0198c2 priority:=3 \'labels:=["a", "b"]\'\n'
         "      numbers, lists and so on, as JSON\n"
         "  sandbox-agent sessions set 0198c2 ticket:=null\n"
-        "      take a fact away\n",
+        "      remove a key\n",
     )
     parser.add_argument("session", metavar="SESSION", help=_ID)
     parser.add_argument("facts", metavar="KEY=TEXT", nargs="+", help="A text value; use KEY:=JSON for anything else.")

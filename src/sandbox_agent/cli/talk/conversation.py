@@ -34,11 +34,11 @@ SOON = 0.5
 """Seconds until we hear of the end of a turn that has failed."""
 
 COMMANDS = {
-    "/help": "what can be typed here",
-    "/model": "the models; /model NAME changes to another",
-    "/mode": "the modes; /mode NAME changes to another",
-    "/cancel": "end the turn that runs",
-    "/quit": "leave; so does Ctrl-D",
+    "/help": "list the commands",
+    "/model": "list the models; /model NAME switches",
+    "/mode": "list the modes; /mode NAME switches",
+    "/cancel": "cancel the running turn",
+    "/quit": "exit, like Ctrl-D",
 }
 
 
