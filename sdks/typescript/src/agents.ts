@@ -98,7 +98,7 @@ export interface Credential {
   readonly found: boolean;
 }
 
-/** How an agent's shared process is doing. */
+/** The state of an agent's shared process. */
 export interface ServerStatus {
   /** What it is doing. */
   readonly status: "stopped" | "installing" | "starting" | "running" | "error" | (string & {});
@@ -188,7 +188,7 @@ export interface Agent {
   readonly agentInfo?: Implementation;
   /** What to know before choosing it. */
   readonly features?: Features;
-  /** How its shared process is doing. */
+  /** The state of its shared process. */
   readonly serverStatus: ServerStatus;
   /** As reported by its newest session. */
   readonly models?: Models;
@@ -206,7 +206,7 @@ export interface AgentHealth {
   readonly running: boolean;
 }
 
-/** How the server is doing. */
+/** The server's health. */
 export interface Health {
   /** `degraded` while the log of the sessions cannot be written. */
   readonly status: "ok" | "degraded" | (string & {});

@@ -113,7 +113,7 @@ export class SandboxAgent implements AsyncDisposable {
     return new SandboxAgent(httpOf(server.url, server.token, options), options, server);
   }
 
-  /** Whether the server is well, and which agents are installed and running. */
+  /** The server's health, and which agents are installed and running. */
   async health(): Promise<Health> {
     return await this.#http.json<Health>("GET", "/v1/health");
   }
@@ -156,7 +156,7 @@ export class SandboxAgent implements AsyncDisposable {
     await this.#connection.asking.reply(PermissionRequest, id, (request) => request.select(optionId));
   }
 
-  /** Does not allow what a handler has left open. */
+  /** Rejects a permission that its handler has left open. */
   async rejectPermission(id: string): Promise<void> {
     await this.#connection.asking.reply(PermissionRequest, id, (request) => request.reject());
   }
@@ -185,7 +185,7 @@ export class SandboxAgent implements AsyncDisposable {
     await this.#connection.asking.reply(ElicitationRequest, id, (request) => request.decline());
   }
 
-  /** What this client was asked and has not answered, in all sessions that it is attached to. */
+  /** This client's open requests, in all sessions it is attached to. */
   requests(): (PermissionRequest | QuestionRequest | ElicitationRequest)[] {
     return this.#connection.asking.requests();
   }

@@ -219,7 +219,7 @@ export class Connection implements StreamUser {
     if (feeds?.size === 0) this.#feeds.delete(sessionId);
   }
 
-  /** Leaves the server; sessions and their turns go on. */
+  /** Disconnects from the server; sessions and their turns continue. */
   async close(): Promise<void> {
     this.#over ??= new ConnectionLost("this client is closed");
     for (const feeds of this.#feeds.values()) for (const feed of feeds) feed.drop();

@@ -123,7 +123,7 @@ export class Link {
     }, post.signal);
   }
 
-  /** Leaves the server; sessions and their turns go on. */
+  /** Disconnects from the server; sessions and their turns continue. */
   async close(): Promise<void> {
     if (this.#closed) return;
     this.#closed = true;

@@ -170,7 +170,7 @@ export class Session {
     this.#handlers().onElicitation = handler;
   }
 
-  /** What this client was asked in this session and has not answered. */
+  /** This client's open requests in this session. */
   requests(): (PermissionRequest | QuestionRequest | ElicitationRequest)[] {
     return this.#connection.asking.requests().filter(({ sessionId }) => sessionId === this.id);
   }

@@ -105,7 +105,7 @@ export interface Gap {
  */
 export type SessionItem = SessionUpdate | TurnStarted | TurnEnded | Decision | MetadataUpdated | SessionEnded | Gap;
 
-/** Everything that a turn gives; the last item is the one with `turn_ended`. */
+/** Everything that a turn yields; the last item is the one with `turn_ended`. */
 export type TurnItem = SessionUpdate | Decision | Gap | TurnResult;
 
 /** ACP's updates. */

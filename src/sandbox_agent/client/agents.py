@@ -181,7 +181,7 @@ class AgentHealth(Struct, rename="camel", kw_only=True, frozen=True):
 
 
 class Health(Struct, rename="camel", kw_only=True, frozen=True):
-    """How the server is doing."""
+    """The server's health."""
 
     status: str
     """`ok`, or `degraded` while the log of the sessions cannot be written."""
@@ -264,7 +264,7 @@ class Agents:
 
 
 async def health(api: Api) -> Health:
-    """Whether the server is well, and which agents are installed and running."""
+    """The server's health, and which agents are installed and running."""
     return await api.json("GET", "/v1/health", type=Health)
 
 

@@ -134,9 +134,9 @@ class ElicitationRequest:
 
 
 Request: TypeAlias = PermissionRequest | QuestionRequest | ElicitationRequest
-"""Whatever an agent can ask."""
+"""Any request from an agent."""
 Decided = TypeVar("Decided", bound=Awaitable[Answer | None] | Answer | None)
-"""What a handler gives: a decorator leaves it as it is."""
+"""A handler; a decorator returns it unchanged."""
 PermissionHandler: TypeAlias = Callable[[PermissionRequest], Awaitable[Answer | None] | Answer | None]
 """Answers permissions, async or not; None leaves one open, for `reply_permission`."""
 QuestionHandler: TypeAlias = Callable[[QuestionRequest], Awaitable[Answer | None] | Answer | None]

@@ -158,7 +158,7 @@ class SandboxAgent:
                 await api.close()
 
     async def health(self) -> Health:
-        """Whether the server is well, and which agents are installed and running."""
+        """The server's health, and which agents are installed and running."""
         return await health(self._api)
 
     # Answering agents
@@ -187,7 +187,7 @@ class SandboxAgent:
         await self._reply(id, PermissionRequest, lambda request: request.select(option_id))
 
     async def reject_permission(self, id: str) -> None:
-        """Do not allow what a handler has left open."""
+        """Reject a permission that its handler has left open."""
         await self._reply(id, PermissionRequest, lambda request: request.reject())
 
     async def reply_question(self, id: str, answers: Sequence[str | Sequence[str]]) -> None:
@@ -211,7 +211,7 @@ class SandboxAgent:
         await self._reply(id, ElicitationRequest, lambda request: request.decline())
 
     def requests(self) -> list[Request]:
-        """What this client was asked and has not answered, in all sessions that it is attached to."""
+        """This client's open requests, in all sessions it is attached to."""
         return self._connection.asking.requests()
 
     async def pending(self, session_id: str | None = None) -> list[Object]:

@@ -54,7 +54,7 @@ class Settings:
 
 
 class Prompt:
-    """A prompt of ours that is under way."""
+    """A prompt of this client whose turn has not ended."""
 
     def __init__(self, id: str) -> None:
         self.id = id
@@ -89,7 +89,7 @@ class Connection:
         self._opening = asyncio.Lock()
         self._closed = False
         self._failure: ConnectionLost | None = None
-        """Why there is no server any more."""
+        """Why the server is gone."""
 
     @property
     def is_open(self) -> bool:
@@ -213,7 +213,7 @@ class Connection:
         self._ring_all()
 
     async def close(self) -> None:
-        """Leave the server; sessions and their turns go on."""
+        """Disconnect from the server; sessions and their turns continue."""
         self._closed = True
         self._ring_all()
         for feeds in self._feeds.values():

@@ -33,7 +33,7 @@ from sandbox_agent.wire.acp import SessionConfigOptionBoolean, SessionConfigOpti
 from sandbox_agent.wire.reading import read
 
 ConfigOption: TypeAlias = SessionConfigOptionSelect | SessionConfigOptionBoolean
-"""A setting of a session that its agent offers."""
+"""A setting that a session's agent offers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +69,7 @@ class Updates(AsyncIterator[SessionItem]):
         self._feed = feed
         self._past = past
         self._heard: Heard | None = None
-        """What is to be told after what stands before it."""
+        """An item that must wait for those before it."""
         self._told: deque[Heard] = deque()
         self._over = False
 
@@ -106,7 +106,7 @@ class Session:
         self.agent = agent
         self.cwd = cwd
         self.warnings = [str(each) for each in list_at(opened, "_meta", META, "warnings")]
-        """What was asked for when it was made, and could not be had."""
+        """Requested settings that the agent could not apply."""
         self.config_options: list[ConfigOption] = _options(opened)
         """The settings that its agent offers, as they were when this was made, or when one was set here; a session that
         was attached to has none until then."""
@@ -209,7 +209,7 @@ class Session:
         return msgspec.convert(result, Models)
 
     async def set_model(self, model: str) -> None:
-        """Use another model. Raises RequestError that lists what there is."""
+        """Switch to another model. Raises RequestError, which lists the available ones."""
         await self._call(methods.SET_MODEL, modelId=model)
 
     async def modes(self) -> Modes:
@@ -219,7 +219,7 @@ class Session:
         return Modes(available_modes=offered.available_modes if offered else [], current_mode_id=current)
 
     async def set_mode(self, mode: str) -> None:
-        """Change to another mode. Raises RequestError that lists what there is."""
+        """Switch to another mode. Raises RequestError, which lists the available ones."""
         await self._call(methods.SET_MODE, modeId=mode)
 
     async def set_config_option(self, option: str, value: str | bool) -> None:
@@ -234,7 +234,7 @@ class Session:
         return object_at(result, "metadata")
 
     async def info(self) -> SessionInfo:
-        """What the server knows of it now."""
+        """Its state at the server now."""
         return await self._connection.read(lambda: session_info(self._parts.api, self.id))
 
     # Endings

@@ -83,7 +83,7 @@ class Sessions:
         return session_list(self._parts.api, None if cwd is None else str(cwd))
 
     async def get(self, session_id: str) -> SessionInfo:
-        """What the server knows of a session, by its id or other name."""
+        """A session's state, by its id or alias."""
         return await self._parts.connection.read(lambda: session_info(self._parts.api, session_id))
 
     async def attach(self, session_id: str) -> Session:

@@ -225,7 +225,7 @@ class Session:
         attachments: Sequence[str | PurePath | _session.Attachment] = (),
         meta: Mapping[str, object] | None = None,
     ) -> "Turn":
-        """Send a prompt; iterate for its updates, or take its `result` or `text`."""
+        """Send a prompt; iterate for its updates, or use its `result` or `text`."""
         return Turn(self._portal, _there(self._portal, self._session.prompt)(prompt, attachments, meta))
 
 

@@ -97,7 +97,7 @@ class Transport:
         self.order = StreamOrder(patience)
         self._closed = False
         self._failure: ConnectionLost | None = None
-        """Why there is no server any more."""
+        """Why the server is gone."""
         self._over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         """Done when there is no longer any point in waiting for the server."""
 
@@ -159,7 +159,7 @@ class Transport:
         await self._post(body, None, only_on=id.generation)
 
     async def close(self) -> None:
-        """Close the connection; sessions and their turns go on."""
+        """Close the connection; sessions and their turns continue."""
         if self._closed:
             return
         self._closed = True

@@ -73,7 +73,7 @@ class Turn(AsyncIterator[TurnItem]):
         await asyncio.wait(waiting, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
 
     async def text(self) -> str:
-        """All that the agent says in this turn, at its end."""
+        """Everything the agent says in this turn, once it has ended."""
         return "".join([text_of(item) async for item in self])
 
     def __await__(self) -> Generator[object, None, TurnEnded]:

@@ -143,13 +143,13 @@ SessionUpdate: TypeAlias = (
     | UsageUpdate
     | UnknownUpdate
 )
-"""What an agent tells of a session."""
+"""An update from an agent about a session."""
 
 SessionItem: TypeAlias = SessionUpdate | TurnStarted | TurnEnded | Decision | MetadataUpdated | SessionEnded | Gap
-"""Everything that `session.updates()` gives."""
+"""Everything that `session.updates()` yields."""
 
 TurnItem: TypeAlias = SessionUpdate | Decision | Gap | TurnEnded
-"""Everything that a turn gives; the last one is TurnEnded."""
+"""Everything that a turn yields; the last item is TurnEnded."""
 
 
 def read_item(method: str, params: Object) -> SessionItem | None:
@@ -174,7 +174,7 @@ def read_item(method: str, params: Object) -> SessionItem | None:
 
 
 def gap_of(params: Object) -> Gap:
-    """A gap, as the stream and the log tell of it."""
+    """A gap, as the stream and the log report it."""
     after, resumes_at = params.get("after"), params.get("resumesAt")
     return Gap(after if isinstance(after, int) else 0, resumes_at if isinstance(resumes_at, int) else 0)
 
