@@ -35,7 +35,7 @@ def _trusted(path: Path) -> list[Finding]:
 
 
 def _damaged(path: Path) -> list[Finding]:
-    """Damage that a server has found, and nobody has acknowledged."""
+    """Damage that a server has found, and that is not acknowledged yet."""
     reason = Damage(path / "log.db").reason
     advice = "What could be read is served. The damaged files are kept there."
     return (
