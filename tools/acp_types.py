@@ -79,7 +79,7 @@ def _ordered() -> list[type[BaseModel]]:
     return list(found)
 
 
-def _models(annotation: Any) -> Iterator[type[BaseModel]]:
+def _models(annotation: object) -> Iterator[type[BaseModel]]:
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         yield annotation
     for inner in get_args(annotation):
@@ -117,7 +117,7 @@ def _lenient(model: type[BaseModel]) -> Iterator[str]:
             yield f"{attribute}: ClassVar[frozenset[str]] = frozenset({{{', '.join(repr(name) for name in names)}}})"
 
 
-def _type(annotation: Any, metadata: list[Any]) -> str:
+def _type(annotation: object, metadata: list[object]) -> str:
     origin, arguments = get_origin(annotation), get_args(annotation)
     if annotation is Any:
         return "object"
@@ -134,6 +134,7 @@ def _type(annotation: Any, metadata: list[Any]) -> str:
         return "object" if "object" in written else " | ".join(written)
     if annotation is types.NoneType:
         return "None"
+    assert isinstance(annotation, type)
     if issubclass(annotation, RootModel):
         return _type(annotation.model_fields["root"].annotation, [])
     bounds = [each.ge for each in metadata if isinstance(each, Ge)]

@@ -11,7 +11,7 @@ from sandbox_agent.client import SandboxAgent, text_of
 
 async def main(agent: str = "mock", *prompts: str) -> None:
     """Send one prompt after the other, in one session."""
-    async with SandboxAgent.start() as client:  # A server of our own, gone with the block.
+    async with SandboxAgent.start() as client:  # A private server, stopped when the block ends.
         session = await client.sessions.create(agent)
         for prompt in prompts or ["Hello!", "What can you do? Please help."]:
             print(f"> {prompt}")

@@ -22,7 +22,7 @@ async def on_permission(request: PermissionRequest) -> Answer:
         print(f"[{call.title}: allowed]")
         return request.allow()
     print(f"[{call.title}: {call.kind or 'something else'}, {', '.join(map(str, paths(call))) or 'no file'}]")
-    # In a thread, because everything else goes on meanwhile. Another client may answer first, then nobody needs ours.
+    # In a thread, so that everything else continues. If another client answers first, ours is not needed.
     return request.allow() if await asyncio.to_thread(yes, "Allow it? [y/N] ") else request.reject()
 
 

@@ -1,4 +1,4 @@
-"""Keeps sessions in PostgreSQL, every event once, whatever crashes; and tells them from there.
+"""Stores sessions in PostgreSQL, every event once, whatever crashes; and prints them from there.
 
 usage: python examples/python/postgres.py run [agent] [prompt]   one turn, kept while it happens
        python examples/python/postgres.py keep SESSION           a session of the server at SANDBOX_AGENT_URL
@@ -26,7 +26,7 @@ create table if not exists events (
     envelope json not null,
     primary key (session_id, id)
 )"""
-# Two may keep the same session: an event that is there already is not kept again.
+# Two processes may store the same session: an event that is already there is not stored again.
 INSERT = "insert into events values (%s, %s, %s, %s, %s) on conflict do nothing"
 LAST = "select coalesce(max(id), 0) from events where session_id = %s"
 ALL = "select envelope from events where session_id = %s order by id"
@@ -57,7 +57,7 @@ async def database() -> psycopg.AsyncConnection:
 
 
 async def run(agent: str = "mock", prompt: str = "Hello!") -> None:
-    """Keep a session of our own, then tell it."""
+    """Run a session and store it, then print it from the database."""
     async with await database() as connection, SandboxAgent.start() as client:
         session = await client.sessions.create(agent)
         async with asyncio.TaskGroup() as group:

@@ -29,7 +29,7 @@ async def at_once(agent: str = "mock", *prompts: str) -> None:
 
 
 async def later(agent: str = "mock", *prompts: str) -> None:
-    """The handler only takes note: whoever has the answer gives it by the question's id."""
+    """The handler only takes note; the answer comes later, by the question's id."""
     inbox: asyncio.Queue[QuestionRequest] = asyncio.Queue()
 
     def on_question(request: QuestionRequest) -> None:
@@ -61,7 +61,7 @@ async def answer_all(client: SandboxAgent, inbox: asyncio.Queue[QuestionRequest]
 
 
 def ask(question: Question) -> list[str]:
-    """Ask a person one question; the answers are ids of options, or texts. Raises EOFError when nobody is there."""
+    """Ask a person one question; the answers are ids of options, or texts. Raises EOFError without a terminal."""
     print(question.question)
     for number, option in enumerate(question.options, 1):
         print(f"  {number}. {option.label}" + (f": {option.description}" if option.description else ""))

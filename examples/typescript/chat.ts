@@ -8,7 +8,7 @@ import { SandboxAgent, textOf } from "sandbox-agent";
 
 const [agent = "mock", ...prompts] = process.argv.slice(2);
 
-await using client = await SandboxAgent.start(); // A server of our own, gone with the program.
+await using client = await SandboxAgent.start(); // A private server, stopped when the program ends.
 const session = await client.sessions.create(agent);
 for (const prompt of prompts.length > 0 ? prompts : ["Hello!", "What can you do? Please help."]) {
   console.log(`> ${prompt}`);

@@ -27,7 +27,7 @@ const onPermission: PermissionHandler = async (request) => {
   }
   console.log(`[${title}: ${kind ?? "something else"}, ${paths.join(", ") || "no file"}]`);
   process.stdout.write("Allow it? [y/N] ");
-  // Another client may answer first: `request.signal` tells, and nobody needs our answer any more.
+  // Another client may answer first: then `request.signal` aborts, and our answer is not needed.
   const line = await lines.next();
   return /^y(es)?$/i.test(line.value?.trim() ?? "") ? request.allow() : request.reject();
 };

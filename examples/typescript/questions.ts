@@ -21,7 +21,7 @@ const atOnce: QuestionHandler = async (request) => {
   return answers ? request.answer(...answers) : request.reject();
 };
 
-/** The handler only takes note, and returns nothing: whoever has the answer gives it by the question's id. */
+/** The handler only takes note and returns nothing; the answer comes later, by the question's id. */
 const takeNote: QuestionHandler = (request) => {
   // Here a web application would show it to a browser.
   console.log(`[${request.id} is open]`);
@@ -42,7 +42,7 @@ async function answerLater(request: QuestionRequest): Promise<void> {
   }
 }
 
-/** Asks a person every question of a request; undefined when nobody is there. */
+/** Asks a person every question of a request; undefined without a terminal. */
 async function askAll({ questions }: QuestionRequest): Promise<string[][] | undefined> {
   const answers: string[][] = [];
   for (const question of questions) {

@@ -152,7 +152,7 @@ def test_the_first_answer_counts_and_the_others_are_told(call: Talking) -> None:
             assert lines[2].startswith('❯ [["ask"'), "what led to it is shown before it is asked"
             second.type("a\r")
             second.expect('"optionId":"yes"')
-            first.expect("no answer is needed any more")
+            first.expect("an answer is no longer needed")
             first.expect("allowed by ")
 
             assert first.expect_end() == 0

@@ -280,8 +280,8 @@ def test_zsh_and_fish_get_all_with_descriptions(place: Place) -> None:
     zsh = place.run("__complete", "zsh", "agents", "li").stdout.splitlines()
     fish = place.run("__complete", "fish", "agents", "li").stdout.splitlines()
 
-    assert zsh[:2] == ["words", "list:all agents, and what is installed of them"]
-    assert fish[:2] == ["words", "list\tall agents, and what is installed of them"]
+    assert zsh[:2] == ["words", "list:all agents, and which are installed"]
+    assert fish[:2] == ["words", "list\tall agents, and which are installed"]
     assert len(zsh) == len(fish) == 6
 
 
@@ -412,14 +412,14 @@ def test_a_shell_completes_what_a_server_has(desk: Place, command: list[str], se
 @pytest.mark.parametrize(
     ("line", "expected"),
     [
-        ("sandbox-agent agents sho", ["show\teverything known of one agent"]),
+        ("sandbox-agent agents sho", ["show\tdetails of one agent"]),
         ("sandbox-agent agents show clau", ["claude\tClaude Code"]),
         ("sandbox-agent server --log-level=deb", ["--log-level=debug"]),
         ("sandbox-agent server --token-file tok", ["token.txt"]),
         ("sandbox-agent server --token-file=tok", ["--token-file=token.txt"]),
         ("sandbox-agent server --data-dir to", ["toys and more/"]),
         ("sandbox-agent server --data-dir=to", ["--data-dir=toys and more/"]),
-        ("bin/sandbox-agent comp", ["completion\tlet a shell complete the command line"]),
+        ("bin/sandbox-agent comp", ["completion\tset up completion in a shell"]),
     ],
 )
 def test_fish_completes_what_is_typed(desk: Place, line: str, expected: list[str]) -> None:

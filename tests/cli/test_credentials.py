@@ -80,4 +80,4 @@ def test_an_unknown_agent_is_one_line(place: Place) -> None:
 def test_help_tells_the_exit_code(place: Place) -> None:
     words = " ".join(place.run("credentials", "check", "--help").stdout.split())
 
-    assert "The exit code is 0 when every installed agent has a credential or needs none, else 1." in words
+    assert "The exit code is 0 if every installed agent has a credential or needs none, else 1." in words

@@ -31,11 +31,11 @@ def test_stop_reasons_have_exit_codes() -> None:
             "Unauthorized: no token; here: --token, --token-file or SANDBOX_AGENT_TOKEN",
         ),
         (ConnectionLost("no server answers"), "no server answers"),
-        (ConnectionLost("the server of our own is gone\nlast words"), "the server of our own is gone"),
+        (ConnectionLost("the private server is gone\nlast words"), "the private server is gone"),
         (ClientError("which agent?"), "which agent?"),
         (StartFailed("the server ended", "sandbox-agent: --port is wrong\n"), "--port is wrong"),
         (StartFailed("the server ended", "Segmentation fault\n"), "the server ended"),
-        (ValueError("1 error\nof ours"), "what the agent answered makes no sense: 1 error of ours"),
+        (ValueError("1 error\nof ours"), "the agent's answer is invalid: 1 error of ours"),
     ],
 )
 def test_a_failure_is_one_sentence(failure: Failure, expected: str) -> None:
@@ -51,7 +51,7 @@ def test_the_end_of_what_a_program_wrote_comes_with_it() -> None:
     assert stderr(StartFailed("the server ended", "Segmentation fault\n")) == "Segmentation fault\n"
     assert stderr(StartFailed("the server ended", "sandbox-agent: --port is wrong\n")) is None
     assert stderr(ConnectionLost("gone")) is None
-    assert stderr(ConnectionLost("the server of our own is gone\nlast words")) == "last words"
+    assert stderr(ConnectionLost("the private server is gone\nlast words")) == "last words"
 
 
 def test_programs_get_what_a_failure_is() -> None:

@@ -15,6 +15,8 @@ import pytest
 from tests.cli.place import Place, entry, interrupt
 from tests.support.running import BOUND, Server, alive, eventually
 
+UNVERIFIED = "; unverified: there was no hash to check it against"
+
 STEPS = [
     "works: looking it up in the ACP registry",
     "works: fetching made-up.tar.gz",
@@ -29,7 +31,7 @@ STEPS = [
 def test_an_agent_is_installed_and_each_step_is_a_line_on_stderr(place: Place) -> None:
     result = place.run("agents", "install", "works")
 
-    assert (result.returncode, result.stdout) == (0, "works 1.2.3 is installed (registry)\n")
+    assert (result.returncode, result.stdout) == (0, f"works 1.2.3 is installed (registry){UNVERIFIED}\n")
     assert [line.partition(" (")[0] for line in result.stderr.splitlines()] == STEPS
     assert len(place.folders("works")) == 1
 
@@ -39,11 +41,11 @@ def test_what_is_there_is_left_alone_unless_it_is_to_be_anew(place: Place) -> No
     before = place.folders("works")
 
     again = place.run("agents", "install", "works")
-    assert (again.returncode, again.stdout) == (0, "works 1.2.3 is there already (registry)\n")
+    assert (again.returncode, again.stdout) == (0, f"works 1.2.3 is there already (registry){UNVERIFIED}\n")
     assert place.folders("works") == before
 
     anew = place.run("agents", "install", "works", "--reinstall")
-    assert (anew.returncode, anew.stdout) == (0, "works 1.2.3 is installed (registry)\n")
+    assert (anew.returncode, anew.stdout) == (0, f"works 1.2.3 is installed (registry){UNVERIFIED}\n")
     assert len(place.folders("works")) == 1
     assert place.folders("works") != before
 
@@ -111,7 +113,7 @@ def test_an_install_by_an_older_copy_of_the_registry_says_so(place: Place) -> No
 
     result = place.run("agents", "install", "works", "--reinstall")
 
-    assert (result.returncode, result.stdout) == (0, "works 1.2.3 is installed (registry)\n")
+    assert (result.returncode, result.stdout) == (0, f"works 1.2.3 is installed (registry){UNVERIFIED}\n")
     assert f"\nsandbox-agent: note: the registry at {place.registry} cannot be used: " in result.stderr
 
 
@@ -143,7 +145,7 @@ def test_a_terminal_gets_a_bar_and_with_no_color_lines(place: Place) -> None:
     assert "starting it to see that it works" in drawn
     # The cursor is back, the bar is gone, and the result stays.
     assert drawn.rindex("\x1b[?25h") > drawn.rindex("\x1b[?25l")
-    assert drawn.endswith("works 1.2.3 is installed (registry)\r\n")
+    assert drawn.endswith(f"works 1.2.3 is installed (registry){UNVERIFIED}\r\n")
     assert "\x1b" not in plain
     assert [line.partition(" (")[0] for line in plain.splitlines()] == [*STEPS, "works 1.2.3 is installed"]
 
@@ -191,7 +193,7 @@ def test_stopped_while_the_agent_is_tried_its_whole_tree_dies_and_nothing_is_lef
     ended, stdout, stderr = interrupt(process, number)
 
     assert (ended, stdout) == (code, "")
-    assert stderr.endswith(f"stopped by {signal.Signals(number).name}; what was under way is undone\n")
+    assert stderr.endswith(f"stopped by {signal.Signals(number).name}; the unfinished install was undone\n")
     assert "Traceback" not in stderr
     assert [pid for pid in pids if alive(pid)] == []
     assert place.folders("hangs") == []

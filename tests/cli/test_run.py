@@ -127,9 +127,9 @@ def test_mistakes_are_told_in_one_line(run: Talking, arguments: tuple[str, ...],
     ("stop_reason", "code", "told"),
     [
         ("end_turn", 0, ""),
-        ("max_tokens", 3, "stopped: the answer is as long as the model can make it\n"),
-        ("max_turn_requests", 3, "stopped: the agent has asked its model as often as it may in one turn\n"),
-        ("refusal", 4, "the agent refuses to go on\n"),
+        ("max_tokens", 3, "stopped: the answer reached the model's length limit\n"),
+        ("max_turn_requests", 3, "stopped: the agent reached its limit of model requests per turn\n"),
+        ("refusal", 4, "the agent refuses to continue\n"),
         ("cancelled", 130, "cancelled\n"),
     ],
 )
@@ -247,9 +247,9 @@ def test_without_a_terminal_everything_is_rejected(run: Talking) -> None:
     elicitation = run.well("run", "scripted", form({"name": {"type": "string"}}))
 
     assert json.loads(permission.out)["result"] == {"outcome": {"outcome": "selected", "optionId": "no"}}
-    assert permission.err == "✘ Run tests: rejected (there is no terminal to ask at)\n"
+    assert permission.err == "✘ Run tests: rejected (there is no terminal to ask on)\n"
     assert json.loads(question.out)["result"] == {"status": "rejected"}
-    assert question.err == "✘ Some questions: rejected (there is no terminal to ask at)\n"
+    assert question.err == "✘ Some questions: rejected (there is no terminal to ask on)\n"
     assert json.loads(elicitation.out)["result"] == {"action": "decline"}
 
 
@@ -271,7 +271,7 @@ def test_yes_does_not_allow_for_good(run: Talking) -> None:
     ran = run.well("run", "scripted", asks("session/request_permission", only_always), "--yes")
 
     assert json.loads(ran.out)["result"] == {"outcome": {"outcome": "selected", "optionId": "no"}}
-    assert "rejected: the agent offers no way to allow it once" in ran.err
+    assert "rejected: the agent does not offer to allow it once" in ran.err
 
 
 def test_what_belongs_to_the_turn_of_somebody_else_is_left_to_them(run: Talking) -> None:
@@ -429,7 +429,7 @@ def test_two_at_once_each_have_a_server(alone: Alone) -> None:
         second = alone("run", "mock", "hello")
 
         assert second.out.startswith("You said: hello\n"), second.err
-        assert second.err.endswith("so another one is started; what is said there is not kept\n")
+        assert second.err.endswith("so another one is started; its session is not kept\n")
         first.send_signal(signal.SIGINT)
         assert first.wait(timeout=2 * BOUND) == 130
     finally:

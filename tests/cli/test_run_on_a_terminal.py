@@ -99,7 +99,7 @@ def test_a_run_that_starts_a_server_says_so(run: Talking) -> None:
     with run.on_terminal("run", "mock", "hello") as terminal:
         assert terminal.expect_end() == 0
 
-        assert terminal.screen.lines[0] == "no server runs, so one is started for as long as this takes"
+        assert terminal.screen.lines[0] == "no server is running; starting one for this run"
 
 
 def test_a_pipe_for_stdout_gets_words_and_the_terminal_the_rest(run: Talking, tmp_path: Path) -> None:
@@ -312,7 +312,7 @@ def test_small_commands_are_understood(run: Talking) -> None:
     with run.on_terminal("run", "mock", "--model", "mock-large") as terminal:
         terminal.expect("❯")
         terminal.type("/help\r")
-        terminal.expect("/cancel  end the turn that runs")
+        terminal.expect("/cancel  cancel the running turn")
         terminal.type("/model\r")
         terminal.expect("* mock-large  Mock large")
         terminal.type("/model mock-small\r")
@@ -358,7 +358,7 @@ def test_what_is_typed_while_the_agent_speaks_waits_for_its_turn(run: Talking) -
         terminal.type("next")
         terminal.expect("❯ next")
         terminal.type("\r")
-        terminal.expect("this waits until the turn that runs is over")
+        terminal.expect("queued until the running turn ends")
         terminal.type("/cancel\r")
         # The two may overtake each other on their way.
         eventually(lambda: terminal.looks(lambda screen: "cancelled, too" in screen or "\nnext\n" in screen))
@@ -382,7 +382,7 @@ def test_a_question_that_somebody_else_answers_leaves_what_was_being_typed(run: 
             terminal.expect("a/A/r?")
             other.type("A\r")
             assert other.expect_end() == 0
-        terminal.expect("no answer is needed any more")
+        terminal.expect("an answer is no longer needed")
         terminal.expect("allowed by ")
         terminal.expect("❯ for later")
         terminal.type("\r")

@@ -216,7 +216,7 @@ def test_what_happened_while_the_server_was_away_does_not_come_as_new() -> None:
             before = session.updates()
             pretending.restart()
             assert await first(before, 1) == ["away"]
-            await looked(lambda: not client._connection._apart)
+            await looked(lambda: not client._connection._detached)
             after = session.updates()
             pretending.restart()
             pretending.log += [(60, update("new"))]

@@ -95,7 +95,7 @@ class Permission(BaseModel):
 
 
 class Answers(BaseModel):
-    """For each question its answers: ids of options, or texts. Without any, nobody wants to answer."""
+    """For each question its answers: ids of options, or texts. Without any, the question is rejected."""
 
     answers: list[list[str]] | None = None
 
@@ -108,7 +108,7 @@ async def page() -> FileResponse:
 
 @app.post("/sessions", status_code=201)
 async def create_session(new: NewSession, rooms: AllRooms) -> Json:
-    """Begin a session; whoever has its id can join."""
+    """Begin a session; everyone who has its id can join."""
     return {"id": (await rooms.create(new.title)).session.id}
 
 
@@ -117,7 +117,7 @@ async def events(room: ThisRoom, last_event_id: Annotated[int, Header(ge=0)] = 0
     """Tell a session from its beginning. A browser that was cut off says by itself what it saw last."""
     async for news in room.watch(last_event_id):
         if isinstance(news, list):
-            # Without an id: it is no event of the past but what is so now, and whoever connects is told anew.
+            # Without an id: it is the current state and not a past event, so every new connection gets it again.
             yield ServerSentEvent(event="asked", data=[card(request) for request in news])
         elif isinstance(news, LogEvent) and (shown := show(news.envelope)):
             yield ServerSentEvent(id=str(news.id), data=shown)
@@ -125,8 +125,8 @@ async def events(room: ThisRoom, last_event_id: Annotated[int, Header(ge=0)] = 0
 
 @app.post("/sessions/{session_id}/prompts", status_code=202)
 async def send_prompt(room: ThisRoom, prompt: Prompt) -> None:
-    """Say something; what comes of it is told by the events."""
-    # What is refused is refused at once. A turn may take an hour, and goes on when nobody waits for it.
+    """Send a prompt; the events bring what comes of it."""
+    # A refusal comes at once. A turn may take an hour, and continues without a waiting request.
     with suppress(TimeoutError):
         await asyncio.wait_for(room.session.prompt(prompt.text), timeout=1)
 
@@ -186,7 +186,7 @@ def show(envelope: Json) -> Json | None:
 
 
 class Server(uvicorn.Server):
-    """Lets browsers go before it stops: their streams do not end by themselves."""
+    """Disconnects browsers before it stops: their streams do not end by themselves."""
 
     async def shutdown(self, sockets: list[socket] | None = None) -> None:
         app.state.rooms.close()

@@ -15,7 +15,7 @@ Request = PermissionRequest | QuestionRequest
 
 
 class Room:
-    """One session, and those who watch it."""
+    """One session and its watchers."""
 
     def __init__(self, session: Session) -> None:
         self.session = session
@@ -27,12 +27,12 @@ class Room:
         return [each for each in self.session.requests() if isinstance(each, Request)]
 
     def wake(self) -> None:
-        """Tell all who watch that this is not the same any more."""
+        """Notify all watchers of a change."""
         changed, self._changed = self._changed, asyncio.get_running_loop().create_future()
         changed.set_result(None)
 
     def close(self) -> None:
-        """Let all who watch go. The session goes on."""
+        """Disconnect all watchers. The session continues."""
         self._closed = True
         self.wake()
 
@@ -77,7 +77,7 @@ class Rooms:
         return SandboxAgent.start(on_permission=self._ask, on_question=self._ask)
 
     async def _ask(self, request: Request) -> None:
-        """Leave a request to the browsers. Whoever settles it, here or at another client, ends this by that."""
+        """Leave a request to the browsers, until one of them or another client settles it."""
         try:
             self._wake(request.session_id)
             await asyncio.Future()
@@ -97,7 +97,7 @@ class Rooms:
         return self._rooms.get(session_id) or self._enter(await self.client.sessions.attach(session_id))
 
     def close(self) -> None:
-        """Let everybody go who watches."""
+        """Disconnect all watchers."""
         for room in self._rooms.values():
             room.close()
 

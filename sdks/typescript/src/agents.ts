@@ -34,15 +34,15 @@ export interface Artifact {
   readonly sha256?: string;
   /** What npm checked the package against. */
   readonly integrity?: string;
-  /** Nobody gave a hash to check it against. */
+  /** There was no hash to check it against. */
   readonly unverified?: boolean;
 }
 
 /** What an install did. */
 export interface InstallResult {
-  /** Which agent it was. */
+  /** The agent's id. */
   readonly agent: string;
-  /** It was there, and nothing was fetched. */
+  /** It was already installed, and nothing was fetched. */
   readonly alreadyInstalled: boolean;
   /** Of the program that speaks ACP. */
   readonly version: string | null;
@@ -50,7 +50,7 @@ export interface InstallResult {
   readonly nativeVersion?: string;
   /** Where it comes from, as in `InstallInfo`. */
   readonly source: string;
-  /** It was started and shook hands. */
+  /** It was started and completed the handshake. */
   readonly verified: boolean;
   /** The programs that were installed. */
   readonly artifacts: readonly Artifact[];
@@ -82,13 +82,13 @@ export interface InstallInfo {
   readonly platform?: string;
   /** With which Node. */
   readonly node?: string;
-  /** What else is to be said. */
+  /** Further notes. */
   readonly note?: string;
   /** While it is being installed. */
   readonly progress?: Progress;
 }
 
-/** One thing that would let an agent reach a model; never its value. */
+/** A credential an agent can use to reach a model; never its value. */
 export interface Credential {
   /** What kind of thing. */
   readonly kind: "variable" | "file" | (string & {});
@@ -98,7 +98,7 @@ export interface Credential {
   readonly found: boolean;
 }
 
-/** How an agent's shared process is doing. */
+/** The state of an agent's shared process. */
 export interface ServerStatus {
   /** What it is doing. */
   readonly status: "stopped" | "installing" | "starting" | "running" | "error" | (string & {});
@@ -118,19 +118,19 @@ export interface Features {
   readonly permissions: "always" | "mode" | "configured" | "never" | (string & {});
   /** How its questions arrive. */
   readonly questions: "form" | "extension" | "none" | (string & {});
-  /** What it is given links to; everything else is told in words. */
+  /** What it gets as links; everything else is described in the text. */
   readonly attachments?: "link" | "file-link" | "text-link" | "text" | (string & {});
   /** How paths stand in links. */
   readonly uris?: "encoded" | "plain" | (string & {});
   /** Whether it is given images. */
   readonly images?: boolean;
-  /** Whether a prompt may hold images and links at once. */
+  /** Whether one prompt may contain both images and links. */
   readonly mixes?: boolean;
 }
 
 /** A model that an agent offers. */
 export interface Model {
-  /** By which it is chosen. */
+  /** Its id, which you use to choose it. */
   readonly modelId: string;
   /** For people. */
   readonly name: string;
@@ -142,7 +142,7 @@ export interface Model {
 export interface Models {
   /** Those that can be chosen. */
   readonly availableModels: readonly Model[];
-  /** The one in use, as far as the agent tells. */
+  /** The one in use, if the agent reports it. */
   readonly currentModelId: string | null;
 }
 
@@ -150,19 +150,19 @@ export interface Models {
 export interface Modes {
   /** Those that can be chosen. */
   readonly availableModes: readonly SessionMode[];
-  /** The one it is in, as far as the agent tells. */
+  /** The current one, if the agent reports it. */
   readonly currentModeId: string | null;
 }
 
-/** An agent, as the server has it at the moment of asking. */
+/** An agent's state at the time of the call. */
 export interface Agent {
-  /** By which it is named everywhere. */
+  /** Its id. */
   readonly id: string;
   /** Its name for people. */
   readonly title: string;
   /** What it is. */
   readonly description: string;
-  /** Whether it can be had at all. */
+  /** Whether it is supported on this machine. */
   readonly supported: boolean;
   /** Why not. */
   readonly unsupportedReason?: string;
@@ -184,15 +184,15 @@ export interface Agent {
   readonly instructions: string;
   /** As it advertised them. */
   readonly capabilities: AgentCapabilities;
-  /** What it said of itself. */
+  /** How it describes itself. */
   readonly agentInfo?: Implementation;
   /** What to know before choosing it. */
   readonly features?: Features;
-  /** How its shared process is doing. */
+  /** The state of its shared process. */
   readonly serverStatus: ServerStatus;
-  /** As its newest session told them. */
+  /** As reported by its newest session. */
   readonly models?: Models;
-  /** As its newest session told them. */
+  /** As reported by its newest session. */
   readonly modes?: Modes;
 }
 
@@ -206,7 +206,7 @@ export interface AgentHealth {
   readonly running: boolean;
 }
 
-/** How the server is doing. */
+/** The server's health. */
 export interface Health {
   /** `degraded` while the log of the sessions cannot be written. */
   readonly status: "ok" | "degraded" | (string & {});
@@ -233,7 +233,7 @@ export interface InstallOptions {
 /**
  * An install that has begun: iterate over its progress, of which the last is the result, or `await` the result.
  *
- * Leaving early leaves it running on the server, and who asks for the same agent again joins it.
+ * If you leave early, it continues on the server; another install of the same agent joins it.
  */
 export class Install implements AsyncIterable<Progress | InstallResult>, PromiseLike<InstallResult> {
   /** Which agent it is. */
@@ -312,7 +312,7 @@ export class Agents {
     this.#http = http;
   }
 
-  /** Those that the server knows; with `registry`, also what the ACP registry has and nobody has installed. */
+  /** The agents the server knows; with `registry`, also those in the ACP registry that are not installed. */
   async list(options: { registry?: boolean } = {}): Promise<Agent[]> {
     const query = { registry: options.registry || undefined };
     return (await this.#http.read<{ agents: Agent[] }>("/v1/agents", query)).agents;
@@ -323,7 +323,7 @@ export class Agents {
     return await this.#http.read<Agent>(`/v1/agents/${encodeURIComponent(agent)}`);
   }
 
-  /** Has an agent installed on the server: `await` it, or iterate over its progress. */
+  /** Installs an agent on the server: `await` it, or iterate over its progress. */
   install(agent: string, options: InstallOptions = {}): Install {
     return new Install(this.#http, agent, options);
   }

@@ -1,5 +1,5 @@
 /**
- * Who answers what agents ask: handlers, or somebody later by an id. The first answer wins, here and at the server.
+ * Answering agents' requests: in handlers, or later by id. The first answer wins, here and at the server.
  *
  * On any doubt the answer is *reject*: for a handler that fails, and for an answer that does not fit.
  */
@@ -27,13 +27,13 @@ export type ElicitationHandler = (
   request: ElicitationRequest,
 ) => MaybePromise<CreateElicitationResponse | undefined | void>;
 
-/** Who is asked. */
+/** The handlers that answer agents' requests. */
 export interface Handlers {
   /** Decides on permissions. */
   onPermission?: PermissionHandler;
   /** Answers questions. */
   onQuestion?: QuestionHandler;
-  /** Fills in forms. Only who gives one from the start is sent forms; everybody else gets them as questions. */
+  /** Fills in forms. Set it from the start to get forms; otherwise they arrive as questions. */
   onElicitation?: ElicitationHandler;
 }
 
@@ -56,7 +56,7 @@ export type AskingMethod = keyof Kinds;
 type Request = InstanceType<Kinds[AskingMethod]>;
 type Answer = RequestPermissionResponse | QuestionAnswer | CreateElicitationResponse;
 
-/** How many settled requests are remembered, to tell somebody who comes late what became of one. */
+/** How many settled requests are remembered, so that a late answer gets the outcome. */
 const REMEMBERED = 1_000;
 
 /** A request that waits for an answer of this client. */
@@ -67,9 +67,9 @@ interface Asked {
   readonly over: AbortController;
   /** Hands an answer to upstream; undefined while one is under way. */
   give: ((answer: Answer) => void) | undefined;
-  /** Who gave the answer that is under way. */
+  /** Where the answer that is under way came from. */
   by: "handler" | "reply" | "rejection" | undefined;
-  /** Tells who replied what came of it. */
+  /** Reports the outcome to the caller of `reply`. */
   replied: { resolve: () => void; reject: (failure: unknown) => void } | undefined;
   /** Why the last answer did not count. */
   refusal: unknown;
@@ -92,9 +92,9 @@ export class Asking {
     this.#log = log;
   }
 
-  // What upstream calls
+  // Called by upstream
 
-  /** The answer to an agent's request, once somebody gives one. Rejects when the request is withdrawn. */
+  /** The answer to an agent's request, once there is one. Rejects when the request is withdrawn. */
   async ask(
     method: AskingMethod,
     rpcId: JsonRpcId,
@@ -108,7 +108,7 @@ export class Asking {
     const answer = new Promise<Answer>((resolve) => {
       asked.give = resolve;
     });
-    // The stream may have told of a withdrawal before there was anything to withdraw.
+    // The stream may have announced a withdrawal before the request arrived here.
     signal.addEventListener("abort", () => this.withdrawn(rpcId, this.#settled.get(String(rpcId))), { once: true });
     if (known) this.#askAgain(known);
     else void this.#decide(asked);
@@ -118,11 +118,11 @@ export class Asking {
   /** A request of a method that we know nothing of. */
   async stranger(method: string, signal: AbortSignal): Promise<never> {
     if (this.#alone) throw RequestError.methodNotFound(method);
-    // Another client may know what it means.
+    // Another client may understand it.
     return await aborted(signal);
   }
 
-  // What the stream tells
+  // Called for events of the stream
 
   /** An answer was taken; or not, and `failure` says why. */
   answered(rpcId: JsonRpcId, failure: unknown): void {
@@ -142,7 +142,7 @@ export class Asking {
     else if (!late) this.#log.warn("sandbox-agent: an answer was not delivered", failure);
   }
 
-  /** Nobody needs the answer any more. */
+  /** The request no longer needs an answer. */
   withdrawn(rpcId: JsonRpcId, outcome: unknown): void {
     const asked = this.#open.get(rpcId);
     if (asked === undefined) {
@@ -153,7 +153,7 @@ export class Asking {
     asked.replied?.reject(alreadyAnswered(asked.request.id, outcome));
   }
 
-  // What callers do
+  // Called by users of the SDK
 
   /** Answers a request by its id; rejects with a ServerProblem when it is too late, or the answer does not fit. */
   async reply<T extends Request>(
@@ -192,7 +192,7 @@ export class Asking {
     return [...this.#open.values()].map(({ request }) => request);
   }
 
-  // Behind it
+  // Internals
 
   #begin(method: AskingMethod, rpcId: JsonRpcId, params: Readonly<Record<string, unknown>>): Asked {
     const over = new AbortController();
@@ -219,7 +219,7 @@ export class Asking {
     }
     try {
       const answer = await decide();
-      // Undefined: deferred. Somebody answers by its id, or it is withdrawn.
+      // Undefined: deferred, until it is answered by its id or withdrawn.
       if (answer) this.#give(asked, answer, "handler");
     } catch (error) {
       if (asked.over.signal.aborted) return;
@@ -288,7 +288,7 @@ export class Asking {
   }
 }
 
-/** The answer of somebody who does not want it. */
+/** The answer that declines a request. */
 function rejection(request: Request): Answer {
   return request instanceof ElicitationRequest ? request.decline() : request.reject();
 }

@@ -1,4 +1,4 @@
-/** The SDK's front door: a server that runs somewhere, or one of our own. */
+/** The SDK's entry point: connect to a running server, or start a private one. */
 
 import type {
   AgentNotificationMethod,
@@ -29,9 +29,9 @@ const BUFFER = 4 * 1024 * 1024;
 export interface ClientOptions extends Handlers {
   /** The agent of sessions that name none. */
   readonly agent?: string;
-  /** What this client is called in what others are told of its answers. */
+  /** The name other clients see on this client's answers. */
   readonly name?: string;
-  /** Who sits in front of it, likewise. */
+  /** The user's name, shown in the same place. */
   readonly user?: string;
   /** Milliseconds that a request waits for a server that cannot be reached; 30,000 unless given. */
   readonly reconnectTimeout?: number;
@@ -47,18 +47,18 @@ export interface ClientOptions extends Handlers {
 
 /** How to connect to a server that runs. */
 export interface ConnectOptions extends ClientOptions {
-  /** What the server wants to be shown. */
+  /** The token the server requires. */
   readonly token?: string;
 }
 
-/** How to start a server of our own. */
+/** How to start a private server. */
 export interface StartOptions extends ClientOptions, EmbeddedOptions {}
 
-/** A client of one server: `connect` to one that runs somewhere, or `start` one of our own. */
+/** A client of one server: `connect` to a running one, or `start` a private one. */
 export class SandboxAgent implements AsyncDisposable {
   /** Where the server is. */
   readonly url: string;
-  /** What it wants to be shown. */
+  /** The token the server requires. */
   readonly token: string | undefined;
   /** The agents that the server knows, and installing them. */
   readonly agents: Agents;
@@ -104,7 +104,7 @@ export class SandboxAgent implements AsyncDisposable {
   }
 
   /**
-   * A server of our own, on a free port and with a private token; it is gone when the client is closed, or with us.
+   * Starts a private server on a free port, with its own token; it stops when you close it or your process ends.
    *
    * @throws StartFailed with what the server said.
    */
@@ -113,12 +113,12 @@ export class SandboxAgent implements AsyncDisposable {
     return new SandboxAgent(httpOf(server.url, server.token, options), options, server);
   }
 
-  /** Whether the server is well, and which agents are installed and running. */
+  /** The server's health, and which agents are installed and running. */
   async health(): Promise<Health> {
     return await this.#http.json<Health>("GET", "/v1/health");
   }
 
-  /** Leaves the server, whose sessions go on; one of our own is ended. */
+  /** Disconnects from the server, whose sessions continue; stops a private server. */
   async close(): Promise<void> {
     this.#http.closed = true;
     await this.#connection.close();
@@ -130,7 +130,7 @@ export class SandboxAgent implements AsyncDisposable {
     await this.close();
   }
 
-  // Who answers agents
+  // Answering agents
 
   /** Lets this handler decide on permissions. */
   onPermission(handler: PermissionHandler): void {
@@ -156,7 +156,7 @@ export class SandboxAgent implements AsyncDisposable {
     await this.#connection.asking.reply(PermissionRequest, id, (request) => request.select(optionId));
   }
 
-  /** Does not allow what a handler has left open. */
+  /** Rejects a permission that its handler has left open. */
   async rejectPermission(id: string): Promise<void> {
     await this.#connection.asking.reply(PermissionRequest, id, (request) => request.reject());
   }
@@ -170,7 +170,7 @@ export class SandboxAgent implements AsyncDisposable {
     await this.#connection.asking.reply(QuestionRequest, id, (request) => request.answer(...answers));
   }
 
-  /** Says that nobody wants to answer a question. */
+  /** Declines to answer a question. */
   async rejectQuestion(id: string): Promise<void> {
     await this.#connection.asking.reply(QuestionRequest, id, (request) => request.reject());
   }
@@ -185,12 +185,12 @@ export class SandboxAgent implements AsyncDisposable {
     await this.#connection.asking.reply(ElicitationRequest, id, (request) => request.decline());
   }
 
-  /** What this client was asked and has not answered, in all sessions that it is attached to. */
+  /** This client's open requests, in all sessions it is attached to. */
   requests(): (PermissionRequest | QuestionRequest | ElicitationRequest)[] {
     return this.#connection.asking.requests();
   }
 
-  /** What agents have asked and nobody has answered, in one session or in all of the server. */
+  /** Open requests from agents, in one session or in all sessions of the server. */
   async pending(sessionId?: string): Promise<PendingRequest[]> {
     return await this.sessions.pending(sessionId);
   }
@@ -218,7 +218,7 @@ export class SandboxAgent implements AsyncDisposable {
     await this.#connection.notify(method, params);
   }
 
-  /** Sees every envelope that is sent and received, where it passes: be quick. Gives what ends it. */
+  /** Calls back for every envelope sent and received. The callback must be quick. Returns a function that ends it. */
   tap(callback: Tap): () => void {
     this.#connection.taps.add(callback);
     return () => void this.#connection.taps.delete(callback);

@@ -140,7 +140,7 @@ export class Connection implements StreamUser {
     await told(agent.notify<unknown>(method, params ?? {}));
   }
 
-  /** From now on this client hears of the session, and is asked what its agent asks. */
+  /** Attaches: from now on this client gets the session's events and its agent's requests. */
   async attach(sessionId: string, agent?: string): Promise<Attached> {
     const attached = await this.request<Attached>(ATTACH, { sessionId }, { agent });
     this.#position = Math.max(this.#position, attached.position);
@@ -153,7 +153,7 @@ export class Connection implements StreamUser {
     this.#attached.set(sessionId, Promise.resolve());
   }
 
-  /** The session's events come no more: whoever reads them has come to the end. */
+  /** Ends the session's feeds: no more events will come. */
   detached(sessionId: string): void {
     this.#attached.delete(sessionId);
     this.observers.delete(sessionId);
@@ -163,12 +163,12 @@ export class Connection implements StreamUser {
     this.#ring(sessionId);
   }
 
-  /** Whether this connection hears of a session, or will again. */
+  /** Whether this connection is attached to a session, or will be again. */
   isAttached(sessionId: string): boolean {
     return this.#attached.has(sessionId) && this.#over === undefined;
   }
 
-  /** Calls whenever something happens in a session; gives what ends it. */
+  /** Calls back whenever something happens in a session; returns a function that ends it. */
   whenever(sessionId: string, call: () => void): () => void {
     const alarms = this.#alarms.get(sessionId) ?? new Set();
     this.#alarms.set(sessionId, alarms.add(call));
@@ -186,12 +186,12 @@ export class Connection implements StreamUser {
     return name;
   }
 
-  /** The newest position of the log that was heard of. */
+  /** The newest known position of the log. */
   get position(): number {
     return this.#position;
   }
 
-  /** Everything that happens in a session from now on, or since a position; `drop` it when nobody reads it any more. */
+  /** A feed of everything that happens in a session from now on, or since a position; `drop` it after reading. */
   feed(sessionId: string, since?: number): Feed {
     const ask = async (method: string, params: Record<string, unknown>): Promise<unknown> => {
       // The log and the stream fit together only while this connection is attached.
@@ -206,7 +206,7 @@ export class Connection implements StreamUser {
     return feed;
   }
 
-  /** Nobody reads it any more. */
+  /** Ends the feed: it has no reader any more. */
   drop(sessionId: string, feed: Feed): void {
     feed.drop();
     this.release(sessionId, feed);
@@ -219,14 +219,14 @@ export class Connection implements StreamUser {
     if (feeds?.size === 0) this.#feeds.delete(sessionId);
   }
 
-  /** Leaves the server; sessions and their turns go on. */
+  /** Disconnects from the server; sessions and their turns continue. */
   async close(): Promise<void> {
     this.#over ??= new ConnectionLost("this client is closed");
     for (const feeds of this.#feeds.values()) for (const feed of feeds) feed.drop();
     await this.#end(closed());
   }
 
-  /** The server is gone for good: whoever waits is told. */
+  /** The server is gone for good: fail everything that waits for it. */
   async giveUp(failure: ConnectionLost): Promise<void> {
     if (this.#over !== undefined) return;
     this.#over = failure;
@@ -290,7 +290,7 @@ export class Connection implements StreamUser {
       throw error;
     }
     this.#agentName = agent;
-    // Nothing that we know of makes upstream end by itself; should it, nobody waits for ever.
+    // Upstream should never end by itself; if it does, pending calls must not wait forever.
     void rpc.closed.then(() =>
       this.giveUp(new ConnectionLost("the connection was given up", { cause: rpc.signal.reason })),
     );
@@ -337,7 +337,7 @@ export class Connection implements StreamUser {
 
   async #attachAgain(sessionId: string): Promise<void> {
     const { generation } = this;
-    // Not at once: whoever calls is in the middle of something.
+    // Not at once: the caller is in the middle of something.
     await Promise.resolve();
     while (generation === this.generation && this.#over === undefined) {
       try {
@@ -353,7 +353,7 @@ export class Connection implements StreamUser {
       }
       await new Promise((resolve) => setTimeout(resolve, PAUSE));
     }
-    // There is a newer connection, and somebody attaches to that.
+    // There is a newer connection, and another call attaches to that.
     if (this.#over === undefined) await this.#attached.get(sessionId);
   }
 

@@ -1,5 +1,5 @@
 /**
- * A server of our own, in a process of its own, that ends with us however we end. Needs Node.
+ * A private server in a child process, which ends when this process ends, however that happens. Needs Node.
  *
  * Knows how to start and end it, and nothing of how to call it.
  */
@@ -26,11 +26,11 @@ const OURS = new Set(["embedded", "data-dir", "token", "token-file", "no-token"]
 export interface EmbeddedOptions {
   /** How to run `sandbox-agent`; else `SANDBOX_AGENT_BIN` of the environment, else `sandbox-agent` on the PATH. */
   readonly command?: readonly string[];
-  /** Keeps sessions there; without one, they are gone with the server. */
+  /** Where to keep sessions; without it, they are lost when the server ends. */
   readonly dataDir?: string;
   /** Flags of `sandbox-agent server` by name: `true` is a switch, a list is a flag for each item. */
   readonly options?: Readonly<Record<string, string | number | boolean | readonly (string | number)[] | undefined>>;
-  /** Variables for the server, beyond our own. */
+  /** Environment variables for the server, in addition to those of this process. */
   readonly env?: Readonly<Record<string, string>>;
 }
 
@@ -39,13 +39,13 @@ export interface EmbeddedServer {
   readonly url: string;
   readonly token: string;
   readonly pid: number;
-  /** Resolves when it has ended and nobody had asked for it. */
+  /** Resolves when the server ends by itself. */
   readonly ended: Promise<ConnectionLost>;
   /** Ends it, and waits until it is gone. */
   close(): Promise<void>;
 }
 
-/** Starts a server on a free port, with a token that nobody else knows, and waits until it is ready. */
+/** Starts a server on a free port, with a secret token, and waits until it is ready. */
 export async function startServer(options: EmbeddedOptions, log: Logger): Promise<EmbeddedServer> {
   if (!isNode()) throw new ClientError("start() needs Node: in a browser, connect() to a server that runs elsewhere");
   const { spawn } = await import("node:child_process");
@@ -53,7 +53,7 @@ export async function startServer(options: EmbeddedOptions, log: Logger): Promis
   const place = options.dataDir === undefined ? [] : [`--data-dir=${options.dataDir}`];
   const flags = [...rest, "server", "--embedded", "--port=0", ...place, ...flagsOf(options.options ?? {})];
   const token = options.env?.["SANDBOX_AGENT_TOKEN"] || randomName(32);
-  // A command line can be read by everybody on the machine. An empty variable counts as none.
+  // Every user of the machine can read a command line. An empty variable counts as unset.
   const others = { SANDBOX_AGENT_TOKEN_FILE: "", SANDBOX_AGENT_NO_TOKEN: "" };
   const env = { ...process.env, ...options.env, ...others, SANDBOX_AGENT_TOKEN: token };
   // A session of its own: what Ctrl-C sends to us must not end it before we have.
@@ -90,7 +90,7 @@ class Server {
         resolve();
       });
     });
-    // Read to the end, so that it never waits for us.
+    // Read to the end, so that it never blocks on a full pipe.
     child.stderr.setEncoding("utf8").on("data", (text: string) => {
       this.#stderr = (this.#stderr + text).slice(-TAIL);
     });
@@ -109,7 +109,7 @@ class Server {
         if (this.#ending !== undefined) return;
         const said = this.#stderr.trimEnd();
         resolve(
-          new ConnectionLost(`the server of our own ${this.#how()}${said && `\n${said}`}`, { outcomeUnknown: true }),
+          new ConnectionLost(`the private server ${this.#how()}${said && `\n${said}`}`, { outcomeUnknown: true }),
         );
       });
     });

@@ -4,7 +4,7 @@
  * ClientError             what a caller catches to catch them all
  * ├── ServerProblem       the server refuses, and says why
  * │   └── ForeignAnswer   something answers that is no sandbox-agent, a proxy for example
- * ├── ConnectionLost      the server cannot be reached, or went away and nobody knows the outcome
+ * ├── ConnectionLost      the server cannot be reached, or went away and the outcome is unknown
  * └── StartFailed         an embedded server did not start
  *
  * What goes wrong with a method of ACP is a `RequestError` of upstream, with code, message and data.
@@ -77,7 +77,7 @@ export class StartFailed extends ClientError {
   }
 }
 
-/** The problem that a document tells of; undefined when it is no problem of sandbox-agent's. */
+/** The problem that a document describes; undefined if it is not one of sandbox-agent's. */
 export function problemIn(document: string): ServerProblem | undefined {
   let told: unknown;
   try {
@@ -116,7 +116,7 @@ export function isAway(error: unknown): boolean {
   return error.slug === "shutting-down" || (error instanceof ForeignAnswer && [502, 503, 504].includes(error.status));
 }
 
-/** What those are told who still wait when the client is closed. */
+/** The failure of calls that are pending when the client is closed. */
 export function closed(): ConnectionLost {
   return new ConnectionLost("this client was closed before the server had answered", { outcomeUnknown: true });
 }

@@ -1,8 +1,8 @@
 /**
  * What one consumer has still to read of a session, in order, each event once.
  *
- * A consumer that is too slow holds nobody up: beyond a bound in bytes, live events are let go, and read from the log
- * when it has read what it had. Knows nothing of what the events mean.
+ * A slow consumer delays no other: beyond a bound in bytes, live events are dropped here and read from the log
+ * when the consumer catches up. Knows nothing of what the events mean.
  */
 
 import type { Heard } from "./stream.js";
@@ -75,7 +75,7 @@ export class Feed {
     this.close();
   }
 
-  /** Nobody reads it any more. */
+  /** Ends the feed: it has no reader any more. */
   drop(): void {
     this.#closed = true;
     this.#dropped = true;

@@ -27,7 +27,7 @@ export interface Entry {
   readonly mode: string;
   /** Of a file: names this version of it, for `ifMatch`. */
   readonly etag?: string;
-  /** Of a link: what it says, which need not exist. */
+  /** Of a link: its target, which need not exist. */
   readonly linkTarget?: string;
 }
 
@@ -43,7 +43,7 @@ export interface Written {
   readonly etag: string;
 }
 
-/** What an archive brought. */
+/** The result of unpacking an archive. */
 export interface Uploaded {
   /** The first of the files and links that were written. */
   readonly paths: readonly string[];
@@ -120,12 +120,12 @@ export class Files {
     return await this.#http.read<Entry>("/v1/fs/stat", { ...this.#at(path), ...options });
   }
 
-  /** Makes a directory, with those on its way; it may be there already. Gives its absolute path. */
+  /** Makes a directory, including parents; it may exist already. Returns its absolute path. */
   async mkdir(path: string): Promise<string> {
     return (await this.#http.json<{ path: string }>("POST", "/v1/fs/mkdir", { query: this.#at(path) })).path;
   }
 
-  /** Gives something another name, whose directory must be there. Gives its absolute path. */
+  /** Renames or moves something; the new parent directory must exist. Returns the new absolute path. */
   async move(from: string, to: string, options: { overwrite?: boolean } = {}): Promise<string> {
     const call: HttpCall = {
       query: { sessionId: this.#sessionId },
@@ -135,7 +135,7 @@ export class Files {
     return (await this.#http.json<{ to: string }>("POST", "/v1/fs/move", call)).to;
   }
 
-  /** Deletes a file, a link, or a directory; one that is not empty only with `recursive`. */
+  /** Deletes a file, a link, or a directory; a directory that is not empty needs `recursive`. */
   async delete(path: string, options: { recursive?: boolean } = {}): Promise<void> {
     await this.#http.json("DELETE", "/v1/fs/entry", { query: { ...this.#at(path), ...options } });
   }

@@ -50,7 +50,7 @@ async function* written(
   }
 }
 
-/** Rings when there is something new; somebody who comes later hears it as well. */
+/** Signals that there is something new; a later waiter sees the signal too. */
 class Alarm {
   ended = false;
   #rung = false;

@@ -18,7 +18,7 @@ export interface HttpCall {
   readonly signal?: AbortSignal;
 }
 
-/** Failures after which it is certain that nobody has got the request. */
+/** Failures that prove the server never got the request. */
 const UNSENT = new Set([
   "ECONNREFUSED",
   "ENOTFOUND",
@@ -37,7 +37,7 @@ export class Http {
   readonly token: string | undefined;
   /** Milliseconds that a request waits for a server that cannot be reached. */
   readonly patience: number;
-  /** Nobody wants anything of the server any more. */
+  /** Aborts when the client is closed. */
   closed = false;
   readonly #fetch: Fetch;
 
@@ -111,7 +111,7 @@ export class Http {
     }
   }
 
-  /** A body that goes on for as long as somebody reads it. */
+  /** A body that continues for as long as you read it. */
   body(response: Response): ReadableStream<Uint8Array> {
     if (response.body === null) throw new ForeignAnswer("foreign-answer", "Foreign Answer", response.status, "no body");
     return response.body;
@@ -150,7 +150,7 @@ function queryText(query: HttpCall["query"]): string {
   return text && `?${text}`;
 }
 
-/** Random bits as text: a name that nobody else has. */
+/** Random bits as text, for a unique name. */
 export function randomName(bytes = 16): string {
   // Not `randomUUID`: browsers have it on secure pages only.
   const bits = crypto.getRandomValues(new Uint8Array(bytes));

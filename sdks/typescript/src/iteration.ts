@@ -16,7 +16,7 @@ export class Iteration<T> implements AsyncIterableIterator<T>, AsyncDisposable {
     return await this.#items.next();
   }
 
-  /** Leaves it; also somebody who waits for an item is told. */
+  /** Ends the iteration, also for a pending `next()`. */
   async return(): Promise<IteratorResult<T, void>> {
     // A generator that has not begun would not clean up; one that waits would not stop waiting.
     this.#leave();

@@ -30,7 +30,7 @@ export interface LinkUser {
   event(position: number, data: string): void;
   /** There is a new connection; nothing has been sent on it yet, and nothing of the old one is known to the server. */
   renewed(): void;
-  /** Nobody could be reached for as long as a request is willing to wait. */
+  /** The server was unreachable for as long as a request may wait. */
   away(error: ConnectionLost): void;
 }
 
@@ -45,7 +45,7 @@ export interface Post {
   readonly onlyOn?: number;
   /** Have the answer to it on the stream. */
   readonly respondAsync?: boolean;
-  /** Nobody wants to know any more. */
+  /** Aborts when the caller no longer waits. */
   readonly signal?: AbortSignal;
   /** Called for each try. */
   readonly trying?: () => void;
@@ -61,7 +61,7 @@ export interface Reply {
   readonly generation: number;
 }
 
-/** The connection, from the first `initialize` until somebody closes it. */
+/** The connection, from the first `initialize` until it is closed. */
 export class Link {
   /** How many connections there have been. */
   generation = 0;
@@ -123,7 +123,7 @@ export class Link {
     }, post.signal);
   }
 
-  /** Leaves the server; sessions and their turns go on. */
+  /** Disconnects from the server; sessions and their turns continue. */
   async close(): Promise<void> {
     if (this.#closed) return;
     this.#closed = true;
@@ -136,7 +136,7 @@ export class Link {
 
   // Sending
 
-  /** Tries until it works, it fails for good, or nobody could be reached for too long. */
+  /** Retries until it works, it fails for good, or the server has been unreachable for too long. */
   async #persist<T>(attempt: () => Promise<T>, signal?: AbortSignal): Promise<T> {
     let failingSince: number | undefined;
     let pause = FIRST_PAUSE;
@@ -156,7 +156,7 @@ export class Link {
         if (!isAway(error) || error instanceof ConnectionGone) throw error;
         if (this.#closed) throw closed();
         const now = Date.now();
-        // An answer may have been under way for hours: what counts is for how long nobody can be reached.
+        // A request may have been waiting for hours: only the time the server is unreachable counts.
         const alive = now - triedAt > LASTING && this.#heardAt > triedAt;
         if (alive || now - triedAt > this.#patience) failingSince = now;
         failingSince ??= triedAt;
@@ -199,7 +199,7 @@ export class Link {
     return reply(response, text, this.generation);
   }
 
-  /** Opens another connection, unless somebody has done so since. */
+  /** Opens another connection, unless one has been opened since. */
   #renew(generation: number): Promise<void> {
     if (generation !== this.generation) return Promise.resolve();
     this.#renewing ??= this.#initialized()
@@ -278,14 +278,14 @@ export class Link {
       throw this.#http.lost(error, signal);
     } finally {
       clearInterval(watch);
-      // Also when the loop was left: nobody reads the rest.
+      // Also after leaving the loop early: the rest is never read.
       reading.abort();
     }
   }
 
   // Waiting
 
-  /** Does something that ends when the link is closed, or somebody does not want it any more. */
+  /** Runs something that ends when the link is closed or the caller gives up. */
   async #abortable<T>(work: (controller: AbortController) => Promise<T>, outer?: AbortSignal): Promise<T> {
     const controller = new AbortController();
     const abort = (): void => controller.abort(outer?.reason);

@@ -15,15 +15,15 @@ type Params = Readonly<Record<string, unknown>>;
 
 /** An agent asks whether it may do something. */
 export class PermissionRequest {
-  /** By which it can be answered later: `client.replyPermission(id, …)`. */
+  /** Its id, to answer it later: `client.replyPermission(id, …)`. */
   readonly id: string;
-  /** In which session. */
+  /** The session's id. */
   readonly sessionId: string;
   /** What it wants to do. */
   readonly toolCall: ToolCallUpdate;
   /** What it offers to choose from. */
   readonly options: readonly PermissionOption[];
-  /** Aborts when nobody needs the answer any more: somebody else gave one, or the agent took it back. */
+  /** Aborts when no answer is needed any more: another client gave one, or the agent withdrew the request. */
   readonly signal: AbortSignal;
   readonly #log: Logger;
 
@@ -73,7 +73,7 @@ export class PermissionRequest {
 
 /** One of the answers that a question offers. */
 export interface Choice {
-  /** By which it is chosen. */
+  /** Its id, which you use to choose it. */
   readonly id: string;
   /** For people. */
   readonly label: string;
@@ -87,27 +87,27 @@ export interface Question {
   readonly header?: string;
   /** What is asked. */
   readonly question: string;
-  /** What can be chosen; a text of one's own is an answer, too. */
+  /** The choices; free text is an answer, too. */
   readonly options: readonly Choice[];
   /** Whether several may be chosen. */
   readonly multiSelect: boolean;
 }
 
-/** The answer to questions: a list of ids or texts for each, or that nobody wants to answer. */
+/** The answer to questions: a list of ids or texts for each, or a rejection. */
 export type QuestionAnswer =
   { readonly status: "answered"; readonly answers: readonly (readonly string[])[] } | { readonly status: "rejected" };
 
 /** An agent asks one or several questions. */
 export class QuestionRequest {
-  /** By which it can be answered later: `client.replyQuestion(id, …)`. */
+  /** Its id, to answer it later: `client.replyQuestion(id, …)`. */
   readonly id: string;
-  /** In which session. */
+  /** The session's id. */
   readonly sessionId: string;
   /** All of it in a sentence. */
   readonly prompt: string;
   /** Each question; an answer has something for each. */
   readonly questions: readonly Question[];
-  /** Aborts when nobody needs the answer any more: somebody else gave one, or the agent took it back. */
+  /** Aborts when no answer is needed any more: another client gave one, or the agent withdrew the request. */
   readonly signal: AbortSignal;
 
   /** @internal */
@@ -124,7 +124,7 @@ export class QuestionRequest {
     return { status: "answered", answers: answers.map((each) => (typeof each === "string" ? [each] : [...each])) };
   }
 
-  /** Say that nobody wants to answer. */
+  /** Decline to answer. */
   reject(): QuestionAnswer {
     return { status: "rejected" };
   }
@@ -139,9 +139,9 @@ export class QuestionRequest {
 
 /** An agent wants a form filled in (`mode` is `form`), or an address visited (`url`). */
 export class ElicitationRequest {
-  /** By which it can be answered later: `client.replyElicitation(id, …)`. */
+  /** Its id, to answer it later: `client.replyElicitation(id, …)`. */
   readonly id: string;
-  /** Absent when it belongs to no session, such as a form while somebody logs in. */
+  /** Absent when it belongs to no session, such as a login form. */
   readonly sessionId: string | undefined;
   /** What it is for. */
   readonly message: string;
@@ -151,7 +151,7 @@ export class ElicitationRequest {
   readonly schema: ElicitationSchema | undefined;
   /** The address to visit. */
   readonly url: string | undefined;
-  /** Aborts when nobody needs the answer any more: somebody else gave one, or the agent took it back. */
+  /** Aborts when no answer is needed any more: another client gave one, or the agent withdrew the request. */
   readonly signal: AbortSignal;
 
   /** @internal */

@@ -14,7 +14,7 @@ export interface Match {
   readonly column?: number;
   /** The line. */
   readonly text?: string;
-  /** The line is longer than what is told of it. */
+  /** The line is longer than the text shown here. */
   readonly textTruncated?: boolean;
 }
 

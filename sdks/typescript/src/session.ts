@@ -37,13 +37,13 @@ export interface SessionStart {
 
 /** A session that this client is attached to. */
 export class Session {
-  /** Under which the server knows it. */
+  /** Its id. */
   readonly id: string;
-  /** Which agent it is with. */
+  /** Its agent's id. */
   readonly agent: string;
   /** Its directory, on the server's machine. */
   readonly cwd: string;
-  /** What could not be had of what was wished for when it was made. */
+  /** Requested settings that the agent could not apply. */
   readonly warnings: readonly string[];
   /** Files on the server's machine; a path that is not absolute begins at `cwd`. */
   readonly files: Files;
@@ -77,12 +77,12 @@ export class Session {
     return turn;
   }
 
-  /** Ends the turn that runs, whoever began it, and takes back the prompts that wait. */
+  /** Cancels the running turn, even one that another client started, and withdraws queued prompts. */
   async cancel(): Promise<void> {
     await this.#connection.notify("session/cancel", { sessionId: this.id });
   }
 
-  /** Everything that happens in the session from now on, whoever causes it; ends when the session ends. */
+  /** Everything that happens in the session from now on, from any client; ends when the session ends. */
   updates(): Iteration<SessionItem> {
     const feed = this.#connection.feed(this.id);
     return new Iteration(this.#items(feed), () => this.#connection.drop(this.id, feed));
@@ -101,9 +101,9 @@ export class Session {
   }
 
   /**
-   * The session's log after an id, and then each event as it is written; for those who keep it, or pass it on.
+   * The session's log after an id, and then each event as it is written. Use it to store or relay a session.
    *
-   * Goes on when the session ends and is resumed; ends with one that is terminated, and when we detach.
+   * Continues when the session ends and is resumed; ends when it is terminated, or when you detach.
    */
   follow(options: { after?: number } = {}): Iteration<LogEvent | Gap> {
     return follow(this.#connection, this.id, options.after ?? 0);
@@ -170,12 +170,12 @@ export class Session {
     this.#handlers().onElicitation = handler;
   }
 
-  /** What this client was asked in this session and has not answered. */
+  /** This client's open requests in this session. */
   requests(): (PermissionRequest | QuestionRequest | ElicitationRequest)[] {
     return this.#connection.asking.requests().filter(({ sessionId }) => sessionId === this.id);
   }
 
-  /** What waits for an answer in this session, of whomever. */
+  /** Open requests in this session, for any client. */
   async pending(): Promise<PendingRequest[]> {
     return await this.#sessions.pending(this.id);
   }
@@ -187,7 +187,7 @@ export class Session {
     return await this.#sessions.get(this.id);
   }
 
-  /** Changes its metadata: what is null goes, what is left away stays. Gives all of it. */
+  /** Changes its metadata: null removes a key, a missing key stays. Returns all of it. */
   async setMetadata(metadata: Readonly<Record<string, unknown>>): Promise<Readonly<Record<string, unknown>>> {
     const params = { sessionId: this.id, metadata };
     const changed = await this.#connection.request<{ metadata: Record<string, unknown> }>(
@@ -202,7 +202,7 @@ export class Session {
     return await this.#sessions.fork(this.id, options);
   }
 
-  /** Has the agent close it; it has then ended, and a prompt may resume it. */
+  /** Closes it at its agent; a prompt may resume it. */
   async close(): Promise<void> {
     await this.#connection.request("session/close", { sessionId: this.id });
   }
@@ -212,12 +212,12 @@ export class Session {
     return await this.#sessions.terminate(this.id);
   }
 
-  /** Hears of it no more; everything in it goes on. */
+  /** Stops following the session, which continues without you. */
   async detach(): Promise<void> {
     await this.#sessions.detach(this.id);
   }
 
-  // Behind it
+  // Internals
 
   /** @internal */
   known(): Pick<SessionInfo, "sessionId" | "agent" | "cwd"> {

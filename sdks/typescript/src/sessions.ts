@@ -10,11 +10,11 @@ import type { Http } from "./http.js";
 import { type Offers, Session, type SessionStart } from "./session.js";
 import type { Envelope } from "./stream.js";
 
-/** A session, as the server has it at the moment of asking. */
+/** A session's state at the time of the call. */
 export interface SessionInfo {
-  /** Under which the server knows it. */
+  /** Its id. */
   readonly sessionId: string;
-  /** Which agent it is with. */
+  /** Its agent's id. */
   readonly agent: string;
   /** Its directory, on the server's machine. */
   readonly cwd: string;
@@ -34,31 +34,31 @@ export interface SessionInfo {
   readonly eventCount: number;
   /** How many permissions, questions and forms wait for an answer. */
   readonly pending: number;
-  /** The model in use, as far as the agent tells. */
+  /** The model in use, if the agent reports it. */
   readonly model: string | null;
-  /** The mode it is in, as far as the agent tells. */
+  /** The current mode, if the agent reports it. */
   readonly mode: string | null;
   /** How and why it ended. */
   readonly terminationInfo: Readonly<Record<string, unknown>> | null;
   /** What was given when it was made, and since. */
   readonly metadata: Readonly<Record<string, unknown>>;
-  /** The name that its maker gave it, which can be used in place of the id. */
+  /** Its alias, which you can use in place of the id. */
   readonly alias?: string;
 }
 
 /** How a session is made. */
 export interface CreateSessionOptions {
-  /** Its directory, absolute, on the server's machine. `start()` takes the host's own when it is left away. */
+  /** Its directory, absolute, on the server's machine. With `start()` it defaults to the current directory. */
   readonly cwd?: string;
   /** Its title, until the agent gives it another. */
   readonly title?: string;
-  /** The model to begin with; one that cannot be had is a warning. */
+  /** The initial model; if it is not available, you get a warning. */
   readonly model?: string;
-  /** The mode to begin with; one that cannot be had is a warning. */
+  /** The initial mode; if it is not available, you get a warning. */
   readonly mode?: string;
   /** What it may do unasked: `default`, `acceptEdits`, `plan`, `read-only`, `bypassPermissions`, or its own mode. */
   readonly permissionMode?: string;
-  /** Rules that decide on permissions before anybody is asked. */
+  /** Rules that decide on permissions before any client is asked. */
   readonly permissions?: readonly Readonly<Record<string, unknown>>[];
   /** Facts to keep with it. */
   readonly metadata?: Readonly<Record<string, unknown>>;
@@ -84,13 +84,13 @@ export interface Terminated {
   readonly alreadyEnded?: boolean;
 }
 
-/** Something that an agent asked and nobody has answered. */
+/** A request from an agent that is still open. */
 export interface PendingRequest {
-  /** By which it can be answered: `client.replyPermission(id, …)` and its kin. */
+  /** Its id, to answer it: `client.replyPermission(id, …)` and its kin. */
   readonly id: string;
   /** What was asked; `request` is anything else. */
   readonly kind: "permission" | "question" | "elicitation" | "request";
-  /** In which session. */
+  /** The session's id. */
   readonly sessionId: string;
   /** UTC, ISO 8601 with milliseconds. */
   readonly askedAt: string;
@@ -167,7 +167,7 @@ export class Sessions {
     return await this.#http.read<SessionInfo>(`/v1/sessions/${encodeURIComponent(id)}`);
   }
 
-  /** Takes part in a session: hears of everything in it from now on, and is asked what its agent asks. */
+  /** Attaches to a session: from now on you get its events and its agent's requests. */
   async attach(id: string): Promise<Session> {
     const { agent } = await this.get(id);
     const { session } = await this.#connection.attach(id, agent);
@@ -177,7 +177,7 @@ export class Sessions {
     return this.#hold({ id: session.sessionId, agent: session.agent, cwd: session.cwd, ...told(offers as Answered) });
   }
 
-  /** Takes up a session that has ended, with all that was said in it; and takes part in it. */
+  /** Resumes a session that has ended, with its history, and attaches to it. */
   async resume(id: string): Promise<Session> {
     const { sessionId, agent, cwd } = await this.get(id);
     const answer = await this.#connection.request<Answered>("session/resume", { sessionId, cwd }, { agent });
@@ -232,7 +232,7 @@ export class Sessions {
     return (await this.#agents.get(agent)).modes;
   }
 
-  /** Who can be named when a connection has to be opened first. */
+  /** The agent to name if a connection has to be opened first. */
   async #agentOf(id: string): Promise<string | undefined> {
     return this.#connection.isOpen ? undefined : (await this.get(id)).agent;
   }

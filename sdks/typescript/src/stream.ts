@@ -144,7 +144,7 @@ export class RpcStream implements Stream, LinkUser {
     this.#look();
   }
 
-  /** Ends everything. Upstream is closed by whoever opened it. */
+  /** Ends everything. The code that opened upstream closes it. */
   async close(): Promise<void> {
     this.#closed = true;
     this.#look();
@@ -154,7 +154,7 @@ export class RpcStream implements Stream, LinkUser {
   // Out
 
   #send(envelope: AnyMessage): void {
-    // Nobody waits for some answers any more; upstream gives them all the same.
+    // Upstream sends answers even to requests that no longer need one.
     if (!("method" in envelope) && !this.#asked.has(envelope.id)) return;
     this.#user.tap("sent", envelope, undefined);
     if (!("method" in envelope)) void this.#answer(envelope);
@@ -253,7 +253,7 @@ export class RpcStream implements Stream, LinkUser {
       failure = error;
     }
     const slug = failure instanceof ServerProblem ? failure.slug : undefined;
-    // A repeat is told that the request is settled, by the answer that got there the first time.
+    // A repeat may be refused because its first try has already settled the request.
     if (slug === "already-answered" && tries > 1 && !asked.withdrawn) failure = undefined;
     if (this.#asked.get(envelope.id) !== asked) return;
     if (slug !== undefined && STILL_OPEN.has(slug) && !asked.withdrawn) {
@@ -351,7 +351,7 @@ export class RpcStream implements Stream, LinkUser {
     const waiting = this.#waiting.get(envelope.id);
     if (waiting === undefined) return;
     this.#waiting.delete(envelope.id);
-    // A reason of our own: without one, an error would be made each time.
+    // A fixed reason: without one, a new error would be created each time.
     waiting.answered.abort("answered");
     if (source === undefined) this.#user.tap("received", envelope, undefined);
     this.#enqueue(envelope);

@@ -12,13 +12,13 @@ import { DECISION, GAP, TURN, type TurnItem, type TurnResult, UPDATE, itemOf, te
 export interface Attachment {
   /** Absolute, relative to the session's directory, or a `file://` URI; on the server's machine. */
   readonly path: string;
-  /** Its media type; found out when it is left away. */
+  /** Its media type; detected if absent. */
   readonly mime?: string;
-  /** The name to show; the last part of the path when it is left away. */
+  /** The name to show; by default the last part of the path. */
   readonly filename?: string;
 }
 
-/** What a prompt may bring along. */
+/** What you can send with a prompt. */
 export interface PromptOptions {
   /** Files for the agent, by their paths on the server's machine. */
   readonly attachments?: readonly (string | Attachment)[];
@@ -54,7 +54,7 @@ export class Turn implements AsyncIterable<TurnItem>, PromiseLike<TurnResult> {
     this.#since = connection.position;
     this.#feed = connection.feed(sessionId);
     this.#result = this.#run(prompt, options, this.#feed);
-    // Whoever wants to know awaits it, or iterates; nobody has to.
+    // You may await or iterate it, but need not: an unobserved failure must not be reported as unhandled.
     this.#result.catch(() => undefined);
   }
 
@@ -82,7 +82,7 @@ export class Turn implements AsyncIterable<TurnItem>, PromiseLike<TurnResult> {
   async cancel(): Promise<void> {
     if (this.#settled || this.#cancelled) return;
     this.#cancelled = true;
-    // `session/cancel` ends what runs in the session: before it is our turn, that is somebody else's.
+    // `session/cancel` ends the session's running turn: until ours starts, that is another client's.
     if (this.#started) await this.#connection.notify("session/cancel", { sessionId: this.#sessionId });
     else this.#takingBack.abort();
   }
@@ -94,7 +94,7 @@ export class Turn implements AsyncIterable<TurnItem>, PromiseLike<TurnResult> {
     return new Iteration(this.#items(feed), () => this.#connection.drop(this.#sessionId, feed));
   }
 
-  /** @internal The server told of this turn. */
+  /** @internal The server announced this turn. */
   observe({ position, params }: Heard): void {
     this.#turnId = params["turnId"] as string;
     this.#started = params["state"] === "started";

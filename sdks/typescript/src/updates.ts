@@ -10,7 +10,7 @@ import type { Heard } from "./stream.js";
 
 /** A turn has started, of this client or of another one. */
 export interface TurnStarted {
-  /** Says what it is. */
+  /** The type of this update. */
   readonly sessionUpdate: "turn_started";
   /** The server's name for the turn. */
   readonly turnId: string;
@@ -20,7 +20,7 @@ export interface TurnStarted {
 
 /** A turn has ended: with a stop reason, or with an error of its agent. */
 export interface TurnEnded extends Partial<PromptResponse> {
-  /** Says what it is. */
+  /** The type of this update. */
   readonly sessionUpdate: "turn_ended";
   /** Absent when the turn never came about. */
   readonly turnId?: string;
@@ -35,9 +35,9 @@ export type TurnResult = TurnEnded & PromptResponse;
 
 /** What became of something that an agent asked: by whom, and why. */
 export interface Decision {
-  /** Says what it is. */
+  /** The type of this update. */
   readonly sessionUpdate: "decision";
-  /** In which session. */
+  /** The session's id. */
   readonly sessionId: string;
   /** The agent's own id of the request. */
   readonly requestId: string | number;
@@ -53,13 +53,13 @@ export interface Decision {
   readonly optionKind?: string;
   /** `kind` is `rule`, `client`, `timeout`, `cancel` or `agent`; the rest says which. */
   readonly by: { readonly kind: string; readonly [fact: string]: unknown };
-  /** Why, in words, where somebody gave some. */
+  /** The reason in words, if one was given. */
   readonly reason?: string;
 }
 
 /** All of the session's metadata, after a change. */
 export interface MetadataUpdated {
-  /** Says what it is. */
+  /** The type of this update. */
   readonly sessionUpdate: "metadata_update";
   /** All of it. */
   readonly metadata: Readonly<Record<string, unknown>>;
@@ -67,7 +67,7 @@ export interface MetadataUpdated {
 
 /** The session has ended; a prompt may still resume it, if its agent can do that. */
 export interface SessionEnded {
-  /** Says what it is. */
+  /** The type of this update. */
   readonly sessionUpdate: "session_ended";
   /** Why it ended. */
   readonly reason: "error" | "closed" | "terminated" | (string & {});
@@ -90,7 +90,7 @@ export interface SessionEnded {
 
 /** What came after one event and before another is no longer kept. */
 export interface Gap {
-  /** Says what it is. */
+  /** The type of this update. */
   readonly sessionUpdate: "gap";
   /** The last event before it. */
   readonly after: number;
@@ -105,7 +105,7 @@ export interface Gap {
  */
 export type SessionItem = SessionUpdate | TurnStarted | TurnEnded | Decision | MetadataUpdated | SessionEnded | Gap;
 
-/** Everything that a turn gives; the last item is the one with `turn_ended`. */
+/** Everything that a turn yields; the last item is the one with `turn_ended`. */
 export type TurnItem = SessionUpdate | Decision | Gap | TurnResult;
 
 /** ACP's updates. */
@@ -119,7 +119,7 @@ export const ENDED = "_sandboxagent/session/ended";
 /** Something is no longer kept. */
 export const GAP = "_sandboxagent/stream/gap";
 
-/** A notification of a session as an item; undefined for what tells nothing of a session. */
+/** A session's notification as an item; undefined for a notification about anything else. */
 export function itemOf({ method, params }: Pick<Heard, "method" | "params">): SessionItem | undefined {
   const { sessionId: _, ...facts } = params;
   switch (method) {

@@ -9,7 +9,7 @@ const LONGEST_PAUSE = 5_000;
 
 /** What became of a path. */
 export interface Change {
-  /** With `overflow`, more has changed below this path than is told: look at it anew. */
+  /** With `overflow`, there were too many changes to report: scan this path again. */
   readonly kind: "added" | "modified" | "deleted" | "overflow";
   /** Absolute. */
   readonly path: string;
@@ -53,7 +53,7 @@ export class Watch implements AsyncIterableIterator<Change>, AsyncDisposable {
     return await this.#changes.next();
   }
 
-  /** Ends the watch, also for somebody who waits for a change. */
+  /** Ends the watch, also for a pending `next()`. */
   async return(): Promise<IteratorResult<Change, void>> {
     this.#left.abort(new ConnectionLost("the watch was left"));
     this.#first.then((response) => response.body?.cancel()).catch(() => undefined);

@@ -1,4 +1,4 @@
-/** A server of our own: it starts with us and ends with us, however we end. */
+/** A private server: it starts and ends with this process, however that ends. */
 
 import assert from "node:assert/strict";
 import { type ChildProcess, spawn } from "node:child_process";
@@ -177,7 +177,7 @@ describe("embedded", () => {
 
     // At once: nobody will start it again.
     const ended = (error: unknown): boolean =>
-      error instanceof ConnectionLost && /the server of our own was ended by SIGKILL/.test(error.message);
+      error instanceof ConnectionLost && /the private server was ended by SIGKILL/.test(error.message);
     await assert.rejects(async () => await within(turn), ended);
     await waiting;
     await assert.rejects(client.request("x/echo"), ended);

@@ -44,7 +44,7 @@ EARLY_BYTES = 8 << 20
 
 
 class Listener(Protocol):
-    """Who hears what agent processes say. Nothing here may raise."""
+    """Receives what agent processes write. Nothing here may raise."""
 
     def receive(self, running: "RunningAgent", blob: bytes) -> None: ...
     def oversized(self, running: "RunningAgent", head: bytes) -> None: ...
@@ -218,7 +218,7 @@ class Boots:
         try:
             return await self._boot(agent, launch, environment, listener, gone, companion)
         except _CompanionFailed:
-            # What it would ask nobody would hear, and it would wait for ever: it is started so that it does not ask.
+            # Its questions would not arrive and it would wait forever, so it is started with questions off.
             logger.warning("agent starts without questions, its port was not reached agent=%s", agent.id)
             return await self._boot(agent, launch, environment, listener, gone, None)
 
@@ -255,7 +255,7 @@ class Boots:
         return running
 
     async def verify(self, agent: Agent, launch: Launch) -> Handshake:
-        """Boot it, hear what it answers, and end it again."""
+        """Boot it, read its handshake, and end it again."""
         running = await self.boot(agent, launch, {}, _Nobody(), lambda _running, _exit: None)
         await self.stop(running)
         return running.handshake
@@ -326,7 +326,7 @@ class Boots:
         info = {"name": "sandbox-agent", "title": "sandbox-agent", "version": __version__}
         capabilities = CLIENT_CAPABILITIES | {name: _NOT_OFFERED[name] for name in agent.not_offered}
         params = {"protocolVersion": PROTOCOL_VERSION, "clientCapabilities": capabilities, "clientInfo": info}
-        # One that is gone already is told of by its exit, with its stderr.
+        # If it is gone already, its exit reports that, with its stderr.
         with suppress(AgentExited):
             process.send(request(HANDSHAKE_ID, methods.INITIALIZE, params))
         try:

@@ -47,7 +47,7 @@ class Catalog:
         return agent
 
     async def find(self, id: str) -> Agent:
-        """The same, and asks the registry for a name that nobody here knows."""
+        """The same, but also looks up unknown names in the registry."""
         if self._known(id) is not None or not is_id(id):
             return self.agent(id)
         try:
@@ -60,7 +60,7 @@ class Catalog:
         return _listed(entry)
 
     def record(self, agent: Agent) -> Record | None:
-        """What is installed of it."""
+        """Its installation, if there is one."""
         record = self.store.record(agent.id) if agent.installable else None
         return record if record is not None and record.is_of(agent) else None
 
@@ -79,7 +79,7 @@ class Catalog:
         return None if record is None else record.artifacts[0].path
 
     def artifacts(self, agent: Agent) -> list[Artifact]:
-        """What there is of it: as it was installed, or the program that stands for one that we did not install."""
+        """Its artifacts: as installed, or the program of an agent that we did not install."""
         record, path = self.record(agent), self.program(agent)
         if record is not None or path is None:
             return record.artifacts if record else []

@@ -38,5 +38,5 @@ def _expanded(path: str, environ: Mapping[str, str]) -> Path | None:
 def _is_file(path: Path) -> bool:
     try:
         return path.is_file()
-    except OSError:  # A home that is not ours to look into.
+    except OSError:  # We have no permission to read that home.
         return False

@@ -45,7 +45,7 @@ class Hold:
         try:
             self._descriptor = os.open(mark, os.O_RDONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
             fcntl.flock(self._descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-            # Who removes it may have been done in between.
+            # It may have been removed in between.
             gone = not os.path.samestat(os.fstat(self._descriptor), mark.stat())
         except (BlockingIOError, FileNotFoundError):
             gone = True
@@ -56,23 +56,23 @@ class Hold:
             raise FolderGone(folder)
 
     def release(self) -> None:
-        """Let it go; a second time does nothing."""
+        """Release the lock; a second call does nothing."""
         descriptor, self._descriptor = self._descriptor, None
         if descriptor is not None:
             os.close(descriptor)
 
 
 def remove_unheld(folder: Path) -> None:
-    """Delete a folder with all that is in it, unless somebody holds it."""
+    """Delete a folder and everything in it, unless it is locked."""
     try:
         descriptor = os.open(folder / IN_USE, os.O_RDONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
     except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):  # It was never there, so nobody can hold it.
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):  # It was never there, so it cannot be locked.
             discard(folder)
         return
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        # Away at once: nobody must start what is only half there.
+        # Renamed first: a half-deleted agent must never be started.
         gone = folder.rename(folder.with_name(f"{REMOVED}{folder.name}"))
     except OSError:
         return

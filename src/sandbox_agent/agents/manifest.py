@@ -113,7 +113,7 @@ class Native(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     env: str
     """The variable that tells the adapter where it is."""
     version: str | None = None
-    """None when the adapter brings its own; another is installed only when somebody asks for it."""
+    """None if the adapter brings its own; another is installed only on request."""
     inside: str | None = None
     """The package that the adapter brings it in."""
     version_field: str = "version"
@@ -129,9 +129,9 @@ class KnownAgent(OwnAgent, frozen=True, forbid_unknown_fields=True):
     platforms: tuple[str, ...] = ()
     random_env: tuple[str, ...] = ()
     not_offered: tuple[Literal["fs", "terminal"], ...] = ()
-    """What of the host it gets wrong, so that it is told to use its own."""
+    """Capabilities of the host that it misuses, so we do not offer them and it uses its own."""
     refuses: tuple[str, ...] = ()
-    """Requests of its own making that no client can answer, so that nobody is asked."""
+    """Proprietary requests that no client can answer, so they are refused."""
     tells_kinds: bool = True
     """Its requests for permission say of what kind the tool is."""
     permission_modes: dict[str, str] = {}

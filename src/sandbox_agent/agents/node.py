@@ -23,7 +23,7 @@ class Node:
 
 @cache
 def bundled_node() -> Node:
-    """The Node of our own environment; raises InstallFailed when that is broken."""
+    """The Node that is installed with sandbox-agent; raises InstallFailed if it is broken."""
     found = importlib.util.find_spec(_PACKAGE)
     if found is None or not found.submodule_search_locations:
         raise InstallFailed(f"the Python package {_DISTRIBUTION} is missing; install sandbox-agent anew")

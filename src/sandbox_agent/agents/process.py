@@ -44,7 +44,7 @@ class Exit:
     stderr: Stderr
 
     def facts(self) -> dict[str, object]:
-        """How it ended, as clients are told."""
+        """How it ended, as reported to clients."""
         ending: dict[str, object] = {"signal": self.signal} if self.signal else {"exitCode": self.code}
         stderr = {
             "head": self.stderr.head,
@@ -56,7 +56,7 @@ class Exit:
 
 
 class ProcessListener(Protocol):
-    """Who hears what a process says. Nothing here may raise; what is raised all the same is logged."""
+    """Receives what a process writes. Nothing here may raise; an exception is logged."""
 
     def lines(self, process: "AgentProcess", blob: bytes, /) -> None:
         """Whole lines, each with its newline. Some may still come after `pause_reading`."""
@@ -125,7 +125,7 @@ class AgentProcess(asyncio.SubprocessProtocol):
         try:
             await asyncio.shield(starting)
         except asyncio.CancelledError:
-            # It is under way, and nobody else would ever end it.
+            # The process is starting, and nothing else would ever end it.
             with suppress(OSError):
                 await starting
                 await process.stop(0)
@@ -237,7 +237,7 @@ class AgentProcess(asyncio.SubprocessProtocol):
     def _close(self) -> None:
         if self._log is not None:
             self._log.close()
-        # Closing may wait for bytes that nobody reads any more.
+        # Closing may wait for bytes that are never read.
         if not self._stdin.is_closing() or self._stdin.get_write_buffer_size():
             self._stdin.abort()
         for pipe in (STDOUT, STDERR):

@@ -33,7 +33,7 @@ Provide = Callable[[Agent], Awaitable[Launch]]
 
 @dataclass(slots=True)
 class AgentStatus:
-    """How an agent's shared process is doing."""
+    """The state of an agent's shared process."""
 
     status: Literal["stopped", "starting", "running", "error"] = "stopped"
     running: RunningAgent | None = None

@@ -8,7 +8,7 @@ from sandbox_agent.archives.tree import Parts
 
 
 class Folder:
-    """A shelf for a tree. `root` must be new or empty, and nobody else's: what is in it is reached by its path."""
+    """A shelf for a tree. `root` must be new or empty, and used by nothing else: its content is reached by path."""
 
     def __init__(self, root: Path) -> None:
         self.name = str(root)

@@ -104,7 +104,7 @@ class Headers:
 
 
 def has_content(member: tarfile.TarInfo) -> bool:
-    """Whether bytes follow the header; those of kinds that nobody knows count as files."""
+    """Whether content follows the header; unknown kinds count as files."""
     return member.isreg() or member.type not in tarfile.SUPPORTED_TYPES
 
 

@@ -11,7 +11,7 @@ HEADERS = 4096
 """Bytes that an entry may take besides its content."""
 
 NOWHERE = "/nowhere"
-"""Where Python's own filter is told that things go: it is asked for its opinion of names, not of this disk."""
+"""The destination passed to Python's own filter, which is to judge names and not this disk."""
 
 
 Put = Callable[[tarfile.TarInfo, Iterable[bytes], Tree], None]
@@ -65,7 +65,7 @@ def unpack(
 
 
 def _filter(member: tarfile.TarInfo, tree: Tree) -> None:
-    """Refuse what Python's filter for data (PEP 706) refuses. Our own rules are stricter; it has been right before."""
+    """Refuse what Python's data filter (PEP 706) refuses. Our own rules are stricter; this is a safety net."""
     # Absent from the first releases of 3.11.
     data_filter = getattr(tarfile, "data_filter", None)
     if data_filter is None:

@@ -35,7 +35,7 @@ SHOWN = 1 << 14
 
 
 class Failed(Exception):
-    """It could not be done; the text is for people, `stderr` what the server said, `code` the exit code."""
+    """The command failed; the text is for people, `stderr` is the server's, `code` the exit code."""
 
     def __init__(self, sentence: str, *, stderr: str = "", code: int = EXIT_FAILED) -> None:
         super().__init__(sentence)
@@ -44,7 +44,7 @@ class Failed(Exception):
 
 
 class Unauthorized(Failed):
-    """It answers, and wants a token that is not known here."""
+    """It answers, but needs a token that was not found."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,25 +59,25 @@ class Running:
     token_file: Path | None
     """Where its token is, if it is in a file."""
     token: str | None = field(repr=False)
-    """None when it needs none, and when it is not known here."""
+    """None if it needs none, or if none was found."""
 
     @property
     def log_file(self) -> Path | None:
-        """Where its reports go, if it was started in the background."""
+        """Where its log goes, if it was started in the background."""
         path = log_file(self.data_dir)
         with suppress(OSError):
             return path if path.samefile(f"/proc/{self.pid}/fd/2") else None
         return None
 
     def health(self) -> Object:
-        """What it says of itself; raises Failed when it says nothing, Unauthorized when not to us."""
+        """Its health; raises Failed if it does not answer, Unauthorized if it refuses the token."""
         address = urlsplit(self.url)
         link = HTTPConnection(address.hostname or "", address.port, timeout=HEALTH_TIMEOUT)
         try:
             link.request("GET", "/v1/health", headers={"Authorization": f"Bearer {self.token}"} if self.token else {})
             answer = link.getresponse()
             if answer.status == HTTPStatus.UNAUTHORIZED:
-                raise Unauthorized("it wants a token that is not known here")
+                raise Unauthorized("it needs a token, and none was found")
             if answer.status != HTTPStatus.OK:
                 raise Failed(f"it answers with status {answer.status}")
             return cast("Object", json.loads(answer.read()))
@@ -88,7 +88,7 @@ class Running:
 
 
 def log_file(directory: Path) -> Path:
-    """Where a server in the background reports."""
+    """Where a server in the background writes its log."""
     return directory / "logs" / "server.log"
 
 
@@ -111,7 +111,9 @@ def start(
     """
     for name in ("no_persist", "embedded"):
         if getattr(settings, name):
-            raise SettingsError(f"--{name.replace('_', '-')} is not for the background; run: sandbox-agent server")
+            raise SettingsError(
+                f"--{name.replace('_', '-')} cannot be used in the background; run: sandbox-agent server"
+            )
     found = _settled(settings.data_dir)
     if found is not None:
         return _running(found, settings), False
@@ -134,9 +136,9 @@ def start(
         process.wait()
         raise
     if running is not None:
-        process.returncode = 0  # It is not ours to wait for.
+        process.returncode = 0  # It is not our child: do not wait for it.
         return running, True
-    # Another process may have been quicker.
+    # Another process may have been faster.
     found = _settled(settings.data_dir)
     if found is not None:
         return _running(found, settings), False
@@ -173,7 +175,7 @@ def _running(found: Notice, settings: Settings) -> Running:
 
 
 def _settled(directory: Path) -> Notice | None:
-    """The server that listens, None when there is none; one that is about to do either is waited for."""
+    """The server that listens, or None; waits for one that is starting or stopping."""
     if not _eventually(lambda: notice(directory) is not None or holder(directory) is None, SETTLE_PATIENCE):
         raise Failed(
             f"process {holder(directory) or 'unknown'} holds the data directory {directory}, "
@@ -211,7 +213,7 @@ def _started(process: "subprocess.Popen[bytes]", settings: Settings) -> Running 
 
 
 def _not_started(code: int, said: str) -> Failed:
-    """What the server said last was for people, when it ended because of a mistake."""
+    """The server's last message explains a configuration mistake that made it exit."""
     *_, last = said.splitlines() or [""]
     if last.startswith("sandbox-agent: "):
         return Failed(last.removeprefix("sandbox-agent: "), code=max(code, EXIT_FAILED))
@@ -219,11 +221,11 @@ def _not_started(code: int, said: str) -> Failed:
 
 
 def _terminate(found: Notice) -> None:
-    """SIGTERM for this process and no other, whichever has its id a moment later."""
+    """Send SIGTERM to this process, and never to another that reuses its id."""
     try:
         descriptor = os.pidfd_open(found.pid)
     except OSError:
-        # It is gone, or the kernel has no such thing.
+        # It is gone, or the kernel has no pidfd.
         if found.process is not None:
             os.kill(found.pid, signal.SIGTERM)
         return

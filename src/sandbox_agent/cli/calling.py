@@ -1,4 +1,4 @@
-"""Calling a server with the SDK: what a command does there, and how a failure is told.
+"""Calling a server with the SDK, and reporting failures.
 
 The SDK is imported when something is called: help and completion need none of it.
 """
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from sandbox_agent.client.api import Api
 
 CLIENT = "sandbox-agent command line"
-"""What this program is called in what other clients are told."""
+"""The name other clients see on this program's answers."""
 MOCK = "mock"
 """The agent that every server has."""
 MOST_CANDIDATES = 10
@@ -66,7 +66,7 @@ class Remote:
             yield client
 
     def describe(self, failure: Failure, about: str = "") -> None:
-        """Tell a failure, and for a server that is not there what to do."""
+        """Report a failure, and what to do if no server runs."""
         if isinstance(failure, ConnectionLost) and not failure.outcome_unknown:
             start = "start one with: sandbox-agent server" if self.endpoint.local else "--endpoint names another"
             describe(f"{about}{sentence(failure)}; {start}")
@@ -99,7 +99,7 @@ async def _call(server: Endpoint, work: Callable[[Remote], Awaitable[int]]) -> i
 
 
 async def attempt(remote: Remote, call: Awaitable[T], about: str = "") -> T | None:
-    """What a call gives; None when it fails, which is told: what fails for one does not keep the others from it."""
+    """The result of a call; None if it fails, after reporting it, so that the remaining calls still run."""
     from sandbox_agent.client import RequestError
 
     try:
@@ -168,7 +168,7 @@ def read_session(session: Raw) -> "SessionInfo":
     try:
         return msgspec.json.decode(session, type=SessionInfo)
     except msgspec.DecodeError as error:
-        raise ClientError(f"what the server answers makes no sense: {error}") from error
+        raise ClientError(f"the server's answer is invalid: {error}") from error
 
 
 # --- input ------------------------------------------------------------------------------------------------------------

@@ -16,20 +16,20 @@ from sandbox_agent.settings.options import PREFIX
 DEFAULT = "http://127.0.0.1:2468"
 VARIABLE = f"{PREFIX}ENDPOINT"
 ACCESS = """\
-The token is --token or SANDBOX_AGENT_TOKEN, --token-file or SANDBOX_AGENT_TOKEN_FILE. For a server
-on this machine it is also looked for where the server has it from or leaves it: config.toml, and the
-file token of the data directory.
+Give the token with --token or SANDBOX_AGENT_TOKEN, --token-file or SANDBOX_AGENT_TOKEN_FILE. For a
+server on this machine, it is also read from config.toml and from the file token in the data
+directory.
 """
 """For the help of commands with these flags."""
 _WAYS = ("token", "token_file")
 
 
 def add_endpoint_flags(parser: Parser) -> None:
-    """Let a command take the flags that say which server is meant."""
+    """Add the flags that select a server."""
     parser.add_argument(
         "--endpoint",
         metavar="URL",
-        help=f"Where the server is; else {VARIABLE}, else the one on the data directory, else {DEFAULT}.",
+        help=f"The server's address; else {VARIABLE}, else the one on the data directory, else {DEFAULT}.",
     )
     parser.add_argument("--token", metavar="TOKEN", help="The server's token.")
     parser.add_argument("--token-file", metavar="PATH", help="File that holds the token.")

@@ -58,7 +58,7 @@ def sentence(failure: Failure) -> str:
             # An embedded server that dies leaves what it wrote on the lines below.
             return str(failure).partition("\n")[0]
         case ValueError():
-            return f"what the agent answered makes no sense: {one_line(str(failure))[:200]}"
+            return f"the agent's answer is invalid: {one_line(str(failure))[:200]}"
 
 
 def stderr(failure: Failure) -> str | None:

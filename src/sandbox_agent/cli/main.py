@@ -1,4 +1,4 @@
-"""The command sandbox-agent: its words, and how a failure is told.
+"""The command sandbox-agent: its subcommands, and how it reports failures.
 
 A command's module is imported only when it is called: start-up time is a feature.
 """
@@ -94,9 +94,9 @@ EXAMPLES = """\
   sandbox-agent server
       run the server, on this machine only
   sandbox-agent agents install claude
-      install Claude Code, so that the server need not do it on first use
+      install Claude Code before its first use
   sandbox-agent credentials check
-      say which agents can reach a model
+      see which agents can reach a model
   sandbox-agent doctor
       find out why something does not work
 """
@@ -111,13 +111,13 @@ COMMANDS = Group(
         "server": Word("run the server", _server),
         "daemon": Word("run the server in the background", _daemon),
         "agents": Word("list, install and remove agents; needs no server", _agents),
-        "credentials": Word("see which credentials agents would find", _credentials),
-        "permissions": Word("see what permission rules say", _permissions),
+        "credentials": Word("see which credentials agents can find", _credentials),
+        "permissions": Word("check and test permission rules", _permissions),
         "sessions": Word("see, name and end the sessions of a running server", _sessions),
-        "fs": Word("move files to and from a running server, and look at them", _fs),
+        "fs": Word("view files on a running server, and copy them", _fs),
         "api": Word("call a running server", _api),
-        "doctor": Word("find out what does not work, and what to do", _doctor),
-        "completion": Word("let a shell complete the command line", _completion),
+        "doctor": Word("find problems, and how to fix them", _doctor),
+        "completion": Word("set up completion in a shell", _completion),
     },
     version=f"sandbox-agent {__version__}",
 )

@@ -211,10 +211,10 @@ _HOMES = {
     "Written": "sandbox_agent.client.files",
     "text_of": "sandbox_agent.client.updates",
 }
-"""The module that each of them is in."""
+"""The module that defines each name."""
 
 if not TYPE_CHECKING:
-    # Hidden, so that a name that is not there is still an error for type checkers.
+    # Hidden, so that type checkers still report an unknown name.
 
     def __getattr__(name: str) -> object:
         if name not in _HOMES:

@@ -1,6 +1,6 @@
 """The agents of a server: which there are, how they are, and installing them.
 
-What the server says is read leniently: a member that is missing has a default, one that is new is passed over.
+The server's answers are read leniently: a missing member has a default, an unknown one is ignored.
 """
 
 from collections.abc import AsyncGenerator, AsyncIterator, Generator
@@ -40,7 +40,7 @@ class Artifact(Struct, rename="camel", kw_only=True, frozen=True):
     integrity: str | None = None
     """What npm checked the package against."""
     unverified: bool = False
-    """Nobody gave a hash to check it against."""
+    """There was no hash to check it against."""
 
 
 class InstallResult(Struct, rename="camel", kw_only=True, frozen=True):
@@ -54,7 +54,7 @@ class InstallResult(Struct, rename="camel", kw_only=True, frozen=True):
     """Of the agent behind it, where that is another program."""
     source: str = ""
     verified: bool = False
-    """It was started and shook hands."""
+    """It was started and completed the handshake."""
     artifacts: list[Artifact] = []
 
 
@@ -81,7 +81,7 @@ class InstallInfo(Struct, rename="camel", kw_only=True, frozen=True):
 
 
 class Credential(Struct, rename="camel", kw_only=True, frozen=True):
-    """One thing that would let an agent reach a model; never its value."""
+    """A credential an agent can use to reach a model; never its value."""
 
     kind: str
     """`variable` or `file`."""
@@ -90,7 +90,7 @@ class Credential(Struct, rename="camel", kw_only=True, frozen=True):
 
 
 class ServerStatus(Struct, rename="camel", kw_only=True, frozen=True):
-    """How an agent's shared process is doing."""
+    """The state of an agent's shared process."""
 
     status: str = "stopped"
     """`stopped`, `installing`, `starting`, `running` or `error`."""
@@ -111,7 +111,7 @@ class Features(Struct, rename="camel", kw_only=True, frozen=True):
     uris: str = ""
     images: bool = False
     mixes: bool = True
-    """Whether a prompt may hold images and links at once."""
+    """Whether one prompt may contain both images and links."""
 
 
 class Model(Struct, rename="camel", kw_only=True, frozen=True):
@@ -123,7 +123,7 @@ class Model(Struct, rename="camel", kw_only=True, frozen=True):
 
 
 class Models(Struct, rename="camel", kw_only=True, frozen=True):
-    """The models that an agent's newest session told of."""
+    """The models that an agent's newest session reported."""
 
     available_models: list[Model] = []
     current_model_id: str | None = None
@@ -138,14 +138,14 @@ class Mode(Struct, rename="camel", kw_only=True, frozen=True):
 
 
 class Modes(Struct, rename="camel", kw_only=True, frozen=True):
-    """The modes that an agent's newest session told of."""
+    """The modes that an agent's newest session reported."""
 
     available_modes: list[Mode] = []
     current_mode_id: str | None = None
 
 
 class Agent(Struct, rename="camel", kw_only=True, frozen=True):
-    """An agent, as the server has it at the moment of asking."""
+    """An agent's state at the time of the call."""
 
     id: str
     title: str = ""
@@ -165,7 +165,7 @@ class Agent(Struct, rename="camel", kw_only=True, frozen=True):
     capabilities: Object = {}
     """As it advertised them."""
     agent_info: Object | None = None
-    """What it said of itself."""
+    """How it describes itself."""
     features: Features | None = None
     server_status: ServerStatus = ServerStatus()
     models: Models | None = None
@@ -181,7 +181,7 @@ class AgentHealth(Struct, rename="camel", kw_only=True, frozen=True):
 
 
 class Health(Struct, rename="camel", kw_only=True, frozen=True):
-    """How the server is doing."""
+    """The server's health."""
 
     status: str
     """`ok`, or `degraded` while the log of the sessions cannot be written."""
@@ -206,7 +206,7 @@ class Install(AsyncIterator[Progress | InstallResult]):
     def __init__(self, api: Api, agent: str, asked: Object) -> None:
         self.agent = agent
         self.result: InstallResult | None = None
-        """What it did, once that is known."""
+        """The result, once it is known."""
         self._failure: ClientError | None = None
         self._steps = _steps(api, agent, asked)
 
@@ -238,7 +238,7 @@ class Agents:
         self._api = api
 
     async def list(self, *, registry: bool = False) -> "list[Agent]":
-        """Those that the server knows; with `registry`, also what the ACP registry has and nobody has installed."""
+        """The agents the server knows; with `registry`, also those in the ACP registry that are not installed."""
         return (await self._api.json("GET", "/v1/agents", params={"registry": registry or None}, type=_Listed)).agents
 
     async def get(self, agent: str) -> Agent:
@@ -253,7 +253,7 @@ class Agents:
         agent_version: str | None = None,
         agent_process_version: str | None = None,
     ) -> Install:
-        """Have an agent installed on the server: `await` it, or iterate over its progress.
+        """Install an agent on the server: `await` it, or iterate over its progress.
 
         `agent_version` is that of the agent itself, `agent_process_version` that of the program that speaks ACP for it.
         What is there already, in a version that was asked for or in any, is not fetched again unless `reinstall`.
@@ -264,7 +264,7 @@ class Agents:
 
 
 async def health(api: Api) -> Health:
-    """Whether the server is well, and which agents are installed and running."""
+    """The server's health, and which agents are installed and running."""
     return await api.json("GET", "/v1/health", type=Health)
 
 

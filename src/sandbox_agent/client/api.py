@@ -36,13 +36,13 @@ _PROBES = {"TCP_KEEPIDLE": 30, "TCP_KEEPALIVE": 30, "TCP_KEEPINTVL": 10, "TCP_KE
 
 
 class Api:
-    """A server by its address, and the token that it gets."""
+    """A server's address, and the token to send to it."""
 
     def __init__(self, url: str, token: str | None = None) -> None:
         self.url = url.rstrip("/")
         headers = {
             "User-Agent": f"sandbox-agent-python/{__version__}",
-            # What a proxy packs it also holds back.
+            # A proxy that compresses a stream also buffers it.
             "Accept-Encoding": "identity",
         }
         if token is not None:
@@ -60,7 +60,7 @@ class Api:
         return f"Api({self.url!r})"
 
     async def close(self) -> None:
-        """Close all sockets; requests that wait fail with ConnectionLost."""
+        """Close all sockets; pending requests fail with ConnectionLost."""
         await self._client.aclose()
 
     async def json(
@@ -232,6 +232,6 @@ def _is_local(host: str) -> bool:
 
 
 def _check_token(token: str) -> None:
-    # Whoever sends it would refuse, too, and have it in the complaint.
+    # The HTTP library would refuse it too, and quote it in the error.
     if not token or not token.isascii() or not token.isprintable() or " " in token:
         raise ValueError("the token is empty, or has characters that a header cannot carry")

@@ -105,7 +105,7 @@ class QuestionRequest:
         return Answer({"status": "answered", "answers": lists})
 
     def reject(self) -> Answer:
-        """Say that nobody wants to answer."""
+        """Decline to answer."""
         return Answer({"status": "rejected"})
 
 
@@ -134,9 +134,9 @@ class ElicitationRequest:
 
 
 Request: TypeAlias = PermissionRequest | QuestionRequest | ElicitationRequest
-"""Whatever an agent can ask."""
+"""Any request from an agent."""
 Decided = TypeVar("Decided", bound=Awaitable[Answer | None] | Answer | None)
-"""What a handler gives: a decorator leaves it as it is."""
+"""A handler; a decorator returns it unchanged."""
 PermissionHandler: TypeAlias = Callable[[PermissionRequest], Awaitable[Answer | None] | Answer | None]
 """Answers permissions, async or not; None leaves one open, for `reply_permission`."""
 QuestionHandler: TypeAlias = Callable[[QuestionRequest], Awaitable[Answer | None] | Answer | None]
@@ -197,7 +197,7 @@ class Asking:
         """Whether no other client can be there to answer what we have no handler for."""
         self._open: dict[RequestId, Request] = {}
         self._tasks: dict[RequestId, asyncio.Task[None]] = {}
-        """Those that wait for an answer, also to what nobody here understands."""
+        """Requests that wait for an answer, including those this client cannot read."""
         self._working: set[asyncio.Task[None]] = set()
         """All of them, and those that send an answer."""
         self._rejections: dict[RequestId, Object] = {}
@@ -216,7 +216,7 @@ class Asking:
         await asyncio.gather(*self._working, return_exceptions=True)
 
     async def _ask(self, method: str, params: Object, key: RequestId, id: str) -> None:
-        """Answer a request; while nobody here does, this waits until it is cancelled."""
+        """Answer a request; if no handler here does, wait until cancelled."""
         try:
             outcome: Object = {"result": await self._result(_request(method, params, id), method, params, key)}
         except RequestError as error:
@@ -246,11 +246,11 @@ class Asking:
         if request is None:
             if self._alone or self._has_handler(method, params):
                 return _unread(method)
-            return await asyncio.Future()  # Another client may know what it means.
+            return await asyncio.Future()  # Another client may understand it.
         self._open[key] = request
         answer = await self._answer(request)
         if answer is None:
-            return await asyncio.Future()  # Deferred: `reply`, or a withdrawal, cancels us.
+            return await asyncio.Future()  # Deferred: `reply` or a withdrawal cancels this task.
         self._rejections[key] = rejection(request).result
         return answer.result
 
@@ -277,24 +277,24 @@ class Asking:
         return list(self._open.values())
 
     def withdraw(self, key: RequestId) -> None:
-        """It is answered, or the agent does not want to know any more."""
+        """It was answered, or the agent withdrew it."""
         self._open.pop(key, None)
         task = self._tasks.pop(key, None)
         if task is not None:
             task.cancel()
 
     def withdraw_session(self, session_id: str) -> None:
-        """Its agent no longer asks us."""
+        """The session's agent no longer sends its requests to this client."""
         for key in [key for key, request in self._open.items() if request.session_id == session_id]:
             self.withdraw(key)
 
     def withdraw_all(self) -> None:
-        """The connection is gone; what is still open will be asked anew."""
+        """The connection is gone; the server sends open requests again on the next one."""
         for key in list(self._tasks):
             self.withdraw(key)
 
     def answered(self, key: RequestId, problem: ServerProblem | None) -> None:
-        """A handler's answer is given. If it does not fit, reject: the agent must not wait for ever."""
+        """Send a handler's answer. If it does not fit, reject: the agent must not wait forever."""
         rejected = self._rejections.pop(key, None)
         if problem is None or rejected is None:
             return
@@ -336,7 +336,7 @@ def _checked(answer: object) -> Answer | None:
 
 
 def _unread(method: str) -> Object:
-    """The result for what nobody here can read: who would have decided does not see it."""
+    """The result for a request that this client cannot read: no handler gets to see it."""
     match method:
         case methods.REQUEST_PERMISSION:
             return {"outcome": {"outcome": "cancelled"}}
@@ -347,7 +347,7 @@ def _unread(method: str) -> Object:
 
 
 def rejection(request: Request) -> Answer:
-    """The answer of somebody who does not want it."""
+    """The answer that declines a request."""
     match request:
         case PermissionRequest() | QuestionRequest():
             return request.reject()
@@ -356,7 +356,7 @@ def rejection(request: Request) -> Answer:
 
 
 def _request(method: str, params: Object, id: str) -> Request | None:
-    """What an agent asks; None when nobody here can read it."""
+    """What an agent asks; None if this client cannot read it."""
     try:
         return _read(method, params, id)
     except ValidationError:
@@ -387,7 +387,7 @@ def _options(params: Object) -> list[PermissionOption]:
         try:
             options.append(read(option, PermissionOption))
         except ValidationError:
-            # Of a newer protocol: nobody here could say what it allows.
+            # From a newer protocol: this client cannot know what it allows.
             logger.warning("an option of a permission cannot be read kind=%s", option.get("kind"))
     return options
 

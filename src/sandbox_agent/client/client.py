@@ -1,4 +1,4 @@
-"""The SDK's front door: a server that runs somewhere, or one of our own."""
+"""The SDK's entry point: connect to a running server, or start a private one."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
@@ -38,7 +38,7 @@ BUFFER = 4 * 1024 * 1024
 
 
 class SandboxAgent:
-    """A client of one server: `connect` to one that runs somewhere, or `start` one of our own."""
+    """A client of one server: `connect` to a running one, or `start` a private one."""
 
     def __init__(
         self, api: Api, connection: Connection, token: str | None, agent: str | None, cwd: Path | None
@@ -46,7 +46,7 @@ class SandboxAgent:
         self.url = api.url
         """Where the server is."""
         self.token = token
-        """What it wants to be shown; of a server of our own, its private one."""
+        """The token the server requires; a private server has a generated one."""
         self._api = api
         self._connection = connection
         self.agents = Agents(api)
@@ -79,12 +79,12 @@ class SandboxAgent:
 
         Args:
             url: where the server is, such as `http://127.0.0.1:2468`.
-            token: what it wants to be shown.
+            token: the token the server requires.
             agent: the agent of sessions that name none.
             on_permission: answers what agents want to be allowed; without one, that is left to other clients.
             on_question: answers agents' questions, likewise.
             on_elicitation: fills in agents' forms, likewise; without one, forms come as questions.
-            name: what this client is called in what others are told of its answers.
+            name: the name other clients see on this client's answers.
             user: who sits in front of it, likewise.
             reconnect_timeout: seconds that a request waits for a server that cannot be reached.
             buffer: bytes that an iterator keeps for a slow consumer; what is more is read from the log later.
@@ -112,7 +112,7 @@ class SandboxAgent:
         env: Mapping[str, str] | None = None,
         buffer: int = BUFFER,
     ) -> AsyncGenerator["SandboxAgent"]:
-        """A server of our own, on a free port and with a private token; it is gone with the block, or with us.
+        """Start a private server on a free port, with its own token; it stops when the block or your process ends.
 
         Args:
             agent: the agent of sessions that name none.
@@ -158,10 +158,10 @@ class SandboxAgent:
                 await api.close()
 
     async def health(self) -> Health:
-        """Whether the server is well, and which agents are installed and running."""
+        """The server's health, and which agents are installed and running."""
         return await health(self._api)
 
-    # Who answers agents
+    # Answering agents
 
     def on_permission(self, handler: Callable[[PermissionRequest], Decided]) -> Callable[[PermissionRequest], Decided]:
         """Let this handler answer what agents want to be allowed; may be used as a decorator."""
@@ -187,7 +187,7 @@ class SandboxAgent:
         await self._reply(id, PermissionRequest, lambda request: request.select(option_id))
 
     async def reject_permission(self, id: str) -> None:
-        """Do not allow what a handler has left open."""
+        """Reject a permission that its handler has left open."""
         await self._reply(id, PermissionRequest, lambda request: request.reject())
 
     async def reply_question(self, id: str, answers: Sequence[str | Sequence[str]]) -> None:
@@ -199,7 +199,7 @@ class SandboxAgent:
         await self._reply(id, QuestionRequest, lambda request: request.answer(*answers))
 
     async def reject_question(self, id: str) -> None:
-        """Say that nobody wants to answer a question."""
+        """Decline to answer a question."""
         await self._reply(id, QuestionRequest, lambda request: request.reject())
 
     async def reply_elicitation(self, id: str, content: Object | None = None) -> None:
@@ -211,11 +211,11 @@ class SandboxAgent:
         await self._reply(id, ElicitationRequest, lambda request: request.decline())
 
     def requests(self) -> list[Request]:
-        """What this client was asked and has not answered, in all sessions that it is attached to."""
+        """This client's open requests, in all sessions it is attached to."""
         return self._connection.asking.requests()
 
     async def pending(self, session_id: str | None = None) -> list[Object]:
-        """What agents have asked and nobody has answered, in one session or in all of the server."""
+        """Open requests from agents, in one session or in all sessions of the server."""
         params: Object = {} if session_id is None else {"sessionId": session_id}
         return objects_at(await self.request(methods.PENDING, params), "pending")
 
@@ -241,7 +241,7 @@ class SandboxAgent:
 
     async def _watch(self, server: EmbeddedServer) -> None:
         how = await server.ended()
-        self._connection.give_up(ConnectionLost(f"the server of our own {how}\n{server.stderr}".rstrip()))
+        self._connection.give_up(ConnectionLost(f"the private server {how}\n{server.stderr}".rstrip()))
 
     async def _reply(self, id: str, kind: type[R], answer: Callable[[R], Answer]) -> None:
         await self._connection.asking.reply(id, lambda request: answer(request) if isinstance(request, kind) else None)

@@ -50,11 +50,11 @@ class Settings:
     patience: float
     buffer: int
     alone: bool
-    """No other client can be there: what nobody here answers is rejected."""
+    """No other client can be connected: what this client does not answer is rejected."""
 
 
 class Prompt:
-    """A prompt of ours that is under way."""
+    """A prompt of this client whose turn has not ended."""
 
     def __init__(self, id: str) -> None:
         self.id = id
@@ -77,11 +77,11 @@ class Connection:
         """By session: set when something happens in it."""
         self._attached: dict[str, int] = {}
         """Sessions, and the newest position that is known of each."""
-        self._apart: set[str] = set()
-        """Those of them that a new connection is not attached to yet: its stream does not have all of what happens."""
+        self._detached: set[str] = set()
+        """Sessions that a new connection is not attached to yet: its stream misses some of their events."""
         self._attaching: asyncio.Task[None] | None = None
         self._prompts: dict[str, None] = {}
-        """The names of our own, the newest of them."""
+        """The ids of our own latest prompts."""
         self._under_way: WeakValueDictionary[str, Prompt] = WeakValueDictionary()
         self.taps: list[Tap] = []
         self.asking = Asking(handlers, self._answer, self._reply, alone=settings.alone)
@@ -89,7 +89,7 @@ class Connection:
         self._opening = asyncio.Lock()
         self._closed = False
         self._failure: ConnectionLost | None = None
-        """Why there is no server any more."""
+        """Why the server is gone."""
 
     @property
     def is_open(self) -> bool:
@@ -121,7 +121,7 @@ class Connection:
         await transport.notify(method, params or {})
 
     async def attach(self, session_id: str, agent: str) -> Object:
-        """From now on this client hears of the session, and is asked what its agent asks."""
+        """Attach: from now on this client gets the session's events and its agent's requests."""
         try:
             await self._opened(agent)
         except ServerProblem as problem:
@@ -151,9 +151,9 @@ class Connection:
         self._attached[session_id] = max(known, self._attached.get(session_id, 0))
 
     def detached(self, session_id: str) -> None:
-        """The session's events come no more: whoever reads them is told."""
+        """End the session's feeds: no more events will come."""
         self._attached.pop(session_id, None)
-        self._apart.discard(session_id)
+        self._detached.discard(session_id)
         self.asking.withdraw_session(session_id)
         self._ring(session_id)
         for feed in self._feeds.pop(session_id, ()):
@@ -178,7 +178,7 @@ class Connection:
         return PastReader(self.request, session_id, self._prompts.__contains__)
 
     def feed(self, session_id: str, past: PastReader) -> Feed:
-        """Everything that happens in a session from now on, for as long as somebody holds the feed."""
+        """A feed of everything that happens in a session from now on, for as long as you keep a reference to it."""
         after = max(self.position, self._attached.get(session_id, 0))
         feed = Feed(self._settings.buffer, after, past.page)
         if self._failure is not None or not self.is_attached(session_id):
@@ -188,7 +188,7 @@ class Connection:
         return feed
 
     def alarm(self, session_id: str) -> asyncio.Event:
-        """Set whenever something happens in a session, for as long as somebody holds it."""
+        """An event that is set whenever something happens in a session, for as long as you keep a reference to it."""
         alarm = asyncio.Event()
         self._alarms.setdefault(session_id, WeakSet()).add(alarm)
         return alarm
@@ -201,7 +201,7 @@ class Connection:
         return self._closed
 
     def give_up(self, failure: ConnectionLost) -> None:
-        """The server is gone for good: whoever waits is told."""
+        """The server is gone for good: fail everything that waits for it."""
         self._failure = failure
         if self._attaching is not None:
             self._attaching.cancel()
@@ -213,7 +213,7 @@ class Connection:
         self._ring_all()
 
     async def close(self) -> None:
-        """Leave the server; sessions and their turns go on."""
+        """Disconnect from the server; sessions and their turns continue."""
         self._closed = True
         self._ring_all()
         for feeds in self._feeds.values():
@@ -278,14 +278,14 @@ class Connection:
         self._set_apart(self._attached)
 
     def _set_apart(self, session_ids: Iterable[str]) -> None:
-        self._apart.update(session_ids)
+        self._detached.update(session_ids)
         if self._attaching is None or self._attaching.done():
             self._attaching = asyncio.create_task(self._attach_again(), name="sandbox-agent attaching")
 
     async def _attach_again(self) -> None:
         assert self._transport is not None
-        while self._apart and not self._closed:
-            session_id, generation = next(iter(self._apart)), self._transport.generation
+        while self._detached and not self._closed:
+            session_id, generation = next(iter(self._detached)), self._transport.generation
             failure, result = None, {}
             try:
                 result = await self.request(methods.ATTACH, {"sessionId": session_id})
@@ -295,11 +295,11 @@ class Connection:
                 continue
             except ClientError as error:
                 failure = error
-            if generation == self._transport.generation and session_id in self._apart:
+            if generation == self._transport.generation and session_id in self._detached:
                 self._attached_again(session_id, result.get("position"), failure)
 
     def _attached_again(self, session_id: str, position: object, failure: Exception | None) -> None:
-        self._apart.discard(session_id)
+        self._detached.discard(session_id)
         if failure is None:
             self.attached(session_id, position)
         else:
@@ -335,7 +335,7 @@ class Connection:
             self._missed()
         heard = Heard(arrival.position, method, params, arrival.size)
         for feed in self._feeds.get(session_id, ()):
-            feed.fall_behind() if session_id in self._apart else feed.push(heard)
+            feed.fall_behind() if session_id in self._detached else feed.push(heard)
         if method == methods.ENDED and text_at(params, "reason") == TERMINATED:
             self.detached(session_id)
 

@@ -1,4 +1,4 @@
-"""The SDK: a server of our own, in a process of its own, that ends with us however we end.
+"""A private server in a child process, which ends when this process ends, however that happens.
 
 Knows how to start and end it, and nothing of how to call it.
 """
@@ -50,7 +50,7 @@ class EmbeddedServer:
         options: Mapping[str, object] | None = None,
         env: Mapping[str, str] | None = None,
     ) -> "EmbeddedServer":
-        """Start one on a free port, with a token that nobody else knows, and wait until it is ready.
+        """Start a server on a free port, with a secret token, and wait until it is ready.
 
         Args:
             command: how to run `sandbox-agent`; this Python's own, unless given.
@@ -65,7 +65,7 @@ class EmbeddedServer:
         place = [] if data_dir is None else [f"--data-dir={data_dir}"]
         whole = [*own, "server", "--embedded", "--port=0", *place, *_flags(options or {})]
         token = (env or {}).get(_TOKEN) or secrets.token_urlsafe(32)
-        # A command line can be read by everybody on the machine. An empty variable counts as none.
+        # Every user of the machine can read a command line. An empty variable counts as unset.
         environment = {**os.environ, **(env or {}), **dict.fromkeys(_OTHER_WAYS, ""), _TOKEN: token}
         transport, watch = await _spawn(whole, environment)
         try:
@@ -81,12 +81,12 @@ class EmbeddedServer:
         return self._watch.tail()
 
     async def ended(self) -> str:
-        """Wait until it is gone, though nobody closed it; gives how it ended."""
+        """Wait until the server ends by itself, and return how it ended."""
         await asyncio.wait([self._watch.exited])
         return self._watch.how()
 
     async def close(self, patience: float = STOP_PATIENCE) -> None:
-        """End it, and wait until it is gone. Whoever is cancelled here need not come back: it ends all the same.
+        """Stop the server, and wait until it has ended. If you are cancelled while waiting, it still ends.
 
         Its stdin ends first, which is all that a server needs; after `patience` seconds it is ended by force.
         """
@@ -197,7 +197,7 @@ async def _end(transport: asyncio.SubprocessTransport, watch: _Watch, patience: 
             with suppress(ProcessLookupError):
                 transport.kill()
         try:
-            # A process that somebody else has left behind may hold its pipes.
+            # A process left behind by another program may hold its pipes open.
             await _within(LAST_PATIENCE, watch.disconnected)
         finally:
             transport.close()

@@ -4,7 +4,7 @@ ClientError             what a caller catches to catch them all
 ├── RequestError        a method failed, at the server or at the agent: a JSON-RPC error with code, message and data
 ├── ServerProblem       the server refuses, and says why
 │   └── ForeignAnswer   something answers that is no sandbox-agent, a proxy for example
-├── ConnectionLost      the server cannot be reached, or went away and nobody knows the outcome
+├── ConnectionLost      the server cannot be reached, or went away and the outcome is unknown
 └── StartFailed         an embedded server did not start
 """
 
@@ -54,7 +54,7 @@ class ServerProblem(ClientError):
         self.status = status
         """The HTTP status."""
         self.detail = detail
-        """What is wrong, which, and what to do."""
+        """What is wrong, and what to do."""
         self.fields: Object = dict(fields or {})
         """Facts, such as the `path` of a file."""
 
@@ -63,7 +63,7 @@ class ServerProblem(ClientError):
 
 
 class ForeignAnswer(ServerProblem):
-    """What answered is no sandbox-agent: a proxy's page, another program; `status` is as it came."""
+    """The answer is not from sandbox-agent but from a proxy or another program; `status` is its HTTP status."""
 
 
 class ConnectionLost(ClientError):
@@ -85,14 +85,14 @@ class StartFailed(ClientError):
         super().__init__(f"{sentence}\n{stderr.rstrip()}" if stderr.strip() else sentence)
         self.sentence = sentence
         self.stderr = stderr
-        """The end of what it said, for people."""
+        """The end of its stderr, for people."""
 
     def __reduce__(self) -> tuple[object, ...]:
         return type(self), (self.sentence, self.stderr)
 
 
 def problem(document: bytes) -> ServerProblem | None:
-    """The problem that a document tells of; None when it is no problem of sandbox-agent's."""
+    """The problem that a document describes; None if it is not one of sandbox-agent's."""
     try:
         said = msgspec.json.decode(document)
     except msgspec.DecodeError:

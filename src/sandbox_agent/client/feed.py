@@ -1,6 +1,6 @@
 """A feed: one consumer's view of a session, bounded in bytes. A slow consumer reads what it missed from the log.
 
-Knows nothing of HTTP or of what an event means. Whoever delivers is never held up.
+Knows nothing of HTTP or of what an event means. Delivering an event never blocks.
 """
 
 import asyncio
@@ -51,7 +51,7 @@ class Feed:
         self._woken = asyncio.Event()
 
     def push(self, heard: Heard) -> None:
-        """Deliver an event; one that there is no room for is read from the log later."""
+        """Deliver an event; one that does not fit is read from the log later."""
         if heard.id <= self._newest or self._behind or self._closed:
             return
         if self._queue and self._size + heard.size > self._limit:
@@ -61,7 +61,7 @@ class Feed:
         self._put(heard)
 
     def fall_behind(self) -> None:
-        """Something may be missing from here on: go on with the log."""
+        """Events may be missing from here on: continue from the log."""
         self._behind = True
         self._woken.set()
 

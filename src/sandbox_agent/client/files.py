@@ -42,7 +42,7 @@ class Entry(Struct, rename="camel", kw_only=True, frozen=True):
     etag: str | None = None
     """Of a file: names this version of it, for `if_match`."""
     link_target: str | None = None
-    """Of a link: what it says, which need not exist."""
+    """Of a link: its target, which need not exist."""
 
 
 class Written(Struct, rename="camel", kw_only=True, frozen=True):
@@ -55,7 +55,7 @@ class Written(Struct, rename="camel", kw_only=True, frozen=True):
 
 
 class Uploaded(Struct, rename="camel", kw_only=True, frozen=True):
-    """What an archive brought."""
+    """The result of unpacking an archive."""
 
     paths: list[str] = []
     """The first of the files and links that were written."""
@@ -138,11 +138,11 @@ class Files:
         return await self._api.json("GET", "/v1/fs/stat", params=params, type=Entry)
 
     async def mkdir(self, path: RemotePath) -> str:
-        """Make a directory, with those on its way; it may be there already. Gives its absolute path."""
+        """Make a directory, including parents; it may exist already. Returns its absolute path."""
         return (await self._api.json("POST", "/v1/fs/mkdir", params=self._at(path), type=_Done)).path
 
     async def move(self, source: RemotePath, target: RemotePath, *, overwrite: bool = False) -> str:
-        """Give something another name, whose directory must be there. Gives its absolute path.
+        """Rename or move something; the new parent directory must exist. Returns the new absolute path.
 
         With `overwrite` it takes the place of a file, or a directory that of an empty one.
         """
@@ -151,7 +151,7 @@ class Files:
         return (await self._api.json("POST", "/v1/fs/move", params=params, body=body, type=_Moved)).to
 
     async def delete(self, path: RemotePath, *, recursive: bool = False) -> None:
-        """Delete a file, a link, or a directory; one that is not empty only with `recursive`."""
+        """Delete a file, a link, or a directory; a directory that is not empty needs `recursive`."""
         params = {**self._at(path), "recursive": recursive}
         await self._api.request("DELETE", "/v1/fs/entry", params=params)
 

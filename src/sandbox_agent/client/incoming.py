@@ -35,7 +35,7 @@ def decode(data: str | bytes) -> Object:
     try:
         found = msgspec.json.decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError):
-        # Half a surrogate pair, of a program that cuts strings: JSON for everybody else.
+        # Half a surrogate pair, from a program that cuts strings: other parsers accept it as JSON.
         found = json.loads(data)
     if not isinstance(found, dict):
         raise ValueError("not an envelope")  # noqa: TRY004 - what is sent is wrong, not who calls

@@ -1,4 +1,4 @@
-"""What the server tells of its sessions over HTTP."""
+"""The server's sessions, read over HTTP."""
 
 from collections.abc import AsyncGenerator
 from datetime import datetime
@@ -11,7 +11,7 @@ from sandbox_agent.envelope import Object
 
 
 class SessionInfo(Struct, rename="camel", kw_only=True, frozen=True):
-    """A session, as the server has it at the moment of asking."""
+    """A session's state at the time of the call."""
 
     session_id: str
     agent: str
@@ -33,7 +33,7 @@ class SessionInfo(Struct, rename="camel", kw_only=True, frozen=True):
     """How and why it ended."""
     metadata: Object = {}
     alias: str | None = None
-    """The name that its maker gave it, which can be used in place of the id."""
+    """Its alias, which you can use in place of the id."""
 
 
 class _Page(Struct, rename="camel"):

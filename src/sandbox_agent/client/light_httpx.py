@@ -8,7 +8,7 @@ import sys
 if "httpx" in sys.modules:
     import httpx
 else:
-    sys.modules["httpx._main"] = None  # type: ignore[assignment] - so Python is told that there is no such module
+    sys.modules["httpx._main"] = None  # type: ignore[assignment] - so that importing it fails
     try:
         import httpx
     finally:

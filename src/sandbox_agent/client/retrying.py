@@ -1,4 +1,4 @@
-"""For how long a server that cannot be reached is waited for, and what counts as that."""
+"""Waiting for an unreachable server: for how long, and which failures count."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -17,7 +17,7 @@ _UNREACHED = frozenset({502, 503, 504})
 
 
 async def retry(call: Callable[[], Awaitable[T]], seconds: float) -> T:
-    """What a call gives that may be made any number of times. Raises what it raised last, after so many seconds."""
+    """The result of a call that is safe to repeat. Raises the last failure after so many seconds."""
     clock = asyncio.get_running_loop().time
     until, pause = clock() + seconds, FIRST_PAUSE
     while True:
@@ -31,7 +31,7 @@ async def retry(call: Callable[[], Awaitable[T]], seconds: float) -> T:
 
 
 def is_passing(error: ClientError) -> bool:
-    """Whether it may be over when it is tried again."""
+    """Whether the failure may be temporary."""
     match error:
         case ConnectionLost():
             return True

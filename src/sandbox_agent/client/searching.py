@@ -19,7 +19,7 @@ class Match(Struct, rename="camel", kw_only=True, frozen=True):
     column: int | None = None
     text: str | None = None
     text_truncated: bool = False
-    """The line is longer than what is told of it."""
+    """The line is longer than the text shown here."""
 
 
 class _Line(Struct, rename="camel", kw_only=True):
@@ -48,7 +48,7 @@ class Search(AsyncIterator[Match]):
         return await anext(self._matches)
 
     async def close(self) -> None:
-        """End it now, and not when nobody knows of it any more."""
+        """End it now instead of when it is garbage-collected."""
         await self._matches.aclose()
 
     async def _run(self, api: Api, params: Params) -> AsyncGenerator[Match]:

@@ -33,7 +33,7 @@ from sandbox_agent.wire.acp import SessionConfigOptionBoolean, SessionConfigOpti
 from sandbox_agent.wire.reading import read
 
 ConfigOption: TypeAlias = SessionConfigOptionSelect | SessionConfigOptionBoolean
-"""A setting of a session that its agent offers."""
+"""A setting that a session's agent offers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ class Attachment:
     filename: str | None = None
 
     def document(self) -> Object:
-        """As it goes on the wire."""
+        """Its form on the wire."""
         facts = {"path": str(self.path), "mime": self.mime, "filename": self.filename}
         return {name: value for name, value in facts.items() if value is not None}
 
@@ -62,14 +62,14 @@ class Parts:
 class Updates(AsyncIterator[SessionItem]):
     """What happens in a session from the moment this was made; it goes on when the connection breaks.
 
-    Whoever is slow holds nobody up, and misses nothing: it then reads from the session's log.
+    A slow reader delays no other and misses nothing: it catches up from the session's log.
     """
 
     def __init__(self, feed: Feed, past: PastReader) -> None:
         self._feed = feed
         self._past = past
         self._heard: Heard | None = None
-        """What is to be told after what stands before it."""
+        """An item that must wait for those before it."""
         self._told: deque[Heard] = deque()
         self._over = False
 
@@ -86,7 +86,7 @@ class Updates(AsyncIterator[SessionItem]):
         raise StopAsyncIteration
 
     async def _more(self) -> bool:
-        # Kept until all that stands before it is there: whoever is cancelled meanwhile finds it again.
+        # Kept until everything before it has arrived: a caller that is cancelled meanwhile finds it again.
         self._heard = self._heard or await self._feed.next()
         if self._heard is None:
             return False
@@ -97,7 +97,7 @@ class Updates(AsyncIterator[SessionItem]):
 
 
 class Session:
-    """One conversation with one agent. It goes on without us: whoever comes back finds it by its id."""
+    """One conversation with one agent. It continues without you; come back to it by its id."""
 
     def __init__(self, parts: Parts, id: str, agent: str, cwd: str, opened: Object) -> None:
         self._parts = parts
@@ -106,7 +106,7 @@ class Session:
         self.agent = agent
         self.cwd = cwd
         self.warnings = [str(each) for each in list_at(opened, "_meta", META, "warnings")]
-        """What was asked for when it was made, and could not be had."""
+        """Requested settings that the agent could not apply."""
         self.config_options: list[ConfigOption] = _options(opened)
         """The settings that its agent offers, as they were when this was made, or when one was set here; a session that
         was attached to has none until then."""
@@ -147,7 +147,7 @@ class Session:
     # Following
 
     def updates(self) -> "Updates":
-        """Everything that happens from now on, whoever caused it; it ends with the session, or when we detach."""
+        """Everything that happens from now on, from any client; ends with the session, or when you detach."""
         past = self._connection.past(self.id)
         return Updates(self._connection.feed(self.id, past), past)
 
@@ -169,12 +169,12 @@ class Session:
     def follow(self, after: int = 0) -> Following:
         """The session's log from an id on, and each new event as it comes; it ends when the session is terminated.
 
-        For whoever stores or relays a session: keep the last id, and go on from there after whatever happened.
+        Use it to store or relay a session: keep the last id, and continue from there after any interruption.
         """
         return Following(self._connection, self.id, after)
 
     async def pending(self) -> list[Object]:
-        """What its agent has asked and nobody has answered."""
+        """Open requests from its agent."""
         result = await self._call(methods.PENDING)
         return [each for each in list_at(result, "pending") if isinstance(each, dict)]
 
@@ -209,7 +209,7 @@ class Session:
         return msgspec.convert(result, Models)
 
     async def set_model(self, model: str) -> None:
-        """Use another model. Raises RequestError that lists what there is."""
+        """Switch to another model. Raises RequestError, which lists the available ones."""
         await self._call(methods.SET_MODEL, modelId=model)
 
     async def modes(self) -> Modes:
@@ -219,7 +219,7 @@ class Session:
         return Modes(available_modes=offered.available_modes if offered else [], current_mode_id=current)
 
     async def set_mode(self, mode: str) -> None:
-        """Change to another mode. Raises RequestError that lists what there is."""
+        """Switch to another mode. Raises RequestError, which lists the available ones."""
         await self._call(methods.SET_MODE, modeId=mode)
 
     async def set_config_option(self, option: str, value: str | bool) -> None:
@@ -234,7 +234,7 @@ class Session:
         return object_at(result, "metadata")
 
     async def info(self) -> SessionInfo:
-        """What the server knows of it now."""
+        """Its state at the server now."""
         return await self._connection.read(lambda: session_info(self._parts.api, self.id))
 
     # Endings
@@ -255,7 +255,7 @@ class Session:
         return await self._call(methods.TERMINATE)
 
     async def detach(self) -> None:
-        """Hear no more of it; it goes on without us."""
+        """Stop following the session; it continues without you."""
         await self._call(methods.DETACH)
         self._connection.detached(self.id)
 

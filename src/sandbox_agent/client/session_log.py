@@ -70,7 +70,7 @@ class PastReader:
         self._prompts: dict[int, LogEvent] = {}
         """Prompts of others whose turns are still to come."""
         self._unshown: Object | None = None
-        """The turn of another that has begun, and whose prompt nobody has shown yet."""
+        """Another client's turn that has started, and whose prompt has not been shown yet."""
 
     async def page(self, after: int) -> Page:
         """The notifications that come after a position."""

@@ -83,11 +83,11 @@ class Sessions:
         return session_list(self._parts.api, None if cwd is None else str(cwd))
 
     async def get(self, session_id: str) -> SessionInfo:
-        """What the server knows of a session, by its id or other name."""
+        """A session's state, by its id or alias."""
         return await self._parts.connection.read(lambda: session_info(self._parts.api, session_id))
 
     async def attach(self, session_id: str) -> Session:
-        """Come (back) to a session: from now on we hear of it, and are asked what its agent asks."""
+        """Attach to a session: from now on you get its events and its agent's requests."""
         info = await self.get(session_id)
         await self._parts.connection.attach(info.session_id, info.agent)
         return self._session(info, {})
@@ -123,7 +123,7 @@ class Sessions:
 
     def _directory(self, cwd: str | PurePath | None) -> str:
         if cwd is not None:
-            # With a server of our own a relative path means what it means to us.
+            # A private server runs on this machine, so a relative path starts at our working directory.
             return str(self._cwd / cwd) if self._cwd is not None else str(cwd)
         if self._cwd is None:
             raise ClientError("cwd is needed: the session's directory, an absolute path on the server's machine")

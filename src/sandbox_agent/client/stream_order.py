@@ -19,7 +19,7 @@ class StreamOrder:
         self._brought = 0
         """Up to where the stream has nothing more to bring."""
         self._stalled = False
-        """The stream has stayed away for too long; until it brings something, nobody waits for it."""
+        """The stream has been silent for too long: do not wait for it until it brings something."""
         self._waiting: dict[asyncio.Future[None], int] = {}
 
     def brought(self, position: int) -> None:
@@ -54,7 +54,7 @@ class StreamOrder:
         self.position, self._brought, self._stalled = 0, 0, False
 
     def release(self) -> None:
-        """Nobody waits any longer for a stream that is gone."""
+        """The stream is gone: release everything that waits for it."""
         for future in self._waiting:
             _wake(future)
 

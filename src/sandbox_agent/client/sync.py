@@ -38,7 +38,7 @@ R = TypeVar("R")
 Q = TypeVar("Q", bound=Request)
 
 Handler = Callable[[Q], Answer | None]
-"""Called in a thread of its own, so it may take its time and ask somebody. What it raises is a rejection."""
+"""Runs in its own thread, so it may block, for example to ask a person. If it raises, the request is rejected."""
 PermissionHandler: TypeAlias = Handler[PermissionRequest]
 QuestionHandler: TypeAlias = Handler[QuestionRequest]
 ElicitationHandler: TypeAlias = Handler[ElicitationRequest]
@@ -129,7 +129,7 @@ class SandboxAgent:
         env: Mapping[str, str] | None = None,
         buffer: int = BUFFER,
     ) -> "Generator[SandboxAgent]":
-        """A server of our own, on a free port and with a private token; it is gone with the block, or with us."""
+        """Start a private server on a free port, with its own token; it stops when the block or your process ends."""
         opened = AsyncSandboxAgent.start(
             agent=agent,
             on_permission=on_permission and _threaded(on_permission),
@@ -225,7 +225,7 @@ class Session:
         attachments: Sequence[str | PurePath | _session.Attachment] = (),
         meta: Mapping[str, object] | None = None,
     ) -> "Turn":
-        """Send a prompt; iterate for its updates, or take its `result` or `text`."""
+        """Send a prompt; iterate for its updates, or use its `result` or `text`."""
         return Turn(self._portal, _there(self._portal, self._session.prompt)(prompt, attachments, meta))
 
 
@@ -298,7 +298,7 @@ def _wait(portal: BlockingPortal, call: Callable[[], Awaitable[T]]) -> T:
     try:
         return doing.result()
     except BaseException:
-        # Ctrl-C: what nobody waits for any more must not go on, and take what is meant for others.
+        # Ctrl-C: an abandoned call must not keep running and consume what is meant for other callers.
         doing.cancel()
         raise
 
@@ -346,7 +346,7 @@ def _threaded(handler: Handler[Q]) -> Callable[[Q], Awaitable[Answer | None]]:
 
     def decide(request: Q) -> Awaitable[Answer | None]:
         decision: Future[Answer | None] = Future()
-        # Not of a pool: any number of them may wait for somebody, and the script may end without them.
+        # Not from a pool: any number of handlers may wait for a person, and must not keep the script from exiting.
         threading.Thread(target=_decide, args=(handler, request, decision), daemon=True).start()
         return asyncio.wrap_future(decision)
 

@@ -61,7 +61,7 @@ _LATE = frozenset({AlreadyAnswered.slug, NobodyAsked.slug})
 
 @dataclass(frozen=True, slots=True)
 class Hooks:
-    """What the transport tells whoever made it."""
+    """The callbacks of a transport."""
 
     lost: Callable[[], None]
     """The server knew nothing of the connection, and there is another: what hung on it has to be set up again."""
@@ -97,9 +97,9 @@ class Transport:
         self.order = StreamOrder(patience)
         self._closed = False
         self._failure: ConnectionLost | None = None
-        """Why there is no server any more."""
+        """Why the server is gone."""
         self._over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        """Done when nobody need wait for the server any more."""
+        """Done when there is no longer any point in waiting for the server."""
 
     # JSON-RPC
 
@@ -130,7 +130,7 @@ class Transport:
         key = None if method in READS else secrets.token_urlsafe(16)
         scoped = method in READS or text_at(params, "sessionId") is not None
         response, generation = await self._post(body, key, repeatable_elsewhere=scoped)
-        # On an old connection nothing more comes, and pages of the log are put in order by whoever reads them.
+        # An old connection brings nothing more, and readers of the log put its pages in order themselves.
         if generation == self.generation and method != methods.EVENTS:
             in_order = await self.order.after(_last_event(response))
             if not in_order:
@@ -144,7 +144,7 @@ class Transport:
     async def answer(self, id: RequestId, outcome: Object) -> None:
         """Answer a request of an agent with a `result` or an `error`, however long it takes.
 
-        It will not be asked for again. An answer that does not fit is told by the hook `answered`.
+        The agent does not ask again. If the answer does not fit, the hook `answered` reports it.
         """
         body = self._written({"id": msgspec.json.decode(id.text), **outcome})
         wrong = None
@@ -159,7 +159,7 @@ class Transport:
         await self._post(body, None, only_on=id.generation)
 
     async def close(self) -> None:
-        """Close the connection; sessions and their turns go on."""
+        """Close the connection; sessions and their turns continue."""
         if self._closed:
             return
         self._closed = True
@@ -174,7 +174,7 @@ class Transport:
                     await self._api.request("DELETE", PATH, headers={names.CONNECTION_ID: self._id})
 
     def give_up(self, failure: ConnectionLost) -> None:
-        """The server is gone for good: nobody need wait for it."""
+        """The server is gone for good: fail every pending wait."""
         self._failure = failure
         if self._following is not None:
             self._following.cancel()
@@ -266,7 +266,7 @@ class Transport:
                     renewed, again = True, renewed
                     if not again:
                         continue
-            # An answer may have been under way for hours: what counts is for how long nobody can be reached.
+            # A request may have been waiting for hours: only the time the server is unreachable counts.
             if self._was_reached(lost, clock() - tried_at):
                 failing_since = clock()
             if self._failure or self._closed or clock() - failing_since > self._patience:
@@ -338,7 +338,7 @@ class Transport:
     # The stream
 
     def _follow_anew(self) -> None:
-        """Read this connection's stream; whoever still reads an old one need not."""
+        """Read this connection's stream, and stop reading an older one."""
         if self._following is not None and self._following is asyncio.current_task():
             return
         if self._following is not None:
@@ -375,7 +375,7 @@ class Transport:
             logger.info("the stream broke, going on after=%s reason=%s", self._seen, error)
         else:
             logger.warning("the stream is refused reason=%s", error)
-            # Whoever reads finds out why, when he asks for the log.
+            # A reader learns why when it requests the log.
             self._hooks.missed()
 
     async def _listen(self) -> None:

@@ -19,7 +19,7 @@ FIRST_LOOK, LONGEST_LOOK = 0.05, 1.6
 
 
 class Turn(AsyncIterator[TurnItem]):
-    """Runs from the moment it is made, whether somebody reads it or not.
+    """A turn runs from the moment you create it, whether you read it or not.
 
     Iterate for its updates, of which the last is `TurnEnded`; or await it for that one alone. Leaving early leaves the
     turn running: `cancel` ends it. When it fails, `RequestError` comes in place of the end, with what became of the
@@ -35,18 +35,18 @@ class Turn(AsyncIterator[TurnItem]):
         self._over = False
         self._feed = connection.feed(session_id, connection.past(session_id))
         self._response = asyncio.create_task(self._send(params), name="sandbox-agent turn")
-        self._response.add_done_callback(_unsurprised)
+        self._response.add_done_callback(_retrieve_failure)
         self._cancelling: asyncio.Task[None] | None = None
 
     async def cancel(self) -> None:
         """End this turn: one that waits is taken back, of one that runs the agent is asked to stop.
 
-        It comes back when that was done, which is when the turn has started, and is done also if nobody waits for it.
+        Returns once that is done, which is after the turn has started. It happens even if you stop waiting for it.
         The turn then ends with the stop reason `cancelled`. `session.cancel` also ends what others have begun.
         """
         if self._cancelling is None or self._cancelling.done():
             self._cancelling = asyncio.create_task(self._cancel(), name="sandbox-agent cancelling")
-            self._cancelling.add_done_callback(_unsurprised)
+            self._cancelling.add_done_callback(_retrieve_failure)
         await asyncio.shield(self._cancelling)
 
     async def _cancel(self) -> None:
@@ -73,7 +73,7 @@ class Turn(AsyncIterator[TurnItem]):
         await asyncio.wait(waiting, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
 
     async def text(self) -> str:
-        """All that the agent says in this turn, at its end."""
+        """Everything the agent says in this turn, once it has ended."""
         return "".join([text_of(item) async for item in self])
 
     def __await__(self) -> Generator[object, None, TurnEnded]:
@@ -89,7 +89,7 @@ class Turn(AsyncIterator[TurnItem]):
             item = self._own(heard)
             if item is not None:
                 return item
-        # Whoever does not wait any longer for it has not had it yet.
+        # A caller cancelled while waiting here has not received it yet.
         await asyncio.wait([self._response])
         self._over = True
         return await self._end()
@@ -122,8 +122,8 @@ class Turn(AsyncIterator[TurnItem]):
                 return cast("TurnItem | None", item) if self._running else None
 
 
-def _unsurprised(task: "asyncio.Task[Object] | asyncio.Task[None]") -> None:
-    """Nobody has to wait for it: then its failure is nobody's surprise."""
+def _retrieve_failure(task: "asyncio.Task[Object] | asyncio.Task[None]") -> None:
+    """Retrieve the failure of a task that may never be awaited, so that asyncio does not complain."""
     if not task.cancelled():
         task.exception()
 

@@ -77,7 +77,7 @@ class TurnEnded:
     """A turn has ended: with a stop reason, or with an error of its agent.
 
     `response` is what the agent answered; only the client that sent the prompt has it, and only if the SDK can read it.
-    `turn_id` is None for whoever awaits a turn and reads nothing of it.
+    `turn_id` is None if you await a turn without iterating over it.
     """
 
     stop_reason: str | None
@@ -143,13 +143,13 @@ SessionUpdate: TypeAlias = (
     | UsageUpdate
     | UnknownUpdate
 )
-"""What an agent tells of a session."""
+"""An update from an agent about a session."""
 
 SessionItem: TypeAlias = SessionUpdate | TurnStarted | TurnEnded | Decision | MetadataUpdated | SessionEnded | Gap
-"""Everything that `session.updates()` gives."""
+"""Everything that `session.updates()` yields."""
 
 TurnItem: TypeAlias = SessionUpdate | Decision | Gap | TurnEnded
-"""Everything that a turn gives; the last one is TurnEnded."""
+"""Everything that a turn yields; the last item is TurnEnded."""
 
 
 def read_item(method: str, params: Object) -> SessionItem | None:
@@ -174,7 +174,7 @@ def read_item(method: str, params: Object) -> SessionItem | None:
 
 
 def gap_of(params: Object) -> Gap:
-    """A gap, as the stream and the log tell of it."""
+    """A gap, as the stream and the log report it."""
     after, resumes_at = params.get("after"), params.get("resumesAt")
     return Gap(after if isinstance(after, int) else 0, resumes_at if isinstance(resumes_at, int) else 0)
 

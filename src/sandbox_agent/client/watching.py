@@ -24,7 +24,7 @@ class Change(Struct, rename="camel", kw_only=True, frozen=True):
     """What became of a path."""
 
     kind: str
-    """`added`, `modified`, `deleted`; or `overflow`: more has changed below this path than is told, look at it anew."""
+    """`added`, `modified`, `deleted`; or `overflow`: there were too many changes to report, so scan this path again."""
     path: str
 
 
@@ -64,7 +64,7 @@ class Watch(AsyncIterator[Change]):
         return change
 
     async def close(self) -> None:
-        """End it now, and not when nobody knows of it any more."""
+        """End it now instead of when it is garbage-collected."""
         await self._changes.aclose()
 
     async def _run(self) -> AsyncGenerator[Change | None]:

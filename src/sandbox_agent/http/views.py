@@ -25,6 +25,7 @@ from sandbox_agent.errors import (
     InvalidParams,
     RegistryUnavailable,
     SandboxAgentError,
+    SessionDamaged,
     SessionNotFound,
     ShuttingDown,
     UnknownAgent,
@@ -133,7 +134,12 @@ class Views:
                 (BadRequest,),
             ),
             Endpoint(
-                "GET", "/v1/sessions/{id}", self.get_session, "One session.", SessionView, problems=(SessionNotFound,)
+                "GET",
+                "/v1/sessions/{id}",
+                self.get_session,
+                "One session.",
+                SessionView,
+                problems=(SessionNotFound, SessionDamaged),
             ),
         ]
 

@@ -103,7 +103,7 @@ def _directory(purpose: str, given: Given | None) -> Path:
 
 
 def _check_files(settings: Settings, given: Mapping[str, Given]) -> None:
-    # A file that somebody named must be there: a typo must not drop all permission rules in silence.
+    # A file that the user named must exist: a typo must not silently drop all permission rules.
     for name, path in (("agents_file", settings.agents_file), ("permissions_file", settings.permissions_file)):
         if name in given and (not os.access(path, os.R_OK) or path.is_dir()):
             raise SettingsError(f"{given[name].where}: no readable file at {path}")
@@ -129,7 +129,7 @@ def _check_no_token(settings: Settings, given: Given, ways: list[Given]) -> None
     if not settings.insecure and not is_loopback(settings.host):
         raise SettingsError(
             f"{given.where}: without a token only a loopback address is served, which {settings.host} is not; "
-            "give a token, or --insecure when everybody who can reach it may use it"
+            "give a token, or --insecure if everyone who can reach the server may use it"
         )
 
 

@@ -1,4 +1,4 @@
-"""Kinds of value: how a text, a number or a list that somebody wrote becomes a setting, or an error that names it.
+"""Kinds of value: how a text, a number or a list becomes a setting, or an error that names it.
 
 Each kind takes what a flag or a variable carries (text) and what TOML carries (its own types).
 """
@@ -19,7 +19,7 @@ FLAG, VARIABLE, FILE = range(3)
 
 @dataclass(frozen=True, slots=True)
 class Given:
-    """A value as somebody wrote it; `where` names the place, `base` is where a relative path starts."""
+    """A value as the user wrote it; `where` names the place, `base` is where a relative path starts."""
 
     raw: object
     source: int = FLAG
@@ -61,7 +61,7 @@ def _match(pattern: str, text: str) -> re.Match[str]:
 
 
 def _number(given: Given) -> float | None:
-    # True is an int to Python, and not a number to anybody else.
+    # True is an int in Python, but not a number to users.
     return given.raw if isinstance(given.raw, int | float) and not isinstance(given.raw, bool) else None
 
 
@@ -94,7 +94,7 @@ def _path(given: Given) -> Path:
         raise ValueError
     try:
         return (given.base / Path(raw).expanduser()).absolute()
-    except (RuntimeError, OSError) as no_such_place:  # a home nobody has, a working directory that is gone
+    except (RuntimeError, OSError) as no_such_place:  # an unknown user's home, a deleted working directory
         raise ValueError from no_such_place
 
 

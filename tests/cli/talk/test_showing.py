@@ -221,7 +221,7 @@ def test_what_goes_without_saying_is_not_said() -> None:
     ("item", "expected"),
     [
         (TurnEnded("end_turn"), []),
-        (TurnEnded("refusal"), ["the agent refuses to go on"]),
+        (TurnEnded("refusal"), ["the agent refuses to continue"]),
         (TurnEnded("brand_new"), ["stopped: brand_new"]),
         (TurnEnded(None, error={"message": "agent x exited\nwith code 3"}), ["✘ agent x exited with code 3"]),
         (read_item("_sandboxagent/session/ended", {"reason": "closed"}), ["the session was closed"]),
@@ -231,7 +231,7 @@ def test_what_goes_without_saying_is_not_said() -> None:
         ),
         (
             read_item("_sandboxagent/stream/gap", {"after": 1, "resumesAt": 5}),
-            ["what came before this is no longer kept"],
+            ["earlier events are no longer kept"],
         ),
         (update(sessionUpdate="current_mode_update", currentModeId="plan"), ["mode: plan"]),
         (update(sessionUpdate="nobody_knows_this", x=1), []),

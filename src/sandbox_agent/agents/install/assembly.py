@@ -168,7 +168,7 @@ class Assembly:
         )
 
     def _unverified(self, package: Package | None) -> Literal[True] | UnsetType:
-        """Whether nobody gave a hash for what was fetched: uv always checks those of its index."""
+        """Whether there was no hash for what was fetched: uv always checks those of its index."""
         archive = self.plan.archive
         fetched = package is None and archive is not None and archive.sha256 is None
         return True if fetched or self.packages.unverified() else UNSET

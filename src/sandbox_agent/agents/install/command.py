@@ -1,4 +1,4 @@
-"""Running npm or uv to its end. It dies whole when nobody waits for it any more."""
+"""Running npm or uv to completion. If the caller is cancelled, the whole process tree is killed."""
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence

@@ -170,7 +170,7 @@ def _named(silence: float) -> Generator[None]:
 @asynccontextmanager
 async def _from_file(path: Path) -> AsyncGenerator[Download]:
     with _reading():
-        # Not blocking: nobody may ever write to a FIFO.
+        # Non-blocking: a FIFO may never get a writer.
         file = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
     try:
         about = os.fstat(file)

@@ -109,7 +109,7 @@ class Installer:
     def begin(
         self, agent: Agent, wanted: Wanted | None = None, *, reinstall: bool = False
     ) -> tuple[Job, "asyncio.Task[Outcome]"]:
-        """The same, for who wants to follow it. The task is shared: shield it."""
+        """The same, with progress. The task is shared: shield it."""
         if self._closed:
             raise ShuttingDown
         request = _Request(wanted or Wanted(), reinstall)
@@ -152,7 +152,7 @@ class Installer:
 
     async def _run(self, agent: Agent, request: _Request, job: Job, before: _Running | None) -> Outcome:
         with self._named(agent.id, job):
-            if before is not None:  # Somebody wants it otherwise: one after the other.
+            if before is not None:  # Another version is being installed: wait for it to finish.
                 await asyncio.wait({before.task})
             async with asyncio.timeout(self._timeout), self._locked(agent.id, job):
                 outcome = await self._installed(agent, request, job)
@@ -174,7 +174,7 @@ class Installer:
             text = f"agent {agent} was not ready within {self._timeout:g} s ({job.progress.message})"
             raise InstallFailed(f"{text}; --install-timeout sets the limit", agent=agent) from None
         except DiskFull as error:
-            # Not the folder of the attempt: that is gone, and nobody could make room in it.
+            # Name the agents directory: the folder of the attempt is already gone.
             raise DiskFull(str(self._store.directory)) from error
         except OSError as error:
             directory = str(self._store.directory)
@@ -185,7 +185,7 @@ class Installer:
 
     @asynccontextmanager
     async def _locked(self, agent: str, job: Job) -> AsyncGenerator[None]:
-        """Wait until nobody else, in any process, installs this agent."""
+        """Wait until no other install of this agent runs, in any process."""
         while True:
             with self._store.locked(agent) as ours:
                 if ours:
@@ -213,7 +213,7 @@ class Installer:
             job.tell("verifying", "starting it to see that it works")
             verified = await self._verified(agent, fetched)
             await _to_its_end(self._store.write, verified)
-            # No await from here on: it is in place, and nobody may take its folder away any more.
+            # No await from here on: it is in place, and a cancellation must not delete its folder.
             record = self._store.commit(verified)
         except BaseException:
             # It is renamed first, so that a thread that still unpacks into it finds no folder any more.
@@ -265,6 +265,6 @@ async def _to_its_end(function: Callable[P, T], *args: P.args, **kwargs: P.kwarg
 
 
 def _satisfies(record: Record, wanted: Wanted, agent: Agent) -> bool:
-    """Whether what is there is what somebody asks for."""
+    """Whether what is installed matches the request."""
     native = record.native_version if agent.native else record.version
     return record.is_of(agent) and wanted.process in (None, record.version) and wanted.agent in (None, native)

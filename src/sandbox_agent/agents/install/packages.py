@@ -29,13 +29,13 @@ Tell = Callable[[str], None]
 
 _NPM_FLAGS = (
     *("--ignore-scripts", "--no-audit", "--no-fund", "--no-update-notifier", "--save-exact", "--loglevel=http"),
-    # What somebody's own .npmrc may say otherwise: all of it goes into the folder, with the record of its digests.
+    # Overrides for the user's .npmrc: everything goes into the folder, with the record of its digests.
     *("--no-global", "--location=project", "--save", "--package-lock", "--no-dry-run"),
     # What does not come from the index has no digest there, and git runs programs: a package's .npmrc may name them.
     *("--allow-git=none", "--allow-remote=none", "--allow-file=none", "--allow-directory=none"),
     "--globalconfig=/dev/null",
 )
-# The tools' own defaults keep somebody waiting for minutes when the index is down. Who sets them otherwise may.
+# The tools' own defaults wait for minutes when the index is down. The user's environment may override these.
 _PATIENCE = {
     "npm_config_fetch_retries": "2",
     "npm_config_fetch_retry_mintimeout": "1000",

@@ -18,7 +18,7 @@ _VERSION = re.compile(r"(?!.*\.(tgz|tar|tar\.gz)$)[A-Za-z0-9][A-Za-z0-9.+_-]{0,9
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """The versions somebody asks for: of the agent itself, and of the program that speaks ACP for it."""
+    """The requested versions: of the agent itself, and of the program that speaks ACP for it."""
 
     agent: str | None = None
     process: str | None = None

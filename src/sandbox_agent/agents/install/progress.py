@@ -1,4 +1,4 @@
-"""How far an install is, for whoever wants to know: the newest state, and a way to wait for a newer one."""
+"""The progress of an install: the newest state, and a way to wait for a newer one."""
 
 import asyncio
 

@@ -1,7 +1,7 @@
 """What is installed, and where: a folder for each installation, and a file for each agent that names the one in use.
 
 The file is written last and at once, so an installation is there whole or not at all; a folder that no file names is
-what somebody who was killed left behind, or a predecessor that may still be running.
+left over from an interrupted install, or an earlier installation that may still be running.
 """
 
 import fcntl
@@ -29,7 +29,7 @@ from sandbox_agent.wire.agents import Artifact
 logger = logging.getLogger(__name__)
 
 NODE, FOLDER, SHIMS = "{node}", "{folder}", ".node"
-# Nothing else is ever deleted: somebody may have chosen a directory that has other things in it.
+# Nothing else is ever deleted: the user may have chosen a directory with other files in it.
 _FOLDER = re.compile(r"\d+-[0-9a-f]{8}")
 
 
@@ -71,7 +71,7 @@ class Store:
         self._known: dict[str, tuple[tuple[int, ...], Record | None]] = {}
 
     def record(self, agent: str) -> Record | None:
-        """What is installed of an agent."""
+        """An agent's installation, if there is one."""
         path = self._file(agent)
         try:
             about = path.stat()
@@ -90,7 +90,7 @@ class Store:
         return [record for record in map(self.record, names) if record is not None]
 
     def broken(self) -> list[str]:
-        """Agents that are said to be installed, in a way that nobody can read, or whose folder is gone."""
+        """Agents whose installation record cannot be read, or whose folder is gone."""
         return [name for name in self._names() if os.access(self._file(name), os.F_OK) and self.record(name) is None]
 
     def spare(self) -> list[Path]:
@@ -117,7 +117,7 @@ class Store:
 
     @contextmanager
     def locked(self, agent: str) -> Generator[bool]:
-        """Try to be the only one, in any process, who installs or removes this agent; gives whether we are."""
+        """Try to lock the agent for installing or removing, across processes; returns whether we hold the lock."""
         self.directory.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(
             self.directory / f".{agent}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600
@@ -153,7 +153,7 @@ class Store:
         return self._placed(record)
 
     def remove(self, agent: str) -> bool:
-        """Forget what is installed, and delete what nobody runs; False when there was nothing. Needs the lock."""
+        """Forget the installation and delete what is not running; False if there was none. Needs the lock."""
         there = self.record(agent) is not None
         self._file(agent).unlink(missing_ok=True)
         self.clean(agent)
@@ -228,7 +228,7 @@ class Store:
 def _is_folder(path: Path) -> bool:
     try:
         return path.is_dir()
-    except OSError:  # Not ours to look into.
+    except OSError:  # We have no permission to read it.
         return False
 
 

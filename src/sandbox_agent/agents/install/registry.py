@@ -146,7 +146,7 @@ class Registry:
     def _fetched(self, task: "asyncio.Task[Snapshot]") -> None:
         self._fetching = None
         if not task.cancelled():
-            task.exception()  # All who waited may have gone; then nobody else looks at it.
+            task.exception()  # If all callers have gone, nothing else retrieves it.
 
     async def _refresh(self) -> Snapshot:
         try:
@@ -201,7 +201,7 @@ class Registry:
     async def _whole(self, found: Download) -> bytes:
         coding = found.headers.get("Content-Encoding", "identity")
         if coding.lower() != "identity":
-            raise NotFetched(f"it is packed with {coding!r:.40}, which nobody asked for")
+            raise NotFetched(f"it is encoded with {coding!r:.40}, which was not requested")
         document = bytearray()
         async for piece in found.pieces:
             document += piece

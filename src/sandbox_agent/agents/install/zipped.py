@@ -41,7 +41,7 @@ def unpack(archive: Path, tree: Tree, *, max_entries: int) -> None:
 
 def _unpack(archive: Path, tree: Tree, max_entries: int) -> None:
     with _Archive(archive, tree) as file:
-        # ZipFile makes an object of every entry before anybody can look; the archive's own count may be a lie.
+        # ZipFile creates an object per entry before they can be checked; the archive's own count may be a lie.
         with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
             if next(islice(_ENTRY.finditer(content), max_entries, None), None) is not None:
                 tree.refuse("", f"has more than {max_entries} entries")
@@ -51,7 +51,7 @@ def _unpack(archive: Path, tree: Tree, max_entries: int) -> None:
 
 
 class _Archive(io.FileIO):
-    """The file, of which nobody reads too much at once."""
+    """The archive file, with a bound on how much one read may return."""
 
     def __init__(self, path: Path, tree: Tree) -> None:
         super().__init__(path, "rb")

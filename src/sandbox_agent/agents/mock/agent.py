@@ -161,7 +161,7 @@ class MockAgent:
             await task
         except asyncio.CancelledError:
             this = asyncio.current_task()
-            if this is not None and this.cancelling():  # stdin has ended, nobody waits for an answer
+            if this is not None and this.cancelling():  # stdin has ended, so there is no client to answer
                 raise
             return {"stopReason": "cancelled"}
         finally:

@@ -21,19 +21,19 @@ EXAMPLES = """\
 def group() -> Group:
     """All commands about agents."""
     description = (
-        "List, install and remove agents. No server is needed, and one that runs is not disturbed:\n"
-        "both look into the same directory, which the same settings name."
+        "List, install and remove agents. Needs no server, and does not disturb a running one:\n"
+        "both use the same directory, set by the same options."
     )
     return Group(
         "sandbox-agent agents",
         description,
         EXAMPLES,
         {
-            "list": Word("all agents, and what is installed of them", _list),
-            "show": Word("everything known of one agent", _show),
-            "install": Word("install agents, or bring them to another version", _install),
-            "uninstall": Word("remove what is installed of agents", _uninstall),
-            "instructions": Word("how to get an agent, and what it needs", _instructions),
+            "list": Word("all agents, and which are installed", _list),
+            "show": Word("details of one agent", _show),
+            "install": Word("install agents, or change their version", _install),
+            "uninstall": Word("remove installed agents", _uninstall),
+            "instructions": Word("how to install an agent, and what it needs", _instructions),
         },
     )
 
@@ -42,7 +42,7 @@ def _list() -> Command:
     parser = _parser(
         "list",
         "",
-        "List the agents: those that sandbox-agent knows, your own, and whatever else is installed.",
+        "List the agents: those that sandbox-agent knows, your own, and any others that are installed.",
         "  sandbox-agent agents list\n"
         "  sandbox-agent agents list --registry\n"
         "      also everything else that the ACP registry has\n"
@@ -67,9 +67,9 @@ def _install() -> Command:
     parser = _parser(
         "install",
         "AGENT...",
-        "Install agents, one after the other. An agent is fetched beside what is there, started once to see\n"
-        "that it works, and only then put in place; what fails or is interrupted leaves nothing behind.\n"
-        "The exit code is 0 when all are installed, 1 when one is not, 130 after Ctrl-C.",
+        "Install agents, one after the other. Each is fetched into a new directory, started once to check\n"
+        "that it works, and only then put in place; a failed or interrupted install leaves nothing behind.\n"
+        "The exit code is 0 if all are installed, 1 if one is not, 130 after Ctrl-C.",
         "  sandbox-agent agents install claude\n"
         "  sandbox-agent agents install codex --agent-process-version 2.6.0\n"
         "  sandbox-agent agents install claude gemini --reinstall\n",
@@ -80,13 +80,13 @@ def _install() -> Command:
 
 
 def add_install_flags(parser: Parser) -> None:
-    """What can be said about an install."""
-    parser.add_argument("--reinstall", action="store_true", help="Install it anew, also when it is there.")
+    """The options of an install."""
+    parser.add_argument("--reinstall", action="store_true", help="Install it again, even if it is already installed.")
     parser.add_argument("--agent-version", metavar="VERSION", help="Version of the agent itself.")
     parser.add_argument(
         "--agent-process-version",
         metavar="VERSION",
-        help="Version of the program that speaks ACP for it, where that is another one.",
+        help="Version of the program that speaks ACP for it, if that is a separate one.",
     )
 
 
@@ -94,8 +94,8 @@ def _uninstall() -> Command:
     parser = _parser(
         "uninstall",
         "AGENT...",
-        "Remove what is installed of agents. One that runs goes on running; its files go when it has ended.\n"
-        "An agent that is not installed is no mistake.",
+        "Remove installed agents. A running agent keeps running; its files are deleted after it has ended.\n"
+        "Removing an agent that is not installed is not an error.",
         "  sandbox-agent agents uninstall gemini\n",
     )
     parser.add_argument("agents", metavar="AGENT", nargs="+", help="Its id, or its slug in the ACP registry.")
@@ -106,7 +106,7 @@ def _instructions() -> Command:
     parser = _parser(
         "instructions",
         "[AGENT]",
-        "Say how to get an agent and what it needs to reach a model; without a name, of all agents.",
+        "Show how to install an agent and what it needs to reach a model; without a name, for all agents.",
         "  sandbox-agent agents instructions\n  sandbox-agent agents instructions claude\n",
     )
     parser.add_argument("agent", metavar="AGENT", nargs="?", help="Its id, or its slug in the ACP registry.")
@@ -119,7 +119,7 @@ def _parser(name: str, words: str, description: str, examples: str) -> Parser:
 
 def _command(parser: Parser, act: Callable[[Arguments], int], *more: str) -> Command:
     """With the flags that all of them have, and `more` options."""
-    parser.add_argument("--json", action="store_true", help="Print one JSON document.")
+    parser.add_argument("--json", action="store_true", help="Print JSON.")
     add_flags(parser, {*_WHERE, *more})
     return Command(parser, act)
 

@@ -16,17 +16,17 @@ from sandbox_agent.cli.output import complain, print_json
 from sandbox_agent.cli.progress import show_install
 from sandbox_agent.envelope import Object
 
-_OUTPUT = "The server's JSON goes to stdout, all else to stderr.\n"
+_OUTPUT = "The server's JSON goes to stdout, everything else to stderr.\n"
 
 RPC = """\
-Send JSON-RPC envelopes to a server, one for each line of stdin, and print every envelope that comes
-as a line: responses and the stream, in the order in which the server has them. Requests run at the
-same time; what is sent arrives in the order in which it is read.
+Send JSON-RPC envelopes to a server, one per line of stdin, and print every envelope received, one
+per line: responses and the stream, in the server's order. Requests run concurrently; envelopes
+arrive in the order of the input.
 
-A connection is opened with --agent, or by an initialize of your own in the first line, and closed at
-the end: when the input has ended and every request is answered. What the server refuses is a line on
-stderr, and the exit code is 1; a response that is an error is a response. An agent's requests are
-answered by a response with their id.
+--agent opens a connection, or your own initialize in the first line does. It is closed when the
+input has ended and every request is answered. If the server refuses an envelope, you get a line on
+stderr, and the exit code is 1; a response that is an error counts as a response. To answer an
+agent's request, send a response with its id.
 """
 
 EXAMPLES = """\
@@ -93,8 +93,8 @@ def _install() -> Command:
     parser = _parser(
         "install",
         "AGENT",
-        "Let the server install an agent. Its progress is shown on stderr, the result is printed. When this\n"
-        "command is interrupted, the server goes on.",
+        "Have the server install an agent. Shows progress on stderr and prints the result. If you interrupt\n"
+        "this command, the server continues.",
         "  sandbox-agent api v1 agents install claude\n"
         "  sandbox-agent api v1 agents install codex --reinstall --agent-process-version 2.6.0\n",
     )
@@ -118,8 +118,8 @@ def _rpc() -> Command:
         "-d", "--data", metavar="ENVELOPE", action="append", help="Send this instead of stdin. May be repeated."
     )
     parser.add_argument("--agent", metavar="AGENT", help="Open the connection with this agent.")
-    parser.add_argument("--connection", metavar="ID", help="Use this connection, which is open, and leave it open.")
-    parser.add_argument("--keep", action="store_true", help="Leave the connection open, and say its id on stderr.")
+    parser.add_argument("--connection", metavar="ID", help="Use this open connection, and keep it open.")
+    parser.add_argument("--keep", action="store_true", help="Keep the connection open, and print its id to stderr.")
     parser.add_argument(
         "--after",
         metavar="ID",
@@ -127,14 +127,14 @@ def _rpc() -> Command:
         help="Begin the stream after this event (default: where the connection was opened, with --connection now).",
     )
     parser.add_argument(
-        "--no-stream", action="store_true", help="Print responses only, one request at a time; leave the stream alone."
+        "--no-stream", action="store_true", help="Print only responses, one request at a time; do not read the stream."
     )
-    parser.add_argument("-f", "--follow", action="store_true", help="Go on until interrupted.")
+    parser.add_argument("-f", "--follow", action="store_true", help="Continue until interrupted.")
     parser.add_argument(
         "--timeout",
         metavar="SECONDS",
         type=natural,
-        help="Fail when nothing comes for so long while a request waits (default: wait).",
+        help="Fail if nothing arrives for this long while a request waits (default: wait).",
     )
     return _command(parser, exchange)
 
@@ -190,7 +190,7 @@ def _install_agent(arguments: Arguments) -> int:
     try:
         return call(arguments, work)
     except KeyboardInterrupt:
-        complain(f"interrupted; the server goes on installing {agent}")
+        complain(f"interrupted; the server continues the install {agent}")
         raise
 
 

@@ -185,7 +185,7 @@ async def _counted(pieces: AsyncIterator[bytes], count: Callable[[int], None]) -
 
 @contextmanager
 def _as_client_error(path: Path) -> Generator[None]:
-    """What this machine refuses is told like what the server refuses."""
+    """Report failures of this machine like those of the server."""
     try:
         yield
     except BrokenPipeError:

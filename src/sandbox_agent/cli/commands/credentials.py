@@ -11,12 +11,12 @@ from sandbox_agent.settings import Settings
 _WHERE = ("config_dir", "data_dir", "agents_dir", "agents_file")
 
 CHECK = """\
-Say which credentials are there: variables of this environment, and files. What they hold is never
-printed. An agent reaches a model when one of its credentials is found; a server sees its own
-environment, so run this where it runs.
+Show which credentials exist: environment variables and files. Their values are never printed. An
+agent can reach a model if one of its credentials is found. A server has its own environment, so run
+this where the server runs.
 
-The exit code is 0 when every installed agent has a credential or needs none, else 1. With a name,
-it is about that agent alone, installed or not.
+The exit code is 0 if every installed agent has a credential or needs none, else 1. With a name,
+only that agent is checked, installed or not.
 """
 
 
@@ -24,9 +24,9 @@ def group() -> Group:
     """All commands about credentials."""
     return Group(
         "sandbox-agent credentials",
-        "See which credentials agents would find. Never prints one.",
+        "See which credentials agents can find. Never prints a value.",
         "  sandbox-agent credentials check\n",
-        {"check": Word("which credentials are found, by name", _check)},
+        {"check": Word("which credentials were found, by name", _check)},
     )
 
 
@@ -39,7 +39,7 @@ def _check() -> Command:
     )
     parser = Parser("sandbox-agent credentials check", CHECK, examples, "[AGENT]")
     parser.add_argument("agent", metavar="AGENT", nargs="?", help="Only this agent.")
-    parser.add_argument("--json", action="store_true", help="Print one JSON document.")
+    parser.add_argument("--json", action="store_true", help="Print JSON.")
     add_flags(parser, _WHERE)
     return Command(parser, _run)
 

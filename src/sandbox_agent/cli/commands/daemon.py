@@ -26,13 +26,13 @@ EXAMPLES = """\
 """
 
 START = """\
-Start a server in the background and wait until it answers. It goes on when the terminal is closed,
-and ends with: sandbox-agent daemon stop. When a server runs on the data directory already, nothing
-is done, and that one is shown. It takes all flags of sandbox-agent server but --embedded and
---no-persist.
+Start a server in the background and wait until it answers. It keeps running when you close the
+terminal; stop it with: sandbox-agent daemon stop. If a server already runs on the data directory,
+that one is shown and nothing is started. Takes all flags of sandbox-agent server except --embedded
+and --no-persist.
 
-What the server reports goes to logs/server.log in the data directory; a log of more than 1 MiB
-becomes server.log.1 at a start.
+The server's log is logs/server.log in the data directory; if it is larger than 1 MiB at a start, it
+is renamed to server.log.1.
 """
 
 START_EXAMPLES = """\
@@ -42,8 +42,8 @@ examples:
 """
 
 STATUS = """\
-Say whether a server runs on the data directory, however it was started, and how it is. The exit code
-is 0 when one runs, and 3 when none does.
+Show whether a server runs on the data directory, however it was started, and its health. The exit
+code is 0 if one runs, and 3 if none does.
 """
 
 STATUS_EXAMPLES = """\
@@ -53,8 +53,8 @@ examples:
 """
 
 STOP = """\
-End the server that runs on the data directory, however it was started, with its agents, and wait
-until it is gone. The exit code is 0 also when none runs.
+Stop the server that runs on the data directory, however it was started, and its agents, and wait
+until it has ended. The exit code is 0 even if none runs.
 """
 
 STOP_EXAMPLES = """\
@@ -68,7 +68,7 @@ def group() -> Group:
     """The commands, by their words."""
     words = {
         "start": Word("start a server in the background", _start_command),
-        "status": Word("say whether one runs, and how it is", _status_command),
+        "status": Word("show whether one runs, and its health", _status_command),
         "stop": Word("end it", _stop_command),
     }
     return Group("sandbox-agent daemon", "A server in the background.", EXAMPLES, words)
@@ -95,7 +95,7 @@ def _stop_command() -> Command:
 
 
 def _add_json(parser: Parser) -> None:
-    parser.add_argument("--json", action="store_true", help="Print one JSON document.")
+    parser.add_argument("--json", action="store_true", help="Print JSON.")
 
 
 def _start(arguments: Arguments) -> int:

@@ -25,12 +25,12 @@ _KINDS = {"directory": stat.S_IFDIR, "symlink": stat.S_IFLNK, "file": stat.S_IFR
 _STYLES = {"directory": "blue", "symlink": "cyan", "other": "yellow"}
 _CHANGES = {"added": "green", "modified": "yellow", "deleted": "red"}
 _MORE = {
-    "results": "that are most results; --limit, or --search-results of the server, sets how many",
-    "bytes": "that is as much as the server tells",
+    "results": "the limit of results was reached; set it with --limit, or --search-results of the server",
+    "bytes": "the server's limit of output was reached",
     "time": "the time was up",
-    "lines": "very long lines were passed over",
+    "lines": "very long lines were skipped",
 }
-_ENDED = {"gone": "it was deleted or moved", "exhausted": "the kernel watches no more directories"}
+_ENDED = {"gone": "it was deleted or moved", "exhausted": "the kernel's limit of watches was reached"}
 
 
 class _Page(Struct, rename="camel"):
@@ -288,7 +288,7 @@ def _print_change(change: "Change", *, as_json: bool) -> None:
     if as_json:
         write_json(msgspec.json.encode({"kind": change.kind} if overflow else change))
     if overflow:
-        complain("more has changed than can be told; look at the directory again")
+        complain("too many changes to report; scan the directory again")
     elif not as_json:
         kind = f"{change.kind:<8}"
         shown = paint(kind, _CHANGES[change.kind]) if change.kind in _CHANGES else kind

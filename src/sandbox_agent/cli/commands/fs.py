@@ -24,13 +24,13 @@ def group() -> Group:
         EXAMPLES,
         {
             "ls": Word("what is in a directory", _ls),
-            "cat": Word("the content of files, to stdout", _cat),
+            "cat": Word("write files to stdout", _cat),
             "get": Word("copy a file, or a directory, from the server", _get),
             "put": Word("copy a file, or a directory, to the server", _put),
-            "mkdir": Word("make directories, with those on their way", _mkdir),
-            "mv": Word("give a file or directory another name", _mv),
+            "mkdir": Word("make directories, including parents", _mkdir),
+            "mv": Word("rename or move a file or directory", _mv),
             "rm": Word("delete files and directories", _rm),
-            "stat": Word("what is known of a file", _stat),
+            "stat": Word("details of a file", _stat),
             "search": Word("find lines by text, and files by name", _search),
             "watch": Word("see what changes", _watch),
         },
@@ -41,14 +41,14 @@ def _ls() -> Command:
     parser = _parser(
         "ls",
         "[REMOTE]",
-        "List what is in a directory, by name; of a file, itself.",
+        "List a directory by name, or show a single file.",
         "  sandbox-agent fs ls\n"
         "  sandbox-agent fs ls -l /srv/app\n"
         "  sandbox-agent fs ls --json | jq -r '.entries[] | select(.size > 1000000) | .name'\n",
     )
     parser.add_argument("path", metavar="REMOTE", nargs="?", default=".", help=_PATH)
-    parser.add_argument("-l", "--long", action="store_true", help="With modes, sizes and times.")
-    return _command(parser, files.print_entries, json="Print one JSON document.")
+    parser.add_argument("-l", "--long", action="store_true", help="Show modes, sizes and times.")
+    return _command(parser, files.print_entries, json="Print JSON.")
 
 
 def _cat() -> Command:
@@ -66,18 +66,21 @@ def _get() -> Command:
     parser = _parser(
         "get",
         "REMOTE [LOCAL]",
-        "Copy a file from the server. It is seen whole or not at all, and takes the place of one that is there.\n"
-        "With -r, what is in a directory is put into LOCAL, which is made when it is not there. Links are\n"
-        "copied as links; those that lead out of the directory are left out, each with a line on stderr.",
+        "Copy a file from the server, atomically, replacing a local file of the same name. With -r, copy the\n"
+        "content of a directory into LOCAL, which is created if needed. Links are copied as links; those that\n"
+        "lead out of the directory are skipped, each with a line on stderr.",
         "  sandbox-agent fs get /srv/app/model.bin\n"
         "  sandbox-agent fs get -r results results-of-today --session 0198c2\n"
         "  sandbox-agent fs get data.csv - | head\n",
     )
     parser.add_argument("remote", metavar="REMOTE", help=_PATH)
     parser.add_argument(
-        "local", metavar="LOCAL", nargs="?", help="Where to; a directory takes a file under its name; - is stdout."
+        "local",
+        metavar="LOCAL",
+        nargs="?",
+        help="The destination; a file copied into a directory keeps its name; - is stdout.",
     )
-    parser.add_argument("-r", "--recursive", action="store_true", help="A directory.")
+    parser.add_argument("-r", "--recursive", action="store_true", help="Copy a directory.")
     return _command(parser, copies.get)
 
 
@@ -85,24 +88,26 @@ def _put() -> Command:
     parser = _parser(
         "put",
         "LOCAL REMOTE",
-        "Copy a file to the server, with the directories on its way. It is seen whole or not at all. With -r,\n"
-        "what is in a directory is put into REMOTE: all of it, or nothing. Links are copied as links; those\n"
-        "that lead out of the directory are left out, each with a line on stderr.",
+        "Copy a file to the server, atomically, creating parent directories. With -r, copy the content of a\n"
+        "directory into REMOTE: all of it, or nothing. Links are copied as links; those that lead out of the\n"
+        "directory are skipped, each with a line on stderr.",
         "  sandbox-agent fs put model.bin /srv/app/\n"
         "  sandbox-agent fs put -r src src --session 0198c2\n"
         "  make report | sandbox-agent fs put - reports/today.txt\n",
     )
-    parser.add_argument("local", metavar="LOCAL", help="What; - is stdin.")
-    parser.add_argument("remote", metavar="REMOTE", help=f"Where to; a directory takes a file under its name. {_PATH}")
-    parser.add_argument("-r", "--recursive", action="store_true", help="A directory.")
-    return _command(parser, copies.put, json="Print what the server answers.")
+    parser.add_argument("local", metavar="LOCAL", help="The source; - is stdin.")
+    parser.add_argument(
+        "remote", metavar="REMOTE", help=f"The destination; a file copied into a directory keeps its name. {_PATH}"
+    )
+    parser.add_argument("-r", "--recursive", action="store_true", help="Copy a directory.")
+    return _command(parser, copies.put, json="Print the server's answer.")
 
 
 def _mkdir() -> Command:
     parser = _parser(
         "mkdir",
         "REMOTE...",
-        "Make directories, with those on their way. One that is there is no mistake.",
+        "Make directories, including parents. An existing directory is not an error.",
         "  sandbox-agent fs mkdir reports/2026\n",
     )
     parser.add_argument("paths", metavar="REMOTE", nargs="+", help=_PATH)
@@ -113,12 +118,12 @@ def _mv() -> Command:
     parser = _parser(
         "mv",
         "REMOTE REMOTE",
-        "Give a file, a directory or a link another name, or put it into a directory.",
+        "Rename a file, a directory or a link, or move it into a directory.",
         "  sandbox-agent fs mv draft.md final.md\n  sandbox-agent fs mv -f final.md archive/\n",
     )
     parser.add_argument("source", metavar="REMOTE", help=_PATH)
-    parser.add_argument("target", metavar="REMOTE", help="Its new name, or a directory that is there.")
-    parser.add_argument("-f", "--overwrite", action="store_true", help="Also when a file has that name.")
+    parser.add_argument("target", metavar="REMOTE", help="Its new name, or an existing directory.")
+    parser.add_argument("-f", "--overwrite", action="store_true", help="Replace a file that has that name.")
     return _command(parser, files.move)
 
 
@@ -130,7 +135,7 @@ def _rm() -> Command:
         "  sandbox-agent fs rm old.txt\n  sandbox-agent fs rm -r build dist\n",
     )
     parser.add_argument("paths", metavar="REMOTE", nargs="+", help=_PATH)
-    parser.add_argument("-r", "--recursive", action="store_true", help="Directories with all that is in them.")
+    parser.add_argument("-r", "--recursive", action="store_true", help="Delete directories and everything in them.")
     return _command(parser, files.remove)
 
 
@@ -138,21 +143,21 @@ def _stat() -> Command:
     parser = _parser(
         "stat",
         "REMOTE",
-        "Show what is known of a file, a directory or a link.",
+        "Show details of a file, a directory or a link.",
         "  sandbox-agent fs stat notes.txt\n  sandbox-agent fs stat latest --no-follow --json\n",
     )
     parser.add_argument("path", metavar="REMOTE", help=_PATH)
-    parser.add_argument("--no-follow", action="store_true", help="A link itself, and not what it leads to.")
-    return _command(parser, files.print_stat, json="Print one JSON document.")
+    parser.add_argument("--no-follow", action="store_true", help="Show a link itself, not its target.")
+    return _command(parser, files.print_stat, json="Print JSON.")
 
 
 def _search() -> Command:
     parser = _parser(
         "search",
         "TEXT [REMOTE]",
-        "Find the lines with a text, as they are found: path, line and text. With --name, in files of that name;\n"
-        "with --name and an empty text, the files themselves. What .gitignore leaves out is left out.\n"
-        "The exit code is 1 when nothing is found.",
+        "Search files for a text, and print each match as path, line and text. With --name, search only files\n"
+        "of that name; with --name and an empty text, list those files. Skips what .gitignore excludes.\n"
+        "The exit code is 1 if nothing is found.",
         "  sandbox-agent fs search TODO src --session 0198c2\n"
         "  sandbox-agent fs search 'def \\w+_test' --regex --name '*.py'\n"
         "  sandbox-agent fs search '' /srv/app --name 'test_*'\n",
@@ -165,11 +170,11 @@ def _search() -> Command:
         "--case",
         metavar="HOW",
         choices=_CASES,
-        help=f"{', '.join(_CASES[:-1])} or {_CASES[-1]} (default: smart, capitals in the text make it matter).",
+        help=f"{', '.join(_CASES[:-1])} or {_CASES[-1]} (default: smart, case-sensitive if the text has capitals).",
     )
-    parser.add_argument("--hidden", action="store_true", help="Also files whose names begin with a dot.")
-    parser.add_argument("--ignored", action="store_true", help="Also what .gitignore leaves out.")
-    parser.add_argument("--limit", metavar="NUMBER", type=natural, help="Only so many results.")
+    parser.add_argument("--hidden", action="store_true", help="Include hidden files.")
+    parser.add_argument("--ignored", action="store_true", help="Include files that .gitignore excludes.")
+    parser.add_argument("--limit", metavar="NUMBER", type=natural, help="Print at most this many results.")
     return _command(parser, files.search, json="Print JSON lines.")
 
 
@@ -177,12 +182,12 @@ def _watch() -> Command:
     parser = _parser(
         "watch",
         "[REMOTE]",
-        "Print a line for each change in a directory and all below it, until interrupted: added, modified or\n"
-        "deleted, and the path.",
+        "Print a line for each change in a directory and everything below it, until interrupted: added,\n"
+        "modified or deleted, and the path.",
         "  sandbox-agent fs watch src --session 0198c2\n  sandbox-agent fs watch /srv/app --json | jq -r .path\n",
     )
     parser.add_argument("path", metavar="REMOTE", nargs="?", default=".", help=_PATH)
-    parser.add_argument("--no-recursive", action="store_true", help="Only the directory itself.")
+    parser.add_argument("--no-recursive", action="store_true", help="Watch only the directory itself.")
     return _command(parser, files.watch, json="Print JSON lines.")
 
 

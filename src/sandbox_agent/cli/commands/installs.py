@@ -137,7 +137,7 @@ class Outcomes:
         self._all: list[InstallResult | Removal | Failure] = []
 
     def tell(self, result: InstallResult | Removal | Failed) -> None:
-        """Take one more; a failure is told on stderr in any case."""
+        """Add one outcome; a failure always goes to stderr too."""
         if isinstance(result, Failed):
             from sandbox_agent.http.problems import document
 
@@ -163,7 +163,7 @@ def _sentence(result: InstallResult | Removal) -> str:
     how = "is there already" if result.already_installed else "is installed"
     native = "" if result.native_version is UNSET else f", with version {result.native_version} of the agent itself"
     unverified = any(each.unverified is True for each in result.artifacts)
-    warning = "; unverified: nobody gave a hash to check it against" if unverified else ""
+    warning = "; unverified: there was no hash to check it against" if unverified else ""
     return f"{name} {how} ({result.source}){native}{warning}"
 
 
@@ -186,7 +186,7 @@ def run_undoing(work: Coroutine[object, object, None]) -> None:
             told.append(number)
 
         for number in SIGNALS:
-            if signal.getsignal(number) is not signal.SIG_IGN:  # nohup, for one, means it.
+            if signal.getsignal(number) is not signal.SIG_IGN:  # An ignored signal stays ignored: nohup.
                 asyncio.get_running_loop().add_signal_handler(number, stop, number)
         try:
             await task
@@ -198,5 +198,5 @@ def run_undoing(work: Coroutine[object, object, None]) -> None:
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(watched())
     if told:
-        complain(f"stopped by {told[0].name}; what was under way is undone")
+        complain(f"stopped by {told[0].name}; the unfinished install was undone")
         raise SystemExit(128 + told[0])

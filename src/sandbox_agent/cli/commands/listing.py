@@ -112,7 +112,7 @@ def _lines(agent: AgentFacts) -> list[tuple[str, str]]:
 def _details(artifact: Artifact) -> list[tuple[str, object]]:
     named = [("path", artifact.path), ("sha256", artifact.sha256), ("npm integrity", artifact.integrity)]
     if artifact.unverified is True:
-        named.append(("unverified", "nobody gave a hash to check it against"))
+        named.append(("unverified", "there was no hash to check it against"))
     return [(name, value) for name, value in named if value]
 
 

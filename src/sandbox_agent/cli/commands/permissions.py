@@ -11,16 +11,15 @@ from sandbox_agent.errors import SettingsError
 _WHERE = ("config_dir", "permissions_file")
 
 TEST = """\
-Say what the rules of the server would decide if an agent asked, by which rule, and why. A command
-is judged by its parts; the worst of them decides. Rules of a session, which come with the session,
-are not known here.
+Show what the server's rules would decide about a request, by which rule, and why. A command is
+judged by its parts; the strictest decision wins. Rules of a single session are not included.
 """
 STARTER = """\
-Print rules to start with, as a file: secrets are rejected, looking around and the project's own
-checks are allowed, all else is asked. Copy them into a file, and make them yours.
+Print a file of rules to start with: access to secrets is rejected, looking around and the project's
+own checks are allowed, and you are asked about everything else. Save it to a file, and adapt it.
 """
 CHECK = """\
-Read the file of rules as a server does at its start. A mistake is named with its line and its rule.
+Read the file of rules as a server does at its start. An error names the line and the rule.
 """
 
 
@@ -28,13 +27,13 @@ def group() -> Group:
     """All commands about permissions."""
     return Group(
         "sandbox-agent permissions",
-        "See what permission rules say. Nothing is run, and you are not asked.",
+        "Check and test permission rules. Nothing is run, and you are not asked.",
         "  sandbox-agent permissions starter > permissions.toml\n"
         "  sandbox-agent permissions check --permissions-file permissions.toml\n"
         "  sandbox-agent permissions test --tool Bash --command 'git status; git push --force'\n",
         {
-            "test": Word("which rule would decide, and why", _test),
-            "check": Word("whether the file of rules is in order", _check),
+            "test": Word("show which rule would decide, and why", _test),
+            "check": Word("check the file of rules", _check),
             "starter": Word("rules to start with", _starter),
         },
     )
@@ -57,7 +56,7 @@ def _test() -> Command:
     )
     parser.add_argument("--input", metavar="JSON", help="Further arguments of the tool, a JSON object.")
     parser.add_argument("--cwd", metavar="PATH", help="The session's directory (default: this one).")
-    parser.add_argument("--json", action="store_true", help="Print one JSON document.")
+    parser.add_argument("--json", action="store_true", help="Print JSON.")
     add_flags(parser, _WHERE)
     return Command(parser, _run_test)
 

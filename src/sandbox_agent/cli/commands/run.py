@@ -6,23 +6,23 @@ from sandbox_agent.cli.grammar import Arguments, Command, Parser, natural
 
 RUN_DESCRIPTION = f"""\
 Give an agent a prompt and show what it says and does; without a prompt, talk to it. The prompt is
-the argument, or stdin, or both: then what comes through the pipe follows the argument.
+the argument, or stdin, or both: then stdin follows the argument.
 
 The server is the one that --endpoint or {VARIABLE} names, or the one that runs on the
-data directory; when there is none, one is started and ends with the run. The session stays, and
---session goes on with it. An agent that is not installed is installed first.
+data directory; if there is none, a server is started for this run. The session is kept, and you can
+continue it with --session. If the agent is not installed, it is installed first.
 
-What the agent asks, you are asked at the terminal: permissions, questions, forms. Without a terminal
-it is rejected. When stdout is a pipe, only the agent's words go there, and everything else to stderr.
+You answer the agent's requests at the terminal: permissions, questions, forms. Without a terminal
+they are rejected. If stdout is a pipe, it gets only the agent's words; everything else goes to stderr.
 """
 
 RUN_DETAILS = """\
-At the terminal: Ctrl-C cancels the turn, and leaves when you press it again or when no turn runs;
-Ctrl-D leaves; Alt-Enter begins another line; the tab key completes commands, and /help lists them.
+At the terminal: Ctrl-C cancels the turn, or exits if you press it again or no turn is running;
+Ctrl-D exits; Alt-Enter starts a new line; the tab key completes commands, and /help lists them.
 
-The exit code is 0 when the turn has ended as it should, 1 when something failed, 2 for a mistake in
-the command line, 3 when the agent had to stop (max_tokens, max_turn_requests), 4 when it refused,
-130 when the turn was cancelled.
+The exit code is 0 if the turn ended normally, 1 if something failed, 2 for a mistake in the
+command line, 3 if the agent had to stop (max_tokens, max_turn_requests), 4 if it refused,
+130 if the turn was cancelled.
 
 With --json, each line is an envelope of the turn as it is on the wire, and the last line is the
 result or the error: {"result": {"sessionId", "agent", "cwd", "text", "stopReason", ...}} or
@@ -37,7 +37,7 @@ RUN_EXAMPLES = """\
   sandbox-agent run claude "fix the tests" --permission-mode acceptEdits --cwd ~/project
   sandbox-agent run mock hello --json | jq -r 'select(.result).result.text'
   sandbox-agent run claude "and now?" --session 0198c2
-      go on with the session whose id begins so
+      continue the session whose id begins with 0198c2
 """
 
 
@@ -47,19 +47,19 @@ def run_command() -> Command:
         "sandbox-agent run", RUN_DESCRIPTION, f"{RUN_DETAILS}\n{ACCESS}\nexamples:\n{RUN_EXAMPLES}", "AGENT [PROMPT]"
     )
     parser.add_argument("agent", metavar="AGENT", help="Its id, or its slug in the ACP registry.")
-    parser.add_argument("prompt", metavar="PROMPT", nargs="?", help="What to say to it; - is stdin.")
+    parser.add_argument("prompt", metavar="PROMPT", nargs="?", help="The prompt; - is stdin.")
     parser.add_argument("--cwd", metavar="DIR", help="The session's directory, on the server's machine (default: .).")
     parser.add_argument(
-        "--session", metavar="SESSION", help="Go on with this session: its id, alias, or their beginning."
+        "--session", metavar="SESSION", help="Continue this session: its id, its alias, or the beginning of either."
     )
-    parser.add_argument("--model", metavar="MODEL", help="A model of the agent's.")
+    parser.add_argument("--model", metavar="MODEL", help="The model to use.")
     parser.add_argument("--mode", metavar="MODE", help="A mode of the agent's.")
     parser.add_argument(
         "--permission-mode",
         metavar="MODE",
         help="How much it may do unasked: default, acceptEdits, plan, read-only, bypassPermissions, or its own.",
     )
-    parser.add_argument("--title", metavar="TITLE", help="What to call the session.")
+    parser.add_argument("--title", metavar="TITLE", help="The session's title.")
     parser.add_argument(
         "-f",
         "--attach-file",
@@ -74,14 +74,14 @@ def run_command() -> Command:
         "--no", action="store_true", help="Reject whatever is asked; so it is where there is no terminal."
     )
     parser.add_argument("--json", action="store_true", help="Print JSON lines.")
-    parser.add_argument("-q", "--quiet", action="store_true", help="Show the agent's words, and nothing else.")
+    parser.add_argument("-q", "--quiet", action="store_true", help="Show only the agent's words.")
     add_server_flags(parser)
     return Command(parser, _run)
 
 
 def add_server_flags(parser: Parser) -> None:
-    """Let a command take the flags that say which server is meant, when one can be found or started."""
-    parser.add_argument("--endpoint", metavar="URL", help=f"Where the server is; else {VARIABLE}.")
+    """Add the flags that select a server, for a command that can also find or start one."""
+    parser.add_argument("--endpoint", metavar="URL", help=f"The server's address; else {VARIABLE}.")
     parser.add_argument("--token", metavar="TOKEN", help="The server's token.")
     parser.add_argument("--token-file", metavar="PATH", help="File that holds the token.")
     add_flags(parser, {"config_dir", "data_dir"})
@@ -94,25 +94,25 @@ def _run(arguments: Arguments) -> int:
 
 
 ATTACH_DESCRIPTION = """\
-Show the last turn of a session, and what happens there from now on: what people say to the agent,
-what it says and does, what is decided. What the agent asks can be answered here, too; the first
-answer counts, wherever it is given. A line that is typed is sent as a prompt.
+Show the last turn of a session, and then everything that happens in it: prompts, the agent's words
+and actions, and decisions. You can answer the agent's requests here; the first answer from any client
+counts. A line you type is sent as a prompt.
 
-It ends with the session, or with Ctrl-C or Ctrl-D; the session goes on.
+Ends when the session ends. Ctrl-C or Ctrl-D exits, and the session continues.
 """
 
 ATTACH_DETAILS = """\
-In a pipe, with --json and with --read-only nothing is asked and nothing can be typed. When stdout is
-a pipe, only the agent's words go there, and everything else to stderr. With --json, each line is an
-envelope of the session's log: prompts, updates, what the agent asks, answers.
+In a pipe, with --json and with --read-only you are asked nothing and cannot type. If stdout is a
+pipe, it gets only the agent's words; everything else goes to stderr. With --json, each line is an
+envelope of the session's log: prompts, updates, requests and answers.
 
-The exit code is 0 when the session has ended or was left, 1 when its agent died or the server is
+The exit code is 0 if the session has ended or you left it, 1 if its agent died or the server is
 gone, 130 after Ctrl-C.
 """
 
 ATTACH_EXAMPLES = """\
   sandbox-agent attach 0198c2
-      the session whose id begins so
+      the session whose id begins with 0198c2
   sandbox-agent attach my-task --history 5
   sandbox-agent attach my-task --all --read-only
   sandbox-agent attach my-task --json | jq 'select(.method == "session/request_permission")'
@@ -127,14 +127,12 @@ def attach_command() -> Command:
         f"{ATTACH_DETAILS}\n{ACCESS}\nexamples:\n{ATTACH_EXAMPLES}",
         "SESSION",
     )
-    parser.add_argument(
-        "session", metavar="SESSION", help="Its id or alias, or enough of the beginning to tell it from others."
-    )
+    parser.add_argument("session", metavar="SESSION", help="Its id or alias, or a unique beginning of one.")
     parser.add_argument("--history", metavar="NUMBER", type=natural, help="How many past turns to show (default: 1).")
-    parser.add_argument("--all", action="store_true", help="Show all that was said.")
-    parser.add_argument("--read-only", action="store_true", help="Only look: ask nothing, send nothing.")
+    parser.add_argument("--all", action="store_true", help="Show the whole session.")
+    parser.add_argument("--read-only", action="store_true", help="Only watch: ask nothing, send nothing.")
     parser.add_argument("--json", action="store_true", help="Print JSON lines.")
-    parser.add_argument("-q", "--quiet", action="store_true", help="Show the agent's words, and nothing else.")
+    parser.add_argument("-q", "--quiet", action="store_true", help="Show only the agent's words.")
     add_server_flags(parser)
     return Command(parser, _attach)
 

@@ -36,7 +36,7 @@ def print_events(arguments: Arguments) -> int:
                 async for event in log.follow(after):
                     _print(event, as_json=as_json)
                     sys.stdout.flush()
-                raise ClientError("the session was terminated; nothing more comes")
+                raise ClientError("the session was terminated; no more events will come")
             async for event in log.history(after):
                 _print(event, as_json=as_json)
         return 0

@@ -30,7 +30,7 @@ EXAMPLES = """\
   sandbox-agent sessions terminate 0198c2
       end it for good; what was said stays
 """
-_ID = "Its id or alias, or enough of the beginning to tell it from others."
+_ID = "Its id or alias, or a unique beginning of one."
 
 
 def group() -> Group:
@@ -41,10 +41,10 @@ def group() -> Group:
         EXAMPLES,
         {
             "list": Word("all sessions, newest first", _list),
-            "show": Word("everything known of one session", _show),
+            "show": Word("details of one session", _show),
             "events": Word("what was said in a session", _events),
             "rename": Word("give a session another title", _rename),
-            "set": Word("note facts about a session", _set),
+            "set": Word("set metadata of a session", _set),
             "terminate": Word("end sessions for good; their logs stay", _terminate),
             "delete": Word("delete sessions and their logs", _delete),
         },
@@ -55,14 +55,14 @@ def _list() -> Command:
     parser = _parser(
         "list",
         "",
-        "List the sessions. A session is running (a turn is under way), waiting (its agent has asked something\n"
-        "and waits for an answer), idle, or ended.",
+        "List the sessions. A session is running (a turn is under way), waiting (its agent waits for an answer\n"
+        "to a request), idle, or ended.",
         "  sandbox-agent sessions list --cwd . --agent claude\n"
         "  sandbox-agent sessions list --json | jq -r '.sessions[] | select(.pending > 0) | .sessionId'\n",
     )
-    parser.add_argument("--cwd", metavar="PATH", help="Only those of this directory.")
-    parser.add_argument("--agent", metavar="AGENT", help="Only those of this agent.")
-    parser.add_argument("--limit", metavar="NUMBER", type=natural, help="Only so many, the newest.")
+    parser.add_argument("--cwd", metavar="PATH", help="Only sessions in this directory.")
+    parser.add_argument("--agent", metavar="AGENT", help="Only sessions of this agent.")
+    parser.add_argument("--limit", metavar="NUMBER", type=natural, help="Show at most this many, newest first.")
     return _command(parser, print_sessions)
 
 
@@ -70,7 +70,7 @@ def _show() -> Command:
     parser = _parser(
         "show",
         "SESSION",
-        "Show everything known of one session.",
+        "Show details of one session.",
         "  sandbox-agent sessions show 0198c2\n  sandbox-agent sessions show 0198c2 --json | jq .metadata\n",
     )
     parser.add_argument("session", metavar="SESSION", help=_ID)
@@ -81,16 +81,16 @@ def _events() -> Command:
     parser = _parser(
         "events",
         "SESSION",
-        "Show the log of a session: what clients, its agent and the server have said, a line for each. A line\n"
-        "has the number of the event, when it was, and who spoke; what is too long for the terminal is cut.\n"
+        "Show the log of a session: messages of clients, its agent and the server, one per line. A line has the\n"
+        "event's number, time and sender; lines that are too long for the terminal are cut.\n"
         "With --json each line is an object with id, at, direction and envelope.",
         "  sandbox-agent sessions events 0198c2 --follow\n"
         "  sandbox-agent sessions events 0198c2 --after 120\n"
         "  sandbox-agent sessions events 0198c2 --json | jq 'select(.direction == \"fromClient\").envelope'\n",
     )
     parser.add_argument("session", metavar="SESSION", help=_ID)
-    parser.add_argument("--after", metavar="ID", type=natural, help="Only what came after the event of this number.")
-    parser.add_argument("-f", "--follow", action="store_true", help="Go on with what comes, until interrupted.")
+    parser.add_argument("--after", metavar="ID", type=natural, help="Only events after this one.")
+    parser.add_argument("-f", "--follow", action="store_true", help="Keep printing new events until interrupted.")
     return _command(parser, print_events, json="Print JSON lines.")
 
 
@@ -110,15 +110,15 @@ def _set() -> Command:
     parser = _parser(
         "set",
         "SESSION KEY=TEXT...",
-        "Note facts about a session, its metadata; what is there under other keys stays. All of it is printed.",
+        "Set metadata of a session; other keys stay. Prints all of it.",
         "  sandbox-agent sessions set 0198c2 ticket=A-1 owner='Ada L.'\n"
         '  sandbox-agent sessions set 0198c2 priority:=3 \'labels:=["a", "b"]\'\n'
         "      numbers, lists and so on, as JSON\n"
         "  sandbox-agent sessions set 0198c2 ticket:=null\n"
-        "      take a fact away\n",
+        "      remove a key\n",
     )
     parser.add_argument("session", metavar="SESSION", help=_ID)
-    parser.add_argument("facts", metavar="KEY=TEXT", nargs="+", help="A text; KEY:=JSON for anything else.")
+    parser.add_argument("facts", metavar="KEY=TEXT", nargs="+", help="A text value; use KEY:=JSON for anything else.")
     return _command(parser, _note_facts)
 
 
@@ -148,7 +148,7 @@ def _parser(name: str, words: str, description: str, examples: str) -> Parser:
     return Parser(f"sandbox-agent sessions {name}", description, f"{ACCESS}\nexamples:\n{examples}", words)
 
 
-def _command(parser: Parser, act: Callable[[Arguments], int], json: str = "Print one JSON document.") -> Command:
+def _command(parser: Parser, act: Callable[[Arguments], int], json: str = "Print JSON.") -> Command:
     parser.add_argument("--json", action="store_true", help=json)
     add_endpoint_flags(parser)
     return Command(parser, act)

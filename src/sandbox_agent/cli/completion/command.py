@@ -18,11 +18,11 @@ SHELLS = ("bash", "zsh", "fish")
 
 DESCRIPTION = """\
 Print a script that lets a shell complete the command line: commands, flags, agents, paths. It asks
-this program for them, so it stays right after an upgrade.
+this program for them, so it stays up to date after an upgrade.
 """
 
 EPILOG = """\
-The folders that are named here may have to be made first. bash has to be version 4 or newer.
+You may have to create the folders named here first. bash must be version 4 or newer.
 
 examples:
   sandbox-agent completion bash > ~/.local/share/bash-completion/completions/sandbox-agent

@@ -79,7 +79,7 @@ def _listed(given: Mapping[str, str], path: str, key: str) -> list[dict[str, obj
         server = endpoint(Arguments(given), os.environ)
         scheme, _, rest = server.url.partition("://")
         host, _, prefix = rest.partition("/")
-        # No proxy: it takes longer than anybody waits for a key.
+        # No proxy: it takes longer than you would wait for a completion.
         connection = (HTTPSConnection if scheme == "https" else HTTPConnection)(host, timeout=PATIENCE)
         headers = {"Authorization": f"Bearer {server.token}"} if server.token else {}
         try:

@@ -20,15 +20,15 @@ if TYPE_CHECKING:
     from sandbox_agent.cli.doctor.finding import Check, Finding, Status, Subject
 
 PATIENCE = 10.0
-"""Seconds for all checks; one that takes longer, such as of a disk that does not answer, is left alone."""
+"""Seconds for all checks; a check that takes longer, such as of a disk that hangs, is abandoned."""
 
 DESCRIPTION = """\
-Look at everything that sandbox-agent needs: the program and its tools, directories, settings, the
-server, agents and their credentials, the ACP registry, limits of the system. Each finding that is
-not in order says what to do. Nothing is changed, and no secret is printed.
+Check everything that sandbox-agent needs: the program and its tools, directories, settings, the
+server, agents and their credentials, the ACP registry, system limits. Each problem comes with what
+to do about it. Changes nothing, and prints no secret.
 
-A server that runs elsewhere, or as another user, sees another environment: run this where it runs.
-The exit code is 1 when there is a problem, else 0.
+A server on another machine, or of another user, has another environment: run this where it runs.
+The exit code is 1 if there is a problem, else 0.
 """
 
 EPILOG = """\
@@ -48,7 +48,7 @@ def command() -> Command:
 
     parser = Parser("sandbox-agent doctor", DESCRIPTION, EPILOG)
     parser.add_argument("--offline", action="store_true", help="Do not ask the ACP registry.")
-    parser.add_argument("--json", action="store_true", help="Print one JSON document.")
+    parser.add_argument("--json", action="store_true", help="Print JSON.")
     add_endpoint_flags(parser)
     add_flags(parser, {*FLAGS} - {"config_dir", "data_dir"})
     return Command(parser, _run)

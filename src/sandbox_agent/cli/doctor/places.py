@@ -35,7 +35,7 @@ def _trusted(path: Path) -> list[Finding]:
 
 
 def _damaged(path: Path) -> list[Finding]:
-    """Damage that a server has found, and nobody has acknowledged."""
+    """Damage that a server has found, and that is not acknowledged yet."""
     reason = Damage(path / "log.db").reason
     advice = "What could be read is served. The damaged files are kept there."
     return (
@@ -106,7 +106,7 @@ def _room(name: str, path: Path) -> list[Finding]:
 
 
 def _is_public(path: Path) -> bool:
-    """Whether everybody on this machine can look into a directory."""
+    """Whether every user of this machine can list a directory."""
     try:
         return bool(path.stat().st_mode & stat.S_IRWXO) and all(
             each.stat().st_mode & stat.S_IXOTH for each in path.parents

@@ -74,7 +74,7 @@ def _port(subject: Subject, target: Endpoint, answer: Answer, pid: int | None) -
 
 
 def _known(environ: Mapping[str, str]) -> dict[str, str]:
-    """The environment without variables that mean nothing: they are told elsewhere."""
+    """The environment without unknown variables, which another check reports."""
     known = {option.variable for option in OPTIONS} | {VARIABLE}
     return {name: value for name, value in environ.items() if not name.startswith(PREFIX) or name in known}
 
@@ -84,7 +84,7 @@ def _known(environ: Mapping[str, str]) -> dict[str, str]:
 
 def _ask(target: Endpoint) -> Answer:
     headers = {"Authorization": f"Bearer {target.token}"} if target.token else {}
-    # No proxy leads to this machine.
+    # Requests to this machine use no proxy.
     direct = {"http://": None, "https://": None} if target.local else None
     verify = not (target.local and target.url.startswith("http:"))
     timeout = httpx.Timeout(SILENCE, connect=CONNECT)
@@ -93,7 +93,7 @@ def _ask(target: Endpoint) -> Answer:
             base_url=target.url, headers=headers, timeout=timeout, mounts=direct, verify=verify
         ) as client:
             answer = _read(client.get("/v1/health"))
-            # Health may be for everybody; this never is.
+            # The health route may be public; this one never is.
             return (
                 answer
                 if answer.health is None or client.get("/v1/agents/mock").status_code != HTTPStatus.UNAUTHORIZED

@@ -81,7 +81,7 @@ def agents_file(subject: Subject) -> list[Finding]:
 
 
 def permissions_file(subject: Subject) -> list[Finding]:
-    """The rules that decide before anybody is asked."""
+    """The permission rules, which decide before a client is asked."""
     from sandbox_agent.permissions.file import load_rules
 
     path = subject.settings.permissions_file

@@ -113,7 +113,7 @@ class Asking:
             typed = (await self._terminal.line(mark)).strip()
             if typed != "v":
                 return choices.get(typed)
-            self._tell(lines or [[Span("  the agent says no more about it", "dim")]])
+            self._tell(lines or [[Span("  the agent gives no details", "dim")]])
 
     # Questions
 
@@ -225,7 +225,7 @@ class Asking:
 
     @asynccontextmanager
     async def _alone(self) -> AsyncGenerator[None]:
-        """One question after the other; one that is withdrawn meanwhile is told."""
+        """Ask one question at a time, and say so if one is withdrawn meanwhile."""
         async with self._turn:
             await self._ready.wait()
             try:
@@ -233,7 +233,7 @@ class Asking:
                     yield
             except asyncio.CancelledError:
                 if not self._leaving:
-                    self._say("no answer is needed any more")
+                    self._say("an answer is no longer needed")
                 raise
 
     def _say(self, text: str) -> None:
@@ -264,7 +264,7 @@ class Answers:
         kinds = {option.option_id: option.kind for option in request.options}
         allowed = kinds.get(chosen or "") == "allow_once"
         self._tell(
-            request, "allowed" if allowed else "rejected: the agent offers no way to allow it once", good=allowed
+            request, "allowed" if allowed else "rejected: the agent does not offer to allow it once", good=allowed
         )
         return answer
 

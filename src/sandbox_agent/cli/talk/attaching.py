@@ -38,7 +38,7 @@ async def _attach(arguments: Arguments, seen: View, interrupts: Interrupts) -> i
 
 async def _served(arguments: Arguments, seen: View, interrupts: Interrupts, *, talks: bool) -> int:
     as_json = arguments.switch("json")
-    # Who cannot be asked leaves it to those who can.
+    # Without a terminal, leave requests to other clients.
     handlers = seen.handlers("ask") if talks else Handlers()
     if seen.asking is not None:
         # What waits there is asked when what led to it has been shown.
@@ -60,7 +60,7 @@ async def _served(arguments: Arguments, seen: View, interrupts: Interrupts, *, t
             own.watch(server.client)
             conversation = Conversation(session, own, seen, live.updates)
             if talks:
-                seen.say(f"{session.agent} in {session.cwd} · /help tells what can be typed, Ctrl-C leaves")
+                seen.say(f"{session.agent} in {session.cwd} · /help lists the commands, Ctrl-C leaves")
             await conversation.replay(after, before)
             if not info.running:
                 # A turn that a server's end has cut off has no end in the log.

@@ -34,11 +34,11 @@ SOON = 0.5
 """Seconds until we hear of the end of a turn that has failed."""
 
 COMMANDS = {
-    "/help": "what can be typed here",
-    "/model": "the models; /model NAME changes to another",
-    "/mode": "the modes; /mode NAME changes to another",
-    "/cancel": "end the turn that runs",
-    "/quit": "leave; so does Ctrl-D",
+    "/help": "list the commands",
+    "/model": "list the models; /model NAME switches",
+    "/mode": "list the modes; /mode NAME switches",
+    "/cancel": "cancel the running turn",
+    "/quit": "exit, like Ctrl-D",
 }
 
 
@@ -148,7 +148,7 @@ class Conversation:
         self._view.screen.show(self._view.showing.pieces(item))
 
     async def _tell_end(self, sent: _Sent) -> None:
-        """What only who has sent a prompt is told: what the turn has used up, or all about its failure."""
+        """Show what only the sender of a prompt learns: the turn's usage, or the details of its failure."""
         sent.ended.set()
         try:
             async with asyncio.timeout(LATE):
@@ -221,13 +221,13 @@ class Conversation:
         self._failing.add(task)
         task.add_done_callback(self._failing.discard)
         if waits:
-            self._say("this waits until the turn that runs is over")
+            self._say("queued until the running turn ends")
         else:
             self._set_busy(True)
             self._view.screen.status(f"{self._session.agent} is at work …")
 
     async def _watch_start(self, sent: _Sent) -> None:
-        """A prompt that is refused has no turn, and nothing else is told of it."""
+        """Report a refused prompt: it has no turn that would show the failure."""
         failure, stop_reason = None, None
         try:
             stop_reason = (await sent.turn).stop_reason
@@ -240,7 +240,7 @@ class Conversation:
             async with asyncio.timeout(SOON):
                 await (sent.started if failure is None else sent.ended).wait()
         if failure is None and not sent.started.is_set():
-            self._say("what waited was cancelled, too")
+            self._say("queued prompts were cancelled, too")
         elif failure is not None and not sent.ended.is_set():
             self._fail(failure)
             self._set_busy(self._turn_id is not None)

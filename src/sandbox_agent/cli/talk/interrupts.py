@@ -11,7 +11,7 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Interrupts:
-    """What happens when the program is told to end; `on` decides, and gives False when it is to end now."""
+    """Handles signals that ask the program to end; `on` decides, and returns False to end now."""
 
     def __init__(self, end: Callable[[], object]) -> None:
         self._end = end
@@ -46,7 +46,7 @@ def run(work: Callable[[Interrupts], Coroutine[object, object, int]]) -> int:
         task: asyncio.Task[int] | None = None
         interrupts = Interrupts(lambda: task.cancel() if task is not None else None)
         for number in SIGNALS:
-            if signal.getsignal(number) is not signal.SIG_IGN:  # nohup, for one, means it.
+            if signal.getsignal(number) is not signal.SIG_IGN:  # An ignored signal stays ignored: nohup.
                 loop.add_signal_handler(number, interrupts.tell, number)
         task = asyncio.create_task(work(interrupts))
         try:

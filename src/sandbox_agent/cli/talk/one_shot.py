@@ -89,7 +89,7 @@ class OneShot:
     def _cancel(self, number: signal.Signals, turn: Turn, work: "asyncio.Task[TurnEnded]") -> bool:
         """The first signal asks the agent to end; it has a few seconds."""
         self._interrupts.told = number
-        self._view.say("cancelling; once more ends this at once")
+        self._view.say("cancelling; press Ctrl-C again to exit at once")
         self._cancelling = asyncio.create_task(self._ask_to_end(turn, work))
         return True
 

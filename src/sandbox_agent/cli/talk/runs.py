@@ -255,7 +255,7 @@ async def _chat(conversation: Conversation, session: Session, seen: View, interr
         return conversation.busy
 
     interrupts.on = interrupted
-    seen.say(f"{session.agent} in {session.cwd} · /help tells what can be typed, Ctrl-D leaves")
+    seen.say(f"{session.agent} in {session.cwd} · /help lists the commands, Ctrl-D leaves")
     watching = asyncio.create_task(conversation.watch(revive=True))
     talking = asyncio.create_task(conversation.talk())
     try:

@@ -92,7 +92,7 @@ class _Output:
         back = f"\x1b[{self._rows}A{_CLEAR_BELOW}" if again else ""
         if not lines:
             return ""
-        # What is told after something was typed is about that.
+        # A note that follows typed input is about that input.
         before = back or ("" if self._block in ("note", "typed") and self.at_start else self.begin("note"))
         self._block, self._newlines = "note", 1
         if piece.key is not None:

@@ -28,7 +28,7 @@ PAUSE = 0.1
 SIGN_OF_LIFE = 10.0
 """Seconds between two words about a server that cannot be reached."""
 _KNOWN = ("no handler", "the embedded server has ended")
-"""Reports of what is meant to be so, and of what is told in another way."""
+"""Log messages to hide: they are expected, or shown in another way."""
 Say = Callable[[str], None]
 _WHICH = ("config_dir", "data_dir", "agents_dir", "token", "token_file")
 
@@ -75,7 +75,7 @@ async def _found(stack: AsyncExitStack, arguments: Arguments, say: Say, warn: Sa
                 client = await _connected(stack, running.url, running.token, handlers)
                 return Served(client, here=True)
             if holder(settings.data_dir) is None:
-                say("no server runs, so one is started for as long as this takes")
+                say("no server is running; starting one for this run")
                 client = await _started(stack, settings, settings.data_dir, handlers)
                 return Served(client, here=True)
         except ServerProblem as problem:
@@ -83,8 +83,8 @@ async def _found(stack: AsyncExitStack, arguments: Arguments, say: Say, warn: Sa
                 raise
             # Most likely another run's own server, which will be gone with it.
             warn(
-                f"the server at {running.url} wants a token that is not known here (--token names it), so another one "
-                "is started; what is said there is not kept"
+                f"the server at {running.url} needs a token that was not found (give it with --token), so another one "
+                "is started; its session is not kept"
             )
             return Served(await _started(stack, settings, None, handlers), here=True)
         except (ConnectionLost, StartFailed):
@@ -144,7 +144,7 @@ def _user() -> str | None:
 
 
 class Reports(logging.Handler):
-    """What the SDK reports is told in one line, and nothing else is told to anybody."""
+    """Shows each log message of the SDK on one line, and hides all others."""
 
     def __init__(self, say: Say, warn: Say) -> None:
         super().__init__(logging.INFO)

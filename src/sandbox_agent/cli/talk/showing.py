@@ -61,11 +61,11 @@ ASCII = Marks("o", "*", "+", "x", ">", "?")
 _STYLES = {"pending": "dim", "in_progress": "yellow", "completed": "green", "failed": "red"}
 STOPPED = {
     "cancelled": "cancelled",
-    "refusal": "the agent refuses to go on",
-    "max_tokens": "stopped: the answer is as long as the model can make it",
-    "max_turn_requests": "stopped: the agent has asked its model as often as it may in one turn",
+    "refusal": "the agent refuses to continue",
+    "max_tokens": "stopped: the answer reached the model's length limit",
+    "max_turn_requests": "stopped: the agent reached its limit of model requests per turn",
 }
-"""What is told of a turn that has not simply ended."""
+"""The notes about turns that did not end normally."""
 
 
 @dataclass(slots=True)
@@ -93,7 +93,7 @@ class ToolCall:
 class Showing:
     """The state of what was shown of one session.
 
-    With `static`, nothing can be written anew: of a tool call only its end is told.
+    With `static`, nothing can be redrawn: only the end of a tool call is shown.
     """
 
     def __init__(self, marks: Marks, *, static: bool = False, cwd: str = "") -> None:
@@ -149,7 +149,7 @@ class Showing:
             case SessionEnded():
                 return [note(ended(item), "dim")]
             case Gap():
-                return [note("what came before this is no longer kept", "dim")]
+                return [note("earlier events are no longer kept", "dim")]
             case _:
                 return []
 
@@ -308,7 +308,7 @@ def decider(by: Object) -> str | None:
         case "timeout":
             return "because no answer came in time"
         case "limit":
-            return "because it takes the rules too long"
+            return "because the rules took too long"
         case _:
             return None
 

@@ -15,7 +15,7 @@ from sandbox_agent.cli.talk.terminal import Terminal
 from sandbox_agent.client import Answer
 from sandbox_agent.client.asking import Handlers
 
-NO_TERMINAL = "there is no terminal to ask at"
+NO_TERMINAL = "there is no terminal to ask on"
 Answering = Literal["ask", "yes", "no"]
 R = TypeVar("R")
 Given = Awaitable[Answer | None] | Answer | None
@@ -55,7 +55,7 @@ class View:
         return nullcontext() if self.terminal is None else self.terminal.held()
 
     def handlers(self, answering: Answering, *, only: Callable[[], bool] = lambda: True) -> Handlers:
-        """Who answers permissions, questions and forms; what comes while not `only` is left to others."""
+        """The handlers for permissions, questions and forms; other clients answer what arrives while not `only`."""
         who = self._handlers(answering)
         return Handlers(_while(only, who.permission), _while(only, who.question), _while(only, who.elicitation))
 
