@@ -32,7 +32,7 @@ LOCK_PATIENCE = 0.2
 logger = logging.getLogger(__name__)
 
 
-class Held(Exception):
+class DirectoryLocked(Exception):
     """Another server has it; `pid` is what it has written into the lock, if it has."""
 
     def __init__(self, pid: int | None) -> None:
@@ -137,11 +137,11 @@ def _is_left(directory: Path) -> bool:
 
 
 @contextmanager
-def held(directory: Path) -> Generator[None]:
+def lock_directory(directory: Path) -> Generator[None]:
     """Hold it for this server alone.
 
     Raises:
-        Held: another one does.
+        DirectoryLocked: another one does.
         Untrusted: its lock is a link, or another user's.
         OSError: it cannot be written.
     """
@@ -153,8 +153,8 @@ def held(directory: Path) -> Generator[None]:
         os.close(descriptor)
         raise
     with os.fdopen(descriptor, "r+") as lock:
-        if not _taken(lock.fileno()):
-            raise Held(_pid_in(directory))
+        if not _try_lock(lock.fileno()):
+            raise DirectoryLocked(_pid_in(directory))
         # Not before it is ours: what is in it is another server's.
         lock.truncate(0)
         lock.write(str(os.getpid()))
@@ -220,7 +220,7 @@ def _looked_at(path: Path) -> IO[str]:
     return os.fdopen(descriptor, errors="replace")
 
 
-def _taken(lock: int) -> bool:
+def _try_lock(lock: int) -> bool:
     end = time.monotonic() + LOCK_PATIENCE
     while True:
         try:

@@ -31,13 +31,13 @@ from sandbox_agent.agents.provision import Provision
 from sandbox_agent.agents.supervisor import Supervisor
 from sandbox_agent.archives.removal import discard
 from sandbox_agent.data_directory import (
-    Held,
+    DirectoryLocked,
     Notice,
     Untrusted,
     check_content,
     check_owner,
-    held,
     left_behind,
+    lock_directory,
     noticed,
     owner,
     temporary,
@@ -378,8 +378,8 @@ def _data_directory(settings: Settings) -> Generator[str]:
             directory.mkdir(parents=True, exist_ok=True, mode=0o700)
             _check_data_directory(settings)
             if not settings.no_persist:
-                stack.enter_context(held(directory))
-        except Held as other:
+                stack.enter_context(lock_directory(directory))
+        except DirectoryLocked as other:
             raise SettingsError(
                 f"--data-dir {directory} is in use by another sandbox-agent (pid {other.pid or 'unknown'}); "
                 "stop it, choose another directory, or use --no-persist"

@@ -25,16 +25,16 @@ class Launch:
         """The program that would run, searched for on `path`; None when there is none."""
         return shutil.which(self.command[0], path=path)
 
-    def hold(self) -> "Hold":
+    def lock_folder(self) -> "FolderLock":
         """Keep others from removing the folder, until it is released; raises FolderGone when they were first."""
-        return Hold(self.folder)
+        return FolderLock(self.folder)
 
 
 class FolderGone(Exception):
     """What was to be started is being removed: something else has taken its place."""
 
 
-class Hold:
+class FolderLock:
     """A shared lock on a folder. What cannot be locked may still be run: a folder that only root may write, for one."""
 
     def __init__(self, folder: Path | None) -> None:
@@ -62,7 +62,7 @@ class Hold:
             os.close(descriptor)
 
 
-def remove_unheld(folder: Path) -> None:
+def remove_unused(folder: Path) -> None:
     """Delete a folder with all that is in it, unless somebody holds it."""
     try:
         descriptor = os.open(folder / IN_USE, os.O_RDONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)

@@ -30,7 +30,7 @@ def control(views: Views, others: Iterable[Endpoint]) -> App:
     async def document(request: Request) -> Response:
         return json_bytes(document_bytes())
 
-    routes = [Route(each.path, _named(each.handle), methods=[each.method]) for each in endpoints]
+    routes = [Route(each.path, _with_decoded_names(each.handle), methods=[each.method]) for each in endpoints]
     routes += [
         Route("/openapi.json", document, methods=["GET"]),
         Route("/ui/{rest:path}", views.page, methods=["GET"]),
@@ -69,7 +69,7 @@ def _name(escaped: str) -> str:
     return name
 
 
-def _named(handle: Handler) -> Handler:
+def _with_decoded_names(handle: Handler) -> Handler:
     """A handler that gets names as they are meant."""
 
     async def handled(request: Request) -> Response:

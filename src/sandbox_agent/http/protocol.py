@@ -22,7 +22,7 @@ from sandbox_agent.http.sockets import Sockets, Wait
 UNREAD = 1 << 20
 """Bytes of a body that nobody wants and that are read all the same, so that the socket can go on."""
 
-HELD = 64 << 10
+BACKLOG = 64 << 10
 """Bytes behind a request under way that may come before the socket is no longer read. While it is, the server notices
 that the client leaves."""
 
@@ -46,7 +46,7 @@ class Protocol(HttpToolsProtocol):
         self._framing = Framing()
         self._begun = False
         """Something of the next request has come; blank lines before it are nothing."""
-        self._held = b""
+        self._backlog = b""
         """What came and was not read yet: the next request, while this one is answered."""
         self._kept_if_whole = False
         """The socket goes on after this request if its body is whole by the time it is answered."""
@@ -64,7 +64,7 @@ class Protocol(HttpToolsProtocol):
         """The socket is gone."""
         self._sockets.closed(self)
         self._socket.closed()
-        self._held = b""
+        self._backlog = b""
         super().connection_lost(exc)
 
     # Bytes from the socket
@@ -76,12 +76,12 @@ class Protocol(HttpToolsProtocol):
         if self._framing.part is not Part.HEAD or not self._framing.overhead:
             # The time of a head begins with its first byte, and no further one prolongs it.
             self.waited_since = self._sockets.clock
-        self._held = self._held + data if self._held else data
-        self._read_held()
+        self._backlog = self._backlog + data if self._backlog else data
+        self._read_backlog()
 
-    def _read_held(self) -> None:
+    def _read_backlog(self) -> None:
         """Let the parser read on, up to the end of a request that is not answered yet."""
-        data, start = self._held, 0
+        data, start = self._backlog, 0
         try:
             with memoryview(data) as view:
                 while start < len(data) and (self._framing.part is not Part.HEAD or self._answered):
@@ -91,11 +91,11 @@ class Protocol(HttpToolsProtocol):
                     self._framing.check()
                     start = end
         except SandboxAgentError as error:
-            self._held = b""
+            self._backlog = b""
             self._refuse(error)
         else:
-            self._held = data[start:]
-        self._socket.hold(len(self._held) > HELD)
+            self._backlog = data[start:]
+        self._socket.set_backlogged(len(self._backlog) > BACKLOG)
 
     def _parse(self, piece: memoryview) -> None:
         try:
@@ -174,12 +174,12 @@ class Protocol(HttpToolsProtocol):
         self.waited_since = self._sockets.clock
         if not self._socket.is_closing():
             self.flow.resume_reading()
-            if self._held:
+            if self._backlog:
                 self.loop.call_soon(self._read_on)
 
     def _read_on(self) -> None:
         if not self._socket.is_closing():
-            self._read_held()
+            self._read_backlog()
 
     def _refuse(self, error: SandboxAgentError) -> None:
         """Answer what cannot be read, and hang up: what follows on this socket cannot be trusted."""

@@ -58,7 +58,7 @@ class Stream:
         self._live = False
         self._queue: deque[Chunk] = deque()
         self._queued = 0
-        self._held_back: list[Callable[[], None]] = []
+        self._paused: list[Callable[[], None]] = []
         self._patience: asyncio.TimerHandle
         self._comments: list[bytes] = [b": open\n\n"]
         self._closed = False
@@ -82,16 +82,16 @@ class Stream:
             self._fall_behind()
         self._notify()
 
-    def hold_back(self, resume: Callable[[], None]) -> bool:
+    def apply_backpressure(self, resume: Callable[[], None]) -> bool:
         """Whether who produces should pause a moment, until `resume`: a quick reader then need not go by the log.
 
         For a moment only: a reader that does not catch up in it goes by the log, and holds nobody back again.
         """
         if not self._live or self._queued < self._limits.buffer // 2:
             return False
-        if not self._held_back:
+        if not self._paused:
             self._patience = asyncio.get_running_loop().call_later(LONGEST_PAUSE, self._fall_behind)
-        self._held_back.append(resume)
+        self._paused.append(resume)
         return True
 
     def close(self, reason: str) -> None:
@@ -162,10 +162,10 @@ class Stream:
 
     def _let_go(self) -> None:
         """Whoever was held back goes on."""
-        held_back, self._held_back = self._held_back, []
-        if held_back:
+        paused, self._paused = self._paused, []
+        if paused:
             self._patience.cancel()
-        for resume in held_back:
+        for resume in paused:
             resume()
 
     def _drain(self) -> bytes:
@@ -178,7 +178,7 @@ class Stream:
             part = self._connection.frames(chunk)
             parts.append(part)
             size += len(part)
-        if self._held_back and self._queued < self._limits.buffer // 4:
+        if self._paused and self._queued < self._limits.buffer // 4:
             self._let_go()
         return parts[0] if len(parts) == 1 else b"".join(parts)
 

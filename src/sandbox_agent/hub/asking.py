@@ -44,7 +44,7 @@ class Speech:
         return asked.method
 
 
-def rendered(asked: Envelope, speech: Speech, key: int) -> bytes:
+def render(asked: Envelope, speech: Speech, key: int) -> bytes:
     """The request as this client is to get it; as it came, where that is what it understands."""
     assert asked.id is not None
     params = asked.params()
@@ -58,7 +58,7 @@ def rendered(asked: Envelope, speech: Speech, key: int) -> bytes:
     return request(asked.id, ELICITATION, question.as_form(params))
 
 
-def answered(asked: Envelope, speech: Speech, answer: Envelope) -> bytes:
+def translate_answer(asked: Envelope, speech: Speech, answer: Envelope) -> bytes:
     """A client's answer as the agent is to get it, under the agent's id.
 
     Raises WrongAnswer, which says what is wrong with it; the request stays open then.

@@ -116,7 +116,7 @@ def complete(offers: Object) -> Object:
     return whole
 
 
-def completed(line: bytes, offers: Object) -> bytes:
+def complete_answer(line: bytes, offers: Object) -> bytes:
     """An answer that opens a session, with the shapes that its agent left out; `_meta` names them."""
     answer = parse(line)
     result = answer.result()
@@ -133,7 +133,7 @@ def completed(line: bytes, offers: Object) -> bytes:
     return line
 
 
-def learned(offers: Object, told: Object) -> Object:
+def merge_offers(offers: Object, told: Object) -> Object:
     """What is known once an agent has told some of its shapes: those it did not mention follow."""
     news: Object = {name: told[name] for name in (MODE.shape, MODEL.shape) if isinstance(told.get(name), dict)}
     if isinstance(told.get(OPTIONS), list):
@@ -145,11 +145,11 @@ def learned(offers: Object, told: Object) -> Object:
         follows = news if category.shape in news else {OPTIONS: known.get(OPTIONS)}
         value = current(follows, category)
         if value is not None:
-            known = chosen(known, category, value)
+            known = choose(known, category, value)
     return known
 
 
-def chosen(offers: Object, category: Category, value: str) -> Object:
+def choose(offers: Object, category: Category, value: str) -> Object:
     """What is known once a mode or a model is set, wherever the agent tells it.
 
     One shape may call a model otherwise than the other (`m[high]`, and `m` with an option for the rest). A value is

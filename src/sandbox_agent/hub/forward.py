@@ -288,7 +288,7 @@ class Forward:
             raise InvalidRequest(reason, sessionId=session.id, agentError=error)
         await self.replayed(running, session)
         session.learn_offers(response.result())
-        if not self._hub.opened(session, running):
+        if not self._hub.mark_opened(session, running):
             await self.let_go(running, session.facts.agent_session_id)
             raise session.ended_error()
         logger.info("session resumed session=%s agent=%s method=%s", session.id, agent, method)

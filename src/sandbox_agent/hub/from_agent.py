@@ -30,7 +30,7 @@ from sandbox_agent.hub.asking import QUESTION
 from sandbox_agent.hub.calls import Answer, Call
 from sandbox_agent.hub.connection import Connection
 from sandbox_agent.hub.decision import AGENT
-from sandbox_agent.hub.forgery import OURS, Refusals, disarmed, may_forge
+from sandbox_agent.hub.forgery import OURS, Refusals, disarm, may_forge
 from sandbox_agent.hub.host_methods import HostMethods
 from sandbox_agent.hub.hub import Hub, agent_exited, server_stopped
 from sandbox_agent.hub.lifecycle import Event
@@ -44,7 +44,7 @@ from sandbox_agent.wire import methods
 
 logger = logging.getLogger(__name__)
 
-HELD_BYTES = 8 << 20
+BUFFER_BYTES = 8 << 20
 """How much may wait for the answer that says which session it belongs to."""
 UNPARSED_BYTES = 4096
 """How much of a bad line clients are shown."""
@@ -66,7 +66,7 @@ _HOST = ("fs/", "terminal/")
 
 
 @dataclass(slots=True)
-class _Held:
+class _Buffer:
     lines: list[tuple[str, bytes, Peek]] = field(default_factory=list[tuple[str, bytes, Peek]])
     size: int = 0
 
@@ -79,7 +79,7 @@ class FromAgent:
         self._turns = turns
         self._host = host
         self._ruling = ruling
-        self._held: dict[str, _Held] = {}
+        self._buffers: dict[str, _Buffer] = {}
         self._refusals = Refusals(hub.monotonic, _report_refusals)
 
     def receive(self, running: Process, blob: bytes) -> None:
@@ -98,7 +98,7 @@ class FromAgent:
             for line in blob.split(b"\n"):
                 self._one(running, line.strip())
         elif may_forge(blob, len(lines)):
-            self._many(running, *self._disarmed(running, lines, peeks))
+            self._many(running, *self._disarm_lines(running, lines, peeks))
         else:
             self._many(running, lines, peeks)
         if self._hub.log.full:
@@ -123,7 +123,7 @@ class FromAgent:
         for session in sessions:
             facts = {"reason": "error", "terminatedBy": "agent", "message": str(error), **exit.facts()}
             self._hub.move(session, Event.EXITED, termination=server_stopped() if self._hub.stopping else facts)
-        self._held.pop(running.key, None)
+        self._buffers.pop(running.key, None)
         self._refusals.forget(running.key)
         self._hub.forget_process(running)
         self._host.exited(running)
@@ -139,21 +139,21 @@ class FromAgent:
 
     def release(self, running: Process, agent_session_id: str) -> None:
         """A session became known: what came for it before goes its way now."""
-        held = self._held.pop(running.key, None)
-        if held is None:
+        buffer = self._buffers.pop(running.key, None)
+        if buffer is None:
             return
-        for session_id, line, peek in held.lines:
+        for session_id, line, peek in buffer.lines:
             if session_id == agent_session_id or not self._hub.calls.makes_session(running):
                 self._guarded(running, line, peek)
             else:
-                self._hold(running, session_id, line, peek)
+                self._buffer(running, session_id, line, peek)
 
-    def _disarmed(self, running: Process, lines: list[bytes], peeks: list[Peek]) -> tuple[list[bytes], list[Peek]]:
+    def _disarm_lines(self, running: Process, lines: list[bytes], peeks: list[Peek]) -> tuple[list[bytes], list[Peek]]:
         """The same lines, with nothing in them that only the server says."""
         checked: list[bytes] = []
         for line in lines:
             try:
-                checked.append(disarmed(line))
+                checked.append(disarm(line))
             except (msgspec.DecodeError, RecursionError):
                 # Peeked at, and yet no object: it becomes a bad line, as nothing.
                 checked.append(b"{}")
@@ -197,7 +197,7 @@ class FromAgent:
             return
         lines, peeks = [one_line(line)], [envelope.peek]
         if may_forge(line, 1):
-            lines, peeks = self._disarmed(running, lines, peeks)
+            lines, peeks = self._disarm_lines(running, lines, peeks)
         self._checked(running, lines[0], peeks[0])
 
     def _checked(self, running: Process, line: bytes, peek: Peek) -> None:
@@ -266,7 +266,7 @@ class FromAgent:
         session.heard_at = self._hub.monotonic()
         self._hub.updates(session, lines)
         for connection in self._hub.attached(session):
-            if connection.stream is not None and connection.stream.hold_back(running.resume_reading):
+            if connection.stream is not None and connection.stream.apply_backpressure(running.resume_reading):
                 running.pause_reading()
 
     def _notify(self, running: Process, envelope: Envelope) -> None:
@@ -292,7 +292,7 @@ class FromAgent:
         else:
             learned = _VENDORS_CHOICE in envelope.line and session.note_vendor(envelope.params())
         if learned:
-            self._hub.learned(session)
+            self._hub.note_changed_offers(session)
         session.heard_at = self._hub.monotonic()
         self._hub.updates(session, [envelope.line])
         if kind == "available_commands_update" and session.replay is not None:
@@ -305,7 +305,7 @@ class FromAgent:
             self._hub.updates(late, lines)
         elif self._hub.calls.makes_session(running):
             for line in lines:
-                self._hold(running, agent_session_id, line, msgspec.json.decode(line, type=Peek))
+                self._buffer(running, agent_session_id, line, msgspec.json.decode(line, type=Peek))
         elif self._hub.find_session(agent_session_id) is not None:
             # The session of another process: its readers would take this for what its own agent says.
             self._refusals.note(running.key, len(lines))
@@ -313,13 +313,13 @@ class FromAgent:
             for line in lines:
                 self._hub.tell_agent_followers(running.agent.id, line, Direction.FROM_AGENT)
 
-    def _hold(self, running: Process, agent_session_id: str, line: bytes, peek: Peek) -> None:
-        held = self._held.setdefault(running.key, _Held())
-        if held.size + len(line) > HELD_BYTES:
+    def _buffer(self, running: Process, agent_session_id: str, line: bytes, peek: Peek) -> None:
+        buffer = self._buffers.setdefault(running.key, _Buffer())
+        if buffer.size + len(line) > BUFFER_BYTES:
             logger.warning("update for an unborn session dropped agent=%s bytes=%d", running.agent.id, len(line))
             return
-        held.lines.append((agent_session_id, line, peek))
-        held.size += len(line)
+        buffer.lines.append((agent_session_id, line, peek))
+        buffer.size += len(line)
 
     def _withdraw(self, running: Process, envelope: Envelope) -> None:
         """The agent takes a request of its own back."""
@@ -347,7 +347,7 @@ class FromAgent:
         elif (session := self._hub.session_at(running, request.session_id)) is not None:
             self._ask_session(running, session, request)
         elif self._hub.calls.makes_session(running):
-            self._hold(running, request.session_id, request.line, request.peek)
+            self._buffer(running, request.session_id, request.line, request.peek)
         else:
             self._refuse(running, request, UnknownSession(request.session_id))
 

@@ -32,7 +32,7 @@ from sandbox_agent.errors import (
     SandboxAgentError,
     ShuttingDown,
 )
-from sandbox_agent.hub.asking import QUESTION, answered
+from sandbox_agent.hub.asking import QUESTION, translate_answer
 from sandbox_agent.hub.calls import Accepted, Answer
 from sandbox_agent.hub.checks import Method
 from sandbox_agent.hub.connection import Connection
@@ -116,7 +116,7 @@ class FromClient:
         try:
             accepted = await self._prompt(connection, envelope)
         except Exception as error:
-            return Accepted(self._hub.log.position, _ready(_failed(envelope, error)))
+            return Accepted(self._hub.log.position, _resolve_to(_error_answer(envelope, error)))
         return Accepted(accepted.position, self._answer(envelope, accepted.answer))
 
     @staticmethod
@@ -124,7 +124,7 @@ class FromClient:
         try:
             return await answer
         except Exception as error:
-            return _failed(envelope, error)
+            return _error_answer(envelope, error)
 
     async def notify(self, connection: Connection, envelope: Envelope) -> None:
         """Take a notification; what is wrong with it is nobody's to hear."""
@@ -149,7 +149,7 @@ class FromClient:
         if connection not in self._hub.audience(pending):
             # It has detached: what happens there is no longer its to decide.
             raise NobodyAsked(envelope.id.decode())
-        line = with_id(answered(pending.request, connection.speech, envelope), pending.agent_id)
+        line = with_id(translate_answer(pending.request, connection.speech, envelope), pending.agent_id)
         outcome = pending.outcome_of(parse(line))
         if pending.session is not None:
             pending.answering = True
@@ -193,7 +193,7 @@ class FromClient:
             call.running.send(notification(methods.CANCEL_REQUEST, {"requestId": Raw(call.stdio_id)}))
 
 
-def _failed(envelope: Envelope, error: Exception) -> Answer:
+def _error_answer(envelope: Envelope, error: Exception) -> Answer:
     """A failure of the method as its response; one of the exchange is raised on."""
     assert envelope.id is not None
     if isinstance(error, _ABOUT_HTTP):
@@ -204,7 +204,7 @@ def _failed(envelope: Envelope, error: Exception) -> Answer:
     return Answer(failure(envelope.id, InternalError()))
 
 
-async def _ready(answer: Answer) -> Answer:
+async def _resolve_to(answer: Answer) -> Answer:
     return answer
 
 

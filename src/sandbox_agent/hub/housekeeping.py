@@ -43,7 +43,7 @@ class Housekeeping:
             self._give_up(call, f"{call.method} was not answered within {self.request_timeout:g} s")
         for call in self.hub.calls.turns():
             self._check_turn(call, now)
-        self.hub.tell_untold(now - TELL_AFTER)
+        self.hub.report_changes(now - TELL_AFTER)
         self.hub.rest()
         if self.permission_timeout is not None:
             self._reject_unanswered(now - self.permission_timeout)

@@ -68,11 +68,11 @@ class Hub:
         self._holders = Holders()
         self._shelf = Shelf(log, clock, self._holders.complete)
         self._watchers: list[Watcher] = []
-        self._untold: dict[str, float] = {}
+        self._unreported: dict[str, float] = {}
         self._trims_checked_above = TRIMS
         for session in self._shelf.not_ended():
             # What ran before this server started has no process any more, and no log says so yet.
-            self.interrupted(session)
+            self.mark_interrupted(session)
 
     def watch(self, watcher: Watcher) -> None:
         self._watchers.append(watcher)
@@ -212,7 +212,7 @@ class Hub:
             or session.running is not None
             or bool(session.waiting)
             or session.id in self._attached
-            or session.id in self._untold
+            or session.id in self._unreported
             or self.pending.has(session)
         )
 
@@ -263,7 +263,7 @@ class Hub:
                 case Effect.FORGET:
                     self._forget(session)
 
-    def opened(self, session: Session, running: Process) -> bool:
+    def mark_opened(self, session: Session, running: Process) -> bool:
         """Its agent has opened a session; False when somebody has ended that meanwhile."""
         if session.held is running:
             return True
@@ -273,7 +273,7 @@ class Hub:
         if session.process is not running or not session.allows(Event.OPENED):
             return False
         self.move(session, Event.OPENED)
-        self._untold.setdefault(session.id, self.monotonic())
+        self._unreported.setdefault(session.id, self.monotonic())
         return True
 
     def reserve(self, alias: str) -> bool:
@@ -300,32 +300,32 @@ class Hub:
     def _forget(self, session: Session) -> None:
         for connection in list(self.attached(session)):
             self.detach(connection, session)
-        self._untold.pop(session.id, None)
+        self._unreported.pop(session.id, None)
         self._shelf.remove(session)
 
     def save(self, session: Session) -> None:
         self._shelf.save(session)
 
-    def learned(self, session: Session) -> None:
+    def note_changed_offers(self, session: Session) -> None:
         """More is known of its mode, model or options: keep it, and see to it that clients are told."""
         self.save(session)
-        self._untold.setdefault(session.id, self.monotonic())
+        self._unreported.setdefault(session.id, self.monotonic())
 
-    def tell_untold(self, before: float) -> None:
+    def report_changes(self, before: float) -> None:
         """Tell everybody attached what was learned before then, as far as no agent has told them meanwhile."""
-        for session_id in [one for one, at in self._untold.items() if at <= before]:
-            del self._untold[session_id]
+        for session_id in [one for one, at in self._unreported.items() if at <= before]:
+            del self._unreported[session_id]
             session = self._shelf.find(session_id)
             if session is None:
                 continue
             self._shelf.stir(session)
             if not session.live:
                 continue
-            for update in session.untold():
+            for update in session.take_unreported_changes():
                 params = {"sessionId": session_id, "update": update, "_meta": {META: {"fromServer": True}}}
                 self.tell(session, notification(methods.UPDATE, params))
 
-    def interrupted(self, session: Session) -> None:
+    def mark_interrupted(self, session: Session) -> None:
         """The server stopped under it: its turn, if one ran, and the session itself have ended."""
         if session.facts.turn is not None:
             end: Object = {"state": "ended", "error": {"code": -32603, "message": SERVER_STOPPED}}
@@ -435,7 +435,10 @@ class Hub:
     ) -> PendingRequest:
         """A request that is about to be asked, in the form that people understand."""
         key, at, since = self.log.position + 1, self.clock(), self.monotonic()
-        asked, translate = process.dialect.heard(request), partial(process.dialect.told, request)
+        asked, translate = (
+            process.dialect.translate_request(request),
+            partial(process.dialect.translate_answer, request),
+        )
         return PendingRequest(key, asked, process, session, at, since, only_tag, translate=translate)
 
     def ask(self, pending: PendingRequest, line: bytes, channel: str) -> PendingRequest:
@@ -450,7 +453,7 @@ class Hub:
             connection.open_request(pending)
         return pending
 
-    def hold(self, pending: PendingRequest) -> None:
+    def record_request(self, pending: PendingRequest) -> None:
         """Keep an agent's request that nobody has to be asked."""
         assert pending.session is not None
         line, session = pending.request.line, pending.session
@@ -458,24 +461,24 @@ class Hub:
         self._happened(session, 1, chunk.at)
         self.pending.ask(pending)
 
-    def put(self, pending: PendingRequest) -> None:
+    def publish_request(self, pending: PendingRequest) -> None:
         """Put a request that was held before everybody who may answer it."""
         for connection in self.audience(pending):
             self._deliver_request(connection, pending)
 
     def is_anothers(self, pending: PendingRequest, connection: Connection) -> bool:
         """Whether a request belongs to a call of another connection, which is there to answer it."""
-        own = self._own(pending)
-        return bool(own) and connection not in own
+        callers = self._callers(pending)
+        return bool(callers) and connection not in callers
 
-    def _own(self, pending: PendingRequest) -> list[Connection]:
+    def _callers(self, pending: PendingRequest) -> list[Connection]:
         return [connection for connection in self._connections.values() if connection.tag == pending.only_tag]
 
     def audience(self, pending: PendingRequest) -> list[Connection]:
         """Connections that may answer."""
-        own = self._own(pending)
-        if own:
-            return own
+        callers = self._callers(pending)
+        if callers:
+            return callers
         if pending.session is not None:
             return list(self.attached(pending.session))
         if pending.only_tag is not None:

@@ -84,7 +84,7 @@ class Inventory:
     def _pending(connection: Connection, pending: PendingRequest) -> PendingView:
         assert pending.session is not None
         id = connection.open_request(pending)
-        envelope = Raw(connection.shown(pending))
+        envelope = Raw(connection.render_request(pending))
         kind = kind_of(connection.speech.method(pending.request))
         return PendingView(Raw(id), kind, pending.session.id, iso(pending.asked_at), envelope)
 

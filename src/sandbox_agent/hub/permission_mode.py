@@ -45,7 +45,7 @@ def wished_mode(asked: Object) -> str | None:
 
 def permission_mode(agent: Agent, offers: Object, wished: str) -> PermissionMode:
     """The mode of an agent that a client means; raises InvalidParams, with those that there are."""
-    own = _own(agent, offers)
+    own = _own_modes(agent, offers)
     if wished in own:
         return PermissionMode(own[wished])
     ruled = _ruled(agent, own)
@@ -60,7 +60,7 @@ def _asks(agent: Agent) -> str | None:
     return agent.features.permissions if agent.features else None
 
 
-def _own(agent: Agent, offers: Object) -> dict[str, str]:
+def _own_modes(agent: Agent, offers: Object) -> dict[str, str]:
     """Names, and the agent's own modes that they mean."""
     if _asks(agent) == "never":
         # Whatever it calls a mode, it is not about this.

@@ -67,7 +67,7 @@ class Ruling:
         if decision is not None and line is None:
             return False
         pending.answering = pending.deciding = True
-        self._hub.hold(pending)
+        self._hub.record_request(pending)
         if decision is None or line is None:
             self._begin(self._decide(pending, session, lambda: self._policy.decide(ask(), rules)))
         else:
@@ -92,7 +92,7 @@ class Ruling:
             return
         if line is None:
             pending.answering = pending.deciding = False
-            self._hub.put(pending)
+            self._hub.publish_request(pending)
         else:
             self._answer(pending, session, decision, line)
 
@@ -136,7 +136,7 @@ class Ruling:
 def check_rules(metadata: Object) -> None:
     """Raises InvalidParams, which names the rule, when a session cannot have the rules in this metadata."""
     try:
-        _own_rules(metadata)
+        _read_session_rules(metadata)
     except Mistake as mistake:
         where = KEY if mistake.index is None else f"{KEY}[{mistake.index}]"
         raise InvalidParams(f"{where}: {mistake}", index=mistake.index, key=mistake.key) from None
@@ -147,7 +147,7 @@ def _read(session: Session, mode: str | None) -> Rules:
     try:
         return (
             *read_rules(before, "session"),
-            *_own_rules(session.facts.metadata),
+            *_read_session_rules(session.facts.metadata),
             *read_rules(after, "session"),
         )
     except Mistake as mistake:
@@ -161,7 +161,7 @@ def _asker(running: Process, session: Session, request: Envelope) -> Callable[[]
     return lambda: Asked(request.params(), agent, directories[0], tuple(directories[1:]), by_title)
 
 
-def _own_rules(metadata: Object) -> tuple[Rule, ...]:
+def _read_session_rules(metadata: Object) -> tuple[Rule, ...]:
     raw = metadata.get(KEY)
     return () if raw is None else read_rules(raw, "session")
 

@@ -252,11 +252,11 @@ class Session:
 
     def learn_offers(self, told: Object) -> None:
         """Keep what an agent says of modes, models and options."""
-        self.facts.offers = choices.learned(self.facts.offers, told)
+        self.facts.offers = choices.merge_offers(self.facts.offers, told)
 
     def choose(self, category: Category, value: str) -> None:
         """The agent has taken a mode or a model."""
-        self.facts.offers = choices.chosen(self.facts.offers, category, value)
+        self.facts.offers = choices.choose(self.facts.offers, category, value)
 
     def note_update(self, update: Object) -> bool:
         """Learn from one of the agent's updates; True when a kept fact changed."""
@@ -281,7 +281,7 @@ class Session:
                 self.choose(category, value)
         return any(value is not None for _, value in found)
 
-    def untold(self) -> list[Object]:
+    def take_unreported_changes(self) -> list[Object]:
         """Updates that tell clients what no update has told them of the mode and the options. Asked once."""
         told_mode, told_options = self._told_mode, self._told_options
         self.all_told()

@@ -76,7 +76,7 @@ class SessionEnding:
             async with asyncio.timeout(END_GRACE):
                 if session.running is not None:
                     running.send(notification(methods.CANCEL, own))
-                    await self.turns.ended(session)
+                    await self.turns.wait_for_end(session)
                 if running.handshake.offers("sessionCapabilities", "close"):
                     await self.forward.own_call(running, session, methods.CLOSE, own)
         except (TimeoutError, SandboxAgentError):

@@ -37,7 +37,7 @@ from sandbox_agent.errors import (
 from sandbox_agent.hub.attachment import KEY, Attachments
 from sandbox_agent.hub.calls import Accepted, Answer, Call
 from sandbox_agent.hub.checks import Method, directory, not_offered, prompt_id, require
-from sandbox_agent.hub.choices import complete, completed
+from sandbox_agent.hub.choices import complete, complete_answer
 from sandbox_agent.hub.connection import Connection
 from sandbox_agent.hub.content import taken_by
 from sandbox_agent.hub.forward import Forward, as_before
@@ -169,7 +169,7 @@ class SessionMethods:
         self.release(call.running, session.facts.agent_session_id)
         if session.id != session.facts.agent_session_id:
             line = with_result(line, "sessionId", session.id)
-        line = completed(line, session.facts.offers)
+        line = complete_answer(line, session.facts.offers)
         return Answer(line, self.hub.record(session, line, Direction.FROM_AGENT).last)
 
     async def _apply(self, asked: Object, permissions: str | None, answer: Answer) -> Answer:

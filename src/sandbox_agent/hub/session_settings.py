@@ -177,7 +177,7 @@ class SessionSettings:
             session.learn_offers(result)
         elif (option := choices.option(session.facts.offers, str(way.params["configId"]))) is not None:
             session.learn_offers({OPTIONS: choices.with_value(session.facts.offers, option, way.params["value"])})
-        self.hub.learned(session)
+        self.hub.note_changed_offers(session)
 
 
 def _is_mode(session: Session, way: Way) -> bool:

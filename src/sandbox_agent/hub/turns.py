@@ -103,7 +103,7 @@ class Turns:
             self._hub.calls.close(call.running, call.stdio_id)
             self._cancel(session, session.running)
 
-    async def ended(self, session: Session) -> None:
+    async def wait_for_end(self, session: Session) -> None:
         """Wait until the running turn is over."""
         if session.running is not None:
             await asyncio.wait([self._turns[session.running].answered])

@@ -23,7 +23,7 @@ from sandbox_agent.permissions.patterns import (
     is_inside,
     loosely,
 )
-from sandbox_agent.permissions.programs import unopened
+from sandbox_agent.permissions.programs import find_closed_word
 from sandbox_agent.permissions.request import ToolRequest
 from sandbox_agent.permissions.work import Work
 
@@ -177,7 +177,7 @@ class CommandIs:
             subject.notes.append("it may run outside the directories in which it is allowed")
             return False
         subject.work.spend(len(words))
-        closed = unopened(words, spelled) or self._stranger(subject, words, spelled)
+        closed = find_closed_word(words, spelled) or self._stranger(subject, words, spelled)
         if closed is not None:
             subject.notes.append(closed)
         return closed is None
@@ -238,7 +238,7 @@ class Words:
             begins = any(self._begins(found[at : at + length]) for at in range(len(found)))
             return Match.YES if begins else Match.MAYBE
         front = self._front(part)
-        return front if front or not self._holds(part, work) else Match.MAYBE
+        return front if front or not self._contains(part, work) else Match.MAYBE
 
     def _begins(self, words: tuple[str, ...]) -> bool:
         return len(words) >= len(self.globs) and all(map(Glob.is_all_of, self.globs, words))
@@ -261,7 +261,7 @@ class Words:
                 return False
         return True
 
-    def _holds(self, part: Simple, work: Work) -> bool:
+    def _contains(self, part: Simple, work: Work) -> bool:
         """Whether all its words stand in a command, in their order, but not at its front: something may run them."""
         known = " ".join(word for word in part.words if word is not None)
         found = tokens(f"{known} {part.fed}".casefold())
@@ -331,16 +331,16 @@ class PathIs:
 
     def catches(self, subject: Subject) -> Match:
         request, part = subject.request, subject.part
-        told = subject.work.once((self, None), lambda: self._told(subject))
+        stated = subject.work.once((self, None), lambda: self._match_stated_paths(subject))
         if part is None:
-            return max(told, Match.NO if request.paths_known else Match.MAYBE)
+            return max(stated, Match.NO if request.paths_known else Match.MAYBE)
         if not isinstance(part, Simple):
             words = dict.fromkeys(tokens(part.text) or ())
             named = _any(self._caught(subject, word) for word in islice(words, MOST_WORDS))
-            return max(told, Match.MAYBE, named)
-        return max(told, self._in_part(subject, part))
+            return max(stated, Match.MAYBE, named)
+        return max(stated, self._in_part(subject, part))
 
-    def _told(self, subject: Subject) -> Match:
+    def _match_stated_paths(self, subject: Subject) -> Match:
         """What the request says of paths, apart from a command."""
         request = subject.request
         sure = _any(self._caught(subject, path) for path in request.paths)

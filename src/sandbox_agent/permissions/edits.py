@@ -65,12 +65,12 @@ class Named:
     """Whether each of them is known to be a path, or would be one if it were anything."""
 
 
-def names_in(arguments: Object | None, but: frozenset[str], told: list[str], work: Work) -> Named:
+def names_in(arguments: Object | None, but: frozenset[str], stated: list[str], work: Work) -> Named:
     """The files that are named in arguments, but for arguments that are called as in `but`.
 
-    `told` are paths that are known from elsewhere.
+    `stated` are paths that are known from elsewhere.
     """
-    named = Named(list(told))
+    named = Named(list(stated))
     patches: list[str] = []
     for key, value, depth in _texts(arguments, "", 0, work):
         flat = flat_key(key)

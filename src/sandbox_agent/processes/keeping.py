@@ -20,7 +20,7 @@ SYS_CLOSE_RANGE, CLOSE_RANGE_CLOEXEC = 436, 4
 SYS_CLONE = {"x86_64": 56, "aarch64": 220}
 
 _KEEPER = str(Path(__file__).with_name("keeper.py"))
-_HELD = {signal.SIGCHLD, signal.SIGHUP, signal.SIGINT, signal.SIGTERM, signal.SIGUSR1}
+_BLOCKED = {signal.SIGCHLD, signal.SIGHUP, signal.SIGINT, signal.SIGTERM, signal.SIGUSR1}
 
 # Bound here and not in the child: between fork and exec as little as possible should run. PyDLL keeps the GIL.
 _libc = ctypes.PyDLL(None, use_errno=True)
@@ -69,7 +69,7 @@ class Keeping:
         keeper = [sys.executable, "-I", "-S", _KEEPER, str(server)]
 
         def prepare() -> None:
-            held = signal.pthread_sigmask(signal.SIG_BLOCK, _HELD)
+            blocked = signal.pthread_sigmask(signal.SIG_BLOCK, _BLOCKED)
             prctl(PR_SET_PDEATHSIG, signal.SIGKILL if fork is None else signal.SIGTERM, 0, 0, 0)
             if os.getppid() != server:  # It died before we asked.
                 os.kill(os.getpid(), signal.SIGKILL)
@@ -86,7 +86,7 @@ class Keeping:
                 if os.getppid() != me:
                     os.kill(os.getpid(), signal.SIGKILL)
                 os.setsid()
-            signal.pthread_sigmask(signal.SIG_SETMASK, held)
+            signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
 
         return prepare
 

@@ -39,7 +39,7 @@ class Parent:
         os.set_blocking(STDIN, False)
 
         def read() -> None:
-            if not _held():
+            if not _is_stdin_open():
                 loop.remove_reader(STDIN)
                 logger.info("stdin has ended")
                 gone()
@@ -68,7 +68,7 @@ def _unfit() -> str | None:
     return "a file" if stat.S_ISREG(mode) else "a device" if stat.S_ISCHR(mode) else "no pipe"
 
 
-def _held() -> bool:
+def _is_stdin_open() -> bool:
     """Whether somebody still holds the other end of stdin. What they write is of no interest."""
     try:
         return bool(os.read(STDIN, 1 << 16))

@@ -14,11 +14,11 @@ from sandbox_agent.envelope import Envelope
 class Dialect(Protocol):
     """How an agent asks people."""
 
-    def heard(self, request: Envelope) -> Envelope:
+    def translate_request(self, request: Envelope) -> Envelope:
         """What the agent asks, as everybody understands it; the same envelope when it needs no translation."""
         ...
 
-    def told(self, request: Envelope, answer: bytes) -> bytes:
+    def translate_answer(self, request: Envelope, answer: bytes) -> bytes:
         """An answer to what was heard in this request, as its agent understands it."""
         ...
 
@@ -50,10 +50,10 @@ class Companion(Protocol):
 class Plain:
     """An agent that asks as everybody does."""
 
-    def heard(self, request: Envelope) -> Envelope:
+    def translate_request(self, request: Envelope) -> Envelope:
         return request
 
-    def told(self, request: Envelope, answer: bytes) -> bytes:
+    def translate_answer(self, request: Envelope, answer: bytes) -> bytes:
         return answer
 
 
