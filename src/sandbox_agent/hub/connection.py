@@ -66,11 +66,11 @@ class Connection:
     capabilities: Object = field(default_factory=dict[str, object])
     """`clientCapabilities`, as its client declared them."""
     speech: Speech = field(default_factory=Speech)
-    """In which forms it can be asked."""
+    """The ways in which it can be asked."""
     who: Object = field(default_factory=dict[str, object])
     """How its client names itself, and the user it speaks for."""
     agents: dict[str, int] = field(default_factory=dict[str, int])
-    """Agents it has spoken to, and since which position: it hears what they say outside any session."""
+    """Agents it has spoken to, and since which position: it receives what they say outside any session."""
     windows: dict[str, list[Window]] = field(default_factory=dict[str, list[Window]])
     """Session id → when it was attached."""
     stream: Downlink | None = None

@@ -1,4 +1,4 @@
-"""Everything an agent can do to us: say something, or die.
+"""Everything an agent process can do: write a line, or exit.
 
 Runs inside the pipe's callback: nothing here may raise, for that would close the pipe and leave the agent mute.
 """
@@ -45,9 +45,9 @@ from sandbox_agent.wire import methods
 logger = logging.getLogger(__name__)
 
 BUFFER_BYTES = 8 << 20
-"""How much may wait for the answer that says which session it belongs to."""
+"""How many bytes may wait for the answer that says which session they belong to."""
 UNPARSED_BYTES = 4096
-"""How much of a bad line clients are shown."""
+"""How many bytes of a bad line clients see."""
 _SPECIAL_UPDATES = frozenset(
     {
         "session_info_update",
@@ -58,9 +58,9 @@ _SPECIAL_UPDATES = frozenset(
         "user_message_chunk",
     }
 )
-"""Updates that change what we know, or say nothing of whether the agent echoes prompts. Others are passed on unread."""
+"""Updates that change what we know, or do not show whether the agent echoes prompts. Others are passed on unread."""
 _VENDORS_CHOICE = b'"currentMod'
-"""In notifications of agents' own making that tell a mode or a model; others are passed on unread."""
+"""In vendor notifications that announce a mode or a model; others are passed on unread."""
 _HOST = ("fs/", "terminal/")
 """Requests about the host."""
 
@@ -91,7 +91,7 @@ class FromAgent:
             lines = _split(blob, len(peeks))
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             peeks, lines = [], [b""]
-        # One value per line is not said by the numbers alone: a line may hold two, and another one none.
+        # Equal counts do not prove one value per line: one line may have two values, and another none.
         whole = {line[:1] for line in lines} == {b"{"} and {line[-1:] for line in lines} == {b"}"}
         if not whole or b"\r" in blob or len(peeks) != len(lines):
             # Some line is no envelope on one line: look at each by itself, so that only the bad ones are set aside.
@@ -109,7 +109,7 @@ class FromAgent:
         self._unparsed(running, head, "the line is longer than --max-line", truncated=True)
 
     def exited(self, running: Process, exit: Exit) -> None:
-        """Fail what waits on the process, end what lived in it."""
+        """Fail the calls that wait on the process, and end its sessions."""
         error = agent_exited(running.agent.id, exit)
         calls = self._hub.calls.close_all(running)
         for session in self._hub.sessions_of(running):
@@ -138,7 +138,7 @@ class FromAgent:
         )
 
     def release(self, running: Process, agent_session_id: str) -> None:
-        """A session became known: what came for it before goes its way now."""
+        """A session became known: deliver what was buffered for it."""
         buffer = self._buffers.pop(running.key, None)
         if buffer is None:
             return
@@ -208,7 +208,7 @@ class FromAgent:
             self._guarded(running, line, peek)
 
     def _guarded(self, running: Process, line: bytes, peek: Peek) -> None:
-        """One envelope that we cannot handle harms no other."""
+        """An envelope that we cannot handle must not affect the others."""
         try:
             self._envelope(running, line, peek)
         except Exception:
@@ -230,8 +230,8 @@ class FromAgent:
         assert response.id is not None
         call = self._hub.calls.close(running, response.id)
         if call is None:
-            # Answered twice, or never asked: nobody waits for it.
-            logger.warning("agent answered what nobody asked agent=%s", running.agent.id)
+            # A second answer, or one to a request we never sent: no call waits for it.
+            logger.warning("agent answered an unknown request agent=%s", running.agent.id)
             return
         if call.session is not None:
             call.session.heard_at = self._hub.monotonic()
@@ -274,7 +274,7 @@ class FromAgent:
             self._withdraw(running, envelope)
             return
         if envelope.method.startswith(OURS):
-            # Clients believe these: an agent could tell of a decision that no person made, or of a gap.
+            # Clients trust these: an agent could fake a human's decision, or a gap.
             self._refusals.note(running.key)
             return
         if envelope.session_id is None:
@@ -299,7 +299,7 @@ class FromAgent:
             session.replay.finish()
 
     def _stray(self, running: Process, agent_session_id: str, lines: list[bytes]) -> None:
-        """Of a session that no process holds: one that has ended, one about to be born, or one we never heard of."""
+        """Of a session that no process holds: one that has ended, one that is being opened, or an unknown one."""
         late = self._hub.late_session(running, agent_session_id)
         if late is not None:
             self._hub.updates(late, lines)
@@ -307,7 +307,7 @@ class FromAgent:
             for line in lines:
                 self._buffer(running, agent_session_id, line, msgspec.json.decode(line, type=Peek))
         elif self._hub.find_session(agent_session_id) is not None:
-            # The session of another process: its readers would take this for what its own agent says.
+            # The session of another process: its readers would take this for output of their own agent.
             self._refusals.note(running.key, len(lines))
         else:
             for line in lines:
@@ -316,13 +316,13 @@ class FromAgent:
     def _buffer(self, running: Process, agent_session_id: str, line: bytes, peek: Peek) -> None:
         buffer = self._buffers.setdefault(running.key, _Buffer())
         if buffer.size + len(line) > BUFFER_BYTES:
-            logger.warning("update for an unborn session dropped agent=%s bytes=%d", running.agent.id, len(line))
+            logger.warning("update for an unopened session dropped agent=%s bytes=%d", running.agent.id, len(line))
             return
         buffer.lines.append((agent_session_id, line, peek))
         buffer.size += len(line)
 
     def _withdraw(self, running: Process, envelope: Envelope) -> None:
-        """The agent takes a request of its own back."""
+        """The agent withdraws one of its requests."""
         id = param(envelope.line, "requestId")
         if id is None:
             return
@@ -331,7 +331,7 @@ class FromAgent:
         if pending is not None:
             if pending.session is not None:
                 self._hub.record(pending.session, envelope.line, Direction.FROM_AGENT)
-            # An agent that takes a request back still waits for its response.
+            # An agent that withdraws a request still waits for its response.
             self._hub.settle_for(pending, Outcome.CANCELLED, AGENT, pending.cancellation())
 
     # Requests
@@ -354,7 +354,7 @@ class FromAgent:
     def _ask_host(self, running: Process, request: Envelope) -> None:
         session = None if request.session_id is None else self._hub.session_at(running, request.session_id)
         if session is None:
-            # Not held for a session that is about to be: its agent may need the file before it can answer.
+            # Not buffered for a session that is being opened: its agent may need the file before it can answer.
             self._refuse(running, request, UnknownSession(request.session_id or ""))
         elif (client := self._host.client(session, request)) is not None:
             self._ask_session(running, session, request, client)
@@ -379,7 +379,7 @@ class FromAgent:
         self._hub.ask(pending, line, channel)
 
     def _ask_outside_sessions(self, running: Process, request: Envelope) -> None:
-        """It belongs to a call (an elicitation while somebody logs in), or to everybody who uses the agent."""
+        """It belongs to a call (an elicitation during a login), or to all clients of the agent."""
         id = param(request.line, "requestId")
         call = None if id is None else self._hub.calls.get(running, id)
         if call is None or call.connection is None:

@@ -1,4 +1,4 @@
-"""Permission modes: what a client calls how much an agent may do unasked, as the agent's own mode or as rules. Pure."""
+"""Permission modes: how much an agent may do without asking, as one of the agent's own modes or as rules. Pure."""
 
 from dataclasses import dataclass
 
@@ -63,7 +63,7 @@ def _asks(agent: Agent) -> str | None:
 def _own_modes(agent: Agent, offers: Object) -> dict[str, str]:
     """Names, and the agent's own modes that they mean."""
     if _asks(agent) == "never":
-        # Whatever it calls a mode, it is not about this.
+        # Its modes are not about permissions.
         return {}
     modes = [id for one in objects_at(listing(offers, MODE), MODE.available) if (id := text_at(one, MODE.choice_id))]
     others = {name: mode for name, mode in agent.permission_modes.items() if mode in modes}

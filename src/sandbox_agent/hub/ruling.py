@@ -1,7 +1,7 @@
-"""Rulings: permissions that rules decide, before people are asked; and the rules of a session.
+"""Rulings: permissions that rules decide before a human is asked; and the rules of a session.
 
-What takes little is decided on the spot. What takes long, or has to look at a disk, is decided in a thread; meanwhile
-the request is kept, can be cancelled, and is put before people when the rules leave it to them.
+Cheap decisions are made at once. Those that take long or read the disk run in a thread; meanwhile the request is
+recorded, can be cancelled, and goes to humans if the rules do not decide it.
 """
 
 import asyncio
@@ -31,16 +31,16 @@ SHORT_LINE = 64 << 10
 """Bytes of a request that is looked at on the spot."""
 MOST_THREADS = 8
 MOST_READ = 64
-"""Sessions whose rules are held ready."""
+"""Sessions whose parsed rules are cached."""
 
 Rules = tuple[Rule, ...] | None
 
 
 class Ruling:
-    """Asks the rules, and answers agents what those say."""
+    """Applies the rules, and answers agents accordingly."""
 
     def __init__(self, hub: Hub, policy: Policy, patience: float) -> None:
-        """`patience` is the time that a decision may take, in seconds."""
+        """`patience` is how long a decision may take, in seconds."""
         self._hub = hub
         self._policy = policy
         self._patience = patience
@@ -49,7 +49,7 @@ class Ruling:
         self._read: dict[str, tuple[object, str | None, Rules]] = {}
 
     def takes(self, pending: PendingRequest, session: Session) -> bool:
-        """Take a request that the rules decide, now or in a moment; False when people are to be asked."""
+        """Take a request that the rules decide, now or shortly; False when a human has to decide."""
         request, running = pending.request, pending.process
         if request.method != PERMISSION:
             return False
@@ -75,7 +75,7 @@ class Ruling:
         return True
 
     async def _decide(self, pending: PendingRequest, session: Session, decide: Callable[[], Decision]) -> None:
-        """Let a thread decide."""
+        """Decide in a thread."""
         try:
             async with asyncio.timeout(self._patience):
                 decision = await self._threads.run(session.id, decide)
@@ -108,7 +108,7 @@ class Ruling:
 
     async def _give(self, pending: PendingRequest, line: bytes, outcome: Outcome, by: Decider, position: int) -> None:
         try:
-            # The agent acts on it only after it is kept: an action without a record of who allowed it must not be.
+            # The agent acts on it only after it is kept: no action may happen without a record of who allowed it.
             await self._hub.log.committed(position)
         except Exception as error:
             logger.warning("ruling not kept agent=%s reason=%s", pending.process.agent.id, type(error).__name__)
@@ -167,7 +167,7 @@ def _read_session_rules(metadata: Object) -> tuple[Rule, ...]:
 
 
 def _answer(pending: PendingRequest, decision: Decision) -> bytes | None:
-    """What the agent is told; None when people are to be asked."""
+    """The answer for the agent; None when a human has to decide."""
     match decision.action:
         case "allow":
             return pending.permission(remember=decision.remember)

@@ -38,7 +38,7 @@ class SessionLoading:
         if envelope.session_id is None:
             raise InvalidParams(f"{envelope.method} needs a sessionId")
         async with self.forward.taking_up(session.id if session else envelope.session_id):
-            # Somebody else may have taken it up while we waited.
+            # Another client may have resumed it while we waited.
             session = self.hub.find_session(envelope.session_id)
             if session is None:
                 return await self._take_up_unknown(connection, envelope.session_id, envelope)
@@ -57,9 +57,9 @@ class SessionLoading:
         return Answer(complete_answer(success(envelope.id, session.facts.offers), session.facts.offers))
 
     async def _replay(self, connection: Connection, session: Session) -> None:
-        """The session's past from our own log, to one connection: the agent would repeat it to everybody.
+        """Replay the session's history from our log to one connection: the agent would send it to all of them.
 
-        Attaches it in the step in which it has been told everything, so that it neither misses nor repeats anything.
+        Attaches the connection in the same step in which it has read everything, so it misses and repeats nothing.
         """
         log, after = self.hub.log, 0
         attached_at = log.position if connection.attached(session.id) else None
@@ -90,7 +90,7 @@ class SessionLoading:
                     self.hub.tell_connection(connection, update, session)
 
     async def _take_up_unknown(self, connection: Connection, session_id: str, envelope: Envelope) -> Answer:
-        """Put a load or resume to the agent: it may know sessions that we never saw."""
+        """Send a load or resume to the agent: it may know sessions that we never saw."""
         agent = self.forward.agent(connection, envelope)
         cwd = directory(envelope.params())
         running = await self.forward.spawn(agent)
@@ -159,7 +159,7 @@ class SessionLoading:
             self.hub.move(session, Event.FAILED)
             session.replay = None
         elif not self.hub.mark_opened(session, call.running):
-            # A client has ended it meanwhile; its agent is told, and whoever loads it.
+            # A client has ended it in the meantime: notify its agent and the client that loads it.
             self.forward.let_go_soon(call.running, session.facts.agent_session_id)
             return Answer(failure(call.client_id, session.ended_error()), self.hub.log.position)
         else:
@@ -171,7 +171,7 @@ class SessionLoading:
     def _take_in(
         self, connection: Connection, session: Session, request: Envelope, line: bytes, *, known: bool
     ) -> bytes:
-        """A session that its agent has loaded, with what it said of it; gives the answer for the client."""
+        """Save a session that its agent has loaded; returns the answer for the client."""
         session.learn_offers(parse(line).result())
         cwd = text_at(request.params(), "cwd") or session.facts.cwd
         session.opened_anew(cwd, Raw(params_text(request.line)))
