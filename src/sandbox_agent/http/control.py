@@ -70,7 +70,7 @@ def _name(escaped: str) -> str:
 
 
 def _with_decoded_names(handle: Handler) -> Handler:
-    """A handler that gets names as they are meant."""
+    """Wrap a handler so that it gets its path parameters percent-decoded."""
 
     async def handled(request: Request) -> Response:
         request.scope["path_params"] = {key: unquote(name) for key, name in request.path_params.items()}
@@ -99,5 +99,5 @@ async def _problem(request: Request, error: Exception) -> Response:
 
 
 async def _gone(request: Request, error: Exception) -> Response:
-    """The client left before its body was whole: nobody is there to be answered."""
+    """The client left before it sent the whole body, so no one reads this response."""
     return Response(status_code=BadRequest.status)

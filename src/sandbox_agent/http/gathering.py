@@ -53,12 +53,12 @@ class GatheringTransport(asyncio.Transport):
         self._read_if_wanted()
 
     def resume_reading(self) -> None:
-        """It takes more; held bytes still come first."""
+        """The request takes more; bytes that already wait come first."""
         self._paused = False
         self._read_if_wanted()
 
     def set_backlogged(self, backlogged: bool) -> None:
-        """Whether bytes wait here already, so that no more are to be read."""
+        """Set whether unparsed bytes are waiting, in which case no more are read."""
         self._backlogged = backlogged
         self._read_if_wanted()
 

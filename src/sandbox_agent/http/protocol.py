@@ -20,7 +20,7 @@ from sandbox_agent.http.head import body_length, check_head, without_upgrade
 from sandbox_agent.http.sockets import Sockets, Wait
 
 UNREAD = 1 << 20
-"""Bytes of a body that nobody wants and that are read all the same, so that the socket can go on."""
+"""Bytes of an unwanted body that the server still reads, so that the socket can be reused."""
 
 BACKLOG = 64 << 10
 """Bytes behind a request under way that may come before the socket is no longer read. While it is, the server notices
@@ -45,13 +45,13 @@ class Protocol(HttpToolsProtocol):
         self._sockets = sockets
         self._framing = Framing()
         self._begun = False
-        """Something of the next request has come; blank lines before it are nothing."""
+        """The first bytes of the next request have arrived; blank lines before it do not count."""
         self._backlog = b""
-        """What came and was not read yet: the next request, while this one is answered."""
+        """Received bytes that are not parsed yet: the next request, while this one is answered."""
         self._kept_if_whole = False
         """The socket goes on after this request if its body is whole by the time it is answered."""
         self._broken = False
-        """What came of the body makes no sense, and its answer is under way."""
+        """The body is malformed, and the error response is under way."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """A client has connected."""
@@ -109,7 +109,7 @@ class Protocol(HttpToolsProtocol):
             # What a callback raised is its context.
             if isinstance(error.__context__, SandboxAgentError):
                 raise error.__context__ from None
-            raise BadRequest("this is not HTTP/1.1 that can be read in one way only") from None
+            raise BadRequest("this is not unambiguous HTTP/1.1") from None
 
     @property
     def _answered(self) -> bool:
@@ -170,7 +170,7 @@ class Protocol(HttpToolsProtocol):
     # Answers
 
     def on_response_complete(self) -> None:
-        """It was answered: the next one, if it is there already, has its turn after everybody else's."""
+        """The request was answered; the next one, if it has arrived, waits until other sockets had their turn."""
         self.waited_since = self._sockets.clock
         if not self._socket.is_closing():
             self.flow.resume_reading()
@@ -190,7 +190,7 @@ class Protocol(HttpToolsProtocol):
                 # Its answer is under way, and closes the socket.
                 self._broken = True
                 return
-            # Nobody needs to wait for the rest of its body.
+            # No handler needs to wait for the rest of its body.
             self.cycle.disconnected = True
             self.cycle.message_event.set()
         body = problems.document(error)
@@ -212,7 +212,7 @@ class Protocol(HttpToolsProtocol):
         return Wait.REQUEST if self._answered else Wait.SERVER
 
     def time_out(self, wait: Wait) -> None:
-        """It has waited too long for its client."""
+        """The socket has waited too long for its client."""
         if wait is Wait.HEAD:
             self._refuse(RequestTimeout("the request line and headers", self._sockets.limits.head_timeout))
         elif wait is Wait.BODY and not self._answered and not self.cycle.response_started:

@@ -83,9 +83,9 @@ class Stream:
         self._notify()
 
     def apply_backpressure(self, resume: Callable[[], None]) -> bool:
-        """Whether who produces should pause a moment, until `resume`: a quick reader then need not go by the log.
+        """Whether the producer should pause until `resume` is called, which saves a quick reader from reading the log.
 
-        For a moment only: a reader that does not catch up in it goes by the log, and holds nobody back again.
+        The pause is short: a reader that does not catch up in time reads from the log and slows no producer again.
         """
         if not self._live or self._queued < self._limits.buffer // 2:
             return False
@@ -146,7 +146,7 @@ class Stream:
                 return self._writing(data)
 
     def ended(self) -> None:
-        """Nobody writes any more."""
+        """The writer has stopped."""
         self._closed = True
         self._written()
         self._let_go()
@@ -161,7 +161,7 @@ class Stream:
         self._let_go()
 
     def _let_go(self) -> None:
-        """Whoever was held back goes on."""
+        """Resume the paused producers."""
         paused, self._paused = self._paused, []
         if paused:
             self._patience.cancel()
@@ -194,7 +194,7 @@ class Stream:
         return b"".join(connection.frames(chunk) for chunk in chunks if connection.sees(chunk))
 
     async def _page(self, after: int) -> bytes:
-        """A page from disk; first of all a word about what is not there any more."""
+        """A page from disk; preceded by a gap event if events have been trimmed."""
         connection = self._connection
         if lost := connection.lost(self._log.trims, after):
             self._taken = lost
@@ -204,7 +204,7 @@ class Stream:
         evicted = self._log.evicted
         chunks = await self._log.page(connection.channels(), after, evicted)
         if connection.lost(self._log.trims, after):
-            # Trimmed while we waited: what is missing in the page has to be said first.
+            # Trimmed while we waited: the gap event comes first.
             return b""
         self._taken = chunks[-1].last if chunks else max(after, evicted)
         return b"".join(connection.frames(chunk) for chunk in chunks if connection.sees(chunk))
@@ -212,7 +212,7 @@ class Stream:
     @staticmethod
     def _gap(after: int, resumes_at: int) -> bytes:
         line = notification(methods.GAP, {"after": after, "resumesAt": resumes_at})
-        # Its id is that of the last lost event, so that a client that reconnects here is not told again.
+        # Its id is that of the last lost event, so that a client that reconnects here does not get the gap again.
         return frames(resumes_at - 1, [line])
 
     def _writing(self, data: bytes) -> bytes:

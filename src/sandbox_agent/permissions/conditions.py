@@ -64,7 +64,7 @@ class FactIs:
     patterns: tuple[Pattern, ...]
     fact: Callable[[ToolRequest], str | None]
     everything: bool = False
-    """Any value will do, told or not."""
+    """Any value matches, even an unknown one."""
 
     def surely(self, subject: Subject) -> bool:
         return self.catches(subject) is Match.YES
@@ -80,7 +80,7 @@ class FactIs:
 
 
 class Unknowable:
-    """Something that no agent tells."""
+    """Something that no agent reports."""
 
     def surely(self, subject: Subject) -> bool:
         return False
@@ -244,7 +244,7 @@ class Words:
         return len(words) >= len(self.globs) and all(map(Glob.is_all_of, self.globs, words))
 
     def _front(self, part: Simple) -> Match:
-        """By the program's name, whatever folder it is in."""
+        """By the program's name, in any folder."""
         if len(part.words) < len(self.globs):
             return Match.MAYBE if None in part.words and self._front_fits(part) else Match.NO
         if not self._front_fits(part):
@@ -252,7 +252,7 @@ class Words:
         return Match.MAYBE if None in part.words[: len(self.globs)] else Match.YES
 
     def _front_fits(self, part: Simple) -> bool:
-        """Whether the words that are known fit as far as it can be told."""
+        """Whether the known words fit, as far as we can tell."""
         for number, (word, glob) in enumerate(zip(part.words, self.globs, strict=False)):
             if word is None:
                 # It may become several words, or none.
@@ -282,7 +282,7 @@ def _stands_for(glob: Glob, word: str) -> bool:
 
 
 def _is_called(word: str, glob: Glob) -> bool:
-    """Whether a program is meant, whatever folder it is in."""
+    """Whether a program is meant, in any folder."""
     return glob.is_all_of(word) or glob.is_all_of(program_name(word))
 
 
@@ -324,7 +324,7 @@ class PathIs:
     def surely(self, subject: Subject) -> bool:
         request = subject.request
         paths = (*request.paths, *request.perhaps_paths)
-        # What a command works on is not told by its words.
+        # A command's words do not show what it works on.
         if request.parts or not paths or not (request.paths_known and request.paths_clear):
             return False
         return all(self._fits(subject, path) for path in paths)
@@ -421,7 +421,7 @@ def _joined(subject: Subject, folder: str, path: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ArgumentIs:
-    """One of the tool's arguments, by its name, is as it is said."""
+    """One of the tool's arguments, by its name, has the expected value."""
 
     name: str
     expected: object

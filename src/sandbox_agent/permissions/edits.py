@@ -1,6 +1,6 @@
 """The names of files in the arguments of a tool: under keys, as keys, in links, and in the texts of patches.
 
-What may be a path counts as one, and what cannot be told is said to be unknown. Knows nothing of commands and rules.
+What may be a path counts as one, and what is unclear is marked as unknown. Knows nothing of commands and rules.
 """
 
 import re
@@ -21,7 +21,7 @@ _CONTENT_KEYS = frozenset(
         *("newtext", "before", "after", "diff", "patch", "unifieddiff", "newsource", "oldcontent", "newcontent"),
     }
 )
-"""Arguments that are what a file holds. They are no paths, even if they look like one; but a patch names some."""
+"""Arguments that are the content of a file. They are no paths, even if they look like one; but a patch names some."""
 _PATCH_KEYS = frozenset({"diff", "patch", "unifieddiff"})
 _TALK_KEYS = frozenset(
     {
@@ -154,7 +154,7 @@ def _names_in_patch(patch: str) -> Iterator[list[str]]:
 
 
 def _halves(line: str) -> list[str]:
-    """The two names of `a/x b/x`, or the text as it is when that is not told."""
+    """The two names of `a/x b/x`, or the text as it is when they cannot be told apart."""
     before, found, after = line.partition(" b/")
     return [before, f"b/{after}"] if found and " b/" not in after else [line]
 

@@ -195,7 +195,7 @@ class PathGlob:
         near, near_root = _near(path), _near(self._root(folder, home))
         fixed = near_root + self._fixed
         around = fixed[:-1] if self._is_fixed else fixed
-        # A folder around what is forbidden: whoever works on all of it works on that, too.
+        # A folder around what is forbidden: work on the whole folder affects that, too.
         nearly = Match.MAYBE if around[: len(near)] == near else Match.NO
         # Most paths are quickly seen to be something else.
         last = self._loose[-1] if self._loose else None

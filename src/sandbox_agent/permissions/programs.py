@@ -54,7 +54,7 @@ def find_closed_word(words: tuple[str, ...], spelled: tuple[bool, ...]) -> str |
 
 
 def known_program(word: str) -> Program | None:
-    """What is known of a program by its name, whatever folder and version it is of."""
+    """What is known of a program by its name, for any folder and version."""
     name, programs = program_name(word).casefold(), _programs()
     return programs.get(name) or programs.get(_VERSION.sub("", name))
 

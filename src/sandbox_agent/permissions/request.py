@@ -1,6 +1,6 @@
 """What an agent asks permission for, read from `session/request_permission`, whichever agent it is.
 
-What cannot be read is said to be unknown. Knows nothing of rules. All of it costs steps (`work.py`).
+What cannot be read is marked as unknown. Knows nothing of rules. All of it costs steps (`work.py`).
 """
 
 import posixpath
@@ -46,7 +46,7 @@ class ToolRequest:
 
     agent: str | None
     tool: str | None
-    """Its name; None when the agent does not tell."""
+    """Its name; None when the agent does not send it."""
     kind: str | None
     parts: tuple[Part, ...]
     """The command it runs; empty when it is known to run none."""

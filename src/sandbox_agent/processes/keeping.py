@@ -62,7 +62,7 @@ class Keeping:
         """What the child has to run before exec: it forks, comes back as the program, and stays as its keeper.
 
         Without `linger` it gets no keeper. Both are marked, and get none of our descriptors: uvloop leaves a child
-        second copies of its pipes, and nobody would notice when it closes the first ones.
+        second copies of its pipes, and its closing the first ones would go unnoticed.
         """
         server, writer = os.getpid(), self._writer
         fork = None if linger is None else _fork
@@ -92,10 +92,10 @@ class Keeping:
 
 
 def _become(keeper: list[str], environment: Mapping[str, str], program: int, writer: int) -> None:
-    """Turn into the keeper. Whatever hinders that, the program must not run without one."""
+    """Turn into the keeper. If that fails, the program must not run either."""
     try:
         os.write(writer, b"%d" % program)
-        # The event loop waits until nobody holds its pipes: not for us to be loaded.
+        # The event loop waits until its pipes are closed: do not make it wait for our start-up.
         _syscall(SYS_CLOSE_RANGE, 3, 2**32 - 1, 0, 0, 0)
         with suppress(PermissionError):  # It leads a session already.
             os.setsid()
