@@ -26,7 +26,7 @@ class Launch:
         return shutil.which(self.command[0], path=path)
 
     def lock_folder(self) -> "FolderLock":
-        """Keep others from removing the folder, until it is released; raises FolderGone when they were first."""
+        """Lock the folder against removal until released; raises FolderGone when it is already being removed."""
         return FolderLock(self.folder)
 
 
@@ -45,7 +45,7 @@ class FolderLock:
         try:
             self._descriptor = os.open(mark, os.O_RDONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
             fcntl.flock(self._descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-            # Who removes it may have been done in between.
+            # The folder may have been removed in between.
             gone = not os.path.samestat(os.fstat(self._descriptor), mark.stat())
         except (BlockingIOError, FileNotFoundError):
             gone = True
@@ -63,16 +63,16 @@ class FolderLock:
 
 
 def remove_unused(folder: Path) -> None:
-    """Delete a folder with all that is in it, unless somebody holds it."""
+    """Delete a folder with everything in it, unless it is locked."""
     try:
         descriptor = os.open(folder / IN_USE, os.O_RDONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
     except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):  # It was never there, so nobody can hold it.
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):  # It was never there, so it cannot be locked.
             discard(folder)
         return
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        # Away at once: nobody must start what is only half there.
+        # Move it away first: an agent must never start from a half-deleted folder.
         gone = folder.rename(folder.with_name(f"{REMOVED}{folder.name}"))
     except OSError:
         return

@@ -15,11 +15,11 @@ class Dialect(Protocol):
     """How an agent asks people."""
 
     def translate_request(self, request: Envelope) -> Envelope:
-        """What the agent asks, as everybody understands it; the same envelope when it needs no translation."""
+        """Translate an agent's request into the common form; the same envelope when it needs no translation."""
         ...
 
     def translate_answer(self, request: Envelope, answer: bytes) -> bytes:
-        """An answer to what was heard in this request, as its agent understands it."""
+        """Translate an answer to this request into the one that its agent expects."""
         ...
 
 
@@ -48,7 +48,7 @@ class Companion(Protocol):
 
 
 class Plain:
-    """An agent that asks as everybody does."""
+    """An agent that asks in the common form."""
 
     def translate_request(self, request: Envelope) -> Envelope:
         return request
