@@ -13,14 +13,14 @@ import pytest
 from sandbox_agent.data_directory import (
     LOCK,
     NOTICE,
-    Held,
+    DirectoryLocked,
     Notice,
     Untrusted,
     check_content,
     check_owner,
-    held,
     holder,
     left_behind,
+    lock_directory,
     notice,
     noticed,
     temporary,
@@ -49,13 +49,13 @@ def leave(directory: Path, about: Notice) -> None:
 
 def test_it_is_held_by_one_at_a_time_who_is_named(tmp_path: Path) -> None:
     assert holder(tmp_path) is None
-    with held(tmp_path):
+    with lock_directory(tmp_path):
         assert holder(tmp_path) == os.getpid()
-        with pytest.raises(Held) as refused, held(tmp_path):
+        with pytest.raises(DirectoryLocked) as refused, lock_directory(tmp_path):
             pass
         assert refused.value.pid == os.getpid()
     assert holder(tmp_path) is None
-    with held(tmp_path):
+    with lock_directory(tmp_path):
         assert holder(tmp_path) == os.getpid()
 
 
@@ -64,7 +64,7 @@ def test_who_looks_does_not_keep_anybody_from_taking_it(tmp_path: Path) -> None:
     process = subprocess.Popen([sys.executable, "-c", LOOKING, str(tmp_path)])
     try:
         for _ in range(200):
-            with held(tmp_path):
+            with lock_directory(tmp_path):
                 pass
     finally:
         process.kill()
@@ -72,7 +72,7 @@ def test_who_looks_does_not_keep_anybody_from_taking_it(tmp_path: Path) -> None:
 
 
 def test_what_a_server_says_is_there_as_long_as_it_runs(tmp_path: Path) -> None:
-    with held(tmp_path):
+    with lock_directory(tmp_path):
         assert notice(tmp_path) is None
         with noticed(tmp_path, mine()):
             assert notice(tmp_path) == mine()
@@ -86,7 +86,7 @@ def test_what_a_crash_has_left_is_not_believed(tmp_path: Path) -> None:
     # Nobody holds the directory.
     (tmp_path / LOCK).write_text(str(os.getpid()))
     assert notice(tmp_path) is None
-    with held(tmp_path):
+    with lock_directory(tmp_path):
         # Somebody does, and the rest is true.
         assert notice(tmp_path) is not None
         # Another one has left it, or one who had the same process id.
@@ -99,7 +99,7 @@ def test_what_a_crash_has_left_is_not_believed(tmp_path: Path) -> None:
 
 
 def test_a_lock_without_a_number_is_held_by_somebody(tmp_path: Path) -> None:
-    with held(tmp_path):
+    with lock_directory(tmp_path):
         (tmp_path / LOCK).write_text("")
         assert holder(tmp_path) == 0
         assert notice(tmp_path) is None
@@ -107,7 +107,7 @@ def test_a_lock_without_a_number_is_held_by_somebody(tmp_path: Path) -> None:
 
 def test_a_notice_that_cannot_be_written_is_no_reason_to_end(tmp_path: Path) -> None:
     (tmp_path / NOTICE).mkdir()
-    with held(tmp_path), noticed(tmp_path, mine()):
+    with lock_directory(tmp_path), noticed(tmp_path, mine()):
         assert notice(tmp_path) is None
 
 
@@ -124,15 +124,15 @@ def test_a_lock_that_is_a_link_is_refused_and_what_it_leads_to_stays(
     data.mkdir()
     link(precious, data / LOCK)
 
-    with pytest.raises((Untrusted, OSError)), held(data):
+    with pytest.raises((Untrusted, OSError)), lock_directory(data):
         pass
 
     assert precious.read_text() == "precious"
 
 
 def test_a_lock_that_another_server_holds_keeps_its_content(tmp_path: Path) -> None:
-    with held(tmp_path):
-        with pytest.raises(Held), held(tmp_path):
+    with lock_directory(tmp_path):
+        with pytest.raises(DirectoryLocked), lock_directory(tmp_path):
             pass
         assert (tmp_path / LOCK).read_text() == str(os.getpid())
 
@@ -141,7 +141,7 @@ def test_a_lock_that_is_a_pipe_is_waited_for_by_nobody(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / LOCK)
 
     assert holder(tmp_path) is None
-    with pytest.raises(Untrusted), held(tmp_path):
+    with pytest.raises(Untrusted), lock_directory(tmp_path):
         pass
 
 
@@ -174,7 +174,7 @@ def test_links_in_place_of_a_notice_and_of_what_becomes_one_are_replaced_and_not
     for name in (NOTICE, "server.new"):
         (data / name).symlink_to(precious)
 
-    with held(data), noticed(data, mine()):
+    with lock_directory(data), noticed(data, mine()):
         assert notice(data) == mine()
 
     assert precious.read_text() == "precious"

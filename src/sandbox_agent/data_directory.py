@@ -1,6 +1,6 @@
-"""The data directory of a server: who holds it, and what that one says of itself there, for whoever looks for it.
+"""The data directory of a server: which server has it locked, and the notice by which clients find that server.
 
-A server holds the lock on `server.lock` as long as it lives, so that nobody need believe a file that a crash has left.
+A server keeps the lock on `server.lock` as long as it lives, so a file left by a crash misleads no one.
 Knows nothing of settings, and nothing of how a server is called.
 """
 
@@ -27,16 +27,16 @@ PREFIX, TEMPORARY = "sandbox-agent-", "temporary"
 """What the name of a temporary one begins with, and the file in it that says so: nothing else is ever deleted."""
 _NOTICE_BYTES = 1 << 16
 LOCK_PATIENCE = 0.2
-"""Seconds to try: who only looks whether somebody holds the lock, has it for a moment."""
+"""Seconds to retry: a process that only checks the lock takes it for a moment."""
 
 logger = logging.getLogger(__name__)
 
 
-class Held(Exception):
+class DirectoryLocked(Exception):
     """Another server has it; `pid` is what it has written into the lock, if it has."""
 
     def __init__(self, pid: int | None) -> None:
-        super().__init__(f"held by process {pid or 'unknown'}")
+        super().__init__(f"locked by process {pid or 'unknown'}")
         self.pid = pid
 
 
@@ -45,11 +45,11 @@ class Untrusted(Exception):
 
 
 class Notice(msgspec.Struct, rename="camel", frozen=True):
-    """What a server that listens says of itself in `server.json`. No secrets."""
+    """The facts that a listening server publishes in `server.json`. No secrets."""
 
     pid: int
     process_start: int
-    """When its process began, in clock ticks since boot: the pid may be somebody else's by now."""
+    """When its process began, in clock ticks since boot: the pid may have been reused."""
     url: str
     """Where it is reached from this machine."""
     version: str
@@ -58,7 +58,7 @@ class Notice(msgspec.Struct, rename="camel", frozen=True):
     """Where its token is, if it is in a file."""
     needs_token: bool
     embedded: bool = False
-    """It is some program's own, and ends with that."""
+    """It is embedded in a program, and ends with that."""
 
     @property
     def process(self) -> Process | None:
@@ -104,7 +104,7 @@ def _check_file(path: Path, about: os.stat_result) -> None:
 
 
 def owner(directory: Path) -> str:
-    """What marks the processes of the servers that hold it, one after another."""
+    """The mark on the processes of all servers that use it, one after another."""
     return hashlib.sha256(os.fsencode(directory.resolve())).hexdigest()[:32]
 
 
@@ -137,11 +137,11 @@ def _is_left(directory: Path) -> bool:
 
 
 @contextmanager
-def held(directory: Path) -> Generator[None]:
-    """Hold it for this server alone.
+def lock_directory(directory: Path) -> Generator[None]:
+    """Lock it for this server alone.
 
     Raises:
-        Held: another one does.
+        DirectoryLocked: another one does.
         Untrusted: its lock is a link, or another user's.
         OSError: it cannot be written.
     """
@@ -153,8 +153,8 @@ def held(directory: Path) -> Generator[None]:
         os.close(descriptor)
         raise
     with os.fdopen(descriptor, "r+") as lock:
-        if not _taken(lock.fileno()):
-            raise Held(_pid_in(directory))
+        if not _try_lock(lock.fileno()):
+            raise DirectoryLocked(_pid_in(directory))
         # Not before it is ours: what is in it is another server's.
         lock.truncate(0)
         lock.write(str(os.getpid()))
@@ -163,7 +163,7 @@ def held(directory: Path) -> Generator[None]:
 
 
 def holder(directory: Path) -> int | None:
-    """The process id of the server that holds it, 0 when it has not said; None when there is none."""
+    """The process id of the server that has it locked, 0 when unknown; None when it is not locked."""
     try:
         with _looked_at(directory / LOCK) as lock:
             try:
@@ -177,7 +177,7 @@ def holder(directory: Path) -> int | None:
 
 
 def notice(directory: Path) -> Notice | None:
-    """What the server says of itself that holds it now; None when there is none, or it does not listen yet."""
+    """The notice of the server that has it locked; None when there is none, or it does not listen yet."""
     pid = holder(directory)
     if pid is None:
         return None
@@ -186,13 +186,13 @@ def notice(directory: Path) -> Notice | None:
             found = msgspec.json.decode(file.read(_NOTICE_BYTES), type=Notice)
     except (OSError, msgspec.DecodeError):
         return None
-    # One that was killed leaves its own; whoever came after it has not written another yet.
+    # A killed server leaves its notice, and its successor may not have written one yet.
     return found if found.pid == pid and found.process is not None else None
 
 
 @contextmanager
 def noticed(directory: Path, about: Notice) -> Generator[None]:
-    """Say in `server.json` what a server is, for its user alone, as long as the block lasts."""
+    """Publish a server's notice in `server.json`, readable by its user alone, while the block runs."""
     path = directory / NOTICE
     new = path.with_suffix(".new")
     try:
@@ -220,7 +220,7 @@ def _looked_at(path: Path) -> IO[str]:
     return os.fdopen(descriptor, errors="replace")
 
 
-def _taken(lock: int) -> bool:
+def _try_lock(lock: int) -> bool:
     end = time.monotonic() + LOCK_PATIENCE
     while True:
         try:

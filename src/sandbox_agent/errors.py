@@ -35,7 +35,7 @@ SandboxAgentError
 ├── RegistryUnavailable     502  the ACP registry cannot be read, and there is no copy of it
 ├── DownloadFailed          502  a package or an archive could not be fetched
 ├── ChecksumMismatch        502  what was fetched is not what was pinned
-├── HashMissing             422  --require-hashes is set, and nobody gives a hash for it
+├── HashMissing             422  --require-hashes is set, and no hash is known for it
 ├── UnsafeArchive           502  an archive that reaches outside its folder, or is too large
 ├── InstallFailed           502  the agent was fetched and is not usable
 ├── BridgeDisabled          503  /opencode/*
@@ -46,8 +46,8 @@ SandboxAgentError
 ├── DiskFull                507  no room to install
 ├── InternalError           500  our bug
 ├── SessionDamaged          500  the disk has changed what was kept of a session
-├── FileProblem             500  the file system fails, through nobody's fault
-│   ├── BadPath             400  no file can be called so
+├── FileProblem             500  the file system fails unexpectedly
+│   ├── BadPath             400  not a valid file name
 │   ├── OutsideRoots        403  a path that leads out of --fs-root
 │   ├── FileForbidden       403  the file system does not let the server do it
 │   ├── FileNotFound        404  no such file or directory
@@ -329,7 +329,7 @@ class HashMissing(SandboxAgentError):
     def __init__(self, agent: str, without: Sequence[str]) -> None:
         names = ", ".join(without[:5]) + (", …" if len(without) > 5 else "")
         super().__init__(
-            f"agent {agent} is not installed, because nobody gives a hash for {names} and --require-hashes is set; "
+            f"agent {agent} is not installed, because no hash is known for {names} and --require-hashes is set; "
             "choose another version or agent, or allow it by leaving out --require-hashes",
             agent=agent,
             names=list(without[:100]),

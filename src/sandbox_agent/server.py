@@ -31,13 +31,13 @@ from sandbox_agent.agents.provision import Provision
 from sandbox_agent.agents.supervisor import Supervisor
 from sandbox_agent.archives.removal import discard
 from sandbox_agent.data_directory import (
-    Held,
+    DirectoryLocked,
     Notice,
     Untrusted,
     check_content,
     check_owner,
-    held,
     left_behind,
+    lock_directory,
     noticed,
     owner,
     temporary,
@@ -92,9 +92,9 @@ logger = logging.getLogger(__name__)
 EXIT_PORT_TAKEN = 3
 LOG = "log.db"
 GC_THRESHOLDS = (20_000, 10, 10)
-"""Envelopes, requests and sockets make no cycles, so that looking for some can wait; but not for ever."""
+"""Envelopes, requests and sockets make no reference cycles, so the collector can run rarely; but not never."""
 LAST_GRACE = 0.5
-"""Agents get no longer than this when the server itself is told to stop: it promises to be gone within two seconds."""
+"""How long agents get when the server itself stops: it promises to exit within two seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +116,7 @@ class Parts:
     housekeeping: Housekeeping
 
     def stop(self) -> None:
-        """Let nobody wait any longer."""
+        """Release all waiting callers."""
         self.hub.stopping = True
         self.roots.close()
         self.watches.close()
@@ -214,7 +214,7 @@ def build(settings: Settings, children: Children) -> Parts:
 
 
 def run(settings: Settings) -> int:
-    """Serve until told to stop; gives the exit code."""
+    """Serve until stopped; returns the exit code."""
     for root in settings.fs_root:
         if not root.is_dir():
             raise SettingsError(f"--fs-root {root}: there is no such directory")
@@ -255,7 +255,7 @@ async def _serve(settings: Settings, listener: socket.socket, owner: str, parent
     logger.info("starting data=%s config=%s agents=%s", settings.data_dir, settings.config_dir, settings.agents_file)
     left_over = children.sweep()
     if left_over:
-        logger.warning("ended what an earlier server left behind processes=%d", left_over)
+        logger.warning("ended processes of an earlier server processes=%d", left_over)
     parts = build(settings, children)
     await asyncio.to_thread(Store(settings.agents_dir).sweep)
     sockets = Sockets(_socket_limits(settings))
@@ -277,7 +277,7 @@ async def _serve(settings: Settings, listener: socket.socket, owner: str, parent
     serving = asyncio.create_task(server.serve([listener]))
     while not server.started:  # noqa: ASYNC110 - uvicorn has nothing to wait on
         await asyncio.sleep(0)
-    # What is there now stays for ever: the collector need not look at it again and again.
+    # Everything allocated so far stays: the collector need not scan it again.
     gc.collect()
     gc.freeze()
     gc.set_threshold(*GC_THRESHOLDS)
@@ -371,15 +371,15 @@ def _temporary(settings: Settings) -> Generator[Settings]:
 
 @contextmanager
 def _data_directory(settings: Settings) -> Generator[str]:
-    """Make it, and hold it for this server alone; gives the mark that its processes carry."""
+    """Create it, and lock it for this server; yields the mark that its processes carry."""
     directory = settings.data_dir
     with ExitStack() as stack:
         try:
             directory.mkdir(parents=True, exist_ok=True, mode=0o700)
             _check_data_directory(settings)
             if not settings.no_persist:
-                stack.enter_context(held(directory))
-        except Held as other:
+                stack.enter_context(lock_directory(directory))
+        except DirectoryLocked as other:
             raise SettingsError(
                 f"--data-dir {directory} is in use by another sandbox-agent (pid {other.pid or 'unknown'}); "
                 "stop it, choose another directory, or use --no-persist"
@@ -438,7 +438,7 @@ def _announce(settings: Settings, listener: socket.socket, token_file: Path | No
     if settings.quiet:
         hints = []
     if url != reachable and settings.token is None:
-        hints.append("warning: anybody who can reach this machine can run commands on it")
+        hints.append("warning: anyone who can reach this machine can run commands on it")
     if url != reachable and not settings.allow_host:
         hints.append("note:  clients that use a name for this machine are refused until --allow-host gives that name")
     if hints:
@@ -460,7 +460,7 @@ def _first_call(settings: Settings, url: str) -> str:
 
 
 def _token_file(settings: Settings, listener: socket.socket) -> Path | None:
-    """Where the user, and nobody else, finds a token that we made; None when we made none."""
+    """The file, readable by the user alone, with a token that we generated; None when we generated none."""
     if settings.token is None or not settings.token_generated:
         return None
     # Without a log, several servers may share the directory.

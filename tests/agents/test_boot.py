@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from sandbox_agent.agents.boot import Boots, RunningAgent
-from sandbox_agent.agents.launch import FolderGone, Launch, remove_unheld
+from sandbox_agent.agents.launch import FolderGone, Launch, remove_unused
 from sandbox_agent.agents.manifest import Agent
 from sandbox_agent.agents.process import Exit
 from sandbox_agent.agents.supervisor import BOOT_TRIES, Supervisor
@@ -76,14 +76,14 @@ def test_its_folder_is_held_until_it_has_ended_by_whatever_cause(tmp_path: Path)
                 folder = tmp_path / cause
                 folder.mkdir()
                 running = await boot(shop.boots, launch(folder=folder))
-                remove_unheld(folder)
+                remove_unused(folder)
                 assert folder.is_dir()
                 if cause == "stop":
                     await shop.boots.stop(running)
                 else:
                     os.kill(running.process.pid, 9)
                     await running.process.exited()
-                remove_unheld(folder)
+                remove_unused(folder)
                 assert not folder.exists()
 
     run(main())
@@ -98,7 +98,7 @@ def test_a_failed_start_holds_nothing(tmp_path: Path) -> None:
                 await boot(shop.boots, launch("--exit-at-once", folder=tmp_path / "folder"))
             with pytest.raises(AgentBootFailed):
                 await boot(shop.boots, Launch(("/no/such/program",), {}, tmp_path / "folder"))
-            remove_unheld(tmp_path / "folder")
+            remove_unused(tmp_path / "folder")
             assert not (tmp_path / "folder").exists()
 
     run(main())

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from sandbox_agent.agents.launch import IN_USE, REMOVED, FolderGone, Hold, Launch, remove_unheld
+from sandbox_agent.agents.launch import IN_USE, REMOVED, FolderGone, FolderLock, Launch, remove_unused
 
 HOLDER = """
 import sys
 from pathlib import Path
-from sandbox_agent.agents.launch import Hold
-held = Hold(Path(sys.argv[1]))
+from sandbox_agent.agents.launch import FolderLock
+held = FolderLock(Path(sys.argv[1]))
 print("held", flush=True)
 sys.stdin.read()
 """
@@ -45,18 +45,18 @@ def test_values_of_the_environment_are_not_in_the_representation() -> None:
 
 
 def test_a_folder_that_is_held_is_not_removed(folder: Path) -> None:
-    held = [Launch(("it",), folder=folder).hold() for _ in range(2)]
+    held = [Launch(("it",), folder=folder).lock_folder() for _ in range(2)]
 
-    remove_unheld(folder)
+    remove_unused(folder)
     assert folder.is_dir()
 
     held[0].release()
     held[0].release()
-    remove_unheld(folder)
+    remove_unused(folder)
     assert folder.is_dir(), "one is still there"
 
     held[1].release()
-    remove_unheld(folder)
+    remove_unused(folder)
     assert list(folder.parent.iterdir()) == []
 
 
@@ -66,19 +66,19 @@ def test_a_folder_that_another_process_holds_is_not_removed_until_that_has_ended
     ) as other:
         assert other.stdout is not None
         assert other.stdout.readline() == "held\n"
-        remove_unheld(folder)
+        remove_unused(folder)
         assert (folder / "bin" / "program").is_file()
         other.kill()
 
-    remove_unheld(folder)
+    remove_unused(folder)
     assert not folder.exists()
 
 
 def test_a_folder_that_is_gone_cannot_be_held(folder: Path) -> None:
-    remove_unheld(folder)
+    remove_unused(folder)
 
     with pytest.raises(FolderGone):
-        Hold(folder)
+        FolderLock(folder)
 
 
 def test_a_folder_that_is_being_removed_cannot_be_held(folder: Path) -> None:
@@ -86,18 +86,18 @@ def test_a_folder_that_is_being_removed_cannot_be_held(folder: Path) -> None:
     try:
         fcntl.flock(mark, fcntl.LOCK_EX)
         with pytest.raises(FolderGone):
-            Hold(folder)
+            FolderLock(folder)
     finally:
         os.close(mark)
 
 
 def test_no_folder_needs_no_hold() -> None:
-    Launch(("it",)).hold().release()
+    Launch(("it",)).lock_folder().release()
 
 
 @pytest.mark.skipif(not Path("/sys").is_dir(), reason="needs a folder where not even root may create a file")
 def test_a_folder_that_we_may_not_write_can_be_run_from() -> None:
-    Hold(Path("/sys")).release()
+    FolderLock(Path("/sys")).release()
 
 
 def test_whoever_gets_a_hold_finds_the_folder_whole_however_removal_and_start_race(tmp_path: Path) -> None:
@@ -109,13 +109,13 @@ def test_whoever_gets_a_hold_finds_the_folder_whole_however_removal_and_start_ra
 
         def remove(folder: Path = folder, barrier: threading.Barrier = barrier) -> None:
             barrier.wait()
-            remove_unheld(folder)
+            remove_unused(folder)
 
         remover = threading.Thread(target=remove)
         remover.start()
         barrier.wait()
         try:
-            held = Hold(folder)
+            held = FolderLock(folder)
         except FolderGone:
             remover.join()
             assert not folder.exists()

@@ -108,7 +108,7 @@ def test_input_that_is_no_object_is_named(place: Place) -> None:
 
 
 def test_a_command_that_is_not_told_is_said_to_be_so(ruled: Place) -> None:
-    assert "a command that is not told" in ruled.json("permissions", "test", "--json")["why"]
+    assert "an unknown command" in ruled.json("permissions", "test", "--json")["why"]
 
 
 def test_the_rules_to_start_with_are_printed_and_in_order(place: Place) -> None:

@@ -73,7 +73,7 @@ async def _play(pieces: Sequence[bytes]) -> Outcome:
     for piece in pieces:
         await socket.send(piece)
         assert_bounded(socket)
-    await site.until(lambda: not socket.protocol._held or socket.protocol._socket.is_closing())
+    await site.until(lambda: not socket.protocol._backlog or socket.protocol._socket.is_closing())
     await site.settle()
     statuses = answers(socket.written, site.methods)
     closed = socket.protocol._socket.is_closing()
@@ -98,7 +98,7 @@ async def _play(pieces: Sequence[bytes]) -> Outcome:
 
 def assert_bounded(socket: PretendedSocket) -> None:
     protocol = socket.protocol
-    assert len(protocol._held) <= 2 * READ
+    assert len(protocol._backlog) <= 2 * READ
     assert not protocol.pipeline
     assert protocol._framing.overhead <= MAX_HEAD
     assert sum(len(name) + len(value) for name, value in protocol.headers or ()) <= 2 * MAX_HEAD

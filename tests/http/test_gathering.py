@@ -106,7 +106,7 @@ def test_a_socket_on_which_the_client_still_sends_is_closed_for_writing_first_an
         loop: Any = SimpleNamespace(call_soon=asyncio.get_running_loop().call_soon, call_later=timers.call_later)
         outer = GatheringTransport(inner, loop, lambda: None)
         outer.pause_reading()
-        outer.hold(True)
+        outer.set_backlogged(True)
         outer.unread = True
         outer.write(b"last words")
         outer.close()
@@ -129,7 +129,7 @@ def test_it_reads_only_while_the_request_takes_more_and_nothing_is_held() -> Non
         for paused in (True, False):
             for held in (True, False):
                 (outer.pause_reading if paused else outer.resume_reading)()
-                outer.hold(held)
+                outer.set_backlogged(held)
                 assert inner.is_reading() is not (paused or held)
                 assert outer.is_reading() is inner.is_reading()
 

@@ -7,7 +7,7 @@ import pytest
 
 from sandbox_agent.envelope import Envelope, parse
 from sandbox_agent.errors import WrongAnswer
-from sandbox_agent.hub.asking import ELICITATION, PERMISSION, QUESTION, Speech, answered, rendered
+from sandbox_agent.hub.asking import ELICITATION, PERMISSION, QUESTION, Speech, render, translate_answer
 
 FORMS, QUESTIONS, BOTH, NOTHING = Speech(form=True), Speech(questions=True), Speech(form=True, questions=True), Speech()
 URLS = Speech(url=True)
@@ -96,7 +96,7 @@ def asked(method: str, params: dict[str, Any]) -> Envelope:
 
 
 def shown(method: str, params: dict[str, Any], speech: Speech) -> tuple[str, dict[str, Any]]:
-    line = json.loads(rendered(asked(method, params), speech, 7))
+    line = json.loads(render(asked(method, params), speech, 7))
     assert line["id"] == 0
     return line["method"], line["params"]
 
@@ -104,7 +104,7 @@ def shown(method: str, params: dict[str, Any], speech: Speech) -> tuple[str, dic
 def told(method: str, params: dict[str, Any], speech: Speech, result: object) -> Any:
     """What the agent is told when a client of that speech answers this."""
     answer = parse(json.dumps({"jsonrpc": "2.0", "id": 0, "result": result}).encode())
-    line = json.loads(answered(asked(method, params), speech, answer))
+    line = json.loads(translate_answer(asked(method, params), speech, answer))
     assert line["id"] == 0
     return line["result"]
 
@@ -163,7 +163,7 @@ def test_each_client_is_asked_by_a_method_that_it_declared(
 def test_what_a_client_understands_reaches_it_byte_for_byte(method: str, params: dict[str, Any]) -> None:
     request = asked(method, params)
 
-    assert rendered(request, BOTH, 7) == request.line
+    assert render(request, BOTH, 7) == request.line
 
 
 # --- forms as questions -----------------------------------------------------------------------------------------------
@@ -375,4 +375,4 @@ def test_a_form_that_is_filled_in_wrong_stays_open(result: object, complaint: st
 def test_an_error_of_a_client_is_passed_on_as_it_is() -> None:
     answer = parse(b'{"jsonrpc":"2.0","id":0,"error":{"code":-32601,"message":"no"}}')
 
-    assert answered(asked(ELICITATION, CODEX), QUESTIONS, answer) == answer.line
+    assert translate_answer(asked(ELICITATION, CODEX), QUESTIONS, answer) == answer.line

@@ -126,11 +126,11 @@ def test_an_option_by_another_name_is_set_by_that_name() -> None:
 @ALL
 def test_what_was_chosen_is_current_in_every_shape(name: str) -> None:
     shape = SHAPES[name]
-    known = choices.chosen(shape.offers, MODE, shape.mode[1])
+    known = choices.choose(shape.offers, MODE, shape.mode[1])
     assert choices.current(known, MODE) == shape.mode[1]
     assert choices.complete(known)["modes"]["currentModeId"] == shape.mode[1]
     if shape.model and name != "codex":
-        known = choices.chosen(known, MODEL, shape.model[1])
+        known = choices.choose(known, MODEL, shape.model[1])
         assert choices.current(known, MODEL) == shape.model[1]
         assert choices.complete(known)["models"]["currentModelId"] == shape.model[1]
         [option] = [one for one in of(choices.complete(known), OPTIONS) if one["id"] == "model"]
@@ -146,7 +146,7 @@ def test_modes_and_models_follow_the_options_that_an_agent_tells(name: str) -> N
         for category, values in ((MODE, shape.mode), (MODEL, shape.model)):
             if option["id"] == category.name and values:
                 option["currentValue"] = values[1]
-    known = choices.learned(shape.offers, {OPTIONS: told})
+    known = choices.merge_offers(shape.offers, {OPTIONS: told})
     for option in told:
         for category in CATEGORIES:
             if option["id"] == category.name and (name, category) != ("codex", MODEL):
@@ -155,47 +155,47 @@ def test_modes_and_models_follow_the_options_that_an_agent_tells(name: str) -> N
 
 def test_one_model_by_two_names_is_noted_where_it_has_that_name() -> None:
     offers = SHAPES["codex"].offers
-    known = choices.chosen(offers, MODEL, "gpt-6.1-sol[high]")
+    known = choices.choose(offers, MODEL, "gpt-6.1-sol[high]")
     assert known["models"]["currentModelId"] == "gpt-6.1-sol[high]"
     assert choices.current(known, MODEL) == "gpt-5.5", "until the agent tells its option"
-    known = choices.chosen(offers, MODEL, "gpt-6.1-sol")
+    known = choices.choose(offers, MODEL, "gpt-6.1-sol")
     assert known["models"]["currentModelId"] == "gpt-5.5[medium]"
     assert choices.current(known, MODEL) == "gpt-6.1-sol"
 
 
 def test_a_value_that_is_listed_nowhere_is_noted_everywhere() -> None:
-    known = choices.chosen(SHAPES["qwen"].offers, MODEL, "secret")
+    known = choices.choose(SHAPES["qwen"].offers, MODEL, "secret")
     assert known["models"]["currentModelId"] == "secret"
     assert choices.current(known, MODEL) == "secret"
 
 
 def test_a_mode_of_an_agent_that_told_none_is_known_from_then_on() -> None:
-    known = choices.chosen({}, MODE, "plan")
+    known = choices.choose({}, MODE, "plan")
     assert choices.current(known, MODE) == "plan"
     assert choices.ways(known, MODE, "x")[0].values == []
 
 
 def test_a_mode_of_an_agent_with_options_alone_makes_no_modes_up() -> None:
-    known = choices.chosen(SHAPES["opencode"].offers, MODE, "plan")
+    known = choices.choose(SHAPES["opencode"].offers, MODE, "plan")
     assert list(known) == [OPTIONS]
     assert choices.current(known, MODE) == "plan"
 
 
 def test_options_follow_the_modes_that_an_agent_tells_alone() -> None:
-    known = choices.learned(SHAPES["claude"].offers, {"modes": modes("plan", "default", "plan")})
+    known = choices.merge_offers(SHAPES["claude"].offers, {"modes": modes("plan", "default", "plan")})
     assert choices.current(known, MODE) == "plan"
 
 
 def test_what_an_agent_tells_together_is_not_doubted() -> None:
     told = {"modes": modes("a", "a", "b"), OPTIONS: [select("mode", "b", "a", "b")]}
-    assert choices.learned({}, told) == told
+    assert choices.merge_offers({}, told) == told
 
 
 def test_another_list_replaces_the_old_one() -> None:
-    known = choices.learned(SHAPES["claude"].offers, {OPTIONS: [select("model", "haiku", "default", "haiku")]})
+    known = choices.merge_offers(SHAPES["claude"].offers, {OPTIONS: [select("model", "haiku", "default", "haiku")]})
     assert [one["id"] for one in known[OPTIONS]] == ["model"]
     assert choices.current(known, MODE) == "default", "from its modes, now that it has no such option"
-    known = choices.learned({"models": models("a", "a")}, {OPTIONS: []})
+    known = choices.merge_offers({"models": models("a", "a")}, {OPTIONS: []})
     assert [one["id"] for one in choices.complete(known)[OPTIONS]] == ["model"]
 
 
@@ -211,11 +211,11 @@ def test_another_list_replaces_the_old_one() -> None:
     ],
 )
 def test_odd_things_are_no_modes_and_no_models(told: Json) -> None:
-    known = choices.learned({}, told)
+    known = choices.merge_offers({}, told)
     for category in CATEGORIES:
         assert choices.current(known, category) is None
         assert choices.listing(known, category)[category.current] is None
-        choices.chosen(known, category, "x")
+        choices.choose(known, category, "x")
         choices.ways(known, category, "x")
     choices.complete(known)
 
@@ -226,7 +226,7 @@ def test_odd_things_are_no_modes_and_no_models(told: Json) -> None:
 def test_an_answer_gets_the_shapes_that_its_agent_left_out() -> None:
     offers = SHAPES["claude"].offers
     line = json.dumps({"jsonrpc": "2.0", "id": 1, "result": {"sessionId": "s", "_meta": {"x": 1}, **offers}}).encode()
-    result = parse(choices.completed(line, offers)).result()
+    result = parse(choices.complete_answer(line, offers)).result()
     assert {name: result[name] for name in offers} == offers
     assert result["models"] == choices.complete(offers)["models"]
     assert result["_meta"] == {"x": 1, META: {"added": ["models"]}}
@@ -235,14 +235,16 @@ def test_an_answer_gets_the_shapes_that_its_agent_left_out() -> None:
 def test_an_answer_that_has_all_shapes_keeps_its_bytes() -> None:
     offers = SHAPES["codex"].offers
     line = json.dumps({"jsonrpc": "2.0", "id": 1.0, "result": {"sessionId": "s", **offers}}).encode()
-    assert choices.completed(line, offers) is line
-    assert choices.completed(b'{"jsonrpc":"2.0","id":1,"result":{}}', {}) == b'{"jsonrpc":"2.0","id":1,"result":{}}'
+    assert choices.complete_answer(line, offers) is line
+    assert (
+        choices.complete_answer(b'{"jsonrpc":"2.0","id":1,"result":{}}', {}) == b'{"jsonrpc":"2.0","id":1,"result":{}}'
+    )
 
 
 @pytest.mark.parametrize("result", ["null", "{}", "[]", '"x"'])
 def test_an_answer_that_says_nothing_gets_what_is_known(result: str) -> None:
     line = b'{"jsonrpc":"2.0","id":"a","result":%b}' % result.encode()
-    answer = parse(choices.completed(line, SHAPES["gemini"].offers))
+    answer = parse(choices.complete_answer(line, SHAPES["gemini"].offers))
     assert answer.id == b'"a"'
     assert sorted(answer.result()) == ["_meta", "configOptions", "models", "modes"]
 

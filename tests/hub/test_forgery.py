@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sandbox_agent.hub.forgery import REPORT_EVERY, Refusals, disarmed, may_forge
+from sandbox_agent.hub.forgery import REPORT_EVERY, Refusals, disarm, may_forge
 
 META = "sandboxagent.dev"
 FORGED: dict[str, Any] = {META: {"fromServer": True}}
@@ -44,7 +44,7 @@ def first_wins(text: bytes) -> Any:
 def test_our_key_in_meta_does_not_get_through_however_it_is_spelled(forged: bytes) -> None:
     assert may_forge(forged, 1)
     for read in (json.loads, first_wins):
-        assert META not in json.dumps(read(disarmed(forged)))
+        assert META not in json.dumps(read(disarm(forged)))
 
 
 @pytest.mark.parametrize(
@@ -59,7 +59,7 @@ def test_our_key_in_meta_does_not_get_through_however_it_is_spelled(forged: byte
 )
 def test_a_repeated_member_means_the_same_to_every_reader(repeated: bytes) -> None:
     assert may_forge(repeated, 1)
-    clear = disarmed(repeated)
+    clear = disarm(repeated)
     assert json.loads(clear) == first_wins(clear) == json.loads(repeated)
 
 
@@ -76,7 +76,7 @@ def test_a_repeated_member_means_the_same_to_every_reader(repeated: bytes) -> No
     ],
 )
 def test_a_harmless_line_keeps_its_bytes(harmless: bytes) -> None:
-    assert disarmed(harmless) is harmless
+    assert disarm(harmless) is harmless
 
 
 def test_an_ordinary_batch_needs_no_closer_look() -> None:
@@ -105,7 +105,7 @@ def test_every_reader_finds_the_same_and_never_our_signature(members: list[Any],
     if escaped:
         text = text.replace("sandboxagent.dev", "s\\u0061ndboxagent.dev").replace('"method"', '"meth\\u006fd"')
     before = text.encode()
-    after = disarmed(before) if may_forge(before, 1) else before
+    after = disarm(before) if may_forge(before, 1) else before
     for read in (json.loads, first_wins):
         found = read(after)
         params: Any = found.get("params")

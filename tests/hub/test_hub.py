@@ -172,15 +172,15 @@ def test_an_agent_has_a_moment_to_tell_of_a_change_itself() -> None:
             asked_at = own.hub.monotonic()
             own.says(id=own.sent("session/set_mode")["id"], result={})
             await task
-            own.hub.tell_untold(asked_at - 1)
+            own.hub.report_changes(asked_at - 1)
             assert updates_told(own) == []
             own.says(
                 method="session/update",
                 params={"sessionId": "s", "update": {"sessionUpdate": "current_mode_update", "currentModeId": "plan"}},
             )
-            own.hub.tell_untold(own.hub.monotonic())
+            own.hub.report_changes(own.hub.monotonic())
             assert updates_told(own) == ["current_mode_update", "config_option_update"]
-            own.hub.tell_untold(own.hub.monotonic())
+            own.hub.report_changes(own.hub.monotonic())
             assert len(updates_told(own)) == 2
 
     run(main())
@@ -191,12 +191,12 @@ def test_nothing_is_told_of_a_session_that_has_ended_or_is_gone() -> None:
     async def main() -> None:
         async with world() as own:
             own.session.choose(MODE, "plan")
-            own.hub.learned(own.session)
+            own.hub.note_changed_offers(own.session)
             own.hub.move(own.session, Event.EXITED, termination={"reason": "error"})
-            own.hub.tell_untold(own.hub.monotonic())
-            own.hub.learned(own.session)
+            own.hub.report_changes(own.hub.monotonic())
+            own.hub.note_changed_offers(own.session)
             own.hub.move(own.session, Event.DELETE)
-            own.hub.tell_untold(own.hub.monotonic())
+            own.hub.report_changes(own.hub.monotonic())
             chunks, _ = own.log.in_memory([session_channel("s")], 0, 1 << 20) or ([], True)
             methods = [json.loads(line)["method"] for chunk in chunks for line in chunk.lines]
             assert "session/update" not in methods

@@ -204,21 +204,21 @@ def test_what_an_update_told_is_not_told_again() -> None:
     own.choose(MODE, "plan")
     options = own.facts.offers["configOptions"]
     own.note_update({"sessionUpdate": "config_option_update", "configOptions": options})
-    assert own.untold() == [{"sessionUpdate": "current_mode_update", "currentModeId": "plan"}]
-    assert own.untold() == []
+    assert own.take_unreported_changes() == [{"sessionUpdate": "current_mode_update", "currentModeId": "plan"}]
+    assert own.take_unreported_changes() == []
 
 
 def test_what_no_update_told_is_told_in_both_forms() -> None:
     own = session()
     own.learn_offers(SHAPES["gemini"].offers)
     own.all_told()
-    assert own.untold() == []
+    assert own.take_unreported_changes() == []
     own.choose(MODE, "plan")
-    [mode, options] = own.untold()
+    [mode, options] = own.take_unreported_changes()
     assert mode == {"sessionUpdate": "current_mode_update", "currentModeId": "plan"}
     assert options == {"sessionUpdate": "config_option_update", "configOptions": complete(own.facts.offers)[OPTIONS]}
     own.choose(MODEL, "auto")
-    assert [update["sessionUpdate"] for update in own.untold()] == ["config_option_update"]
+    assert [update["sessionUpdate"] for update in own.take_unreported_changes()] == ["config_option_update"]
 
 
 def test_a_change_that_was_taken_back_is_not_told() -> None:
@@ -227,7 +227,7 @@ def test_a_change_that_was_taken_back_is_not_told() -> None:
     own.all_told()
     own.choose(MODE, "plan")
     own.choose(MODE, "default")
-    assert own.untold() == []
+    assert own.take_unreported_changes() == []
 
 
 def test_what_is_replayed_for_one_is_learned_and_told_to_nobody_else() -> None:
@@ -238,16 +238,19 @@ def test_what_is_replayed_for_one_is_learned_and_told_to_nobody_else() -> None:
     assert own.note_update({"sessionUpdate": "current_mode_update", "currentModeId": "plan"})
     own.replay = None
     assert own.mode == "plan"
-    assert [update["sessionUpdate"] for update in own.untold()] == ["current_mode_update", "config_option_update"]
+    assert [update["sessionUpdate"] for update in own.take_unreported_changes()] == [
+        "current_mode_update",
+        "config_option_update",
+    ]
 
 
 def test_a_session_from_the_log_has_been_told_what_is_kept_of_it() -> None:
     facts = session().facts
     facts.offers = SHAPES["codex"].offers
     own = Session(facts)
-    assert own.untold() == []
+    assert own.take_unreported_changes() == []
     own.choose(MODE, "read-only")
-    assert len(own.untold()) == 2
+    assert len(own.take_unreported_changes()) == 2
 
 
 def test_it_learns_from_notifications_of_an_agents_own_making() -> None:

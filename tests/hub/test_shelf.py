@@ -48,7 +48,7 @@ async def visit(own: World, name: str) -> None:
 
 async def rest(own: World) -> None:
     """Until nothing is left to be done."""
-    own.hub.tell_untold(float("inf"))
+    own.hub.report_changes(float("inf"))
     while own.hub._shelf._stirred:
         own.hub.rest()
         await own.log.flushed()

@@ -401,6 +401,13 @@ def test_no_compound_is_allowed_unless_each_part_would_be(
         assert set(alone) == {"allow"}
 
 
+def test_a_rule_about_one_command_of_a_text_that_is_not_understood_says_nothing_of_the_others() -> None:
+    session = [rule("ask", command="git"), rule("reject", command="*")]
+    assert decide([], command("`x`; git status"), session).action == "reject"
+    server = [rule("ask", command="rm"), rule("reject", command="git")]
+    assert decide(server, command("`x`; xargs rm"), [rule("allow", tool="Bash")]).action == "ask"
+
+
 @given(_RULES, _RULES, _PARTS, _PARTS, _SEPARATORS, st.booleans())
 def test_a_further_part_never_makes_it_more_permissive(
     server: list[Rule], session: list[Rule], part: str, further: str, separator: str, first: bool

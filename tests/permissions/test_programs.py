@@ -6,13 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sandbox_agent.permissions.programs import known_program, unopened
+from sandbox_agent.permissions.programs import find_closed_word, known_program
 
 
 def opened(rule: str, command: str) -> bool:
     """Whether a rule with these words and a star opens what follows them."""
     words, spelled = tuple(shlex.split(command)), len(shlex.split(rule))
-    return unopened(words, tuple(at < spelled for at in range(len(words)))) is None
+    return find_closed_word(words, tuple(at < spelled for at in range(len(words)))) is None
 
 
 @pytest.mark.parametrize(
@@ -65,7 +65,7 @@ def test_nothing_is_harmless_after_what_runs_its_arguments(program: str) -> None
 
 
 def test_a_word_that_is_not_open_is_named() -> None:
-    reason = unopened(("git", "log", "-5", "--output=x"), (True, True, False, False))
+    reason = find_closed_word(("git", "log", "-5", "--output=x"), (True, True, False, False))
     assert reason == "`--output=x` is not known to be harmless after `git log`"
 
 
@@ -99,8 +99,8 @@ _WORDS = st.sampled_from(
 @given(_PROGRAMS, st.lists(_WORDS, max_size=6), _WORDS)
 def test_a_further_word_opens_nothing(program: str, words: list[str], further: str) -> None:
     front = tuple(program.split())
-    before = unopened((*front, *words), (True,) * len(front) + (False,) * len(words))
-    after = unopened((*front, *words, further), (True,) * len(front) + (False,) * (len(words) + 1))
+    before = find_closed_word((*front, *words), (True,) * len(front) + (False,) * len(words))
+    after = find_closed_word((*front, *words, further), (True,) * len(front) + (False,) * (len(words) + 1))
     assert before is None or after is not None
 
 
@@ -109,6 +109,6 @@ def test_what_a_rule_spells_out_is_open_and_what_it_does_not_is_no_more_so(
     program: str, words: list[str], data: st.DataObject
 ) -> None:
     whole = (*program.split(), *words)
-    assert unopened(whole, (True,) * len(whole)) is None
+    assert find_closed_word(whole, (True,) * len(whole)) is None
     if known_program(whole[0]) is None:
-        assert unopened(whole, tuple(data.draw(st.booleans()) for _ in whole)) is None
+        assert find_closed_word(whole, tuple(data.draw(st.booleans()) for _ in whole)) is None

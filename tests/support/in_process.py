@@ -152,7 +152,7 @@ class Site:
         """Let the loop run until all is answered that can be, or a few turns when something waits."""
         for _ in range(60):
             await asyncio.sleep(0)
-            if not self.state.tasks and not any(each._held for each in self.protocols):
+            if not self.state.tasks and not any(each._backlog for each in self.protocols):
                 break
 
 

@@ -238,10 +238,10 @@ class Boots:
         child = child_environment(agent, self._environ, {**launch.env, **environment}, self._secrets)
         if companion is not None:
             child = companion.prepare(child)
-        held = launch.hold()
+        lock = launch.lock_folder()
 
         def ended(running: RunningAgent, exit: Exit) -> None:
-            held.release()
+            lock.release()
             gone(running, exit)
 
         try:
@@ -249,7 +249,7 @@ class Boots:
             self._booting[process] = answered
             running = await self._shaken(agent, process, boot, answered, listener, ended)
         except BaseException:
-            held.release()
+            lock.release()
             raise
         running.environment = environment
         return running

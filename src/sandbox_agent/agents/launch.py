@@ -25,16 +25,16 @@ class Launch:
         """The program that would run, searched for on `path`; None when there is none."""
         return shutil.which(self.command[0], path=path)
 
-    def hold(self) -> "Hold":
-        """Keep others from removing the folder, until it is released; raises FolderGone when they were first."""
-        return Hold(self.folder)
+    def lock_folder(self) -> "FolderLock":
+        """Lock the folder against removal until released; raises FolderGone when it is already being removed."""
+        return FolderLock(self.folder)
 
 
 class FolderGone(Exception):
     """What was to be started is being removed: something else has taken its place."""
 
 
-class Hold:
+class FolderLock:
     """A shared lock on a folder. What cannot be locked may still be run: a folder that only root may write, for one."""
 
     def __init__(self, folder: Path | None) -> None:
@@ -45,7 +45,7 @@ class Hold:
         try:
             self._descriptor = os.open(mark, os.O_RDONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
             fcntl.flock(self._descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-            # It may have been removed in between.
+            # The folder may have been removed in between.
             gone = not os.path.samestat(os.fstat(self._descriptor), mark.stat())
         except (BlockingIOError, FileNotFoundError):
             gone = True
@@ -62,8 +62,8 @@ class Hold:
             os.close(descriptor)
 
 
-def remove_unheld(folder: Path) -> None:
-    """Delete a folder and everything in it, unless it is locked."""
+def remove_unused(folder: Path) -> None:
+    """Delete a folder with everything in it, unless it is locked."""
     try:
         descriptor = os.open(folder / IN_USE, os.O_RDONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
     except OSError as error:
@@ -72,7 +72,7 @@ def remove_unheld(folder: Path) -> None:
         return
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        # Renamed first: a half-deleted agent must never be started.
+        # Move it away first: an agent must never start from a half-deleted folder.
         gone = folder.rename(folder.with_name(f"{REMOVED}{folder.name}"))
     except OSError:
         return

@@ -101,7 +101,7 @@ class Archives:
                     await pump
                 return json_response(await work)
             except (ClientDisconnect, Abandoned):
-                return Response(status_code=400)  # Nobody reads it.
+                return Response(status_code=400)  # The client is gone.
             finally:
                 pump.cancel()
                 inflow.abandon()
@@ -123,7 +123,7 @@ class Archives:
 
     @contextmanager
     def room(self) -> Generator[None]:
-        """One of so many. Raises TooMany."""
+        """Take one of the slots. Raises TooMany."""
         if self._under_way >= self._most:
             raise TooMany("archives under way", self._most, "--archives")
         self._under_way += 1
@@ -160,7 +160,7 @@ class _Bundle(Streamed):
             await asyncio.wait({work})
 
     def _write(self, scope: Scope) -> None:
-        """In the thread: the whole archive, or as much as anybody reads."""
+        """In the thread: write the whole archive, or as much of it as the client reads."""
         try:
             if self._format == "tar":
                 bundle(self._directory, self._outflow.write, self._archives.limits.depth)
@@ -171,10 +171,10 @@ class _Bundle(Streamed):
             pass
         except OSError as error:
             logger.warning("an archive was cut off error=%s", error)
-            # Half an archive must not look like a whole one: the client is to see that the answer has no end.
+            # Half an archive must not look like a whole one: break off the response.
             self._outflow.loop.call_soon_threadsafe(transport(scope).abort)
         finally:
-            # Here, because only here nobody reads it any more.
+            # Close it here: only here no thread reads it any more.
             os.close(self._directory)
             self._outflow.close()
 
@@ -209,7 +209,7 @@ async def _pump(request: Request, inflow: Inflow, silence: float) -> None:
 
 
 def _looked_at(done: "asyncio.Future[Uploaded] | asyncio.Future[None]") -> None:
-    """Of two failures one is told, and the other is no news."""
+    """Retrieve the second of two failures, so that asyncio does not report it."""
     if not done.cancelled():
         done.exception()
 

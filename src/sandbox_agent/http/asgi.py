@@ -29,7 +29,7 @@ def header(scope: Scope, name: bytes) -> bytes | None:
 
 
 def json_headers(body: bytes) -> list[tuple[bytes, bytes]]:
-    """The headers of a JSON response, which nobody may keep."""
+    """The headers of a JSON response, which must not be cached."""
     return [
         (b"content-type", b"application/json"),
         (b"content-length", b"%d" % len(body)),

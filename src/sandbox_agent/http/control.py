@@ -30,7 +30,7 @@ def control(views: Views, others: Iterable[Endpoint]) -> App:
     async def document(request: Request) -> Response:
         return json_bytes(document_bytes())
 
-    routes = [Route(each.path, _named(each.handle), methods=[each.method]) for each in endpoints]
+    routes = [Route(each.path, _with_decoded_names(each.handle), methods=[each.method]) for each in endpoints]
     routes += [
         Route("/openapi.json", document, methods=["GET"]),
         Route("/ui/{rest:path}", views.page, methods=["GET"]),
@@ -69,8 +69,8 @@ def _name(escaped: str) -> str:
     return name
 
 
-def _named(handle: Handler) -> Handler:
-    """A handler that gets names as they are meant."""
+def _with_decoded_names(handle: Handler) -> Handler:
+    """Wrap a handler so that it gets its path parameters percent-decoded."""
 
     async def handled(request: Request) -> Response:
         request.scope["path_params"] = {key: unquote(name) for key, name in request.path_params.items()}
@@ -99,5 +99,5 @@ async def _problem(request: Request, error: Exception) -> Response:
 
 
 async def _gone(request: Request, error: Exception) -> Response:
-    """The client left before its body was whole: nobody is there to be answered."""
+    """The client left before it sent the whole body, so no one reads this response."""
     return Response(status_code=BadRequest.status)

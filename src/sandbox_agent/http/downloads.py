@@ -48,7 +48,7 @@ class Download(Response):
             self._file.close()
 
     async def _sent(self, scope: Scope, send: Send) -> bool:
-        """False when the file has become shorter, or cannot be read or sent: the length was promised already."""
+        """False when the file has shrunk, or cannot be read or sent: the headers have already announced its length."""
         position, left = self._start, self._length
         reading = self._read(position, left)
         try:
@@ -68,7 +68,7 @@ class Download(Response):
             logger.warning("a file could not be read to its end errno=%s", error.errno)
             return False
         finally:
-            # The file must not be closed under a thread that reads it. What that one meets matters to nobody now.
+            # The file must not be closed while a thread reads it. That thread's errors no longer matter.
             await asyncio.gather(reading, return_exceptions=True)
         return True
 
@@ -78,7 +78,7 @@ class Download(Response):
 
 
 async def _hang_up(scope: Scope, receive: Receive) -> None:
-    """Let the client notice that what it has is not all."""
+    """Break the connection, so that the client notices the download is incomplete."""
     transport(scope).abort()
     while (await receive())["type"] != "http.disconnect":
         pass

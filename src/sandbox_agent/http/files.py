@@ -167,7 +167,7 @@ class Files:
         headers |= {
             "content-type": media_type(name),
             "accept-ranges": "bytes",
-            # Whatever an agent wrote, a browser must not run it as a page of ours.
+            # A browser must not run a file that an agent wrote as a page of this server.
             "content-security-policy": "sandbox",
             "x-content-type-options": "nosniff",
         }

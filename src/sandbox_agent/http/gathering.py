@@ -31,7 +31,7 @@ class GatheringTransport(asyncio.Transport):
         self._gathered: list[bytes] = []
         self._gathered_size = 0
         self._paused = False
-        self._held = False
+        self._backlogged = False
         self.get_extra_info = inner.get_extra_info
         self.abort = inner.abort
         self.set_protocol = inner.set_protocol
@@ -53,17 +53,17 @@ class GatheringTransport(asyncio.Transport):
         self._read_if_wanted()
 
     def resume_reading(self) -> None:
-        """It takes more; held bytes still come first."""
+        """The request takes more; bytes that already wait come first."""
         self._paused = False
         self._read_if_wanted()
 
-    def hold(self, held: bool) -> None:
-        """Whether bytes wait here already, so that no more are to be read."""
-        self._held = held
+    def set_backlogged(self, backlogged: bool) -> None:
+        """Set whether unparsed bytes are waiting, in which case no more are read."""
+        self._backlogged = backlogged
         self._read_if_wanted()
 
     def _read_if_wanted(self) -> None:
-        wanted = self.lingering is not None or not (self._paused or self._held)
+        wanted = self.lingering is not None or not (self._paused or self._backlogged)
         if self._inner.is_closing() or wanted == self._inner.is_reading():
             return
         if wanted:

@@ -34,7 +34,7 @@ _SINGLE = (
     b"content-type",
     raw(IDEMPOTENCY_KEY),
 )
-"""Sent twice, these mean two things: whoever stands between may have read the other one."""
+"""Headers that are ambiguous when sent twice: a proxy in between may have read the other value."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ class Guard:
             names = [name for name, _ in scope["headers"]]
             repeated = next((name for name in _SINGLE if names.count(name) > 1), None)
             if repeated is not None:
-                raise BadRequest(f"the header {repeated.decode()} is there twice", header=repeated.decode())
+                raise BadRequest(f"the header {repeated.decode()} was sent twice", header=repeated.decode())
         self._check_host(scope)
         self._check_origin(scope)
         if self.needs_token(scope):

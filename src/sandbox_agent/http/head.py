@@ -1,4 +1,4 @@
-"""A request's head, as far as HTTP itself is concerned: what is refused whoever sends it. Pure.
+"""The checks of a request's head that HTTP itself demands, the same for every client. Pure.
 
 Who may call is the guard's business.
 """

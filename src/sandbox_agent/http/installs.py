@@ -19,7 +19,7 @@ from sandbox_agent.wire.agents import InstallRequest, InstallResult
 
 MAX_BODY = 64 * 1024
 PACE = 0.2
-"""Seconds between two states that a reader is shown; npm tells of hundreds of files."""
+"""Seconds between two progress events; npm reports hundreds of files."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +86,7 @@ async def _body(request: Request) -> bytes:
             body += piece
             if len(body) > MAX_BODY:
                 raise BadRequest("the body of an install is a small JSON object")
-    except ClientDisconnect:  # Nobody hears this.
+    except ClientDisconnect:  # The client is gone.
         raise BadRequest("the body stops half-way") from None
     return body
 

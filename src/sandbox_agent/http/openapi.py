@@ -271,7 +271,7 @@ def _problems(errors: Sequence[type[SandboxAgentError]], refs: dict[type, Object
 
 
 def _describe(components: dict[str, Object], types: Iterable[type]) -> None:
-    """Put what is said of a field, in the string below it, to its schema."""
+    """Copy each field's description, the string below it, into its schema."""
     for each in {found for type in types for found in structs_in(msgspec.inspect.type_info(type))}:
         properties = cast("dict[str, Object]", components[each.__name__]["properties"])
         for name, text in meanings(each).items():
@@ -295,7 +295,7 @@ def structs_in(info: object) -> Iterable[type]:
 
 
 def meanings(type: type) -> dict[str, str]:
-    """What is said of each field, by its name in JSON."""
+    """The description of each field, by its name in JSON."""
     said: dict[str, str] = {}
     for each in reversed(type.__mro__):
         said |= _strings_below(each.__module__).get(each.__name__, {})

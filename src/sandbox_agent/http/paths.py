@@ -64,7 +64,7 @@ def query_of(request: Request) -> dict[str, str]:
         raise BadRequest("the query has too many parameters") from None
     found = dict(pairs)
     if len(found) != len(pairs):
-        raise BadRequest("a parameter of the query is there twice")
+        raise BadRequest("the query has a parameter twice")
     return found
 
 

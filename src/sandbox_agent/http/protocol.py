@@ -20,9 +20,9 @@ from sandbox_agent.http.head import body_length, check_head, without_upgrade
 from sandbox_agent.http.sockets import Sockets, Wait
 
 UNREAD = 1 << 20
-"""Bytes of a body that nobody wants and that are read all the same, so that the socket can go on."""
+"""Bytes of an unwanted body that the server still reads, so that the socket can be reused."""
 
-HELD = 64 << 10
+BACKLOG = 64 << 10
 """Bytes behind a request under way that may come before the socket is no longer read. While it is, the server notices
 that the client leaves."""
 
@@ -45,13 +45,13 @@ class Protocol(HttpToolsProtocol):
         self._sockets = sockets
         self._framing = Framing()
         self._begun = False
-        """Something of the next request has come; blank lines before it are nothing."""
-        self._held = b""
-        """What came and was not read yet: the next request, while this one is answered."""
+        """The first bytes of the next request have arrived; blank lines before it do not count."""
+        self._backlog = b""
+        """Received bytes that are not parsed yet: the next request, while this one is answered."""
         self._kept_if_whole = False
         """The socket goes on after this request if its body is whole by the time it is answered."""
         self._broken = False
-        """What came of the body makes no sense, and its answer is under way."""
+        """The body is malformed, and the error response is under way."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """A client has connected."""
@@ -64,7 +64,7 @@ class Protocol(HttpToolsProtocol):
         """The socket is gone."""
         self._sockets.closed(self)
         self._socket.closed()
-        self._held = b""
+        self._backlog = b""
         super().connection_lost(exc)
 
     # Bytes from the socket
@@ -76,12 +76,12 @@ class Protocol(HttpToolsProtocol):
         if self._framing.part is not Part.HEAD or not self._framing.overhead:
             # The time of a head begins with its first byte, and no further one prolongs it.
             self.waited_since = self._sockets.clock
-        self._held = self._held + data if self._held else data
-        self._read_held()
+        self._backlog = self._backlog + data if self._backlog else data
+        self._read_backlog()
 
-    def _read_held(self) -> None:
+    def _read_backlog(self) -> None:
         """Let the parser read on, up to the end of a request that is not answered yet."""
-        data, start = self._held, 0
+        data, start = self._backlog, 0
         try:
             with memoryview(data) as view:
                 while start < len(data) and (self._framing.part is not Part.HEAD or self._answered):
@@ -91,11 +91,11 @@ class Protocol(HttpToolsProtocol):
                     self._framing.check()
                     start = end
         except SandboxAgentError as error:
-            self._held = b""
+            self._backlog = b""
             self._refuse(error)
         else:
-            self._held = data[start:]
-        self._socket.hold(len(self._held) > HELD)
+            self._backlog = data[start:]
+        self._socket.set_backlogged(len(self._backlog) > BACKLOG)
 
     def _parse(self, piece: memoryview) -> None:
         try:
@@ -109,7 +109,7 @@ class Protocol(HttpToolsProtocol):
             # What a callback raised is its context.
             if isinstance(error.__context__, SandboxAgentError):
                 raise error.__context__ from None
-            raise BadRequest("this is not HTTP/1.1 that can be read in one way only") from None
+            raise BadRequest("this is not unambiguous HTTP/1.1") from None
 
     @property
     def _answered(self) -> bool:
@@ -170,16 +170,16 @@ class Protocol(HttpToolsProtocol):
     # Answers
 
     def on_response_complete(self) -> None:
-        """It was answered: the next one, if it is there already, has its turn after everybody else's."""
+        """The request was answered; the next one, if it has arrived, waits until other sockets had their turn."""
         self.waited_since = self._sockets.clock
         if not self._socket.is_closing():
             self.flow.resume_reading()
-            if self._held:
+            if self._backlog:
                 self.loop.call_soon(self._read_on)
 
     def _read_on(self) -> None:
         if not self._socket.is_closing():
-            self._read_held()
+            self._read_backlog()
 
     def _refuse(self, error: SandboxAgentError) -> None:
         """Answer what cannot be read, and hang up: what follows on this socket cannot be trusted."""
@@ -190,7 +190,7 @@ class Protocol(HttpToolsProtocol):
                 # Its answer is under way, and closes the socket.
                 self._broken = True
                 return
-            # Nobody needs to wait for the rest of its body.
+            # No handler needs to wait for the rest of its body.
             self.cycle.disconnected = True
             self.cycle.message_event.set()
         body = problems.document(error)
@@ -212,7 +212,7 @@ class Protocol(HttpToolsProtocol):
         return Wait.REQUEST if self._answered else Wait.SERVER
 
     def time_out(self, wait: Wait) -> None:
-        """It has waited too long for its client."""
+        """The socket has waited too long for its client."""
         if wait is Wait.HEAD:
             self._refuse(RequestTimeout("the request line and headers", self._sockets.limits.head_timeout))
         elif wait is Wait.BODY and not self._answered and not self.cycle.response_started:

@@ -43,7 +43,7 @@ MAX_DIGITS = 19
 
 
 class ClientGone(Exception):
-    """The client left before its body was whole: nobody to answer, nothing to do."""
+    """The client left before it sent the whole body; there is nothing to do."""
 
 
 class Rpc:

@@ -162,7 +162,7 @@ async def _all(batches: AsyncGenerator[list[Match]]) -> list[Match]:
 
 
 async def _unless_gone(request: Request, work: Awaitable[T], otherwise: T) -> T:
-    """What comes of it; given up when nobody waits for it any more."""
+    """The result; cancels the search when the caller stops waiting."""
 
     async def leave() -> None:
         while (await request.receive())["type"] != "http.disconnect":

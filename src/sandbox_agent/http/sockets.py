@@ -16,7 +16,7 @@ TICK = 0.5
 REPORT = 60.0
 """Seconds between two reports of sockets that were closed because there were too many."""
 MAX_STEP = 2 * TICK
-"""Seconds that the clock goes on at most from tick to tick. While the server itself is held up, nobody's time runs."""
+"""Most seconds that the clock advances per tick: while the server itself is blocked, no socket's time runs out."""
 
 
 class Wait(Enum):

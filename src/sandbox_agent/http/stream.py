@@ -58,7 +58,7 @@ class Stream:
         self._live = False
         self._queue: deque[Chunk] = deque()
         self._queued = 0
-        self._held_back: list[Callable[[], None]] = []
+        self._paused: list[Callable[[], None]] = []
         self._patience: asyncio.TimerHandle
         self._comments: list[bytes] = [b": open\n\n"]
         self._closed = False
@@ -82,16 +82,16 @@ class Stream:
             self._fall_behind()
         self._notify()
 
-    def hold_back(self, resume: Callable[[], None]) -> bool:
-        """Whether who produces should pause a moment, until `resume`: a quick reader then need not go by the log.
+    def apply_backpressure(self, resume: Callable[[], None]) -> bool:
+        """Whether the producer should pause until `resume` is called, which saves a quick reader from reading the log.
 
-        For a moment only: a reader that does not catch up in it goes by the log, and holds nobody back again.
+        The pause is short: a reader that does not catch up in time reads from the log and slows no producer again.
         """
         if not self._live or self._queued < self._limits.buffer // 2:
             return False
-        if not self._held_back:
+        if not self._paused:
             self._patience = asyncio.get_running_loop().call_later(LONGEST_PAUSE, self._fall_behind)
-        self._held_back.append(resume)
+        self._paused.append(resume)
         return True
 
     def close(self, reason: str) -> None:
@@ -146,7 +146,7 @@ class Stream:
                 return self._writing(data)
 
     def ended(self) -> None:
-        """Nobody writes any more."""
+        """The writer has stopped."""
         self._closed = True
         self._written()
         self._let_go()
@@ -161,11 +161,11 @@ class Stream:
         self._let_go()
 
     def _let_go(self) -> None:
-        """Whoever was held back goes on."""
-        held_back, self._held_back = self._held_back, []
-        if held_back:
+        """Resume the paused producers."""
+        paused, self._paused = self._paused, []
+        if paused:
             self._patience.cancel()
-        for resume in held_back:
+        for resume in paused:
             resume()
 
     def _drain(self) -> bytes:
@@ -178,7 +178,7 @@ class Stream:
             part = self._connection.frames(chunk)
             parts.append(part)
             size += len(part)
-        if self._held_back and self._queued < self._limits.buffer // 4:
+        if self._paused and self._queued < self._limits.buffer // 4:
             self._let_go()
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
@@ -194,7 +194,7 @@ class Stream:
         return b"".join(connection.frames(chunk) for chunk in chunks if connection.sees(chunk))
 
     async def _page(self, after: int) -> bytes:
-        """A page from disk; first of all a word about what is not there any more."""
+        """A page from disk; preceded by a gap event if events have been trimmed."""
         connection = self._connection
         if lost := connection.lost(self._log.trims, after):
             self._taken = lost
@@ -204,7 +204,7 @@ class Stream:
         evicted = self._log.evicted
         chunks = await self._log.page(connection.channels(), after, evicted)
         if connection.lost(self._log.trims, after):
-            # Trimmed while we waited: what is missing in the page has to be said first.
+            # Trimmed while we waited: the gap event comes first.
             return b""
         self._taken = chunks[-1].last if chunks else max(after, evicted)
         return b"".join(connection.frames(chunk) for chunk in chunks if connection.sees(chunk))
@@ -212,7 +212,7 @@ class Stream:
     @staticmethod
     def _gap(after: int, resumes_at: int) -> bytes:
         line = notification(methods.GAP, {"after": after, "resumesAt": resumes_at})
-        # Its id is that of the last lost event, so that a client that reconnects here is not told again.
+        # Its id is that of the last lost event, so that a client that reconnects here does not get the gap again.
         return frames(resumes_at - 1, [line])
 
     def _writing(self, data: bytes) -> bytes:

@@ -1,4 +1,4 @@
-"""Answers that go on: they end when their reader leaves, or takes nothing any more."""
+"""Streaming responses: they end when their reader leaves or stops reading."""
 
 import asyncio
 from collections.abc import AsyncIterable, Mapping
@@ -9,11 +9,11 @@ from starlette.types import Message, Receive, Scope, Send
 from sandbox_agent.http.asgi import transport
 
 STALLED = 300.0
-"""Seconds that a reader may take nothing before it is given up."""
+"""Seconds that a reader may read nothing before the stream is closed."""
 
 
 class Streamed(StreamingResponse):
-    """A stream; what it holds is let go when `__call__` is over, by whoever derives from this."""
+    """A stream. Subclasses release their resources when `__call__` ends."""
 
     def __init__(
         self, pieces: AsyncIterable[bytes], type: str, headers: Mapping[str, str], stalled: float = STALLED

@@ -101,7 +101,7 @@ class Views:
     health: Health
 
     def endpoints(self) -> list[Endpoint]:
-        which = {"registry": "`true`: also what the ACP registry has and nobody has installed."}
+        which = {"registry": "`true`: also agents of the ACP registry that are not installed."}
         page = {"cursor": "`nextCursor` of the page before.", "cwd": "Only sessions of this directory."}
         return [
             Endpoint(
@@ -185,7 +185,7 @@ class Views:
 
 
 def json_response(value: object) -> Response:
-    """A view as JSON, which nobody may keep."""
+    """A view as JSON, which must not be cached."""
     return json_bytes(msgspec.json.encode(value))
 
 

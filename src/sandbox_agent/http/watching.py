@@ -51,7 +51,7 @@ class Watching:
     async def get_watch(self, request: Request) -> Response:
         path = self.paths.wanted(request)
         recursive = switch(query_of(request), "recursive", default=True)
-        # Watched before the answer begins: whoever has its head misses nothing.
+        # Watch before the response starts: a client that has the headers misses nothing.
         opened = AsyncExitStack()
         watch = await opened.enter_async_context(
             self.watches.open(self.paths.roots.confined, path, recursive=recursive)
@@ -81,7 +81,7 @@ class _Events(Streamed):
         while True:
             changes, missed = await self._watch.take(self._heartbeat)
             if missed:
-                yield _event("overflow", {"detail": "more has changed than is told; look at the directory again"})
+                yield _event("overflow", {"detail": "some changes are missing; list the directory again"})
             if changes:
                 yield _event("changes", Changes(changes))
             if self._watch.ended is not None:

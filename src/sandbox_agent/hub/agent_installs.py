@@ -25,7 +25,7 @@ class AgentInstalls:
     installer: Installer
 
     async def install(self, name: str, asked: InstallRequest) -> InstallResult:
-        """Have an agent installed; it goes on when nobody waits any more."""
+        """Install an agent. The install continues even if the caller stops waiting."""
         begun = await self.begin(name, asked)
         return begun if isinstance(begun, InstallResult) else await self.result(begun[1])
 
@@ -38,7 +38,7 @@ class AgentInstalls:
         return self.installer.begin(agent, wanted, reinstall=asked.reinstall)
 
     async def result(self, task: "asyncio.Task[Outcome]") -> InstallResult:
-        """What came of it. Others may wait for the same."""
+        """The result of an install that other callers may be waiting for, too."""
         outcome = await asyncio.shield(task)
         record = outcome.record
         return InstallResult(

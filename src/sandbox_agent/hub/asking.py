@@ -18,7 +18,7 @@ ELICITATION = methods.ELICITATION
 
 @dataclass(frozen=True, slots=True)
 class Speech:
-    """Which ways of asking a client has declared to understand."""
+    """The ways of asking that a client has declared to understand."""
 
     form: bool = False
     url: bool = False
@@ -35,7 +35,7 @@ class Speech:
         return cls(offered("elicitation", "form"), offered("elicitation", "url"), ours)
 
     def method(self, asked: Envelope) -> str:
-        """By which method a client is asked what an agent asked."""
+        """The method that carries an agent's request to this client."""
         if asked.method == QUESTION:
             return ELICITATION if self.form and not self.questions else QUESTION
         if asked.method == ELICITATION:
@@ -44,8 +44,8 @@ class Speech:
         return asked.method
 
 
-def rendered(asked: Envelope, speech: Speech, key: int) -> bytes:
-    """The request as this client is to get it; as it came, where that is what it understands."""
+def render(asked: Envelope, speech: Speech, key: int) -> bytes:
+    """Render an agent's request for a client; unchanged when the client understands it as it is."""
     assert asked.id is not None
     params = asked.params()
     method = speech.method(asked)
@@ -58,8 +58,8 @@ def rendered(asked: Envelope, speech: Speech, key: int) -> bytes:
     return request(asked.id, ELICITATION, question.as_form(params))
 
 
-def answered(asked: Envelope, speech: Speech, answer: Envelope) -> bytes:
-    """A client's answer as the agent is to get it, under the agent's id.
+def translate_answer(asked: Envelope, speech: Speech, answer: Envelope) -> bytes:
+    """Translate a client's answer into the one for the agent, under the agent's id.
 
     Raises WrongAnswer, which says what is wrong with it; the request stays open then.
     """

@@ -75,7 +75,7 @@ class Attachments:
         return [_checked(index, entry) for index, entry in enumerate(entries)]
 
     def under_way(self, session_id: str) -> bool:
-        """Whether a prompt of this session waits for its files; whoever comes then has to wait too."""
+        """Whether a prompt of this session waits for its files; later prompts then have to wait, too."""
         return session_id in self._coming
 
     @asynccontextmanager
@@ -91,7 +91,7 @@ class Attachments:
                 del self._coming[session_id], self._locks[session_id]
 
     async def added(self, line: bytes, asked: Sequence[Attachment], directory: str, takes: Takes) -> bytes:
-        """The prompt with its attachments in it; `directory` is what their paths are relative to.
+        """Add the attachments to a prompt; `directory` is what their paths are relative to.
 
         Raises InvalidParams or FileFailed, which name the entry.
         """
@@ -161,7 +161,7 @@ def _checked(index: int, raw: Raw) -> Attachment:
 
 
 def _refusal(error: OSError, index: int, path: str) -> SandboxAgentError:
-    """What the file system says of an attachment, as a client is told."""
+    """A file system error about an attachment, as an error for the client."""
     which = f"attachments[{index}]: {path!r:.1000}"
     match error:
         case Outside():

@@ -24,10 +24,10 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Accepted:
-    """A request that was taken in."""
+    """A request that was accepted."""
 
     position: int
-    """Of what was kept of it: once that is on disk, the client may be told that the request was taken."""
+    """Position of its record: once that is on disk, the client may learn that the request was accepted."""
     answer: Awaitable[Answer]
     """To be awaited by one caller; nothing else happens to the request until it is."""
 
@@ -48,7 +48,7 @@ class Call:
     client_id: bytes
     """The id's own text, as the client wrote it."""
     connection: Connection | None
-    """None for what the server asks on its own account."""
+    """None for the server's own requests."""
     running: Process
     session: Session | None
     settle: Callable[["Call", Envelope], Answer]
@@ -57,9 +57,9 @@ class Call:
     deadline: float | None = None
     stdio_id: bytes = b""
     late: Waiter | None = None
-    """Its client was told that it took too long; the answer goes to the stream, and here."""
+    """Set once its client got a timeout; the answer then goes to the stream, and here."""
     makes_session: bool = False
-    """Until it is answered, updates may come for a session nobody knows yet."""
+    """Until it is answered, updates may arrive for a session that is not known yet."""
 
 
 class Calls:
@@ -76,7 +76,7 @@ class Calls:
         return call
 
     def close(self, running: Process, stdio_id: bytes) -> Call | None:
-        """Take out the call an agent answers; None when that agent was asked nothing under this id."""
+        """Take out the call an agent answers; None when that agent has no call under this id."""
         call = self._open.get(stdio_id)
         if call is None or call.running is not running:
             return None
@@ -106,7 +106,7 @@ class Calls:
         return [call for call in waiting if call.deadline is not None and call.deadline <= now]
 
     def give_up(self, error: SandboxAgentError) -> None:
-        """Nobody waits any longer; the answers, should they come, are for the log alone."""
+        """Fail all waiting callers; answers that still arrive go to the log only."""
         for call in self._open.values():
             if not call.waiter.done():
                 call.waiter.set_exception(error)

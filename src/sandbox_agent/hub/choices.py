@@ -1,7 +1,7 @@
-"""Modes, models and options as agents tell them: three shapes, one meaning. Pure.
+"""Modes, models and options as agents announce them: three shapes, one meaning. Pure.
 
-An agent tells `configOptions`, among them one of the category `mode` and one of `model`; or `modes`, or `models`; or
-several of these. Where it tells a thing twice the option counts: it is what updates carry, and what ACP keeps.
+An agent sends `configOptions`, among them one of the category `mode` and one of `model`; or `modes`, or `models`; or
+several of these. When it sends a value twice, the option wins: updates carry it, and ACP keeps it.
 """
 
 from dataclasses import dataclass
@@ -49,7 +49,7 @@ CATEGORIES = (MODE, MODEL)
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """How an agent takes a value, and which values it has told for this."""
+    """How to set a value at an agent, and which values the agent lists for it."""
 
     method: str
     params: Object
@@ -57,13 +57,13 @@ class Way:
 
 
 def ways(offers: Object, category: Category, value: str) -> list[Way]:
-    """How an agent takes a mode or a model, the best way first; empty when it has none."""
+    """The ways to set a mode or a model at an agent, best first; empty when there are none."""
     found: list[Way] = []
     if shape := object_at(offers, category.shape):
         found.append(Way(category.method, {category.param: value}, _ids(shape, category)))
     if option := option_of(offers, category):
         found.append(Way(SET_OPTION, {"configId": option.get("id"), "value": value}, values_of(option)))
-    # session/set_model is gone from ACP, and an agent may tell `models` without having it.
+    # ACP has dropped session/set_model, so an agent may send `models` without supporting it.
     return found if category is MODE else found[::-1]
 
 
@@ -105,7 +105,7 @@ def listing(offers: Object, category: Category) -> Object:
 
 
 def complete(offers: Object) -> Object:
-    """All three shapes: what the agent told as it is, what it left out from the rest."""
+    """All three shapes: those that the agent sent, unchanged, and the missing ones derived from them."""
     whole = {name: offers[name] for name in (MODE.shape, MODEL.shape, OPTIONS) if offers.get(name)}
     for category in CATEGORIES:
         if category.shape not in whole and current(offers, category) is not None:
@@ -116,8 +116,8 @@ def complete(offers: Object) -> Object:
     return whole
 
 
-def completed(line: bytes, offers: Object) -> bytes:
-    """An answer that opens a session, with the shapes that its agent left out; `_meta` names them."""
+def complete_answer(line: bytes, offers: Object) -> bytes:
+    """Add to the answer that opens a session the shapes that its agent left out; `_meta` names them."""
     answer = parse(line)
     result = answer.result()
     added = {name: value for name, value in complete(offers).items() if not result.get(name)}
@@ -133,11 +133,11 @@ def completed(line: bytes, offers: Object) -> bytes:
     return line
 
 
-def learned(offers: Object, told: Object) -> Object:
-    """What is known once an agent has told some of its shapes: those it did not mention follow."""
-    news: Object = {name: told[name] for name in (MODE.shape, MODEL.shape) if isinstance(told.get(name), dict)}
-    if isinstance(told.get(OPTIONS), list):
-        news[OPTIONS] = told[OPTIONS]
+def merge_offers(offers: Object, sent: Object) -> Object:
+    """Merge the shapes that an agent has just sent into the known offers, and update those it did not send."""
+    news: Object = {name: sent[name] for name in (MODE.shape, MODEL.shape) if isinstance(sent.get(name), dict)}
+    if isinstance(sent.get(OPTIONS), list):
+        news[OPTIONS] = sent[OPTIONS]
     known = offers | news
     for category in CATEGORIES:
         if (category.shape in news) == (OPTIONS in news):
@@ -145,15 +145,15 @@ def learned(offers: Object, told: Object) -> Object:
         follows = news if category.shape in news else {OPTIONS: known.get(OPTIONS)}
         value = current(follows, category)
         if value is not None:
-            known = chosen(known, category, value)
+            known = choose(known, category, value)
     return known
 
 
-def chosen(offers: Object, category: Category, value: str) -> Object:
-    """What is known once a mode or a model is set, wherever the agent tells it.
+def choose(offers: Object, category: Category, value: str) -> Object:
+    """The offers after a mode or a model is set, in every shape that has it.
 
-    One shape may call a model otherwise than the other (`m[high]`, and `m` with an option for the rest). A value is
-    noted where it is listed, and everywhere when it is listed nowhere.
+    Two shapes may use different names for one model (`m[high]`, and `m` with an option for the rest). The value is set
+    in each shape that lists it, or in all of them when none does.
     """
     option, shape = option_of(offers, category), object_at(offers, category.shape)
     in_option = option is not None and value in (values_of(option) or [value])

@@ -10,7 +10,7 @@ from typing import Protocol
 
 from sandbox_agent.envelope import META, Envelope, Object, object_at, same_id, text_at, with_id
 from sandbox_agent.errors import AlreadyAnswered, NobodyAsked
-from sandbox_agent.hub.asking import Speech, rendered
+from sandbox_agent.hub.asking import Speech, render
 from sandbox_agent.hub.pending import Outcome, PendingRequest
 from sandbox_agent.log.event import Chunk, agent_channel, connection_channel, frames, session_channel
 
@@ -28,7 +28,7 @@ class Downlink(Protocol):
     def push(self, chunk: Chunk) -> None: ...
     def close(self, reason: str) -> None: ...
     async def caught_up(self, position: int) -> None: ...
-    def hold_back(self, resume: Callable[[], None]) -> bool: ...
+    def apply_backpressure(self, resume: Callable[[], None]) -> bool: ...
 
 
 @dataclass(slots=True)
@@ -66,11 +66,11 @@ class Connection:
     capabilities: Object = field(default_factory=dict[str, object])
     """`clientCapabilities`, as its client declared them."""
     speech: Speech = field(default_factory=Speech)
-    """In which forms it can be asked."""
+    """The ways in which it can be asked."""
     who: Object = field(default_factory=dict[str, object])
     """How its client names itself, and the user it speaks for."""
     agents: dict[str, int] = field(default_factory=dict[str, int])
-    """Agents it has spoken to, and since which position: it hears what they say outside any session."""
+    """Agents it has spoken to, and since which position: it receives what they say outside any session."""
     windows: dict[str, list[Window]] = field(default_factory=dict[str, list[Window]])
     """Session id → when it was attached."""
     stream: Downlink | None = None
@@ -163,12 +163,12 @@ class Connection:
         id = self._ids.get(pending.key)
         if id is None:
             taken = self._forgetful or self._was_used(same_id(pending.agent_id))
-            id = self._own_id(pending.key) if taken else pending.agent_id
+            id = self._make_id(pending.key) if taken else pending.agent_id
             self._ids[pending.key] = id
             self._requests[same_id(id)] = pending
         return id
 
-    def _own_id(self, key: int) -> bytes:
+    def _make_id(self, key: int) -> bytes:
         id = b'"request-%d"' % key
         while self._was_used(id):
             # An agent has thought of the same string.
@@ -203,12 +203,12 @@ class Connection:
             return chunk.frames()
         pending, settled = self._requests.get(same_id(id)), self._settled.get(same_id(id))
         asked = pending.request if pending is not None else settled.asked if settled is not None else None
-        line = chunk.lines[0] if asked is None else rendered(asked, self.speech, chunk.request)
+        line = chunk.lines[0] if asked is None else render(asked, self.speech, chunk.request)
         return frames(chunk.first, [with_id(line, id)])
 
-    def shown(self, pending: PendingRequest) -> bytes:
+    def render_request(self, pending: PendingRequest) -> bytes:
         """An agent's request in the form this client understands, under the id that it may answer."""
-        return with_id(rendered(pending.request, self.speech, pending.key), self.open_request(pending))
+        return with_id(render(pending.request, self.speech, pending.key), self.open_request(pending))
 
     def settle(self, pending: PendingRequest) -> None:
         """A request has its outcome: of what this client knows of it, only as much stays as is bounded."""

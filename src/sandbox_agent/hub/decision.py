@@ -1,4 +1,4 @@
-"""Decisions: what became of an agent's request, by whom and why, as the log keeps it and clients are told."""
+"""Decisions: the outcome of an agent's request, who decided it and why, as written to the log and sent to clients."""
 
 from dataclasses import dataclass, field
 from typing import Literal
@@ -24,11 +24,11 @@ class Decider:
 
 AGENT = Decider("agent", reason="the agent no longer waits for it")
 CANCEL = Decider("cancel", reason="the turn was cancelled")
-TIMEOUT = Decider("timeout", reason="nobody answered in time")
+TIMEOUT = Decider("timeout", reason="no answer came in time")
 
 
 def decision(pending: PendingRequest, by: Decider, answer: bytes | None) -> bytes | None:
-    """The notification for everybody attached; None for what was not asked of people, or in no session."""
+    """The notification for all attached clients; None for requests that no human answers, or without a session."""
     if pending.session is None or pending.kind == "request":
         return None
     params: Object = {"sessionId": pending.session.id, "requestId": Raw(pending.agent_id), "kind": pending.kind}

@@ -26,7 +26,7 @@ _SIGNED = (("params",), ("params", "update"), ("params", "toolCall"), ("result",
 
 
 def may_forge(blob: bytes, lines: int) -> bool:
-    """Whether lines of an agent need a closer look. Quick, and never False for a line that `disarmed` would change."""
+    """Whether lines of an agent need a closer look. Quick, and never False for a line that `disarm` would change."""
     if _names_much(blob, lines):
         return True
     # A single byte is found in no time, and most batches have no escape at all.
@@ -39,7 +39,7 @@ def _names_much(blob: bytes, lines: int) -> bool:
     return _NAME in blob or blob.count(_SESSION) > lines
 
 
-def disarmed(line: bytes) -> bytes:
+def disarm(line: bytes) -> bytes:
     """An agent's envelope without what only the server says in `_meta`, and with each of the members around it once.
 
     A line that is harmless keeps its bytes. Raises msgspec.DecodeError or RecursionError for what is no JSON.

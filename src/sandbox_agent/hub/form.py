@@ -1,7 +1,7 @@
-"""A form that an agent wants filled in: its fields, and whether what somebody filled in is right.
+"""A form that an agent wants filled in: its fields, and the check of what a client filled in.
 
 Pure. Reads the part of JSON Schema that elicitation has, and lets everything else pass: the agent knows its own rules
-best. Patterns are not tried, because one from an agent could keep the server busy for ever.
+best. Patterns are not checked: an agent could send one that keeps the server busy forever.
 """
 
 from collections.abc import Sequence
@@ -49,7 +49,7 @@ def fields(params: Object) -> list[Field]:
 
 
 def complaint(form: Sequence[Field], content: Object) -> str | None:
-    """What is wrong with what somebody filled in; None when nothing is."""
+    """What is wrong with the content a client sent; None when it is valid."""
     for field in form:
         value = content.get(field.name)
         if value is None:
@@ -141,7 +141,7 @@ def _wrong_choices(field: Field, value: object) -> str | None:
 
 
 def _wrong_number(field: Field, value: object) -> str | None:
-    # True is an int to Python, and not a number to anybody else.
+    # In Python True is an int; in JSON it is not a number.
     if isinstance(value, bool) or not isinstance(value, int | float):
         return "is not a number"
     if field.kind == "integer" and value != int(value):

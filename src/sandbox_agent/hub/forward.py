@@ -49,7 +49,7 @@ class Forward:
         self._request_timeout = request_timeout
         self._revivals: dict[str, asyncio.Task[Process]] = {}
         self._locks: dict[str, tuple[asyncio.Lock, int]] = {}
-        """By session, with how many hold it or wait for it."""
+        """By session, with the number of callers that have it or wait for it."""
         self._parked: dict[tuple[str, bytes], asyncio.Future[None]] = {}
         """Requests that wait for their session to come back, until that or until their client takes them back."""
         self._tasks: set[asyncio.Task[None]] = set()
@@ -88,7 +88,7 @@ class Forward:
             revival = asyncio.create_task(self._revive(session), name=f"revive {session.id}")
             self._revivals[session.id] = revival
             revival.add_done_callback(lambda _: self._revivals.pop(session.id, None))
-            # Those who waited may have left.
+            # The callers may have left.
             revival.add_done_callback(lambda task: task.cancelled() or task.exception())
         return revival
 
@@ -158,7 +158,7 @@ class Forward:
 
     @asynccontextmanager
     async def taking_up(self, session_id: str) -> AsyncGenerator[None]:
-        """One at a time brings a session back, or deletes it; whoever comes second finds it so."""
+        """Only one caller at a time resumes or deletes a session; the next one sees the result."""
         lock, users = self._locks.get(session_id) or (asyncio.Lock(), 0)
         self._locks[session_id] = lock, users + 1
         try:
@@ -184,7 +184,7 @@ class Forward:
         *,
         makes_session: bool = False,
     ) -> Answer:
-        """Put a client's request to a process; `settle` runs the moment it answers."""
+        """Send a client's request to a process; `settle` runs the moment it answers."""
         assert envelope.id is not None
         if session is not None and not makes_session:
             self._hub.record(session, envelope.line, Direction.FROM_CLIENT)
@@ -197,7 +197,7 @@ class Forward:
         return await answered
 
     async def own_call(self, running: Process, session: Session | None, method: str, params: Object) -> Envelope:
-        """Ask a process on the server's own account."""
+        """Send a request of the server's own to a process."""
         answers: list[Envelope] = []
 
         def settle(_: Call, response: Envelope) -> Answer:
@@ -288,7 +288,7 @@ class Forward:
             raise InvalidRequest(reason, sessionId=session.id, agentError=error)
         await self.replayed(running, session)
         session.learn_offers(response.result())
-        if not self._hub.opened(session, running):
+        if not self._hub.mark_opened(session, running):
             await self.let_go(running, session.facts.agent_session_id)
             raise session.ended_error()
         logger.info("session resumed session=%s agent=%s method=%s", session.id, agent, method)

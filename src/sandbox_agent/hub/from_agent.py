@@ -1,4 +1,4 @@
-"""Everything an agent can do to us: say something, or die.
+"""Everything an agent process can do: write a line, or exit.
 
 Runs inside the pipe's callback: nothing here may raise, for that would close the pipe and leave the agent mute.
 """
@@ -30,7 +30,7 @@ from sandbox_agent.hub.asking import QUESTION
 from sandbox_agent.hub.calls import Answer, Call
 from sandbox_agent.hub.connection import Connection
 from sandbox_agent.hub.decision import AGENT
-from sandbox_agent.hub.forgery import OURS, Refusals, disarmed, may_forge
+from sandbox_agent.hub.forgery import OURS, Refusals, disarm, may_forge
 from sandbox_agent.hub.host_methods import HostMethods
 from sandbox_agent.hub.hub import Hub, agent_exited, server_stopped
 from sandbox_agent.hub.lifecycle import Event
@@ -44,10 +44,10 @@ from sandbox_agent.wire import methods
 
 logger = logging.getLogger(__name__)
 
-HELD_BYTES = 8 << 20
-"""How much may wait for the answer that says which session it belongs to."""
+BUFFER_BYTES = 8 << 20
+"""How many bytes may wait for the answer that says which session they belong to."""
 UNPARSED_BYTES = 4096
-"""How much of a bad line clients are shown."""
+"""How many bytes of a bad line clients see."""
 _SPECIAL_UPDATES = frozenset(
     {
         "session_info_update",
@@ -58,15 +58,15 @@ _SPECIAL_UPDATES = frozenset(
         "user_message_chunk",
     }
 )
-"""Updates that change what we know, or say nothing of whether the agent echoes prompts. Others are passed on unread."""
+"""Updates that change what we know, or do not show whether the agent echoes prompts. Others are passed on unread."""
 _VENDORS_CHOICE = b'"currentMod'
-"""In notifications of agents' own making that tell a mode or a model; others are passed on unread."""
+"""In vendor notifications that announce a mode or a model; others are passed on unread."""
 _HOST = ("fs/", "terminal/")
 """Requests about the host."""
 
 
 @dataclass(slots=True)
-class _Held:
+class _Buffer:
     lines: list[tuple[str, bytes, Peek]] = field(default_factory=list[tuple[str, bytes, Peek]])
     size: int = 0
 
@@ -79,7 +79,7 @@ class FromAgent:
         self._turns = turns
         self._host = host
         self._ruling = ruling
-        self._held: dict[str, _Held] = {}
+        self._buffers: dict[str, _Buffer] = {}
         self._refusals = Refusals(hub.monotonic, _report_refusals)
 
     def receive(self, running: Process, blob: bytes) -> None:
@@ -91,14 +91,14 @@ class FromAgent:
             lines = _split(blob, len(peeks))
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             peeks, lines = [], [b""]
-        # One value per line is not said by the numbers alone: a line may hold two, and another one none.
+        # Equal counts do not prove one value per line: one line may have two values, and another none.
         whole = {line[:1] for line in lines} == {b"{"} and {line[-1:] for line in lines} == {b"}"}
         if not whole or b"\r" in blob or len(peeks) != len(lines):
             # Some line is no envelope on one line: look at each by itself, so that only the bad ones are set aside.
             for line in blob.split(b"\n"):
                 self._one(running, line.strip())
         elif may_forge(blob, len(lines)):
-            self._many(running, *self._disarmed(running, lines, peeks))
+            self._many(running, *self._disarm_lines(running, lines, peeks))
         else:
             self._many(running, lines, peeks)
         if self._hub.log.full:
@@ -109,7 +109,7 @@ class FromAgent:
         self._unparsed(running, head, "the line is longer than --max-line", truncated=True)
 
     def exited(self, running: Process, exit: Exit) -> None:
-        """Fail what waits on the process, end what lived in it."""
+        """Fail the calls that wait on the process, and end its sessions."""
         error = agent_exited(running.agent.id, exit)
         calls = self._hub.calls.close_all(running)
         for session in self._hub.sessions_of(running):
@@ -123,7 +123,7 @@ class FromAgent:
         for session in sessions:
             facts = {"reason": "error", "terminatedBy": "agent", "message": str(error), **exit.facts()}
             self._hub.move(session, Event.EXITED, termination=server_stopped() if self._hub.stopping else facts)
-        self._held.pop(running.key, None)
+        self._buffers.pop(running.key, None)
         self._refusals.forget(running.key)
         self._hub.forget_process(running)
         self._host.exited(running)
@@ -138,22 +138,22 @@ class FromAgent:
         )
 
     def release(self, running: Process, agent_session_id: str) -> None:
-        """A session became known: what came for it before goes its way now."""
-        held = self._held.pop(running.key, None)
-        if held is None:
+        """A session became known: deliver what was buffered for it."""
+        buffer = self._buffers.pop(running.key, None)
+        if buffer is None:
             return
-        for session_id, line, peek in held.lines:
+        for session_id, line, peek in buffer.lines:
             if session_id == agent_session_id or not self._hub.calls.makes_session(running):
                 self._guarded(running, line, peek)
             else:
-                self._hold(running, session_id, line, peek)
+                self._buffer(running, session_id, line, peek)
 
-    def _disarmed(self, running: Process, lines: list[bytes], peeks: list[Peek]) -> tuple[list[bytes], list[Peek]]:
+    def _disarm_lines(self, running: Process, lines: list[bytes], peeks: list[Peek]) -> tuple[list[bytes], list[Peek]]:
         """The same lines, with nothing in them that only the server says."""
         checked: list[bytes] = []
         for line in lines:
             try:
-                checked.append(disarmed(line))
+                checked.append(disarm(line))
             except (msgspec.DecodeError, RecursionError):
                 # Peeked at, and yet no object: it becomes a bad line, as nothing.
                 checked.append(b"{}")
@@ -197,7 +197,7 @@ class FromAgent:
             return
         lines, peeks = [one_line(line)], [envelope.peek]
         if may_forge(line, 1):
-            lines, peeks = self._disarmed(running, lines, peeks)
+            lines, peeks = self._disarm_lines(running, lines, peeks)
         self._checked(running, lines[0], peeks[0])
 
     def _checked(self, running: Process, line: bytes, peek: Peek) -> None:
@@ -208,7 +208,7 @@ class FromAgent:
             self._guarded(running, line, peek)
 
     def _guarded(self, running: Process, line: bytes, peek: Peek) -> None:
-        """One envelope that we cannot handle harms no other."""
+        """An envelope that we cannot handle must not affect the others."""
         try:
             self._envelope(running, line, peek)
         except Exception:
@@ -230,8 +230,8 @@ class FromAgent:
         assert response.id is not None
         call = self._hub.calls.close(running, response.id)
         if call is None:
-            # Answered twice, or never asked: nobody waits for it.
-            logger.warning("agent answered what nobody asked agent=%s", running.agent.id)
+            # A second answer, or one to a request we never sent: no call waits for it.
+            logger.warning("agent answered an unknown request agent=%s", running.agent.id)
             return
         if call.session is not None:
             call.session.heard_at = self._hub.monotonic()
@@ -266,7 +266,7 @@ class FromAgent:
         session.heard_at = self._hub.monotonic()
         self._hub.updates(session, lines)
         for connection in self._hub.attached(session):
-            if connection.stream is not None and connection.stream.hold_back(running.resume_reading):
+            if connection.stream is not None and connection.stream.apply_backpressure(running.resume_reading):
                 running.pause_reading()
 
     def _notify(self, running: Process, envelope: Envelope) -> None:
@@ -274,7 +274,7 @@ class FromAgent:
             self._withdraw(running, envelope)
             return
         if envelope.method.startswith(OURS):
-            # Clients believe these: an agent could tell of a decision that no person made, or of a gap.
+            # Clients trust these: an agent could fake a human's decision, or a gap.
             self._refusals.note(running.key)
             return
         if envelope.session_id is None:
@@ -292,37 +292,37 @@ class FromAgent:
         else:
             learned = _VENDORS_CHOICE in envelope.line and session.note_vendor(envelope.params())
         if learned:
-            self._hub.learned(session)
+            self._hub.note_changed_offers(session)
         session.heard_at = self._hub.monotonic()
         self._hub.updates(session, [envelope.line])
         if kind == "available_commands_update" and session.replay is not None:
             session.replay.finish()
 
     def _stray(self, running: Process, agent_session_id: str, lines: list[bytes]) -> None:
-        """Of a session that no process holds: one that has ended, one about to be born, or one we never heard of."""
+        """Of a session that no process holds: one that has ended, one that is being opened, or an unknown one."""
         late = self._hub.late_session(running, agent_session_id)
         if late is not None:
             self._hub.updates(late, lines)
         elif self._hub.calls.makes_session(running):
             for line in lines:
-                self._hold(running, agent_session_id, line, msgspec.json.decode(line, type=Peek))
+                self._buffer(running, agent_session_id, line, msgspec.json.decode(line, type=Peek))
         elif self._hub.find_session(agent_session_id) is not None:
-            # The session of another process: its readers would take this for what its own agent says.
+            # The session of another process: its readers would take this for output of their own agent.
             self._refusals.note(running.key, len(lines))
         else:
             for line in lines:
                 self._hub.tell_agent_followers(running.agent.id, line, Direction.FROM_AGENT)
 
-    def _hold(self, running: Process, agent_session_id: str, line: bytes, peek: Peek) -> None:
-        held = self._held.setdefault(running.key, _Held())
-        if held.size + len(line) > HELD_BYTES:
-            logger.warning("update for an unborn session dropped agent=%s bytes=%d", running.agent.id, len(line))
+    def _buffer(self, running: Process, agent_session_id: str, line: bytes, peek: Peek) -> None:
+        buffer = self._buffers.setdefault(running.key, _Buffer())
+        if buffer.size + len(line) > BUFFER_BYTES:
+            logger.warning("update for an unopened session dropped agent=%s bytes=%d", running.agent.id, len(line))
             return
-        held.lines.append((agent_session_id, line, peek))
-        held.size += len(line)
+        buffer.lines.append((agent_session_id, line, peek))
+        buffer.size += len(line)
 
     def _withdraw(self, running: Process, envelope: Envelope) -> None:
-        """The agent takes a request of its own back."""
+        """The agent withdraws one of its requests."""
         id = param(envelope.line, "requestId")
         if id is None:
             return
@@ -331,7 +331,7 @@ class FromAgent:
         if pending is not None:
             if pending.session is not None:
                 self._hub.record(pending.session, envelope.line, Direction.FROM_AGENT)
-            # An agent that takes a request back still waits for its response.
+            # An agent that withdraws a request still waits for its response.
             self._hub.settle_for(pending, Outcome.CANCELLED, AGENT, pending.cancellation())
 
     # Requests
@@ -347,14 +347,14 @@ class FromAgent:
         elif (session := self._hub.session_at(running, request.session_id)) is not None:
             self._ask_session(running, session, request)
         elif self._hub.calls.makes_session(running):
-            self._hold(running, request.session_id, request.line, request.peek)
+            self._buffer(running, request.session_id, request.line, request.peek)
         else:
             self._refuse(running, request, UnknownSession(request.session_id))
 
     def _ask_host(self, running: Process, request: Envelope) -> None:
         session = None if request.session_id is None else self._hub.session_at(running, request.session_id)
         if session is None:
-            # Not held for a session that is about to be: its agent may need the file before it can answer.
+            # Not buffered for a session that is being opened: its agent may need the file before it can answer.
             self._refuse(running, request, UnknownSession(request.session_id or ""))
         elif (client := self._host.client(session, request)) is not None:
             self._ask_session(running, session, request, client)
@@ -379,7 +379,7 @@ class FromAgent:
         self._hub.ask(pending, line, channel)
 
     def _ask_outside_sessions(self, running: Process, request: Envelope) -> None:
-        """It belongs to a call (an elicitation while somebody logs in), or to everybody who uses the agent."""
+        """It belongs to a call (an elicitation during a login), or to all clients of the agent."""
         id = param(request.line, "requestId")
         call = None if id is None else self._hub.calls.get(running, id)
         if call is None or call.connection is None:

@@ -32,7 +32,7 @@ from sandbox_agent.errors import (
     SandboxAgentError,
     ShuttingDown,
 )
-from sandbox_agent.hub.asking import QUESTION, answered
+from sandbox_agent.hub.asking import QUESTION, translate_answer
 from sandbox_agent.hub.calls import Accepted, Answer
 from sandbox_agent.hub.checks import Method
 from sandbox_agent.hub.connection import Connection
@@ -50,7 +50,7 @@ from sandbox_agent.wire import methods
 logger = logging.getLogger(__name__)
 
 _ABOUT_HTTP = (AgentTimeout, LogUnavailable, ShuttingDown, IdempotencyMismatch)
-"""Failures of the exchange, not of the method: these are told as an HTTP status."""
+"""Failures of the exchange, not of the method: these become an HTTP status."""
 _ANNOUNCED = (
     QUESTION,
     methods.ENDED,
@@ -96,7 +96,7 @@ class FromClient:
         return connection, Answer(success(envelope.id, self._greeting(running)))
 
     async def accept(self, connection: Connection, envelope: Envelope, key: str | None = None) -> Accepted:
-        """Take a request in; raises what keeps it from being one.
+        """Accept a request; raises when it is invalid.
 
         What fails later fails in the answer: as a JSON-RPC error, or as an exception of the exchange (`_ABOUT_HTTP`).
         """
@@ -116,7 +116,7 @@ class FromClient:
         try:
             accepted = await self._prompt(connection, envelope)
         except Exception as error:
-            return Accepted(self._hub.log.position, _ready(_failed(envelope, error)))
+            return Accepted(self._hub.log.position, _resolve_to(_error_answer(envelope, error)))
         return Accepted(accepted.position, self._answer(envelope, accepted.answer))
 
     @staticmethod
@@ -124,10 +124,10 @@ class FromClient:
         try:
             return await answer
         except Exception as error:
-            return _failed(envelope, error)
+            return _error_answer(envelope, error)
 
     async def notify(self, connection: Connection, envelope: Envelope) -> None:
-        """Take a notification; what is wrong with it is nobody's to hear."""
+        """Take a notification. Errors are only logged: a notification has no response."""
         try:
             match envelope.method:
                 case methods.CANCEL:
@@ -147,20 +147,20 @@ class FromClient:
         assert envelope.id is not None
         pending = connection.request(envelope.id)
         if connection not in self._hub.audience(pending):
-            # It has detached: what happens there is no longer its to decide.
+            # It has detached, so it may no longer decide anything there.
             raise NobodyAsked(envelope.id.decode())
-        line = with_id(answered(pending.request, connection.speech, envelope), pending.agent_id)
+        line = with_id(translate_answer(pending.request, connection.speech, envelope), pending.agent_id)
         outcome = pending.outcome_of(parse(line))
         if pending.session is not None:
             pending.answering = True
             position = self._hub.record(pending.session, pending.translate(line), Direction.FROM_CLIENT).last
             try:
-                # The agent acts on it only after it is kept: an action without a record of who allowed it must not be.
+                # The agent acts on it only after it is kept: no action may happen without a record of who allowed it.
                 await self._hub.log.committed(position)
             finally:
                 pending.answering = False
             if not pending.open:
-                # Cancelled meanwhile, by somebody or with its process: an allow must not come after that.
+                # Cancelled in the meantime, by a client or because its process exited: no allow may follow.
                 raise AlreadyAnswered(envelope.id.decode(), pending.outcome)
         by = Decider("client", {"name": connection.tag, **connection.who})
         self._hub.settle(pending, outcome, by, line, connection)
@@ -184,7 +184,7 @@ class FromClient:
             self._turns.cancel(session)
 
     def _cancel_request(self, connection: Connection, envelope: Envelope) -> None:
-        """Ids are each hop's own: the agent is told the one it knows."""
+        """Translate the id: the agent knows the request under another one."""
         id = param(envelope.line, "requestId")
         if id is None or self._turns.take_back(connection, id) or self._forward.take_back(connection, id):
             return
@@ -193,8 +193,8 @@ class FromClient:
             call.running.send(notification(methods.CANCEL_REQUEST, {"requestId": Raw(call.stdio_id)}))
 
 
-def _failed(envelope: Envelope, error: Exception) -> Answer:
-    """A failure of the method as its response; one of the exchange is raised on."""
+def _error_answer(envelope: Envelope, error: Exception) -> Answer:
+    """Turn a failure of the method into its response; re-raise one of the exchange."""
     assert envelope.id is not None
     if isinstance(error, _ABOUT_HTTP):
         raise error
@@ -204,7 +204,7 @@ def _failed(envelope: Envelope, error: Exception) -> Answer:
     return Answer(failure(envelope.id, InternalError()))
 
 
-async def _ready(answer: Answer) -> Answer:
+async def _resolve_to(answer: Answer) -> Answer:
     return answer
 
 

@@ -15,17 +15,17 @@ class Holders:
         self._sessions: dict[str, dict[str, Session]] = {}
 
     def name(self, running: Process) -> str:
-        """What to call a process on disk: keys are counted anew by the next server."""
+        """The name of a process on disk: the next server restarts the count of keys."""
         return f"{self._boot}:{running.key}"
 
     def hold(self, session: Session, running: Process) -> None:
-        """What a process says under the agent's id of a session belongs to it from now on."""
+        """From now on, what the process says under the agent's session id belongs to this session."""
         session.facts.held_by = self.name(running)
         self._processes[session.facts.held_by] = running
         self._sessions.setdefault(running.key, {})[session.facts.agent_session_id] = session
 
     def release(self, session: Session, process: Process) -> None:
-        """It no longer does, or the session rests and can be found on disk."""
+        """The process no longer holds the session, or the session rests and can be found on disk."""
         known = self._sessions.get(process.key, {})
         if known.get(session.facts.agent_session_id) is session:
             del known[session.facts.agent_session_id]
@@ -52,7 +52,7 @@ class Holders:
         """A session was read from disk: give it back its process, if that still runs."""
         facts = session.facts
         if facts.held_by is None or not facts.held_by.startswith(f"{self._boot}:"):
-            # Of another server: its processes and connections are gone, whatever they were called.
+            # Held by an earlier server: its processes and connections are gone.
             facts.creator = None
         elif session.live:
             session.process = self._processes.get(facts.held_by)

@@ -131,7 +131,7 @@ class HostMethods:
         self._turns.pop(session.id, None)
 
     def connection_closed(self, connection: Connection) -> None:
-        """What it was asked for and has not answered, the server does."""
+        """Answer in its place what a closed connection has left unanswered."""
         for pending in self._hub.pending.only_for(connection.tag):
             if pending.request.method in self._methods and pending.session is not None:
                 self._hub.settle(pending, Outcome.CANCELLED, CANCEL)
@@ -174,7 +174,7 @@ class HostMethods:
             line = await self._line(running, request, answered)
             self._hub.record(session, line, Direction.FROM_SERVER)
             deadline = self._hub.monotonic() + DELIVERY_SECONDS
-            # Who asks for much at once is given time to read it; files of the session wait meanwhile.
+            # An agent that asks for much at once gets time to read it; the session's other files wait.
             while not self._sent(running, line) and self._hub.monotonic() < deadline:  # noqa: ASYNC110 - it has no event
                 await asyncio.sleep(DELIVERY_INTERVAL)
 
@@ -194,7 +194,7 @@ class HostMethods:
             return failure(request.id, InternalError())
 
     def _sent(self, running: Process, line: bytes) -> bool:
-        """False when it is worth to try again."""
+        """False when it is worth retrying."""
         try:
             running.send(line)
         except AgentNotReading:

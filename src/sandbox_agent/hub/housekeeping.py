@@ -1,4 +1,4 @@
-"""What happens by the clock: late calls, idle turns, untold changes, unanswered requests, unused things put away."""
+"""Periodic work: late calls, idle turns, unreported changes, unanswered requests, idle sessions."""
 
 import asyncio
 import logging
@@ -15,7 +15,7 @@ logger = logging.getLogger(__name__)
 TICK = 0.25
 """One coarse clock for everything, instead of a timer for each."""
 TELL_AFTER = 0.5
-"""How long an agent may take to tell of a change itself; some do so after their answer."""
+"""How long an agent may take to report a change itself; some do so after their answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ class Housekeeping:
             self._give_up(call, f"{call.method} was not answered within {self.request_timeout:g} s")
         for call in self.hub.calls.turns():
             self._check_turn(call, now)
-        self.hub.tell_untold(now - TELL_AFTER)
+        self.hub.report_changes(now - TELL_AFTER)
         self.hub.rest()
         if self.permission_timeout is not None:
             self._reject_unanswered(now - self.permission_timeout)

@@ -39,7 +39,7 @@ TRIMS = 1000
 
 
 class Watcher(Protocol):
-    """Who has to know when something is over. Nothing here may raise."""
+    """Is notified when a session or a connection ends. Its methods must not raise."""
 
     def session_over(self, session: Session) -> None:
         """No process holds it any more."""
@@ -58,7 +58,7 @@ class Hub:
         self.clock = clock
         self.monotonic = monotonic
         self.stopping = False
-        """The server is about to end: what ends now, ends because of that."""
+        """The server is stopping: sessions that end now end because of that."""
         self.calls = Calls()
         self.pending = PendingRequests()
         self._connections: dict[str, Connection] = {}
@@ -68,11 +68,11 @@ class Hub:
         self._holders = Holders()
         self._shelf = Shelf(log, clock, self._holders.complete)
         self._watchers: list[Watcher] = []
-        self._untold: dict[str, float] = {}
+        self._unreported: dict[str, float] = {}
         self._trims_checked_above = TRIMS
         for session in self._shelf.not_ended():
-            # What ran before this server started has no process any more, and no log says so yet.
-            self.interrupted(session)
+            # An earlier server left it running: its process is gone, and the log does not say so yet.
+            self.mark_interrupted(session)
 
     def watch(self, watcher: Watcher) -> None:
         self._watchers.append(watcher)
@@ -110,14 +110,14 @@ class Hub:
         return list(self._connections.values())
 
     def meet(self, connection: Connection, agent: str) -> None:
-        """From now on it hears what this agent says outside any session."""
+        """From now on the connection receives what this agent says outside any session."""
         if agent not in connection.agents and not connection.closed:
             connection.agents[agent] = self.log.position
             self._of_agent.setdefault(agent, set()).add(connection)
             self.log.follow(agent_channel(agent), connection)
 
     def close_connection(self, connection: Connection, reason: str) -> None:
-        """The sessions stay, and so do the agents."""
+        """Close a connection. Its sessions and agents stay."""
         if self._connections.pop(connection.connection_id, None) is None:
             return
         connection.closed = True
@@ -171,7 +171,7 @@ class Hub:
         return session
 
     def id_is_anothers(self, session: Session) -> bool:
-        """Whether its agent may mean another session by its id: agents count anew."""
+        """Whether its agent may use the same id for another session: agents reuse ids."""
         agent, id = session.facts.agent, session.facts.agent_session_id
         on_disk = self._shelf.all_of(self.log.ask(lambda cards: cards.namesakes(agent, id)))
         others = (*on_disk, *self._holders.namesakes(id))
@@ -182,7 +182,7 @@ class Hub:
         return self._shelf.page(before, cwd, limit)
 
     def newest_session(self, agent: str) -> Session | None:
-        """The session in which an agent last told of its models and modes."""
+        """The session in which an agent last announced its models and modes."""
         return self._shelf.newest(agent)
 
     def sessions_of(self, running: Process) -> list[Session]:
@@ -191,7 +191,7 @@ class Hub:
         try:
             sessions += self._shelf.all_of(self.log.ask(lambda cards: cards.all_held(name)))
         except LogUnavailable as error:
-            # Who asks is about to end them: those in memory must not wait for a disk that cannot be read.
+            # The caller is about to end them: sessions in memory must not wait for an unreadable disk.
             logger.error("sessions at rest not found agent=%s reason=%s", running.agent.id, error)
         return [session for session in dict.fromkeys(sessions) if session.process is running]
 
@@ -200,7 +200,7 @@ class Hub:
         self._holders.forget(running)
 
     def rest(self) -> None:
-        """Let go of sessions in which nothing goes on: the disk has them."""
+        """Drop idle sessions from memory: the disk has them."""
         self._shelf.rest(self._is_busy, self._let_go)
         if len(self.log.trims) > self._trims_checked_above:
             self.log.keep_trims({name for one in self._connections.values() for name in one.channels()})
@@ -212,7 +212,7 @@ class Hub:
             or session.running is not None
             or bool(session.waiting)
             or session.id in self._attached
-            or session.id in self._untold
+            or session.id in self._unreported
             or self.pending.has(session)
         )
 
@@ -221,9 +221,9 @@ class Hub:
             self._holders.release(session, session.process)
 
     def add_session(self, running: Process, agent_session_id: str, cwd: str, opened_with: Raw) -> Session:
-        """A session that its agent opens; its id is the agent's, unless another session has had that before.
+        """Add a session that its agent opens; its id is the agent's, unless another session has used that id before.
 
-        Agents count anew. What the process says of the session is the session's from now on.
+        Agents reuse ids. From now on, what the process says under this id belongs to the session.
         """
         taken = self._shelf.has(agent_session_id)
         session_id = f"{running.agent.id}-{secrets.token_hex(8)}" if taken else agent_session_id
@@ -246,7 +246,7 @@ class Hub:
     def move(
         self, session: Session, event: Event, process: Process | None = None, termination: Object | None = None
     ) -> None:
-        """Let something happen to a session, and do all that follows from it."""
+        """Apply an event to a session, and carry out its effects."""
         before = session.process
         for effect in session.move(event, process, termination).effects:
             match effect:
@@ -263,25 +263,25 @@ class Hub:
                 case Effect.FORGET:
                     self._forget(session)
 
-    def opened(self, session: Session, running: Process) -> bool:
-        """Its agent has opened a session; False when somebody has ended that meanwhile."""
+    def mark_opened(self, session: Session, running: Process) -> bool:
+        """Note that the agent has opened a session; False when a client has ended it in the meantime."""
         if session.held is running:
             return True
         if session.allows(Event.REVIVE):
-            # The answer comes late, and nobody waited for it any more.
+            # The answer comes late, after its caller stopped waiting.
             self.move(session, Event.REVIVE, running)
         if session.process is not running or not session.allows(Event.OPENED):
             return False
         self.move(session, Event.OPENED)
-        self._untold.setdefault(session.id, self.monotonic())
+        self._unreported.setdefault(session.id, self.monotonic())
         return True
 
     def reserve(self, alias: str) -> bool:
-        """Take an alias for a session that is about to be; False when it is taken."""
+        """Reserve an alias for a session that is being opened; False when it is taken."""
         return self._shelf.reserve(alias)
 
     def free(self, alias: str | None) -> None:
-        """The session for which an alias was taken, if one was, has not come about."""
+        """Free the alias reserved for a session that was not opened."""
         self._shelf.free(alias)
 
     def name(self, session: Session, alias: str) -> None:
@@ -289,7 +289,7 @@ class Hub:
         self._shelf.stir(session)
 
     def delete_session(self, session: Session) -> None:
-        """Forget it, and tell everybody attached, each for itself: the session's own log goes with it."""
+        """Delete a session with its log, and notify each attached connection on its own channel."""
         ended = {"sessionId": session.id, "reason": "deleted", "terminatedBy": "client"}
         line = notification(methods.ENDED, ended)
         attached = list(self.attached(session))
@@ -300,33 +300,33 @@ class Hub:
     def _forget(self, session: Session) -> None:
         for connection in list(self.attached(session)):
             self.detach(connection, session)
-        self._untold.pop(session.id, None)
+        self._unreported.pop(session.id, None)
         self._shelf.remove(session)
 
     def save(self, session: Session) -> None:
         self._shelf.save(session)
 
-    def learned(self, session: Session) -> None:
-        """More is known of its mode, model or options: keep it, and see to it that clients are told."""
+    def note_changed_offers(self, session: Session) -> None:
+        """Save changed modes, models or options, and schedule a report to clients."""
         self.save(session)
-        self._untold.setdefault(session.id, self.monotonic())
+        self._unreported.setdefault(session.id, self.monotonic())
 
-    def tell_untold(self, before: float) -> None:
-        """Tell everybody attached what was learned before then, as far as no agent has told them meanwhile."""
-        for session_id in [one for one, at in self._untold.items() if at <= before]:
-            del self._untold[session_id]
+    def report_changes(self, before: float) -> None:
+        """Report the changes noted before then to all attached clients, unless the agent has done so itself."""
+        for session_id in [one for one, at in self._unreported.items() if at <= before]:
+            del self._unreported[session_id]
             session = self._shelf.find(session_id)
             if session is None:
                 continue
             self._shelf.stir(session)
             if not session.live:
                 continue
-            for update in session.untold():
+            for update in session.take_unreported_changes():
                 params = {"sessionId": session_id, "update": update, "_meta": {META: {"fromServer": True}}}
                 self.tell(session, notification(methods.UPDATE, params))
 
-    def interrupted(self, session: Session) -> None:
-        """The server stopped under it: its turn, if one ran, and the session itself have ended."""
+    def mark_interrupted(self, session: Session) -> None:
+        """The server stopped while the session was live: end its turn, if one ran, and the session."""
         if session.facts.turn is not None:
             end: Object = {"state": "ended", "error": {"code": -32603, "message": SERVER_STOPPED}}
             self.tell_turn(session, session.facts.turn, session.facts.prompt_id, end)
@@ -334,7 +334,7 @@ class Hub:
         self.move(session, Event.EXITED, termination=server_stopped())
 
     def tell_turn(self, session: Session, turn_id: str, prompt_id: str | None, facts: Object) -> Chunk:
-        """Tell everybody attached that a turn has started or ended."""
+        """Notify all attached clients that a turn has started or ended."""
         name = {} if prompt_id is None else {"promptId": prompt_id}
         params = {"sessionId": session.id, "turnId": turn_id, **name, **facts}
         return self.tell(session, notification(methods.TURN, params))
@@ -373,15 +373,15 @@ class Hub:
     # The log
 
     def record(self, session: Session, line: bytes, direction: Direction) -> Chunk:
-        """Keep an envelope in the session's history that nobody needs to be sent."""
+        """Record an envelope in the session's history without sending it to clients."""
         return self._append(session, [line], direction, NOBODY)
 
     def tell(self, session: Session, line: bytes, direction: Direction = Direction.FROM_SERVER) -> Chunk:
-        """Keep an envelope and send it to everybody attached."""
+        """Record an envelope and send it to all attached clients."""
         return self._append(session, [line], direction, session_channel(session.id))
 
     def updates(self, session: Session, lines: list[bytes]) -> None:
-        """Keep an agent's notifications and send them to whoever is to see them."""
+        """Record an agent's notifications and send them to the clients that should see them."""
         if session.facts.agent_session_id != session.id:
             lines = [with_param(line, "sessionId", session.id) for line in lines]
         replay = session.replay
@@ -406,7 +406,7 @@ class Hub:
         self._shelf.stir(session)
 
     def tell_others(self, session: Session, line: bytes, but: str) -> None:
-        """Send something to everybody attached except one; the history has it in another form."""
+        """Send a line to all attached clients except one; the history has it in another form."""
         channel = session_channel(session.id)
         self.log.append([line], Direction.FROM_SERVER, session.id, channel, exclude=but, history=False)
 
@@ -435,11 +435,14 @@ class Hub:
     ) -> PendingRequest:
         """A request that is about to be asked, in the form that people understand."""
         key, at, since = self.log.position + 1, self.clock(), self.monotonic()
-        asked, translate = process.dialect.heard(request), partial(process.dialect.told, request)
+        asked, translate = (
+            process.dialect.translate_request(request),
+            partial(process.dialect.translate_answer, request),
+        )
         return PendingRequest(key, asked, process, session, at, since, only_tag, translate=translate)
 
     def ask(self, pending: PendingRequest, line: bytes, channel: str) -> PendingRequest:
-        """Put an agent's request before everybody who may answer it."""
+        """Record an agent's request and send it to all clients that may answer it."""
         session_id = pending.session.id if pending.session else None
         history = pending.session is not None
         chunk = self.log.append([line], Direction.FROM_AGENT, session_id, channel, is_request=True, history=history)
@@ -450,32 +453,32 @@ class Hub:
             connection.open_request(pending)
         return pending
 
-    def hold(self, pending: PendingRequest) -> None:
-        """Keep an agent's request that nobody has to be asked."""
+    def record_request(self, pending: PendingRequest) -> None:
+        """Record an agent's request without sending it to clients."""
         assert pending.session is not None
         line, session = pending.request.line, pending.session
         chunk = self.log.append([line], Direction.FROM_AGENT, session.id, NOBODY, is_request=True)
         self._happened(session, 1, chunk.at)
         self.pending.ask(pending)
 
-    def put(self, pending: PendingRequest) -> None:
-        """Put a request that was held before everybody who may answer it."""
+    def publish_request(self, pending: PendingRequest) -> None:
+        """Send a request that is already recorded to all clients that may answer it."""
         for connection in self.audience(pending):
             self._deliver_request(connection, pending)
 
     def is_anothers(self, pending: PendingRequest, connection: Connection) -> bool:
         """Whether a request belongs to a call of another connection, which is there to answer it."""
-        own = self._own(pending)
-        return bool(own) and connection not in own
+        callers = self._callers(pending)
+        return bool(callers) and connection not in callers
 
-    def _own(self, pending: PendingRequest) -> list[Connection]:
+    def _callers(self, pending: PendingRequest) -> list[Connection]:
         return [connection for connection in self._connections.values() if connection.tag == pending.only_tag]
 
     def audience(self, pending: PendingRequest) -> list[Connection]:
         """Connections that may answer."""
-        own = self._own(pending)
-        if own:
-            return own
+        callers = self._callers(pending)
+        if callers:
+            return callers
         if pending.session is not None:
             return list(self.attached(pending.session))
         if pending.only_tag is not None:
@@ -490,9 +493,9 @@ class Hub:
         answer: bytes | None = None,
         connection: Connection | None = None,
     ) -> None:
-        """Give a request its outcome: to its agent, to all who were asked, and to all who are attached.
+        """Settle a request: answer its agent, and notify all clients that were asked or are attached.
 
-        The answer is in the log by then, in the agent's own words; without one the agent is told nothing.
+        The log already has the answer as the agent gets it. Without an answer, nothing goes to the agent.
         """
         self.pending.settle(pending, outcome, connection.tag if connection else None)
         self._withdraw(pending, connection)
@@ -510,13 +513,13 @@ class Hub:
             logger.info("answer not delivered agent=%s reason=%s", pending.process.agent.id, error.slug)
 
     def settle_for(self, pending: PendingRequest, outcome: Outcome, by: Decider, answer: bytes) -> None:
-        """Answer a request in people's stead: keep the answer, then settle it."""
+        """Answer a request on behalf of a human: record the answer, then settle the request."""
         if pending.session is not None:
             self.record(pending.session, pending.translate(answer), Direction.FROM_SERVER)
         self.settle(pending, outcome, by, answer)
 
     def _withdraw(self, pending: PendingRequest, by: Connection | None = None) -> None:
-        """Tell everybody who was asked, but the one who answered, what became of a request."""
+        """Notify all clients that were asked, except the one that answered, of a request's outcome."""
         if pending.session is not None:
             # The time a human took is not the agent's.
             pending.session.heard_at = self.monotonic()
@@ -550,11 +553,11 @@ class Hub:
 
 
 def server_stopped() -> Object:
-    """Why a session ended that the server stopped under."""
+    """Why a session ended when the server stopped."""
     return {"reason": "error", "terminatedBy": "daemon", "message": SERVER_STOPPED}
 
 
 def agent_exited(agent: str, exit: Exit) -> AgentExited:
-    """The error for whoever waited on a process that is gone."""
+    """The error for callers that waited on a process that has exited."""
     how = f"was ended by {exit.signal}" if exit.signal else f"exited with code {exit.code}"
     return AgentExited(f"agent {agent} {how}", agent=agent, **exit.facts())

@@ -18,7 +18,7 @@ class _Running:
     accepted: asyncio.Future[int]
     """Where the log has the request, once it was taken in."""
     first: asyncio.Future[Answer]
-    """What the first request's client is told."""
+    """The answer for the client of the first request."""
     outcome: asyncio.Task[Answer]
     """What is kept; later than `first` when the agent took too long."""
 
@@ -54,7 +54,7 @@ class Idempotency:
         first: asyncio.Future[Answer] = loop.create_future()
         outcome = asyncio.create_task(self._run(scope, key, digest, begin, accepted, first))
         for future in (accepted, first, outcome):
-            # Those who asked may have left before it failed.
+            # The callers may have left before it failed.
             future.add_done_callback(lambda done: done.cancelled() or done.exception())
         self._running[scope, key] = _Running(digest, accepted, first, outcome)
         return self._running[scope, key]
@@ -116,7 +116,7 @@ class Idempotency:
 
 
 def scope_of(connection: Connection, session_id: str | None) -> str:
-    """Keys are a session's own; without one, a connection's."""
+    """The scope of a key: its session, or the connection when there is none."""
     if session_id is not None:
         return f"session:{session_id}"
     # Not the tag, which another connection may have after a restart; nor the id, which is a secret.

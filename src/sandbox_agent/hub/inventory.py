@@ -1,4 +1,4 @@
-"""The inventory: what is told of sessions, over HTTP and over ACP alike. Reads the hub's tables, changes nothing."""
+"""The inventory: session listings, the same over HTTP and ACP. Reads the hub's tables, changes nothing."""
 
 import base64
 import binascii
@@ -21,7 +21,7 @@ PAGE = 200
 
 
 class Inventory:
-    """Tells of sessions and of what waits in them."""
+    """Lists sessions and their pending requests."""
 
     def __init__(self, hub: Hub) -> None:
         self._hub = hub
@@ -84,7 +84,7 @@ class Inventory:
     def _pending(connection: Connection, pending: PendingRequest) -> PendingView:
         assert pending.session is not None
         id = connection.open_request(pending)
-        envelope = Raw(connection.shown(pending))
+        envelope = Raw(connection.render_request(pending))
         kind = kind_of(connection.speech.method(pending.request))
         return PendingView(Raw(id), kind, pending.session.id, iso(pending.asked_at), envelope)
 
@@ -97,5 +97,5 @@ def _decode_cursor(cursor: str) -> Age:
     try:
         return msgspec.json.decode(base64.urlsafe_b64decode(cursor), type=Age)
     except (binascii.Error, ValueError, msgspec.DecodeError) as error:
-        message = "cursor is not one that session/list gave out; leave it away to start at the newest session"
+        message = "cursor is not one that session/list gave out; leave it out to start at the newest session"
         raise InvalidParams(message, cursor=cursor) from error

@@ -135,7 +135,7 @@ LIVE = frozenset({State.HELD, State.ENDING})
 TRANSIENT = frozenset({State.STARTING, State.REVIVING, State.ENDING})
 """Something is under way that leads elsewhere."""
 AT_REST = frozenset({State.INTERRUPTED, State.ENDED, State.TERMINATED, State.DELETED})
-"""No process has to do with it."""
+"""No process is involved."""
 
 
 def allows(state: State, event: Event) -> bool:

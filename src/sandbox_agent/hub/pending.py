@@ -18,7 +18,7 @@ _KINDS = {PERMISSION: "permission", QUESTION: "question", ELICITATION: "elicitat
 
 
 def kind_of(method: str) -> str:
-    """What a request is about, in a word."""
+    """The kind of a request, in a word."""
     return _KINDS.get(method, "request")
 
 
@@ -27,7 +27,7 @@ def _as_it_is(answer: bytes) -> bytes:
 
 
 class Outcome(StrEnum):
-    """What became of a request."""
+    """The outcome of a request."""
 
     REQUESTED = "requested"
     ANSWERED = "answered"
@@ -42,23 +42,23 @@ class PendingRequest:
     key: int
     """Its position in the log."""
     request: Envelope
-    """What is asked; the log has it in the agent's own words."""
+    """The translated request; the log has the agent's original."""
     process: Process
     session: Session | None
     asked_at: float
-    """By the clock on the wall, for people."""
+    """Wall-clock time, for display."""
     waits_since: float = 0.0
-    """By the monotonic clock, for its deadline."""
+    """Monotonic time, for its deadline."""
     only_tag: str | None = None
-    """The connection it concerns, when it belongs to a call of that connection; others only once that one is gone."""
+    """The connection whose call it belongs to, if any; others may answer only once that one is gone."""
     outcome: Outcome = Outcome.REQUESTED
     answered_by: str | None = None
     translate: Callable[[bytes], bytes] = _as_it_is
-    """Puts an answer to the request into the agent's own words."""
+    """Translates an answer back into what the agent expects."""
     answering: bool = False
-    """Somebody's answer is on its way to the disk; it may still be cancelled, but nobody else may answer."""
+    """An answer is being written to disk: the request may still be cancelled, but accepts no second answer."""
     deciding: bool = False
-    """The rules are at it: people are not asked, at least not yet."""
+    """The rules are deciding it: no human is asked, at least not yet."""
 
     @property
     def agent_id(self) -> bytes:
@@ -73,7 +73,7 @@ class PendingRequest:
         return self.outcome is Outcome.REQUESTED
 
     def outcome_of(self, answer: Envelope) -> Outcome:
-        """What an answer makes of it, as the agent gets that."""
+        """The outcome that an answer means, in the form the agent gets."""
         if not answer.succeeded:
             return Outcome.ANSWERED
         said = answer.result().get("status" if self.kind == "question" else "action")
@@ -86,7 +86,7 @@ class PendingRequest:
                 return Outcome.ANSWERED
 
     def cancellation(self) -> bytes:
-        """The answer when the turn was cancelled before anybody gave one."""
+        """The answer when the turn was cancelled before a human answered."""
         match self.kind:
             case "permission":
                 return success(self.agent_id, {"outcome": {"outcome": "cancelled"}})
@@ -109,10 +109,10 @@ class PendingRequest:
             case "elicitation":
                 return success(self.agent_id, {"action": "decline"})
             case _:
-                return failure(self.agent_id, MethodNotFound(f"nobody answered {self.request.method}"))
+                return failure(self.agent_id, MethodNotFound(f"no client answered {self.request.method}"))
 
     def permission(self, *, remember: bool) -> bytes | None:
-        """What the agent is told that is allowed something; None when it does not offer exactly one way to."""
+        """The answer that allows it; None unless the agent offers exactly one option for that."""
         once, always = self._options("allow_once"), self._options("allow_always")
         chosen = always if remember and len(always) == 1 else once
         if len(chosen) != 1:

@@ -1,4 +1,4 @@
-"""Permission modes: what a client calls how much an agent may do unasked, as the agent's own mode or as rules. Pure."""
+"""Permission modes: how much an agent may do without asking, as one of the agent's own modes or as rules. Pure."""
 
 from dataclasses import dataclass
 
@@ -45,7 +45,7 @@ def wished_mode(asked: Object) -> str | None:
 
 def permission_mode(agent: Agent, offers: Object, wished: str) -> PermissionMode:
     """The mode of an agent that a client means; raises InvalidParams, with those that there are."""
-    own = _own(agent, offers)
+    own = _own_modes(agent, offers)
     if wished in own:
         return PermissionMode(own[wished])
     ruled = _ruled(agent, own)
@@ -60,10 +60,10 @@ def _asks(agent: Agent) -> str | None:
     return agent.features.permissions if agent.features else None
 
 
-def _own(agent: Agent, offers: Object) -> dict[str, str]:
+def _own_modes(agent: Agent, offers: Object) -> dict[str, str]:
     """Names, and the agent's own modes that they mean."""
     if _asks(agent) == "never":
-        # Whatever it calls a mode, it is not about this.
+        # Its modes are not about permissions.
         return {}
     modes = [id for one in objects_at(listing(offers, MODE), MODE.available) if (id := text_at(one, MODE.choice_id))]
     others = {name: mode for name, mode in agent.permission_modes.items() if mode in modes}

@@ -1,4 +1,4 @@
-"""An agent process, as far as the hub knows one: it is asked, it is answered, and one day it is gone."""
+"""An agent process as the hub sees it: something to send requests and answers to."""
 
 from collections.abc import Mapping
 from typing import Protocol

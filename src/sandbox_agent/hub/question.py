@@ -1,4 +1,4 @@
-"""Questions and forms, each as the other, and what somebody answered to the one as an answer to the other.
+"""Translates questions to forms and forms to questions, and the answers back.
 
 Pure. A form is the `params` of `elicitation/create`, a question those of our extension.
 """
@@ -61,7 +61,7 @@ def _const(option: Object) -> Object:
 
 
 def question_answer(params: Object, result: Object) -> Object:
-    """What was answered to a question that was shown as a form."""
+    """Translate the answer to a form back into the answer to its question."""
     if result.get("action") != ACCEPT:
         return {"status": "rejected" if result.get("action") == DECLINE else "cancelled"}
     content = object_at(result, "content")
@@ -139,7 +139,7 @@ def _question(field: Field, alone: str) -> Object:
 
 
 def form_answer(params: Object, result: Object) -> Object:
-    """What was answered to a form that was shown as questions."""
+    """Translate the answer to questions back into the answer to their form."""
     status = result.get("status")
     if status in ("rejected", "cancelled"):
         return {"action": DECLINE if status == "rejected" else "cancel"}

@@ -1,7 +1,7 @@
-"""Rulings: permissions that rules decide, before people are asked; and the rules of a session.
+"""Rulings: permissions that rules decide before a human is asked; and the rules of a session.
 
-What takes little is decided on the spot. What takes long, or has to look at a disk, is decided in a thread; meanwhile
-the request is kept, can be cancelled, and is put before people when the rules leave it to them.
+Cheap decisions are made at once. Those that take long or read the disk run in a thread; meanwhile the request is
+recorded, can be cancelled, and goes to humans if the rules do not decide it.
 """
 
 import asyncio
@@ -31,16 +31,16 @@ SHORT_LINE = 64 << 10
 """Bytes of a request that is looked at on the spot."""
 MOST_THREADS = 8
 MOST_READ = 64
-"""Sessions whose rules are held ready."""
+"""Sessions whose parsed rules are cached."""
 
 Rules = tuple[Rule, ...] | None
 
 
 class Ruling:
-    """Asks the rules, and answers agents what those say."""
+    """Applies the rules, and answers agents accordingly."""
 
     def __init__(self, hub: Hub, policy: Policy, patience: float) -> None:
-        """`patience` is the time that a decision may take, in seconds."""
+        """`patience` is how long a decision may take, in seconds."""
         self._hub = hub
         self._policy = policy
         self._patience = patience
@@ -49,7 +49,7 @@ class Ruling:
         self._read: dict[str, tuple[object, str | None, Rules]] = {}
 
     def takes(self, pending: PendingRequest, session: Session) -> bool:
-        """Take a request that the rules decide, now or in a moment; False when people are to be asked."""
+        """Take a request that the rules decide, now or shortly; False when a human has to decide."""
         request, running = pending.request, pending.process
         if request.method != PERMISSION:
             return False
@@ -67,7 +67,7 @@ class Ruling:
         if decision is not None and line is None:
             return False
         pending.answering = pending.deciding = True
-        self._hub.hold(pending)
+        self._hub.record_request(pending)
         if decision is None or line is None:
             self._begin(self._decide(pending, session, lambda: self._policy.decide(ask(), rules)))
         else:
@@ -75,7 +75,7 @@ class Ruling:
         return True
 
     async def _decide(self, pending: PendingRequest, session: Session, decide: Callable[[], Decision]) -> None:
-        """Let a thread decide."""
+        """Decide in a thread."""
         try:
             async with asyncio.timeout(self._patience):
                 decision = await self._threads.run(session.id, decide)
@@ -92,7 +92,7 @@ class Ruling:
             return
         if line is None:
             pending.answering = pending.deciding = False
-            self._hub.put(pending)
+            self._hub.publish_request(pending)
         else:
             self._answer(pending, session, decision, line)
 
@@ -108,7 +108,7 @@ class Ruling:
 
     async def _give(self, pending: PendingRequest, line: bytes, outcome: Outcome, by: Decider, position: int) -> None:
         try:
-            # The agent acts on it only after it is kept: an action without a record of who allowed it must not be.
+            # The agent acts on it only after it is kept: no action may happen without a record of who allowed it.
             await self._hub.log.committed(position)
         except Exception as error:
             logger.warning("ruling not kept agent=%s reason=%s", pending.process.agent.id, type(error).__name__)
@@ -136,7 +136,7 @@ class Ruling:
 def check_rules(metadata: Object) -> None:
     """Raises InvalidParams, which names the rule, when a session cannot have the rules in this metadata."""
     try:
-        _own_rules(metadata)
+        _read_session_rules(metadata)
     except Mistake as mistake:
         where = KEY if mistake.index is None else f"{KEY}[{mistake.index}]"
         raise InvalidParams(f"{where}: {mistake}", index=mistake.index, key=mistake.key) from None
@@ -147,7 +147,7 @@ def _read(session: Session, mode: str | None) -> Rules:
     try:
         return (
             *read_rules(before, "session"),
-            *_own_rules(session.facts.metadata),
+            *_read_session_rules(session.facts.metadata),
             *read_rules(after, "session"),
         )
     except Mistake as mistake:
@@ -161,13 +161,13 @@ def _asker(running: Process, session: Session, request: Envelope) -> Callable[[]
     return lambda: Asked(request.params(), agent, directories[0], tuple(directories[1:]), by_title)
 
 
-def _own_rules(metadata: Object) -> tuple[Rule, ...]:
+def _read_session_rules(metadata: Object) -> tuple[Rule, ...]:
     raw = metadata.get(KEY)
     return () if raw is None else read_rules(raw, "session")
 
 
 def _answer(pending: PendingRequest, decision: Decision) -> bytes | None:
-    """What the agent is told; None when people are to be asked."""
+    """The answer for the agent; None when a human has to decide."""
     match decision.action:
         case "allow":
             return pending.permission(remember=decision.remember)

@@ -49,16 +49,16 @@ class SessionFacts(msgspec.Struct, kw_only=True):
     opened_with: Raw = Raw(b"{}")
     """`params` of the request that made it, without secrets: what a resume needs again."""
     held_by: str | None = None
-    """The process that holds it or held it last: that one alone may still have something to say of it."""
+    """The process that holds it or held it last: only that one may still send updates for it."""
     creator: str | None = None
-    """Tag of the connection that made it or took it up: the one that may have files and terminals for it."""
+    """Tag of the connection that opened or resumed it: the one that may serve its files and terminals."""
     event_count: int = 0
     counted_through: int = 0
     """Events in its history, up to a position; those after it are counted when it is read back."""
     told_at: float = 0.0
-    """When its agent last told its offers."""
+    """When its agent last announced its offers."""
     offers: Object = {}
-    """`modes`, `models` and `configOptions` as the agent last told them."""
+    """`modes`, `models` and `configOptions` as the agent last announced them."""
 
 
 @dataclass(slots=True, eq=False)
@@ -81,14 +81,14 @@ class Prompt:
 
 @dataclass(slots=True)
 class Replay:
-    """An agent repeats a session's past: for one connection, not for everybody attached."""
+    """An agent replays a session's history: for one connection, not for all attached ones."""
 
     channel: str
     """Who sees it; empty when the server itself resumes the session."""
     history: bool
     """The log has none of it: the agent knew the session before we did."""
     finished: bool = False
-    """The agent has told its commands, which is the last that it does."""
+    """The agent has announced its commands, which it does last."""
     when_finished: Callable[[], None] | None = None
 
     def finish(self) -> None:
@@ -109,7 +109,7 @@ class Session:
     running: Prompt | None = None
     waiting: deque[Prompt] = field(default_factory=deque[Prompt])
     unechoed: Prompt | None = None
-    """A prompt that the others have not been shown yet: the agent may echo it itself."""
+    """A prompt that other clients have not seen yet: the agent may echo it itself."""
     heard_at: float = 0.0
     """When its agent last said something for it."""
     replay: "Replay | None" = None
@@ -121,7 +121,7 @@ class Session:
     """What was saved last, so that only what has changed is written and dated anew."""
     _told_mode: str | None = field(init=False)
     _told_options: object = field(init=False)
-    """What clients have been told last, by an answer or an update."""
+    """What clients were sent last, in an answer or an update."""
 
     def __post_init__(self) -> None:
         self.all_told()
@@ -167,7 +167,7 @@ class Session:
         return lifecycle.allows(self.state, event)
 
     def move(self, event: Event, process: Process | None = None, termination: Object | None = None) -> Move:
-        """Let something happen to it; `Hub.move` does what has to be done about it. Raises IllegalMove."""
+        """Apply an event; `Hub.move` carries out the effects. Raises IllegalMove."""
         move = lifecycle.move(self.state, event, resumable=self.facts.can_resume)
         if move.state is self.state:
             return move
@@ -243,20 +243,20 @@ class Session:
         return choices.current(self.facts.offers, MODEL)
 
     def models(self) -> Object:
-        """`availableModels` and `currentModelId`, whatever shape the agent has."""
+        """`availableModels` and `currentModelId`, whichever shape the agent uses."""
         return choices.listing(self.facts.offers, MODEL)
 
     def modes(self) -> Object:
-        """`availableModes` and `currentModeId`, whatever shape the agent has."""
+        """`availableModes` and `currentModeId`, whichever shape the agent uses."""
         return choices.listing(self.facts.offers, MODE)
 
-    def learn_offers(self, told: Object) -> None:
-        """Keep what an agent says of modes, models and options."""
-        self.facts.offers = choices.learned(self.facts.offers, told)
+    def learn_offers(self, sent: Object) -> None:
+        """Merge what an agent says about modes, models and options."""
+        self.facts.offers = choices.merge_offers(self.facts.offers, sent)
 
     def choose(self, category: Category, value: str) -> None:
         """The agent has taken a mode or a model."""
-        self.facts.offers = choices.chosen(self.facts.offers, category, value)
+        self.facts.offers = choices.choose(self.facts.offers, category, value)
 
     def note_update(self, update: Object) -> bool:
         """Learn from one of the agent's updates; True when a kept fact changed."""
@@ -274,15 +274,15 @@ class Session:
         return True
 
     def note_vendor(self, params: Object) -> bool:
-        """Learn from a notification of the agent's own making, by the names that ACP has for these things."""
+        """Learn from a vendor notification that uses ACP's names for these things."""
         found = [(category, text_at(params, category.current)) for category in choices.CATEGORIES]
         for category, value in found:
             if value is not None:
                 self.choose(category, value)
         return any(value is not None for _, value in found)
 
-    def untold(self) -> list[Object]:
-        """Updates that tell clients what no update has told them of the mode and the options. Asked once."""
+    def take_unreported_changes(self) -> list[Object]:
+        """Updates for changes of mode and options that no update has reported yet. Marks them as reported."""
         told_mode, told_options = self._told_mode, self._told_options
         self.all_told()
         updates: list[Object] = []
@@ -293,7 +293,7 @@ class Session:
         return updates
 
     def all_told(self) -> None:
-        """Clients know all of it."""
+        """Mark everything as reported."""
         self._told_mode = self.mode
         self._told_options = choices.complete(self.facts.offers).get(choices.OPTIONS)
 

@@ -1,4 +1,4 @@
-"""Ending a session: close, terminate, delete. Each says first what becomes of it; its agent is told after that."""
+"""Ending a session: close, terminate, delete. Each first records the outcome, then notifies the agent."""
 
 import asyncio
 from dataclasses import dataclass, field
@@ -64,23 +64,23 @@ class SessionEnding:
             # Another client may have asked for it before: it ends once.
             await asyncio.shield(self._terminations[session.id])
         else:
-            # No process holds it. Should one be asked to at the moment, that comes to nothing.
+            # No process holds it. A resume that is under way will fail.
             self.turns.abandon(session)
             self.hub.move(session, Event.TERMINATE)
 
     async def _wind_down(self, session: Session, running: Process) -> None:
-        """Let the agent end the turn and close the session, as far as it does so in time."""
+        """Ask the agent to end the turn and close the session, and wait a bounded time for it."""
         self.turns.cancel(session)
         own: Object = {"sessionId": session.facts.agent_session_id}
         try:
             async with asyncio.timeout(END_GRACE):
                 if session.running is not None:
                     running.send(notification(methods.CANCEL, own))
-                    await self.turns.ended(session)
+                    await self.turns.wait_for_end(session)
                 if running.handshake.offers("sessionCapabilities", "close"):
                     await self.forward.own_call(running, session, methods.CLOSE, own)
         except (TimeoutError, SandboxAgentError):
-            # It is ended here all the same; an agent that does not play along does not keep it alive.
+            # The session ends here anyway: an uncooperative agent cannot keep it alive.
             pass
         finally:
             self.turns.abandon(session)
@@ -109,9 +109,9 @@ class SessionEnding:
         return answer
 
     async def _delete_at_rest(self, connection: Connection, session: Session, envelope: Envelope) -> Answer:
-        """No process holds it, and none has to for that.
+        """Delete a session that no process holds.
 
-        What could still be resumed goes only when its agent lets go of it. Anything else goes in any case.
+        A session that could be resumed is deleted only if its agent agrees. Any other is deleted in any case.
         """
         assert envelope.id is not None
         if self.hub.id_is_anothers(session):

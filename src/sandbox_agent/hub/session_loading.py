@@ -9,7 +9,7 @@ from sandbox_agent.envelope import Envelope, failure, params_text, parse, succes
 from sandbox_agent.errors import AgentTimeout, InvalidParams, InvalidRequest
 from sandbox_agent.hub.calls import Answer, Call
 from sandbox_agent.hub.checks import directory, require
-from sandbox_agent.hub.choices import completed
+from sandbox_agent.hub.choices import complete_answer
 from sandbox_agent.hub.connection import Connection
 from sandbox_agent.hub.forward import Forward, as_before
 from sandbox_agent.hub.hub import Hub
@@ -34,32 +34,32 @@ class SessionLoading:
     async def load(self, connection: Connection, envelope: Envelope) -> Answer:
         session = self.hub.find_session(envelope.session_id)
         if session is not None and session.held is not None:
-            return await self._held(connection, session, envelope)
+            return await self._join(connection, session, envelope)
         if envelope.session_id is None:
             raise InvalidParams(f"{envelope.method} needs a sessionId")
         async with self.forward.taking_up(session.id if session else envelope.session_id):
-            # Somebody else may have taken it up while we waited.
+            # Another client may have resumed it while we waited.
             session = self.hub.find_session(envelope.session_id)
             if session is None:
                 return await self._take_up_unknown(connection, envelope.session_id, envelope)
             if session.held is not None:
-                return await self._held(connection, session, envelope)
+                return await self._join(connection, session, envelope)
             return await self._take_up_known(connection, session, envelope)
 
     resume = load
 
-    async def _held(self, connection: Connection, session: Session, envelope: Envelope) -> Answer:
+    async def _join(self, connection: Connection, session: Session, envelope: Envelope) -> Answer:
         """A process holds the session: a load is answered from our own log, a resume just attaches."""
         assert envelope.id is not None
         if envelope.method == methods.LOAD:
             await self._replay(connection, session)
         self.hub.attach(connection, session)
-        return Answer(completed(success(envelope.id, session.facts.offers), session.facts.offers))
+        return Answer(complete_answer(success(envelope.id, session.facts.offers), session.facts.offers))
 
     async def _replay(self, connection: Connection, session: Session) -> None:
-        """The session's past from our own log, to one connection: the agent would repeat it to everybody.
+        """Replay the session's history from our log to one connection: the agent would send it to all of them.
 
-        Attaches it in the step in which it has been told everything, so that it neither misses nor repeats anything.
+        Attaches the connection in the same step in which it has read everything, so it misses and repeats nothing.
         """
         log, after = self.hub.log, 0
         attached_at = log.position if connection.attached(session.id) else None
@@ -90,7 +90,7 @@ class SessionLoading:
                     self.hub.tell_connection(connection, update, session)
 
     async def _take_up_unknown(self, connection: Connection, session_id: str, envelope: Envelope) -> Answer:
-        """Put a load or resume to the agent: it may know sessions that we never saw."""
+        """Send a load or resume to the agent: it may know sessions that we never saw."""
         agent = self.forward.agent(connection, envelope)
         cwd = directory(envelope.params())
         running = await self.forward.spawn(agent)
@@ -158,8 +158,8 @@ class SessionLoading:
         if not response.succeeded:
             self.hub.move(session, Event.FAILED)
             session.replay = None
-        elif not self.hub.opened(session, call.running):
-            # A client has ended it meanwhile; its agent is told, and whoever loads it.
+        elif not self.hub.mark_opened(session, call.running):
+            # A client has ended it in the meantime: notify its agent and the client that loads it.
             self.forward.let_go_soon(call.running, session.facts.agent_session_id)
             return Answer(failure(call.client_id, session.ended_error()), self.hub.log.position)
         else:
@@ -171,14 +171,14 @@ class SessionLoading:
     def _take_in(
         self, connection: Connection, session: Session, request: Envelope, line: bytes, *, known: bool
     ) -> bytes:
-        """A session that its agent has loaded, with what it said of it; gives the answer for the client."""
+        """Save a session that its agent has loaded; returns the answer for the client."""
         session.learn_offers(parse(line).result())
         cwd = text_at(request.params(), "cwd") or session.facts.cwd
         session.opened_anew(cwd, Raw(params_text(request.line)))
-        line = completed(line, session.facts.offers)
+        line = complete_answer(line, session.facts.offers)
         if not known:
             session.all_told()
-        self.hub.learned(session)
+        self.hub.note_changed_offers(session)
         self.hub.attach(connection, session)
         self.hub.record(session, line, Direction.FROM_AGENT)
         return line

@@ -37,7 +37,7 @@ from sandbox_agent.errors import (
 from sandbox_agent.hub.attachment import KEY, Attachments
 from sandbox_agent.hub.calls import Accepted, Answer, Call
 from sandbox_agent.hub.checks import Method, directory, not_offered, prompt_id, require
-from sandbox_agent.hub.choices import complete, completed
+from sandbox_agent.hub.choices import complete, complete_answer
 from sandbox_agent.hub.connection import Connection
 from sandbox_agent.hub.content import taken_by
 from sandbox_agent.hub.forward import Forward, as_before
@@ -66,7 +66,7 @@ class SessionMethods:
     forward: Forward
     turns: Turns
     release: Callable[[Process, str], None]
-    """Lets go what an agent said of a session before it was known."""
+    """Delivers what an agent said about a session before the session was known."""
     inventory: Inventory
     settings: SessionSettings
     loading: SessionLoading
@@ -107,7 +107,7 @@ class SessionMethods:
             settle = partial(self._created, alias=alias, asked=asked, request=checked)
             answer = await self._begin(connection, running, checked, settle)
         except AgentTimeout:
-            # The agent may still answer, and its session has the alias then. Until it does, nobody else may.
+            # The agent may still answer, and then its session gets the alias. Keep it reserved until then.
             raise
         except BaseException:
             self.hub.free(alias)
@@ -151,14 +151,14 @@ class SessionMethods:
         return self._born(call, session, request, line)
 
     def _unborn(self, call: Call, line: bytes) -> Answer:
-        """No session came about: what was held for it goes its way, and its process, if it had one, goes too."""
+        """No session was opened: flush what was buffered for it, and stop the process if it was only for that."""
         self.release(call.running, "")
         if call.late is not None:
             self.forward.dismiss_soon(call.running)
         return Answer(line)
 
     def _born(self, call: Call, session: Session, request: Envelope, line: bytes) -> Answer:
-        """A session is there: keep it, attach whoever asked for it, and let go what its agent said of it before."""
+        """A session was opened: save it, attach the client that asked for it, and deliver what was buffered for it."""
         assert call.connection is not None
         self.hub.move(session, Event.OPENED)
         session.all_told()
@@ -169,11 +169,11 @@ class SessionMethods:
         self.release(call.running, session.facts.agent_session_id)
         if session.id != session.facts.agent_session_id:
             line = with_result(line, "sessionId", session.id)
-        line = completed(line, session.facts.offers)
+        line = complete_answer(line, session.facts.offers)
         return Answer(line, self.hub.record(session, line, Direction.FROM_AGENT).last)
 
     async def _apply(self, asked: Object, permissions: str | None, answer: Answer) -> Answer:
-        """Model, mode and permission mode, as the client wished them at the start."""
+        """Set the model, mode and permission mode that the client asked for."""
         session = self.hub.find_session(text_at(parse(answer.line).result(), "sessionId"))
         if session is None:
             return answer
@@ -193,7 +193,7 @@ class SessionMethods:
         return Answer(line, self.hub.record(session, line, Direction.FROM_SERVER).last)
 
     async def _permit(self, session: Session, wished: str) -> None:
-        """The permission mode; a session that cannot have it does not come about."""
+        """Set the permission mode; a session that cannot have it is not opened."""
         try:
             await self.settings.permit(session, wished)
         except SandboxAgentError:
@@ -218,7 +218,7 @@ class SessionMethods:
 
     @staticmethod
     def _environment(agent: Agent, asked: Object, envelope: Envelope) -> tuple[dict[str, str], bytes]:
-        """`env` for the session's own process. It is taken out of the envelope: it may hold secrets."""
+        """`env` for the session's own process. It is removed from the envelope: it may contain secrets."""
         if "env" not in asked:
             return {}, envelope.line
         if agent.isolation != "session":
@@ -232,7 +232,7 @@ class SessionMethods:
         return environment, without_params(envelope.line, "_meta", META, "env")
 
     def _writable(self) -> None:
-        """Nothing is begun that could not be kept."""
+        """Start nothing that the log could not record."""
         if self.hub.log.failure is not None:
             raise LogUnavailable(self.hub.log.failure)
 
@@ -306,7 +306,7 @@ class SessionMethods:
         return await answered
 
     async def _attached(self, session: Session, line: bytes) -> bytes:
-        """A prompt with its attachments in it. Raises what is wrong with them, and nothing has happened."""
+        """A prompt with its attachments in it. Raises if one is wrong, without side effects."""
         async with self.attachments.in_order(session.id):
             asked = self.attachments.asked(line)
             if asked:

@@ -1,4 +1,4 @@
-"""Setting a session's mode, model and options, the same for a client whatever shapes its agent has.
+"""Setting a session's mode, model and options in the same way for every agent, whichever shapes it uses.
 
 A client may use any of the three methods for any agent that has the thing in any shape. The answer has the form of the
 method that was used.
@@ -53,7 +53,7 @@ class SessionSettings:
         value = text_at(envelope.params(), category.param)
         if value is None:
             raise InvalidParams(f"{envelope.method} needs {category.param}, a string")
-        # Before anything is decided: an agent that takes the session up again tells anew what there is.
+        # Before anything is decided: an agent that resumes the session announces its offers again.
         running, _ = await self.forward.process(connection, envelope)
         return await self._call(connection, running, session, envelope, self._way(session, category, value))
 
@@ -68,7 +68,7 @@ class SessionSettings:
         return await self._call(connection, running, session, envelope, way)
 
     async def apply(self, session: Session, asked: Object) -> list[str]:
-        """Set what a client wished at the start; gives what could not be had."""
+        """Set what the client asked for at the start; returns a warning for each value that could not be set."""
         warnings: list[str] = []
         for category in CATEGORIES:
             wished = text_at(asked, category.name)
@@ -89,7 +89,7 @@ class SessionSettings:
         return warnings
 
     async def permit(self, session: Session, wished: str) -> None:
-        """Let its agent ask as much as a client wished; raises InvalidParams when that cannot be had."""
+        """Apply the permission mode that a client asked for; raises InvalidParams when the agent cannot do it."""
         running = await self.forward.holder(session)
         mode = permission_mode(running.agent, session.facts.offers, wished)
         if mode.own is not None and mode.own != session.mode:
@@ -106,7 +106,7 @@ class SessionSettings:
     # What to ask the agent for
 
     def _way(self, session: Session, category: Category, value: str) -> Way:
-        """How its agent takes a mode or a model; raises MethodNotFound, or InvalidParams for one it does not have."""
+        """The way to set a mode or a model; raises MethodNotFound, or InvalidParams for an unknown value."""
         agent, offers = session.facts.agent, session.facts.offers
         ways = choices.ways(offers, category, value)
         if not ways:
@@ -120,7 +120,7 @@ class SessionSettings:
         raise _not_there(agent, category.name, value, known)
 
     def _option_way(self, session: Session, config_id: str, value: object) -> Way:
-        """The same for an option, by its id or category; `mode` and `model` are understood whatever the shape."""
+        """The same for an option, by its id or category; `mode` and `model` work for every shape."""
         agent, offers = session.facts.agent, session.facts.offers
         option = choices.option(offers, config_id)
         if option is not None:
@@ -168,7 +168,7 @@ class SessionSettings:
 
     def _note(self, session: Session, way: Way, result: Object) -> None:
         if _is_mode(session, way):
-            # Whoever sets a mode wants that one, and no rules in place of another.
+            # A client that sets a mode wants exactly that mode: drop the rules that stood in for another one.
             session.facts.ruled_as = None
         if way.method != SET_OPTION:
             category = MODE if way.method == MODE.method else MODEL
@@ -177,7 +177,7 @@ class SessionSettings:
             session.learn_offers(result)
         elif (option := choices.option(session.facts.offers, str(way.params["configId"]))) is not None:
             session.learn_offers({OPTIONS: choices.with_value(session.facts.offers, option, way.params["value"])})
-        self.hub.learned(session)
+        self.hub.note_changed_offers(session)
 
 
 def _is_mode(session: Session, way: Way) -> bool:
@@ -187,7 +187,7 @@ def _is_mode(session: Session, way: Way) -> bool:
 
 
 def _translated(envelope: Envelope, way: Way) -> Envelope:
-    """The request as this agent takes it. One that it takes as it is keeps its bytes."""
+    """The request in the form that this agent understands; unchanged bytes when that is already the case."""
     assert envelope.id is not None
     params = envelope.params()
     if envelope.method == way.method:

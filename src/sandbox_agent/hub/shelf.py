@@ -92,7 +92,7 @@ class Shelf:
             before = page[-1]
 
     def newest(self, agent: str) -> Session | None:
-        """The session in which an agent last told of its models and modes."""
+        """The session in which an agent last announced its models and modes."""
         session_id = self._log.ask(lambda cards: cards.newest(agent))
         return None if session_id is None else self.find(session_id)
 
@@ -103,7 +103,7 @@ class Shelf:
         self.stir(session)
 
     def remove(self, session: Session) -> None:
-        """There is no such session any more; the log goes too."""
+        """Remove a session and its log."""
         self._drop(session)
         self._objects.pop(session.id, None)
         self._log.delete_session(session.id)

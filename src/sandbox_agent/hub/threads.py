@@ -1,6 +1,6 @@
 """Threads for work that may take long: few in all, and one at a time for each key, so that one that hangs hangs alone.
 
-They are daemons: one that waits for a disk for ever does not keep the server from ending.
+They are daemon threads: one that hangs on a disk does not keep the server from stopping.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ class Threads:
         """Of each key, the end of the last that was begun or waits."""
 
     async def run(self, key: str, function: Callable[[], T]) -> T:
-        """What a function gives or raises. Who stops waiting leaves its thread running, and its place taken."""
+        """Run a function and return its result. If the caller stops waiting, the thread runs on and keeps its slot."""
         loop = asyncio.get_running_loop()
         before, ended = self._last.get(key), loop.create_future()
         self._last[key] = ended
@@ -65,7 +65,7 @@ class Threads:
 
 
 def _end_with(before: asyncio.Future[None] | None, ended: asyncio.Future[None]) -> None:
-    """Who waited and went ends no sooner than whom it waited for."""
+    """A cancelled waiter counts as ended only once its predecessor has."""
     if before is None or before.done():
         ended.set_result(None)
     else:

@@ -50,7 +50,7 @@ class Turns:
         self._turns: dict[Prompt, _Turn] = {}
 
     def check(self, session: Session) -> None:
-        """Raises what is known beforehand to keep a prompt from running: QueueFull, or InvalidRequest."""
+        """Raises QueueFull or InvalidRequest when it is already clear that a prompt cannot run."""
         session.check_promptable()
         session.check_queue(self._queue_limit)
 
@@ -72,21 +72,21 @@ class Turns:
             self._start(session, prompt)
 
     def drop(self, session: Session, prompt: Prompt, error: SandboxAgentError) -> None:
-        """Take out a prompt that cannot start, and keep why; its caller raises the error."""
+        """Remove a prompt that cannot start, and record why; the caller raises the error."""
         turn = self._turns.get(prompt)
         if turn is not None:
             line = failure(turn.client_id, error)
             self._finish(session, prompt, Direction.FROM_SERVER, line, {"error": _error(parse(line))})
 
     def cancel(self, session: Session) -> None:
-        """Take back what waits: prompts that have not started, and what the agent asked. The agent ends the turn."""
+        """Cancel what waits: queued prompts, and the agent's pending requests. The agent itself ends the turn."""
         for prompt in list(session.waiting):
             self._cancel(session, prompt)
         for pending in self._hub.pending.of_session(session):
             self._hub.settle_for(pending, Outcome.CANCELLED, CANCEL, pending.cancellation())
 
     def take_back(self, connection: Connection, client_id: bytes) -> bool:
-        """Take back a prompt that waits, by the id its client gave it; False when there is none."""
+        """Cancel a queued prompt by its client's id; False when there is none."""
         wanted = same_id(client_id)
         for prompt, turn in self._turns.items():
             if turn.call is None and turn.connection is connection and same_id(turn.client_id) == wanted:
@@ -95,7 +95,7 @@ class Turns:
         return False
 
     def abandon(self, session: Session) -> None:
-        """End everything in a session whose agent will not do it."""
+        """End everything in a session whose agent does not respond."""
         self.cancel(session)
         if session.running is not None:
             call = self._turns[session.running].call
@@ -103,13 +103,13 @@ class Turns:
             self._hub.calls.close(call.running, call.stdio_id)
             self._cancel(session, session.running)
 
-    async def ended(self, session: Session) -> None:
+    async def wait_for_end(self, session: Session) -> None:
         """Wait until the running turn is over."""
         if session.running is not None:
             await asyncio.wait([self._turns[session.running].answered])
 
     def give_up(self, error: SandboxAgentError) -> None:
-        """Nobody waits any longer; what runs is ended by others."""
+        """Fail all waiting callers; running turns are ended elsewhere."""
         for turn in self._turns.values():
             if not turn.answered.done():
                 turn.answered.set_exception(error)
@@ -121,7 +121,7 @@ class Turns:
             self._answer(session, prompt, line, {"error": _error(parse(line))})
 
     def show(self, session: Session) -> None:
-        """Show the running prompt to everybody attached but its sender, unless the agent echoes prompts itself."""
+        """Show the running prompt to all attached clients but its sender, unless the agent echoes prompts itself."""
         prompt, session.unechoed = session.unechoed, None
         process = session.process
         if prompt is None or process is None or process.echoes_prompts:
@@ -168,7 +168,7 @@ class Turns:
         return self._finish(session, prompt, Direction.FROM_AGENT, line, end)
 
     def _give_up_on_strange_requests(self, session: Session) -> None:
-        """What an agent asked by a method of its own making it does not wait for beyond the turn."""
+        """Cancel the agent's vendor-specific requests: it does not wait for them beyond the turn."""
         for pending in self._hub.pending.of_session(session):
             if pending.kind == "request":
                 self._hub.settle_for(pending, Outcome.CANCELLED, CANCEL, pending.cancellation())
@@ -178,7 +178,7 @@ class Turns:
         self._answer(session, prompt, success(self._turns[prompt].client_id, end), end)
 
     def _answer(self, session: Session, prompt: Prompt, line: bytes, end: Object) -> None:
-        """Answer a prompt in its agent's stead."""
+        """Answer a prompt on behalf of its agent."""
         turn = self._turns[prompt]
         answer = self._finish(session, prompt, Direction.FROM_SERVER, line, end)
         if turn.call is not None:

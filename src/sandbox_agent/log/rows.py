@@ -8,6 +8,7 @@ from zlib import crc32
 
 from sandbox_agent.envelope import notification
 from sandbox_agent.log.event import Chunk, Direction
+from sandbox_agent.wire.methods import GAP
 
 PAGE_SIZE = 8192
 """Bytes of a page of the file."""
@@ -100,7 +101,7 @@ def gap_of(row: EventRow) -> Chunk:
         last = first
     if not isinstance(at, float):
         at = 0.0
-    line = notification("_sandboxagent/stream/gap", {"after": first - 1, "resumesAt": last + 1})
+    line = notification(GAP, {"after": first - 1, "resumesAt": last + 1})
     return Chunk(last, [line], Direction.FROM_SERVER, session_id, channel, at, exclude, bool(history))
 
 

@@ -1,1 +1,1 @@
-"""Permission rules: what they say, and what an agent asks for. Decides; asks and answers nobody."""
+"""Permission rules: what they say, and what an agent asks for. Only decides; sends nothing."""

@@ -1,6 +1,6 @@
 """Commands that agents want to run: the programs in them, those included that other programs run.
 
-What is not understood is said to be so, never guessed. Knows nothing of rules. All of it costs steps (`work.py`).
+What is not understood is marked as such, never guessed. Knows nothing of rules. All of it costs steps (`work.py`).
 """
 
 import re
@@ -32,7 +32,7 @@ class Simple:
     words: Words
     """None for a word of which only the shell knows what it becomes."""
     text: str
-    """As it was written, with whatever runs it."""
+    """As it was written, including the program that runs it."""
     files: Words = ()
     """What it is redirected to or from."""
     fed: str = ""
@@ -145,7 +145,7 @@ _DURATION = re.compile(r"\d+(?:\.\d+)?[smhd]?")
 
 
 class _Hidden(Exception):
-    """Why it cannot be told what a command runs."""
+    """Why we cannot know what a command runs."""
 
 
 def _with_others(part: Simple, depth: int, work: Work) -> list[Part]:
@@ -196,7 +196,7 @@ def _script(program: str, arguments: Words) -> str:
 
 
 def _runs(program: str, arguments: Words) -> list[Words]:
-    """The commands that a command runs; raises _Hidden when that cannot be told."""
+    """The commands that a command runs; raises _Hidden when we cannot know them."""
     if program in _HIDING:
         raise _Hidden(f"what {program} runs cannot be seen")
     if program == "xargs":
@@ -239,7 +239,7 @@ def _after_xargs(arguments: Words) -> Words:
 
 
 def _after_find(arguments: Words) -> list[Words]:
-    """What find runs, on files whose names nobody knows yet."""
+    """What find runs, on files whose names are not known yet."""
     runs: list[Words] = []
     rest = list(arguments)
     while rest:

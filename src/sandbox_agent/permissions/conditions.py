@@ -23,7 +23,7 @@ from sandbox_agent.permissions.patterns import (
     is_inside,
     loosely,
 )
-from sandbox_agent.permissions.programs import unopened
+from sandbox_agent.permissions.programs import find_closed_word
 from sandbox_agent.permissions.request import ToolRequest
 from sandbox_agent.permissions.work import Work
 
@@ -64,7 +64,7 @@ class FactIs:
     patterns: tuple[Pattern, ...]
     fact: Callable[[ToolRequest], str | None]
     everything: bool = False
-    """Any value will do, told or not."""
+    """Any value matches, even an unknown one."""
 
     def surely(self, subject: Subject) -> bool:
         return self.catches(subject) is Match.YES
@@ -80,7 +80,7 @@ class FactIs:
 
 
 class Unknowable:
-    """Something that no agent tells."""
+    """Something that no agent reports."""
 
     def surely(self, subject: Subject) -> bool:
         return False
@@ -177,7 +177,7 @@ class CommandIs:
             subject.notes.append("it may run outside the directories in which it is allowed")
             return False
         subject.work.spend(len(words))
-        closed = unopened(words, spelled) or self._stranger(subject, words, spelled)
+        closed = find_closed_word(words, spelled) or self._stranger(subject, words, spelled)
         if closed is not None:
             subject.notes.append(closed)
         return closed is None
@@ -238,13 +238,13 @@ class Words:
             begins = any(self._begins(found[at : at + length]) for at in range(len(found)))
             return Match.YES if begins else Match.MAYBE
         front = self._front(part)
-        return front if front or not self._holds(part, work) else Match.MAYBE
+        return front if front or not self._contains(part, work) else Match.MAYBE
 
     def _begins(self, words: tuple[str, ...]) -> bool:
         return len(words) >= len(self.globs) and all(map(Glob.is_all_of, self.globs, words))
 
     def _front(self, part: Simple) -> Match:
-        """By the program's name, whatever folder it is in."""
+        """By the program's name, in any folder."""
         if len(part.words) < len(self.globs):
             return Match.MAYBE if None in part.words and self._front_fits(part) else Match.NO
         if not self._front_fits(part):
@@ -252,7 +252,7 @@ class Words:
         return Match.MAYBE if None in part.words[: len(self.globs)] else Match.YES
 
     def _front_fits(self, part: Simple) -> bool:
-        """Whether the words that are known fit as far as it can be told."""
+        """Whether the known words fit, as far as we can tell."""
         for number, (word, glob) in enumerate(zip(part.words, self.globs, strict=False)):
             if word is None:
                 # It may become several words, or none.
@@ -261,7 +261,7 @@ class Words:
                 return False
         return True
 
-    def _holds(self, part: Simple, work: Work) -> bool:
+    def _contains(self, part: Simple, work: Work) -> bool:
         """Whether all its words stand in a command, in their order, but not at its front: something may run them."""
         known = " ".join(word for word in part.words if word is not None)
         found = tokens(f"{known} {part.fed}".casefold())
@@ -282,7 +282,7 @@ def _stands_for(glob: Glob, word: str) -> bool:
 
 
 def _is_called(word: str, glob: Glob) -> bool:
-    """Whether a program is meant, whatever folder it is in."""
+    """Whether a program is meant, in any folder."""
     return glob.is_all_of(word) or glob.is_all_of(program_name(word))
 
 
@@ -324,23 +324,23 @@ class PathIs:
     def surely(self, subject: Subject) -> bool:
         request = subject.request
         paths = (*request.paths, *request.perhaps_paths)
-        # What a command works on is not told by its words.
+        # A command's words do not show what it works on.
         if request.parts or not paths or not (request.paths_known and request.paths_clear):
             return False
         return all(self._fits(subject, path) for path in paths)
 
     def catches(self, subject: Subject) -> Match:
         request, part = subject.request, subject.part
-        told = subject.work.once((self, None), lambda: self._told(subject))
+        stated = subject.work.once((self, None), lambda: self._match_stated_paths(subject))
         if part is None:
-            return max(told, Match.NO if request.paths_known else Match.MAYBE)
+            return max(stated, Match.NO if request.paths_known else Match.MAYBE)
         if not isinstance(part, Simple):
             words = dict.fromkeys(tokens(part.text) or ())
             named = _any(self._caught(subject, word) for word in islice(words, MOST_WORDS))
-            return max(told, Match.MAYBE, named)
-        return max(told, self._in_part(subject, part))
+            return max(stated, Match.MAYBE, named)
+        return max(stated, self._in_part(subject, part))
 
-    def _told(self, subject: Subject) -> Match:
+    def _match_stated_paths(self, subject: Subject) -> Match:
         """What the request says of paths, apart from a command."""
         request = subject.request
         sure = _any(self._caught(subject, path) for path in request.paths)
@@ -421,7 +421,7 @@ def _joined(subject: Subject, folder: str, path: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ArgumentIs:
-    """One of the tool's arguments, by its name, is as it is said."""
+    """One of the tool's arguments, by its name, has the expected value."""
 
     name: str
     expected: object

@@ -1,6 +1,6 @@
 """The names of files in the arguments of a tool: under keys, as keys, in links, and in the texts of patches.
 
-What may be a path counts as one, and what cannot be told is said to be unknown. Knows nothing of commands and rules.
+What may be a path counts as one, and what is unclear is marked as unknown. Knows nothing of commands and rules.
 """
 
 import re
@@ -21,7 +21,7 @@ _CONTENT_KEYS = frozenset(
         *("newtext", "before", "after", "diff", "patch", "unifieddiff", "newsource", "oldcontent", "newcontent"),
     }
 )
-"""Arguments that are what a file holds. They are no paths, even if they look like one; but a patch names some."""
+"""Arguments that are the content of a file. They are no paths, even if they look like one; but a patch names some."""
 _PATCH_KEYS = frozenset({"diff", "patch", "unifieddiff"})
 _TALK_KEYS = frozenset(
     {
@@ -65,12 +65,12 @@ class Named:
     """Whether each of them is known to be a path, or would be one if it were anything."""
 
 
-def names_in(arguments: Object | None, but: frozenset[str], told: list[str], work: Work) -> Named:
+def names_in(arguments: Object | None, but: frozenset[str], stated: list[str], work: Work) -> Named:
     """The files that are named in arguments, but for arguments that are called as in `but`.
 
-    `told` are paths that are known from elsewhere.
+    `stated` are paths that are known from elsewhere.
     """
-    named = Named(list(told))
+    named = Named(list(stated))
     patches: list[str] = []
     for key, value, depth in _texts(arguments, "", 0, work):
         flat = flat_key(key)
@@ -154,7 +154,7 @@ def _names_in_patch(patch: str) -> Iterator[list[str]]:
 
 
 def _halves(line: str) -> list[str]:
-    """The two names of `a/x b/x`, or the text as it is when that is not told."""
+    """The two names of `a/x b/x`, or the text as it is when they cannot be told apart."""
     before, found, after = line.partition(" b/")
     return [before, f"b/{after}"] if found and " b/" not in after else [line]
 

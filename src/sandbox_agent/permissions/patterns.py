@@ -195,16 +195,16 @@ class PathGlob:
         near, near_root = _near(path), _near(self._root(folder, home))
         fixed = near_root + self._fixed
         around = fixed[:-1] if self._is_fixed else fixed
-        # A folder around what is forbidden: whoever works on all of it works on that, too.
+        # A folder around what is forbidden: work on the whole folder affects that, too.
         nearly = Match.MAYBE if around[: len(near)] == near else Match.NO
         # Most paths are quickly seen to be something else.
         last = self._loose[-1] if self._loose else None
         if near[: len(fixed)] != fixed or (last is not None and not last.is_all_of(near[-1] if near else "")):
             return nearly
         names, root = _names(path), _names(self._root(folder, home))
-        if names[: len(root)] == root and self._holds(self._globs, names[len(root) :]):
+        if names[: len(root)] == root and self._contains(self._globs, names[len(root) :]):
             return Match.YES
-        return Match.MAYBE if self._holds(self._loose, near[len(root) :]) else nearly
+        return Match.MAYBE if self._contains(self._loose, near[len(root) :]) else nearly
 
     def is_named_in(self, text: str) -> bool:
         """Whether what it is about is named in a text, which is spelled loosely."""
@@ -215,7 +215,7 @@ class PathGlob:
         return 2 + len(path) * (1 + len(self._globs)) // 64
 
     @staticmethod
-    def _holds(globs: "tuple[Glob | None, ...]", names: tuple[str, ...]) -> bool:
+    def _contains(globs: "tuple[Glob | None, ...]", names: tuple[str, ...]) -> bool:
         with_folder = [globs, globs[:-1]] if globs and globs[-1] is None else [globs]
         return any(_names_fit(each, names) for each in with_folder)
 

@@ -1,6 +1,6 @@
 """The policy: what rules say to a request, before people are asked.
 
-Fails closed: whatever is unknown, ambiguous or goes wrong is asked, and what takes too long is rejected. Pure: how
+Fails closed: anything unknown, ambiguous or broken goes to a human, and what takes too long is rejected. Pure: how
 links are followed is passed in.
 """
 
@@ -39,7 +39,7 @@ class Decision:
     remember: bool = False
     """Whether what is allowed may be allowed for good."""
     parts: "tuple[Decision, ...]" = field(default=(), compare=False)
-    """What is said of each part of a command."""
+    """The verdict on each part of a command."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +72,7 @@ class Policy:
         try:
             return self._decide(asked, session_rules, Work(min(QUICK_STEPS, self.steps), _refuse))
         except Exception:
-            # Whatever it was: it is decided in the other way, where errors are handled.
+            # The slow path decides it, and handles errors.
             return None
 
     def _decide(self, asked: Asked, session_rules: tuple[Rule, ...] | None, work: Work) -> Decision:
@@ -137,23 +137,31 @@ class _Verdict:
 
 
 def _first(rules: tuple[Rule, ...], subject: Subject) -> _Verdict:
-    """The first rule that fits."""
+    """The first rule that fits.
+
+    A text that was not understood may hold several commands. A rule that is about one of them says nothing of the
+    others, so the rules after it count too, up to one that surely allows all of it; the strictest decides.
+    """
     part = subject.part
+    is_understood = part is None or isinstance(part, Simple)
     unruled: Action = "allow" if isinstance(part, Simple) and part.runs_others else "ask"
     doubts: list[Rule] = []
+    strictest: Rule | None = None
     for rule in rules:
         if rule.action == "allow":
             if all(condition.surely(subject) for condition in rule.conditions):
-                return _Verdict(rule, tuple(doubts), unruled)
+                return _Verdict(strictest or rule, tuple(doubts), unruled)
             continue
         match min(condition.catches(subject) for condition in rule.conditions):
             case Match.YES:
-                return _Verdict(rule, tuple(doubts), unruled)
+                if is_understood or rule.action == "reject":
+                    return _Verdict(rule, tuple(doubts), unruled)
+                strictest = strictest or rule
             case Match.MAYBE:
                 doubts.append(rule)
             case Match.NO:
                 pass
-    return _Verdict(None, tuple(doubts), unruled)
+    return _Verdict(strictest, tuple(doubts), unruled)
 
 
 def _called(rule: Rule) -> str:
@@ -167,7 +175,7 @@ def _shown(subject: Subject) -> str:
     if part is None:
         return "this request"
     if not part.text:
-        return "a command that is not told"
+        return "an unknown command"
     text = f"`{part.text}`" if len(part.text) <= 200 else f"`{part.text[:200]}…`"
     if not isinstance(part, Simple):
         return f"{text}, which is not understood: {part.reason}"

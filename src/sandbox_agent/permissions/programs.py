@@ -42,7 +42,7 @@ class Program:
     commands: "dict[str, Program]" = field(default_factory=dict[str, "Program"])
 
 
-def unopened(words: tuple[str, ...], spelled: tuple[bool, ...]) -> str | None:
+def find_closed_word(words: tuple[str, ...], spelled: tuple[bool, ...]) -> str | None:
     """The first word of a command that a rule does not open, and why; None when there is none.
 
     `spelled` says of each word whether the rule has it letter by letter: such a word is always open.
@@ -50,11 +50,11 @@ def unopened(words: tuple[str, ...], spelled: tuple[bool, ...]) -> str | None:
     if all(spelled):
         return None
     program = known_program(words[0])
-    return None if program is None else _Walk(words, spelled, program).unopened()
+    return None if program is None else _Walk(words, spelled, program).find_closed_word()
 
 
 def known_program(word: str) -> Program | None:
-    """What is known of a program by its name, whatever folder and version it is of."""
+    """What is known of a program by its name, for any folder and version."""
     name, programs = program_name(word).casefold(), _programs()
     return programs.get(name) or programs.get(_VERSION.sub("", name))
 
@@ -70,7 +70,7 @@ class _Walk:
         self._operands = 0
         self._only_operands = False
 
-    def unopened(self) -> str | None:
+    def find_closed_word(self) -> str | None:
         at = 1
         while at < len(self._words):
             word = self._words[at]
@@ -84,7 +84,7 @@ class _Walk:
                 continue
             if self._spelled[at] and self._program.runs:
                 # From here on they are the words of another program.
-                return unopened(self._words[at:], self._spelled[at:])
+                return find_closed_word(self._words[at:], self._spelled[at:])
             if not self._operand(word, self._spelled[at]):
                 return f"`{word}` is not known to be harmless after `{self._called}`"
             at += 1

@@ -1,6 +1,6 @@
 """What an agent asks permission for, read from `session/request_permission`, whichever agent it is.
 
-What cannot be read is said to be unknown. Knows nothing of rules. All of it costs steps (`work.py`).
+What cannot be read is marked as unknown. Knows nothing of rules. All of it costs steps (`work.py`).
 """
 
 import posixpath
@@ -46,7 +46,7 @@ class ToolRequest:
 
     agent: str | None
     tool: str | None
-    """Its name; None when the agent does not tell."""
+    """Its name; None when the agent does not send it."""
     kind: str | None
     parts: tuple[Part, ...]
     """The command it runs; empty when it is known to run none."""
@@ -88,8 +88,8 @@ def read_request(asked: Asked, work: Work) -> ToolRequest:
     folders, folders_known = _visited(parts, folder)
     places = [*objects_at(call, "locations"), *objects_at(call, "content")]
     work.spend(len(places))
-    told = [path for place in places if (path := text_at(place, "path"))]
-    named = names_in(arguments, _BESIDE_COMMANDS if parts else _BESIDE_COMMANDS - _FOLDER_KEYS, told, work)
+    stated = [path for place in places if (path := text_at(place, "path"))]
+    named = names_in(arguments, _BESIDE_COMMANDS if parts else _BESIDE_COMMANDS - _FOLDER_KEYS, stated, work)
     odd = any("path" in place and not isinstance(place["path"], str) for place in places)
     anything = bool(named.sure or named.perhaps or arguments) or kind in _WITHOUT_PATHS
     return ToolRequest(

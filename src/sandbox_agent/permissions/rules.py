@@ -71,7 +71,7 @@ KEYS = {
     "name": "a text",
     "remember": "true or false",
 }
-"""What a rule may hold, and what is expected there."""
+"""The keys of a rule, and what is expected there."""
 _CONDITIONS = ("tool", "kind", "path", "command", "cwd", "agent", "matches")
 
 
@@ -194,7 +194,7 @@ def _path_globs(texts: tuple[str, ...]) -> tuple[PathGlob, ...]:
         if ".." in text.split("/"):
             raise ValueError(f"{text!r} goes up with ..; write where it leads")
         if text.startswith("~") and text[1:2] not in ("", "/"):
-            raise ValueError(f"{text!r} is somebody else's home; write where it is")
+            raise ValueError(f"{text!r} is another user's home; write its absolute path")
     return tuple(map(PathGlob, texts))
 
 

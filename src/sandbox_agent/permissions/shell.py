@@ -1,6 +1,6 @@
 """The language of shells: a text as the simple commands in it, without running anything.
 
-Strict: it stops at whatever it does not fully understand. What it takes, bash, dash and zsh read alike.
+Strict: it stops at the first thing it does not fully understand. bash, dash and zsh read what it accepts alike.
 """
 
 import re
@@ -168,7 +168,7 @@ class _Reader:
         raw = self._text[start : self._at]
         if raw in ("[", "{}"):
             return raw
-        # Somebody's home; or, in zsh, where a program is.
+        # A user's home; or, in zsh, the path of a program.
         if raw[0] == "=" or (raw[0] == "~" and raw[1:2] not in ("", "/")):
             return None
         return "".join(letters) if known else None

@@ -23,9 +23,9 @@ class Cgroup:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        # Held, so that no other server takes it for a leftover while it is empty.
-        self._held = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        fcntl.flock(self._held, fcntl.LOCK_SH)
+        # Locked, so that no other server takes it for a leftover while it is empty.
+        self._lock = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        fcntl.flock(self._lock, fcntl.LOCK_SH)
         self._members = os.open(path / "cgroup.procs", os.O_WRONLY | os.O_CLOEXEC)
 
     def enter(self) -> None:
@@ -46,7 +46,7 @@ class Cgroup:
     def close(self) -> None:
         """Remove it, if it is empty; else the next server of the owner finds what is in it."""
         os.close(self._members)
-        os.close(self._held)
+        os.close(self._lock)
         with suppress(OSError):
             self._path.rmdir()
 
@@ -58,12 +58,12 @@ class Cgroup:
 
 def open_cgroup(owner: str) -> Cgroup | None:
     """The one of an owner, made if it is not there; None where that is not possible."""
-    parent = _own()
+    parent = _find_own_cgroup()
     if parent is None:
         return None
     # Servers that were killed, and whose owner never came back, left theirs.
     for old in parent.glob(f"{PREFIX}*"):
-        _remove_unheld(old)
+        _remove_unused(old)
     path = parent / f"{PREFIX}{owner}"
     try:
         path.mkdir(exist_ok=True)
@@ -76,17 +76,17 @@ def open_cgroup(owner: str) -> Cgroup | None:
         return None
 
 
-def _remove_unheld(path: Path) -> None:
+def _remove_unused(path: Path) -> None:
     with suppress(OSError):
-        held = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        lock = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
-            fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             path.rmdir()
         finally:
-            os.close(held)
+            os.close(lock)
 
 
-def _own() -> Path | None:
+def _find_own_cgroup() -> Path | None:
     """The directory of the cgroup that we are in."""
     try:
         lines = Path("/proc/self/cgroup").read_text().splitlines()

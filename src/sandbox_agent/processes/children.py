@@ -1,8 +1,8 @@
 """Every process this server started and everything those forked: whose it is, how it ends, who waits for it.
 
-Each child runs below a **keeper** of its own (`keeping.py`), a subreaper below which all stays that comes from the
-child, whatever it does to itself. We are a subreaper, too: what comes to us belongs to a child that is gone, and is
-killed on sight. A start ends what earlier servers left, as far as it carries our owner's mark or variable, or is in
+Each child runs below a **keeper** of its own (`keeping.py`), a subreaper: every descendant of the child stays below
+it. We are a subreaper, too: a process that is reparented to us belongs to a child that is gone, and is killed on
+sight. A start ends what earlier servers left, as far as it carries our owner's mark or variable, or is in
 its cgroup where there is one.
 
 Knows nothing of pipes, event loops or agents, and nothing of how a tree is killed. Synchronous, and Linux only.
@@ -58,8 +58,8 @@ class Child:
 class Children:
     """The processes of one server.
 
-    Whatever this process starts in a session of its own must be announced (`spawning`, `register`, `ended`), or it is
-    taken for an orphan. What it starts in its own session is left alone.
+    Announce every process that you start in a session of its own (`spawning`, `register`, `ended`), or it is taken for
+    an orphan. What it starts in its own session is left alone.
     """
 
     # The kernel has one list of children for a process, however many servers run in it.
@@ -157,12 +157,12 @@ class Children:
                 os.kill(child.pid, signal.SIGUSR1)
 
     def kill(self, key: str) -> int:
-        """Kill the whole tree, whatever it forks meanwhile. Returns how many were alive: call again until it is 0."""
+        """Kill the whole tree, including new forks. Returns how many were alive: call again until it is 0."""
         child = self._children.get(key)
         killed = destroy(lambda table: self._tree(child, table))
         if killed or child is None:
             return killed
-        # Its keeper ends by itself, unless somebody has stopped it.
+        # Its keeper ends by itself, unless it was stopped by a signal.
         return destroy(lambda table: {each for each in self._started(table) if each.pid == child.pid})
 
     def sweep(self) -> int:
@@ -183,7 +183,7 @@ class Children:
             self._cgroup.close()
 
     def reap(self) -> int:
-        """Kill orphans, and wait for those that have ended, without taking a status that somebody else waits for.
+        """Kill orphans, and wait for those that have ended, without taking an exit status that other code waits for.
 
         To be called every now and then: it reads one file when there is nothing to do.
         """

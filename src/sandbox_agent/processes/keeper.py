@@ -1,7 +1,7 @@
 """A program that stands between the server and one child of it, so that nothing of that child can get away.
 
-It is a subreaper: whatever the child starts stays below it, also what changes its session, its environment and its
-limits. When the child ends, or the server does, it kills all of that, and leaves the way the child did.
+It is a subreaper: everything the child starts stays below it, even processes that change their session,
+environment or limits. When the child ends, or the server does, it kills all of that, and leaves the way the child did.
 
 usage: python -I -S keeper.py SERVER CHILD LINGER    process ids, and seconds for what the child leaves running
 
@@ -20,7 +20,7 @@ else:
     import _signal as signal
 
 PATIENCE, LAST_PATIENCE = 1.0, 60.0
-"""Seconds to try: the server takes over what cannot be killed, but without one nobody does."""
+"""Seconds to keep trying: after that the server takes over, if there still is one."""
 INTERVAL = 0.01
 HEARD = {signal.SIGCHLD, signal.SIGTERM, signal.SIGUSR1}
 """SIGTERM comes from the kernel when the server is gone."""
@@ -72,7 +72,7 @@ class Keeper:
     def _kill(self) -> None:
         """Kill children until there are none: those of a dead one become ours.
 
-        Nobody else waits for them, so that no process id can be another's by the time it is used.
+        No other process waits for them, so none of their process ids can be reused in between.
         """
         deadline = time.monotonic() + (PATIENCE if self._served() else LAST_PATIENCE)
         while self._reap() and time.monotonic() < deadline:

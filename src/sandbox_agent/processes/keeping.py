@@ -20,7 +20,7 @@ SYS_CLOSE_RANGE, CLOSE_RANGE_CLOEXEC = 436, 4
 SYS_CLONE = {"x86_64": 56, "aarch64": 220}
 
 _KEEPER = str(Path(__file__).with_name("keeper.py"))
-_HELD = {signal.SIGCHLD, signal.SIGHUP, signal.SIGINT, signal.SIGTERM, signal.SIGUSR1}
+_BLOCKED = {signal.SIGCHLD, signal.SIGHUP, signal.SIGINT, signal.SIGTERM, signal.SIGUSR1}
 
 # Bound here and not in the child: between fork and exec as little as possible should run. PyDLL keeps the GIL.
 _libc = ctypes.PyDLL(None, use_errno=True)
@@ -62,14 +62,14 @@ class Keeping:
         """What the child has to run before exec: it forks, comes back as the program, and stays as its keeper.
 
         Without `linger` it gets no keeper. Both are marked, and get none of our descriptors: uvloop leaves a child
-        second copies of its pipes, and nobody would notice when it closes the first ones.
+        second copies of its pipes, and its closing the first ones would go unnoticed.
         """
         server, writer = os.getpid(), self._writer
         fork = None if linger is None else _fork
         keeper = [sys.executable, "-I", "-S", _KEEPER, str(server)]
 
         def prepare() -> None:
-            held = signal.pthread_sigmask(signal.SIG_BLOCK, _HELD)
+            blocked = signal.pthread_sigmask(signal.SIG_BLOCK, _BLOCKED)
             prctl(PR_SET_PDEATHSIG, signal.SIGKILL if fork is None else signal.SIGTERM, 0, 0, 0)
             if os.getppid() != server:  # It died before we asked.
                 os.kill(os.getpid(), signal.SIGKILL)
@@ -86,16 +86,16 @@ class Keeping:
                 if os.getppid() != me:
                     os.kill(os.getpid(), signal.SIGKILL)
                 os.setsid()
-            signal.pthread_sigmask(signal.SIG_SETMASK, held)
+            signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
 
         return prepare
 
 
 def _become(keeper: list[str], environment: Mapping[str, str], program: int, writer: int) -> None:
-    """Turn into the keeper. Whatever hinders that, the program must not run without one."""
+    """Turn into the keeper. If that fails, the program must not run either."""
     try:
         os.write(writer, b"%d" % program)
-        # The event loop waits until nobody holds its pipes: not for us to be loaded.
+        # The event loop waits until its pipes are closed: do not make it wait for our start-up.
         _syscall(SYS_CLOSE_RANGE, 3, 2**32 - 1, 0, 0, 0)
         with suppress(PermissionError):  # It leads a session already.
             os.setsid()

@@ -1,7 +1,7 @@
 """The program that started this server and for which alone it runs: noticing that it is gone.
 
-It holds our stdin open. When it ends, in whatever way, the kernel closes that. Should a fork of it still hold the
-other end, the kernel tells us of its end by a signal as well.
+It keeps our stdin open. When it ends, for any reason, the kernel closes that. In case one of its forks keeps the
+other end open, the kernel also sends us a signal when it ends.
 """
 
 import asyncio
@@ -22,15 +22,15 @@ logger = logging.getLogger(__name__)
 
 
 class Parent:
-    """Whoever started this process; to be made first, while it is most likely still there."""
+    """The process that started this one. Create this first, while that one is most likely still there."""
 
     def __init__(self) -> None:
-        """Raises SettingsError when stdin is nothing that could be held open."""
+        """Raises SettingsError when stdin is neither a pipe nor a socket."""
         self._pid = os.getppid()
         if (unfit := _unfit()) is not None:
             raise SettingsError(
-                f"--embedded: stdin is {unfit}; it must be a pipe that the program which starts the server holds open, "
-                "for the server ends with it. Leave out --embedded to run a server of your own"
+                f"--embedded: stdin is {unfit}; it must be a pipe that the program that starts the server keeps open, "
+                "because the server ends with it. Leave out --embedded to run a standalone server"
             )
 
     def watch(self, gone: Callable[[], None]) -> None:
@@ -39,7 +39,7 @@ class Parent:
         os.set_blocking(STDIN, False)
 
         def read() -> None:
-            if not _held():
+            if not _is_stdin_open():
                 loop.remove_reader(STDIN)
                 logger.info("stdin has ended")
                 gone()
@@ -68,8 +68,8 @@ def _unfit() -> str | None:
     return "a file" if stat.S_ISREG(mode) else "a device" if stat.S_ISCHR(mode) else "no pipe"
 
 
-def _held() -> bool:
-    """Whether somebody still holds the other end of stdin. What they write is of no interest."""
+def _is_stdin_open() -> bool:
+    """Whether the other end of stdin is still open. Discards what is written there."""
     try:
         return bool(os.read(STDIN, 1 << 16))
     except BlockingIOError:

@@ -1,4 +1,4 @@
-"""What /proc says of the processes on this machine, and signals that reach those they are meant for and nobody else.
+"""What /proc says of the processes on this machine, and signals that reach exactly the processes they are meant for.
 
 Does not know whose a process is, nor why it is to end. All of it is synchronous; a walk takes a few milliseconds. Linux
 only.
@@ -111,7 +111,7 @@ def ticks() -> int:
 
 
 def with_descendants(roots: set[Process], table: Table) -> set[Process]:
-    """The roots and all below them, but never ourselves, our ancestors or pid 1, whatever is said of them."""
+    """The roots and all below them, but never ourselves, our ancestors or pid 1."""
     untouchable, pid = {1}, os.getpid()
     while pid and pid not in untouchable:
         untouchable.add(pid)
@@ -132,7 +132,7 @@ def with_descendants(roots: set[Process], table: Table) -> set[Process]:
 def send(number: int, processes: set[Process], table: Table, group: int | None = None) -> None:
     """Signal groups as a whole where all of a group is meant (no fork escapes that), the others one by one.
 
-    `group` is signalled too, if there is nobody in it or only such as are meant.
+    `group` is signalled, too, if it is empty or contains only target processes.
     """
     mixed = {process.group for process in table.values() if process.alive and process not in processes}
     groups = {process.group for process in processes} | {group or 0}
@@ -145,7 +145,7 @@ def send(number: int, processes: set[Process], table: Table, group: int | None =
 
 
 def destroy(find: Find, group: int | None = None) -> int:
-    """Kill all that is found, whatever it forks meanwhile. Returns how many were alive: call again until it is 0."""
+    """Kill all that is found, including new forks. Returns how many were alive: call again until it is 0."""
     deadline = time.monotonic() + KILL_SECONDS
     killed: set[Process] = set()
     for _ in range(KILL_ROUNDS):
@@ -160,7 +160,7 @@ def destroy(find: Find, group: int | None = None) -> int:
 def _freeze(find: Find, killed: set[Process], group: int | None) -> tuple[set[Process], Table]:
     """Stop all of a tree that is not killed yet, before any of it is.
 
-    Were a parent killed first, nobody could say where that came from what it forked last.
+    If a parent were killed first, its last fork could no longer be traced back to it.
     """
     deadline = time.monotonic() + FREEZE_SECONDS
     frozen: set[Process] = set()

@@ -17,7 +17,7 @@ class Acp(Struct, rename="camel", frozen=True, omit_defaults=True, kw_only=True)
     """Lists from which items that cannot be read are left out."""
 
     field_meta: Object | None = field(default=None, name="_meta")
-    """What anybody has attached, by their own keys."""
+    """Extension data, under vendor keys."""
 
 
 class UntaggedResource(ABC):  # noqa: B024 - it is only asked what is one

@@ -1,4 +1,4 @@
-"""What is told of agents and installs, over HTTP and over ACP alike."""
+"""Agents and installs as clients see them, the same over HTTP and ACP."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -39,7 +39,7 @@ class Artifact(Struct, rename="camel", kw_only=True, frozen=True):
     """What speaks ACP, or the agent behind it."""
     name: str
     version: str | None
-    """`null` when nobody says."""
+    """`null` when unknown."""
     path: str | None
     """Where it is on this machine. In a record, with `{folder}` in it as in the command."""
     source: str
@@ -49,7 +49,7 @@ class Artifact(Struct, rename="camel", kw_only=True, frozen=True):
     integrity: str | UnsetType = UNSET
     """What npm checked the package against."""
     unverified: bool | UnsetType = UNSET
-    """True when nobody gave a hash to check it against."""
+    """True when there was no hash to check it against."""
 
 
 Stage = Literal["waiting", "resolving", "fetching", "unpacking", "verifying", "done"]
@@ -160,9 +160,9 @@ class AgentView(AgentFacts, rename="camel", kw_only=True):
 
     server_status: ServerStatus
     models: Object | UnsetType = UNSET
-    """As its newest session told them; absent before there was one."""
+    """As in its newest session; absent before the first one."""
     modes: Object | UnsetType = UNSET
-    """As its newest session told them; absent before there was one."""
+    """As in its newest session; absent before the first one."""
 
 
 class AgentsView(Struct):

@@ -132,7 +132,7 @@ class ModelsParams(Struct, rename="camel"):
     session_id: str | UnsetType = UNSET
     """Those of a session."""
     agent: str | UnsetType = UNSET
-    """Those that an agent's newest session told; the connection's own agent unless given."""
+    """Those from an agent's newest session; the connection's own agent by default."""
 
 
 class Model(Struct, rename="camel"):
@@ -147,7 +147,7 @@ class ModelsResult(Struct, rename="camel"):
     """What there is, and what is in use."""
 
     available_models: list[Model]
-    """Empty before the agent has told any."""
+    """Empty until the agent has sent any."""
     current_model_id: str | None
 
 
@@ -180,7 +180,7 @@ class AgentsParams(Struct):
     """Which agents."""
 
     registry: bool = False
-    """Also what the ACP registry has and nobody has installed."""
+    """Also agents of the ACP registry that are not installed."""
 
 
 class InstallParams(InstallRequest, rename="camel"):
@@ -219,7 +219,7 @@ class QuestionParams(Struct, rename="camel"):
 
     session_id: str
     question_id: str
-    """By which it is known, whoever answers."""
+    """Identifies the question for every client."""
     prompt: str
     """All of it as a text."""
     options: list[tuple[str, str]]

@@ -1,4 +1,4 @@
-"""What is told of files, and what is asked of them, over HTTP and over ACP alike."""
+"""Requests and results of the file API, the same over HTTP and ACP."""
 
 from typing import Annotated, Literal
 

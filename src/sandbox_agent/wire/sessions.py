@@ -1,4 +1,4 @@
-"""What is told of sessions, over HTTP and over ACP alike."""
+"""Sessions as clients see them, the same over HTTP and ACP."""
 
 from msgspec import UNSET, Raw, Struct, UnsetType
 
@@ -34,7 +34,7 @@ class SessionView(Struct, rename="camel", kw_only=True, omit_defaults=False):
     mode: str | None
     """The mode in use, as far as the agent tells."""
     termination_info: Object | None
-    """How it ended, as `_sandboxagent/session/ended` told it."""
+    """How it ended, as in `_sandboxagent/session/ended`."""
     metadata: Object
     """What `session/new` and `_sandboxagent/session/set_metadata` gave, as it was asked for."""
     alias: str | UnsetType = UNSET

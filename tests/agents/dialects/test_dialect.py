@@ -12,8 +12,8 @@ def test_an_agent_without_a_dialect_is_taken_at_its_word() -> None:
     plain = dialect_of(None)
 
     assert companion_of(None) is None
-    assert plain.heard(request) is request
-    assert plain.told(request, b"{}") == b"{}"
+    assert plain.translate_request(request) is request
+    assert plain.translate_answer(request, b"{}") == b"{}"
 
 
 def test_every_name_means_something_and_is_some_agents() -> None:

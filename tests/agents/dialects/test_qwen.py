@@ -27,11 +27,11 @@ def asked(meta: object = META, options: object = OPTIONS, method: str = "session
 
 def told(result: Json, request: Envelope | None = None) -> Json:
     answer = json.dumps({"jsonrpc": "2.0", "id": 0, "result": result}).encode()
-    return json.loads(Qwen().told(request or asked(), answer))
+    return json.loads(Qwen().translate_answer(request or asked(), answer))
 
 
 def test_a_permission_that_is_a_question_is_heard_as_one() -> None:
-    heard = Qwen().heard(asked())
+    heard = Qwen().translate_request(asked())
 
     assert (heard.id, heard.method) == (b"0", "_sandboxagent/session/request_question")
     assert heard.params() == {
@@ -75,7 +75,7 @@ def test_a_permission_that_is_a_question_is_heard_as_one() -> None:
 def test_anything_else_stays_as_it_is_and_so_does_its_answer(request_: Envelope) -> None:
     result = {"outcome": {"outcome": "selected", "optionId": "proceed_once"}}
 
-    assert Qwen().heard(request_) is request_
+    assert Qwen().translate_request(request_) is request_
     assert told(result, request_)["result"] == result
 
 
@@ -103,4 +103,4 @@ def test_who_rejects_takes_the_option_for_that_and_who_cancels_none() -> None:
 def test_an_error_is_told_as_it_is() -> None:
     error = b'{"jsonrpc":"2.0","id":0,"error":{"code":-32601,"message":"no"}}'
 
-    assert Qwen().told(asked(), error) == error
+    assert Qwen().translate_answer(asked(), error) == error

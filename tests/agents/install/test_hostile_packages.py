@@ -119,7 +119,7 @@ def test_an_archive_without_a_hash_is_unverified_and_refused_where_hashes_are_re
                 await strict.install("boxed")
                 return
             asked = list(index.asked)
-            with pytest.raises(HashMissing, match=r"nobody gives a hash for tiny\.tar\.gz and --require-hashes is set"):
+            with pytest.raises(HashMissing, match=r"no hash is known for tiny\.tar\.gz and --require-hashes is set"):
                 await strict.install("boxed")
             assert index.asked == asked, "nothing was fetched"
 
@@ -137,7 +137,7 @@ def test_a_package_without_a_hash_is_unverified_and_refused_where_hashes_are_req
         async with Workshop(tmp_path, index, TINY) as shop:
             assert (await shop.install("tiny")).record.artifacts[0].unverified is True
         async with Workshop(tmp_path, index, TINY, agents_dir=tmp_path / "strict", require_hashes=True) as strict:
-            with pytest.raises(HashMissing, match="nobody gives a hash for bare"):
+            with pytest.raises(HashMissing, match="no hash is known for bare"):
                 await strict.install("tiny")
             assert strict.folders("tiny") == []
 

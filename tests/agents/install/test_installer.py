@@ -543,7 +543,7 @@ def test_uninstalling_forgets_it_and_deletes_it_when_nobody_runs_it(tmp_path: Pa
             agent = await shop.catalog.find("tiny")
             launch = shop.catalog.launch(agent)
             assert launch is not None
-            held = launch.hold()
+            held = launch.lock_folder()
             assert await shop.installer.uninstall("tiny") is True
             assert (shop.catalog.launch(agent), len(shop.folders("tiny"))) == (None, 1)
             held.release()

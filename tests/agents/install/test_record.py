@@ -10,7 +10,7 @@ import pytest
 from msgspec import structs
 
 from sandbox_agent.agents.install.record import Record, Store
-from sandbox_agent.agents.launch import Hold
+from sandbox_agent.agents.launch import FolderLock
 from sandbox_agent.agents.manifest import Agent
 from sandbox_agent.agents.node import bundled_node
 from sandbox_agent.wire.agents import Artifact
@@ -240,7 +240,7 @@ def test_half_made_folders_and_predecessors_are_deleted_and_the_installation_sta
 
 def test_a_predecessor_that_still_runs_is_kept_until_it_has_ended(store: Store) -> None:
     first = installed(store)
-    held = Hold(store.folder(first))
+    held = FolderLock(store.folder(first))
     second = installed(store, "2.0.0")
 
     store.clean("it")
@@ -297,7 +297,7 @@ def test_an_agent_that_cannot_be_swept_does_not_keep_the_others_from_it(
 
 def test_removing_forgets_it_at_once_and_keeps_what_runs(store: Store) -> None:
     made = installed(store)
-    held = Hold(store.folder(made))
+    held = FolderLock(store.folder(made))
 
     assert store.remove("it") is True
     assert (store.record("it"), folders(store)) == (None, [made.folder])

@@ -14,12 +14,12 @@ from sandbox_agent.envelope import Envelope
 class Dialect(Protocol):
     """How an agent asks people."""
 
-    def heard(self, request: Envelope) -> Envelope:
-        """What the agent asks, as everybody understands it; the same envelope when it needs no translation."""
+    def translate_request(self, request: Envelope) -> Envelope:
+        """Translate an agent's request into the common form; the same envelope when it needs no translation."""
         ...
 
-    def told(self, request: Envelope, answer: bytes) -> bytes:
-        """An answer to what was heard in this request, as its agent understands it."""
+    def translate_answer(self, request: Envelope, answer: bytes) -> bytes:
+        """Translate an answer to this request into the one that its agent expects."""
         ...
 
 
@@ -48,12 +48,12 @@ class Companion(Protocol):
 
 
 class Plain:
-    """An agent that asks as everybody does."""
+    """An agent that asks in the common form."""
 
-    def heard(self, request: Envelope) -> Envelope:
+    def translate_request(self, request: Envelope) -> Envelope:
         return request
 
-    def told(self, request: Envelope, answer: bytes) -> bytes:
+    def translate_answer(self, request: Envelope, answer: bytes) -> bytes:
         return answer
 
 

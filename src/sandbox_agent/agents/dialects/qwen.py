@@ -10,7 +10,7 @@ _PERMISSION = methods.REQUEST_PERMISSION
 class Qwen:
     """Permissions that are questions."""
 
-    def heard(self, request: Envelope) -> Envelope:
+    def translate_request(self, request: Envelope) -> Envelope:
         if request.method != _PERMISSION or request.id is None:
             return request
         params = request.params()
@@ -20,9 +20,9 @@ class Qwen:
             return request
         return parse(_question(request.id, params, questions))
 
-    def told(self, request: Envelope, answer: bytes) -> bytes:
+    def translate_answer(self, request: Envelope, answer: bytes) -> bytes:
         answered = parse(answer)
-        if request.id is None or not answered.succeeded or self.heard(request) is request:
+        if request.id is None or not answered.succeeded or self.translate_request(request) is request:
             return answer
         params, result = request.params(), answered.result()
         answers = answers_in(result)

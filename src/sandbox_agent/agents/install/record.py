@@ -19,7 +19,7 @@ from typing import Literal
 import msgspec
 from msgspec import Struct, structs
 
-from sandbox_agent.agents.launch import REMOVED, Launch, remove_unheld
+from sandbox_agent.agents.launch import REMOVED, Launch, remove_unused
 from sandbox_agent.agents.manifest import Agent
 from sandbox_agent.agents.node import bundled_node, make_shims
 from sandbox_agent.archives.removal import discard
@@ -170,7 +170,7 @@ class Store:
             if path.name.startswith(REMOVED):  # Its removal was interrupted.
                 discard(path)
             elif record is None or path.name != record.folder:
-                remove_unheld(path)
+                remove_unused(path)
         with suppress(OSError):  # Not empty.
             directory.rmdir()
 
