@@ -315,7 +315,7 @@ def test_a_process_that_we_stopped_ourselves_is_no_crash(isolation: str, tmp_pat
                 house.supervisor.process if isolation == "agent" else lambda agent: house.supervisor.isolated(agent, {})
             )
             for _ in range(FREE_CRASHES + 1):
-                await house.supervisor.stop(await start(agent))
+                await house.supervisor.stop((await start(agent)).key)
             begun = time.monotonic()
             assert (await house.supervisor.process(agent)).alive
             assert time.monotonic() - begun < SECOND_WAIT, "that was a back-off"
@@ -354,7 +354,7 @@ def test_isolated_processes_are_each_their_own_and_get_their_own_environment(tmp
             other = await house.supervisor.isolated(agent, {"WHO": "other"})
             environments = [environ(running.process.pid) for running in (one, other)]
             assert [b"WHO=one" in environments[0], b"WHO=other" in environments[1]] == [True, True]
-            await house.supervisor.stop(one)
+            await house.supervisor.stop(one.key)
             assert (one.alive, other.alive) == (False, True)
             await house.close()
             assert not other.alive

@@ -79,16 +79,18 @@ class Supervisor:
         return running
 
     async def stop(self, key: str) -> None:
-        """End the process of one session, tree and all."""
-        isolated = [one for status in self._status.values() for one in status.isolated if one.key == key]
-        for running in isolated:
-            await self._boots.stop(running)
+        """End the process of that key, tree and all."""
+        for running in self._running():
+            if running.key == key:
+                await self._boots.stop(running)
+
+    def _running(self) -> list[RunningAgent]:
+        return [one for status in self._status.values() for one in (*status.isolated, status.running) if one]
 
     async def close(self, longest: float) -> None:
         """End all processes and start no more; none gets longer than this."""
         self._closing.set()
-        running = [one for status in self._status.values() for one in (*status.isolated, status.running) if one]
-        stops = [self._boots.stop(one, longest) for one in running]
+        stops = [self._boots.stop(one, longest) for one in self._running()]
         await asyncio.gather(self._boots.close(longest), *stops, return_exceptions=True)
         boots = [status.boot for status in self._status.values() if status.boot is not None]
         await asyncio.gather(*boots, return_exceptions=True)

@@ -285,7 +285,7 @@ HTML = b"<!DOCTYPE html><title>Sign in</title>"
         (answer(document("a", "b"), Content_Length="9999"), "connection broke"),
         (answer(bytes(3000)), "larger than 2000 bytes"),
         (answer(bytes(3000), Content_Length=None), "larger than 2000 bytes"),
-        (answer(document("a"), Content_Encoding="gzip"), "packed with 'gzip'"),
+        (answer(document("a"), Content_Encoding="gzip"), "encoded with 'gzip'"),
         (b"SSH-2.0-OpenSSH_9.2\r\n", "connection broke"),
         (b"", "connection broke"),
         (redirect(REGISTRY), "redirects in a circle"),
