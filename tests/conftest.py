@@ -1,12 +1,17 @@
 """Fixtures that all black-box tests share: one server per worker and way of keeping the log."""
 
 import os
+import signal
 from collections.abc import Generator
 
 import pytest
 from hypothesis import settings
 
 from tests.support.running import Server, scripted
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    # A shell that runs the suite in the background ignores it, and programs would inherit that.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # CI tries the same examples every time; who works here tries new ones, and keeps what fails.
 # Neither asks how long an example takes: that depends on what else the machine does.
