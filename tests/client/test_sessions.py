@@ -238,7 +238,9 @@ def test_a_server_of_our_own_that_dies_lets_nobody_wait() -> None:
             await anext(turn)
             agent = (await client.agents.get("mock")).server_status.pid
             assert agent is not None
-            os.kill(psutil.Process(agent).ppid(), signal.SIGKILL)
+            keeper = psutil.Process(agent).parent()
+            assert keeper is not None
+            os.kill(keeper.ppid(), signal.SIGKILL)
             async with asyncio.timeout(BOUND):
                 for waiting in (turn.text(), anext(following), session.models(), _all(updates)):
                     with pytest.raises(ConnectionLost, match="SIGKILL"):
