@@ -21,6 +21,7 @@ from hypothesis import strategies as st
 from sandbox_agent.permissions.policy import Decision, Policy
 from sandbox_agent.permissions.request import Asked
 from sandbox_agent.permissions.rules import read_rules
+from tests.support.running import BOUND
 
 CWD, HOME = "/srv/app", "/home/me"
 SEVERITY = {"allow": 0, "ask": 1, "reject": 2}
@@ -354,7 +355,8 @@ def test_a_shell_runs_only_allowed_programs_of_what_is_allowed(shell: str, tmp_p
     program = shutil.which(shell)
     if program is None:
         pytest.skip(f"there is no {shell} here")
-    for name in ("git", "ls", "cat", "find", "evil", "sudo", "xargs", "env", "nohup"):
+    # Programs that only run others (env, nohup, xargs) are real: what they run is what counts.
+    for name in ("git", "ls", "cat", "find", "evil", "sudo"):
         (tmp_path / "bin").mkdir(exist_ok=True)
         (tmp_path / "bin" / name).write_text(_STUB)
         (tmp_path / "bin" / name).chmod(0o755)
@@ -372,7 +374,7 @@ def test_a_shell_runs_only_allowed_programs_of_what_is_allowed(shell: str, tmp_p
             "HOME": str(work),
         }
         subprocess.run(
-            [program, "-c", text], env=environ, cwd=work, stdin=subprocess.DEVNULL, capture_output=True, timeout=5
+            [program, "-c", text], env=environ, cwd=work, stdin=subprocess.DEVNULL, capture_output=True, timeout=BOUND
         )
         assert set(log.read_text().split()) <= {"git", "ls", "cat", "find"}, text
 

@@ -277,12 +277,12 @@ def test_detaching_while_a_page_is_read_loses_nothing_and_adds_nothing(world: Wo
 
 
 def test_a_gap_covers_everything_that_is_lost_also_when_ended_sessions_went_first() -> None:
-    world = World(Limits(max_bytes=4_000, tail_bytes=0))
+    world = World(Limits(max_bytes=60_000, tail_bytes=0))
     client = open_client(world, "kept", "ended")
 
     async def step() -> None:
         await world.end("ended")
-        positions = [await say(world, ["kept", "ended"][index % 2], "x" * 300) for index in range(10)]
+        positions = [await say(world, ["kept", "ended"][index % 2], "x" * 6_000) for index in range(10)]
         await world.release()
         await world.trim()
         assert world.log.trims.keys() >= {session_channel("ended")}
@@ -299,16 +299,16 @@ def test_a_gap_covers_everything_that_is_lost_also_when_ended_sessions_went_firs
 
 
 def test_what_is_trimmed_while_a_page_waits_for_the_disk_is_announced() -> None:
-    world = World(Limits(max_bytes=4_000, tail_bytes=0))
+    world = World(Limits(max_bytes=40_000, tail_bytes=0))
     client = open_client(world, "s")
 
     async def step() -> None:
-        positions = [await say(world, "s", "x" * 300)]
+        positions = [await say(world, "s", "x" * 6_000)]
         await world.release()
         await client.connect(0)
         await client.read()
         # Both in one go: it is written, then the disk is busy, and trims what is too much when that is over.
-        positions += [await say(world, "s", "x" * 300) for _ in range(10)]
+        positions += [await say(world, "s", "x" * 6_000) for _ in range(10)]
         await world.hold()
         assert not await client.read(patient=False), "the page waits for the disk"
         await world.release()
@@ -323,12 +323,12 @@ def test_what_is_trimmed_while_a_page_waits_for_the_disk_is_announced() -> None:
 
 
 def test_what_memory_still_holds_is_delivered_after_a_gap_while_the_disk_is_behind() -> None:
-    world = World(Limits(max_bytes=1_000, tail_bytes=0))
+    world = World(Limits(max_bytes=10_000, tail_bytes=0))
     client = open_client(world, "s")
 
     async def step() -> None:
         for _ in range(5):
-            await say(world, "s", "x" * 300)
+            await say(world, "s", "x" * 6_000)
         await world.release()
         await world.trim()
         await world.hold()

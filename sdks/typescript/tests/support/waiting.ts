@@ -1,4 +1,7 @@
-/** Waiting for things to happen. A wait ends with what it waits for, so its bound is long: a busy machine is no failure. */
+/**
+ * Waiting for things to happen. A wait ends with what it waits for, so its bound can be long: a busy machine is no
+ * failure.
+ */
 
 import type { Iteration, LogEvent, Session } from "sandbox-agent";
 
