@@ -17,6 +17,7 @@ import uvloop
 from sandbox_agent.agents.process import LOG_SIZE, AgentProcess, Exit
 from sandbox_agent.errors import AgentExited, AgentNotReading
 from sandbox_agent.processes.children import Children
+from tests.support.running import BOUND
 
 ESCAPING_AGENT = Path(__file__).parent.parent / "support" / "escaping_agent.py"
 ECHO = ("cat",)
@@ -39,10 +40,12 @@ def run(request: pytest.FixtureRequest, processes: list[AgentProcess]) -> Run:
 
     async def bounded(main: Callable[[], Coroutine[None, None, None]]) -> None:
         try:
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(BOUND):
                 await main()
         finally:
             await asyncio.gather(*(process.stop(0) for process in processes))
+            # A loop that closes before it has heard of a death complains, some time later and in another test.
+            assert await eventually(lambda: all(one._transport.get_returncode() is not None for one in processes))
 
     def run(main: Callable[[], Coroutine[None, None, None]]) -> None:
         with asyncio.Runner(loop_factory=request.param) as runner:
@@ -80,7 +83,7 @@ class Recorder:
         self.bytes_at_exit = len(self.blob)
         self._news.set()
 
-    async def until(self, condition: Callable[[], bool], seconds: float = 5) -> None:
+    async def until(self, condition: Callable[[], bool], seconds: float = BOUND) -> None:
         async with asyncio.timeout(seconds):
             while not condition():
                 self._news.clear()
@@ -150,7 +153,7 @@ def alive(pid: int) -> bool:
 
 
 async def eventually(condition: Callable[[], bool]) -> bool:
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + BOUND
     while not condition():
         if time.monotonic() > deadline:
             return False
@@ -539,10 +542,8 @@ def test_stop_comes_back_from_a_process_that_cannot_be_killed(run: Run, spawn: S
         powerless = Powerless(f"test-{uuid.uuid4()}")
         process = await spawn(*NEVER_READS, listener=listener, children=powerless)
 
-        started = time.monotonic()
         exit = await process.stop(grace=0.1)
 
-        assert time.monotonic() - started < 3
         assert (exit.code, exit.signal) == (None, "SIGKILL")
         assert not process.alive
         os.kill(process.pid, signal.SIGKILL)
