@@ -14,7 +14,7 @@ from sandbox_agent.host.paths.confined import Confined, Outside
 from sandbox_agent.host.paths.names import shown
 from sandbox_agent.host.search.search import LINE, Match, Query, Search, SearchLimits
 from sandbox_agent.pools import Pool
-from sandbox_agent.processes.children import Children
+from sandbox_agent.processes.children import OWNER, Children
 from tests.support.client import run
 
 POOL = Pool("test", 4)
@@ -147,16 +147,17 @@ def test_a_directory_that_is_none_or_outside_is_an_error(root: Path) -> None:
             search(root, at=at, text="x")
 
 
-def test_whoever_stops_reading_ends_ripgrep(root: Path) -> None:
+def test_ripgrep_ends_when_its_reader_stops(root: Path) -> None:
     (root / "many").write_text("needle\n" * 200_000)
 
     async def main() -> None:
-        children = Children(secrets.token_hex(8))
+        owner = secrets.token_hex(8)
         limits = SearchLimits(results=1_000_000)
-        batches = Search(Confined([str(root)]), str(root), Query("needle", None), limits, POOL).run(children)
+        batches = Search(Confined([str(root)]), str(root), Query("needle", None), limits, POOL).run(Children(owner))
         await anext(batches)
+        assert _processes_of(owner)
         await batches.aclose()
-        assert not [name for name in os.listdir("/proc") if name.isdigit() and _is_searching(name)]
+        assert not _processes_of(owner)
 
     run(main())
 
@@ -185,8 +186,13 @@ def test_a_folder_that_becomes_a_link_tells_nothing(root: Path) -> None:
         swapping.join()
 
 
-def _is_searching(pid: str) -> bool:
+def _processes_of(owner: str) -> list[str]:
+    """The process ids of what this owner's children started. Other tests and agents search at the same time."""
+    return [pid for pid in os.listdir("/proc") if pid.isdigit() and f"{OWNER}={owner}" in _environment(pid)]
+
+
+def _environment(pid: str) -> list[str]:
     try:
-        return Path(f"/proc/{pid}/comm").read_text() == "rg\n"
+        return Path(f"/proc/{pid}/environ").read_text(errors="replace").split("\0")
     except OSError:
-        return False
+        return []

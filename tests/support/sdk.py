@@ -14,8 +14,10 @@ Program = list[list[Any]]
 
 @asynccontextmanager
 async def connected(server: Server, url: str | None = None, **options: Any) -> AsyncGenerator[SandboxAgent]:
-    """A client of a test's server, or of what stands before it."""
-    async with SandboxAgent.connect(url or server.url, server.token, **options) as client:
+    """A client of a test's server, or of what stands before it; it waits as long as a busy machine may take."""
+    async with SandboxAgent.connect(
+        url or server.url, server.token, **{"reconnect_timeout": BOUND, **options}
+    ) as client:
         yield client
 
 

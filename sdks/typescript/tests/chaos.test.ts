@@ -7,10 +7,10 @@ import { type Gap, type LogEvent, RequestError, type Session, textOf } from "san
 
 import { Proxy, randomness } from "./support/proxy.js";
 import { TestServer, program } from "./support/server.js";
-import { logOf, within } from "./support/waiting.js";
+import { eventually, logOf, within } from "./support/waiting.js";
 
-const BOUNDED = { timeout: 180_000 };
-const ROUNDS = 12;
+const BOUNDED = { timeout: 540_000 };
+const ROUNDS = 8;
 const EXPECTED = [...Array(200).keys(), ...Array(200).keys()];
 
 for (const respondAsync of [false, true]) {
@@ -25,9 +25,17 @@ for (const respondAsync of [false, true]) {
     const following = (async () => {
       for await (const event of session.follow()) followed.push(event);
     })();
+    let ended = 0;
     let over = false;
+    // On a busy machine a server that is killed at a fixed pace never gets to work: after two strikes without any
+    // progress the third waits for some.
     const trouble = (async () => {
-      while (!over) {
+      let before = 0;
+      for (let strikes = 0; !over; strikes += 1) {
+        const progress = (): number => followed.length + ended;
+        if (progress() > before) strikes = 0;
+        if (strikes >= 2) await eventually(() => over || progress() > before, "progress");
+        before = progress();
         await new Promise((resolve) => setTimeout(resolve, 50 + random() * 600));
         const dice = random();
         if (dice < 0.4) proxy.cut();
@@ -35,14 +43,16 @@ for (const respondAsync of [false, true]) {
       }
     })();
 
-    for (let round = 0; round < ROUNDS; round += 1) await within(oneTurn(session, seed), `round ${round}`, 30_000);
+    for (let round = 0; round < ROUNDS; round += 1) {
+      await within(oneTurn(session, seed), `round ${round}`);
+      ended += 1;
+    }
     over = true;
     await trouble;
 
-    // The last trouble may have been a moment ago, and a busy machine takes its time to start a server.
-    assert.equal(await within(session.prompt("calm").text(), "the calm", 30_000), "calm");
+    assert.equal(await within(session.prompt("calm").text(), "the calm"), "calm");
     await session.terminate();
-    await within(following, "the end of the log", 30_000);
+    await within(following, "the end of the log");
     assert.deepEqual(followed, await logOf(session), `SDK_SEED=${seed}`);
     await client.close();
     await proxy.close();

@@ -124,6 +124,7 @@ export class TestServer {
       token: TOKEN,
       agent: "scripted",
       logger: quiet,
+      reconnectTimeout: BOUND,
       ...options,
     });
   }
