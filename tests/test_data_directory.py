@@ -19,6 +19,7 @@ from sandbox_agent.data_directory import (
     check_content,
     check_owner,
     holder,
+    keep_token,
     left_behind,
     lock_directory,
     notice,
@@ -229,3 +230,47 @@ def test_a_temporary_directory_that_is_a_link_is_never_swept(tmp_path: Path) -> 
             assert link not in left_behind()
         finally:
             link.unlink()
+
+
+# --- the token --------------------------------------------------------------------------------------------------------
+
+
+def test_a_token_is_kept_for_its_user_alone_and_used_again(tmp_path: Path) -> None:
+    path = tmp_path / "token"
+
+    assert keep_token(path, "first") == "first"
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert keep_token(path, "second") == "first"
+    assert keep_token(path, "second", rotate=True) == "second"
+    assert path.read_text() == "second\n"
+
+
+@pytest.mark.parametrize("content", ["", "two words", "\0", "ümlaut", "x" * 5000])
+def test_what_is_no_token_is_replaced(tmp_path: Path, content: str) -> None:
+    path = tmp_path / "token"
+    path.write_text(content)
+    path.chmod(0o600)
+
+    assert keep_token(path, "new") == "new"
+
+
+def test_a_token_that_others_could_read_is_replaced(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path = tmp_path / "token"
+    path.write_text("seen")
+    path.chmod(0o640)
+
+    assert keep_token(path, "new") == "new"
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert "other users could read the token" in caplog.text
+    assert "seen" not in caplog.text
+
+
+def test_a_link_to_a_token_is_replaced_and_not_followed(tmp_path: Path) -> None:
+    path, target = tmp_path / "token", tmp_path / "target"
+    target.write_text("theirs")
+    target.chmod(0o600)
+    path.symlink_to(target)
+
+    assert keep_token(path, "new") == "new"
+    assert not path.is_symlink()
+    assert target.read_text() == "theirs"

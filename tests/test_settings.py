@@ -286,6 +286,12 @@ def test_without_a_token_one_is_generated_anew_each_time(load_with: Load) -> Non
     assert first.token != second.token
 
 
+def test_a_token_of_your_own_is_not_rotated(load_with: Load) -> None:
+    assert load_with(rotate_token=True).token_generated
+    with pytest.raises(SettingsError, match=r"--rotate-token: the token is yours \(--token\); change it there"):
+        load_with(token="t0ken", rotate_token=True)
+
+
 def test_a_token_can_be_given_as_flag_variable_key_and_file(load_with: Load, config: Path) -> None:
     (config / "token").write_text("\n t0ken~! \n")
 

@@ -26,6 +26,7 @@ LOCK, NOTICE = "server.lock", "server.json"
 PREFIX, TEMPORARY = "sandbox-agent-", "temporary"
 """What the name of a temporary one begins with, and the file in it that says so: nothing else is ever deleted."""
 _NOTICE_BYTES = 1 << 16
+_TOKEN_CHARACTERS = 1 << 12
 LOCK_PATIENCE = 0.2
 """Seconds to retry: a process that only checks the lock takes it for a moment."""
 
@@ -106,6 +107,34 @@ def _check_file(path: Path, about: os.stat_result) -> None:
 def owner(directory: Path) -> str:
     """The mark on the processes of all servers that use it, one after another."""
     return hashlib.sha256(os.fsencode(directory.resolve())).hexdigest()[:32]
+
+
+def keep_token(path: Path, new: str, *, rotate: bool = False) -> str:
+    """The token in this file, which only its user can read; `new` when there is none, and with `rotate`.
+
+    A token that other users could read or change is not used again. Raises OSError.
+    """
+    if not rotate and (kept := _kept_token(path)):
+        return kept
+    path.unlink(missing_ok=True)
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(descriptor, "w") as file:
+        file.write(new + "\n")
+    return new
+
+
+def _kept_token(path: Path) -> str | None:
+    try:
+        with _looked_at(path) as file:
+            about = os.fstat(file.fileno())
+            token = file.read(_TOKEN_CHARACTERS + 1).strip()
+    except OSError:
+        return None
+    if about.st_mode & 0o077 or about.st_nlink > 1 or about.st_uid not in (os.geteuid(), 0):
+        logger.warning("other users could read the token; it is replaced path=%s", path)
+        return None
+    is_one = len(token) <= _TOKEN_CHARACTERS and token.isascii() and token.isprintable() and " " not in token
+    return token if is_one and token else None
 
 
 @contextmanager

@@ -36,6 +36,7 @@ from sandbox_agent.data_directory import (
     Untrusted,
     check_content,
     check_owner,
+    keep_token,
     left_behind,
     lock_directory,
     noticed,
@@ -74,6 +75,7 @@ from sandbox_agent.hub.session_loading import SessionLoading
 from sandbox_agent.hub.session_methods import SessionMethods
 from sandbox_agent.hub.session_settings import SessionSettings
 from sandbox_agent.hub.turns import Turns
+from sandbox_agent.idling import Idling
 from sandbox_agent.log.database import DatabaseError
 from sandbox_agent.log.log import Limits, Log
 from sandbox_agent.log.recovery import FILE_SUFFIXES, open_database
@@ -90,7 +92,7 @@ from sandbox_agent.settings import Settings
 logger = logging.getLogger(__name__)
 
 EXIT_PORT_TAKEN = 3
-LOG = "log.db"
+LOG, TOKEN = "log.db", "token"
 GC_THRESHOLDS = (20_000, 10, 10)
 """Envelopes, requests and sockets make no reference cycles, so the collector can run rarely; but not never."""
 LAST_GRACE = 0.5
@@ -114,6 +116,10 @@ class Parts:
     terminals: Terminals
     watches: Watches
     housekeeping: Housekeeping
+
+    def is_busy(self) -> bool:
+        """Whether an agent works, or is being installed; a prompt that waits does so behind one that runs."""
+        return not self.hub.calls.empty or self.installer.busy
 
     def stop(self) -> None:
         """Release all waiting callers."""
@@ -236,6 +242,7 @@ def run(settings: Settings) -> int:
             listener,
             _temporary(settings) as settings,
             _data_directory(settings) as owner,
+            _token_file(settings, listener) as settings,
             asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner,
         ):
             runner.run(_serve(settings, listener, owner, parent))
@@ -281,16 +288,16 @@ async def _serve(settings: Settings, listener: socket.socket, owner: str, parent
     gc.collect()
     gc.freeze()
     gc.set_threshold(*GC_THRESHOLDS)
-    token_file = _token_file(settings, listener)
+    if settings.idle_exit is not None:
+        idling = Idling(lambda: sockets.in_use or parts.is_busy(), settings.idle_exit)
+        clocks.append(asyncio.create_task(_stop_when_idle(idling, stopping)))
     try:
-        with _noticed(settings, listener, token_file):
-            _announce(settings, listener, token_file)
+        with _noticed(settings, listener):
+            _announce(settings, listener)
             await stopping.wait()
     finally:
         logger.info("stopping")
         parts.stop()
-        if token_file is not None:
-            token_file.unlink(missing_ok=True)
         server.should_exit = True
         await asyncio.gather(
             parts.installer.close(), parts.supervisor.close(LAST_GRACE), parts.terminals.close(LAST_GRACE)
@@ -300,6 +307,12 @@ async def _serve(settings: Settings, listener: socket.socket, owner: str, parent
             clock.cancel()
         children.close()
         parts.log.close()
+
+
+async def _stop_when_idle(idling: Idling, stopping: asyncio.Event) -> None:
+    await idling.wait()
+    logger.info("idle for long enough")
+    stopping.set()
 
 
 def _roots(settings: Settings) -> Roots:
@@ -399,17 +412,17 @@ def _check_data_directory(settings: Settings) -> None:
     with suppress(FileExistsError):
         (directory / "logs").mkdir(mode=0o700)
     if not settings.trust_data_dir:
-        files = [] if settings.no_persist else [LOG + suffix for suffix in FILE_SUFFIXES]
+        files = [] if settings.no_persist else [TOKEN, *(LOG + suffix for suffix in FILE_SUFFIXES)]
         check_content(directory, files, ["logs"])
 
 
-def _noticed(settings: Settings, listener: socket.socket, token_file: Path | None) -> AbstractContextManager[None]:
+def _noticed(settings: Settings, listener: socket.socket) -> AbstractContextManager[None]:
     """Lets those who use the same data directory find this server."""
     if settings.no_persist:
         return nullcontext()
     pid = os.getpid()
     process = read(pid)
-    where = token_file or settings.token_file
+    where = settings.token_file
     notice = Notice(
         pid=pid,
         process_start=process.start if process else 0,
@@ -430,10 +443,10 @@ def _addresses(listener: socket.socket) -> tuple[str, str]:
     return url, f"http://127.0.0.1:{port}" if ip_address(host).is_unspecified else url
 
 
-def _announce(settings: Settings, listener: socket.socket, token_file: Path | None) -> None:
+def _announce(settings: Settings, listener: socket.socket) -> None:
     """One line on stdout that a program can wait for; for people, the rest on stderr."""
     url, reachable = _addresses(listener)
-    hints = [f"token: {settings.token}  (also in {token_file})"] if token_file else []
+    hints = [f"token: {settings.token}  (also in {settings.token_file})"] if settings.token_generated else []
     hints += [f"open:  {reachable}/ui/", f"try:   {_first_call(settings, reachable)}"]
     if settings.quiet:
         hints = []
@@ -448,7 +461,7 @@ def _announce(settings: Settings, listener: socket.socket, token_file: Path | No
 
 def _first_call(settings: Settings, url: str) -> str:
     bearer = settings.token if settings.token_generated else "$TOKEN"
-    if settings.token_file is not None:
+    if settings.token_file is not None and not settings.token_generated:
         bearer = f"$(cat {shlex.quote(str(settings.token_file))})"
     authorization = f'-H "Authorization: Bearer {bearer}" ' if settings.token else ""
     hint = "  # with TOKEN set to the token you gave" if bearer == "$TOKEN" and settings.token else ""
@@ -459,14 +472,22 @@ def _first_call(settings: Settings, url: str) -> str:
     return f"curl -i {url}/v1/rpc {authorization}-H 'Content-Type: application/json' -d '{body}'{hint}"
 
 
-def _token_file(settings: Settings, listener: socket.socket) -> Path | None:
-    """The file, readable by the user alone, with a token that we generated; None when we generated none."""
+@contextmanager
+def _token_file(settings: Settings, listener: socket.socket) -> Generator[Settings]:
+    """The settings with the generated token, which is in a file for this user alone; kept if the sessions are."""
     if settings.token is None or not settings.token_generated:
-        return None
+        yield settings
+        return
     # Without a log, several servers may share the directory.
-    path = settings.data_dir / (f"token-{listener.getsockname()[1]}" if settings.no_persist else "token")
-    path.unlink(missing_ok=True)
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    with os.fdopen(descriptor, "w") as file:
-        file.write(settings.token + "\n")
-    return path
+    name = f"token-{listener.getsockname()[1]}" if settings.no_persist else TOKEN
+    path = settings.data_dir / name
+    rotate = settings.rotate_token or settings.no_persist
+    try:
+        token = keep_token(path, settings.token, rotate=rotate)
+    except OSError as error:
+        raise SettingsError(f"--data-dir {settings.data_dir}: no token can be kept: {error.strerror}") from error
+    try:
+        yield replace(settings, token=token, token_file=path)
+    finally:
+        if settings.no_persist:
+            path.unlink(missing_ok=True)

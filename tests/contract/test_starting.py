@@ -104,20 +104,15 @@ def test_the_call_that_is_suggested_at_the_start_works_as_it_stands() -> None:
 
 @pytest.mark.requirement("11.generated-token")
 def test_a_token_is_made_printed_to_stderr_and_kept_in_a_file_for_the_user_alone(tmp_path: Path) -> None:
-    tokens = []
-    for _ in range(2):
-        with Server(token=None, directory=tmp_path) as server:
-            place = re.findall(r"\(also in (.+)\)", server.stderr)[-1]
-            token = Path(place).read_text().strip()
-            assert token in server.stderr
-            assert Path(place).stat().st_mode & 0o777 == 0o600
-            assert Path(place).stat().st_uid == os.getuid()
-            assert ask(server, "/v1/agents").status == 401
-            assert ask(server, "/v1/agents", token=token).status == 200
-            tokens.append(token)
-
-    assert all(len(token) >= 32 for token in tokens)
-    assert tokens[0] != tokens[1]
+    with Server(token=None, directory=tmp_path) as server:
+        place = re.findall(r"\(also in (.+)\)", server.stderr)[-1]
+        token = Path(place).read_text().strip()
+        assert token in server.stderr
+        assert Path(place).stat().st_mode & 0o777 == 0o600
+        assert Path(place).stat().st_uid == os.getuid()
+        assert ask(server, "/v1/agents").status == 401
+        assert ask(server, "/v1/agents", token=token).status == 200
+        assert len(token) >= 32
 
 
 @pytest.mark.requirement("11.given-token")
@@ -166,6 +161,42 @@ def test_with_quiet_the_token_is_in_its_file_and_nowhere_else(tmp_path: Path) ->
         assert ask(server, "/v1/health", token=token).status == 200
         assert token not in server.stderr
         assert "curl" not in server.stderr
+
+
+@pytest.mark.requirement("11.kept-token")
+def test_the_next_start_uses_the_generated_token_again(tmp_path: Path) -> None:
+    path = tmp_path / "data" / "token"
+    with Server(token=None, directory=tmp_path) as server:
+        first = path.read_text().strip()
+        server.kill()
+        server.start()
+        assert ask(server, "/v1/health", token=first).status == 200
+        server.stop()
+        assert path.read_text().strip() == first
+        server.flags = ["--rotate-token"]
+        server.start()
+        second = path.read_text().strip()
+        assert ask(server, "/v1/health", token=first).status == 401
+        assert ask(server, "/v1/health", token=second).status == 200
+        assert path.stat().st_mode & 0o777 == 0o600
+
+
+@pytest.mark.requirement("11.kept-token")
+def test_a_link_in_place_of_the_token_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir(mode=0o700)
+    (tmp_path / "other").write_text("of-another-program")
+    (tmp_path / "data" / "token").symlink_to(tmp_path / "other")
+
+    refused(launch(tmp_path), "token in it is a link")
+
+    assert (tmp_path / "other").read_text() == "of-another-program"
+
+
+@pytest.mark.requirement("11.idle-exit")
+def test_a_server_stops_by_itself_when_it_has_been_idle(tmp_path: Path) -> None:
+    with Server("--idle-exit", "1s", "--idle-timeout", "1s", directory=tmp_path) as server:
+        assert server.process.wait(timeout=BOUND) == 0
+        assert not (tmp_path / "data" / "server.json").exists()
 
 
 # --- being found ------------------------------------------------------------------------------------------------------

@@ -140,3 +140,15 @@ def test_a_flood_is_reported_once_a_minute(caplog: pytest.LogCaptureFixture) -> 
             sockets.opened(Pretended())
         clock.run(1)
     assert len(caplog.records) == 1
+
+
+@pytest.mark.requirement("11.idle-exit")
+def test_a_server_is_in_use_while_a_socket_that_showed_the_token_is_open() -> None:
+    sockets, stranger, client = Sockets(LIMITS), Pretended(), Pretended()
+    sockets.opened(stranger)
+    sockets.opened(client)
+    assert not sockets.in_use
+    sockets.admitted(client)
+    assert sockets.in_use
+    sockets.closed(client)
+    assert not sockets.in_use

@@ -106,6 +106,8 @@ class Server:
 
     def __exit__(self, *_: object) -> None:
         code = self.stop() if self.process.poll() is None else 0
+        if self.process.stdout is not None:
+            self.process.stdout.close()
         stderr = self.stderr
         if self._temporary is not None:
             self._temporary.cleanup()

@@ -71,6 +71,11 @@ class Sockets:
         """Closed because there were too many, since the last report."""
         self._reported_at = -REPORT
 
+    @property
+    def in_use(self) -> bool:
+        """Whether a client is there: a socket that has shown the token."""
+        return len(self._open) > len(self._anonymous)
+
     def opened(self, socket: Socket) -> None:
         """Make room for it when there are far too many; those that are a little too many go with the next tick.
 

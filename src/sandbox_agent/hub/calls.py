@@ -69,6 +69,10 @@ class Calls:
         self._ids = count(1)
         self._open: dict[bytes, Call] = {}
 
+    @property
+    def empty(self) -> bool:
+        return not self._open
+
     def open(self, call: Call) -> Call:
         """Give it its id on stdio."""
         call.stdio_id = b"%d" % next(self._ids)

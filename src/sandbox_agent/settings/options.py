@@ -92,8 +92,21 @@ class Settings:
         _LISTEN,
         "Serve only the program that starts it; stop when its stdin closes. Keep nothing, unless --data-dir is set.",
     )
+    idle_exit: float | None = option(
+        _LISTEN,
+        DURATION,
+        None,
+        "Stop after this long without a client, a working agent or an install. sandbox-agent run starts its server "
+        "with 30m.",
+    )
 
-    token: str | None = option(_ACCESS, TOKEN, None, "Token that clients must send; generated if you set none.")
+    token: str | None = option(
+        _ACCESS,
+        TOKEN,
+        None,
+        "Token that clients must send; if you set none, one is generated and kept in the data directory.",
+    )
+    rotate_token: bool = switch(_ACCESS, "Replace the generated token with a new one.")
     token_file: Path | None = option(_ACCESS, PATH, None, "File that contains the token.")
     no_token: bool = switch(_ACCESS, "Serve without a token, on a loopback address only.")
     insecure: bool = switch(_ACCESS, "Allow --no-token on any address.")

@@ -116,6 +116,8 @@ def _with_token(settings: Settings, given: Mapping[str, Given]) -> Settings:
         return settings
     if not ways:
         return replace(settings, token=_new_token(), token_generated=True)
+    if settings.rotate_token and not settings.embedded:
+        raise SettingsError(f"{given['rotate_token'].where}: the token is yours ({ways[0].where}); change it there")
     if len(ways) > 1 and ways[0].source == ways[1].source:
         raise SettingsError(f"{ways[0].where} and {ways[1].where} both give a token; give one of them")
     if settings.token_file is not None and ways[0] is given.get("token_file"):

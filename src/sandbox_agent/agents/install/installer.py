@@ -93,6 +93,10 @@ class Installer:
         self._failures: dict[str, str] = {}
         self._closed = False
 
+    @property
+    def busy(self) -> bool:
+        return bool(self._running)
+
     def job(self, agent: str) -> Job | None:
         """The install under way, if there is one."""
         running = self._running.get(agent)
