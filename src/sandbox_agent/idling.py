@@ -27,5 +27,5 @@ class Idling:
 
     async def wait(self) -> None:
         """Return once it has been idle for long enough."""
-        while not self.tick(time.monotonic()):
+        while not self.tick(time.monotonic()):  # noqa: ASYNC110 - it is a clock
             await asyncio.sleep(min(TICK, self._patience))
