@@ -46,7 +46,7 @@ from pydantic import BaseModel
 T = TypeVar("T")
 
 COMMAND = (sys.executable, "-m", "sandbox_agent.agents.mock")
-WAIT = 5.0
+WAIT = 60.0
 FORMS = ClientCapabilities(elicitation=ElicitationCapabilities(form=ElicitationFormCapabilities()))
 
 
@@ -465,6 +465,35 @@ def test_cancel_ends_a_slow_turn_at_once(shared: Shared) -> None:
         assert await turn == "cancelled"
 
     shared.run(scene())
+
+
+def test_cancel_request_ends_the_turn_and_answers_with_an_error(tmp_path: Path) -> None:
+    with subprocess.Popen(
+        COMMAND,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "MOCK_AGENT_STATE_DIR": str(tmp_path)},
+    ) as mock:
+        assert mock.stdin is not None
+        assert mock.stdout is not None
+
+        def send(**envelope: Any) -> None:
+            print(json.dumps({"jsonrpc": "2.0", **envelope}), file=mock.stdin, flush=True)
+
+        def answer(id: int) -> dict[str, Any]:
+            return next(each for line in mock.stdout or () if (each := json.loads(line)).get("id") == id)
+
+        send(id=1, method="session/new", params={"cwd": "/somewhere", "mcpServers": []})
+        session = answer(1)["result"]["sessionId"]
+        prompt = [{"type": "text", "text": "slow 3600"}]
+        send(id=2, method="session/prompt", params={"sessionId": session, "prompt": prompt})
+        send(method="$/cancel_request", params={"requestId": 2})
+        assert answer(2)["error"]["code"] == -32800
+        prompt = [{"type": "text", "text": "hello"}]
+        send(id=3, method="session/prompt", params={"sessionId": session, "prompt": prompt})
+        assert answer(3)["result"]["stopReason"] == "end_turn"
+        mock.stdin.close()
 
 
 def test_a_cancel_that_follows_the_prompt_at_once_ends_it(shared: Shared) -> None:

@@ -17,7 +17,7 @@ from sandbox_agent.agents.node import bundled_node
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
-PATIENCE = 20.0
+PATIENCE = 90.0
 """Seconds for all that a page does in one call, on a machine that is busy."""
 
 

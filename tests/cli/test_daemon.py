@@ -229,7 +229,7 @@ def test_a_start_that_is_interrupted_leaves_no_server(place: Place) -> None:
     eventually(lambda: holder(place.data), "the server that starts")
     pid = holder(place.data)
     process.send_signal(signal.SIGINT)
-    process.communicate(timeout=10)
+    process.communicate(timeout=60)
 
     # It was too late, or the server is gone.
     assert pid is not None

@@ -25,7 +25,7 @@ from tests.support.saying import said
 
 Run = Callable[[Callable[[], Coroutine[Any, Any, None]]], None]
 ESCAPED = {"double_fork": True, "setsid": True, "close_fds": True, "ignore_sigterm": True}
-PATIENCE = 15.0
+PATIENCE = 60.0
 """For a program to start and to end on a busy machine."""
 LOOPS = {"asyncio": asyncio.new_event_loop, "uvloop": uvloop.new_event_loop}
 

@@ -17,7 +17,7 @@ from tests.support.embedding import Embedded, Host, Place
 from tests.support.running import BOUND, Server, alive, eventually
 from tests.support.saying import said
 
-PATIENCE = 15.0
+PATIENCE = 60.0
 """For a program to start and to end on a busy machine."""
 ESCAPED = {"double_fork": True, "setsid": True, "close_fds": True, "ignore_sigterm": True}
 

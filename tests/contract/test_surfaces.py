@@ -189,6 +189,7 @@ def test_the_page_says_what_runs_and_how_to_make_a_first_call(server: Server) ->
 
     assert response.status_code == 200
     assert response.headers["content-type"].startswith("text/html")
+    assert response.headers["cache-control"] == "no-store"
     assert "sandbox-agent" in response.text
     assert "/v1/rpc" in response.text
     assert "initialize" in response.text

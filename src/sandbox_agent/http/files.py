@@ -4,6 +4,7 @@ Knows HTTP; what a path means and what is done there is the host's. File work is
 """
 
 import os
+import re
 from dataclasses import dataclass
 from io import FileIO
 
@@ -199,7 +200,7 @@ class Files:
     async def get_entries(self, request: Request) -> Response:
         path, query = self.paths.wanted(request), query_of(request)
         limit = query.get("limit", str(PAGE))
-        if not (limit.isascii() and limit.isdigit() and 1 <= int(limit[:9]) <= MAX_PAGE):
+        if re.fullmatch("[0-9]{1,9}", limit) is None or not 1 <= int(limit) <= MAX_PAGE:
             raise BadRequest(f"limit is a number from 1 to {MAX_PAGE}", parameter="limit")
         cursor = query.get("cursor")
         return json_response(await self.pools.files.run(page_of, self.paths.roots.confined, path, cursor, int(limit)))

@@ -1,6 +1,7 @@
 """GET /v1/fs/search: a page of JSON, or a line of it for each match as it is found."""
 
 import asyncio
+import re
 from collections.abc import AsyncGenerator, Awaitable, Generator
 from contextlib import aclosing, contextmanager
 from dataclasses import replace
@@ -125,9 +126,9 @@ class Searches:
         if case not in _CASES:
             raise BadRequest(f"case is one of {', '.join(_CASES)}", parameter="case")
         limit = query.get("limit", str(self._limits.results))
-        if not (limit.isascii() and limit.isdigit() and int(limit[:9])):
-            raise BadRequest("limit is a number from 1", parameter="limit")
-        limits = replace(self._limits, results=min(self._limits.results, int(limit[:9])))
+        if re.fullmatch("[0-9]{1,9}", limit) is None or not int(limit):
+            raise BadRequest("limit is a number from 1 to 999999999", parameter="limit")
+        limits = replace(self._limits, results=min(self._limits.results, int(limit)))
         flags = {each: switch(query, each) for each in ("regex", "hidden", "ignored")}
         return Query(text, name, case=case, **flags), limits
 

@@ -175,7 +175,8 @@ class Views:
         url = html.escape(str(request.base_url).rstrip("/"))
         body = _PAGE.format(version=__version__, url=url, agents=html.escape(", ".join(ready)))
         csp = "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'"
-        return Response(body, media_type="text/html", headers={"content-security-policy": csp})
+        headers = {"content-security-policy": csp, "cache-control": "no-store"}
+        return Response(body, media_type="text/html", headers=headers)
 
     async def to_page(self, request: Request) -> Response:
         return RedirectResponse("/ui/")

@@ -5,11 +5,13 @@ from typing import Literal
 
 from msgspec import Raw
 
-from sandbox_agent.envelope import Object, notification, objects_at, parse, text_at
-from sandbox_agent.hub.pending import PendingRequest
+from sandbox_agent.envelope import META, Envelope, Object, notification, objects_at, parse, text_at
+from sandbox_agent.hub.pending import Outcome, PendingRequest
 from sandbox_agent.wire import methods
 
 METHOD = methods.DECISION
+REASON_CHARACTERS = 4096
+"""What is kept of the reason that a person gives."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,16 +34,38 @@ def decision(pending: PendingRequest, by: Decider, answer: bytes | None) -> byte
     if pending.session is None or pending.kind == "request":
         return None
     params: Object = {"sessionId": pending.session.id, "requestId": Raw(pending.agent_id), "kind": pending.kind}
-    asked = pending.request.params()
-    call = text_at(asked, "toolCall", "toolCallId") or text_at(asked, "toolCallId")
-    chosen = None if answer is None else text_at(parse(answer).result(), "outcome", "optionId")
-    kinds = [option.get("kind") for option in objects_at(asked, "options") if option.get("optionId") == chosen]
+    asked, result = pending.request.params(), {} if answer is None else parse(answer).result()
+    chosen = text_at(result, "outcome", "optionId")
     further: Object = {
-        "toolCallId": call,
+        "questionId": pending.question_id,
+        "toolCallId": text_at(asked, "toolCall", "toolCallId") or text_at(asked, "toolCallId"),
         "outcome": pending.outcome,
         "optionId": chosen,
-        "optionKind": kinds[0] if chosen is not None and kinds else None,
+        "optionKind": None if chosen is None else _kind_of(asked, chosen),
+        "answers": result.get("answers") if pending.kind == "question" else None,
+        "content": result.get("content") if pending.kind == "elicitation" else None,
         "by": {"kind": by.kind, **by.facts},
         "reason": by.reason,
     }
     return notification(METHOD, params | {name: value for name, value in further.items() if value is not None})
+
+
+def reason_in(answer: Envelope) -> str | None:
+    """Why a person answered so: `_meta["sandboxagent.dev"].reason` of the result."""
+    reason = text_at(answer.result(), "_meta", META, "reason")
+    return reason[:REASON_CHARACTERS] if reason and not reason.isspace() else None
+
+
+def refusal(pending: PendingRequest, answer: bytes, reason: str) -> str | None:
+    """What to say to the agent of a request that a person refused for a reason; None when it was not refused."""
+    chosen = text_at(parse(answer).result(), "outcome", "optionId")
+    allowed = chosen is not None and not (_kind_of(pending.request.params(), chosen) or "").startswith("reject")
+    if allowed or (pending.kind != "permission" and pending.outcome is Outcome.ANSWERED):
+        return None
+    asked = pending.request.params()
+    about = text_at(asked, "toolCall", "title") or text_at(asked, "prompt") or text_at(asked, "message")
+    return f"The user refused your request{f' ({about})' if about else ''} and says why: {reason}"
+
+
+def _kind_of(asked: Object, option: str) -> str | None:
+    return next((text_at(each, "kind") for each in objects_at(asked, "options") if each.get("optionId") == option), None)

@@ -127,10 +127,10 @@ class ExtensionMethods:
         return msgspec.structs.replace(asked, limit=min(asked.limit, MAX_PAGE))
 
     async def pending(self, connection: Connection, envelope: Envelope) -> Answer:
-        if envelope.session_id is not None:
-            sessions = [self.hub.session(envelope.session_id)]
-        else:
-            sessions = self.hub.pending.sessions()
+        named = envelope.params().get("sessionId")
+        if named is not None and not isinstance(named, str):
+            raise InvalidParams("sessionId must be a string; leave it out for all sessions", sessionId=named)
+        sessions = self.hub.pending.sessions() if named is None else [self.hub.session(named)]
         return _answer(envelope, {"pending": self.inventory.pending(connection, sessions)})
 
     async def agent_list(self, connection: Connection, envelope: Envelope) -> Answer:

@@ -37,7 +37,7 @@ from sandbox_agent.hub.calls import Accepted, Answer
 from sandbox_agent.hub.checks import Method
 from sandbox_agent.hub.connection import Connection
 from sandbox_agent.hub.decision import METHOD as DECISION
-from sandbox_agent.hub.decision import Decider
+from sandbox_agent.hub.decision import Decider, reason_in
 from sandbox_agent.hub.extension_methods import advertised
 from sandbox_agent.hub.forward import Forward
 from sandbox_agent.hub.hub import Hub
@@ -162,7 +162,7 @@ class FromClient:
             if not pending.open:
                 # Cancelled in the meantime, by a client or because its process exited: no allow may follow.
                 raise AlreadyAnswered(envelope.id.decode(), pending.outcome)
-        by = Decider("client", {"name": connection.tag, **connection.who})
+        by = Decider("client", {"name": connection.tag, **connection.who}, reason_in(envelope))
         self._hub.settle(pending, outcome, by, line, connection)
 
     def _greeting(self, running: Process) -> Object:

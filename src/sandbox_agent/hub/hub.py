@@ -18,7 +18,7 @@ from sandbox_agent.envelope import META, Envelope, Object, notification, with_pa
 from sandbox_agent.errors import AgentExited, LogUnavailable, RpcError, UnknownConnection, UnknownSession
 from sandbox_agent.hub.calls import Answer, Call, Calls
 from sandbox_agent.hub.connection import Connection
-from sandbox_agent.hub.decision import Decider, decision
+from sandbox_agent.hub.decision import Decider, decision, refusal
 from sandbox_agent.hub.holders import Holders
 from sandbox_agent.hub.lifecycle import TRANSIENT, Effect, Event
 from sandbox_agent.hub.pending import Outcome, PendingRequest, PendingRequests
@@ -31,6 +31,9 @@ from sandbox_agent.log.log import Log
 from sandbox_agent.wire import methods
 
 logger = logging.getLogger(__name__)
+
+MOST_REMARKS = 8
+"""Of what people said about refusals, as many wait for the next prompt."""
 
 
 SERVER_STOPPED = "the server stopped"
@@ -506,6 +509,8 @@ class Hub:
             self.tell(pending.session, line)
         if answer is None:
             return
+        if by.kind == "client" and by.reason is not None:
+            self._explain(pending, answer, by.reason)
         try:
             pending.process.answer(pending.translate(answer))
         except RpcError as error:
@@ -518,6 +523,14 @@ class Hub:
             self.record(pending.session, pending.translate(answer), Direction.FROM_SERVER)
         self.settle(pending, outcome, by, answer)
 
+    def _explain(self, pending: PendingRequest, answer: bytes, reason: str) -> None:
+        """Keep what a person says about a refusal for the next prompt: ACP has no place for it in the answer."""
+        said = refusal(pending, answer, reason)
+        if said is not None and pending.session is not None:
+            facts = pending.session.facts
+            facts.remarks = [*facts.remarks, said][-MOST_REMARKS:]
+            self.save(pending.session)
+
     def _withdraw(self, pending: PendingRequest, by: Connection | None = None) -> None:
         """Notify all clients that were asked, except the one that answered, of a request's outcome."""
         if pending.session is not None:
@@ -527,6 +540,7 @@ class Hub:
         for connection in self.audience(pending):
             if connection is not by and connection.knows(pending):
                 outcome = {"outcome": pending.outcome, "answeredBy": by.tag if by else None}
+                outcome |= {"agentRequestId": Raw(pending.agent_id)}
                 meta = {META: outcome | (by.who if by else {})}
                 params = {"requestId": Raw(connection.open_request(pending)), "_meta": meta}
                 self.tell_connection(connection, notification(methods.CANCEL_REQUEST, params), pending.session)

@@ -12,6 +12,7 @@ from sandbox_agent.envelope import Envelope, failure, objects_at, same_id, succe
 from sandbox_agent.errors import MethodNotFound, RequestCancelled
 from sandbox_agent.hub.asking import ELICITATION, PERMISSION, QUESTION
 from sandbox_agent.hub.process import Process
+from sandbox_agent.hub.question import question_id
 from sandbox_agent.hub.session import Session
 
 _KINDS = {PERMISSION: "permission", QUESTION: "question", ELICITATION: "elicitation"}
@@ -67,6 +68,17 @@ class PendingRequest:
     @property
     def kind(self) -> str:
         return kind_of(self.request.method)
+
+    @property
+    def question_id(self) -> str | None:
+        """The id of the question that clients see, if they see one."""
+        match self.kind:
+            case "question":
+                return text_at(self.request.params(), "questionId")
+            case "elicitation":
+                return question_id(self.key)
+            case _:
+                return None
 
     @property
     def open(self) -> bool:

@@ -113,13 +113,18 @@ def as_question(params: Object, key: int) -> Object:
     first = questions[0] if questions else {"options": _YES_NO_OPTIONS}
     message = message or text_at(first, "question") or ""
     asked: Object = {
-        "questionId": f"question-{key}",
+        "questionId": question_id(key),
         "prompt": message,
         "options": [[option["id"], option["label"]] for option in objects_at(first, "options")],
     }
     if questions:
         asked["questions"] = questions
     return _with_scope(params, asked)
+
+
+def question_id(key: int) -> str:
+    """The id of a question that was a form."""
+    return f"question-{key}"
 
 
 def _question(field: Field, alone: str) -> Object:
@@ -216,7 +221,7 @@ def url_as_form(params: Object) -> Object:
 
 def _url_as_question(params: Object, key: int) -> Object:
     options = [[ACCEPT, "Done"], [DECLINE, "Decline"]]
-    return {"questionId": f"question-{key}", "prompt": _url_text(params), "options": options}
+    return {"questionId": question_id(key), "prompt": _url_text(params), "options": options}
 
 
 # Answers

@@ -57,6 +57,8 @@ class SessionFacts(msgspec.Struct, kw_only=True):
     """Events in its history, up to a position; those after it are counted when it is read back."""
     told_at: float = 0.0
     """When its agent last announced its offers."""
+    remarks: list[str] = []
+    """What its agent has not heard yet: why people refused what it asked for. The next prompt carries them."""
     offers: Object = {}
     """`modes`, `models` and `configOptions` as the agent last announced them."""
 

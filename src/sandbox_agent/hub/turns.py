@@ -6,12 +6,15 @@ A prompt waits while another runs, and while its session is on its way back to a
 import asyncio
 from dataclasses import dataclass
 
+from msgspec import Raw
+
 from sandbox_agent.envelope import (
     Envelope,
     Object,
     failure,
     notification,
     objects_at,
+    param,
     parse,
     same_id,
     success,
@@ -22,6 +25,7 @@ from sandbox_agent.envelope import (
 from sandbox_agent.errors import RpcError, SandboxAgentError
 from sandbox_agent.hub.calls import Answer, Call
 from sandbox_agent.hub.connection import Connection
+from sandbox_agent.hub.content import blocks_of
 from sandbox_agent.hub.decision import CANCEL
 from sandbox_agent.hub.hub import Hub
 from sandbox_agent.hub.pending import Outcome
@@ -139,12 +143,13 @@ class Turns:
         turn.call = self._hub.calls.open(call)
         session.heard_at = self._hub.monotonic()
         session.facts.turn, session.facts.prompt_id = prompt.turn_id, prompt.prompt_id
+        remarks, session.facts.remarks = session.facts.remarks, []
         self._hub.save(session)
         self._hub.tell_turn(session, prompt.turn_id, prompt.prompt_id, {"state": "started"})
         session.unechoed = prompt
         if process.echoes_prompts is False:
             self.show(session)
-        line = with_id(prompt.line, call.stdio_id)
+        line = with_id(_with_remarks(prompt.line, remarks), call.stdio_id)
         if session.facts.agent_session_id != session.id:
             line = with_param(line, "sessionId", session.facts.agent_session_id)
         try:
@@ -215,3 +220,11 @@ def user_messages(session: Session, prompt: bytes) -> list[bytes]:
 def _error(response: Envelope) -> Object:
     error = response.error()
     return {"code": error.get("code"), "message": error.get("message")}
+
+
+def _with_remarks(line: bytes, remarks: list[str]) -> bytes:
+    """A prompt with what people said about earlier requests before it."""
+    if not remarks or (param(line, "prompt") or b"")[:1] != b"[":
+        return line
+    blocks: list[Object | Raw] = [{"type": "text", "text": "\n".join(remarks)}]
+    return with_param(line, "prompt", [*blocks, *blocks_of(line)])

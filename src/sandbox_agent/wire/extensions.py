@@ -322,7 +322,14 @@ class DecisionParams(Struct, rename="camel"):
     """Of a permission: the option that was chosen."""
     option_kind: str | UnsetType = UNSET
     """Of a permission: its kind, such as `allow_once`."""
+    question_id: str | UnsetType = UNSET
+    """Of a question or form: its id, as clients that know questions see it."""
+    answers: list[list[str]] | UnsetType = UNSET
+    """Of a question: what was chosen or written, a list for each question."""
+    content: Object | UnsetType = UNSET
+    """Of a form: what was filled in."""
     reason: str | UnsetType = UNSET
+    """Why: a person's own words, or the server's."""
 
 
 class UnparsedParams(Struct):

@@ -16,6 +16,8 @@ GRACE = 0.1
 """Seconds that the other side has, at the end of input, to read what is written."""
 
 INVALID_REQUEST, METHOD_NOT_FOUND, INVALID_PARAMS, INTERNAL_ERROR = -32600, -32601, -32602, -32603
+REQUEST_CANCELLED = -32800
+CANCEL_REQUEST = "$/cancel_request"
 
 Object = dict[str, object]
 Method = Callable[[Object], Awaitable[Object]]
@@ -45,6 +47,8 @@ class Peer:
         self._ids = itertools.count()
         self._waiting: dict[int, asyncio.Future[Object]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
+        self._requests: dict[object, asyncio.Task[None]] = {}
+        """Those under way, by their ids."""
         self._ended = False
 
     @classmethod
@@ -61,9 +65,12 @@ class Peer:
         while (envelope := await self._receive()) is not None:
             if "method" not in envelope:
                 self._settle(envelope)
-            else:
-                # Notifications in tasks, too: those begin in their order, so a cancel comes after its prompt.
-                self._start(self._handle(envelope, methods, notifications))
+                continue
+            # Notifications in tasks, too: those begin in their order, so a cancel comes after its prompt.
+            task = self._start(self._handle(envelope, methods, {CANCEL_REQUEST: self._cancel, **notifications}))
+            if isinstance(id := envelope.get("id"), str | int):
+                self._requests[id] = task
+                task.add_done_callback(lambda _, id=id: self._requests.pop(id, None))
         await self._end()
 
     async def request(self, method: str, params: Object) -> Object:
@@ -95,6 +102,10 @@ class Peer:
         except RpcError as error:
             facts = {} if error.data is None else {"data": error.data}
             answer["error"] = {"code": error.code, "message": str(error), **facts}
+        except asyncio.CancelledError:
+            if self._ended:
+                raise
+            answer["error"] = {"code": REQUEST_CANCELLED, "message": "Request cancelled"}
         except Exception:
             logger.exception("method failed method=%s", name)
             answer["error"] = {"code": INTERNAL_ERROR, "message": "Internal error"}
@@ -114,10 +125,16 @@ class Peer:
         else:
             future.set_result(cast("Object", result) if isinstance(result, dict) else {})
 
-    def _start(self, work: Coroutine[object, object, None]) -> None:
+    def _cancel(self, params: Object) -> None:
+        id = params.get("requestId")
+        if isinstance(id, str | int) and (task := self._requests.get(id)):
+            task.cancel()
+
+    def _start(self, work: Coroutine[object, object, None]) -> asyncio.Task[None]:
         task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._forget)
+        return task
 
     def _forget(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
