@@ -1,9 +1,10 @@
-"""Terminals: commands that agents run, and the newest of what those wrote. Each is a process tree that dies whole.
+"""Terminals: commands that agents run, and the newest of their output. Each is a process tree that dies whole.
 
 Knows nothing of sessions and agents but the names of those that a terminal belongs to, and ends with.
 """
 
 import asyncio
+import codecs
 import logging
 import os
 import secrets
@@ -14,11 +15,12 @@ from typing import cast
 
 from sandbox_agent.errors import InvalidRequest, ShuttingDown, UnknownTerminal
 from sandbox_agent.host.files import refusals
-from sandbox_agent.host.output import Output
 from sandbox_agent.host.paths.confined import Confined
 from sandbox_agent.pools import Pool
 from sandbox_agent.processes.children import Children
 from sandbox_agent.processes.lifetime import KILL_PATIENCE, begin, end, ending, within
+
+logger = logging.getLogger(__name__)
 
 STDOUT = 1
 LINGER = 0.5
@@ -26,7 +28,46 @@ LINGER = 0.5
 DRAIN_PATIENCE = 1.0
 """Seconds for the pipe to end after that; something we cannot find may hold it."""
 
-logger = logging.getLogger(__name__)
+
+class Output:
+    """The newest bytes of what was written, as text."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._kept = bytearray()
+        self._truncated = False
+
+    def feed(self, data: bytes) -> None:
+        self._kept += data
+        # Twice as much is kept at times: to move the rest for each piece would cost far more.
+        if len(self._kept) > 2 * self._limit:
+            self._cut()
+
+    def read(self, *, ended: bool) -> tuple[str, bool]:
+        """The text, and whether more had been written. A character that has come in part is left for later."""
+        self._cut()
+        kept = bytes(self._kept)
+        if self._truncated:
+            kept = kept[_first_character(kept) :]
+        text = codecs.getincrementaldecoder("utf-8")("replace").decode(kept, ended)
+        encoded = text.encode()
+        if len(encoded) > self._limit:
+            # What stands for bytes that are no text is longer than they are.
+            encoded = encoded[len(encoded) - self._limit :]
+            return encoded[_first_character(encoded) :].decode(), True
+        return text, self._truncated
+
+    def _cut(self) -> None:
+        excess = len(self._kept) - self._limit
+        if excess > 0:
+            del self._kept[:excess]
+            self._truncated = True
+
+
+def _first_character(data: bytes) -> int:
+    """Where the first whole character begins in bytes that were cut somewhere."""
+    # A character has four bytes at most: where there is none in four, this is no text.
+    return next((at for at, byte in enumerate(data[:4]) if byte & 0xC0 != 0x80), 0 if len(data) > 3 else len(data))
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +128,7 @@ class Terminal(asyncio.SubprocessProtocol):
         """Raises InvalidParams, NoSuchFile or FileFailed when it cannot be started."""
         try:
             with refusals(command.directory):
-                directory, arguments = await self._pool.run(_prepared, command)
+                directory, arguments = await self._pool.run(_prepare, command)
             # Both on one pipe, so that they are in order.
             pipes = (asyncio.subprocess.DEVNULL, asyncio.subprocess.PIPE, asyncio.subprocess.STDOUT)
             try:
@@ -255,7 +296,7 @@ class Terminals:
         return task
 
 
-def _prepared(command: Command) -> tuple[int, list[str]]:
+def _prepare(command: Command) -> tuple[int, list[str]]:
     """The descriptor of where it runs, and what runs there."""
     directory = Confined(command.directories).open_directory(command.directory)
     return directory, _arguments(command, directory)

@@ -12,7 +12,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from sandbox_agent.archives.packing import packer
+from sandbox_agent.archives.packing import make_packer
 from sandbox_agent.errors import (
     ArchiveTooLarge,
     BadArchive,
@@ -187,7 +187,7 @@ class _Bundle(Streamed):
             raise
 
     def _write_packed(self) -> None:
-        pack = packer(cast('Literal["gz", "zst"]', self._format.removeprefix("tar.")))
+        pack = make_packer(cast('Literal["gz", "zst"]', self._format.removeprefix("tar.")))
         depth = self._archives.limits.depth
         bundle(self._directory, lambda data: self._outflow.write(pack.compress(data)), depth)
         self._outflow.write(pack.flush())

@@ -9,7 +9,7 @@ from urllib.parse import quote
 
 from starlette.responses import Response
 
-from sandbox_agent.host.transfer.conditions import etag
+from sandbox_agent.host.transfer.entries import etag
 from sandbox_agent.http.asgi import Receive, Scope, Send, gone, transport
 from sandbox_agent.http.ranges import Version
 from sandbox_agent.pools import Pool

@@ -21,12 +21,10 @@ from sandbox_agent.errors import (
     ShuttingDown,
     UnsupportedMediaType,
 )
-from sandbox_agent.host.paths.names import shown
+from sandbox_agent.host.paths.names import encode_name
 from sandbox_agent.host.paths.refusals import file_problems
-from sandbox_agent.host.transfer.changes import delete, make_directory, move
-from sandbox_agent.host.transfer.conditions import Condition, tags
-from sandbox_agent.host.transfer.entries import entry_at, page_of
-from sandbox_agent.host.transfer.incoming import IncomingFile, too_large
+from sandbox_agent.host.transfer.changes import IncomingFile, delete, make_directory, move, too_large
+from sandbox_agent.host.transfer.entries import Condition, parse_tags, read_entry, read_page
 from sandbox_agent.http.downloads import Download, attachment, media_type, version
 from sandbox_agent.http.negotiate import check_json
 from sandbox_agent.http.paths import PATH, PROBLEMS, SESSION, Paths, query_of, switch
@@ -163,7 +161,7 @@ class Files:
         if is_known(request.headers, now):
             file.close()
             return Response(status_code=304, headers=headers)
-        name = shown(path.rpartition("/")[2])
+        name = encode_name(path.rpartition("/")[2])
         headers |= {
             "content-type": media_type(name),
             "accept-ranges": "bytes",
@@ -173,7 +171,7 @@ class Files:
         }
         if keep:
             headers["content-disposition"] = attachment(name)
-        wanted = part(request.headers, shown(path), now)
+        wanted = part(request.headers, encode_name(path), now)
         if wanted is None:
             return Download(file, 0, now.size, 200, headers, self.pools.files)
         start, length = wanted
@@ -183,7 +181,8 @@ class Files:
     async def put_file(self, request: Request) -> Response:
         path = self.paths.wanted(request)
         condition = Condition(
-            match=tags(request.headers.get("if-match")), none_match=tags(request.headers.get("if-none-match"))
+            match=parse_tags(request.headers.get("if-match")),
+            none_match=parse_tags(request.headers.get("if-none-match")),
         )
         if request.headers.get("content-encoding", "identity") != "identity" or "content-range" in request.headers:
             raise BadRequest("send the whole file as it is, without Content-Encoding and Content-Range")
@@ -202,17 +201,17 @@ class Files:
         if not (limit.isascii() and limit.isdigit() and 1 <= int(limit[:9]) <= MAX_PAGE):
             raise BadRequest(f"limit is a number from 1 to {MAX_PAGE}", parameter="limit")
         cursor = query.get("cursor")
-        return json_response(await self.pools.files.run(page_of, self.paths.roots.confined, path, cursor, int(limit)))
+        return json_response(await self.pools.files.run(read_page, self.paths.roots.confined, path, cursor, int(limit)))
 
     async def get_stat(self, request: Request) -> Response:
         path, query = self.paths.wanted(request), query_of(request)
         follow = switch(query, "follow", default=True)
-        return json_response(await self.pools.files.run(entry_at, self.paths.roots.confined, path, follow=follow))
+        return json_response(await self.pools.files.run(read_entry, self.paths.roots.confined, path, follow=follow))
 
     async def post_mkdir(self, request: Request) -> Response:
         path = self.paths.wanted(request)
         await self.pools.files.run(make_directory, self.paths.roots, path)
-        return json_response(Done(shown(path)))
+        return json_response(Done(encode_name(path)))
 
     async def post_move(self, request: Request) -> Response:
         asked = await self._move(request)
@@ -220,7 +219,7 @@ class Files:
         source, target = self.paths.absolute(asked.source, session), self.paths.absolute(asked.target, session)
         roots = self.paths.roots
         await self.pools.trees.run(move, roots, source, target, overwrite=asked.overwrite, stopped=roots.stopped)
-        return json_response(Moved(shown(source), shown(target)))
+        return json_response(Moved(encode_name(source), encode_name(target)))
 
     async def _move(self, request: Request) -> Move:
         check_json(request.headers.get("content-type", "").encode("latin-1"))
@@ -239,4 +238,4 @@ class Files:
         roots = self.paths.roots
         recursive = switch(query, "recursive")
         await self.pools.trees.run(delete, roots, path, recursive=recursive, stopped=roots.stopped)
-        return json_response(Done(shown(path)))
+        return json_response(Done(encode_name(path)))

