@@ -36,11 +36,11 @@ from sandbox_agent.data_directory import (
     Untrusted,
     check_content,
     check_owner,
-    left_behind,
+    find_leftovers,
     lock_directory,
-    noticed,
-    owner,
-    temporary,
+    make_temporary,
+    owner_of,
+    publish_notice,
 )
 from sandbox_agent.errors import SettingsError, ShuttingDown
 from sandbox_agent.host.attached import AttachedFiles
@@ -80,10 +80,9 @@ from sandbox_agent.log.recovery import FILE_SUFFIXES, open_database
 from sandbox_agent.permissions.file import load_rules
 from sandbox_agent.permissions.policy import Policy
 from sandbox_agent.pools import Pools
-from sandbox_agent.processes.cgroup import open_cgroup
-from sandbox_agent.processes.children import Children
+from sandbox_agent.processes.children import Children, open_cgroup
 from sandbox_agent.processes.parent import Parent
-from sandbox_agent.processes.table import read
+from sandbox_agent.processes.table import read_process
 from sandbox_agent.reports import set_up_logging
 from sandbox_agent.settings import Settings
 
@@ -358,13 +357,13 @@ def _temporary(settings: Settings) -> Generator[Settings]:
         return
     with ExitStack() as stack:
         try:
-            directory = stack.enter_context(temporary())
+            directory = stack.enter_context(make_temporary())
         except OSError as error:
             raise SettingsError(f"no temporary data directory: {error.strerror}; choose one with --data-dir") from error
         # No other server will ever come to end what these have left.
-        for left in left_behind():
+        for left in find_leftovers():
             logger.warning("removing what a killed server left path=%s", left)
-            Children(owner(left)).sweep()
+            Children(owner_of(left)).sweep()
             discard(left)
         yield replace(settings, data_dir=directory)
 
@@ -389,7 +388,7 @@ def _data_directory(settings: Settings) -> Generator[str]:
         except OSError as error:
             raise SettingsError(f"--data-dir {directory}: {error.strerror}") from error
         # Without a log nothing is shared through the directory, so any number of servers may use it.
-        yield secrets.token_hex(16) if settings.no_persist else owner(directory)
+        yield secrets.token_hex(16) if settings.no_persist else owner_of(directory)
 
 
 def _check_data_directory(settings: Settings) -> None:
@@ -408,7 +407,7 @@ def _noticed(settings: Settings, listener: socket.socket, token_file: Path | Non
     if settings.no_persist:
         return nullcontext()
     pid = os.getpid()
-    process = read(pid)
+    process = read_process(pid)
     where = token_file or settings.token_file
     notice = Notice(
         pid=pid,
@@ -420,7 +419,7 @@ def _noticed(settings: Settings, listener: socket.socket, token_file: Path | Non
         needs_token=settings.token is not None,
         embedded=settings.embedded,
     )
-    return noticed(settings.data_dir, notice)
+    return publish_notice(settings.data_dir, notice)
 
 
 def _addresses(listener: socket.socket) -> tuple[str, str]:

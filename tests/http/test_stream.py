@@ -21,7 +21,7 @@ from sandbox_agent.hub.hub import Hub
 from sandbox_agent.hub.session import Session, SessionFacts
 from sandbox_agent.log.cards import Card
 from sandbox_agent.log.database import Database
-from sandbox_agent.log.event import NOBODY, Direction, agent_channel, session_channel
+from sandbox_agent.log.event import NO_CLIENT, Direction, agent_channel, session_channel
 from sandbox_agent.log.log import Limits, Log
 from tests.support import sse
 from tests.support.running import BOUND
@@ -537,7 +537,7 @@ class ExactlyOnce(RuleBasedStateMachine):
 
     @rule(session=SESSIONS, size=SIZES)
     def record_for_nobody(self, session: str, size: int) -> None:
-        self.say(NOBODY, [], 1, size, session_id=session)
+        self.say(NO_CLIENT, [], 1, size, session_id=session)
 
     # Sockets
 

@@ -18,7 +18,7 @@ from sandbox_agent.host.files import refusals
 from sandbox_agent.host.paths.confined import Confined
 from sandbox_agent.pools import Pool
 from sandbox_agent.processes.children import Children
-from sandbox_agent.processes.lifetime import KILL_PATIENCE, begin, end, ending, within
+from sandbox_agent.processes.lifetime import KILL_PATIENCE, describe_exit, end_tree, start_child, wait_until
 
 logger = logging.getLogger(__name__)
 
@@ -134,7 +134,9 @@ class Terminal(asyncio.SubprocessProtocol):
             try:
                 with refusals(command.program):
                     here = _descriptor(directory)
-                    await begin(self._children, self.key, self, arguments, command.environment, here, pipes, LINGER)
+                    await start_child(
+                        self._children, self.key, self, arguments, command.environment, here, pipes, LINGER
+                    )
             finally:
                 os.close(directory)
         finally:
@@ -156,15 +158,15 @@ class Terminal(asyncio.SubprocessProtocol):
 
     async def kill(self) -> None:
         """End its tree without a grace, whatever else is under way."""
-        await end(self._children, self.key, self._dead, 0)
+        await end_tree(self._children, self.key, self._dead, 0)
 
     async def _stop(self, grace: float) -> None:
         await self._started
         if self._transport is None:
             return
         if not self._dead.done():
-            await end(self._children, self.key, self._dead, grace)
-        if not await within(KILL_PATIENCE if self._dead.done() else 0, self._done):
+            await end_tree(self._children, self.key, self._dead, grace)
+        if not await wait_until(KILL_PATIENCE if self._dead.done() else 0, self._done):
             self._finish()
 
     def _finish(self) -> None:
@@ -172,7 +174,7 @@ class Terminal(asyncio.SubprocessProtocol):
         if self.exit is not None:
             return
         assert self._transport is not None
-        self.exit = ExitStatus(*ending(self._transport.get_returncode()))
+        self.exit = ExitStatus(*describe_exit(self._transport.get_returncode()))
         self._done.set_result(self.exit)
         pipe = self._transport.get_pipe_transport(STDOUT)
         if self._open and pipe is not None:
@@ -201,7 +203,7 @@ class Terminal(asyncio.SubprocessProtocol):
     def process_exited(self) -> None:
         self._dead.set_result(None)
         try:
-            self._children.ended(self.key)
+            self._children.forget(self.key)
         except Exception:
             logger.exception("cannot end what a command left behind terminal=%s", self.key)
         if self.exit is not None:

@@ -25,8 +25,8 @@ from sandbox_agent.hub.pending import Outcome, PendingRequest, PendingRequests
 from sandbox_agent.hub.process import Process
 from sandbox_agent.hub.session import Session, SessionFacts
 from sandbox_agent.hub.shelf import Shelf
-from sandbox_agent.log.cards import Age
-from sandbox_agent.log.event import NOBODY, Chunk, Direction, agent_channel, session_channel
+from sandbox_agent.log.cards import SortKey
+from sandbox_agent.log.event import NO_CLIENT, Chunk, Direction, agent_channel, session_channel
 from sandbox_agent.log.log import Log
 from sandbox_agent.wire import methods
 
@@ -154,7 +154,7 @@ class Hub:
         if session is not None or not self._holders.holds_any(running):
             return session
         name = self._holders.name(running)
-        session_id = self.log.ask(lambda cards: cards.held(name, agent_session_id))
+        session_id = self.log.ask(lambda cards: cards.find_held(name, agent_session_id))
         session = None if session_id is None else self._shelf.find(session_id)
         # The disk may lag behind what is known here.
         if session is None or session.process is not running:
@@ -173,11 +173,11 @@ class Hub:
     def id_is_anothers(self, session: Session) -> bool:
         """Whether its agent may use the same id for another session: agents reuse ids."""
         agent, id = session.facts.agent, session.facts.agent_session_id
-        on_disk = self._shelf.all_of(self.log.ask(lambda cards: cards.namesakes(agent, id)))
+        on_disk = self._shelf.all_of(self.log.ask(lambda cards: cards.find_namesakes(agent, id)))
         others = (*on_disk, *self._holders.namesakes(id))
         return any(other is not session and other.facts.agent == agent for other in others)
 
-    def sessions(self, before: Age | None, cwd: str | None, limit: int) -> list[Session]:
+    def sessions(self, before: SortKey | None, cwd: str | None, limit: int) -> list[Session]:
         """From the newest on, or from the one after `before`; of one directory, or of all."""
         return self._shelf.page(before, cwd, limit)
 
@@ -189,7 +189,7 @@ class Hub:
         """All that a process holds."""
         name, sessions = self._holders.name(running), self._holders.sessions(running)
         try:
-            sessions += self._shelf.all_of(self.log.ask(lambda cards: cards.all_held(name)))
+            sessions += self._shelf.all_of(self.log.ask(lambda cards: cards.find_all_held(name)))
         except LogUnavailable as error:
             # The caller is about to end them: sessions in memory must not wait for an unreadable disk.
             logger.error("sessions at rest not found agent=%s reason=%s", running.agent.id, error)
@@ -374,7 +374,7 @@ class Hub:
 
     def record(self, session: Session, line: bytes, direction: Direction) -> Chunk:
         """Record an envelope in the session's history without sending it to clients."""
-        return self._append(session, [line], direction, NOBODY)
+        return self._append(session, [line], direction, NO_CLIENT)
 
     def tell(self, session: Session, line: bytes, direction: Direction = Direction.FROM_SERVER) -> Chunk:
         """Record an envelope and send it to all attached clients."""
@@ -394,7 +394,7 @@ class Hub:
         self, session: Session, lines: list[bytes], direction: Direction, channel: str, history: bool = True
     ) -> Chunk:
         if session.deleted:
-            return self.log.append(lines, direction, None, NOBODY, history=False)
+            return self.log.append(lines, direction, None, NO_CLIENT, history=False)
         chunk = self.log.append(lines, direction, session.id, channel, history=history)
         self._happened(session, len(lines) if history else 0, chunk.at)
         return chunk
@@ -457,7 +457,7 @@ class Hub:
         """Record an agent's request without sending it to clients."""
         assert pending.session is not None
         line, session = pending.request.line, pending.session
-        chunk = self.log.append([line], Direction.FROM_AGENT, session.id, NOBODY, is_request=True)
+        chunk = self.log.append([line], Direction.FROM_AGENT, session.id, NO_CLIENT, is_request=True)
         self._happened(session, 1, chunk.at)
         self.pending.ask(pending)
 

@@ -17,7 +17,7 @@ from sandbox_agent.envelope import text_at
 from sandbox_agent.errors import SessionDamaged
 from sandbox_agent.hub.lifecycle import recalled
 from sandbox_agent.hub.session import TERMINATED, Session, SessionFacts
-from sandbox_agent.log.cards import Age, Card
+from sandbox_agent.log.cards import Card, SortKey
 from sandbox_agent.log.log import Log
 from sandbox_agent.log.rows import DamagedRow
 
@@ -54,7 +54,7 @@ class Shelf:
         """By alias."""
         session_id = self._aliases.get(alias)
         if session_id is None:
-            session_id = self._log.ask(lambda cards: cards.named(alias))
+            session_id = self._log.ask(lambda cards: cards.find_alias(alias))
         return self.find(session_id) if session_id else None
 
     def has(self, session_id: str) -> bool:
@@ -72,7 +72,7 @@ class Shelf:
                 found += [] if session is None else [session]
         return found
 
-    def page(self, before: Age | None, cwd: str | None, limit: int) -> list[Session]:
+    def page(self, before: SortKey | None, cwd: str | None, limit: int) -> list[Session]:
         """The newest ones, or those older than `before`; of one directory, or of all."""
         kept = [one for one in self._kept.values() if cwd is None or one.facts.cwd == cwd]
         ages = sorted(map(age, kept), reverse=True)
@@ -80,7 +80,7 @@ class Shelf:
         newest = merge(younger, self._pages(before, cwd, limit), reverse=True)
         return self.all_of(session_id for _, session_id in islice(newest, limit))
 
-    def _pages(self, before: Age | None, cwd: str | None, limit: int) -> Iterable[Age]:
+    def _pages(self, before: SortKey | None, cwd: str | None, limit: int) -> Iterable[SortKey]:
         """What the disk has of those that are not kept, from the newest on."""
         while True:
             page = self._log.ask(lambda cards, after=before: cards.page(after, cwd, limit))
@@ -93,7 +93,7 @@ class Shelf:
 
     def newest(self, agent: str) -> Session | None:
         """The session in which an agent last announced its models and modes."""
-        session_id = self._log.ask(lambda cards: cards.newest(agent))
+        session_id = self._log.ask(lambda cards: cards.find_newest(agent))
         return None if session_id is None else self.find(session_id)
 
     # Changing
@@ -170,8 +170,8 @@ class Shelf:
 
     def not_ended(self) -> list[Session]:
         """Those that a server before this one has left. Makes cards for records that have none."""
-        session_ids = self._log.ask(lambda cards: cards.not_ended())
-        for session_id, record in self._log.ask(lambda cards: cards.missing()):
+        session_ids = self._log.ask(lambda cards: cards.find_not_ended())
+        for session_id, record in self._log.ask(lambda cards: cards.find_missing()):
             with suppress(SessionDamaged):
                 facts = self._decode(session_id, record)
                 self._log.save_session(session_id, record, card_of(facts))
@@ -186,7 +186,7 @@ class Shelf:
         if record is None:
             return None
         facts = self._decode(session_id, record)
-        events, at = self._log.ask(lambda cards: cards.since(session_id, facts.counted_through))
+        events, at = self._log.ask(lambda cards: cards.count_since(session_id, facts.counted_through))
         facts.updated_at = max(facts.updated_at, at)
         terminated = text_at(facts.termination, "reason") == TERMINATED["reason"]
         state = recalled(ended=facts.ended, resumable=facts.can_resume, terminated=terminated)
@@ -203,7 +203,7 @@ class Shelf:
             raise self._damaged(session_id) from None
 
     def _damaged(self, session_id: str) -> SessionDamaged:
-        self._log.damage.found(f"the record of session {session_id!r} is damaged")
+        self._log.damage.report(f"the record of session {session_id!r} is damaged")
         return SessionDamaged(session_id)
 
     def _drop(self, session: Session) -> None:
@@ -214,7 +214,7 @@ class Shelf:
             del self._aliases[alias]
 
 
-def age(session: Session) -> Age:
+def age(session: Session) -> SortKey:
     """What sessions are listed by."""
     return session.facts.created_at, session.id
 

@@ -11,7 +11,7 @@ from typing import cast
 
 from sandbox_agent.errors import NotImplementedYet
 from sandbox_agent.processes.children import Children
-from sandbox_agent.processes.lifetime import KILL_PATIENCE, begin, end, within
+from sandbox_agent.processes.lifetime import KILL_PATIENCE, end_tree, start_child, wait_until
 
 STDOUT, STDERR = 1, 2
 LONGEST = 1 << 20
@@ -59,7 +59,7 @@ class Ripgrep(asyncio.SubprocessProtocol):
         """Begin, in an open directory. Raises OSError."""
         pipes = (asyncio.subprocess.DEVNULL, asyncio.subprocess.PIPE, asyncio.subprocess.PIPE)
         here = f"/proc/self/fd/{directory}"
-        await begin(self._children, self._key, self, [find_program(), *arguments], {}, here, pipes, None)
+        await start_child(self._children, self._key, self, [find_program(), *arguments], {}, here, pipes, None)
 
     async def records(self, seconds: float) -> AsyncGenerator[list[bytes]]:
         """What it writes, as it comes. Raises TimeoutError when that takes longer than so many seconds."""
@@ -90,9 +90,9 @@ class Ripgrep(asyncio.SubprocessProtocol):
         if self._transport is None:
             return
         if not self._dead.done():
-            await end(self._children, self._key, self._dead, 0)
-        await within(KILL_PATIENCE, self._dead)
-        self._children.ended(self._key)
+            await end_tree(self._children, self._key, self._dead, 0)
+        await wait_until(KILL_PATIENCE, self._dead)
+        self._children.forget(self._key)
         self._transport.close()
 
     def _pause(self, pause: bool) -> None:
