@@ -27,8 +27,9 @@ from sandbox_agent import __version__
 from sandbox_agent.agents.depot import open_boots, open_catalog, open_installer
 from sandbox_agent.agents.install.installer import Installer
 from sandbox_agent.agents.install.record import Store
-from sandbox_agent.agents.provision import Provision
+from sandbox_agent.agents.provision import AgentInstalls, Provision
 from sandbox_agent.agents.supervisor import Supervisor
+from sandbox_agent.agents.views import AgentViews
 from sandbox_agent.archives.removal import discard
 from sandbox_agent.data_directory import (
     DirectoryLocked,
@@ -56,8 +57,6 @@ from sandbox_agent.http.protocol import Protocol
 from sandbox_agent.http.rpc import Rpc
 from sandbox_agent.http.sockets import SocketLimits, Sockets
 from sandbox_agent.http.stream import StreamLimits, Streams
-from sandbox_agent.hub.agent_installs import AgentInstalls
-from sandbox_agent.hub.agent_views import AgentViews
 from sandbox_agent.hub.attachment import AttachmentLimits, Attachments
 from sandbox_agent.hub.extension_methods import ExtensionMethods
 from sandbox_agent.hub.file_methods import FileMethods
@@ -152,7 +151,7 @@ def build(settings: Settings, children: Children) -> Parts:
     forward = Forward(hub, supervisor, catalog, settings.request_timeout)
     inventory = Inventory(hub)
     session_settings = SessionSettings(hub, forward)
-    agent_views = AgentViews(hub, catalog, installer, supervisor, os.environ)
+    agent_views = AgentViews(hub.newest_session, catalog, installer, supervisor, os.environ)
     installs = AgentInstalls(catalog, installer)
     loading = SessionLoading(hub, forward)
     ending = SessionEnding(hub, forward, turns)
@@ -176,10 +175,9 @@ def build(settings: Settings, children: Children) -> Parts:
         from sandbox_agent.http.archives import Archives
         from sandbox_agent.http.control import control
         from sandbox_agent.http.files import Files
-        from sandbox_agent.http.installs import Installs
         from sandbox_agent.http.paths import Paths
         from sandbox_agent.http.search import Searches
-        from sandbox_agent.http.views import Views
+        from sandbox_agent.http.views import Installs, Views
         from sandbox_agent.http.watching import Watching
 
         views = Views(hub, inventory, agent_views, Installs(installs, settings.heartbeat), health)

@@ -205,7 +205,7 @@ def world() -> Iterator[World]:
 
 def open_client(world: World, *sessions: str) -> Client:
     async def step() -> Client:
-        client = Client(world, world.hub.open_connection("a"))
+        client = Client(world, world.hub.connections.open("a"))
         for session in sessions:
             world.hub.attach(client.connection, world.session(session))
         return client
@@ -476,7 +476,7 @@ class ExactlyOnce(RuleBasedStateMachine):
 
     def open(self, agent: str) -> None:
         async def step() -> Connection:
-            return self.hub.open_connection(agent)
+            return self.hub.connections.open(agent)
 
         client = Client(self.world, self.run(step()))
         client.cursor = client.connection.opened_at

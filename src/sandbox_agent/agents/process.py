@@ -18,7 +18,7 @@ from typing import Protocol, cast
 from sandbox_agent.agents.lines import MAX_LINE, LineSplitter, Stderr, StderrTail
 from sandbox_agent.errors import AgentExited, AgentNotReading
 from sandbox_agent.processes.children import Children
-from sandbox_agent.processes.lifetime import KILL_PATIENCE, describe_exit, end_tree, start_child, wait_until
+from sandbox_agent.processes.lifetime import KILL_PATIENCE, end_tree, read_exit_status, start_child, wait_until
 
 STDIN, STDOUT, STDERR = 0, 1, 2
 STDOUT_PIPE = 1024 * 1024
@@ -216,7 +216,7 @@ class AgentProcess(asyncio.SubprocessProtocol):
             return
         if rest := self._lines.rest():
             self._deliver(rest + b"\n")
-        self.exit = Exit(*describe_exit(self._transport.get_returncode()), self._stderr.snapshot())
+        self.exit = Exit(*read_exit_status(self._transport.get_returncode()), self._stderr.snapshot())
         self._done.set_result(self.exit)
         try:
             self.listener.exited(self, self.exit)

@@ -18,7 +18,7 @@ from sandbox_agent.host.files import refusals
 from sandbox_agent.host.paths.confined import Confined
 from sandbox_agent.pools import Pool
 from sandbox_agent.processes.children import Children
-from sandbox_agent.processes.lifetime import KILL_PATIENCE, describe_exit, end_tree, start_child, wait_until
+from sandbox_agent.processes.lifetime import KILL_PATIENCE, end_tree, read_exit_status, start_child, wait_until
 
 logger = logging.getLogger(__name__)
 
@@ -174,7 +174,7 @@ class Terminal(asyncio.SubprocessProtocol):
         if self.exit is not None:
             return
         assert self._transport is not None
-        self.exit = ExitStatus(*describe_exit(self._transport.get_returncode()))
+        self.exit = ExitStatus(*read_exit_status(self._transport.get_returncode()))
         self._done.set_result(self.exit)
         pipe = self._transport.get_pipe_transport(STDOUT)
         if self._open and pipe is not None:

@@ -28,8 +28,8 @@ from sandbox_agent.host.transfer.bundle import bundle
 from sandbox_agent.host.transfer.flow import Abandoned, Inflow, Outflow
 from sandbox_agent.host.transfer.unpacking import Uploaded, UploadLimits, receive
 from sandbox_agent.http.asgi import transport
+from sandbox_agent.http.downloads import Streamed
 from sandbox_agent.http.paths import PATH, PROBLEMS, SESSION, Paths, query_of
-from sandbox_agent.http.streaming import Streamed
 from sandbox_agent.http.views import Endpoint, json_response
 from sandbox_agent.pools import Pool
 

@@ -3,7 +3,9 @@
 Knows HTTP; what a path means and what is done there is the host's. File work is done in threads.
 """
 
+import asyncio
 import os
+from collections.abc import AsyncGenerator, AsyncIterator
 from dataclasses import dataclass
 from io import FileIO
 
@@ -25,17 +27,63 @@ from sandbox_agent.host.paths.names import encode_name
 from sandbox_agent.host.paths.refusals import file_problems
 from sandbox_agent.host.transfer.changes import IncomingFile, delete, make_directory, move, too_large
 from sandbox_agent.host.transfer.entries import Condition, parse_tags, read_entry, read_page
-from sandbox_agent.http.downloads import Download, attachment, media_type, version
+from sandbox_agent.http.downloads import Download, attachment, is_known, media_type, part, version
 from sandbox_agent.http.negotiate import check_json
 from sandbox_agent.http.paths import PATH, PROBLEMS, SESSION, Paths, query_of, switch
-from sandbox_agent.http.ranges import is_known, part
-from sandbox_agent.http.uploads import receive_file
 from sandbox_agent.http.views import Endpoint, json_response
-from sandbox_agent.pools import Pools
+from sandbox_agent.pools import Pool, Pools
 from sandbox_agent.wire.files import MAX_PAGE, PAGE, Done, EntriesPage, Entry, Move, Moved, Written
+
+BLOCK = 1 << 20
+SILENCE = 60.0
+"""Seconds that a client may send nothing before it is given up."""
 
 _WHERE = {"path": PATH, "sessionId": SESSION}
 _SENDING = (FileChanged, FileTooLarge, NoRoom)
+
+
+async def receive_file(
+    incoming: IncomingFile, body: AsyncIterator[bytes], pool: Pool, silence: float = SILENCE
+) -> Written:
+    """Take a body to its end, then let the file take its place.
+
+    Raises what the file or the body raises, and BadRequest when the body falls silent.
+    """
+    writing: asyncio.Future[None] | None = None
+    try:
+        async for parts in _blocks(body, silence):
+            if writing is not None:
+                await writing
+            writing = pool.start(incoming.write, parts)
+        if writing is not None:
+            await writing
+        return await pool.run(incoming.finish)
+    finally:
+        # It must not be closed under a thread that writes it.
+        if writing is not None:
+            await asyncio.gather(writing, return_exceptions=True)
+        await pool.run(incoming.close)
+
+
+async def _blocks(body: AsyncIterator[bytes], silence: float) -> AsyncGenerator[list[bytes]]:
+    """The parts of a body, gathered: to go into a thread with each of them would take longer than to write it."""
+    parts: list[bytes] = []
+    size = 0
+    while (part := await _next(body, silence)) is not None:
+        parts.append(part)
+        size += len(part)
+        if size >= BLOCK:
+            yield parts
+            parts, size = [], 0
+    yield parts
+
+
+async def _next(body: AsyncIterator[bytes], silence: float) -> bytes | None:
+    try:
+        async with asyncio.timeout(silence):
+            return await anext(body, None)
+    except TimeoutError:
+        raise BadRequest(f"nothing of the file came for {silence:g} s; nothing was changed") from None
 
 
 @dataclass(frozen=True, slots=True)

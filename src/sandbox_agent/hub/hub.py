@@ -6,25 +6,22 @@ No method here awaits, so no method can be seen half done.
 import logging
 import secrets
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from functools import partial
-from itertools import count
 from typing import Protocol
 
 from msgspec import Raw
 
-from sandbox_agent.agents.process import Exit
 from sandbox_agent.envelope import META, Envelope, Object, notification, with_param
-from sandbox_agent.errors import AgentExited, LogUnavailable, RpcError, UnknownConnection, UnknownSession
+from sandbox_agent.errors import LogUnavailable, RpcError, UnknownSession
 from sandbox_agent.hub.calls import Answer, Call, Calls
 from sandbox_agent.hub.connection import Connection
-from sandbox_agent.hub.decision import Decider, decision
-from sandbox_agent.hub.holders import Holders
-from sandbox_agent.hub.lifecycle import TRANSIENT, Effect, Event
-from sandbox_agent.hub.pending import Outcome, PendingRequest, PendingRequests
+from sandbox_agent.hub.connections import Connections
+from sandbox_agent.hub.lifecycle import SERVER_STOPPED, TRANSIENT, Effect, Event, server_stopped
+from sandbox_agent.hub.pending import Decider, Outcome, PendingRequest, PendingRequests, decision
 from sandbox_agent.hub.process import Process
 from sandbox_agent.hub.session import Session, SessionFacts
-from sandbox_agent.hub.shelf import Shelf
+from sandbox_agent.hub.shelf import Holders, Shelf
 from sandbox_agent.log.cards import SortKey
 from sandbox_agent.log.event import NO_CLIENT, Chunk, Direction, agent_channel, session_channel
 from sandbox_agent.log.log import Log
@@ -33,7 +30,6 @@ from sandbox_agent.wire import methods
 logger = logging.getLogger(__name__)
 
 
-SERVER_STOPPED = "the server stopped"
 TRIMS = 1000
 """How many channels may have lost something before those are forgotten that no connection can ask for."""
 
@@ -61,10 +57,7 @@ class Hub:
         """The server is stopping: sessions that end now end because of that."""
         self.calls = Calls()
         self.pending = PendingRequests()
-        self._connections: dict[str, Connection] = {}
-        self._tags = count(1)
-        self._attached: dict[str, set[Connection]] = {}
-        self._of_agent: dict[str, set[Connection]] = {}
+        self.connections = Connections(log, monotonic)
         self._holders = Holders()
         self._shelf = Shelf(log, clock, self._holders.complete)
         self._watchers: list[Watcher] = []
@@ -79,60 +72,14 @@ class Hub:
 
     # Connections
 
-    def open_connection(self, agent: str, introduction: Object | None = None) -> Connection:
-        """A new one; `introduction` is what its client says of itself, the params of `initialize`."""
-        tag = f"c{next(self._tags)}"
-        connection = Connection(
-            connection_id=secrets.token_urlsafe(24),
-            tag=tag,
-            agent=agent,
-            used_at=self.monotonic(),
-            opened_at=self.log.position,
-        )
-        connection.introduce(introduction or {})
-        self._connections[connection.connection_id] = connection
-        self.log.follow(connection.channel, connection)
-        self.meet(connection, agent)
-        logger.info("connection opened connection=%s agent=%s", tag, agent)
-        return connection
-
-    def connection(self, connection_id: str) -> Connection:
-        """Raises UnknownConnection."""
-        connection = self._connections.get(connection_id)
-        if connection is None:
-            raise UnknownConnection
-        return connection
-
-    def find_connection(self, connection_id: str) -> Connection | None:
-        return self._connections.get(connection_id)
-
-    def connections(self) -> Iterable[Connection]:
-        return list(self._connections.values())
-
-    def meet(self, connection: Connection, agent: str) -> None:
-        """From now on the connection receives what this agent says outside any session."""
-        if agent not in connection.agents and not connection.closed:
-            connection.agents[agent] = self.log.position
-            self._of_agent.setdefault(agent, set()).add(connection)
-            self.log.follow(agent_channel(agent), connection)
-
     def close_connection(self, connection: Connection, reason: str) -> None:
         """Close a connection. Its sessions and agents stay."""
-        if self._connections.pop(connection.connection_id, None) is None:
+        if self.connections.find(connection.connection_id) is None:
             return
-        connection.closed = True
-        for session_id in connection.windows:
-            self._detach(connection, session_id)
-        for agent in connection.agents:
-            self._of_agent[agent].discard(connection)
-            self.log.unfollow(agent_channel(agent), connection)
-        self.log.unfollow(connection.channel, connection)
-        self.log.forget(connection.channel)
-        if connection.stream is not None:
-            connection.stream.close(reason)
+        for session_id in self.connections.close(connection, reason):
+            self._shelf.stir_by_id(session_id)
         for watcher in self._watchers:
             watcher.connection_closed(connection)
-        logger.info("connection closed connection=%s reason=%s", connection.tag, reason)
 
     # Sessions
 
@@ -203,7 +150,7 @@ class Hub:
         """Drop idle sessions from memory: the disk has them."""
         self._shelf.rest(self._is_busy, self._let_go)
         if len(self.log.trims) > self._trims_checked_above:
-            self.log.keep_trims({name for one in self._connections.values() for name in one.channels()})
+            self.log.keep_trims(self.connections.channels())
             self._trims_checked_above = 2 * len(self.log.trims) + TRIMS
 
     def _is_busy(self, session: Session) -> bool:
@@ -211,7 +158,7 @@ class Hub:
             session.state in TRANSIENT
             or session.running is not None
             or bool(session.waiting)
-            or session.id in self._attached
+            or self.connections.has_attached(session)
             or session.id in self._unreported
             or self.pending.has(session)
         )
@@ -292,13 +239,13 @@ class Hub:
         """Delete a session with its log, and notify each attached connection on its own channel."""
         ended = {"sessionId": session.id, "reason": "deleted", "terminatedBy": "client"}
         line = notification(methods.ENDED, ended)
-        attached = list(self.attached(session))
+        attached = list(self.connections.attached(session))
         self.move(session, Event.DELETE)
         for connection in attached:
             self.tell_connection(connection, line)
 
     def _forget(self, session: Session) -> None:
-        for connection in list(self.attached(session)):
+        for connection in list(self.connections.attached(session)):
             self.detach(connection, session)
         self._unreported.pop(session.id, None)
         self._shelf.remove(session)
@@ -341,34 +288,20 @@ class Hub:
 
     # Attaching
 
-    def attached(self, session: Session) -> set[Connection]:
-        return self._attached.get(session.id, set())
-
     def attach(self, connection: Connection, session: Session) -> None:
         """From here on it sees what happens in the session, and is asked what waits there."""
         if connection.closed or connection.attached(session.id):
             return
-        self.meet(connection, session.facts.agent)
-        connection.attach(session.id, self.log.position)
-        self._attached.setdefault(session.id, set()).add(connection)
+        self.connections.meet(connection, session.facts.agent)
+        self.connections.attach(connection, session)
         self._shelf.stir(session)
-        self.log.follow(session_channel(session.id), connection)
         for pending in self.pending.of_session(session):
             if not pending.deciding and connection in self.audience(pending):
                 self._deliver_request(connection, pending)
 
     def detach(self, connection: Connection, session: Session) -> None:
-        if connection.attached(session.id):
-            self._detach(connection, session.id)
-
-    def _detach(self, connection: Connection, session_id: str) -> None:
-        if connection.attached(session_id):
-            connection.detach(session_id, self.log.position)
-            self.log.unfollow(session_channel(session_id), connection)
-            self._attached[session_id].discard(connection)
-            if not self._attached[session_id]:
-                del self._attached[session_id]
-                self._shelf.stir_by_id(session_id)
+        if self.connections.detach(connection, session.id):
+            self._shelf.stir_by_id(session.id)
 
     # The log
 
@@ -472,7 +405,7 @@ class Hub:
         return bool(callers) and connection not in callers
 
     def _callers(self, pending: PendingRequest) -> list[Connection]:
-        return [connection for connection in self._connections.values() if connection.tag == pending.only_tag]
+        return [connection for connection in self.connections.all() if connection.tag == pending.only_tag]
 
     def audience(self, pending: PendingRequest) -> list[Connection]:
         """Connections that may answer."""
@@ -480,10 +413,10 @@ class Hub:
         if callers:
             return callers
         if pending.session is not None:
-            return list(self.attached(pending.session))
+            return list(self.connections.attached(pending.session))
         if pending.only_tag is not None:
             return []
-        return list(self._of_agent.get(pending.process.agent.id, ()))
+        return self.connections.of_agent(pending.process.agent.id)
 
     def settle(
         self,
@@ -499,7 +432,7 @@ class Hub:
         """
         self.pending.settle(pending, outcome, connection.tag if connection else None)
         self._withdraw(pending, connection)
-        for one in self._connections.values():
+        for one in self.connections.all():
             one.settle(pending)
         line = decision(pending, by, answer)
         if line is not None and pending.session is not None:
@@ -550,14 +483,3 @@ class Hub:
             self._holders.release(session, process)
         for watcher in self._watchers:
             watcher.session_over(session)
-
-
-def server_stopped() -> Object:
-    """Why a session ended when the server stopped."""
-    return {"reason": "error", "terminatedBy": "daemon", "message": SERVER_STOPPED}
-
-
-def agent_exited(agent: str, exit: Exit) -> AgentExited:
-    """The error for callers that waited on a process that has exited."""
-    how = f"was ended by {exit.signal}" if exit.signal else f"exited with code {exit.code}"
-    return AgentExited(f"agent {agent} {how}", agent=agent, **exit.facts())

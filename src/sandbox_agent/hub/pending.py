@@ -4,17 +4,22 @@ Knows nothing of HTTP, time, or how the question is shown.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import cast
+from typing import Literal, cast
 
-from sandbox_agent.envelope import Envelope, failure, objects_at, same_id, success, text_at
+from msgspec import Raw
+
+from sandbox_agent.envelope import Envelope, Object, failure, notification, objects_at, parse, same_id, success, text_at
 from sandbox_agent.errors import MethodNotFound, RequestCancelled
 from sandbox_agent.hub.asking import ELICITATION, PERMISSION, QUESTION
 from sandbox_agent.hub.process import Process
 from sandbox_agent.hub.session import Session
+from sandbox_agent.wire import methods
 
 _KINDS = {PERMISSION: "permission", QUESTION: "question", ELICITATION: "elicitation"}
+
+METHOD = methods.DECISION
 
 
 def kind_of(method: str) -> str:
@@ -178,3 +183,38 @@ class PendingRequests:
     def waiting_since(self, at: float) -> list[PendingRequest]:
         """Those that have waited since then, by the monotonic clock."""
         return [pending for pending in self._open.values() if pending.waits_since < at]
+
+
+@dataclass(frozen=True, slots=True)
+class Decider:
+    """Who or what settled a request."""
+
+    kind: Literal["rule", "client", "timeout", "cancel", "agent", "limit"]
+    facts: Object = field(default_factory=dict[str, object])
+    """What else is known of them."""
+    reason: str | None = None
+
+
+AGENT = Decider("agent", reason="the agent no longer waits for it")
+CANCEL = Decider("cancel", reason="the turn was cancelled")
+TIMEOUT = Decider("timeout", reason="no answer came in time")
+
+
+def decision(pending: PendingRequest, by: Decider, answer: bytes | None) -> bytes | None:
+    """The notification for all attached clients; None for requests that no human answers, or without a session."""
+    if pending.session is None or pending.kind == "request":
+        return None
+    params: Object = {"sessionId": pending.session.id, "requestId": Raw(pending.agent_id), "kind": pending.kind}
+    asked = pending.request.params()
+    call = text_at(asked, "toolCall", "toolCallId") or text_at(asked, "toolCallId")
+    chosen = None if answer is None else text_at(parse(answer).result(), "outcome", "optionId")
+    kinds = [option.get("kind") for option in objects_at(asked, "options") if option.get("optionId") == chosen]
+    further: Object = {
+        "toolCallId": call,
+        "outcome": pending.outcome,
+        "optionId": chosen,
+        "optionKind": kinds[0] if chosen is not None and kinds else None,
+        "by": {"kind": by.kind, **by.facts},
+        "reason": by.reason,
+    }
+    return notification(METHOD, params | {name: value for name, value in further.items() if value is not None})

@@ -22,9 +22,8 @@ from sandbox_agent.envelope import (
 from sandbox_agent.errors import RpcError, SandboxAgentError
 from sandbox_agent.hub.calls import Answer, Call
 from sandbox_agent.hub.connection import Connection
-from sandbox_agent.hub.decision import CANCEL
 from sandbox_agent.hub.hub import Hub
-from sandbox_agent.hub.pending import Outcome
+from sandbox_agent.hub.pending import CANCEL, Outcome
 from sandbox_agent.hub.session import Prompt, Session
 from sandbox_agent.log.event import Direction
 from sandbox_agent.wire import methods
@@ -127,7 +126,7 @@ class Turns:
         if prompt is None or process is None or process.echoes_prompts:
             return
         process.echoes_prompts = False
-        if not any(one.tag != prompt.tag for one in self._hub.attached(session)):
+        if not any(one.tag != prompt.tag for one in self._hub.connections.attached(session)):
             return
         for line in user_messages(session, prompt.line):
             self._hub.tell_others(session, line, but=prompt.tag)

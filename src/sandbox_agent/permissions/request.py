@@ -1,7 +1,7 @@
 """What an agent asks permission for, read from `session/request_permission`, whichever agent it is.
 
-Files are named under keys, as keys, in links, and in the texts of patches: what may be a path counts as one. What cannot
-be read is marked as unknown. Knows nothing of rules. All of it costs steps (`work.py`).
+Files are named under keys, as keys, in links, and in the texts of patches: what may be a path counts as one. What
+cannot be read is marked as unknown. Knows nothing of rules. All of it costs steps (`work.py`).
 """
 
 import posixpath

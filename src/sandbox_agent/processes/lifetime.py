@@ -83,7 +83,7 @@ async def wait_until(seconds: float, future: asyncio.Future[T]) -> bool:
     return future.done()
 
 
-def describe_exit(returncode: int | None) -> tuple[int | None, str | None]:
+def read_exit_status(returncode: int | None) -> tuple[int | None, str | None]:
     """How a process ended: its exit code, or the name of its signal. One that was never seen to end was killed."""
     if returncode is None:
         return None, "SIGKILL"
