@@ -18,15 +18,15 @@ from sandbox_agent.data_directory import (
     Untrusted,
     check_content,
     check_owner,
-    holder,
+    find_leftovers,
+    find_lock_owner,
     keep_token,
-    left_behind,
     lock_directory,
-    notice,
-    noticed,
-    temporary,
+    make_temporary,
+    publish_notice,
+    read_notice,
 )
-from sandbox_agent.processes.table import read
+from sandbox_agent.processes.table import read_process
 
 LOOKING = """
 import sys
@@ -38,7 +38,7 @@ while True:
 
 
 def mine(**changes: object) -> Notice:
-    process = read(os.getpid())
+    process = read_process(os.getpid())
     assert process is not None
     about = Notice(os.getpid(), process.start, "http://127.0.0.1:1", "1", "2026-01-31T12:00:00.000Z", None, False)
     return msgspec.structs.replace(about, **changes)
@@ -49,15 +49,15 @@ def leave(directory: Path, about: Notice) -> None:
 
 
 def test_it_is_held_by_one_at_a_time_who_is_named(tmp_path: Path) -> None:
-    assert holder(tmp_path) is None
+    assert find_lock_owner(tmp_path) is None
     with lock_directory(tmp_path):
-        assert holder(tmp_path) == os.getpid()
+        assert find_lock_owner(tmp_path) == os.getpid()
         with pytest.raises(DirectoryLocked) as refused, lock_directory(tmp_path):
             pass
         assert refused.value.pid == os.getpid()
-    assert holder(tmp_path) is None
+    assert find_lock_owner(tmp_path) is None
     with lock_directory(tmp_path):
-        assert holder(tmp_path) == os.getpid()
+        assert find_lock_owner(tmp_path) == os.getpid()
 
 
 def test_who_looks_does_not_keep_anybody_from_taking_it(tmp_path: Path) -> None:
@@ -74,11 +74,11 @@ def test_who_looks_does_not_keep_anybody_from_taking_it(tmp_path: Path) -> None:
 
 def test_what_a_server_says_is_there_as_long_as_it_runs(tmp_path: Path) -> None:
     with lock_directory(tmp_path):
-        assert notice(tmp_path) is None
-        with noticed(tmp_path, mine()):
-            assert notice(tmp_path) == mine()
+        assert read_notice(tmp_path) is None
+        with publish_notice(tmp_path, mine()):
+            assert read_notice(tmp_path) == mine()
             assert (tmp_path / NOTICE).stat().st_mode & 0o777 == 0o600
-        assert notice(tmp_path) is None
+        assert read_notice(tmp_path) is None
         assert [path.name for path in tmp_path.iterdir()] == [LOCK]
 
 
@@ -86,30 +86,30 @@ def test_what_a_crash_has_left_is_not_believed(tmp_path: Path) -> None:
     leave(tmp_path, mine())
     # Nobody holds the directory.
     (tmp_path / LOCK).write_text(str(os.getpid()))
-    assert notice(tmp_path) is None
+    assert read_notice(tmp_path) is None
     with lock_directory(tmp_path):
         # Somebody does, and the rest is true.
-        assert notice(tmp_path) is not None
+        assert read_notice(tmp_path) is not None
         # Another one has left it, or one who had the same process id.
         for change in ({"pid": 1}, {"process_start": 1}):
             leave(tmp_path, mine(**change))
-            assert notice(tmp_path) is None
+            assert read_notice(tmp_path) is None
         for content in (b"", b"{}", b"\xff", b"[1]"):
             (tmp_path / NOTICE).write_bytes(content)
-            assert notice(tmp_path) is None
+            assert read_notice(tmp_path) is None
 
 
 def test_a_lock_without_a_number_is_held_by_somebody(tmp_path: Path) -> None:
     with lock_directory(tmp_path):
         (tmp_path / LOCK).write_text("")
-        assert holder(tmp_path) == 0
-        assert notice(tmp_path) is None
+        assert find_lock_owner(tmp_path) == 0
+        assert read_notice(tmp_path) is None
 
 
 def test_a_notice_that_cannot_be_written_is_no_reason_to_end(tmp_path: Path) -> None:
     (tmp_path / NOTICE).mkdir()
-    with lock_directory(tmp_path), noticed(tmp_path, mine()):
-        assert notice(tmp_path) is None
+    with lock_directory(tmp_path), publish_notice(tmp_path, mine()):
+        assert read_notice(tmp_path) is None
 
 
 # Links and other users
@@ -141,7 +141,7 @@ def test_a_lock_that_another_server_holds_keeps_its_content(tmp_path: Path) -> N
 def test_a_lock_that_is_a_pipe_is_waited_for_by_nobody(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / LOCK)
 
-    assert holder(tmp_path) is None
+    assert find_lock_owner(tmp_path) is None
     with pytest.raises(Untrusted), lock_directory(tmp_path):
         pass
 
@@ -175,8 +175,8 @@ def test_links_in_place_of_a_notice_and_of_what_becomes_one_are_replaced_and_not
     for name in (NOTICE, "server.new"):
         (data / name).symlink_to(precious)
 
-    with lock_directory(data), noticed(data, mine()):
-        assert notice(data) == mine()
+    with lock_directory(data), publish_notice(data, mine()):
+        assert read_notice(data) == mine()
 
     assert precious.read_text() == "precious"
 
@@ -221,13 +221,13 @@ def test_a_directory_of_another_user_is_refused_and_root_is_only_warned(
 
 
 def test_a_temporary_directory_that_is_a_link_is_never_swept(tmp_path: Path) -> None:
-    with temporary() as directory:
+    with make_temporary() as directory:
         (directory / LOCK).write_text("1")
         link = directory.with_name(directory.name + "-link")
         link.symlink_to(directory)
         try:
-            assert directory in left_behind()
-            assert link not in left_behind()
+            assert directory in find_leftovers()
+            assert link not in find_leftovers()
         finally:
             link.unlink()
 

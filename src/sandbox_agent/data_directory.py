@@ -20,7 +20,7 @@ from typing import IO
 import msgspec
 
 from sandbox_agent.archives.removal import discard
-from sandbox_agent.processes.table import Process, read
+from sandbox_agent.processes.table import Process, read_process
 
 LOCK, NOTICE = "server.lock", "server.json"
 PREFIX, TEMPORARY = "sandbox-agent-", "temporary"
@@ -64,14 +64,14 @@ class Notice(msgspec.Struct, rename="camel", frozen=True):
     @property
     def process(self) -> Process | None:
         """The server's process; None when it is not there any more, or cannot be seen from here."""
-        process = read(self.pid)
+        process = read_process(self.pid)
         return process if process is not None and process.start == self.process_start and process.alive else None
 
 
 def check_owner(directory: Path) -> None:
-    """Warn of a directory that some others can write, and refuse one that is anybody's or another user's.
+    """Warn of a directory that some others can write, and refuse one that every user can write or another user owns.
 
-    Root may use another user's, as in a container with a volume of its host; so may anybody use one of root's, as
+    Root may use another user's, as in a container with a volume of its host; so may any user use one of root's, as
     with a volume that a group may write. Raises Untrusted and OSError.
     """
     about, user = directory.stat(), os.geteuid()
@@ -104,7 +104,7 @@ def _check_file(path: Path, about: os.stat_result) -> None:
         raise Untrusted(f"{path.name} in it belongs to user {about.st_uid}; move that away")
 
 
-def owner(directory: Path) -> str:
+def owner_of(directory: Path) -> str:
     """The mark on the processes of all servers that use it, one after another."""
     return hashlib.sha256(os.fsencode(directory.resolve())).hexdigest()[:32]
 
@@ -114,7 +114,7 @@ def keep_token(path: Path, new: str, *, rotate: bool = False) -> str:
 
     A token that other users could read or change is not used again. Raises OSError.
     """
-    if not rotate and (kept := _kept_token(path)):
+    if not rotate and (kept := _read_token(path)):
         return kept
     path.unlink(missing_ok=True)
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
@@ -123,9 +123,9 @@ def keep_token(path: Path, new: str, *, rotate: bool = False) -> str:
     return new
 
 
-def _kept_token(path: Path) -> str | None:
+def _read_token(path: Path) -> str | None:
     try:
-        with _looked_at(path) as file:
+        with _open_checked(path) as file:
             about = os.fstat(file.fileno())
             token = file.read(_TOKEN_CHARACTERS + 1).strip()
     except OSError:
@@ -138,7 +138,7 @@ def _kept_token(path: Path) -> str | None:
 
 
 @contextmanager
-def temporary() -> Generator[Path]:
+def make_temporary() -> Generator[Path]:
     """A new one for its user alone, which is deleted at the end. Raises OSError when there is no place for it."""
     directory = Path(tempfile.mkdtemp(prefix=PREFIX))
     try:
@@ -148,12 +148,12 @@ def temporary() -> Generator[Path]:
         discard(directory)
 
 
-def left_behind() -> list[Path]:
+def find_leftovers() -> list[Path]:
     """Temporary ones of ours whose servers were killed."""
-    return [path for path in Path(tempfile.gettempdir()).glob(f"{PREFIX}*") if _is_left(path)]
+    return [path for path in Path(tempfile.gettempdir()).glob(f"{PREFIX}*") if _is_leftover(path)]
 
 
-def _is_left(directory: Path) -> bool:
+def _is_leftover(directory: Path) -> bool:
     try:
         about = directory.lstat()
         ours = stat.S_ISDIR(about.st_mode) and about.st_uid == os.geteuid()
@@ -162,7 +162,7 @@ def _is_left(directory: Path) -> bool:
     except OSError:
         return False
     # A server that starts has not locked it yet, and then there is no process id in the lock either.
-    return _pid_in(directory) is not None and holder(directory) is None
+    return _read_pid(directory) is not None and find_lock_owner(directory) is None
 
 
 @contextmanager
@@ -183,7 +183,7 @@ def lock_directory(directory: Path) -> Generator[None]:
         raise
     with os.fdopen(descriptor, "r+") as lock:
         if not _try_lock(lock.fileno()):
-            raise DirectoryLocked(_pid_in(directory))
+            raise DirectoryLocked(_read_pid(directory))
         # Not before it is ours: what is in it is another server's.
         lock.truncate(0)
         lock.write(str(os.getpid()))
@@ -191,27 +191,27 @@ def lock_directory(directory: Path) -> Generator[None]:
         yield
 
 
-def holder(directory: Path) -> int | None:
+def find_lock_owner(directory: Path) -> int | None:
     """The process id of the server that has it locked, 0 when unknown; None when it is not locked."""
     try:
-        with _looked_at(directory / LOCK) as lock:
+        with _open_checked(directory / LOCK) as lock:
             try:
                 # Shared, so that those who look do not find each other.
                 fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
             except BlockingIOError:
-                return _pid_in(directory) or 0
+                return _read_pid(directory) or 0
     except OSError:
         pass
     return None
 
 
-def notice(directory: Path) -> Notice | None:
+def read_notice(directory: Path) -> Notice | None:
     """The notice of the server that has it locked; None when there is none, or it does not listen yet."""
-    pid = holder(directory)
+    pid = find_lock_owner(directory)
     if pid is None:
         return None
     try:
-        with _looked_at(directory / NOTICE) as file:
+        with _open_checked(directory / NOTICE) as file:
             found = msgspec.json.decode(file.read(_NOTICE_BYTES), type=Notice)
     except (OSError, msgspec.DecodeError):
         return None
@@ -220,7 +220,7 @@ def notice(directory: Path) -> Notice | None:
 
 
 @contextmanager
-def noticed(directory: Path, about: Notice) -> Generator[None]:
+def publish_notice(directory: Path, about: Notice) -> Generator[None]:
     """Publish a server's notice in `server.json`, readable by its user alone, while the block runs."""
     path = directory / NOTICE
     new = path.with_suffix(".new")
@@ -240,7 +240,7 @@ def noticed(directory: Path, about: Notice) -> Generator[None]:
             path.unlink(missing_ok=True)
 
 
-def _looked_at(path: Path) -> IO[str]:
+def _open_checked(path: Path) -> IO[str]:
     """A file to read, that is no link, and nothing that would be waited for. Raises OSError."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
@@ -262,9 +262,9 @@ def _try_lock(lock: int) -> bool:
             return True
 
 
-def _pid_in(directory: Path) -> int | None:
+def _read_pid(directory: Path) -> int | None:
     try:
-        with _looked_at(directory / LOCK) as lock:
+        with _open_checked(directory / LOCK) as lock:
             return int(lock.read(32))
     except (OSError, ValueError):
         return None

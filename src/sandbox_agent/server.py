@@ -27,8 +27,9 @@ from sandbox_agent import __version__
 from sandbox_agent.agents.depot import open_boots, open_catalog, open_installer
 from sandbox_agent.agents.install.installer import Installer
 from sandbox_agent.agents.install.record import Store
-from sandbox_agent.agents.provision import Provision
+from sandbox_agent.agents.provision import AgentInstalls, Provision
 from sandbox_agent.agents.supervisor import Supervisor
+from sandbox_agent.agents.views import AgentViews
 from sandbox_agent.archives.removal import discard
 from sandbox_agent.data_directory import (
     DirectoryLocked,
@@ -36,12 +37,12 @@ from sandbox_agent.data_directory import (
     Untrusted,
     check_content,
     check_owner,
+    find_leftovers,
     keep_token,
-    left_behind,
     lock_directory,
-    noticed,
-    owner,
-    temporary,
+    make_temporary,
+    owner_of,
+    publish_notice,
 )
 from sandbox_agent.errors import SettingsError, ShuttingDown
 from sandbox_agent.host.attached import AttachedFiles
@@ -57,8 +58,6 @@ from sandbox_agent.http.protocol import Protocol
 from sandbox_agent.http.rpc import Rpc
 from sandbox_agent.http.sockets import SocketLimits, Sockets
 from sandbox_agent.http.stream import StreamLimits, Streams
-from sandbox_agent.hub.agent_installs import AgentInstalls
-from sandbox_agent.hub.agent_views import AgentViews
 from sandbox_agent.hub.attachment import AttachmentLimits, Attachments
 from sandbox_agent.hub.extension_methods import ExtensionMethods
 from sandbox_agent.hub.file_methods import FileMethods
@@ -82,10 +81,9 @@ from sandbox_agent.log.recovery import FILE_SUFFIXES, open_database
 from sandbox_agent.permissions.file import load_rules
 from sandbox_agent.permissions.policy import Policy
 from sandbox_agent.pools import Pools
-from sandbox_agent.processes.cgroup import open_cgroup
-from sandbox_agent.processes.children import Children
+from sandbox_agent.processes.children import Children, open_cgroup
 from sandbox_agent.processes.parent import Parent
-from sandbox_agent.processes.table import read
+from sandbox_agent.processes.table import read_process
 from sandbox_agent.reports import set_up_logging
 from sandbox_agent.settings import Settings
 
@@ -159,7 +157,7 @@ def build(settings: Settings, children: Children) -> Parts:
     forward = Forward(hub, supervisor, catalog, settings.request_timeout)
     inventory = Inventory(hub)
     session_settings = SessionSettings(hub, forward)
-    agent_views = AgentViews(hub, catalog, installer, supervisor, os.environ)
+    agent_views = AgentViews(hub.newest_session, catalog, installer, supervisor, os.environ)
     installs = AgentInstalls(catalog, installer)
     loading = SessionLoading(hub, forward)
     ending = SessionEnding(hub, forward, turns)
@@ -183,10 +181,9 @@ def build(settings: Settings, children: Children) -> Parts:
         from sandbox_agent.http.archives import Archives
         from sandbox_agent.http.control import control
         from sandbox_agent.http.files import Files
-        from sandbox_agent.http.installs import Installs
         from sandbox_agent.http.paths import Paths
         from sandbox_agent.http.search import Searches
-        from sandbox_agent.http.views import Views
+        from sandbox_agent.http.views import Installs, Views
         from sandbox_agent.http.watching import Watching
 
         views = Views(hub, inventory, agent_views, Installs(installs, settings.heartbeat), health)
@@ -371,13 +368,13 @@ def _temporary(settings: Settings) -> Generator[Settings]:
         return
     with ExitStack() as stack:
         try:
-            directory = stack.enter_context(temporary())
+            directory = stack.enter_context(make_temporary())
         except OSError as error:
             raise SettingsError(f"no temporary data directory: {error.strerror}; choose one with --data-dir") from error
         # No other server will ever come to end what these have left.
-        for left in left_behind():
+        for left in find_leftovers():
             logger.warning("removing what a killed server left path=%s", left)
-            Children(owner(left)).sweep()
+            Children(owner_of(left)).sweep()
             discard(left)
         yield replace(settings, data_dir=directory)
 
@@ -402,7 +399,7 @@ def _data_directory(settings: Settings) -> Generator[str]:
         except OSError as error:
             raise SettingsError(f"--data-dir {directory}: {error.strerror}") from error
         # Without a log nothing is shared through the directory, so any number of servers may use it.
-        yield secrets.token_hex(16) if settings.no_persist else owner(directory)
+        yield secrets.token_hex(16) if settings.no_persist else owner_of(directory)
 
 
 def _check_data_directory(settings: Settings) -> None:
@@ -421,7 +418,7 @@ def _noticed(settings: Settings, listener: socket.socket) -> AbstractContextMana
     if settings.no_persist:
         return nullcontext()
     pid = os.getpid()
-    process = read(pid)
+    process = read_process(pid)
     where = settings.token_file
     notice = Notice(
         pid=pid,
@@ -433,7 +430,7 @@ def _noticed(settings: Settings, listener: socket.socket) -> AbstractContextMana
         needs_token=settings.token is not None,
         embedded=settings.embedded,
     )
-    return noticed(settings.data_dir, notice)
+    return publish_notice(settings.data_dir, notice)
 
 
 def _addresses(listener: socket.socket) -> tuple[str, str]:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from sandbox_agent.agents.credentials import available, credentials
+from sandbox_agent.agents.facts import available, credentials
 from sandbox_agent.agents.manifest import Agent
 from sandbox_agent.wire.agents import Credential
 

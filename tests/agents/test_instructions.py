@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from sandbox_agent.agents.instructions import instructions
+from sandbox_agent.agents.facts import instructions
 from sandbox_agent.agents.manifest import Agent, load_manifest
 
 

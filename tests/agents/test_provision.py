@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from sandbox_agent.agents.instructions import instructions
+from sandbox_agent.agents.facts import instructions
 from sandbox_agent.agents.launch import Launch
 from sandbox_agent.agents.provision import Provision
 from sandbox_agent.errors import AgentNotInstalled, DownloadFailed

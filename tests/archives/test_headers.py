@@ -7,7 +7,7 @@ from typing import NoReturn
 
 import pytest
 
-from sandbox_agent.archives.headers import EXTENDED, GLOBAL, Headers
+from sandbox_agent.archives.tarball import EXTENDED, GLOBAL, Headers
 from sandbox_agent.archives.tree import Damaged
 from tests.support.archives import extended, header, member, records
 

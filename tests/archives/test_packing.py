@@ -10,7 +10,15 @@ import zlib
 import pytest
 from backports import zstd
 
-from sandbox_agent.archives.packing import DAMAGE, MEMORY, WINDOW_LOG, Packing, packer, packing, unpacked
+from sandbox_agent.archives.packing import (
+    DAMAGE,
+    MEMORY,
+    WINDOW_LOG,
+    Packing,
+    detect_packing,
+    make_packer,
+    unpack_stream,
+)
 
 DATA = b"some text " * 1000
 PACKED: dict[Packing, bytes] = {
@@ -24,8 +32,8 @@ PACKED: dict[Packing, bytes] = {
 
 @pytest.mark.parametrize("kind", PACKED)
 def test_a_stream_is_known_by_its_first_bytes_and_unpacked(kind: Packing) -> None:
-    assert packing(PACKED[kind][:6]) == kind
-    stream = unpacked(io.BytesIO(PACKED[kind]), kind)
+    assert detect_packing(PACKED[kind][:6]) == kind
+    stream = unpack_stream(io.BytesIO(PACKED[kind]), kind)
     assert b"".join(iter(lambda: stream.read(999), b"")) == DATA
 
 
@@ -35,7 +43,7 @@ def test_what_is_cut_off_or_changed_is_damage(kind: Packing) -> None:
     whole = {"gz": gzip.compress, "bz2": bz2.compress, "xz": lzma.compress, "zst": zstd.compress}[kind](noise)
     for data in (whole[:-5], whole[: len(whole) // 2]):
         with pytest.raises(DAMAGE):
-            unpacked(io.BytesIO(data), kind).read(100_000)
+            unpack_stream(io.BytesIO(data), kind).read(100_000)
 
 
 def test_zstd_may_not_ask_for_much_memory() -> None:
@@ -43,17 +51,17 @@ def test_zstd_may_not_ask_for_much_memory() -> None:
         compressor = zstd.ZstdCompressor(options={zstd.CompressionParameter.window_log: window})
         return compressor.compress(DATA) + compressor.flush()
 
-    assert unpacked(io.BytesIO(packed(WINDOW_LOG)), "zst").read(100_000) == DATA
+    assert unpack_stream(io.BytesIO(packed(WINDOW_LOG)), "zst").read(100_000) == DATA
     with pytest.raises(DAMAGE):
-        unpacked(io.BytesIO(packed(WINDOW_LOG + 1)), "zst").read(100_000)
+        unpack_stream(io.BytesIO(packed(WINDOW_LOG + 1)), "zst").read(100_000)
 
 
 @pytest.mark.parametrize("kind", ["gz", "zst"])
 def test_what_is_packed_piece_by_piece_can_be_unpacked(kind: Packing) -> None:
     assert kind in ("gz", "zst")
-    pack = packer(kind)
+    pack = make_packer(kind)
     data = b"".join(pack.compress(DATA[at : at + 77]) for at in range(0, len(DATA), 77)) + pack.flush()
-    stream = unpacked(io.BytesIO(data), kind)
+    stream = unpack_stream(io.BytesIO(data), kind)
     assert b"".join(iter(lambda: stream.read(9999), b"")) == DATA
 
 
@@ -69,13 +77,13 @@ def test_xz_may_not_ask_for_much_memory() -> None:
         data[20:24] = zlib.crc32(data[12:20]).to_bytes(4, "little")
         return bytes(data)
 
-    assert unpacked(io.BytesIO(packed(MEMORY // 2)), "xz").read(100_000) == DATA
+    assert unpack_stream(io.BytesIO(packed(MEMORY // 2)), "xz").read(100_000) == DATA
     with pytest.raises(DAMAGE):
-        unpacked(io.BytesIO(rewritten(40)), "xz").read(100_000)
+        unpack_stream(io.BytesIO(rewritten(40)), "xz").read(100_000)
 
 
 def test_xz_archives_may_follow_each_other() -> None:
     data = lzma.compress(DATA) + bytes(8) + lzma.compress(DATA) + bytes(4)
-    assert unpacked(io.BytesIO(data), "xz").read(100_000) == DATA * 2
+    assert unpack_stream(io.BytesIO(data), "xz").read(100_000) == DATA * 2
     with pytest.raises(DAMAGE):
-        unpacked(io.BytesIO(data + b"junk"), "xz").read(100_000)
+        unpack_stream(io.BytesIO(data + b"junk"), "xz").read(100_000)

@@ -6,9 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from sandbox_agent.archives.folder import Folder
 from sandbox_agent.archives.tarball import unpack
-from sandbox_agent.archives.tree import Damaged, Tree
+from sandbox_agent.archives.tree import Damaged, Folder, Tree
 from sandbox_agent.errors import UnsafeArchive
 from tests.support.archives import member, tar
 

@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from sandbox_agent.archives.folder import Folder
-from sandbox_agent.archives.tree import Parts, Tree
+from sandbox_agent.archives.tree import Folder, Parts, Tree
 from sandbox_agent.errors import UnsafeArchive
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from threading import current_thread, main_thread
 from typing import Any
 
-from sandbox_agent.agents.install.platforms import current_platform
+from sandbox_agent.agents.install.entries import current_platform
 from tests.cli.in_process import run_here
 from tests.support.archives import member, tar
 from tests.support.running import BOUND

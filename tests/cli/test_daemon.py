@@ -17,7 +17,7 @@ import httpx
 import pytest
 
 from sandbox_agent import __version__
-from sandbox_agent.data_directory import holder
+from sandbox_agent.data_directory import find_lock_owner
 from tests.cli.place import PROGRAM, Place
 from tests.support.running import TOKEN, Server, alive, eventually
 
@@ -29,7 +29,7 @@ NOT_RUNNING = 3
 def nothing_left(place: Place) -> Generator[None]:
     """Whatever a test leaves running is ended."""
     yield
-    pid = holder(place.data)
+    pid = find_lock_owner(place.data)
     if pid:
         os.kill(pid, signal.SIGKILL)
         eventually(lambda: not alive(pid), "the end of the server")
@@ -193,7 +193,7 @@ def test_what_is_not_for_the_background_is_refused(place: Place, flag: str) -> N
     assert (by_flag.returncode, by_variable.returncode) == (2, 2)
     assert flag in by_flag.stderr
     assert flag in by_variable.stderr
-    assert holder(place.data) is None
+    assert find_lock_owner(place.data) is None
 
 
 # --- what goes wrong --------------------------------------------------------------------------------------------------
@@ -226,8 +226,8 @@ def test_a_mistake_is_named_and_nothing_runs(place: Place, way: str) -> None:
 
 def test_a_start_that_is_interrupted_leaves_no_server(place: Place) -> None:
     process = place.start(*START, "--port", "0")
-    eventually(lambda: holder(place.data), "the server that starts")
-    pid = holder(place.data)
+    eventually(lambda: find_lock_owner(place.data), "the server that starts")
+    pid = find_lock_owner(place.data)
     process.send_signal(signal.SIGINT)
     process.communicate(timeout=60)
 
@@ -292,7 +292,7 @@ def test_a_stop_waits_until_the_server_is_gone(place: Place) -> None:
     subprocess.run([*PROGRAM, *STOP], env=place.environment, check=True, capture_output=True, timeout=30)
 
     assert not alive(told["pid"])
-    assert holder(place.data) is None
+    assert find_lock_owner(place.data) is None
     assert time.monotonic() - begun < 10
     assert health(started(place)) == 200
 

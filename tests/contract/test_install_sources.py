@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from sandbox_agent.agents.install.platforms import current_platform
+from sandbox_agent.agents.install.entries import current_platform
 from tests.support.client import Client, run
 from tests.support.package_index import AGENT, closed_port, entry, npx, packed, uvx
 from tests.support.problems import problem

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from sandbox_agent.agents.install.platforms import current_platform
+from sandbox_agent.agents.install.entries import current_platform
+from sandbox_agent.agents.install.tools import bundled_node
 from sandbox_agent.agents.manifest import load_manifest
-from sandbox_agent.agents.node import bundled_node
 from tests.support.client import META, Client, run
 from tests.support.package_index import AGENT, entry, packed
 from tests.support.problems import problem

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from sandbox_agent.processes.table import read
+from sandbox_agent.processes.table import read_process
 from tests.support.client import META, Client, run
 from tests.support.running import SCRIPTED, Server, alive, eventually, scripted
 from tests.support.saying import said
@@ -222,7 +222,7 @@ def test_what_a_server_left_that_was_killed_with_its_keepers_goes_when_the_next_
 
     server = Server(directory=tmp_path).start()
     agent = run(main(server))
-    keeper = read(agent)
+    keeper = read_process(agent)
     assert keeper
     os.kill(keeper.parent, signal.SIGSTOP)
     server.kill()

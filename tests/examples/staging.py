@@ -7,7 +7,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from sandbox_agent.agents.node import bundled_node
+from sandbox_agent.agents.install.tools import bundled_node
 from tests.support.running import scripted
 
 ROOT = Path(__file__).resolve().parents[2]

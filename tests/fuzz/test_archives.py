@@ -21,7 +21,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from sandbox_agent.agents.install.archive import extract
-from sandbox_agent.archives.packing import DAMAGE, packing, unpacked
+from sandbox_agent.archives.packing import DAMAGE, detect_packing, unpack_stream
 from sandbox_agent.errors import (
     ArchiveTooLarge,
     BadArchive,
@@ -101,7 +101,7 @@ def check_upload(data: bytes) -> bool:
     with place() as top:
         root = top / "root"
         before = listing(root)
-        confined = Confined([str(root)], held=True)
+        confined = Confined([str(root)], pinned=True)
         try:
             with bounded_memory():
                 receive(confined, f"{root}/into", cast("Any", Sent(data)), LIMITS)
@@ -159,9 +159,10 @@ def test_an_archive_of_the_corpus_is_taken_whole_or_refused(path: Path) -> None:
 
 def plain(path: Path) -> bytes:
     """Without its packing, as far as that goes."""
+
     data = path.read_bytes()
     try:
-        return unpacked(io.BytesIO(data), packing(data)).read(LARGEST)
+        return unpack_stream(io.BytesIO(data), detect_packing(data)).read(LARGEST)
     except DAMAGE:
         return data
 

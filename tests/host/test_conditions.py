@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from sandbox_agent.errors import BadRequest, FileChanged
-from sandbox_agent.host.transfer.conditions import Condition, etag, same, tags
+from sandbox_agent.host.transfer.entries import Condition, etag, has_version, parse_tags
 
 
 @pytest.mark.parametrize(
@@ -25,9 +25,9 @@ from sandbox_agent.host.transfer.conditions import Condition, etag, same, tags
 def test_tags_are_read_as_http_has_them(header: str | None, expected: object) -> None:
     if expected is BadRequest or header == '"with, comma"':
         with pytest.raises(BadRequest):
-            tags(header)
+            parse_tags(header)
     else:
-        assert tags(header) == expected
+        assert parse_tags(header) == expected
 
 
 def test_a_tag_changes_with_the_content_and_with_a_replacement(tmp_path: Path) -> None:
@@ -51,7 +51,7 @@ def test_what_is_expected_is_compared_with_what_is_there(tmp_path: Path) -> None
     tag = etag(facts)
 
     def holds(there: bool, match: str | None = None, none_match: str | None = None) -> bool:
-        condition = Condition(tags(match), tags(none_match))
+        condition = Condition(parse_tags(match), parse_tags(none_match))
         try:
             condition.check("/path", facts if there else None)
         except FileChanged as error:
@@ -77,5 +77,5 @@ def test_what_is_expected_is_compared_with_what_is_there(tmp_path: Path) -> None
 
 
 def test_for_reading_a_weak_tag_is_as_good() -> None:
-    assert same('"a"', frozenset({'W/"a"'}))
-    assert not same('"a"', frozenset({'"b"'}))
+    assert has_version('"a"', frozenset({'W/"a"'}))
+    assert not has_version('"a"', frozenset({'"b"'}))

@@ -9,16 +9,16 @@ import pytest
 
 from sandbox_agent.errors import BadPath, FileNotFound
 from sandbox_agent.host.paths.confined import Confined
-from sandbox_agent.host.transfer.entries import entry_at, page_of
+from sandbox_agent.host.transfer.entries import read_entry, read_page
 
 HUGE = """
 import os, resource, sys
 from sandbox_agent.host.paths.confined import Confined
-from sandbox_agent.host.transfer.entries import page_of
+from sandbox_agent.host.transfer.entries import read_page
 confined = Confined([sys.argv[1]])
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-first = page_of(confined, sys.argv[1], None, 3)
-second = page_of(confined, sys.argv[1], first.next_cursor, 3)
+first = read_page(confined, sys.argv[1], None, 3)
+second = read_page(confined, sys.argv[1], first.next_cursor, 3)
 assert [entry.name for entry in first.entries + second.entries] == [f"n{number:06}" for number in range(6)]
 print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
 """
@@ -41,17 +41,17 @@ def test_times_that_no_calendar_has_are_shown_as_the_last_it_has(tmp_path: Path)
     confined = Confined([str(tmp_path)])
     for nanoseconds in (-(1 << 62), 1 << 62, 0, -1):
         os.utime(tmp_path / "file", ns=(0, nanoseconds))
-        assert entry_at(confined, str(tmp_path / "file")).modified.endswith("Z")
+        assert read_entry(confined, str(tmp_path / "file")).modified.endswith("Z")
 
 
 def test_what_goes_while_it_is_listed_is_left_out(tmp_path: Path) -> None:
     confined = Confined([str(tmp_path)])
-    assert page_of(confined, str(tmp_path), None, 10).entries == []
+    assert read_page(confined, str(tmp_path), None, 10).entries == []
     with pytest.raises(FileNotFound):
-        page_of(confined, str(tmp_path / "gone"), None, 10)
+        read_page(confined, str(tmp_path / "gone"), None, 10)
     with pytest.raises(BadPath):
-        page_of(confined, str(tmp_path), "not base64!", 10)
+        read_page(confined, str(tmp_path), "not base64!", 10)
 
 
 def test_the_root_has_a_name() -> None:
-    assert entry_at(Confined(["/"]), "/").name == "/"
+    assert read_entry(Confined(["/"]), "/").name == "/"

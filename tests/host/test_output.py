@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sandbox_agent.host.output import Output
+from sandbox_agent.host.terminals import Output
 
 
 def read(limit: int, *pieces: bytes, ended: bool = True) -> tuple[str, bool]:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from sandbox_agent.host.paths.renaming import rename
+from sandbox_agent.host.paths.nodes import rename
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from sandbox_agent.host.paths.nodes import Place
-from sandbox_agent.host.transfer.replacement import Replacement
+from sandbox_agent.host.paths.replacement import Replacement
 
 
 @pytest.fixture

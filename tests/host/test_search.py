@@ -11,7 +11,7 @@ import pytest
 
 from sandbox_agent.errors import BadRequest
 from sandbox_agent.host.paths.confined import Confined, Outside
-from sandbox_agent.host.paths.names import shown
+from sandbox_agent.host.paths.names import encode_name
 from sandbox_agent.host.search.search import LINE, Match, Query, Search, SearchLimits
 from sandbox_agent.pools import Pool
 from sandbox_agent.processes.children import OWNER, Children
@@ -90,7 +90,7 @@ def test_what_is_asked_for_is_found_and_nothing_else(root: Path, query: dict[str
 def test_names_that_are_odd_are_found(root: Path) -> None:
     for name in (b"caf\xe9", b"new\nline", b"quote\"'"):
         Path(os.fsdecode(bytes(root) + b"/" + name)).write_text("needle\n")
-    expected = sorted(shown(os.fsdecode(name)) for name in (b"caf\xe9", b"new\nline", b"quote\"'"))
+    expected = sorted(encode_name(os.fsdecode(name)) for name in (b"caf\xe9", b"new\nline", b"quote\"'"))
     assert names(root, text="needle") == expected
     assert set(expected) <= set(names(root, name="*"))
     for name in expected:

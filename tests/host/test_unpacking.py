@@ -29,7 +29,7 @@ from sandbox_agent.errors import (
     SandboxAgentError,
 )
 from sandbox_agent.host.paths.confined import Confined
-from sandbox_agent.host.paths.names import shown
+from sandbox_agent.host.paths.names import encode_name
 from sandbox_agent.host.transfer.flow import Abandoned, Inflow
 from sandbox_agent.host.transfer.unpacking import PATHS, SLACK, Uploaded, UploadLimits, receive
 from tests.support.archives import extended, folder, hardlink, header, member, symlink
@@ -139,7 +139,7 @@ def test_names_that_are_not_text_and_backslashes_are_kept(root: Path) -> None:
     name = "caf\udce9\\x2d"
     answer = send(root, packed(member(name, b"x"), member("l" * 200 + "/" + "ü" * 100, b"y")))
     assert os.fsencode(name) in os.listdir(os.fsencode(root))
-    assert answer.paths[0] == f"{root}/{shown(name)}"
+    assert answer.paths[0] == f"{root}/{encode_name(name)}"
     assert (root / ("l" * 200) / ("ü" * 100)).read_text() == "y"
 
 

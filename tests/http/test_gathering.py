@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from sandbox_agent.http.gathering import GATHERED, LINGER, GatheringTransport
+from sandbox_agent.http.sockets import GATHERED, LINGER, GatheringTransport
 from tests.support.in_process import PretendedTransport
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from sandbox_agent.http.legacy import replacement
+from sandbox_agent.http.control import find_replacement
 
 GONE = [
     ("POST", "/v1/sessions/abc", "session/new"),
@@ -21,7 +21,7 @@ GONE = [
 
 @pytest.mark.parametrize(("method", "path", "named"), GONE)
 def test_a_legacy_route_names_what_took_its_place(method: str, path: str, named: str) -> None:
-    found = replacement(method, path)
+    found = find_replacement(method, path)
 
     assert found is not None
     assert named in found
@@ -29,8 +29,8 @@ def test_a_legacy_route_names_what_took_its_place(method: str, path: str, named:
 
 @pytest.mark.parametrize(("method", "path", "_"), GONE)
 def test_another_method_of_its_path_was_never_there(method: str, path: str, _: str) -> None:
-    assert replacement("PATCH", path) is None
-    assert replacement({"GET": "POST", "POST": "GET"}[method], path) is None
+    assert find_replacement("PATCH", path) is None
+    assert find_replacement({"GET": "POST", "POST": "GET"}[method], path) is None
 
 
 @pytest.mark.parametrize(
@@ -50,4 +50,4 @@ def test_another_method_of_its_path_was_never_there(method: str, path: str, _: s
     ],
 )
 def test_a_route_that_never_was_has_no_replacement(method: str, path: str) -> None:
-    assert replacement(method, path) is None
+    assert find_replacement(method, path) is None

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sandbox_agent.errors import RangeNotSatisfiable
-from sandbox_agent.http.ranges import Version, is_known, part
+from sandbox_agent.http.downloads import Version, is_known, part
 
 
 def version(size: int) -> Version:

@@ -21,7 +21,7 @@ from sandbox_agent.hub.hub import Hub
 from sandbox_agent.hub.session import Session, SessionFacts
 from sandbox_agent.log.cards import Card
 from sandbox_agent.log.database import Database
-from sandbox_agent.log.event import NOBODY, Direction, agent_channel, session_channel
+from sandbox_agent.log.event import NO_CLIENT, Direction, agent_channel, session_channel
 from sandbox_agent.log.log import Limits, Log
 from tests.support import sse
 from tests.support.running import BOUND
@@ -205,7 +205,7 @@ def world() -> Iterator[World]:
 
 def open_client(world: World, *sessions: str) -> Client:
     async def step() -> Client:
-        client = Client(world, world.hub.open_connection("a"))
+        client = Client(world, world.hub.connections.open("a"))
         for session in sessions:
             world.hub.attach(client.connection, world.session(session))
         return client
@@ -476,7 +476,7 @@ class ExactlyOnce(RuleBasedStateMachine):
 
     def open(self, agent: str) -> None:
         async def step() -> Connection:
-            return self.hub.open_connection(agent)
+            return self.hub.connections.open(agent)
 
         client = Client(self.world, self.run(step()))
         client.cursor = client.connection.opened_at
@@ -537,7 +537,7 @@ class ExactlyOnce(RuleBasedStateMachine):
 
     @rule(session=SESSIONS, size=SIZES)
     def record_for_nobody(self, session: str, size: int) -> None:
-        self.say(NOBODY, [], 1, size, session_id=session)
+        self.say(NO_CLIENT, [], 1, size, session_id=session)
 
     # Sockets
 

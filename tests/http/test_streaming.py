@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import AsyncGenerator
 from typing import Any
 
-from sandbox_agent.http.streaming import Streamed
+from sandbox_agent.http.downloads import Streamed
 from tests.support.client import run
 from tests.support.running import BOUND
 

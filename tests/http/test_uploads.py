@@ -10,9 +10,9 @@ import pytest
 
 from sandbox_agent.errors import BadRequest, FileTooLarge
 from sandbox_agent.host.paths.roots import Roots
-from sandbox_agent.host.transfer.conditions import Condition
-from sandbox_agent.host.transfer.incoming import IncomingFile
-from sandbox_agent.http.uploads import BLOCK, receive_file
+from sandbox_agent.host.transfer.changes import IncomingFile
+from sandbox_agent.host.transfer.entries import Condition
+from sandbox_agent.http.files import BLOCK, receive_file
 from sandbox_agent.pools import Pool
 from tests.support.client import run
 

@@ -10,8 +10,15 @@ import pytest
 from sandbox_agent.errors import FileFailed, InvalidParams, SandboxAgentError
 from sandbox_agent.host.attached import AttachedFiles
 from sandbox_agent.host.paths.confined import Confined
-from sandbox_agent.hub.attachment import IMAGE_BYTES, IMAGES, TEXT_BYTES, Attachment, AttachmentLimits, Attachments
-from sandbox_agent.hub.content import Takes
+from sandbox_agent.hub.attachment import (
+    IMAGE_BYTES,
+    IMAGES,
+    TEXT_BYTES,
+    Attachment,
+    AttachmentLimits,
+    Attachments,
+    Takes,
+)
 from sandbox_agent.pools import Pool
 from tests.support.client import META, Json, run
 from tests.support.pictures import large, png

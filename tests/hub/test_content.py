@@ -8,7 +8,7 @@ from msgspec import Raw
 
 from sandbox_agent.errors import InvalidParams
 from sandbox_agent.host.attached import Attached
-from sandbox_agent.hub.content import Takes, blocks_of, kind_of, with_files
+from sandbox_agent.hub.attachment import Takes, blocks_of, kind_of, with_files
 from tests.support.client import Json
 from tests.support.pictures import png
 

@@ -86,7 +86,9 @@ def test_a_persons_reason_is_in_the_decision_and_before_the_next_prompt() -> Non
             await turn
             assert [block["text"] for block in sent["params"]["prompt"]] == ["and on"]
 
-            said = [event["params"]["prompt"] for event in await one.events() if event.get("method") == "session/prompt"]
+            said = [
+                event["params"]["prompt"] for event in await one.events() if event.get("method") == "session/prompt"
+            ]
             assert [len(prompt) for prompt in said] == [1, 1], "the log has what the client wrote"
 
     run(main())

@@ -255,7 +255,7 @@ def test_only_what_a_connection_left_open_about_the_host_is_taken_over(tmp_path:
         async with world(tmp_path, client_fs=True) as here:
             (tmp_path / "file").write_text("text")
             declared = {"fs": {"readTextFile": True, "writeTextFile": True}}
-            connection = here.hub.open_connection("a", declared)
+            connection = here.hub.connections.open("a", declared)
             here.hub.attach(connection, here.session)
             here.session.facts.creator = connection.tag
             here.ask(1, READ, path=str(tmp_path / "file"))

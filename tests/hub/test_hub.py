@@ -88,7 +88,7 @@ def test_an_answer_that_could_not_be_kept_may_be_given_again() -> None:
 def test_what_belongs_to_the_call_of_a_live_connection_is_not_pending_for_another() -> None:
     async def main() -> None:
         async with world() as own:
-            other = own.hub.open_connection("a")
+            other = own.hub.connections.open("a")
             own.hub.attach(other, own.session)
             call = own.request("x/login", {"sessionId": "s"})
             await own.process.has_been_sent(1)

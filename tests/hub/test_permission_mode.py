@@ -7,7 +7,7 @@ import pytest
 
 from sandbox_agent.agents.manifest import Agent, load_manifest
 from sandbox_agent.errors import InvalidParams
-from sandbox_agent.hub.permission_mode import PermissionMode, mode_rules, permission_mode, wished_mode
+from sandbox_agent.hub.choices import PermissionMode, mode_rules, permission_mode, wished_mode
 from sandbox_agent.permissions.rules import read_rules
 from sandbox_agent.wire.agents import Features
 

@@ -14,10 +14,9 @@ from msgspec import Raw
 from sandbox_agent.agents.dialects.dialect import Plain
 from sandbox_agent.envelope import parse
 from sandbox_agent.errors import InvalidParams, LogUnavailable
-from sandbox_agent.hub.decision import AGENT
 from sandbox_agent.hub.hub import Hub
 from sandbox_agent.hub.lifecycle import Event
-from sandbox_agent.hub.pending import Outcome
+from sandbox_agent.hub.pending import AGENT, Outcome
 from sandbox_agent.hub.ruling import Ruling, check_rules
 from sandbox_agent.hub.session import Session
 from sandbox_agent.hub.turns import Turns

@@ -39,7 +39,7 @@ async def call(own: World, client: Connection, method: str, params: Any, result:
 
 async def visit(own: World, name: str) -> None:
     """A client comes, makes a session, takes a turn and leaves."""
-    client = own.hub.open_connection("a")
+    client = own.hub.connections.open("a")
     made = await call(own, client, "session/new", {"cwd": "/", "mcpServers": []}, {"sessionId": name, "modes": MODES})
     prompt = {"sessionId": made["sessionId"], "prompt": [{"type": "text", "text": "hello"}]}
     await call(own, client, "session/prompt", prompt, {"stopReason": "end_turn"})

@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from sandbox_agent.hub.threads import Threads
+from sandbox_agent.hub.ruling import Threads
 from tests.support.client import run
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from sandbox_agent.log.database import Database, DatabaseError, Group
-from sandbox_agent.log.event import NOBODY, Chunk, Direction, connection_channel, session_channel
+from sandbox_agent.log.event import NO_CLIENT, Chunk, Direction, connection_channel, session_channel
 
 FOREVER = 1e12
 """An age that nothing reaches."""
@@ -30,7 +30,7 @@ def chunk(
     history: bool = True,
 ) -> Chunk:
     if channel is None:
-        channel = NOBODY if session is None else session_channel(session)
+        channel = NO_CLIENT if session is None else session_channel(session)
     return Chunk(first, list(lines) or [b"{}"], Direction.FROM_AGENT, session, channel, at, history=history)
 
 
@@ -110,7 +110,7 @@ def test_a_page_is_never_empty_however_small_the_limit(database: Database) -> No
 
 
 def test_what_nobody_is_sent_is_history_and_on_no_channel(database: Database) -> None:
-    write(database, chunk(1, channel=NOBODY))
+    write(database, chunk(1, channel=NO_CLIENT))
 
     assert history(database, "s") == [1]
     assert follow(database, session_channel("s")) == []
@@ -161,7 +161,7 @@ def test_sessions_and_reserved_positions_outlive_the_server(tmp_path: Path) -> N
 
     assert second.load().reserved == 100
     assert [second.cards.record(id) for id in ("s", "t", "u")] == [b"new", b"{}", None]
-    assert [second.cards.since("s", position) for position in (0, 4)] == [(2, 5.0), (0, 0.0)]
+    assert [second.cards.count_since("s", position) for position in (0, 4)] == [(2, 5.0), (0, 0.0)]
     assert history(second, "s") == [3, 4]
     second.close()
 

@@ -13,7 +13,7 @@ import pytest
 from sandbox_agent.errors import LogUnavailable
 from sandbox_agent.log.cards import Card
 from sandbox_agent.log.database import Database, DatabaseError, Group
-from sandbox_agent.log.event import NOBODY, Chunk, Direction, connection_channel, session_channel
+from sandbox_agent.log.event import NO_CLIENT, Chunk, Direction, connection_channel, session_channel
 from sandbox_agent.log.log import RESERVE, Limits, Log
 from tests.support.running import BOUND
 
@@ -100,7 +100,7 @@ def test_positions_are_one_sequence_over_all_sessions() -> None:
     async def main() -> None:
         async with opened() as log:
             start = log.position
-            chunks = [say(log, "s"), say(log, "t", b"1", b"2", b"3"), say(log, "s", channel=NOBODY), say(log, "s")]
+            chunks = [say(log, "s"), say(log, "t", b"1", b"2", b"3"), say(log, "s", channel=NO_CLIENT), say(log, "s")]
 
             assert positions(chunks) == list(range(start + 1, start + 7))
             assert log.position == start + 6
@@ -116,7 +116,7 @@ def test_a_follower_hears_of_its_channel_at_once_and_of_no_other() -> None:
             log.follow(S, follower)
             mine = say(log)
             say(log, "t")
-            say(log, channel=NOBODY)
+            say(log, channel=NO_CLIENT)
             log.unfollow(S, follower)
             say(log)
 
@@ -245,7 +245,7 @@ def test_history_is_a_session_without_what_only_repeats_it() -> None:
             first = say(log)
             say(log, channel=connection_channel("c1"), history=False)
             say(log, "t")
-            recorded = say(log, channel=NOBODY)
+            recorded = say(log, channel=NO_CLIENT)
 
             read = await log.history("s", 0, log.position + 1, 100)
 
@@ -412,7 +412,7 @@ def test_more_positions_are_reserved_before_the_reserved_ones_are_used_up(tmp_pa
             lines = [b"{}"] * 200_000
             first_block = log.position + RESERVE
             while log.position < first_block * 2:
-                seen = say(log, "s", *lines, channel=NOBODY).last
+                seen = say(log, "s", *lines, channel=NO_CLIENT).last
                 found_after_a_crash = Database(tmp_path / "log.db")
                 assert found_after_a_crash.load().reserved >= seen
                 found_after_a_crash.close()

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sandbox_agent.permissions import commands
-from sandbox_agent.permissions.commands import LONGEST, Part, Simple, Unread, tokens
+from sandbox_agent.permissions.commands import LONGEST, Part, Simple, Unread, split_words
 from sandbox_agent.permissions.shell import MOST_COMMANDS
 from sandbox_agent.permissions.work import STEPS, TooMuch, Work
 
@@ -127,7 +127,7 @@ def test_words_without_a_shell_are_as_they_are() -> None:
 
 def test_a_command_that_is_too_long_is_not_looked_at() -> None:
     assert read_text("a" * (LONGEST + 1)) == (Unread("a" * LONGEST, "it is too long"),)
-    assert tokens("a" * (LONGEST + 1)) is None
+    assert split_words("a" * (LONGEST + 1)) is None
     assert needed(read_words(["a" * (LONGEST + 1)])) == ["?"]
 
 
@@ -139,7 +139,7 @@ def test_a_command_of_too_many_parts_is_not_understood() -> None:
 
 
 def test_words_are_found_however_they_are_quoted() -> None:
-    assert tokens("x=`git 'push'` $(a,b)") == ("x", "git", "push", "a", "b")
+    assert split_words("x=`git 'push'` $(a,b)") == ("x", "git", "push", "a", "b")
 
 
 @given(st.text(max_size=80) | st.text(alphabet="ab \n;&|()<>$'\"\\#{}!`-", max_size=60))

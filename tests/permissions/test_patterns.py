@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sandbox_agent.permissions.patterns import LONGEST, FlatPathGlob, Match, PathGlob, Regex, pattern
+from sandbox_agent.permissions.patterns import LONGEST, FlatPathGlob, Match, PathGlob, Regex, compile_pattern
 
 CWD, HOME = "/srv/app", "/home/me"
 
@@ -93,8 +93,8 @@ def test_globs_of_amp_do_not_stop_at_folders(glob: str, path: str, fits: bool) -
     ],
 )
 def test_a_text_fits_or_not(text: str, fitting: str, other: str) -> None:
-    assert pattern(text).fits(fitting) is Match.YES
-    assert pattern(text).fits(other) is Match.NO
+    assert compile_pattern(text).fits(fitting) is Match.YES
+    assert compile_pattern(text).fits(other) is Match.NO
 
 
 @pytest.mark.parametrize(

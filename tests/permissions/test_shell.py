@@ -183,7 +183,9 @@ def _run(shell: str, text: str, folder: Path) -> list[list[str]]:
     log.write_text("")
     environ = {"PATH": f"{programs}{os.pathsep}/usr/bin{os.pathsep}/bin", "LOG": str(log), "HOME": "~"}
     # What runs in the background holds the pipe: its end is the end of all.
-    subprocess.run([shell, "-c", text], env=environ, cwd=work, stdin=subprocess.DEVNULL, capture_output=True, timeout=60)
+    subprocess.run(
+        [shell, "-c", text], env=environ, cwd=work, stdin=subprocess.DEVNULL, capture_output=True, timeout=60
+    )
     return [entry.split("\037")[:-1] for entry in log.read_text(errors="replace").split("\036") if entry]
 
 

@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from sandbox_agent.permissions.file import starter
+from sandbox_agent.permissions.file import read_starter
 from sandbox_agent.permissions.policy import Decision, Policy
 from sandbox_agent.permissions.request import Asked
 from sandbox_agent.permissions.rules import read_rules
 
 HERE = Path(__file__).parent
 CWD, HOME = "/srv/app", "/home/me"
-RULES = read_rules(tomllib.loads(starter())["rules"], "server")
+RULES = read_rules(tomllib.loads(read_starter())["rules"], "server")
 
 
 def listed(name: str) -> list[str]:

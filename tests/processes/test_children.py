@@ -11,15 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from sandbox_agent.processes.cgroup import open_cgroup
-from sandbox_agent.processes.children import Children
+from sandbox_agent.processes.children import Children, open_cgroup
 
 ESCAPING_AGENT = Path(__file__).parent.parent / "support" / "escaping_agent.py"
 
 SERVER = """
 import subprocess, sys, time
 from sandbox_agent.processes.children import Children
-from sandbox_agent.processes.cgroup import open_cgroup
+from sandbox_agent.processes.children import open_cgroup
 children = Children(sys.argv[1], open_cgroup(sys.argv[1]))
 with children.spawning("agent"):
     agent = subprocess.Popen(
@@ -44,7 +43,7 @@ daemon = int(agent.stdout.readline())
 stranger = subprocess.Popen(["sleep", "60"], start_new_session=True)
 os.kill(program, 9)
 agent.wait()
-children.ended("agent")
+children.forget("agent")
 while os.path.exists(f"/proc/{daemon}"):
     time.sleep(0.005)
     children.reap()
@@ -126,7 +125,7 @@ class Agents:
     def wait(self, key: str) -> int:
         agent = self.running.pop(key)
         code = agent.wait(5)
-        self.children.ended(key)
+        self.children.forget(key)
         for pipe in (agent.stdin, agent.stdout):
             if pipe:
                 pipe.close()

@@ -5,7 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from sandbox_agent.agents.node import bundled_node
+from sandbox_agent.agents.install.tools import bundled_node
 from tests.support.running import SCRIPTED
 
 SDK = Path(__file__).resolve().parents[2] / "sdks" / "typescript"

@@ -170,7 +170,7 @@ class World:
         self.from_client = FromClient(self.hub, self.forward, self.turns, methods.prompt, own, 120)
         self.housekeeping = Housekeeping(self.hub, 120, 1800, 60, 1800)
         self.agents.append(FakeAgent(self, "a-1", self.capabilities))
-        self.client = self.hub.open_connection("a")
+        self.client = self.hub.connections.open("a")
         self.session = self.add_session(session)
         self.hub.attach(self.client, self.session)
 
@@ -247,7 +247,7 @@ class World:
 
     def connect(self, **introduction: Any) -> Connection:
         """Another client."""
-        return self.hub.open_connection("a", introduction)
+        return self.hub.connections.open("a", introduction)
 
 
 def envelope(**fields: Any) -> Envelope:

@@ -4,10 +4,10 @@ from collections.abc import Collection, Mapping
 
 from sandbox_agent.agents.boot import Boots, ProcessLimits
 from sandbox_agent.agents.catalog import Catalog
-from sandbox_agent.agents.install.command import Runner
 from sandbox_agent.agents.install.installer import Installer
 from sandbox_agent.agents.install.record import Store
 from sandbox_agent.agents.install.registry import Registry
+from sandbox_agent.agents.install.tools import Runner
 from sandbox_agent.agents.manifest import load_manifest
 from sandbox_agent.processes.children import Children
 from sandbox_agent.settings import Settings

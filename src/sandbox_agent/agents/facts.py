@@ -1,16 +1,85 @@
 """What is known of an agent on this machine, without any process of it: the same facts for the server and the CLI."""
 
+import json
+import re
+from collections import ChainMap
 from collections.abc import Mapping
+from pathlib import Path
+from typing import cast
 
 from msgspec import UNSET
 
 from sandbox_agent import __version__
 from sandbox_agent.agents.catalog import Catalog
-from sandbox_agent.agents.credentials import available, credentials
 from sandbox_agent.agents.install.record import Record
-from sandbox_agent.agents.instructions import instructions
 from sandbox_agent.agents.manifest import Agent
-from sandbox_agent.wire.agents import AgentFacts, InstallFacts
+from sandbox_agent.wire.agents import AgentFacts, Credential, InstallFacts
+
+_VARIABLE = re.compile(r"\$(\w+)")
+
+
+def credentials(agent: Agent, environ: Mapping[str, str]) -> list[Credential]:
+    """All that the agent could use, and whether it is there. A file whose path names an unset variable is left out."""
+    seen = ChainMap(dict(agent.env), cast("dict[str, str]", environ))
+    found = [Credential("variable", name, bool(seen.get(name))) for name in agent.credentials]
+    paths = {path: _expanded(path, seen) for path in agent.credential_files}
+    return found + [Credential("file", name, _is_file(path)) for name, path in paths.items() if path is not None]
+
+
+def available(agent: Agent, environ: Mapping[str, str]) -> bool:
+    """Whether one of them is there, or none is needed."""
+    known = credentials(agent, environ)
+    return not known or any(each.found for each in known)
+
+
+def _expanded(path: str, environ: Mapping[str, str]) -> Path | None:
+    if any(not environ.get(name) for name in _VARIABLE.findall(path)):
+        return None
+    path = _VARIABLE.sub(lambda match: environ[match[1]], path)
+    if path.startswith("~/"):
+        path = environ.get("HOME", str(Path.home())) + path[1:]
+    return Path(path)
+
+
+def _is_file(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except OSError:  # We have no permission to read that home.
+        return False
+
+
+def instructions(agent: Agent) -> str:
+    """A few lines: what to run, what it needs, what to know."""
+    steps = [_install_line(agent)]
+    if agent.credentials or agent.credential_files:
+        steps.append(f"It reaches a model when {_needs(agent)}.")
+    if agent.description:
+        steps.append(agent.description)
+    return "\n".join(steps)
+
+
+def _install_line(agent: Agent) -> str:
+    if agent.source == "bundled":
+        return "Nothing to install: it comes with sandbox-agent."
+    if agent.source == "path":
+        command = json.dumps(agent.command, ensure_ascii=False)
+        return f"agents.toml runs {command}; that program must be on PATH, or be a path that exists."
+    line = f"Run: sandbox-agent agents install {agent.id}"
+    slugs = " or ".join(agent.registry)
+    if not agent.supported:
+        return f"Not supported: {agent.unsupported_reason}. Where the registry has {slugs}: {line[5:]}"
+    pins = ", ".join(f"{each.name}@{each.version}" for each in agent.packages)
+    where = [f"what the ACP registry has as {slugs}"] if slugs else []
+    where += [f"{pins} of {'PyPI' if agent.packages[0].index == 'pypi' else 'npm'}"] if pins else []
+    return f"{line}\nIt installs {', else '.join(where)}."
+
+
+def _needs(agent: Agent) -> str:
+    variables = ", ".join(agent.credentials)
+    files = ", ".join(agent.credential_files)
+    either = [f"the server has one of these variables: {variables}"] if variables else []
+    either += [f"one of these files is there: {files}"] if files else []
+    return ", or ".join(either)
 
 
 def facts(agent: Agent, catalog: Catalog, environ: Mapping[str, str]) -> AgentFacts:

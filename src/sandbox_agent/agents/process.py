@@ -18,7 +18,7 @@ from typing import Protocol, cast
 from sandbox_agent.agents.lines import MAX_LINE, LineSplitter, Stderr, StderrTail
 from sandbox_agent.errors import AgentExited, AgentNotReading
 from sandbox_agent.processes.children import Children
-from sandbox_agent.processes.lifetime import KILL_PATIENCE, begin, end, ending, within
+from sandbox_agent.processes.lifetime import KILL_PATIENCE, end_tree, read_exit_status, start_child, wait_until
 
 STDIN, STDOUT, STDERR = 0, 1, 2
 STDOUT_PIPE = 1024 * 1024
@@ -188,15 +188,15 @@ class AgentProcess(asyncio.SubprocessProtocol):
 
     async def _start(self, command: Sequence[str], environment: Mapping[str, str], directory: str | None) -> None:
         pipe = asyncio.subprocess.PIPE
-        await begin(self._children, self.key, self, command, environment, directory, (pipe, pipe, pipe))
+        await start_child(self._children, self.key, self, command, environment, directory, (pipe, pipe, pipe))
 
     async def _stop(self, grace: float) -> Exit:
         if STDIN in self._open:
             self._flush()
             self._stdin.close()
-        if not await within(STDIN_PATIENCE, self._dead):
-            await end(self._children, self.key, self._dead, grace)
-        if not await within(KILL_PATIENCE if self._dead.done() else 0, self._done):
+        if not await wait_until(STDIN_PATIENCE, self._dead):
+            await end_tree(self._children, self.key, self._dead, grace)
+        if not await wait_until(KILL_PATIENCE if self._dead.done() else 0, self._done):
             self._finish()
         return self._done.result()
 
@@ -216,7 +216,7 @@ class AgentProcess(asyncio.SubprocessProtocol):
             return
         if rest := self._lines.rest():
             self._deliver(rest + b"\n")
-        self.exit = Exit(*ending(self._transport.get_returncode()), self._stderr.snapshot())
+        self.exit = Exit(*read_exit_status(self._transport.get_returncode()), self._stderr.snapshot())
         self._done.set_result(self.exit)
         try:
             self.listener.exited(self, self.exit)
@@ -288,7 +288,7 @@ class AgentProcess(asyncio.SubprocessProtocol):
         self._dead.set_result(None)
         try:
             # At once: what it left behind may hold the pipes open.
-            self._children.ended(self.key)
+            self._children.forget(self.key)
         except Exception:
             logger.exception("cannot end what an agent left behind agent=%s pid=%d", self.agent, self.pid)
         if self.exit is not None:

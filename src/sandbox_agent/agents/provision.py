@@ -1,13 +1,70 @@
 """Having an agent ready to start: as it is, or installed first when it is missing and that is allowed."""
 
+import asyncio
 from dataclasses import dataclass
 
+import msgspec
+from msgspec import UNSET
+
 from sandbox_agent.agents.catalog import Catalog
-from sandbox_agent.agents.install.installer import Installer
-from sandbox_agent.agents.instructions import instructions
+from sandbox_agent.agents.facts import instructions
+from sandbox_agent.agents.install.installer import Installer, Outcome
+from sandbox_agent.agents.install.plan import Job, Wanted
 from sandbox_agent.agents.launch import Launch
 from sandbox_agent.agents.manifest import Agent
-from sandbox_agent.errors import AgentNotInstalled
+from sandbox_agent.envelope import Object
+from sandbox_agent.errors import AgentNotInstalled, BadRequest
+from sandbox_agent.wire.agents import InstallRequest, InstallResult
+
+
+@dataclass(frozen=True, slots=True)
+class AgentInstalls:
+    """The way from a request to the installer."""
+
+    catalog: Catalog
+    installer: Installer
+
+    async def install(self, name: str, asked: InstallRequest) -> InstallResult:
+        """Install an agent. The install continues even if the caller stops waiting."""
+        begun = await self.begin(name, asked)
+        return begun if isinstance(begun, InstallResult) else await self.result(begun[1])
+
+    async def begin(self, name: str, asked: InstallRequest) -> "InstallResult | tuple[Job, asyncio.Task[Outcome]]":
+        """The result when there is nothing to do, else what is under way."""
+        agent = await self.catalog.find(name)
+        if not agent.installable:
+            return self._there(agent)
+        wanted = Wanted(asked.agent_version, asked.agent_process_version)
+        return self.installer.begin(agent, wanted, reinstall=asked.reinstall)
+
+    async def result(self, task: "asyncio.Task[Outcome]") -> InstallResult:
+        """The result of an install that other callers may be waiting for, too."""
+        outcome = await asyncio.shield(task)
+        record = outcome.record
+        return InstallResult(
+            record.agent,
+            outcome.already,
+            record.version,
+            record.source,
+            True,
+            record.artifacts,
+            record.native_version or UNSET,
+        )
+
+    def _there(self, agent: Agent) -> InstallResult:
+        artifacts = self.catalog.artifacts(agent)
+        if not artifacts:
+            raise AgentNotInstalled(agent.id, instructions(agent))
+        verified = agent.source == "bundled"
+        return InstallResult(agent.id, True, artifacts[0].version, agent.source, verified, artifacts)
+
+
+def install_request(params: Object) -> InstallRequest:
+    """What a client asks for; raises BadRequest, which names the field."""
+    try:
+        return msgspec.convert(params, InstallRequest)
+    except msgspec.ValidationError as error:
+        raise BadRequest(f"install takes reinstall, agentVersion and agentProcessVersion: {error}") from None
 
 
 @dataclass(frozen=True, slots=True)

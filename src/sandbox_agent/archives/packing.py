@@ -44,7 +44,7 @@ class Reader(Protocol):
     def read(self, size: int, /) -> bytes: ...
 
 
-def packing(head: bytes) -> Packing:
+def detect_packing(head: bytes) -> Packing:
     """How a stream is packed that begins so."""
     for magic, packing in _MAGIC:
         if head.startswith(magic):
@@ -52,7 +52,7 @@ def packing(head: bytes) -> Packing:
     return ""
 
 
-def unpacked(stream: Reader, packing: Packing) -> Reader:
+def unpack_stream(stream: Reader, packing: Packing) -> Reader:
     """The stream without its packing, in bounded memory."""
     file = cast("IO[bytes]", cast("object", stream))
     match packing:
@@ -111,7 +111,7 @@ class Packer(Protocol):
     def flush(self) -> bytes: ...
 
 
-def packer(packing: Literal["gz", "zst"]) -> Packer:
+def make_packer(packing: Literal["gz", "zst"]) -> Packer:
     """Packs a stream; quickly rather than small."""
     if packing == "gz":
         return zlib.compressobj(level=4, wbits=zlib.MAX_WBITS | 16)

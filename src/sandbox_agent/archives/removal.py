@@ -24,7 +24,7 @@ logger = logging.getLogger(__name__)
 
 def remove(directory: int, name: bytes, stopped: Callable[[], bool]) -> None:
     """Delete what has this name, with all that is in it. Raises OSError, and ShuttingDown when `stopped` says so."""
-    if not _unlinked(directory, name):
+    if not _unlink(directory, name):
         _Removal(stopped).tree(directory, name, 0)
 
 
@@ -34,7 +34,7 @@ def discard(path: Path) -> None:
     try:
         directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
-            if not _unlinked(directory, os.fsencode(path.name)):
+            if not _unlink(directory, os.fsencode(path.name)):
                 removal.tree(directory, os.fsencode(path.name), 0)
         finally:
             os.close(directory)
@@ -60,7 +60,7 @@ class _Removal:
             return
         except NotADirectoryError:
             # It was one a moment ago.
-            _unlinked(directory, name)
+            _unlink(directory, name)
             return
         try:
             if depth == 0:
@@ -104,7 +104,7 @@ class _Removal:
                     self.failure = error
 
     def _remove_entry(self, node: int, name: bytes, depth: int) -> None:
-        if _unlinked(node, name):
+        if _unlink(node, name):
             return
         if depth < DEEPEST:
             self.tree(node, name, depth + 1)
@@ -118,7 +118,7 @@ class _Removal:
             self._lifted = True
 
 
-def _unlinked(directory: int, name: bytes) -> bool:
+def _unlink(directory: int, name: bytes) -> bool:
     """False for a directory."""
     try:
         os.unlink(name, dir_fd=directory)

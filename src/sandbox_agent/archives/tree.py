@@ -1,8 +1,8 @@
 """A tree that fills from an archive: whatever the entries are called, nothing outside of it is touched.
 
-Knows no archive formats, and not where things are put: that is its shelf. It keeps account of all it has, so that what
-is on disk need not be asked: every name is made once, below folders of its own making, and links come last, when
-nothing is written any more that could go through one.
+Knows no archive formats, and not where things are put: that is its shelf (`Folder` is one on the disk). It keeps
+account of all it has, so that what is on disk need not be asked: every name is made once, below folders of its own
+making, and links come last, when nothing is written any more that could go through one.
 """
 
 import errno
@@ -11,6 +11,7 @@ import unicodedata
 from collections.abc import Generator, Iterable
 from contextlib import contextmanager
 from io import FileIO
+from pathlib import Path
 from typing import Literal, NoReturn, Protocol
 
 from sandbox_agent.errors import DiskFull, UnsafeArchive
@@ -241,3 +242,25 @@ class Tree:
 
 def _folded(parts: Parts) -> str:
     return unicodedata.normalize("NFC", "/".join(parts)).casefold()
+
+
+class Folder:
+    """A shelf for a tree. `root` must be new or empty, and used by nothing else: its content is reached by path."""
+
+    def __init__(self, root: Path) -> None:
+        self.name = str(root)
+        self._root = root
+        root.mkdir(parents=True, exist_ok=True)
+
+    def folder(self, parts: Parts) -> None:
+        self._root.joinpath(*parts).mkdir()
+
+    def file(self, parts: Parts, *, runs: bool) -> FileIO:
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+        return FileIO(os.open(self._root.joinpath(*parts), flags, 0o755 if runs else 0o644), "wb")
+
+    def read(self, parts: Parts) -> FileIO:
+        return FileIO(self._root.joinpath(*parts), "rb")
+
+    def link(self, parts: Parts, target: str) -> None:
+        self._root.joinpath(*parts).symlink_to(target)

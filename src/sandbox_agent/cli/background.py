@@ -19,7 +19,7 @@ from typing import cast
 from urllib.parse import urlsplit
 
 from sandbox_agent.cli.output import EXIT_FAILED
-from sandbox_agent.data_directory import Notice, holder, notice
+from sandbox_agent.data_directory import Notice, find_lock_owner, read_notice
 from sandbox_agent.envelope import Object
 from sandbox_agent.errors import SettingsError
 from sandbox_agent.settings import Settings
@@ -94,7 +94,7 @@ def log_file(directory: Path) -> Path:
 
 def find(settings: Settings) -> Running | None:
     """The server that runs on the data directory; None when there is none that listens."""
-    found = notice(settings.data_dir)
+    found = read_notice(settings.data_dir)
     return None if found is None else _running(found, settings)
 
 
@@ -158,7 +158,9 @@ def stop(settings: Settings) -> Running | None:
         _terminate(found)
     except PermissionError as error:
         raise Failed(f"the server (process {found.pid}) is another user's; it is theirs to stop") from error
-    if not _eventually(lambda: found.process is None and holder(settings.data_dir) != found.pid, STOP_PATIENCE):
+    if not _eventually(
+        lambda: found.process is None and find_lock_owner(settings.data_dir) != found.pid, STOP_PATIENCE
+    ):
         raise Failed(f"the server (process {found.pid}) does not end; look into its log, or: kill -9 {found.pid}")
     return running
 
@@ -176,12 +178,14 @@ def _running(found: Notice, settings: Settings) -> Running:
 
 def _settled(directory: Path) -> Notice | None:
     """The server that listens, or None; waits for one that is starting or stopping."""
-    if not _eventually(lambda: notice(directory) is not None or holder(directory) is None, SETTLE_PATIENCE):
+    if not _eventually(
+        lambda: read_notice(directory) is not None or find_lock_owner(directory) is None, SETTLE_PATIENCE
+    ):
         raise Failed(
-            f"process {holder(directory) or 'unknown'} holds the data directory {directory}, "
+            f"process {find_lock_owner(directory) or 'unknown'} holds the data directory {directory}, "
             "but does not say where it listens; it may run in another container, or hang"
         )
-    found = notice(directory)
+    found = read_notice(directory)
     if found is not None and found.embedded:
         raise Failed(
             f"process {found.pid} holds the data directory {directory} for a program of its own, such as "

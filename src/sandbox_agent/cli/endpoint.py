@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 
 from sandbox_agent.cli.flags import add_flags, settings_of
 from sandbox_agent.cli.grammar import Arguments, Parser
-from sandbox_agent.data_directory import notice
+from sandbox_agent.data_directory import read_notice
 from sandbox_agent.errors import SettingsError
 from sandbox_agent.settings import is_loopback
 from sandbox_agent.settings.options import PREFIX
@@ -63,7 +63,7 @@ def endpoint(arguments: Arguments, environ: Mapping[str, str]) -> Endpoint:
 
 def _running_here(arguments: Arguments, environ: Mapping[str, str]) -> str | None:
     """Where the server is that holds the data directory, whichever port it has."""
-    found = notice(settings_of(arguments, environ, {"config_dir", "data_dir"}).data_dir)
+    found = read_notice(settings_of(arguments, environ, {"config_dir", "data_dir"}).data_dir)
     # A program's own server talks to that program alone.
     return None if found is None or found.embedded else found.url
 

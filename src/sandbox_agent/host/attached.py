@@ -1,4 +1,4 @@
-"""Files that somebody attaches to a prompt: found, opened within bounds, and looked at to say what they are.
+"""Files that a client attaches to a prompt: finding them, opening them within bounds, and detecting their type.
 
 Everything here blocks: it runs in a thread. Knows nothing of agents and prompts.
 """
@@ -52,7 +52,7 @@ class AttachedFiles:
         self._closed = False
 
     def close(self) -> None:
-        """Let nobody read on: threads are waited for when the server ends."""
+        """Stop reading: the server waits for its threads when it ends."""
         self._closed = True
 
     def look(

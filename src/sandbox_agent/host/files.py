@@ -12,7 +12,7 @@ from io import FileIO
 
 from sandbox_agent.errors import FileFailed, InvalidParams, NoSuchFile, SandboxAgentError
 from sandbox_agent.host.paths.confined import Confined, Outside
-from sandbox_agent.host.paths.names import meant
+from sandbox_agent.host.paths.names import decode_name
 from sandbox_agent.host.paths.nodes import NotAFile
 
 
@@ -40,7 +40,7 @@ class TextFiles:
         self._closed = False
 
     def close(self) -> None:
-        """Let nobody read on: threads are waited for when the server ends."""
+        """Stop reading: the server waits for its threads when it ends."""
         self._closed = True
 
     def read(self, directories: Iterable[str], path: str, line: int | None, limit: int | None) -> str:
@@ -48,7 +48,7 @@ class TextFiles:
 
         Raises InvalidParams, NoSuchFile or FileFailed.
         """
-        with refusals(path), self._within(directories).open(meant(path)) as file:
+        with refusals(path), self._within(directories).open(decode_name(path)) as file:
             if (line or 0) <= 1 and limit is None and os.fstat(file.fileno()).st_size > self._limit:
                 raise self._too_large(path)
             skipped, content = self._part(self._blocks(file, path), path, max(line or 1, 1) - 1, limit)
@@ -63,7 +63,7 @@ class TextFiles:
 
         Raises InvalidParams, NoSuchFile or FileFailed.
         """
-        with refusals(path), self._within(directories).replace(meant(path), parents=True) as file:
+        with refusals(path), self._within(directories).replace(decode_name(path), parents=True) as file:
             file.write(content.encode())
 
     def _blocks(self, file: FileIO, path: str) -> Iterator[bytes]:
@@ -106,7 +106,7 @@ class TextFiles:
 
 @contextmanager
 def refusals(path: str) -> Generator[None]:
-    """What the file system says of a path, as an agent is told."""
+    """Every OSError of the block as an error for the agent."""
     try:
         yield
     except OSError as error:

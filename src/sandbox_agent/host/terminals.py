@@ -1,9 +1,10 @@
-"""Terminals: commands that agents run, and the newest of what those wrote. Each is a process tree that dies whole.
+"""Terminals: commands that agents run, and the newest of their output. Each is a process tree that dies whole.
 
 Knows nothing of sessions and agents but the names of those that a terminal belongs to, and ends with.
 """
 
 import asyncio
+import codecs
 import logging
 import os
 import secrets
@@ -14,11 +15,12 @@ from typing import cast
 
 from sandbox_agent.errors import InvalidRequest, ShuttingDown, UnknownTerminal
 from sandbox_agent.host.files import refusals
-from sandbox_agent.host.output import Output
 from sandbox_agent.host.paths.confined import Confined
 from sandbox_agent.pools import Pool
 from sandbox_agent.processes.children import Children
-from sandbox_agent.processes.lifetime import KILL_PATIENCE, begin, end, ending, within
+from sandbox_agent.processes.lifetime import KILL_PATIENCE, end_tree, read_exit_status, start_child, wait_until
+
+logger = logging.getLogger(__name__)
 
 STDOUT = 1
 LINGER = 0.5
@@ -26,7 +28,46 @@ LINGER = 0.5
 DRAIN_PATIENCE = 1.0
 """Seconds for the pipe to end after that; something we cannot find may hold it."""
 
-logger = logging.getLogger(__name__)
+
+class Output:
+    """The newest bytes of what was written, as text."""
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._kept = bytearray()
+        self._truncated = False
+
+    def feed(self, data: bytes) -> None:
+        self._kept += data
+        # Twice as much is kept at times: to move the rest for each piece would cost far more.
+        if len(self._kept) > 2 * self._limit:
+            self._cut()
+
+    def read(self, *, ended: bool) -> tuple[str, bool]:
+        """The text, and whether more had been written. A character that has come in part is left for later."""
+        self._cut()
+        kept = bytes(self._kept)
+        if self._truncated:
+            kept = kept[_first_character(kept) :]
+        text = codecs.getincrementaldecoder("utf-8")("replace").decode(kept, ended)
+        encoded = text.encode()
+        if len(encoded) > self._limit:
+            # What stands for bytes that are no text is longer than they are.
+            encoded = encoded[len(encoded) - self._limit :]
+            return encoded[_first_character(encoded) :].decode(), True
+        return text, self._truncated
+
+    def _cut(self) -> None:
+        excess = len(self._kept) - self._limit
+        if excess > 0:
+            del self._kept[:excess]
+            self._truncated = True
+
+
+def _first_character(data: bytes) -> int:
+    """Where the first whole character begins in bytes that were cut somewhere."""
+    # A character has four bytes at most: where there is none in four, this is no text.
+    return next((at for at, byte in enumerate(data[:4]) if byte & 0xC0 != 0x80), 0 if len(data) > 3 else len(data))
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,13 +128,15 @@ class Terminal(asyncio.SubprocessProtocol):
         """Raises InvalidParams, NoSuchFile or FileFailed when it cannot be started."""
         try:
             with refusals(command.directory):
-                directory, arguments = await self._pool.run(_prepared, command)
+                directory, arguments = await self._pool.run(_prepare, command)
             # Both on one pipe, so that they are in order.
             pipes = (asyncio.subprocess.DEVNULL, asyncio.subprocess.PIPE, asyncio.subprocess.STDOUT)
             try:
                 with refusals(command.program):
                     here = _descriptor(directory)
-                    await begin(self._children, self.key, self, arguments, command.environment, here, pipes, LINGER)
+                    await start_child(
+                        self._children, self.key, self, arguments, command.environment, here, pipes, LINGER
+                    )
             finally:
                 os.close(directory)
         finally:
@@ -115,15 +158,15 @@ class Terminal(asyncio.SubprocessProtocol):
 
     async def kill(self) -> None:
         """End its tree without a grace, whatever else is under way."""
-        await end(self._children, self.key, self._dead, 0)
+        await end_tree(self._children, self.key, self._dead, 0)
 
     async def _stop(self, grace: float) -> None:
         await self._started
         if self._transport is None:
             return
         if not self._dead.done():
-            await end(self._children, self.key, self._dead, grace)
-        if not await within(KILL_PATIENCE if self._dead.done() else 0, self._done):
+            await end_tree(self._children, self.key, self._dead, grace)
+        if not await wait_until(KILL_PATIENCE if self._dead.done() else 0, self._done):
             self._finish()
 
     def _finish(self) -> None:
@@ -131,7 +174,7 @@ class Terminal(asyncio.SubprocessProtocol):
         if self.exit is not None:
             return
         assert self._transport is not None
-        self.exit = ExitStatus(*ending(self._transport.get_returncode()))
+        self.exit = ExitStatus(*read_exit_status(self._transport.get_returncode()))
         self._done.set_result(self.exit)
         pipe = self._transport.get_pipe_transport(STDOUT)
         if self._open and pipe is not None:
@@ -160,7 +203,7 @@ class Terminal(asyncio.SubprocessProtocol):
     def process_exited(self) -> None:
         self._dead.set_result(None)
         try:
-            self._children.ended(self.key)
+            self._children.forget(self.key)
         except Exception:
             logger.exception("cannot end what a command left behind terminal=%s", self.key)
         if self.exit is not None:
@@ -255,7 +298,7 @@ class Terminals:
         return task
 
 
-def _prepared(command: Command) -> tuple[int, list[str]]:
+def _prepare(command: Command) -> tuple[int, list[str]]:
     """The descriptor of where it runs, and what runs there."""
     directory = Confined(command.directories).open_directory(command.directory)
     return directory, _arguments(command, directory)

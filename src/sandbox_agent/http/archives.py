@@ -12,7 +12,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from sandbox_agent.archives.packing import packer
+from sandbox_agent.archives.packing import make_packer
 from sandbox_agent.errors import (
     ArchiveTooLarge,
     BadArchive,
@@ -28,8 +28,8 @@ from sandbox_agent.host.transfer.bundle import bundle
 from sandbox_agent.host.transfer.flow import Abandoned, Inflow, Outflow
 from sandbox_agent.host.transfer.unpacking import Uploaded, UploadLimits, receive
 from sandbox_agent.http.asgi import transport
+from sandbox_agent.http.downloads import Streamed
 from sandbox_agent.http.paths import PATH, PROBLEMS, SESSION, Paths, query_of
-from sandbox_agent.http.streaming import Streamed
 from sandbox_agent.http.views import Endpoint, json_response
 from sandbox_agent.pools import Pool
 
@@ -187,7 +187,7 @@ class _Bundle(Streamed):
             raise
 
     def _write_packed(self) -> None:
-        pack = packer(cast('Literal["gz", "zst"]', self._format.removeprefix("tar.")))
+        pack = make_packer(cast('Literal["gz", "zst"]', self._format.removeprefix("tar.")))
         depth = self._archives.limits.depth
         bundle(self._directory, lambda data: self._outflow.write(pack.compress(data)), depth)
         self._outflow.write(pack.flush())

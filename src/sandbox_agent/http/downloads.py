@@ -4,24 +4,116 @@ import asyncio
 import logging
 import mimetypes
 import os
+import re
+from collections.abc import AsyncIterable, Mapping
+from dataclasses import dataclass
+from email.utils import formatdate, parsedate_to_datetime
 from io import FileIO
 from urllib.parse import quote
 
-from starlette.responses import Response
+from starlette.responses import Response, StreamingResponse
 
-from sandbox_agent.host.transfer.conditions import etag
-from sandbox_agent.http.asgi import Receive, Scope, Send, gone, transport
-from sandbox_agent.http.ranges import Version
+from sandbox_agent.errors import RangeNotSatisfiable
+from sandbox_agent.host.transfer.entries import etag, has_version, parse_tags
+from sandbox_agent.http.asgi import Message, Receive, Scope, Send, gone, transport
 from sandbox_agent.pools import Pool
 
 logger = logging.getLogger(__name__)
 
+
+_RANGE = re.compile(r"bytes=\s*(\d*)-(\d*)\s*", re.ASCII | re.IGNORECASE)
+MAX_DIGITS = 19
+
 BLOCK = 512 << 10
 STALLED = 300.0
-"""Seconds that a client may read nothing before it is given up; it can go on with Range."""
+"""Seconds that a client may read nothing before the server closes the connection; of a file it can go on with Range."""
 _TYPES = mimetypes.MimeTypes()
 _PACKED = {"gzip": "application/gzip", "bzip2": "application/x-bzip2", "xz": "application/x-xz"}
 _BINARY = "application/octet-stream"
+
+
+@dataclass(frozen=True, slots=True)
+class Version:
+    """A file as it is now."""
+
+    etag: str
+    modified: float
+    size: int
+
+    @property
+    def last_modified(self) -> str:
+        return formatdate(int(self.modified), usegmt=True)
+
+
+def is_known(headers: Mapping[str, str], version: Version) -> bool:
+    """Whether the client has it already: a 304. Raises BadRequest for tags that are none."""
+    given = parse_tags(headers.get("if-none-match"))
+    if given is not None:
+        return has_version(version.etag, given)
+    since = _date(headers.get("if-modified-since"))
+    return since is not None and int(version.modified) <= since
+
+
+def part(headers: Mapping[str, str], path: str, version: Version) -> tuple[int, int] | None:
+    """The first byte and the length of what is wanted; None for the whole file.
+
+    What is no range that we understand, several ranges too, is the whole file, as RFC 9110 allows.
+    Raises RangeNotSatisfiable.
+    """
+    match = _RANGE.fullmatch(headers.get("range", ""))
+    if match is None or match[0] == "bytes=-" or not _is_current(headers.get("if-range"), version):
+        return None
+    first, last = match[1][:MAX_DIGITS], match[2][:MAX_DIGITS]
+    size = version.size
+    if not first and not last:
+        return None
+    if not first:
+        length = min(int(last), size)
+        start = size - length
+    else:
+        start = int(first)
+        if last and int(last) < start:
+            return None
+        length = min(int(last) + 1, size) - start if last else size - start
+    if length <= 0:
+        raise RangeNotSatisfiable(path, f"has {size} bytes, and none of those asked for", size=size)
+    return start, length
+
+
+def _is_current(if_range: str | None, version: Version) -> bool:
+    if if_range is None:
+        return True
+    if if_range.startswith(('"', "W/")):
+        return if_range == version.etag
+    return if_range == version.last_modified
+
+
+def _date(value: str | None) -> float | None:
+    try:
+        return None if value is None else parsedate_to_datetime(value).timestamp()
+    except (ValueError, TypeError, OverflowError, IndexError):
+        return None
+
+
+class Streamed(StreamingResponse):
+    """A stream. Subclasses release their resources when `__call__` ends."""
+
+    def __init__(
+        self, pieces: AsyncIterable[bytes], type: str, headers: Mapping[str, str], stalled: float = STALLED
+    ) -> None:
+        self._stalled = stalled
+        super().__init__(pieces, media_type=type, headers=headers)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def patient(message: Message) -> None:
+            try:
+                async with asyncio.timeout(self._stalled):
+                    await send(message)
+            except TimeoutError:
+                # Then `receive` says that the client has left.
+                transport(scope).abort()
+
+        await super().__call__(scope, receive, patient)
 
 
 class Download(Response):

@@ -3,8 +3,10 @@
 Knows HTTP; what a path means and what is done there is the host's. File work is done in threads.
 """
 
+import asyncio
 import os
 import re
+from collections.abc import AsyncGenerator, AsyncIterator
 from dataclasses import dataclass
 from io import FileIO
 
@@ -22,23 +24,67 @@ from sandbox_agent.errors import (
     ShuttingDown,
     UnsupportedMediaType,
 )
-from sandbox_agent.host.paths.names import shown
+from sandbox_agent.host.paths.names import encode_name
 from sandbox_agent.host.paths.refusals import file_problems
-from sandbox_agent.host.transfer.changes import delete, make_directory, move
-from sandbox_agent.host.transfer.conditions import Condition, tags
-from sandbox_agent.host.transfer.entries import entry_at, page_of
-from sandbox_agent.host.transfer.incoming import IncomingFile, too_large
-from sandbox_agent.http.downloads import Download, attachment, media_type, version
+from sandbox_agent.host.transfer.changes import IncomingFile, delete, make_directory, move, too_large
+from sandbox_agent.host.transfer.entries import Condition, parse_tags, read_entry, read_page
+from sandbox_agent.http.downloads import Download, attachment, is_known, media_type, part, version
 from sandbox_agent.http.negotiate import check_json
 from sandbox_agent.http.paths import PATH, PROBLEMS, SESSION, Paths, query_of, switch
-from sandbox_agent.http.ranges import is_known, part
-from sandbox_agent.http.uploads import receive_file
 from sandbox_agent.http.views import Endpoint, json_response
-from sandbox_agent.pools import Pools
+from sandbox_agent.pools import Pool, Pools
 from sandbox_agent.wire.files import MAX_PAGE, PAGE, Done, EntriesPage, Entry, Move, Moved, Written
+
+BLOCK = 1 << 20
+SILENCE = 60.0
+"""Seconds that a client may send nothing before it is given up."""
 
 _WHERE = {"path": PATH, "sessionId": SESSION}
 _SENDING = (FileChanged, FileTooLarge, NoRoom)
+
+
+async def receive_file(
+    incoming: IncomingFile, body: AsyncIterator[bytes], pool: Pool, silence: float = SILENCE
+) -> Written:
+    """Take a body to its end, then let the file take its place.
+
+    Raises what the file or the body raises, and BadRequest when the body falls silent.
+    """
+    writing: asyncio.Future[None] | None = None
+    try:
+        async for parts in _blocks(body, silence):
+            if writing is not None:
+                await writing
+            writing = pool.start(incoming.write, parts)
+        if writing is not None:
+            await writing
+        return await pool.run(incoming.finish)
+    finally:
+        # It must not be closed under a thread that writes it.
+        if writing is not None:
+            await asyncio.gather(writing, return_exceptions=True)
+        await pool.run(incoming.close)
+
+
+async def _blocks(body: AsyncIterator[bytes], silence: float) -> AsyncGenerator[list[bytes]]:
+    """The parts of a body, gathered: to go into a thread with each of them would take longer than to write it."""
+    parts: list[bytes] = []
+    size = 0
+    while (part := await _next(body, silence)) is not None:
+        parts.append(part)
+        size += len(part)
+        if size >= BLOCK:
+            yield parts
+            parts, size = [], 0
+    yield parts
+
+
+async def _next(body: AsyncIterator[bytes], silence: float) -> bytes | None:
+    try:
+        async with asyncio.timeout(silence):
+            return await anext(body, None)
+    except TimeoutError:
+        raise BadRequest(f"nothing of the file came for {silence:g} s; nothing was changed") from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +210,7 @@ class Files:
         if is_known(request.headers, now):
             file.close()
             return Response(status_code=304, headers=headers)
-        name = shown(path.rpartition("/")[2])
+        name = encode_name(path.rpartition("/")[2])
         headers |= {
             "content-type": media_type(name),
             "accept-ranges": "bytes",
@@ -174,7 +220,7 @@ class Files:
         }
         if keep:
             headers["content-disposition"] = attachment(name)
-        wanted = part(request.headers, shown(path), now)
+        wanted = part(request.headers, encode_name(path), now)
         if wanted is None:
             return Download(file, 0, now.size, 200, headers, self.pools.files)
         start, length = wanted
@@ -184,7 +230,8 @@ class Files:
     async def put_file(self, request: Request) -> Response:
         path = self.paths.wanted(request)
         condition = Condition(
-            match=tags(request.headers.get("if-match")), none_match=tags(request.headers.get("if-none-match"))
+            match=parse_tags(request.headers.get("if-match")),
+            none_match=parse_tags(request.headers.get("if-none-match")),
         )
         if request.headers.get("content-encoding", "identity") != "identity" or "content-range" in request.headers:
             raise BadRequest("send the whole file as it is, without Content-Encoding and Content-Range")
@@ -203,17 +250,17 @@ class Files:
         if re.fullmatch("[0-9]{1,9}", limit) is None or not 1 <= int(limit) <= MAX_PAGE:
             raise BadRequest(f"limit is a number from 1 to {MAX_PAGE}", parameter="limit")
         cursor = query.get("cursor")
-        return json_response(await self.pools.files.run(page_of, self.paths.roots.confined, path, cursor, int(limit)))
+        return json_response(await self.pools.files.run(read_page, self.paths.roots.confined, path, cursor, int(limit)))
 
     async def get_stat(self, request: Request) -> Response:
         path, query = self.paths.wanted(request), query_of(request)
         follow = switch(query, "follow", default=True)
-        return json_response(await self.pools.files.run(entry_at, self.paths.roots.confined, path, follow=follow))
+        return json_response(await self.pools.files.run(read_entry, self.paths.roots.confined, path, follow=follow))
 
     async def post_mkdir(self, request: Request) -> Response:
         path = self.paths.wanted(request)
         await self.pools.files.run(make_directory, self.paths.roots, path)
-        return json_response(Done(shown(path)))
+        return json_response(Done(encode_name(path)))
 
     async def post_move(self, request: Request) -> Response:
         asked = await self._move(request)
@@ -221,7 +268,7 @@ class Files:
         source, target = self.paths.absolute(asked.source, session), self.paths.absolute(asked.target, session)
         roots = self.paths.roots
         await self.pools.trees.run(move, roots, source, target, overwrite=asked.overwrite, stopped=roots.stopped)
-        return json_response(Moved(shown(source), shown(target)))
+        return json_response(Moved(encode_name(source), encode_name(target)))
 
     async def _move(self, request: Request) -> Move:
         check_json(request.headers.get("content-type", "").encode("latin-1"))
@@ -240,4 +287,4 @@ class Files:
         roots = self.paths.roots
         recursive = switch(query, "recursive")
         await self.pools.trees.run(delete, roots, path, recursive=recursive, stopped=roots.stopped)
-        return json_response(Done(shown(path)))
+        return json_response(Done(encode_name(path)))

@@ -17,7 +17,7 @@ from sandbox_agent.errors import (
     SandboxAgentError,
     SessionNotFound,
 )
-from sandbox_agent.host.paths.names import shown
+from sandbox_agent.host.paths.names import encode_name
 from sandbox_agent.host.paths.roots import Roots
 from sandbox_agent.hub.hub import Hub
 
@@ -51,7 +51,7 @@ class Paths:
             return self.roots.absolute(path)
         session = self.hub.find_session(session_id)
         if session is None:
-            raise SessionNotFound(shown(session_id))
+            raise SessionNotFound(encode_name(session_id))
         return self.roots.absolute(path, session.facts.cwd)
 
 

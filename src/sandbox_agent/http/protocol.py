@@ -14,10 +14,8 @@ from uvicorn.server import ServerState
 
 from sandbox_agent.errors import BadRequest, RequestTimeout, SandboxAgentError
 from sandbox_agent.http import problems
-from sandbox_agent.http.framing import Framing, Part
-from sandbox_agent.http.gathering import GatheringTransport
-from sandbox_agent.http.head import body_length, check_head, without_upgrade
-from sandbox_agent.http.sockets import Sockets, Wait
+from sandbox_agent.http.framing import Framing, Part, body_length, check_head, without_upgrade
+from sandbox_agent.http.sockets import GatheringTransport, Sockets, Wait
 
 UNREAD = 1 << 20
 """Bytes of an unwanted body that the server still reads, so that the socket can be reused."""

@@ -73,7 +73,7 @@ class Rpc:
         check_json(header(scope, b"content-type"))
         check_accept(header(scope, b"accept"), JSON)
         connection_id = header(scope, _CONNECTION)
-        connection = None if connection_id is None else self._hub.connection(connection_id.decode("latin-1"))
+        connection = None if connection_id is None else self._hub.connections.get(connection_id.decode("latin-1"))
         try:
             envelope = parse(await self._body(scope, receive))
         except ClientGone:
@@ -212,7 +212,7 @@ class Rpc:
         connection_id = header(scope, _CONNECTION)
         if connection_id is None:
             raise MissingConnection
-        connection = self._hub.find_connection(connection_id.decode("latin-1"))
+        connection = self._hub.connections.find(connection_id.decode("latin-1"))
         if connection is not None:
             self._hub.close_connection(connection, "the client closed the connection")
         await respond(send, 204, [])
@@ -221,7 +221,7 @@ class Rpc:
         connection_id = header(scope, _CONNECTION)
         if connection_id is None:
             raise MissingConnection
-        return self._hub.connection(connection_id.decode("latin-1"))
+        return self._hub.connections.get(connection_id.decode("latin-1"))
 
 
 async def _send_json(send: Send, body: bytes, headers: list[tuple[bytes, bytes]]) -> None:

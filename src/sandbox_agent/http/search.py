@@ -16,8 +16,8 @@ from starlette.types import Receive, Scope, Send
 from sandbox_agent.errors import BadRequest, TooMany
 from sandbox_agent.host.paths.refusals import file_problems
 from sandbox_agent.host.search.search import Match, Query, Search, SearchLimits
+from sandbox_agent.http.downloads import Streamed
 from sandbox_agent.http.paths import PATH, PROBLEMS, SESSION, Paths, query_of, switch
-from sandbox_agent.http.streaming import Streamed
 from sandbox_agent.http.views import Endpoint, json_response
 from sandbox_agent.pools import Pool
 from sandbox_agent.processes.children import Children

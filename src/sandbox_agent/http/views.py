@@ -3,16 +3,22 @@
 One table of endpoints: the router and the OpenAPI document are both made from it.
 """
 
+import asyncio
 import html
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from dataclasses import dataclass, field
 
 import msgspec
 from msgspec import UNSET, Struct
-from starlette.requests import Request
-from starlette.responses import RedirectResponse, Response
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import RedirectResponse, Response, StreamingResponse
 
 from sandbox_agent import __version__
+from sandbox_agent.agents.install.installer import Outcome
+from sandbox_agent.agents.install.plan import Job
+from sandbox_agent.agents.provision import AgentInstalls, install_request
+from sandbox_agent.agents.views import AgentViews
+from sandbox_agent.envelope import Object
 from sandbox_agent.errors import (
     AgentNotInstalled,
     BadRequest,
@@ -22,6 +28,7 @@ from sandbox_agent.errors import (
     DownloadFailed,
     HashMissing,
     InstallFailed,
+    InternalError,
     InvalidParams,
     RegistryUnavailable,
     SandboxAgentError,
@@ -34,14 +41,17 @@ from sandbox_agent.errors import (
     UnsupportedAgent,
     UnsupportedPlatform,
 )
+from sandbox_agent.http import problems
 from sandbox_agent.http.health import Health, HealthView
-from sandbox_agent.http.installs import Installs
 from sandbox_agent.http.negotiate import EVENT_STREAM
-from sandbox_agent.hub.agent_views import AgentViews
 from sandbox_agent.hub.hub import Hub
 from sandbox_agent.hub.inventory import Inventory
 from sandbox_agent.wire.agents import AgentsView, AgentView, InstallRequest, InstallResult
 from sandbox_agent.wire.sessions import SessionsView, SessionView
+
+MAX_BODY = 64 * 1024
+PACE = 0.2
+"""Seconds between two progress events; npm reports hundreds of files."""
 
 INSTALL_PROBLEMS: tuple[type[SandboxAgentError], ...] = (
     *(UnknownAgent, AgentNotInstalled, UnsupportedAgent, UnsupportedPlatform, UnknownVersion),
@@ -56,8 +66,121 @@ INSTALL_PROBLEMS: tuple[type[SandboxAgentError], ...] = (
         DiskFull,
     ),
 )
-
 Handler = Callable[[Request], Awaitable[Response]]
+_PAGE = """<!doctype html>
+<html lang="en">
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>sandbox-agent</title>
+<style>
+  :root {{ color-scheme: light dark; font: 16px/1.5 system-ui, sans-serif; }}
+  body {{ max-width: 46rem; margin: 3rem auto; padding: 0 1rem; }}
+  pre {{ padding: 1rem; overflow: auto; border: 1px solid; border-radius: .5rem; font-size: .85rem; }}
+</style>
+<main>
+<h1>sandbox-agent {version}</h1>
+<p>The server is running. Agents that are ready: {agents}. The web Inspector is not part of this version; everything it
+will show is there over HTTP, and <a href="/openapi.json">/openapi.json</a> describes it.</p>
+<h2>A first prompt</h2>
+<p>With <code>TOKEN</code> set to the server's token, which it printed when it started unless you gave it one:</p>
+<pre>rpc() {{ curl -s {url}/v1/rpc -H "Authorization: Bearer $TOKEN" -H 'Content-Type: application/json' "$@"; }}
+
+# initialize opens a connection; its id comes back in the header X-ACP-Connection-Id
+rpc -i -d '{{"jsonrpc":"2.0","id":1,"method":"initialize","params":
+  {{"protocolVersion":1,"_meta":{{"sandboxagent.dev":{{"agent":"mock"}}}}}}}}'
+
+ID=...        # as it came back; it goes into every later call
+
+# in the background: what the agent says
+curl -sN {url}/v1/rpc -H "Authorization: Bearer $TOKEN" -H "X-ACP-Connection-Id: $ID" &amp;
+
+# a session, and a prompt in it
+rpc -H "X-ACP-Connection-Id: $ID" -d '{{"jsonrpc":"2.0","id":2,"method":"session/new","params":
+  {{"cwd":"/tmp","mcpServers":[]}}}}'
+SESSION=...   # the sessionId that came back
+rpc -H "X-ACP-Connection-Id: $ID" -d '{{"jsonrpc":"2.0","id":3,"method":"session/prompt","params":
+  {{"sessionId":"'"$SESSION"'","prompt":[{{"type":"text","text":"help"}}]}}}}'</pre>
+</main>
+</html>
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Installs:
+    """The handler."""
+
+    installs: AgentInstalls
+    heartbeat: float
+
+    async def install(self, request: Request) -> Response:
+        asked = await _asked(request)
+        agent: str = request.path_params["agent"]
+        if EVENT_STREAM not in request.headers.get("accept", ""):
+            return _json(await self.installs.install(agent, asked))
+        begun = await self.installs.begin(agent, asked)
+        headers = {"cache-control": "no-store", "x-accel-buffering": "no"}
+        return StreamingResponse(self._events(begun), media_type=EVENT_STREAM, headers=headers)
+
+    async def _events(self, begun: "InstallResult | tuple[Job, asyncio.Task[Outcome]]") -> AsyncGenerator[bytes]:
+        if isinstance(begun, InstallResult):
+            yield _event("result", msgspec.json.encode(begun))
+            return
+        job, task = begun
+        shown = None
+        while not task.done():
+            if job.progress is not shown:
+                shown = job.progress
+                yield _event("progress", msgspec.json.encode(shown))
+            changed = asyncio.ensure_future(job.changed())
+            try:
+                # The task is only watched: it is not ours to cancel.
+                await asyncio.wait({changed, task}, timeout=self.heartbeat, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                changed.cancel()
+            if not changed.done():
+                yield b": still at it\n\n"
+            if not task.done():
+                await asyncio.wait({task}, timeout=PACE)
+        yield await self._ending(task)
+
+    async def _ending(self, task: "asyncio.Task[Outcome]") -> bytes:
+        try:
+            return _event("result", msgspec.json.encode(await self.installs.result(task)))
+        except SandboxAgentError as error:
+            return _event("problem", problems.document(error))
+        except Exception:
+            return _event("problem", problems.document(InternalError()))
+
+
+async def _asked(request: Request) -> InstallRequest:
+    body = await _body(request)
+    if not body.strip():
+        return InstallRequest()
+    try:
+        return install_request(msgspec.json.decode(body, type=Object))
+    except msgspec.DecodeError as error:
+        raise BadRequest(f"the body of an install is a JSON object, or empty: {error}") from None
+
+
+async def _body(request: Request) -> bytes:
+    body = b""
+    try:
+        async for piece in request.stream():
+            body += piece
+            if len(body) > MAX_BODY:
+                raise BadRequest("the body of an install is a small JSON object")
+    except ClientDisconnect:  # The client is gone.
+        raise BadRequest("the body stops half-way") from None
+    return body
+
+
+def _event(name: str, data: bytes) -> bytes:
+    return b"event: %s\ndata: %s\n\n" % (name.encode(), data)
+
+
+def _json(result: InstallResult) -> Response:
+    headers = {"cache-control": "no-store"}
+    return Response(msgspec.json.encode(result), media_type="application/json", headers=headers)
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,41 +316,3 @@ def json_response(value: object) -> Response:
 def json_bytes(body: bytes) -> Response:
     """The same, of JSON that is there already."""
     return Response(body, media_type="application/json", headers={"cache-control": "no-store"})
-
-
-_PAGE = """<!doctype html>
-<html lang="en">
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<title>sandbox-agent</title>
-<style>
-  :root {{ color-scheme: light dark; font: 16px/1.5 system-ui, sans-serif; }}
-  body {{ max-width: 46rem; margin: 3rem auto; padding: 0 1rem; }}
-  pre {{ padding: 1rem; overflow: auto; border: 1px solid; border-radius: .5rem; font-size: .85rem; }}
-</style>
-<main>
-<h1>sandbox-agent {version}</h1>
-<p>The server is running. Agents that are ready: {agents}. The web Inspector is not part of this version; everything it
-will show is there over HTTP, and <a href="/openapi.json">/openapi.json</a> describes it.</p>
-<h2>A first prompt</h2>
-<p>With <code>TOKEN</code> set to the server's token, which it printed when it started unless you gave it one:</p>
-<pre>rpc() {{ curl -s {url}/v1/rpc -H "Authorization: Bearer $TOKEN" -H 'Content-Type: application/json' "$@"; }}
-
-# initialize opens a connection; its id comes back in the header X-ACP-Connection-Id
-rpc -i -d '{{"jsonrpc":"2.0","id":1,"method":"initialize","params":
-  {{"protocolVersion":1,"_meta":{{"sandboxagent.dev":{{"agent":"mock"}}}}}}}}'
-
-ID=...        # as it came back; it goes into every later call
-
-# in the background: what the agent says
-curl -sN {url}/v1/rpc -H "Authorization: Bearer $TOKEN" -H "X-ACP-Connection-Id: $ID" &amp;
-
-# a session, and a prompt in it
-rpc -H "X-ACP-Connection-Id: $ID" -d '{{"jsonrpc":"2.0","id":2,"method":"session/new","params":
-  {{"cwd":"/tmp","mcpServers":[]}}}}'
-SESSION=...   # the sessionId that came back
-rpc -H "X-ACP-Connection-Id: $ID" -d '{{"jsonrpc":"2.0","id":3,"method":"session/prompt","params":
-  {{"sessionId":"'"$SESSION"'","prompt":[{{"type":"text","text":"help"}}]}}}}'</pre>
-</main>
-</html>
-"""

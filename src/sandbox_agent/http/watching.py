@@ -12,9 +12,9 @@ from starlette.types import Receive, Scope, Send
 
 from sandbox_agent.errors import TooMany, WatchesExhausted
 from sandbox_agent.host.watch.watching import Change, Watch, Watches
+from sandbox_agent.http.downloads import Streamed
 from sandbox_agent.http.negotiate import EVENT_STREAM
 from sandbox_agent.http.paths import PATH, PROBLEMS, SESSION, Paths, query_of, switch
-from sandbox_agent.http.streaming import Streamed
 from sandbox_agent.http.views import Endpoint
 
 

@@ -5,10 +5,10 @@ from dataclasses import dataclass
 import msgspec
 from msgspec import Raw
 
+from sandbox_agent.agents.provision import AgentInstalls, install_request
+from sandbox_agent.agents.views import AgentViews
 from sandbox_agent.envelope import Envelope, Object, notification, success, text_at
 from sandbox_agent.errors import BadRequest, InvalidParams
-from sandbox_agent.hub.agent_installs import AgentInstalls, install_request
-from sandbox_agent.hub.agent_views import AgentViews
 from sandbox_agent.hub.calls import Answer
 from sandbox_agent.hub.checks import Method
 from sandbox_agent.hub.connection import Connection

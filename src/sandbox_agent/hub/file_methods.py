@@ -10,13 +10,11 @@ import msgspec
 
 from sandbox_agent.envelope import Envelope, success
 from sandbox_agent.errors import BadPath, FileTooLarge, InvalidParams
-from sandbox_agent.host.paths.names import shown
+from sandbox_agent.host.paths.names import encode_name
 from sandbox_agent.host.paths.refusals import file_problems
 from sandbox_agent.host.paths.roots import Roots
-from sandbox_agent.host.transfer.changes import delete, make_directory, move
-from sandbox_agent.host.transfer.conditions import Condition, etag
-from sandbox_agent.host.transfer.entries import entry_at, page_of
-from sandbox_agent.host.transfer.incoming import IncomingFile
+from sandbox_agent.host.transfer.changes import IncomingFile, delete, make_directory, move
+from sandbox_agent.host.transfer.entries import Condition, etag, read_entry, read_page
 from sandbox_agent.hub.calls import Answer
 from sandbox_agent.hub.checks import Method
 from sandbox_agent.hub.connection import Connection
@@ -87,7 +85,7 @@ class FileMethods:
                 content += part
         if len(content) > CARRIED:
             raise _too_large(path, "GET /v1/fs/file")
-        return Content(shown(path), base64.b64encode(content).decode(), facts.st_size, etag(facts))
+        return Content(encode_name(path), base64.b64encode(content).decode(), facts.st_size, etag(facts))
 
     def _write(self, path: str, asked: "WriteParams") -> Written:
         if len(asked.content) > CARRIED:
@@ -100,18 +98,18 @@ class FileMethods:
             incoming.close()
 
     def _entries(self, path: str, asked: "EntriesParams") -> object:
-        return page_of(self.roots.confined, path, asked.cursor, asked.limit)
+        return read_page(self.roots.confined, path, asked.cursor, asked.limit)
 
     def _stat(self, path: str, asked: "StatParams") -> object:
-        return entry_at(self.roots.confined, path, follow=asked.follow)
+        return read_entry(self.roots.confined, path, follow=asked.follow)
 
     def _mkdir(self, path: str, asked: "PathParams") -> Done:
         make_directory(self.roots, path)
-        return Done(shown(path))
+        return Done(encode_name(path))
 
     def _delete(self, path: str, asked: "DeleteParams") -> Done:
         delete(self.roots, path, recursive=asked.recursive, stopped=self.roots.stopped)
-        return Done(shown(path))
+        return Done(encode_name(path))
 
     async def _move(self, connection: Connection, envelope: Envelope) -> Answer:
         asked = _params(envelope, MoveParams)
@@ -119,7 +117,7 @@ class FileMethods:
 
         def work() -> Moved:
             move(self.roots, source, target, overwrite=asked.overwrite, stopped=self.roots.stopped)
-            return Moved(shown(source), shown(target))
+            return Moved(encode_name(source), encode_name(target))
 
         return await _answer(envelope, work, self.pools.trees)
 
@@ -143,4 +141,4 @@ async def _answer(envelope: Envelope, work: Callable[[], object], pool: Pool) ->
 
 def _too_large(path: str, route: str) -> FileTooLarge:
     meaning = f"more than the {CARRIED} bytes that an envelope carries; use {route}"
-    return FileTooLarge(shown(path), meaning, limit=CARRIED, route=route)
+    return FileTooLarge(encode_name(path), meaning, limit=CARRIED, route=route)

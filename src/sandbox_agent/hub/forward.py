@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager, suppress
 from msgspec import Raw
 
 from sandbox_agent.agents.catalog import Catalog
-from sandbox_agent.agents.instructions import instructions
+from sandbox_agent.agents.facts import instructions
 from sandbox_agent.agents.manifest import Agent
 from sandbox_agent.agents.supervisor import Supervisor
 from sandbox_agent.envelope import META, Envelope, Object, param, request, same_id, text_at, with_id, with_param
@@ -74,7 +74,7 @@ class Forward:
             session = self._hub.session(envelope.session_id)
             return session.held or await self._park(connection, envelope, session), session
         agent = self.agent(connection, envelope)
-        self._hub.meet(connection, agent.id)
+        self._hub.connections.meet(connection, agent.id)
         return self._supervisor.running(agent.id) or await self._supervisor.process(agent), None
 
     async def holder(self, session: Session) -> Process:

@@ -25,16 +25,15 @@ from sandbox_agent.envelope import (
     peek_lines,
     with_param,
 )
-from sandbox_agent.errors import InternalError, MethodNotFound, NotAnEnvelope, RpcError, UnknownSession
+from sandbox_agent.errors import AgentExited, InternalError, MethodNotFound, NotAnEnvelope, RpcError, UnknownSession
 from sandbox_agent.hub.asking import QUESTION
 from sandbox_agent.hub.calls import Answer, Call
 from sandbox_agent.hub.connection import Connection
-from sandbox_agent.hub.decision import AGENT
 from sandbox_agent.hub.forgery import OURS, Refusals, disarm, may_forge
 from sandbox_agent.hub.host_methods import HostMethods
-from sandbox_agent.hub.hub import Hub, agent_exited, server_stopped
-from sandbox_agent.hub.lifecycle import Event
-from sandbox_agent.hub.pending import Outcome
+from sandbox_agent.hub.hub import Hub
+from sandbox_agent.hub.lifecycle import Event, server_stopped
+from sandbox_agent.hub.pending import AGENT, Outcome
 from sandbox_agent.hub.process import Process
 from sandbox_agent.hub.ruling import Ruling
 from sandbox_agent.hub.session import Session
@@ -110,7 +109,7 @@ class FromAgent:
 
     def exited(self, running: Process, exit: Exit) -> None:
         """Fail the calls that wait on the process, and end its sessions."""
-        error = agent_exited(running.agent.id, exit)
+        error = _agent_exited(running.agent.id, exit)
         calls = self._hub.calls.close_all(running)
         for session in self._hub.sessions_of(running):
             self._turns.fail_waiting(session, error)
@@ -265,7 +264,7 @@ class FromAgent:
             self._turns.show(session)
         session.heard_at = self._hub.monotonic()
         self._hub.updates(session, lines)
-        for connection in self._hub.attached(session):
+        for connection in self._hub.connections.attached(session):
             if connection.stream is not None and connection.stream.apply_backpressure(running.resume_reading):
                 running.pause_reading()
 
@@ -435,3 +434,9 @@ def _split(blob: bytes, about: int) -> list[bytes]:
         lines.append(blob[start:end])
         start = end + 1
     return lines
+
+
+def _agent_exited(agent: str, exit: Exit) -> AgentExited:
+    """The error for callers that waited on a process that has exited."""
+    how = f"was ended by {exit.signal}" if exit.signal else f"exited with code {exit.code}"
+    return AgentExited(f"agent {agent} {how}", agent=agent, **exit.facts())

@@ -36,12 +36,12 @@ from sandbox_agent.hub.asking import QUESTION, translate_answer
 from sandbox_agent.hub.calls import Accepted, Answer
 from sandbox_agent.hub.checks import Method
 from sandbox_agent.hub.connection import Connection
-from sandbox_agent.hub.decision import METHOD as DECISION
-from sandbox_agent.hub.decision import Decider, reason_in
 from sandbox_agent.hub.extension_methods import advertised
 from sandbox_agent.hub.forward import Forward
 from sandbox_agent.hub.hub import Hub
 from sandbox_agent.hub.idempotency import Idempotency, scope_of
+from sandbox_agent.hub.pending import METHOD as DECISION
+from sandbox_agent.hub.pending import Decider, reason_in
 from sandbox_agent.hub.process import Process
 from sandbox_agent.hub.turns import Turns
 from sandbox_agent.log.event import Direction
@@ -92,7 +92,7 @@ class FromClient:
         if agent is None:
             raise MissingAgent
         running = await self._forward.start(agent)
-        connection = self._hub.open_connection(running.agent.id, params)
+        connection = self._hub.connections.open(running.agent.id, params)
         return connection, Answer(success(envelope.id, self._greeting(running)))
 
     async def accept(self, connection: Connection, envelope: Envelope, key: str | None = None) -> Accepted:

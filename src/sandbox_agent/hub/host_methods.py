@@ -29,9 +29,8 @@ from sandbox_agent.errors import (
 from sandbox_agent.host.files import TextFiles
 from sandbox_agent.host.terminals import Asker, Command, ExitStatus, Terminal, Terminals
 from sandbox_agent.hub.connection import Connection
-from sandbox_agent.hub.decision import CANCEL
 from sandbox_agent.hub.hub import Hub
-from sandbox_agent.hub.pending import Outcome
+from sandbox_agent.hub.pending import CANCEL, Outcome
 from sandbox_agent.hub.process import Process
 from sandbox_agent.hub.session import Session
 from sandbox_agent.log.event import Direction
@@ -102,7 +101,7 @@ class HostMethods:
         if not self._client_fs or session.facts.creator is None:
             return None
         declared = _DECLARED.get(request.method, ("terminal",))
-        for connection in self._hub.connections():
+        for connection in self._hub.connections.all():
             if connection.tag == session.facts.creator and at(connection.capabilities, *declared) is True:
                 return connection
         return None

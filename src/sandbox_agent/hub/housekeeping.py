@@ -6,9 +6,8 @@ from dataclasses import dataclass
 
 from sandbox_agent.errors import AgentTimeout
 from sandbox_agent.hub.calls import Call
-from sandbox_agent.hub.decision import TIMEOUT
 from sandbox_agent.hub.hub import Hub
-from sandbox_agent.hub.pending import Outcome
+from sandbox_agent.hub.pending import TIMEOUT, Outcome
 
 logger = logging.getLogger(__name__)
 
@@ -47,7 +46,7 @@ class Housekeeping:
         self.hub.rest()
         if self.permission_timeout is not None:
             self._reject_unanswered(now - self.permission_timeout)
-        for connection in self.hub.connections():
+        for connection in self.hub.connections.all():
             if connection.stream is None and not connection.busy and now - connection.used_at > self.connection_ttl:
                 self.hub.close_connection(connection, "unused")
 

@@ -6,27 +6,24 @@ No method here awaits, so no method can be seen half done.
 import logging
 import secrets
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from functools import partial
-from itertools import count
 from typing import Protocol
 
 from msgspec import Raw
 
-from sandbox_agent.agents.process import Exit
 from sandbox_agent.envelope import META, Envelope, Object, notification, with_param
-from sandbox_agent.errors import AgentExited, LogUnavailable, RpcError, UnknownConnection, UnknownSession
+from sandbox_agent.errors import LogUnavailable, RpcError, UnknownSession
 from sandbox_agent.hub.calls import Answer, Call, Calls
 from sandbox_agent.hub.connection import Connection
-from sandbox_agent.hub.decision import Decider, decision, refusal
-from sandbox_agent.hub.holders import Holders
-from sandbox_agent.hub.lifecycle import TRANSIENT, Effect, Event
-from sandbox_agent.hub.pending import Outcome, PendingRequest, PendingRequests
+from sandbox_agent.hub.connections import Connections
+from sandbox_agent.hub.lifecycle import SERVER_STOPPED, TRANSIENT, Effect, Event, server_stopped
+from sandbox_agent.hub.pending import Decider, Outcome, PendingRequest, PendingRequests, decision, refusal
 from sandbox_agent.hub.process import Process
 from sandbox_agent.hub.session import Session, SessionFacts
-from sandbox_agent.hub.shelf import Shelf
-from sandbox_agent.log.cards import Age
-from sandbox_agent.log.event import NOBODY, Chunk, Direction, agent_channel, session_channel
+from sandbox_agent.hub.shelf import Holders, Shelf
+from sandbox_agent.log.cards import SortKey
+from sandbox_agent.log.event import NO_CLIENT, Chunk, Direction, agent_channel, session_channel
 from sandbox_agent.log.log import Log
 from sandbox_agent.wire import methods
 
@@ -36,7 +33,6 @@ MOST_REMARKS = 8
 """Of what people said about refusals, as many wait for the next prompt."""
 
 
-SERVER_STOPPED = "the server stopped"
 TRIMS = 1000
 """How many channels may have lost something before those are forgotten that no connection can ask for."""
 
@@ -64,10 +60,7 @@ class Hub:
         """The server is stopping: sessions that end now end because of that."""
         self.calls = Calls()
         self.pending = PendingRequests()
-        self._connections: dict[str, Connection] = {}
-        self._tags = count(1)
-        self._attached: dict[str, set[Connection]] = {}
-        self._of_agent: dict[str, set[Connection]] = {}
+        self.connections = Connections(log, monotonic)
         self._holders = Holders()
         self._shelf = Shelf(log, clock, self._holders.complete)
         self._watchers: list[Watcher] = []
@@ -82,60 +75,14 @@ class Hub:
 
     # Connections
 
-    def open_connection(self, agent: str, introduction: Object | None = None) -> Connection:
-        """A new one; `introduction` is what its client says of itself, the params of `initialize`."""
-        tag = f"c{next(self._tags)}"
-        connection = Connection(
-            connection_id=secrets.token_urlsafe(24),
-            tag=tag,
-            agent=agent,
-            used_at=self.monotonic(),
-            opened_at=self.log.position,
-        )
-        connection.introduce(introduction or {})
-        self._connections[connection.connection_id] = connection
-        self.log.follow(connection.channel, connection)
-        self.meet(connection, agent)
-        logger.info("connection opened connection=%s agent=%s", tag, agent)
-        return connection
-
-    def connection(self, connection_id: str) -> Connection:
-        """Raises UnknownConnection."""
-        connection = self._connections.get(connection_id)
-        if connection is None:
-            raise UnknownConnection
-        return connection
-
-    def find_connection(self, connection_id: str) -> Connection | None:
-        return self._connections.get(connection_id)
-
-    def connections(self) -> Iterable[Connection]:
-        return list(self._connections.values())
-
-    def meet(self, connection: Connection, agent: str) -> None:
-        """From now on the connection receives what this agent says outside any session."""
-        if agent not in connection.agents and not connection.closed:
-            connection.agents[agent] = self.log.position
-            self._of_agent.setdefault(agent, set()).add(connection)
-            self.log.follow(agent_channel(agent), connection)
-
     def close_connection(self, connection: Connection, reason: str) -> None:
         """Close a connection. Its sessions and agents stay."""
-        if self._connections.pop(connection.connection_id, None) is None:
+        if self.connections.find(connection.connection_id) is None:
             return
-        connection.closed = True
-        for session_id in connection.windows:
-            self._detach(connection, session_id)
-        for agent in connection.agents:
-            self._of_agent[agent].discard(connection)
-            self.log.unfollow(agent_channel(agent), connection)
-        self.log.unfollow(connection.channel, connection)
-        self.log.forget(connection.channel)
-        if connection.stream is not None:
-            connection.stream.close(reason)
+        for session_id in self.connections.close(connection, reason):
+            self._shelf.stir_by_id(session_id)
         for watcher in self._watchers:
             watcher.connection_closed(connection)
-        logger.info("connection closed connection=%s reason=%s", connection.tag, reason)
 
     # Sessions
 
@@ -157,7 +104,7 @@ class Hub:
         if session is not None or not self._holders.holds_any(running):
             return session
         name = self._holders.name(running)
-        session_id = self.log.ask(lambda cards: cards.held(name, agent_session_id))
+        session_id = self.log.ask(lambda cards: cards.find_held(name, agent_session_id))
         session = None if session_id is None else self._shelf.find(session_id)
         # The disk may lag behind what is known here.
         if session is None or session.process is not running:
@@ -176,11 +123,11 @@ class Hub:
     def id_is_anothers(self, session: Session) -> bool:
         """Whether its agent may use the same id for another session: agents reuse ids."""
         agent, id = session.facts.agent, session.facts.agent_session_id
-        on_disk = self._shelf.all_of(self.log.ask(lambda cards: cards.namesakes(agent, id)))
+        on_disk = self._shelf.all_of(self.log.ask(lambda cards: cards.find_namesakes(agent, id)))
         others = (*on_disk, *self._holders.namesakes(id))
         return any(other is not session and other.facts.agent == agent for other in others)
 
-    def sessions(self, before: Age | None, cwd: str | None, limit: int) -> list[Session]:
+    def sessions(self, before: SortKey | None, cwd: str | None, limit: int) -> list[Session]:
         """From the newest on, or from the one after `before`; of one directory, or of all."""
         return self._shelf.page(before, cwd, limit)
 
@@ -192,7 +139,7 @@ class Hub:
         """All that a process holds."""
         name, sessions = self._holders.name(running), self._holders.sessions(running)
         try:
-            sessions += self._shelf.all_of(self.log.ask(lambda cards: cards.all_held(name)))
+            sessions += self._shelf.all_of(self.log.ask(lambda cards: cards.find_all_held(name)))
         except LogUnavailable as error:
             # The caller is about to end them: sessions in memory must not wait for an unreadable disk.
             logger.error("sessions at rest not found agent=%s reason=%s", running.agent.id, error)
@@ -206,7 +153,7 @@ class Hub:
         """Drop idle sessions from memory: the disk has them."""
         self._shelf.rest(self._is_busy, self._let_go)
         if len(self.log.trims) > self._trims_checked_above:
-            self.log.keep_trims({name for one in self._connections.values() for name in one.channels()})
+            self.log.keep_trims(self.connections.channels())
             self._trims_checked_above = 2 * len(self.log.trims) + TRIMS
 
     def _is_busy(self, session: Session) -> bool:
@@ -214,7 +161,7 @@ class Hub:
             session.state in TRANSIENT
             or session.running is not None
             or bool(session.waiting)
-            or session.id in self._attached
+            or self.connections.has_attached(session)
             or session.id in self._unreported
             or self.pending.has(session)
         )
@@ -295,13 +242,13 @@ class Hub:
         """Delete a session with its log, and notify each attached connection on its own channel."""
         ended = {"sessionId": session.id, "reason": "deleted", "terminatedBy": "client"}
         line = notification(methods.ENDED, ended)
-        attached = list(self.attached(session))
+        attached = list(self.connections.attached(session))
         self.move(session, Event.DELETE)
         for connection in attached:
             self.tell_connection(connection, line)
 
     def _forget(self, session: Session) -> None:
-        for connection in list(self.attached(session)):
+        for connection in list(self.connections.attached(session)):
             self.detach(connection, session)
         self._unreported.pop(session.id, None)
         self._shelf.remove(session)
@@ -344,40 +291,26 @@ class Hub:
 
     # Attaching
 
-    def attached(self, session: Session) -> set[Connection]:
-        return self._attached.get(session.id, set())
-
     def attach(self, connection: Connection, session: Session) -> None:
         """From here on it sees what happens in the session, and is asked what waits there."""
         if connection.closed or connection.attached(session.id):
             return
-        self.meet(connection, session.facts.agent)
-        connection.attach(session.id, self.log.position)
-        self._attached.setdefault(session.id, set()).add(connection)
+        self.connections.meet(connection, session.facts.agent)
+        self.connections.attach(connection, session)
         self._shelf.stir(session)
-        self.log.follow(session_channel(session.id), connection)
         for pending in self.pending.of_session(session):
             if not pending.deciding and connection in self.audience(pending):
                 self._deliver_request(connection, pending)
 
     def detach(self, connection: Connection, session: Session) -> None:
-        if connection.attached(session.id):
-            self._detach(connection, session.id)
-
-    def _detach(self, connection: Connection, session_id: str) -> None:
-        if connection.attached(session_id):
-            connection.detach(session_id, self.log.position)
-            self.log.unfollow(session_channel(session_id), connection)
-            self._attached[session_id].discard(connection)
-            if not self._attached[session_id]:
-                del self._attached[session_id]
-                self._shelf.stir_by_id(session_id)
+        if self.connections.detach(connection, session.id):
+            self._shelf.stir_by_id(session.id)
 
     # The log
 
     def record(self, session: Session, line: bytes, direction: Direction) -> Chunk:
         """Record an envelope in the session's history without sending it to clients."""
-        return self._append(session, [line], direction, NOBODY)
+        return self._append(session, [line], direction, NO_CLIENT)
 
     def tell(self, session: Session, line: bytes, direction: Direction = Direction.FROM_SERVER) -> Chunk:
         """Record an envelope and send it to all attached clients."""
@@ -397,7 +330,7 @@ class Hub:
         self, session: Session, lines: list[bytes], direction: Direction, channel: str, history: bool = True
     ) -> Chunk:
         if session.deleted:
-            return self.log.append(lines, direction, None, NOBODY, history=False)
+            return self.log.append(lines, direction, None, NO_CLIENT, history=False)
         chunk = self.log.append(lines, direction, session.id, channel, history=history)
         self._happened(session, len(lines) if history else 0, chunk.at)
         return chunk
@@ -460,7 +393,7 @@ class Hub:
         """Record an agent's request without sending it to clients."""
         assert pending.session is not None
         line, session = pending.request.line, pending.session
-        chunk = self.log.append([line], Direction.FROM_AGENT, session.id, NOBODY, is_request=True)
+        chunk = self.log.append([line], Direction.FROM_AGENT, session.id, NO_CLIENT, is_request=True)
         self._happened(session, 1, chunk.at)
         self.pending.ask(pending)
 
@@ -475,7 +408,7 @@ class Hub:
         return bool(callers) and connection not in callers
 
     def _callers(self, pending: PendingRequest) -> list[Connection]:
-        return [connection for connection in self._connections.values() if connection.tag == pending.only_tag]
+        return [connection for connection in self.connections.all() if connection.tag == pending.only_tag]
 
     def audience(self, pending: PendingRequest) -> list[Connection]:
         """Connections that may answer."""
@@ -483,10 +416,10 @@ class Hub:
         if callers:
             return callers
         if pending.session is not None:
-            return list(self.attached(pending.session))
+            return list(self.connections.attached(pending.session))
         if pending.only_tag is not None:
             return []
-        return list(self._of_agent.get(pending.process.agent.id, ()))
+        return self.connections.of_agent(pending.process.agent.id)
 
     def settle(
         self,
@@ -502,7 +435,7 @@ class Hub:
         """
         self.pending.settle(pending, outcome, connection.tag if connection else None)
         self._withdraw(pending, connection)
-        for one in self._connections.values():
+        for one in self.connections.all():
             one.settle(pending)
         line = decision(pending, by, answer)
         if line is not None and pending.session is not None:
@@ -564,14 +497,3 @@ class Hub:
             self._holders.release(session, process)
         for watcher in self._watchers:
             watcher.session_over(session)
-
-
-def server_stopped() -> Object:
-    """Why a session ended when the server stopped."""
-    return {"reason": "error", "terminatedBy": "daemon", "message": SERVER_STOPPED}
-
-
-def agent_exited(agent: str, exit: Exit) -> AgentExited:
-    """The error for callers that waited on a process that has exited."""
-    how = f"was ended by {exit.signal}" if exit.signal else f"exited with code {exit.code}"
-    return AgentExited(f"agent {agent} {how}", agent=agent, **exit.facts())

@@ -14,7 +14,7 @@ from sandbox_agent.hub.hub import Hub
 from sandbox_agent.hub.pending import PendingRequest, kind_of
 from sandbox_agent.hub.session import Session, iso
 from sandbox_agent.hub.shelf import age
-from sandbox_agent.log.cards import Age
+from sandbox_agent.log.cards import SortKey
 from sandbox_agent.wire.sessions import PendingView, SessionView
 
 PAGE = 200
@@ -93,9 +93,9 @@ def _encode_cursor(session: Session) -> str:
     return base64.urlsafe_b64encode(msgspec.json.encode(age(session))).decode()
 
 
-def _decode_cursor(cursor: str) -> Age:
+def _decode_cursor(cursor: str) -> SortKey:
     try:
-        return msgspec.json.decode(base64.urlsafe_b64decode(cursor), type=Age)
+        return msgspec.json.decode(base64.urlsafe_b64decode(cursor), type=SortKey)
     except (binascii.Error, ValueError, msgspec.DecodeError) as error:
         message = "cursor is not one that session/list gave out; leave it out to start at the newest session"
         raise InvalidParams(message, cursor=cursor) from error

@@ -7,6 +7,10 @@ that is not in the table cannot happen: `move` raises, and the session stays as 
 from dataclasses import dataclass
 from enum import StrEnum, auto
 
+from sandbox_agent.envelope import Object
+
+SERVER_STOPPED = "the server stopped"
+
 
 class State(StrEnum):
     """Where a session is in its life."""
@@ -173,3 +177,8 @@ def recalled(*, ended: bool, resumable: bool, terminated: bool) -> State:
     if terminated:
         return State.TERMINATED
     return State.INTERRUPTED if resumable else State.ENDED
+
+
+def server_stopped() -> Object:
+    """Why a session ended when the server stopped."""
+    return {"reason": "error", "terminatedBy": "daemon", "message": SERVER_STOPPED}

@@ -6,24 +6,27 @@ recorded, can be cancelled, and goes to humans if the rules do not decide it.
 
 import asyncio
 import logging
+import threading
 from collections.abc import Callable, Coroutine
+from typing import TypeVar
 
 from sandbox_agent.envelope import Envelope, Object
 from sandbox_agent.errors import InvalidParams
 from sandbox_agent.hub.asking import PERMISSION
-from sandbox_agent.hub.decision import Decider
+from sandbox_agent.hub.choices import mode_rules
 from sandbox_agent.hub.hub import Hub
-from sandbox_agent.hub.pending import Outcome, PendingRequest
-from sandbox_agent.hub.permission_mode import mode_rules
+from sandbox_agent.hub.pending import Decider, Outcome, PendingRequest
 from sandbox_agent.hub.process import Process
 from sandbox_agent.hub.session import Session
-from sandbox_agent.hub.threads import Threads
 from sandbox_agent.log.event import Direction
 from sandbox_agent.permissions.policy import Decision, Policy
 from sandbox_agent.permissions.request import Asked
 from sandbox_agent.permissions.rules import Mistake, Rule, read_rules
 
 logger = logging.getLogger(__name__)
+
+
+T = TypeVar("T")
 
 KEY = "permissions"
 """Of a session's metadata, where its rules are."""
@@ -32,8 +35,68 @@ SHORT_LINE = 64 << 10
 MOST_THREADS = 8
 MOST_READ = 64
 """Sessions whose parsed rules are cached."""
-
 Rules = tuple[Rule, ...] | None
+
+
+class Threads:
+    """Runs functions beside the event loop, those of one key in the order in which they came."""
+
+    def __init__(self, most: int) -> None:
+        self._free = asyncio.Semaphore(most)
+        self._last: dict[str, asyncio.Future[None]] = {}
+        """Of each key, the end of the last that was begun or waits."""
+
+    async def run(self, key: str, function: Callable[[], T]) -> T:
+        """Run a function and return its result. If the caller stops waiting, the thread runs on and keeps its slot."""
+        loop = asyncio.get_running_loop()
+        before, ended = self._last.get(key), loop.create_future()
+        self._last[key] = ended
+        ended.add_done_callback(lambda _: self._forget(key, ended))
+        try:
+            if before is not None:
+                await asyncio.shield(before)
+            await self._free.acquire()
+        except BaseException:
+            _end_with(before, ended)
+            raise
+        outcome: asyncio.Future[T] = loop.create_future()
+
+        def end(result: T | None, error: BaseException | None) -> None:
+            self._free.release()
+            ended.set_result(None)
+            if outcome.cancelled():
+                return
+            if error is not None:
+                outcome.set_exception(error)
+            else:
+                outcome.set_result(result)  # type: ignore[arg-type]
+
+        def work() -> None:
+            result, error = None, None
+            try:
+                result = function()
+            except BaseException as raised:
+                error = raised
+            try:
+                loop.call_soon_threadsafe(end, result, error)
+            except RuntimeError:
+                # The server has ended meanwhile.
+                return
+
+        threading.Thread(target=work, daemon=True, name=f"rules-{key}").start()
+        return await outcome
+
+    def _forget(self, key: str, ended: asyncio.Future[None]) -> None:
+        if self._last.get(key) is ended:
+            del self._last[key]
+
+
+def _end_with(before: asyncio.Future[None] | None, ended: asyncio.Future[None]) -> None:
+    """A cancelled waiter counts as ended only once its predecessor has."""
+    if before is None or before.done():
+        ended.set_result(None)
+    else:
+        before.add_done_callback(lambda _: ended.set_result(None))
 
 
 class Ruling:

@@ -34,17 +34,15 @@ from sandbox_agent.errors import (
     LogUnavailable,
     SandboxAgentError,
 )
-from sandbox_agent.hub.attachment import KEY, Attachments
+from sandbox_agent.hub.attachment import KEY, Attachments, taken_by
 from sandbox_agent.hub.calls import Accepted, Answer, Call
 from sandbox_agent.hub.checks import Method, directory, not_offered, prompt_id, require
-from sandbox_agent.hub.choices import complete, complete_answer
+from sandbox_agent.hub.choices import complete, complete_answer, wished_mode
 from sandbox_agent.hub.connection import Connection
-from sandbox_agent.hub.content import taken_by
 from sandbox_agent.hub.forward import Forward, as_before
 from sandbox_agent.hub.hub import Hub
 from sandbox_agent.hub.inventory import Inventory
 from sandbox_agent.hub.lifecycle import Event
-from sandbox_agent.hub.permission_mode import wished_mode
 from sandbox_agent.hub.process import Process
 from sandbox_agent.hub.ruling import check_rules
 from sandbox_agent.hub.session import Prompt, Session

@@ -21,11 +21,10 @@ from sandbox_agent.envelope import (
 from sandbox_agent.errors import InvalidParams, MethodNotFound, SandboxAgentError
 from sandbox_agent.hub import choices
 from sandbox_agent.hub.calls import Answer, Call
-from sandbox_agent.hub.choices import CATEGORIES, MODE, MODEL, OPTIONS, SET_OPTION, Category, Way
+from sandbox_agent.hub.choices import CATEGORIES, MODE, MODEL, OPTIONS, SET_OPTION, Category, Way, permission_mode
 from sandbox_agent.hub.connection import Connection
 from sandbox_agent.hub.forward import Forward
 from sandbox_agent.hub.hub import Hub
-from sandbox_agent.hub.permission_mode import permission_mode
 from sandbox_agent.hub.process import Process
 from sandbox_agent.hub.session import Session
 from sandbox_agent.log.event import Direction

@@ -5,6 +5,7 @@ dropped, unless code still refers to it: then a lookup finds the same object, so
 session.
 """
 
+import secrets
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from heapq import merge
@@ -16,13 +17,71 @@ import msgspec
 from sandbox_agent.envelope import text_at
 from sandbox_agent.errors import SessionDamaged
 from sandbox_agent.hub.lifecycle import recalled
+from sandbox_agent.hub.process import Process
 from sandbox_agent.hub.session import TERMINATED, Session, SessionFacts
-from sandbox_agent.log.cards import Age, Card
+from sandbox_agent.log.cards import Card, SortKey
 from sandbox_agent.log.log import Log
 from sandbox_agent.log.rows import DamagedRow
 
 RESTS_AT_ONCE = 500
 """How many sessions are put to rest in one step, so that none takes long."""
+
+
+class Holders:
+    """Processes by the names that they have on disk, and sessions by the ids that processes use."""
+
+    def __init__(self) -> None:
+        self._boot = secrets.token_hex(4)
+        self._processes: dict[str, Process] = {}
+        self._sessions: dict[str, dict[str, Session]] = {}
+
+    def name(self, running: Process) -> str:
+        """The name of a process on disk: the next server restarts the count of keys."""
+        return f"{self._boot}:{running.key}"
+
+    def hold(self, session: Session, running: Process) -> None:
+        """From now on, what the process says under the agent's session id belongs to this session."""
+        session.facts.held_by = self.name(running)
+        self._processes[session.facts.held_by] = running
+        self._sessions.setdefault(running.key, {})[session.facts.agent_session_id] = session
+
+    def release(self, session: Session, process: Process) -> None:
+        """The process no longer holds the session, or the session rests and can be found on disk."""
+        known = self._sessions.get(process.key, {})
+        if known.get(session.facts.agent_session_id) is session:
+            del known[session.facts.agent_session_id]
+        if not known:
+            self._sessions.pop(process.key, None)
+
+    def session(self, running: Process, agent_session_id: str) -> Session | None:
+        """What a process means by an id."""
+        known = self._sessions.get(running.key)
+        return None if known is None else known.get(agent_session_id)
+
+    def sessions(self, running: Process) -> list[Session]:
+        return list(self._sessions.get(running.key, {}).values())
+
+    def namesakes(self, agent_session_id: str) -> list[Session]:
+        """Sessions of any process under the same id."""
+        return [known[agent_session_id] for known in self._sessions.values() if agent_session_id in known]
+
+    def holds_any(self, running: Process) -> bool:
+        """Whether a process has held a session since it started."""
+        return self.name(running) in self._processes
+
+    def complete(self, session: Session) -> None:
+        """A session was read from disk: give it back its process, if that still runs."""
+        facts = session.facts
+        if facts.held_by is None or not facts.held_by.startswith(f"{self._boot}:"):
+            # Held by an earlier server: its processes and connections are gone.
+            facts.creator = None
+        elif session.live:
+            session.process = self._processes.get(facts.held_by)
+
+    def forget(self, running: Process) -> None:
+        """It has exited."""
+        self._sessions.pop(running.key, None)
+        self._processes.pop(self.name(running), None)
 
 
 class Shelf:
@@ -54,7 +113,7 @@ class Shelf:
         """By alias."""
         session_id = self._aliases.get(alias)
         if session_id is None:
-            session_id = self._log.ask(lambda cards: cards.named(alias))
+            session_id = self._log.ask(lambda cards: cards.find_alias(alias))
         return self.find(session_id) if session_id else None
 
     def has(self, session_id: str) -> bool:
@@ -72,7 +131,7 @@ class Shelf:
                 found += [] if session is None else [session]
         return found
 
-    def page(self, before: Age | None, cwd: str | None, limit: int) -> list[Session]:
+    def page(self, before: SortKey | None, cwd: str | None, limit: int) -> list[Session]:
         """The newest ones, or those older than `before`; of one directory, or of all."""
         kept = [one for one in self._kept.values() if cwd is None or one.facts.cwd == cwd]
         ages = sorted(map(age, kept), reverse=True)
@@ -80,7 +139,7 @@ class Shelf:
         newest = merge(younger, self._pages(before, cwd, limit), reverse=True)
         return self.all_of(session_id for _, session_id in islice(newest, limit))
 
-    def _pages(self, before: Age | None, cwd: str | None, limit: int) -> Iterable[Age]:
+    def _pages(self, before: SortKey | None, cwd: str | None, limit: int) -> Iterable[SortKey]:
         """What the disk has of those that are not kept, from the newest on."""
         while True:
             page = self._log.ask(lambda cards, after=before: cards.page(after, cwd, limit))
@@ -93,7 +152,7 @@ class Shelf:
 
     def newest(self, agent: str) -> Session | None:
         """The session in which an agent last announced its models and modes."""
-        session_id = self._log.ask(lambda cards: cards.newest(agent))
+        session_id = self._log.ask(lambda cards: cards.find_newest(agent))
         return None if session_id is None else self.find(session_id)
 
     # Changing
@@ -170,8 +229,8 @@ class Shelf:
 
     def not_ended(self) -> list[Session]:
         """Those that a server before this one has left. Makes cards for records that have none."""
-        session_ids = self._log.ask(lambda cards: cards.not_ended())
-        for session_id, record in self._log.ask(lambda cards: cards.missing()):
+        session_ids = self._log.ask(lambda cards: cards.find_not_ended())
+        for session_id, record in self._log.ask(lambda cards: cards.find_missing()):
             with suppress(SessionDamaged):
                 facts = self._decode(session_id, record)
                 self._log.save_session(session_id, record, card_of(facts))
@@ -186,7 +245,7 @@ class Shelf:
         if record is None:
             return None
         facts = self._decode(session_id, record)
-        events, at = self._log.ask(lambda cards: cards.since(session_id, facts.counted_through))
+        events, at = self._log.ask(lambda cards: cards.count_since(session_id, facts.counted_through))
         facts.updated_at = max(facts.updated_at, at)
         terminated = text_at(facts.termination, "reason") == TERMINATED["reason"]
         state = recalled(ended=facts.ended, resumable=facts.can_resume, terminated=terminated)
@@ -203,7 +262,7 @@ class Shelf:
             raise self._damaged(session_id) from None
 
     def _damaged(self, session_id: str) -> SessionDamaged:
-        self._log.damage.found(f"the record of session {session_id!r} is damaged")
+        self._log.damage.report(f"the record of session {session_id!r} is damaged")
         return SessionDamaged(session_id)
 
     def _drop(self, session: Session) -> None:
@@ -214,7 +273,7 @@ class Shelf:
             del self._aliases[alias]
 
 
-def age(session: Session) -> Age:
+def age(session: Session) -> SortKey:
     """What sessions are listed by."""
     return session.facts.created_at, session.id
 

@@ -6,6 +6,7 @@ A prompt waits while another runs, and while its session is on its way back to a
 import asyncio
 from dataclasses import dataclass
 
+import msgspec
 from msgspec import Raw
 
 from sandbox_agent.envelope import (
@@ -25,10 +26,8 @@ from sandbox_agent.envelope import (
 from sandbox_agent.errors import RpcError, SandboxAgentError
 from sandbox_agent.hub.calls import Answer, Call
 from sandbox_agent.hub.connection import Connection
-from sandbox_agent.hub.content import blocks_of
-from sandbox_agent.hub.decision import CANCEL
 from sandbox_agent.hub.hub import Hub
-from sandbox_agent.hub.pending import Outcome
+from sandbox_agent.hub.pending import CANCEL, Outcome
 from sandbox_agent.hub.session import Prompt, Session
 from sandbox_agent.log.event import Direction
 from sandbox_agent.wire import methods
@@ -131,7 +130,7 @@ class Turns:
         if prompt is None or process is None or process.echoes_prompts:
             return
         process.echoes_prompts = False
-        if not any(one.tag != prompt.tag for one in self._hub.attached(session)):
+        if not any(one.tag != prompt.tag for one in self._hub.connections.attached(session)):
             return
         for line in user_messages(session, prompt.line):
             self._hub.tell_others(session, line, but=prompt.tag)
@@ -224,7 +223,8 @@ def _error(response: Envelope) -> Object:
 
 def _with_remarks(line: bytes, remarks: list[str]) -> bytes:
     """A prompt with what people said about earlier requests before it."""
-    if not remarks or (param(line, "prompt") or b"")[:1] != b"[":
+    prompt = param(line, "prompt")
+    if not remarks or prompt is None or prompt[:1] != b"[":
         return line
-    blocks: list[Object | Raw] = [{"type": "text", "text": "\n".join(remarks)}]
-    return with_param(line, "prompt", [*blocks, *blocks_of(line)])
+    remark: Object = {"type": "text", "text": "\n".join(remarks)}
+    return with_param(line, "prompt", [remark, *msgspec.json.decode(prompt, type=list[Raw])])

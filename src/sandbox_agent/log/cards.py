@@ -34,7 +34,7 @@ _PAGE_OF_CWD = (
 )
 
 Rows = list[tuple[object, ...]]
-Age = tuple[float, str]
+SortKey = tuple[float, str]
 """When a session was made, and its id: the order of lists."""
 
 
@@ -76,7 +76,7 @@ class Cards:
     def has(self, session_id: str) -> bool:
         return bool(self._ask("select 1 from sessions where session_id = ?", (session_id,)))
 
-    def since(self, session_id: str, position: int) -> tuple[int, float]:
+    def count_since(self, session_id: str, position: int) -> tuple[int, float]:
         """How many events a session's history has after a position, and when the last one came (0 for none)."""
         query = (
             "select coalesce(sum(last - first + 1), 0), coalesce(max(at), 0.0) from events"
@@ -90,42 +90,42 @@ class Cards:
         rows = self._ask("select through from trims where channel = ?", (channel,))
         return cast(int, rows[0][0]) if rows else 0
 
-    def named(self, alias: str) -> str | None:
+    def find_alias(self, alias: str) -> str | None:
         """The session that has an alias."""
         return next(iter(_ids(self._ask("select session_id from cards where alias = ?", (alias,)))), None)
 
-    def namesakes(self, agent: str, agent_session_id: str) -> list[str]:
+    def find_namesakes(self, agent: str, agent_session_id: str) -> list[str]:
         """Two sessions, at most, for which an agent had the same id."""
         query = "select session_id from cards where agent = ? and agent_session_id = ? limit 2"
         return _ids(self._ask(query, (agent, agent_session_id)))
 
-    def held(self, holder: str, agent_session_id: str) -> str | None:
-        """The session that a process means by its id."""
+    def find_held(self, holder: str, agent_session_id: str) -> str | None:
+        """The session that a process holds under its own id."""
         query = "select session_id from cards where holder = ? and agent_session_id = ?"
         return next(iter(_ids(self._ask(query, (holder, agent_session_id)))), None)
 
-    def all_held(self, holder: str) -> list[str]:
+    def find_all_held(self, holder: str) -> list[str]:
         """All sessions that a process holds."""
         return _ids(self._ask("select session_id from cards where holder = ?", (holder,)))
 
-    def not_ended(self) -> list[str]:
+    def find_not_ended(self) -> list[str]:
         return _ids(self._ask("select session_id from cards where holder is not null", ()))
 
-    def newest(self, agent: str) -> str | None:
+    def find_newest(self, agent: str) -> str | None:
         """The session in which an agent last told of its models and modes."""
         query = "select session_id from cards where agent = ? and told_at is not null order by told_at desc limit 1"
         return next(iter(_ids(self._ask(query, (agent,)))), None)
 
-    def page(self, before: Age | None, cwd: str | None, limit: int) -> list[Age]:
+    def page(self, before: SortKey | None, cwd: str | None, limit: int) -> list[SortKey]:
         """Sessions from the newest on, or from the one after `before`; of all directories, or of one."""
         since = before or (float("inf"), "")
         if cwd is None:
             rows = self._ask(_PAGE, (*since, limit))
         else:
             rows = self._ask(_PAGE_OF_CWD, (cwd, *since, limit))
-        return cast(list[Age], rows)
+        return cast(list[SortKey], rows)
 
-    def missing(self) -> list[tuple[str, bytes]]:
+    def find_missing(self) -> list[tuple[str, bytes]]:
         """Sessions that have a record and no card."""
         query = "select session_id, record from sessions where session_id not in (select session_id from cards)"
         return cast("list[tuple[str, bytes]]", self._ask(query, ()))

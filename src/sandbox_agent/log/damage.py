@@ -18,7 +18,7 @@ _MOST = 100
 
 
 class Damage:
-    """All cases that nobody has acknowledged. May be used from any thread."""
+    """All cases that are not acknowledged yet. May be used from any thread."""
 
     def __init__(self, path: Path | None) -> None:
         """`path` is the log's file; None for a log in memory."""
@@ -67,8 +67,8 @@ class Damage:
         with (case / REASON).open("a", encoding="utf-8", errors="backslashreplace") as file:
             file.write(reason + "\n")
 
-    def found(self, reason: str) -> None:
-        """Say what a running server came upon; the next start mends it."""
+    def report(self, reason: str) -> None:
+        """Write down what a running server found; the next start mends it."""
         with self._lock:
             if reason in self._said or len(self._said) >= _MOST:
                 return

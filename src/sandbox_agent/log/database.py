@@ -17,7 +17,7 @@ from sandbox_agent.log.age import Age, AgeClock, boot_id, boot_ticks
 from sandbox_agent.log.cards import Card, Cards, Rows
 from sandbox_agent.log.damage import Damage
 from sandbox_agent.log.event import Chunk
-from sandbox_agent.log.rows import PAGE_SIZE, DamagedRow, EventRow, checksum, chunk_of, gap_of, row_of
+from sandbox_agent.log.rows import PAGE_SIZE, DamagedRow, EventRow, checksum, decode_row, encode_chunk, gap_for
 from sandbox_agent.log.witness import Statement, Witness
 
 SCHEMA = f"""{cards.SCHEMA};
@@ -164,7 +164,7 @@ class Database:
         """Read by the event loop, at any time."""
 
     def _ask(self, query: str, values: Sequence[object]) -> Rows:
-        with _reading():
+        with _translate_errors():
             return self._reading.execute(query, values).fetchall()
 
     def _upgrade(self, path: Path | None) -> None:
@@ -192,7 +192,7 @@ class Database:
 
     def _write(self, group: Group) -> dict[str, int]:
         many = self._cursor.executemany
-        many("insert into events values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", map(row_of, group.chunks))
+        many("insert into events values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", map(encode_chunk, group.chunks))
         trims: dict[str, int] = {}
         for session_id, through in group.deleted.items():
             for channel, last in self._delete_session(session_id, through).items():
@@ -200,7 +200,7 @@ class Database:
         sessions = [(*session, checksum(*session)) for session in group.sessions.items()]
         many("insert or replace into sessions values (?, ?, ?)", sessions)
         many(cards.WRITE, [card.row() for card in group.cards.values()])
-        # A closed connection leaves deliveries that nobody can ask for any more; what is history stays.
+        # No client can ask for the deliveries of a closed connection any more; what is history stays.
         forgotten = [(channel,) for channel in group.forgotten_channels]
         many("delete from events where channel = ? and not history", forgotten)
         many("delete from trims where channel = ?", forgotten)
@@ -218,7 +218,7 @@ class Database:
             "select channel, max(last) from events where session_id = ? and last <= ? group by channel",
             (session_id, through),
         )
-        # Whoever comes back for what was here is told that it is gone.
+        # A client that comes back for what was here gets an explicit gap.
         trims: dict[str, int] = dict(rows.fetchall())
         self._keep_trims(trims)
         self._sqlite.execute("delete from events where session_id = ? and last <= ?", (session_id, through))
@@ -234,7 +234,7 @@ class Database:
         """Chunks of these channels between two positions, oldest first, until they come to about `limit` bytes."""
         # One walk along the index for each channel: a query for all of them would sort everything after the position.
         query = f"select {_EVENT} from events where channel = ? and last > ? and last <= ? order by last"
-        with _reading():
+        with _translate_errors():
             walks = [self._sqlite.execute(query, (channel, after, through)) for channel in channels]
             # By their last positions, as each walk is.
             rows = heapq.merge(*walks, key=lambda row: row[1])
@@ -246,7 +246,7 @@ class Database:
             f"select {_EVENT} from events where session_id = ? and history = 1 and last > ? and first < ?"
             " order by last limit ?"
         )
-        with _reading():
+        with _translate_errors():
             rows = self._sqlite.execute(query, (session_id, after, before, limit))
             return [chunk.after(after) for chunk in self._until(rows, size)]
 
@@ -254,10 +254,10 @@ class Database:
         chunks: list[Chunk] = []
         for row in rows:
             try:
-                chunks.append(chunk_of(row))
+                chunks.append(decode_row(row))
             except DamagedRow:
-                self._damage.found(f"events {row[0]} to {row[1]} of session {row[2]!r} are damaged")
-                chunks.append(gap_of(row))
+                self._damage.report(f"events {row[0]} to {row[1]} of session {row[2]!r} are damaged")
+                chunks.append(gap_for(row))
             limit -= sum(map(len, chunks[-1].lines))
             if limit <= 0:
                 break
@@ -266,14 +266,14 @@ class Database:
     def outcome(self, scope: str, key: str) -> tuple[bytes, bytes | None] | None:
         """Digest of the body and the response kept under an idempotency key."""
         query = "select * from outcomes where scope = ? and key = ?"
-        with _reading():
+        with _translate_errors():
             row = self._sqlite.execute(query, (scope, key)).fetchone()
         if row is None:
             return None
         *values, check = row
         if check is not None and check != checksum(*values):
             # Not "unknown": the request would run a second time.
-            self._damage.found(f"what came of the request with the idempotency key {key!r} is damaged")
+            self._damage.report(f"what came of the request with the idempotency key {key!r} is damaged")
             raise DatabaseError(f"what came of the request with the idempotency key {key!r} is damaged")
         return values[2], values[3]
 
@@ -291,7 +291,7 @@ class Database:
                 doomed += self._excess(excess, through, ended)
             trims = self._drop([first for first, _ in doomed])
             self._sqlite.execute("delete from outcomes where at < ?", (now - max_age,))
-        with _reading():
+        with _translate_errors():
             # As a script: a statement would be stepped once, and free one page.
             self._sqlite.executescript("pragma incremental_vacuum(1000)")
         return trims
@@ -376,7 +376,7 @@ class Database:
 
     def ended_sessions(self) -> list[str]:
         """Sessions that no process holds: their events go first when room is needed."""
-        with _reading():
+        with _translate_errors():
             return [id for (id,) in self._sqlite.execute(cards.ENDED)]
 
     @property
@@ -421,7 +421,7 @@ def read_text(text: bytes) -> str:
 
 
 @contextmanager
-def _reading() -> Generator[None]:
+def _translate_errors() -> Generator[None]:
     try:
         yield
     except sqlite3.Error as error:

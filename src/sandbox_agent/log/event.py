@@ -16,7 +16,7 @@ class Direction(StrEnum):
     FROM_SERVER = "fromServer"
 
 
-NOBODY = ""
+NO_CLIENT = ""
 """Audience: kept in the log only. Prompts, answers, and responses that a POST carries back."""
 
 
@@ -56,7 +56,7 @@ class Chunk:
     exclude: str = ""
     """Tag of the one connection on the channel that does not see it: the sender of a prompt."""
     history: bool = True
-    """Part of the session's history; False for what only repeats history to somebody."""
+    """Part of the session's history; False for what only repeats history to one client."""
     request: int | None = None
     """For an agent's request: the pending request's key. Such a chunk holds one event, rendered for each reader."""
     size: int = field(init=False)

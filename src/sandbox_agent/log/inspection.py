@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from sandbox_agent.log.database import SCHEMA, SCHEMA_VERSION, DatabaseError, read_text
-from sandbox_agent.log.rows import DamagedRow, checksum, chunk_of
+from sandbox_agent.log.rows import DamagedRow, checksum, decode_row
 from sandbox_agent.log.witness import Statement
 
 logger = logging.getLogger(__name__)
@@ -44,7 +44,7 @@ class Damaged(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class _Looking:
+class _Inspection:
     sqlite: sqlite3.Connection
     path: Path
 
@@ -97,21 +97,21 @@ def is_intact(table: str, row: list[object]) -> bool:
     if table != "events":
         return check is None or check == checksum(*values)
     try:
-        chunk_of(tuple(row))  # pyright: ignore[reportArgumentType]
+        decode_row(tuple(row))  # pyright: ignore[reportArgumentType]
     except DamagedRow:
         return False
     return True
 
 
 def inspect(path: Path, known: Statement | None, *, thoroughly: bool) -> None:
-    """Look at a file that nobody uses.
+    """Inspect a file that no server has open.
 
     Raises:
         Damaged: it is not what was written.
         DatabaseError: it cannot be read, or is no database, for other reasons.
     """
-    with _reading(path, known), closing(_connect(path)) as sqlite:
-        looking = _Looking(sqlite, path)
+    with _translate_errors(path, known), closing(_connect(path)) as sqlite:
+        looking = _Inspection(sqlite, path)
         looking.check_commits(known)
         if thoroughly and sqlite.execute("pragma user_version").fetchone()[0] == SCHEMA_VERSION:
             looking.check_pages()
@@ -123,8 +123,8 @@ def inspect_meanwhile(path: Path, found: Callable[[str], None]) -> threading.Thr
 
     def run() -> None:
         try:
-            with _reading(path, None), closing(_connect(path)) as sqlite:
-                looking = _Looking(sqlite, path)
+            with _translate_errors(path, None), closing(_connect(path)) as sqlite:
+                looking = _Inspection(sqlite, path)
                 looking.check_pages()
                 looking.check_rows(lambda: time.sleep(_PAUSE))
         except Damaged as damage:
@@ -151,7 +151,7 @@ def _connect(path: Path) -> sqlite3.Connection:
 
 
 @contextmanager
-def _reading(path: Path, known: Statement | None) -> Generator[None]:
+def _translate_errors(path: Path, known: Statement | None) -> Generator[None]:
     try:
         yield
     except sqlite3.Error as error:

@@ -1,6 +1,6 @@
 """The ordered log of everything said, and the only way to hear of it.
 
-Appending gives an envelope its position and hands it to whoever follows its channel, at once. The disk gets it in
+Appending gives an envelope its position and hands it to its channel's followers, at once. The disk gets it in
 groups a few milliseconds later; `committed` waits for that. The newest chunks stay in memory (the tail), sorted by
 channel, so that an event costs only those who see it. Knows nothing of agents, connections or HTTP.
 """
@@ -18,7 +18,7 @@ from sandbox_agent.errors import LogUnavailable
 from sandbox_agent.log.cards import Card, Cards
 from sandbox_agent.log.damage import Damage
 from sandbox_agent.log.database import Database, DatabaseError, Group
-from sandbox_agent.log.event import NOBODY, Chunk, Direction
+from sandbox_agent.log.event import NO_CLIENT, Chunk, Direction
 from sandbox_agent.log.writer import Writer
 
 logger = logging.getLogger(__name__)
@@ -105,14 +105,14 @@ class Log:
         lines: list[bytes],
         direction: Direction,
         session_id: str | None,
-        channel: str = NOBODY,
+        channel: str = NO_CLIENT,
         *,
         exclude: str = "",
         history: bool = True,
         is_request: bool = False,
         repeats: int | None = None,
     ) -> Chunk:
-        """Give envelopes their positions, and hand them to whoever follows the channel.
+        """Give envelopes their positions, and hand them to the followers of the channel.
 
         `is_request` marks an agent's request; `repeats` is the position of the request that this one delivers again.
         """
@@ -223,7 +223,7 @@ class Log:
             self._drop_if_idle(channel, entry)
 
     def forget(self, channel: str) -> None:
-        """Nobody will ask for this channel's deliveries again."""
+        """Drop this channel's deliveries: no client can ask for them again."""
         self.trims.pop(channel, None)
         self._writer.write(lambda group: group.forgotten_channels.append(channel))
 
@@ -255,7 +255,7 @@ class Log:
 
     @property
     def full(self) -> bool:
-        """Too much waits for the disk: whoever produces should pause."""
+        """Too much waits for the disk: producers should pause."""
         return self._backlog > self._limits.backlog_bytes
 
     def when_drained(self, callback: Callable[[], None]) -> None:
@@ -335,7 +335,7 @@ class Log:
                 try:
                     callback()
                 except Exception:
-                    logger.exception("whoever waited for the disk failed")
+                    logger.exception("callback after a write failed")
 
     def _on_failed(self, reason: str) -> None:
         self.failure = reason

@@ -32,7 +32,7 @@ def checksum(*values: object) -> int:
     return crc32(repr(values).encode("utf-8", "surrogatepass"))
 
 
-def row_of(chunk: Chunk) -> EventRow:
+def encode_chunk(chunk: Chunk) -> EventRow:
     """The chunk as a row of the table of events."""
     lines = b"\n".join(chunk.lines)
     values = (
@@ -73,7 +73,7 @@ def _event_checksum(
     return crc32(lines, crc32(texts, crc32(numbers)))
 
 
-def chunk_of(row: EventRow) -> Chunk:
+def decode_row(row: EventRow) -> Chunk:
     """The chunk of a row; raises DamagedRow."""
     first, last, session_id, channel, exclude, direction, at, history, request, size, lines, check = row
     try:
@@ -93,7 +93,7 @@ def chunk_of(row: EventRow) -> Chunk:
     return chunk
 
 
-def gap_of(row: EventRow) -> Chunk:
+def gap_for(row: EventRow) -> Chunk:
     """What readers get in place of a damaged row: one event that announces the gap."""
     first, last, session_id, channel, exclude, _, at, history, *_ = row
     # SQLite promises no types of what is damaged.

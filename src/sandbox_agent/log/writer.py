@@ -18,9 +18,9 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 GATHER = 0.005
-"""How long a group waits for more, unless somebody waits for it: fewer, larger transactions under load."""
+"""How long a group waits for more, unless a caller waits for it: fewer, larger transactions under load."""
 GROUP_BYTES = 8 << 20
-"""How much goes into one transaction, so that nobody waits long for one to end."""
+"""How much goes into one transaction, so that none takes long."""
 RETRY = 0.5
 """How long to wait before a group that could not be written (a full disk) is tried again."""
 
@@ -65,7 +65,7 @@ class Writer:
                 self._changed.notify()
 
     def hurry(self) -> None:
-        """Somebody waits: write what there is now."""
+        """Write what there is now, because a caller waits for it."""
         with self._changed:
             self._urgent = True
             self._changed.notify()
@@ -125,10 +125,10 @@ class Writer:
         try:
             trims = self._database.write(group)
         except Exception as error:
-            # Whatever it is: a thread that ends would leave everybody waiting for ever.
+            # Whatever it is: if this thread ended, all callers would wait for ever.
             reason = str(error)
             logger.error(
-                "log not written reason=%s events=%d", reason, len(group.chunks), exc_info=not _expected(error)
+                "log not written reason=%s events=%d", reason, len(group.chunks), exc_info=not _is_expected(error)
             )
             with self._changed:
                 if rest is not None:
@@ -161,5 +161,5 @@ class Writer:
             logger.debug("event loop is gone")
 
 
-def _expected(error: Exception) -> bool:
+def _is_expected(error: Exception) -> bool:
     return isinstance(error, DatabaseError)

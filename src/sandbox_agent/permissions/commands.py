@@ -75,7 +75,7 @@ def read_text(text: str, work: Work) -> tuple[Part, ...]:
     if len(text) > LONGEST:
         return (Unread(text[:LONGEST], "it is too long"),)
     if not _is_visible(text):
-        return (*_recognised(text, 0, work), Unread(text, "it has invisible characters"))
+        return (*_recognise(text, 0, work), Unread(text, "it has invisible characters"))
     return _read(text, 0, work)
 
 
@@ -90,7 +90,7 @@ def read_words(words: Sequence[str], work: Work) -> tuple[Part, ...]:
 
 
 @lru_cache(256)
-def tokens(text: str) -> tuple[str, ...] | None:
+def split_words(text: str) -> tuple[str, ...] | None:
     """What could be a word in a text, however it is quoted; None when there is too much of it."""
     return tuple(_TOKEN.findall(text)) if len(text) <= LONGEST else None
 
@@ -109,14 +109,14 @@ def _read(text: str, depth: int, work: Work) -> tuple[Part, ...]:
     work.spend(1 + len(text))
     commands, why = read_script(text)
     if why is not None:
-        return (*_recognised(text, depth, work), Unread(text, why))
+        return (*_recognise(text, depth, work), Unread(text, why))
     parts = [part for command in commands for part in _with_others(_simple(command), depth, work)]
     if not parts or len(parts) > MOST_COMMANDS:
         return (*parts[:MOST_COMMANDS], Unread(text, "it has too many parts" if parts else "it is empty"))
     return tuple(parts)
 
 
-def _recognised(text: str, depth: int, work: Work) -> list[Simple]:
+def _recognise(text: str, depth: int, work: Work) -> list[Simple]:
     """Commands in a text that is not understood as a whole, wherever one can begin to read."""
     starts = [0, *(match.end() for match in _SEPARATORS.finditer(text))][:MOST_STARTS]
     pieces = [text[start : start + LONGEST_GUESS] for start in starts]

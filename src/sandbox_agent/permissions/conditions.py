@@ -12,7 +12,7 @@ from itertools import islice
 from typing import Protocol, cast
 
 from sandbox_agent.envelope import Object
-from sandbox_agent.permissions.commands import Part, Simple, program_name, tokens
+from sandbox_agent.permissions.commands import Part, Simple, program_name, split_words
 from sandbox_agent.permissions.patterns import (
     LONGEST_PATH,
     Glob,
@@ -21,7 +21,7 @@ from sandbox_agent.permissions.patterns import (
     PathPattern,
     Pattern,
     is_inside,
-    loosely,
+    loosen,
 )
 from sandbox_agent.permissions.programs import find_closed_word
 from sandbox_agent.permissions.request import ToolRequest
@@ -234,7 +234,7 @@ class Words:
     def catches(self, part: Part, work: Work) -> Match:
         work.spend(1 + len(part.text) // 8)
         if not isinstance(part, Simple):
-            found, length = tokens(part.text) or (), len(self.globs)
+            found, length = split_words(part.text) or (), len(self.globs)
             begins = any(self._begins(found[at : at + length]) for at in range(len(found)))
             return Match.YES if begins else Match.MAYBE
         front = self._front(part)
@@ -264,7 +264,7 @@ class Words:
     def _contains(self, part: Simple, work: Work) -> bool:
         """Whether all its words stand in a command, in their order, but not at its front: something may run them."""
         known = " ".join(word for word in part.words if word is not None)
-        found = tokens(f"{known} {part.fed}".casefold())
+        found = split_words(f"{known} {part.fed}".casefold())
         if found is None:
             return True
         work.spend(1 + len(found))
@@ -335,7 +335,7 @@ class PathIs:
         if part is None:
             return max(stated, Match.NO if request.paths_known else Match.MAYBE)
         if not isinstance(part, Simple):
-            words = dict.fromkeys(tokens(part.text) or ())
+            words = dict.fromkeys(split_words(part.text) or ())
             named = _any(self._caught(subject, word) for word in islice(words, MOST_WORDS))
             return max(stated, Match.MAYBE, named)
         return max(stated, self._in_part(subject, part))
@@ -365,7 +365,7 @@ class PathIs:
 
         def find() -> bool:
             subject.work.spend(1 + len(text) * (1 + len(self.globs)) // 64)
-            loose = loosely(text)
+            loose = loosen(text)
             return any(glob.is_named_in(loose) for glob in self.globs)
 
         return bool(text) and subject.work.once((self, "named", text), find)
@@ -374,7 +374,7 @@ class PathIs:
         request, work = subject.request, subject.work
         if len(path) > LONGEST_PATH:
             return False
-        real, cwd = work.real(_joined(subject, request.folder, path)), work.real(request.cwd)
+        real, cwd = work.real(_join_path(subject, request.folder, path)), work.real(request.cwd)
         if real is None or cwd is None:
             return False
         work.spend(sum(glob.steps(real) for glob in self.globs))
@@ -391,7 +391,7 @@ class PathIs:
         best = Match.NO
         places = {request.cwd, work.real(request.cwd) or request.cwd}
         for folder in request.folders:
-            whole = _joined(subject, folder, path)
+            whole = _join_path(subject, folder, path)
             real = work.real(whole)
             best = max(best, Match.MAYBE if real is None else Match.NO)
             for seen in {posixpath.normpath(whole), real or whole}:
@@ -406,11 +406,11 @@ def _words_of(part: Simple, work: Work) -> tuple[list[str], list[str], list[str]
     words = list(dict.fromkeys(word for word in (*part.words, *part.files) if word))
     # What stands alone, or behind a `=`, is the path itself.
     plain = [piece for word in words for piece in (word, *word.split("=")[1:2])]
-    glued = [*(piece for word in words for piece in _pieces(word)), *(tokens(part.fed) or ())]
+    glued = [*(piece for word in words for piece in _pieces(word)), *(split_words(part.fed) or ())]
     return words, list(dict.fromkeys(plain)), list(dict.fromkeys(glued))
 
 
-def _joined(subject: Subject, folder: str, path: str) -> str:
+def _join_path(subject: Subject, folder: str, path: str) -> str:
     if path == "~" or path.startswith("~/"):
         return subject.home + path[1:]
     return posixpath.join(folder, path)

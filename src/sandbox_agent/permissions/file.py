@@ -25,7 +25,7 @@ def load_rules(path: Path) -> tuple[Rule, ...]:
         raise SettingsError(f"{path}, line {_line(text, mistake)}{rule}: {mistake}") from None
 
 
-def starter() -> str:
+def read_starter() -> str:
     """The rules to start with that come with the server, as a file."""
     return resources.files("sandbox_agent.permissions").joinpath("starter.toml").read_text("utf-8")
 

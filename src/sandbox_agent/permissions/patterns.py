@@ -84,7 +84,7 @@ class Regex:
         return 1 + min(len(text), LONGEST) ** 2 // 512
 
 
-def pattern(text: str) -> Pattern:
+def compile_pattern(text: str) -> Pattern:
     """`/…/` is a regular expression, all else a glob; raises ValueError."""
     return Regex(text[1:-1]) if len(text) > 2 and text[0] == text[-1] == "/" else Glob(text)
 
@@ -94,7 +94,7 @@ def is_wild(text: str) -> bool:
     return _WILD.search(text) is not None
 
 
-def loosely(text: str) -> str:
+def loosen(text: str) -> str:
     """One spelling for all that a file system may take for the same name."""
     return unicodedata.normalize("NFC", text).casefold()
 
@@ -130,10 +130,10 @@ class Mention:
 
     def __init__(self, glob: str) -> None:
         names = [name for name in glob.split("/") if name not in ("", ".", "~")]
-        pieces = [[loosely(piece) for piece in _WILD.split(name) if piece] for name in names]
+        pieces = [[loosen(piece) for piece in _WILD.split(name) if piece] for name in names]
         last = next((at for at in reversed(range(len(names))) if len("".join(pieces[at])) > 1), None)
         self._pieces = [] if last is None else pieces[last]
-        self._name = "" if last is None else loosely(names[last])
+        self._name = "" if last is None else loosen(names[last])
 
     def is_in(self, text: str) -> bool:
         """Whether the name stands in a text, which is spelled loosely. A name like `etc` does not stand in `fetch`."""
@@ -179,9 +179,9 @@ class PathGlob:
         names = [name for name in (text[1:] if self._home else text).split("/") if name not in ("", ".")]
         self._beneath = not absolute and not self._home
         self._globs = tuple(None if name == "**" else Glob(name) for name in names)
-        self._loose = tuple(None if name == "**" else Glob(loosely(name)) for name in names)
+        self._loose = tuple(None if name == "**" else Glob(loosen(name)) for name in names)
         fixed = names[: next((at for at, name in enumerate(names) if is_wild(name)), len(names))]
-        self._fixed = tuple(map(loosely, fixed))
+        self._fixed = tuple(map(loosen, fixed))
         self._is_fixed = len(fixed) == len(names)
         self._mention = Mention(text)
 
@@ -231,7 +231,7 @@ class FlatPathGlob:
         self._home = text == "~" or text.startswith("~/")
         self._anywhere = text.startswith(("/", "*"))
         rest = text[1:] if self._home else text if self._anywhere else f"/{text}"
-        self._glob, self._loose = Glob(rest), Glob(loosely(rest))
+        self._glob, self._loose = Glob(rest), Glob(loosen(rest))
         self._mention = Mention(text)
 
     def fits(self, path: str, folder: str, home: str) -> bool:
@@ -243,7 +243,7 @@ class FlatPathGlob:
         """The same, and perhaps when only the case differs."""
         if self.fits(path, folder, home):
             return Match.YES
-        root, path = loosely(self._root(folder, home)), loosely(path)
+        root, path = loosen(self._root(folder, home)), loosen(path)
         return Match.MAYBE if path.startswith(root) and self._loose.is_all_of(path[len(root) :]) else Match.NO
 
     def is_named_in(self, text: str) -> bool:
@@ -271,7 +271,7 @@ def _names(path: str) -> tuple[str, ...]:
 
 @lru_cache(1024)
 def _near(path: str) -> tuple[str, ...]:
-    return tuple(map(loosely, _names(path)))
+    return tuple(map(loosen, _names(path)))
 
 
 def _names_fit(globs: tuple[Glob | None, ...], names: tuple[str, ...]) -> bool:

@@ -107,7 +107,7 @@ class Policy:
         # A rule of the session may allow what the server would ask, but not what the server would reject.
         doubts = [*session.doubts, *(rule for rule in server.doubts if chosen is server or rule.action == "reject")]
         if chosen.action == "allow" and doubts:
-            return Decision("ask", f"{_called(doubts[0])} may be about {_shown(subject)}", doubts[0])
+            return Decision("ask", f"{_rule_name(doubts[0])} may be about {_subject_text(subject)}", doubts[0])
         return chosen.decision(subject)
 
 
@@ -132,8 +132,8 @@ class _Verdict:
     def decision(self, subject: Subject) -> Decision:
         if self.rule is None:
             but = f"; one would be, but {subject.notes[0]}" if subject.notes and self.action != "allow" else ""
-            return Decision(self.action, f"no rule is about {_shown(subject)}{but}")
-        return Decision(self.action, f"{_called(self.rule)} is about {_shown(subject)}", self.rule)
+            return Decision(self.action, f"no rule is about {_subject_text(subject)}{but}")
+        return Decision(self.action, f"{_rule_name(self.rule)} is about {_subject_text(subject)}", self.rule)
 
 
 def _first(rules: tuple[Rule, ...], subject: Subject) -> _Verdict:
@@ -164,12 +164,12 @@ def _first(rules: tuple[Rule, ...], subject: Subject) -> _Verdict:
     return _Verdict(strictest, tuple(doubts), unruled)
 
 
-def _called(rule: Rule) -> str:
+def _rule_name(rule: Rule) -> str:
     name = f" ({rule.name})" if rule.name else ""
     return f"rule {rule.number} of the {rule.source}{name}"
 
 
-def _shown(subject: Subject) -> str:
+def _subject_text(subject: Subject) -> str:
     """What was judged, and what keeps a rule about commands from allowing it."""
     part = subject.part
     if part is None:

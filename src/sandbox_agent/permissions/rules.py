@@ -21,7 +21,7 @@ from sandbox_agent.permissions.conditions import (
     Where,
     Words,
 )
-from sandbox_agent.permissions.patterns import FlatPathGlob, Glob, PathGlob, Regex, pattern
+from sandbox_agent.permissions.patterns import FlatPathGlob, Glob, PathGlob, Regex, compile_pattern
 from sandbox_agent.permissions.request import ToolRequest
 from sandbox_agent.settings.files import did_you_mean
 
@@ -158,7 +158,7 @@ def _texts(value: object) -> tuple[str, ...]:
 def _fact(fact: Callable[[ToolRequest], str | None], value: object) -> list[Condition]:
     texts = _texts(value)
     everything = any(set(text) == {"*"} for text in texts)
-    return [FactIs(tuple(pattern(text) for text in texts), fact, everything)]
+    return [FactIs(tuple(compile_pattern(text) for text in texts), fact, everything)]
 
 
 def _tool(value: object) -> list[Condition]:
@@ -229,7 +229,7 @@ def _matches(value: object) -> list[Condition]:
 def _argument(key: str, expected: object) -> list[Condition]:
     flat = key.replace("_", "").lower()
     if flat in ("cmd", "command"):
-        return [CommandIs(tuple(Line(pattern(text)) for text in _patterns(key, expected)))]
+        return [CommandIs(tuple(Line(compile_pattern(text)) for text in _patterns(key, expected)))]
     if flat in ("path", "filepath"):
         return [PathIs(tuple(FlatPathGlob(text) for text in _patterns(key, expected)))]
     return [ArgumentIs(key, _expected(key, expected, 0))]
@@ -247,7 +247,7 @@ def _expected(key: str, expected: object, depth: int) -> object:
         raise ValueError(f"{key}: is nested too deeply")
     match expected:
         case str():
-            return pattern(expected)
+            return compile_pattern(expected)
         case list():
             return tuple(_expected(key, each, depth + 1) for each in cast(list[object], expected))
         case dict():

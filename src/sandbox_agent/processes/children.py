@@ -1,4 +1,4 @@
-"""Every process this server started and everything those forked: whose it is, how it ends, who waits for it.
+"""Every process this server started and everything those forked: which child it belongs to, and how it ends.
 
 Each child runs below a **keeper** of its own (`keeping.py`), a subreaper: every descendant of the child stays below
 it. We are a subreaper, too: a process that is reparented to us belongs to a child that is gone, and is killed on
@@ -9,36 +9,127 @@ Knows nothing of pipes, event loops or agents, and nothing of how a tree is kill
 """
 
 import ctypes
+import fcntl
 import hashlib
 import logging
 import os
 import signal
+import time
 from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import ClassVar
 
-from sandbox_agent.processes.cgroup import Cgroup
 from sandbox_agent.processes.keeping import PR_SET_CHILD_SUBREAPER, Keeping, prctl
 from sandbox_agent.processes.table import (
     Process,
     Table,
     children_of,
     destroy,
-    environment,
     get_mark,
-    read,
-    send,
-    ticks,
-    walk,
+    read_environment,
+    read_process,
+    read_table,
+    read_ticks,
+    send_signal,
     with_descendants,
 )
+
+logger = logging.getLogger(__name__)
+
+
+PREFIX = "sandbox-agent-"
+PATIENCE, INTERVAL = 1.0, 0.005
 
 OWNER = "SANDBOX_AGENT_OWNER"
 MARK = 1 << 61
 """What all marks have, so that they are large; the bits below are the owner's."""
 
-logger = logging.getLogger(__name__)
+
+class Cgroup:
+    """Everything that one owner's servers start is in one of these, and can be killed without finding it first.
+
+    Only where the kernel has cgroups of version 2 with `cgroup.kill` (Linux 5.14), and lets us make one below our own:
+    as root, or where the group is delegated to us. What a process forks stays in its cgroup, unless it moves itself
+    out, which takes the same right.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        # Locked, so that no other server takes it for a leftover while it is empty.
+        self._lock = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        fcntl.flock(self._lock, fcntl.LOCK_SH)
+        self._members = os.open(path / "cgroup.procs", os.O_WRONLY | os.O_CLOEXEC)
+
+    def enter(self) -> None:
+        """Put this process into it. For a child between fork and exec; without it, a keeper still does its work."""
+        with suppress(OSError):
+            os.write(self._members, b"0")
+
+    def kill(self) -> int:
+        """Kill all that is in it, and below; returns how many there were."""
+        found = len(self._pids())
+        if found:
+            (self._path / "cgroup.kill").write_text("1")
+            deadline = time.monotonic() + PATIENCE
+            while self._pids() and time.monotonic() < deadline:
+                time.sleep(INTERVAL)
+        return found
+
+    def close(self) -> None:
+        """Remove it, if it is empty; else the next server of the owner finds what is in it."""
+        os.close(self._members)
+        os.close(self._lock)
+        with suppress(OSError):
+            self._path.rmdir()
+
+    def _pids(self) -> list[str]:
+        with suppress(OSError):
+            return (self._path / "cgroup.procs").read_text().split()
+        return []
+
+
+def open_cgroup(owner: str) -> Cgroup | None:
+    """The one of an owner, made if it is not there; None where that is not possible."""
+    parent = _find_own_cgroup()
+    if parent is None:
+        return None
+    # Servers that were killed, and whose owner never came back, left theirs.
+    for old in parent.glob(f"{PREFIX}*"):
+        _remove_unused(old)
+    path = parent / f"{PREFIX}{owner}"
+    try:
+        path.mkdir(exist_ok=True)
+        if not (path / "cgroup.kill").exists():
+            path.rmdir()
+            return None
+        return Cgroup(path)
+    except OSError as error:
+        logger.debug("no cgroup of our own path=%s reason=%s", path, error.strerror)
+        return None
+
+
+def _remove_unused(path: Path) -> None:
+    with suppress(OSError):
+        lock = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            path.rmdir()
+        finally:
+            os.close(lock)
+
+
+def _find_own_cgroup() -> Path | None:
+    """The directory of the cgroup that we are in."""
+    try:
+        lines = Path("/proc/self/cgroup").read_text().splitlines()
+        mounts = [line.split() for line in Path("/proc/self/mounts").read_text().splitlines()]
+    except OSError:
+        return None
+    ours = next((line.removeprefix("0::/") for line in lines if line.startswith("0::/")), None)
+    mount = next((fields[1] for fields in mounts if len(fields) > 2 and fields[2] == "cgroup2"), None)
+    return None if ours is None or mount is None else Path(mount) / ours
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +167,7 @@ class Children:
         self._pid = os.getpid()
         self._orphans_left = False
         # An entry point may have started daemons before it became this server.
-        self._strangers = {process for process in walk().values() if process.parent == self._pid}
+        self._strangers = {process for process in read_table().values() if process.parent == self._pid}
         if prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
             logger.warning("daemons cannot be adopted errno=%d", ctypes.get_errno())
 
@@ -125,13 +216,13 @@ class Children:
 
         Returns the process id of its program: `pid` itself is its keeper's.
         """
-        process, program = read(pid), self._keepings[key].program() or pid
+        process, program = read_process(pid), self._keepings[key].program() or pid
         # Gone already: it cannot have started later than now.
-        start = ticks() if process is None else process.start
+        start = read_ticks() if process is None else process.start
         self._registered[pid] = self._children[key] = Child(pid, start, program)
         return program
 
-    def ended(self, key: str) -> None:
+    def forget(self, key: str) -> None:
         """The child has been waited for: kill what came to us, should its keeper have been killed."""
         child = self._children.pop(key, None)
         if child is None:
@@ -142,17 +233,17 @@ class Children:
 
     def descendants(self, key: str) -> set[Process]:
         """The program itself and all that comes from it, zombies included."""
-        return self._tree(self._children.get(key), walk())
+        return self._tree(self._children.get(key), read_table())
 
     def terminate(self, key: str) -> None:
         """Ask the whole tree to end (SIGTERM)."""
-        table = walk()
-        send(signal.SIGTERM, {each for each in self._tree(self._children.get(key), table) if each.alive}, table)
+        table = read_table()
+        send_signal(signal.SIGTERM, {each for each in self._tree(self._children.get(key), table) if each.alive}, table)
 
     def hurry(self, key: str) -> None:
         """What the program leaves running is of no use any more: it does not linger."""
         child = self._children.get(key)
-        if child is not None and child.kept and read(child.pid) is not None:
+        if child is not None and child.kept and read_process(child.pid) is not None:
             with suppress(ProcessLookupError):
                 os.kill(child.pid, signal.SIGUSR1)
 
@@ -194,7 +285,7 @@ class Children:
         there = children_of(self._pid)
         if there is not None and there <= self._registered.keys() | {stranger.pid for stranger in self._strangers}:
             return 0
-        adopted = self._adopted(walk())
+        adopted = self._adopted(read_table())
         if any(each.alive for each in adopted):
             destroy(self._orphans)
         zombies = [process.pid for process in adopted if not process.alive]
@@ -205,7 +296,7 @@ class Children:
 
     def _is_ours(self, process: Process) -> bool:
         """Whether a process carries the mark or the variable of our owner."""
-        return get_mark(process.pid) == self._mark or self._variable in environment(process.pid)
+        return get_mark(process.pid) == self._mark or self._variable in read_environment(process.pid)
 
     def _tree(self, child: Child | None, table: Table) -> set[Process]:
         """All that is below a keeper; a program without one is part of its tree."""

@@ -22,7 +22,7 @@ NEWS_PATIENCE = 0.5
 """Seconds for the event loop to learn of a death."""
 
 
-async def begin(
+async def start_child(
     children: Children,
     key: str,
     protocol: asyncio.SubprocessProtocol,
@@ -59,31 +59,31 @@ async def begin(
             raise OSError(errno.EAGAIN, os.strerror(errno.EAGAIN)) from error
 
 
-async def end(children: Children, key: str, dead: asyncio.Future[None], grace: float) -> None:
+async def end_tree(children: Children, key: str, dead: asyncio.Future[None], grace: float) -> None:
     """End a child with its whole tree: SIGTERM, a grace, SIGKILL. `dead` is done when the child is.
 
     Comes back in any case: a process that hangs in the kernel cannot be waited for.
     """
     children.terminate(key)
-    if await within(grace, dead):
+    if await wait_until(grace, dead):
         return
     loop = asyncio.get_running_loop()
     deadline = loop.time() + KILL_PATIENCE
     while not dead.done() and loop.time() < deadline:
         if children.kill(key) == 0:
             # The event loop is about to learn that it is dead.
-            await within(NEWS_PATIENCE, dead)
+            await wait_until(NEWS_PATIENCE, dead)
             return
-        await within(KILL_INTERVAL, dead)
+        await wait_until(KILL_INTERVAL, dead)
 
 
-async def within(seconds: float, future: asyncio.Future[T]) -> bool:
+async def wait_until(seconds: float, future: asyncio.Future[T]) -> bool:
     """Wait for a future, but not longer; whether it is done."""
     await asyncio.wait({future}, timeout=seconds)
     return future.done()
 
 
-def ending(returncode: int | None) -> tuple[int | None, str | None]:
+def read_exit_status(returncode: int | None) -> tuple[int | None, str | None]:
     """How a process ended: its exit code, or the name of its signal. One that was never seen to end was killed."""
     if returncode is None:
         return None, "SIGKILL"

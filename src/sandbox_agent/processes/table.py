@@ -46,7 +46,7 @@ Table = dict[int, Process]
 Find = Callable[[Table], set[Process]]
 
 
-def walk() -> Table:
+def read_table() -> Table:
     """All processes, by pid; none when there is no descriptor left to look with."""
     try:
         with os.scandir("/proc") as entries:
@@ -54,12 +54,12 @@ def walk() -> Table:
     except OSError as error:
         logger.warning("cannot list processes error=%s", error)
         return {}
-    return {pid: process for pid in pids if (process := read(pid)) is not None}
+    return {pid: process for pid in pids if (process := read_process(pid)) is not None}
 
 
-def read(pid: int) -> Process | None:
+def read_process(pid: int) -> Process | None:
     """One process, if there is such a one."""
-    line = _content(f"/proc/{pid}/stat")
+    line = _read_bytes(f"/proc/{pid}/stat")
     # The name in parentheses may have anything in it, parentheses too.
     values = line[line.rfind(b")") + 2 :].split()
     if len(values) < 20:
@@ -78,12 +78,12 @@ def read(pid: int) -> Process | None:
 def children_of(pid: int) -> set[int] | None:
     """The process ids of the children of its first thread, to which orphans come; None when the kernel has no list."""
     path = f"/proc/{pid}/task/{pid}/children"
-    return {int(word) for word in _content(path).split()} if os.access(path, os.R_OK) else None
+    return {int(word) for word in _read_bytes(path).split()} if os.access(path, os.R_OK) else None
 
 
-def environment(pid: int) -> bytes:
+def read_environment(pid: int) -> bytes:
     """The variables a process was started with, each between two zero bytes; none when they are not ours to see."""
-    return b"\0%s\0" % _content(f"/proc/{pid}/environ")
+    return b"\0%s\0" % _read_bytes(f"/proc/{pid}/environ")
 
 
 def set_mark(mark: int) -> None:
@@ -105,7 +105,7 @@ def get_mark(pid: int) -> int:
         return 0
 
 
-def ticks() -> int:
+def read_ticks() -> int:
     """Now, on the clock of process starts."""
     return int(time.clock_gettime(time.CLOCK_BOOTTIME) * os.sysconf("SC_CLK_TCK"))
 
@@ -129,7 +129,7 @@ def with_descendants(roots: set[Process], table: Table) -> set[Process]:
     return found
 
 
-def send(number: int, processes: set[Process], table: Table, group: int | None = None) -> None:
+def send_signal(number: int, processes: set[Process], table: Table, group: int | None = None) -> None:
     """Signal groups as a whole where all of a group is meant (no fork escapes that), the others one by one.
 
     `group` is signalled, too, if it is empty or contains only target processes.
@@ -150,7 +150,7 @@ def destroy(find: Find, group: int | None = None) -> int:
     killed: set[Process] = set()
     for _ in range(KILL_ROUNDS):
         frozen, table = _freeze(find, killed, group)
-        send(signal.SIGKILL, frozen, table, group)
+        send_signal(signal.SIGKILL, frozen, table, group)
         killed |= frozen
         if not frozen or time.monotonic() > deadline:
             break
@@ -165,13 +165,13 @@ def _freeze(find: Find, killed: set[Process], group: int | None) -> tuple[set[Pr
     deadline = time.monotonic() + FREEZE_SECONDS
     frozen: set[Process] = set()
     while True:
-        table = walk()
+        table = read_table()
         found = {process for process in find(table) if process.alive} - killed
         known = found <= frozen
         frozen = found | frozen
         if (known and all(process.still for process in found)) or time.monotonic() > deadline:
             return frozen, table
-        send(signal.SIGSTOP, found, table, group)
+        send_signal(signal.SIGSTOP, found, table, group)
         if known:
             time.sleep(0.001)  # Stopping needs a moment on the processor.
 
@@ -182,12 +182,12 @@ def _send_one(number: int, process: Process) -> None:
     except ProcessLookupError:
         return
     except OSError:  # An old kernel, a filter on system calls, or no descriptor left.
-        if read(process.pid) == process:
+        if read_process(process.pid) == process:
             with suppress(ProcessLookupError, PermissionError):
                 os.kill(process.pid, number)
         return
     try:
-        if read(process.pid) == process:
+        if read_process(process.pid) == process:
             signal.pidfd_send_signal(descriptor, number)
     except (ProcessLookupError, PermissionError):
         pass
@@ -195,7 +195,7 @@ def _send_one(number: int, process: Process) -> None:
         os.close(descriptor)
 
 
-def _content(path: str) -> bytes:
+def _read_bytes(path: str) -> bytes:
     """All of a file in /proc; nothing when the process is gone, or is not ours to look at."""
     content = b""
     with suppress(OSError):

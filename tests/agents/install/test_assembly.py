@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from sandbox_agent.agents.install.entries import current_platform, npm_platform
 from sandbox_agent.agents.install.installer import Outcome
-from sandbox_agent.agents.install.platforms import current_platform, npm_platform
 from sandbox_agent.errors import ChecksumMismatch, InstallFailed, SandboxAgentError
 from tests.support.package_index import AGENT, PackageIndex, entry, npx, packed, uvx
 from tests.support.workshop import Workshop, run

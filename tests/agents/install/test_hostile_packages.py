@@ -10,7 +10,7 @@ import pytest
 from msgspec import UNSET
 
 from sandbox_agent.agents.facts import facts
-from sandbox_agent.agents.install.platforms import current_platform
+from sandbox_agent.agents.install.entries import current_platform
 from sandbox_agent.errors import HashMissing, InstallFailed
 from tests.support.package_index import AGENT, PackageIndex, entry, npx, packed, uvx
 from tests.support.workshop import Workshop, run

@@ -19,8 +19,8 @@ from typing import Any
 
 import pytest
 
+from sandbox_agent.agents.install.entries import current_platform
 from sandbox_agent.agents.install.installer import Outcome
-from sandbox_agent.agents.install.platforms import current_platform
 from sandbox_agent.errors import (
     ChecksumMismatch,
     DiskFull,

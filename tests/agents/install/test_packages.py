@@ -8,11 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from sandbox_agent.agents.install.command import Finished
 from sandbox_agent.agents.install.packages import Packages
-from sandbox_agent.agents.install.tool_settings import ToolSettings
+from sandbox_agent.agents.install.tools import Finished, ToolSettings, bundled_node
 from sandbox_agent.agents.manifest import Package
-from sandbox_agent.agents.node import bundled_node
 from sandbox_agent.errors import (
     ChecksumMismatch,
     DiskFull,

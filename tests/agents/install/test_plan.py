@@ -6,9 +6,8 @@ from typing import Any
 
 import pytest
 
-from sandbox_agent.agents.install.entries import parse
+from sandbox_agent.agents.install.entries import Machine, parse
 from sandbox_agent.agents.install.plan import Plan, Wanted, plan
-from sandbox_agent.agents.install.platforms import Machine
 from sandbox_agent.agents.install.registry import Snapshot
 from sandbox_agent.agents.manifest import Agent, load_manifest
 from sandbox_agent.errors import UnknownVersion, UnsupportedAgent, UnsupportedPlatform

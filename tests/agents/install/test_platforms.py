@@ -2,7 +2,7 @@
 
 import platform
 
-from sandbox_agent.agents.install.platforms import PLATFORMS, Machine, current_platform, npm_platform, this_machine
+from sandbox_agent.agents.install.entries import PLATFORMS, Machine, current_platform, npm_platform, this_machine
 
 
 def test_the_registry_has_six_platforms() -> None:

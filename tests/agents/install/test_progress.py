@@ -4,7 +4,7 @@ import asyncio
 
 import msgspec
 
-from sandbox_agent.agents.install.progress import Job
+from sandbox_agent.agents.install.plan import Job
 from sandbox_agent.wire.agents import Progress
 
 

@@ -10,9 +10,9 @@ import pytest
 from msgspec import structs
 
 from sandbox_agent.agents.install.record import Record, Store
+from sandbox_agent.agents.install.tools import bundled_node
 from sandbox_agent.agents.launch import FolderLock
 from sandbox_agent.agents.manifest import Agent
-from sandbox_agent.agents.node import bundled_node
 from sandbox_agent.wire.agents import Artifact
 
 LOCKER = """

@@ -13,9 +13,8 @@ from typing import BinaryIO, Literal
 from urllib.parse import urlsplit
 
 from sandbox_agent.agents.install.download import Download, NotFetched, download, shown
-from sandbox_agent.archives.folder import Folder
-from sandbox_agent.archives.packing import Packing, packing, unpacked
-from sandbox_agent.archives.tree import PIECE, Damaged, Tree
+from sandbox_agent.archives.packing import Packing, detect_packing, unpack_stream
+from sandbox_agent.archives.tree import PIECE, Damaged, Folder, Tree
 from sandbox_agent.errors import ChecksumMismatch, DiskFull, DownloadFailed, InstallFailed, UnsafeArchive
 
 Progress = Callable[[int, int | None], None]
@@ -127,7 +126,7 @@ def extract(archive: Path, into: Path, *, name: str, max_bytes: int, max_entries
                 case "tar":
                     from sandbox_agent.archives import tarball
 
-                    tarball.unpack(unpacked(file, packed), tree, max_bytes=max_bytes, max_entries=max_entries)
+                    tarball.unpack(unpack_stream(file, packed), tree, max_bytes=max_bytes, max_entries=max_entries)
         tree.finish()
     except (Damaged, OSError) as error:
         raise InstallFailed(f"{last} cannot be unpacked: {error}", archive=last) from error
@@ -138,7 +137,7 @@ def _format(file: BinaryIO, name: str) -> tuple[Format, Packing]:
     head = file.read(512)
     if head.startswith(_ZIP):
         return "zip", ""
-    if packed := packing(head):
+    if packed := detect_packing(head):
         return "tar", packed
     if head[257:262] == b"ustar" or (name.endswith(".tar") and head):
         return "tar", ""

@@ -10,14 +10,13 @@ from typing import Literal
 
 from msgspec import UNSET, UnsetType
 
+from sandbox_agent.agents.install.entries import current_platform
 from sandbox_agent.agents.install.packages import Packages
-from sandbox_agent.agents.install.plan import Plan
-from sandbox_agent.agents.install.platforms import current_platform
-from sandbox_agent.agents.install.progress import Job
+from sandbox_agent.agents.install.plan import Job, Plan
 from sandbox_agent.agents.install.record import FOLDER, NODE, SHIMS, Record, now
 from sandbox_agent.agents.install.registry import BinaryTarget
+from sandbox_agent.agents.install.tools import bundled_node
 from sandbox_agent.agents.manifest import Agent, Package
-from sandbox_agent.agents.node import bundled_node
 from sandbox_agent.errors import HashMissing, InstallFailed
 from sandbox_agent.wire.agents import Artifact
 

@@ -3,20 +3,27 @@
 Knows nothing of where a document comes from, except how far to trust the addresses in it.
 """
 
+import platform
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from typing import Annotated, TypeVar, cast
 from urllib.parse import urlsplit
 
 import msgspec
 from msgspec import Meta, Raw
 
-from sandbox_agent.agents.install.platforms import PLATFORMS
 from sandbox_agent.agents.manifest import Name, Text
 
-T = TypeVar("T")
+PLATFORMS = tuple(
+    f"{system}-{machine}" for system in ("darwin", "linux", "windows") for machine in ("aarch64", "x86_64")
+)
 
+_NPM_MACHINES = {"x86_64": "x64", "aarch64": "arm64"}
+_MACHINES = {"amd64": "x86_64", "arm64": "aarch64"}
+
+T = TypeVar("T")
 # An id and a version become names of folders; a package is an argument of npm and uv. \Z: $ would let a line break by.
 _WORD = "[A-Za-z0-9][A-Za-z0-9._~-]*"
 _VERSION = "[A-Za-z0-9][A-Za-z0-9._+-]*"
@@ -26,9 +33,35 @@ Package = Annotated[
     str, Meta(pattern=rf"^(@{_WORD}/)?{_WORD}(\[[A-Za-z0-9._,-]*\])?((@|==){_VERSION})?\Z", max_length=300)
 ]
 Digest = Annotated[str, Meta(pattern=r"^[0-9A-Fa-f]{64}\Z")]
-
 _PACKAGE = re.compile(r"(.+?)(?:(?:@|==)([^@=]+))?")
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """A machine, by both names."""
+
+    registry: str
+    npm: str
+
+
+def this_machine() -> Machine:
+    """The one we are on."""
+    return Machine(current_platform(), npm_platform())
+
+
+def current_platform() -> str:
+    """This machine's platform; a name of the same form for one that the registry does not know."""
+    machine = platform.machine().lower()
+    return f"{platform.system().lower()}-{_MACHINES.get(machine, machine)}"
+
+
+@cache
+def npm_platform() -> str:
+    """This machine, as packages have it in their names."""
+    system, _, machine = current_platform().partition("-")
+    musl = "-musl" if system == "linux" and platform.libc_ver()[0] != "glibc" else ""
+    return f"{system}-{_NPM_MACHINES.get(machine, machine)}{musl}"
 
 
 class NotARegistry(ValueError):
@@ -186,14 +219,14 @@ class _Reader:
     def _binary(self, value: object) -> dict[str, BinaryTarget]:
         targets = self._part("binary", value, dict[str, object]) or {}
         found: dict[str, BinaryTarget] = {}
-        for platform in PLATFORMS:
-            target = self._part(platform, targets.get(platform), BinaryTarget)
+        for name in PLATFORMS:
+            target = self._part(name, targets.get(name), BinaryTarget)
             if target is None:
                 continue
             if complaint := _wrong_archive(target.archive, self._scheme) or _wrong_command(target.cmd):
-                self.refuse(f"{platform}: {complaint}")
+                self.refuse(f"{name}: {complaint}")
             else:
-                found[platform] = target
+                found[name] = target
         return found
 
 

@@ -17,14 +17,12 @@ from msgspec import structs
 
 from sandbox_agent.agents.boot import Handshake
 from sandbox_agent.agents.install.assembly import Assembly
-from sandbox_agent.agents.install.command import Runner
+from sandbox_agent.agents.install.entries import this_machine
 from sandbox_agent.agents.install.packages import Packages
-from sandbox_agent.agents.install.plan import Plan, Wanted, plan
-from sandbox_agent.agents.install.platforms import this_machine
-from sandbox_agent.agents.install.progress import Job
+from sandbox_agent.agents.install.plan import Job, Plan, Wanted, plan
 from sandbox_agent.agents.install.record import Record, Store, now
 from sandbox_agent.agents.install.registry import Registry, Snapshot
-from sandbox_agent.agents.install.tool_settings import tool_settings
+from sandbox_agent.agents.install.tools import Runner, tool_settings
 from sandbox_agent.agents.launch import Launch
 from sandbox_agent.agents.manifest import Agent
 from sandbox_agent.envelope import object_at

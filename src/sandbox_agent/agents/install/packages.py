@@ -10,10 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
 
-from sandbox_agent.agents.install.command import Finished, Runner
-from sandbox_agent.agents.install.tool_settings import ToolSettings
+from sandbox_agent.agents.install.tools import Finished, Runner, ToolSettings, bundled_node
 from sandbox_agent.agents.manifest import Package
-from sandbox_agent.agents.node import bundled_node
 from sandbox_agent.envelope import Object
 from sandbox_agent.errors import (
     ChecksumMismatch,

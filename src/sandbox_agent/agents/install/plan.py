@@ -1,16 +1,18 @@
 """What is to be installed for an agent: what the ACP registry has under one of its slugs, else the manifest's pins."""
 
+import asyncio
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from msgspec import structs
+from msgspec import UNSET, structs
 
-from sandbox_agent.agents.install.platforms import Machine
+from sandbox_agent.agents.install.entries import Machine
 from sandbox_agent.agents.install.registry import BinaryTarget, Entry, PackageDistribution, Snapshot
 from sandbox_agent.agents.manifest import Agent, Package
 from sandbox_agent.errors import UnknownVersion, UnsupportedAgent, UnsupportedPlatform
+from sandbox_agent.wire.agents import Progress, Stage
 
 # It becomes part of a package's name, where npm would take an address, a path or an archive's name too.
 _VERSION = re.compile(r"(?!.*\.(tgz|tar|tar\.gz)$)[A-Za-z0-9][A-Za-z0-9.+_-]{0,99}", re.IGNORECASE)
@@ -153,3 +155,20 @@ def _in_version(package: Package, version: str) -> Package:
 def _pin(integrity: str | dict[str, str] | None, pinned: str | None, version: str) -> str | dict[str, str] | None:
     """What we know about a version says nothing about another."""
     return integrity if version == pinned else None
+
+
+class Job:
+    """One install under way. Readers that are slow miss states, never the newest."""
+
+    def __init__(self) -> None:
+        self.progress = Progress("waiting", "waiting for its turn")
+        self._changed = asyncio.Event()
+
+    def tell(self, stage: Stage, message: str, bytes: int | None = None, total: int | None = None) -> None:
+        self.progress = Progress(stage, message, UNSET if bytes is None else bytes, UNSET if total is None else total)
+        changed, self._changed = self._changed, asyncio.Event()
+        changed.set()
+
+    async def changed(self) -> None:
+        """Wait until `progress` is another one."""
+        await self._changed.wait()

@@ -53,8 +53,8 @@ def check(settings: Settings, environ: Mapping[str, str], name: str | None, *, a
     """Print what is found, of one agent or of all; gives the exit code."""
     import msgspec
 
-    from sandbox_agent.agents.credentials import available, credentials
     from sandbox_agent.agents.depot import open_catalog
+    from sandbox_agent.agents.facts import available, credentials
 
     catalog = open_catalog(settings, environ)
     agents = catalog.agents() if name is None else [catalog.agent(name)]

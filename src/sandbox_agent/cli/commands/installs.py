@@ -15,11 +15,11 @@ from msgspec import UNSET, Raw, Struct
 from sandbox_agent.agents.catalog import Catalog
 from sandbox_agent.agents.depot import open_boots, open_catalog, open_installer
 from sandbox_agent.agents.install.installer import Installer, Outcome
-from sandbox_agent.agents.install.progress import Job
+from sandbox_agent.agents.install.plan import Job
+from sandbox_agent.agents.provision import AgentInstalls
 from sandbox_agent.cli.output import EXIT_FAILED, complain, describe, harmless, print_json
 from sandbox_agent.cli.progress import Show, shown
 from sandbox_agent.errors import InstallFailed, SandboxAgentError
-from sandbox_agent.hub.agent_installs import AgentInstalls
 from sandbox_agent.processes.children import Children
 from sandbox_agent.settings import Settings
 from sandbox_agent.wire.agents import InstallRequest, InstallResult

@@ -8,8 +8,7 @@ from msgspec import UNSET
 
 from sandbox_agent.agents.catalog import Catalog
 from sandbox_agent.agents.depot import open_catalog
-from sandbox_agent.agents.facts import facts
-from sandbox_agent.agents.instructions import instructions
+from sandbox_agent.agents.facts import facts, instructions
 from sandbox_agent.agents.manifest import Agent
 from sandbox_agent.cli.output import NONE, complain, filled, harmless, print_facts, print_json, print_table
 from sandbox_agent.errors import RegistryUnavailable

@@ -78,9 +78,9 @@ def _starter() -> Command:
 
 
 def _run_starter(arguments: Arguments) -> int:
-    from sandbox_agent.permissions.file import starter
+    from sandbox_agent.permissions.file import read_starter
 
-    print(starter(), end="")
+    print(read_starter(), end="")
     return 0
 
 

@@ -13,7 +13,7 @@ from sandbox_agent.agents.catalog import Catalog
 from sandbox_agent.agents.depot import open_catalog
 from sandbox_agent.agents.facts import facts
 from sandbox_agent.agents.install.download import shown
-from sandbox_agent.agents.install.platforms import current_platform
+from sandbox_agent.agents.install.entries import current_platform
 from sandbox_agent.agents.install.registry import Registry, Snapshot
 from sandbox_agent.agents.manifest import load_manifest
 from sandbox_agent.cli.doctor.finding import Area, Finding, Status, Subject, listed

@@ -47,7 +47,7 @@ def _belongs(program: Path, directory: Path) -> bool:
 
 def node(subject: Subject) -> list[Finding]:
     """The Node that runs npm and most agents."""
-    from sandbox_agent.agents.node import bundled_node
+    from sandbox_agent.agents.install.tools import bundled_node
 
     return _tool("node", "Node", lambda: str(bundled_node().program))
 
@@ -61,9 +61,9 @@ def uv(subject: Subject) -> list[Finding]:
 
 def ripgrep(subject: Subject) -> list[Finding]:
     """What searches files."""
-    from sandbox_agent.host.search.ripgrep import program
+    from sandbox_agent.host.search.ripgrep import find_program
 
-    return _tool("ripgrep", "ripgrep", program)
+    return _tool("ripgrep", "ripgrep", find_program)
 
 
 def _tool(name: str, title: str, find: Callable[[], str]) -> list[Finding]:

@@ -15,7 +15,7 @@ from msgspec import Struct
 from sandbox_agent import __version__
 from sandbox_agent.cli.doctor.finding import Finding, Status, Subject
 from sandbox_agent.cli.endpoint import VARIABLE, Endpoint, endpoint
-from sandbox_agent.data_directory import holder, notice
+from sandbox_agent.data_directory import find_lock_owner, read_notice
 from sandbox_agent.errors import SettingsError
 from sandbox_agent.settings import OPTIONS
 from sandbox_agent.settings.options import PREFIX
@@ -51,7 +51,7 @@ def server(subject: Subject) -> list[Finding]:
         if str(mistake) in subject.mistakes:
             return [_found("server", "note", "no server was looked for, because the settings are wrong")]
         return [_found("endpoint", "problem", str(mistake), "Correct it: until then, no server can be called.")]
-    answer, pid = _ask(target), holder(subject.settings.data_dir)
+    answer, pid = _ask(target), find_lock_owner(subject.settings.data_dir)
     found = _told(subject, target, answer, here=pid is not None)
     if pid is not None:
         found.append(_of_this_directory(subject, target, pid))
@@ -203,7 +203,7 @@ def _who(target: Endpoint) -> str:
 
 def _of_this_directory(subject: Subject, target: Endpoint, pid: int) -> Finding:
     directory = subject.settings.data_dir
-    told = notice(directory)
+    told = read_notice(directory)
     known = [_port_of(told.url)] if told else _ports(pid)
     where = f"a server (process {pid or 'unknown'}) uses the data directory {directory}"
     if not known:

@@ -18,7 +18,7 @@ from sandbox_agent.cli.output import one_line
 from sandbox_agent.client import ConnectionLost, SandboxAgent, ServerProblem, SessionInfo, StartFailed
 from sandbox_agent.client.api import Api
 from sandbox_agent.client.asking import Handlers
-from sandbox_agent.data_directory import holder
+from sandbox_agent.data_directory import find_lock_owner
 from sandbox_agent.errors import SettingsError
 from sandbox_agent.settings import Settings
 
@@ -74,7 +74,7 @@ async def _found(stack: AsyncExitStack, arguments: Arguments, say: Say, warn: Sa
             if running is not None:
                 client = await _connected(stack, running.url, running.token, handlers)
                 return Served(client, here=True)
-            if holder(settings.data_dir) is None:
+            if find_lock_owner(settings.data_dir) is None:
                 say("no server is running; starting one for this run")
                 client = await _started(stack, settings, settings.data_dir, handlers)
                 return Served(client, here=True)
@@ -89,10 +89,10 @@ async def _found(stack: AsyncExitStack, arguments: Arguments, say: Say, warn: Sa
             return Served(await _started(stack, settings, None, handlers), here=True)
         except (ConnectionLost, StartFailed):
             # It has just ended, or another process was quicker.
-            if not left or (running is None and holder(settings.data_dir) is None):
+            if not left or (running is None and find_lock_owner(settings.data_dir) is None):
                 raise
         await asyncio.sleep(PAUSE)
-    pid = holder(settings.data_dir)
+    pid = find_lock_owner(settings.data_dir)
     raise StartFailed(f"process {pid} holds the data directory {settings.data_dir}, and does not say where it listens")
 
 

@@ -3,7 +3,7 @@
 A path is walked name by name. Each name is opened beside the descriptor of its directory and never followed; links are
 read and resolved here. What was looked at is what is opened: nothing is checked by its name and then opened by it.
 
-The directories themselves are the caller's word, and may be links; those that are held are what they were when they
+The directories themselves are the caller's word, and may be links; those that are pinned are what they were when they
 were opened, and nothing that takes their place is entered. A hard link is a file like any other: it does not say where
 else it has a name. Synchronous, and Linux only.
 """
@@ -16,8 +16,8 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterable
 from contextlib import contextmanager, suppress
 
-from sandbox_agent.host.paths.nodes import Place, error_of, itself, regular
-from sandbox_agent.host.transfer.replacement import Replacement
+from sandbox_agent.host.paths.nodes import Place, descriptor_path, error_of, require_regular
+from sandbox_agent.host.paths.replacement import Replacement
 
 MAX_PATH = 4096
 MAX_LINKS = 40
@@ -34,7 +34,7 @@ class Outside(OSError):
 
 
 class Replaced(OSError):
-    """A directory that was held, and is no longer what its path leads to."""
+    """A directory that was pinned, and is no longer what its path leads to."""
 
     def __init__(self) -> None:
         super().__init__(errno.ESTALE, "the directory was deleted or replaced since the server started")
@@ -43,32 +43,32 @@ class Replaced(OSError):
 class Confined:
     """Some directories and all that is beneath them. Every error is an OSError with its `errno` and the path.
 
-    The directories are where their paths lead; with `outer`, where they lead inside of that. With `held` they are
-    opened now, and stay open: later on their paths must lead to the same ones.
+    The directories are where their paths lead; with `outer`, where they lead inside of that. With `pinned` they
+    are opened now, and stay open: later on their paths must lead to the same ones.
     """
 
-    def __init__(self, directories: Iterable[str], outer: "Confined | None" = None, *, held: bool = False) -> None:
+    def __init__(self, directories: Iterable[str], outer: "Confined | None" = None, *, pinned: bool = False) -> None:
         self.directories = tuple(directories)
         self._outer = outer
         # Programs spell a directory as they were told, or as it is really called.
         given = [_encoded(each) for each in self.directories]
         spellings = [*given, *map(os.path.realpath, given)]
         self._roots = sorted({_root(each) for each in spellings}, key=len, reverse=True)
-        self._held: dict[bytes, int] = {}
-        for each in given if held else ():
+        self._pinned: dict[bytes, int] = {}
+        for each in given if pinned else ():
             node = os.open(each, _ENTER)
-            self._held |= {b"/" + b"/".join(_root(spelled)): node for spelled in (each, os.path.realpath(each))}
+            self._pinned |= {b"/" + b"/".join(_root(spelled)): node for spelled in (each, os.path.realpath(each))}
 
     def close(self) -> None:
-        """Let go of what is held."""
-        for node in set(self._held.values()):
+        """Close the pinned directories."""
+        for node in set(self._pinned.values()):
             os.close(node)
-        self._held.clear()
+        self._pinned.clear()
 
     def open(self, path: str) -> io.FileIO:
         """A regular file, to be read."""
         with self.reach(path) as place:
-            descriptor = os.open(itself(regular(place.existing())), _READ)
+            descriptor = os.open(descriptor_path(require_regular(place.existing())), _READ)
             return io.FileIO(descriptor, "rb")
 
     def open_directory(self, path: str) -> int:
@@ -117,7 +117,7 @@ class Confined:
     def _enter(self, directory: bytes) -> int:
         if self._outer is not None:
             return self._outer.open_directory(os.fsdecode(directory))
-        node = self._held.get(directory)
+        node = self._pinned.get(directory)
         if node is None:
             return os.open(directory, _ENTER)
         if not _leads_to(directory, node):
@@ -191,7 +191,7 @@ class _Walk:
                 raise
             with suppress(FileExistsError):
                 os.mkdir(name, dir_fd=self._here)
-            # Look again: somebody else may have been faster, with something else.
+            # Look again: another process may have been faster, with something else.
             self._left.appendleft(name)
             return None
         mode = os.fstat(node).st_mode

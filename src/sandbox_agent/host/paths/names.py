@@ -2,7 +2,7 @@
 
 A name is bytes. Those that are not UTF-8 are shown as characters of the private use area, U+EF80 to U+EFFF for the
 bytes 80 to FF, one each; a name that really has such characters is shown with their bytes. So each name has one
-spelling, and whoever sends it back means that name.
+spelling, and a client that sends it back gets that file.
 """
 
 import os
@@ -15,13 +15,13 @@ _SHOWN: dict[int, str] = {_ESCAPED + byte: chr(_PRIVATE + byte) for byte in _BYT
 _MEANT = {_PRIVATE + byte: _ESCAPED + byte for byte in _BYTES}
 
 
-def shown(name: str) -> str:
-    """A name or path of the host, as Python has it, for everybody else."""
+def encode_name(name: str) -> str:
+    """A name or path of the host, as Python has it, in the spelling that clients see."""
     return name if name.isascii() else name.translate(_SHOWN)
 
 
-def meant(text: str) -> str:
-    """What somebody calls a name or path, as Python has it. A text that can be no name stays as it is."""
+def decode_name(text: str) -> str:
+    """A name or path in a client's spelling, as Python has it. A text that cannot be a name stays as it is."""
     if text.isascii():
         return text
     try:

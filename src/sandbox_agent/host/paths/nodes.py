@@ -1,10 +1,24 @@
-"""Descriptors of what is in a file system, as a walk finds it. What was looked at is what is used."""
+"""What a walk finds in a file system: opening it by descriptor, going down from it, renaming it.
 
+What was looked at is what is used, and no link is followed.
+"""
+
+import ctypes
 import errno
 import os
 import secrets
 import stat
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+_ENTER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+# What was there while we looked may be gone, or something else, when we open it.
+# EINVAL: what was a link is none any more, and cannot be read as one.
+_GONE = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENXIO, errno.EINVAL)
+_NO_REPLACE = 1
 
 
 class NotAFile(OSError):
@@ -30,12 +44,12 @@ def error_of(number: int) -> OSError:
     return OSError(number, os.strerror(number))
 
 
-def itself(node: int) -> str:
+def descriptor_path(node: int) -> str:
     """A name for what a descriptor stands for, whatever has become of its path."""
     return f"/proc/self/fd/{node}"
 
 
-def regular(node: int) -> int:
+def require_regular(node: int) -> int:
     """The node, when it is a regular file; raises what it is else."""
     mode = os.fstat(node).st_mode
     if stat.S_ISDIR(mode):
@@ -45,13 +59,79 @@ def regular(node: int) -> int:
     return node
 
 
-def writable(node: int) -> int:
-    """To replace a file takes no permission of that file; whoever made it read-only meant something else."""
-    if not os.access(itself(node), os.W_OK):
+def require_writable(node: int) -> int:
+    """The node, when this process may write it: replacing a read-only file needs no permission of the file itself."""
+    if not os.access(descriptor_path(node), os.W_OK):
         raise error_of(errno.EACCES)
     return node
 
 
-def passing_name() -> bytes:
+def make_temporary_name() -> bytes:
     """A name for what is there only while it is made."""
     return b".sandbox-agent-%b" % secrets.token_hex(8).encode()
+
+
+@contextmanager
+def enter_directory(directory: int, names: Sequence[str]) -> Generator[int]:
+    """The directory below, open for the time of the block. Raises OSError when a name is none, or a link."""
+    here = os.open(".", _ENTER, dir_fd=directory)
+    try:
+        for name in names:
+            below = os.open(name, _ENTER, dir_fd=here)
+            os.close(here)
+            here = below
+        yield here
+    finally:
+        os.close(here)
+
+
+def is_kernel_directory(directory: int) -> bool:
+    """Whether this is in /proc or /sys: endless, and no files that a user keeps."""
+    return os.fstat(directory).st_dev in _kernel_devices()
+
+
+@cache
+def _kernel_devices() -> frozenset[int]:
+    return frozenset(Path(each).stat().st_dev for each in ("/proc", "/sys") if Path(each).is_mount())
+
+
+@contextmanager
+def ignore_gone() -> Generator[None]:
+    """Leave the block when what it is about is no longer there, or no longer what it was."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in _GONE:
+            raise
+
+
+def rename(from_directory: int, old: bytes, to_directory: int, new: bytes, *, replace: bool) -> None:
+    """Rename; without `replace`, FileExistsError when the new name is taken, in one step. Raises OSError."""
+    if not replace:
+        function = _find_renameat2()
+        if function is not None:
+            if function(from_directory, old, to_directory, new, _NO_REPLACE) == 0:
+                return
+            number = ctypes.get_errno()
+            # Some file systems do not know the flag, and say so in the same word as for a move into itself.
+            if number not in (errno.ENOSYS, errno.EINVAL):
+                raise OSError(number, os.strerror(number))
+        if _exists(to_directory, new):
+            raise OSError(errno.EEXIST, os.strerror(errno.EEXIST))
+    os.rename(old, new, src_dir_fd=from_directory, dst_dir_fd=to_directory)
+
+
+@cache
+def _find_renameat2() -> "ctypes._NamedFuncPointer | None":  # pyright: ignore[reportPrivateUsage]
+    function = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
+    if function is not None:
+        function.argtypes = [ctypes.c_int, ctypes.c_char_p, ctypes.c_int, ctypes.c_char_p, ctypes.c_uint]
+    return function
+
+
+def _exists(directory: int, name: bytes) -> bool:
+    try:
+        os.stat(name, dir_fd=directory, follow_symlinks=False)
+    except FileNotFoundError:
+        return False
+    return True

@@ -1,4 +1,4 @@
-"""What the file system says of a path, as clients are told: a problem with the path, and the meaning of its errno."""
+"""Errors of the file system as problems for clients: the path, and the meaning of its errno."""
 
 import errno
 import os
@@ -17,7 +17,7 @@ from sandbox_agent.errors import (
     RootReplaced,
 )
 from sandbox_agent.host.paths.confined import Outside, Replaced
-from sandbox_agent.host.paths.names import shown
+from sandbox_agent.host.paths.names import encode_name
 from sandbox_agent.host.paths.nodes import NotAFile
 
 _KINDS: dict[type[FileProblem], tuple[int, ...]] = {
@@ -44,8 +44,8 @@ def file_problems(path: str) -> Generator[None]:
 
 
 def file_problem(error: OSError, path: str) -> FileProblem:
-    """The problem that clients are told."""
-    name = shown(path)
+    """The problem that clients get for an error."""
+    name = encode_name(path)
     if isinstance(error, Outside):
         return OutsideRoots(name, "leads out of the directories given by --fs-root")
     if isinstance(error, Replaced):

@@ -7,23 +7,23 @@ from pathlib import Path
 from threading import Lock
 
 from sandbox_agent.host.paths.confined import Confined
-from sandbox_agent.host.paths.names import meant
+from sandbox_agent.host.paths.names import decode_name
 
 
 class Roots:
     """`directories` are the trees; none means the whole host. `working` is where the server was started.
 
-    The trees are held from now on: what takes the place of one is not entered. Raises OSError when one is not there.
+    The trees are pinned from now on: what takes the place of one is not entered. Raises OSError when one is not there.
     """
 
     def __init__(self, directories: Sequence[str], working: str) -> None:
         self.directories = tuple(directories) or ("/",)
         self.base = directories[0] if directories else working
-        """What a relative path is relative to, when nobody says otherwise."""
-        self.confined = Confined(self.directories, held=True)
+        """What a relative path is relative to, unless the request names a session."""
+        self.confined = Confined(self.directories, pinned=True)
         self._real = [os.path.realpath(each) for each in self.directories]
         self.turn = Lock()
-        """Held while a file takes its place: of two that expect the same old one, one comes second."""
+        """Locked while a file takes its place: of two that expect the same old one, one comes second."""
         self.closed = False
 
     def close(self) -> None:
@@ -35,7 +35,7 @@ class Roots:
 
     def absolute(self, path: str, directory: str | None = None) -> str:
         """The path of what a client calls `path`, from `directory` on; `..` and links in it are left for the walk."""
-        path = meant(path)
+        path = decode_name(path)
         path = path if path.startswith("/") else f"{directory or self.base}/{path}"
         names = [name for name in path.split("/") if name not in ("", ".")]
         ending = "/" if names and path.endswith("/") else ""
@@ -50,7 +50,7 @@ class Roots:
         return Confined([*(each for each in given if os.path.realpath(each) in both), *both], self.confined)
 
     def protects(self, node: int) -> bool:
-        """Whether this is a root, the base, or has one of them inside: nobody may take it away."""
+        """Whether this is a root, the base, or has one of them inside: clients may neither move nor delete it."""
         facts = os.fstat(node)
         return any((facts.st_dev, facts.st_ino) == kept for kept in self._kept())
 

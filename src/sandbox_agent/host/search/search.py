@@ -1,11 +1,13 @@
-"""Searching a directory, by name and text. Ripgrep looks; what it found is told when it is really there.
+"""Searching a directory by name and text. Ripgrep searches; clients get the matches that are really there.
 
-Ripgrep goes by paths, and somebody may turn one elsewhere while it does. So every file that it names is reached again
-by a walk that stays inside, and every line is told only if it is in that file, where ripgrep says.
+Ripgrep goes by paths, and another process may redirect one meanwhile. So the server reaches every file that ripgrep
+names by a walk that stays inside, and sends a line only if that file has it where ripgrep says.
 """
 
 import asyncio
+import fnmatch
 import os
+import re
 from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass
 from typing import Literal
@@ -15,23 +17,64 @@ from msgspec import UNSET, Struct, UnsetType
 
 from sandbox_agent.errors import BadRequest
 from sandbox_agent.host.paths.confined import Confined
-from sandbox_agent.host.paths.names import meant, shown
-from sandbox_agent.host.search.patterns import matcher
+from sandbox_agent.host.paths.names import decode_name, encode_name
 from sandbox_agent.host.search.ripgrep import Ripgrep
 from sandbox_agent.pools import Pool
 from sandbox_agent.processes.children import Children
 
+MANY = "**"
+
 LINE = 1000
-"""Characters of a line that are told."""
+"""Characters of a line that clients get."""
 BEFORE = 200
 """Of these, before the match, when it is far into the line."""
-
 # -E none: lines as they are in the file, because we look there again.
 _ALWAYS = ("--no-config", "--no-messages", "--no-follow", "--no-ignore-global", "--no-require-git", "--threads=2")
 _TEXT = ("--json", "-E", "none", "--max-filesize=256M", "--regex-size-limit=10M", "--dfa-size-limit=32M")
 _CASES = {"smart": "--smart-case", "sensitive": "--case-sensitive", "ignore": "--ignore-case"}
-
 Reason = Literal["results", "bytes", "time", "lines"]
+
+
+def make_matcher(pattern: str) -> Callable[[str], bool]:
+    """A function that says whether a relative path matches.
+
+    Without `*`, `?` and `[`, a part of its last name, in any case. A glob without a slash is for the last name, one
+    with a slash for the whole path; `**` stands for any number of names.
+    """
+    if not any(character in pattern for character in "*?["):
+        part = pattern.casefold()
+        return lambda path: part in path.rpartition("/")[2].casefold()
+    if "/" not in pattern:
+        whole = re.compile(fnmatch.translate(pattern), re.DOTALL)
+        return lambda path: whole.match(path.rpartition("/")[2]) is not None
+    globs = [None if part == MANY else re.compile(fnmatch.translate(part)) for part in pattern.strip("/").split("/")]
+    return lambda path: _match(globs, path.split("/"))
+
+
+def _match(globs: "list[re.Pattern[str] | None]", names: list[str]) -> bool:
+    """Name by name: `reached` are the places in the pattern that the names so far may have led to."""
+    reached = _skip(globs, {0})
+    for name in names:
+        further: set[int] = set()
+        for at in reached:
+            if at < len(globs):
+                glob = globs[at]
+                if glob is None:
+                    further.add(at)
+                elif glob.match(name):
+                    further.add(at + 1)
+        reached = _skip(globs, further)
+    return len(globs) in reached
+
+
+def _skip(globs: "list[re.Pattern[str] | None]", places: set[int]) -> set[int]:
+    """`**` may also stand for nothing."""
+    for at in sorted(places):
+        further = at
+        while further < len(globs) and globs[further] is None:
+            further += 1
+            places.add(further)
+    return places
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +152,8 @@ class Search:
         self._path = path.rstrip("/")
         self._query = query
         self._limits = limits
-        self._meant: Callable[[str], bool] = matcher(shown(meant(query.name))) if query.name else lambda path: True
+        # No name at all is a part of every name.
+        self._is_wanted = make_matcher(encode_name(decode_name(query.name or "")))
 
     async def run(self, children: Children) -> AsyncGenerator[list[Match]]:
         """What is found, in no order. To be closed.
@@ -123,7 +167,7 @@ class Search:
                 await ripgrep.start(self._arguments(), directory)
             finally:
                 os.close(directory)
-            async for matches in self._bounded(ripgrep):
+            async for matches in self._bound(ripgrep):
                 yield matches
             if complaint := ripgrep.complaint():
                 raise BadRequest(f"ripgrep cannot search for this text: {complaint}", parameter="text")
@@ -132,11 +176,11 @@ class Search:
         finally:
             await asyncio.shield(ripgrep.stop())
 
-    async def _bounded(self, ripgrep: Ripgrep) -> AsyncGenerator[list[Match]]:
+    async def _bound(self, ripgrep: Ripgrep) -> AsyncGenerator[list[Match]]:
         results, size = self._limits.results, self._limits.bytes
         try:
             async for records in ripgrep.records(self._limits.seconds):
-                matches = await self._pool.run(self._confirmed, records, results)
+                matches = await self._pool.run(self._confirm, records, results)
                 size -= sum(len(match.path) + len(match.text or "") for match in matches)
                 self.reason = "results" if len(matches) > results else "bytes" if size < 0 else None
                 yield matches[:results]
@@ -162,7 +206,7 @@ class Search:
             flags.append("--fixed-strings")
         return [*flags, f"--regexp={query.text}", "./"]
 
-    def _confirmed(self, records: list[bytes], most: int) -> list[Match]:
+    def _confirm(self, records: list[bytes], most: int) -> list[Match]:
         """In a thread: what of this is meant, and really there; one more than `most` is enough."""
         matches: list[Match] = []
         for record in records:
@@ -175,7 +219,7 @@ class Search:
 
     def _file(self, name: bytes) -> Match | None:
         relative = os.fsdecode(name.removeprefix(b"./"))
-        if not self._meant(shown(relative)):
+        if not self._is_wanted(encode_name(relative)):
             return None
         path = f"{self._path}/{relative}"
         try:
@@ -183,7 +227,7 @@ class Search:
                 place.existing()
         except OSError:
             return None
-        return Match(shown(path))
+        return Match(encode_name(path))
 
     def _line(self, record: bytes) -> Match | None:
         try:
@@ -195,14 +239,14 @@ class Search:
             return None
         relative = os.fsdecode(data.path.raw().removeprefix(b"./"))
         path, line = f"{self._path}/{relative}", data.lines.raw()
-        if not self._meant(shown(relative)) or not self._is_there(path, line, data.absolute_offset):
+        if not self._is_wanted(encode_name(relative)) or not self._is_there(path, line, data.absolute_offset):
             return None
         start = data.submatches[0].start if data.submatches else 0
         column = len(line[:start].decode("utf-8", "replace"))
         text = line.decode("utf-8", "replace").rstrip("\r\n")
         cut = max(0, column - BEFORE) if column > LINE - BEFORE else 0
         part = text[cut : cut + LINE]
-        return Match(shown(path), data.line_number or 1, column + 1, part, True if part != text else UNSET)
+        return Match(encode_name(path), data.line_number or 1, column + 1, part, True if part != text else UNSET)
 
     def _is_there(self, path: str, line: bytes, offset: int) -> bool:
         try:

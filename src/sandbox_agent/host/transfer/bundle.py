@@ -11,7 +11,7 @@ import tarfile
 from collections.abc import Callable, Iterator
 
 from sandbox_agent.archives.tree import DEEPEST
-from sandbox_agent.host.paths.descent import entered, is_made_up, unless_gone
+from sandbox_agent.host.paths.nodes import enter_directory, ignore_gone, is_kernel_directory
 
 PIECE = 1 << 18
 
@@ -38,8 +38,8 @@ def bundle(directory: int, write: Write, max_depth: int = DEEPEST) -> None:
         parts = left.pop()
         if len(parts) >= max_depth:
             raise OSError(errno.ENAMETOOLONG, f"has something more than {max_depth} levels deep", "/".join(parts))
-        with unless_gone(), entered(directory, parts) as here:
-            if parts and is_made_up(here):
+        with ignore_gone(), enter_directory(directory, parts) as here:
+            if parts and is_kernel_directory(here):
                 continue
             if parts:
                 count(_header("/".join(parts), os.fstat(here), tarfile.DIRTYPE))
@@ -57,7 +57,7 @@ def _files(
     directories: list[tuple[str, ...]] = []
     for entry in entries:
         name = "/".join((*parts, entry.name))
-        with unless_gone():
+        with ignore_gone():
             mode = os.lstat(entry.name, dir_fd=here).st_mode
             if stat.S_ISDIR(mode):
                 directories.append((*parts, entry.name))

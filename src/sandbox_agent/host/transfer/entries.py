@@ -1,27 +1,85 @@
-"""What is told of files and directories: one of them, or a directory's, page by page. Everything here blocks."""
+"""What clients see of files and directories, page by page, and what they expect of a file before they change it.
+
+Conditions are `If-Match` and its kin. Reading entries blocks.
+"""
 
 import base64
 import binascii
 import errno
 import heapq
 import os
+import re
 import stat
 from collections.abc import Iterator
+from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from msgspec import UNSET
 
-from sandbox_agent.errors import BadPath
+from sandbox_agent.errors import BadPath, BadRequest, FileChanged
 from sandbox_agent.host.paths.confined import Confined
-from sandbox_agent.host.paths.names import shown
+from sandbox_agent.host.paths.names import encode_name
 from sandbox_agent.host.paths.refusals import file_problems
-from sandbox_agent.host.transfer.conditions import etag
 from sandbox_agent.wire.files import EntriesPage, Entry, EntryType
+
+ANY = "*"
+_TAG = re.compile(r'\s*((?:W/)?"[\x21\x23-\x7e\x80-\xff]*")\s*(?:,|$)')
 
 _FIRST, _LAST = datetime(1, 1, 2, tzinfo=UTC), datetime(9999, 12, 30, tzinfo=UTC)
 
 
-def entry_at(confined: Confined, path: str, *, follow: bool = True) -> Entry:
+def etag(facts: os.stat_result) -> str:
+    """Changes whenever the file does: another content has another time, and a replacement another inode."""
+    return f'"{facts.st_mtime_ns:x}-{facts.st_size:x}-{facts.st_ino:x}"'
+
+
+def parse_tags(header: str | None) -> frozenset[str] | None:
+    """The entity tags of a header; None when it is absent. Raises BadRequest."""
+    if header is None:
+        return None
+    if header.strip() == ANY:
+        return frozenset((ANY,))
+    found, position = set[str](), 0
+    while position < len(header):
+        match = _TAG.match(header, position)
+        if match is None:
+            raise BadRequest('entity tags are written as "tag", separated by commas, or *')
+        found.add(match[1])
+        position = match.end()
+    return frozenset(found)
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """Of a change. None means that the client expects nothing."""
+
+    match: frozenset[str] | None = None
+    none_match: frozenset[str] | None = None
+
+    @property
+    def new(self) -> bool:
+        """Nothing may be there."""
+        return self.none_match is not None and ANY in self.none_match
+
+    def check(self, path: str, facts: os.stat_result | None) -> None:
+        """Raises FileChanged when the file, or that there is none, is not what the client expects."""
+        current = None if facts is None else etag(facts)
+        if self.match is not None and (current is None or not self.match & {ANY, current}):
+            raise self._changed(path, current, "is not the file that If-Match names")
+        if self.none_match is not None and current is not None and self.none_match & {ANY, current}:
+            raise self._changed(path, current, "is there, against If-None-Match")
+
+    @staticmethod
+    def _changed(path: str, current: str | None, meaning: str) -> FileChanged:
+        return FileChanged(path, meaning) if current is None else FileChanged(path, meaning, etag=current)
+
+
+def has_version(tag: str, given: frozenset[str]) -> bool:
+    """Whether a reader has this version, by the weak comparison that reading allows."""
+    return ANY in given or tag in {each.removeprefix("W/") for each in given}
+
+
+def read_entry(confined: Confined, path: str, *, follow: bool = True) -> Entry:
     """What a path leads to or, without `follow`, a link itself. Raises FileProblem."""
     with file_problems(path), confined.reach(path, follow=follow) as place:
         node = place.existing()
@@ -31,7 +89,7 @@ def entry_at(confined: Confined, path: str, *, follow: bool = True) -> Entry:
     return _entry(name or "/", path, facts, target)
 
 
-def page_of(confined: Confined, path: str, cursor: str | None, limit: int) -> EntriesPage:
+def read_page(confined: Confined, path: str, cursor: str | None, limit: int) -> EntriesPage:
     """A part of a directory, by name: as many entries as a page may have, after the cursor.
 
     However many there are, memory is that of a page; what comes or goes between two pages moves nothing else.
@@ -40,13 +98,13 @@ def page_of(confined: Confined, path: str, cursor: str | None, limit: int) -> En
     after = None if cursor is None else _after(path, cursor)
     with file_problems(path), confined.reach(path) as place:
         node = place.existing()
-        names = heapq.nsmallest(limit + 1, (name for name in names_in(node) if after is None or name > after))
+        names = heapq.nsmallest(limit + 1, (name for name in read_names(node) if after is None or name > after))
         page = names[:limit]
         entries = list(_entries(node, path.rstrip("/"), page))
-    return EntriesPage(shown(path), entries, _cursor(page[-1]) if len(names) > limit else UNSET)
+    return EntriesPage(encode_name(path), entries, _cursor(page[-1]) if len(names) > limit else UNSET)
 
 
-def names_in(directory: int) -> Iterator[str]:
+def read_names(directory: int) -> Iterator[str]:
     """The names in a directory, in the order of the file system; one after the other, however many there are."""
     reading = os.open(b".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=directory)
     try:
@@ -73,14 +131,14 @@ def _entries(node: int, path: str, names: list[str]) -> Iterator[Entry]:
 def _entry(name: str, path: str, facts: os.stat_result, target: bytes | None) -> Entry:
     kind = _kind(facts.st_mode)
     return Entry(
-        name=shown(name),
-        path=shown(path),
+        name=encode_name(name),
+        path=encode_name(path),
         entry_type=kind,
         size=facts.st_size,
         modified=_iso(facts.st_mtime_ns),
         mode=f"{stat.S_IMODE(facts.st_mode):04o}",
         etag=etag(facts) if kind == "file" else UNSET,
-        link_target=UNSET if target is None else shown(os.fsdecode(target)),
+        link_target=UNSET if target is None else encode_name(os.fsdecode(target)),
     )
 
 
@@ -106,4 +164,4 @@ def _after(path: str, cursor: str) -> str:
     try:
         return os.fsdecode(base64.b64decode(cursor, altchars=b"-_", validate=True))
     except (binascii.Error, ValueError):
-        raise BadPath(shown(path), "the cursor is not one that this server has given out") from None
+        raise BadPath(encode_name(path), "the cursor is not one that this server has given out") from None

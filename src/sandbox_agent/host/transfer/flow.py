@@ -59,7 +59,7 @@ class Inflow:
             self._changed.notify()
 
     def abandon(self) -> None:
-        """Nobody sends, or nobody reads any more: whoever waits is let go. From either side."""
+        """One side is gone, so the other must not wait. May be called from either side."""
         with self._changed:
             self._abandoned = True
             self._changed.notify()
@@ -149,7 +149,7 @@ class Outflow:
                 await self._some.wait()
 
     def abandon(self) -> None:
-        """Nobody reads any more."""
+        """The reader is gone."""
         with self._changed:
             self._abandoned = True
             self._pieces.clear()

@@ -1,47 +1,92 @@
-"""A directory that is watched, with all below it if that is wanted: the kernel's events as changes of paths.
+"""A directory that is watched, with all below it if the client wants that: inotify's events as changes of paths.
 
 Through no link: what a link leads to is not watched. Everything here blocks for a moment, and is for one thread at a
 time. Only watches hold the directory: a descriptor would keep it from being gone.
 """
 
+import ctypes
 import os
 import re
 import stat
+import struct
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from typing import Literal
 
 from sandbox_agent.host.paths.confined import Confined
-from sandbox_agent.host.paths.descent import entered, is_made_up, unless_gone
-from sandbox_agent.host.watch.inotify import (
-    IN_ATTRIB,
-    IN_CLOSE_WRITE,
-    IN_CREATE,
-    IN_DELETE,
-    IN_DELETE_SELF,
-    IN_IGNORED,
-    IN_ISDIR,
-    IN_MODIFY,
-    IN_MOVE_SELF,
-    IN_MOVED_FROM,
-    IN_MOVED_TO,
-    IN_Q_OVERFLOW,
-    IN_UNMOUNT,
-    Event,
-    Inotify,
-)
+from sandbox_agent.host.paths.nodes import enter_directory, ignore_gone, is_kernel_directory
+
+IN_MODIFY, IN_ATTRIB, IN_CLOSE_WRITE = 0x2, 0x4, 0x8
+IN_MOVED_FROM, IN_MOVED_TO = 0x40, 0x80
+IN_CREATE, IN_DELETE, IN_DELETE_SELF, IN_MOVE_SELF = 0x100, 0x200, 0x400, 0x800
+IN_UNMOUNT, IN_Q_OVERFLOW, IN_IGNORED = 0x2000, 0x4000, 0x8000
+IN_ONLYDIR, IN_ISDIR = 0x01000000, 0x40000000
+
+_CONTENT = IN_MODIFY | IN_ATTRIB | IN_CLOSE_WRITE | IN_MOVED_FROM | IN_MOVED_TO | IN_CREATE | IN_DELETE
+_MASK = _CONTENT | IN_DELETE_SELF | IN_MOVE_SELF | IN_ONLYDIR
+_HEADER = struct.Struct("iIII")
+_BUFFER = 1 << 18
+
+_libc = ctypes.CDLL(None, use_errno=True)
+_libc.inotify_add_watch.argtypes = [ctypes.c_int, ctypes.c_char_p, ctypes.c_uint32]
+_libc.inotify_rm_watch.argtypes = [ctypes.c_int, ctypes.c_int]
 
 Kind = Literal["added", "modified", "deleted"]
 Parts = tuple[str, ...]
-
 DEEPEST = 256
 """Levels below the directory that are watched: each way there is gone name by name, and is kept."""
-
 _ADDED, _DELETED = IN_CREATE | IN_MOVED_TO, IN_DELETE | IN_MOVED_FROM
 _MODIFIED = IN_MODIFY | IN_ATTRIB | IN_CLOSE_WRITE
 _OVER = IN_DELETE_SELF | IN_MOVE_SELF | IN_UNMOUNT | IN_IGNORED
 _NAMELESS = re.compile(r"#\d+")
 """What the kernel calls a file that has no name (`O_TMPFILE`), by its inode; as PUT writes one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """Something happened to a watched directory, or to `name` in it."""
+
+    watch: int
+    mask: int
+    name: str
+
+
+class Inotify:
+    """One instance. Raises OSError: EMFILE when there are too many, ENOSPC when there are too many watches."""
+
+    def __init__(self) -> None:
+        self.descriptor: int = _check_result(_libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC))
+
+    def close(self) -> None:
+        os.close(self.descriptor)
+
+    def add(self, directory: int) -> int:
+        """Watch an open directory; the same number when it is watched already."""
+        return _check_result(_libc.inotify_add_watch(self.descriptor, b"/proc/self/fd/%d" % directory, _MASK))
+
+    def remove(self, watch: int) -> None:
+        _libc.inotify_rm_watch(self.descriptor, watch)
+
+    def read(self) -> Iterator[Event]:
+        """What has happened; does not wait."""
+        try:
+            data = os.read(self.descriptor, _BUFFER)
+        except BlockingIOError:
+            return
+        at = 0
+        while at < len(data):
+            watch, mask, _, length = _HEADER.unpack_from(data, at)
+            at += _HEADER.size
+            yield Event(watch, mask, os.fsdecode(data[at : at + length].rstrip(b"\0")))
+            at += length
+
+
+def _check_result(result: int) -> int:
+    if result < 0:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))
+    return result
 
 
 class Gone(Exception):
@@ -81,7 +126,7 @@ class Watched:
         """
         for event in self._inotify.read():
             if event.mask & IN_Q_OVERFLOW:
-                with unless_gone():
+                with ignore_gone():
                     for _ in self._watch(()):
                         pass
                 raise Missed
@@ -110,17 +155,17 @@ class Watched:
             yield "added", parts
             if is_folder and self._recursive and len(parts) <= DEEPEST:
                 # Something may have been put there before it was watched.
-                with unless_gone():
+                with ignore_gone():
                     for below in self._watch(parts):
                         yield "added", below
         elif event.mask & _MODIFIED and not (_NAMELESS.fullmatch(event.name) and not self._is_there(parts)):
             yield "modified", parts
 
     def _is_there(self, parts: Parts) -> bool:
-        with unless_gone():
+        with ignore_gone():
             root = self._confined.open_directory(self._path)
             try:
-                with entered(root, parts[:-1]) as here:
+                with enter_directory(root, parts[:-1]) as here:
                     os.lstat(parts[-1], dir_fd=here)
                     return True
             finally:
@@ -140,12 +185,12 @@ class Watched:
             left = [parts]
             while left:
                 folder = left.pop()
-                with _unless_closed(below=folder != parts), entered(root, folder) as here:
-                    if folder and is_made_up(here):
+                with _ignore_unreadable(below=folder != parts), enter_directory(root, folder) as here:
+                    if folder and is_kernel_directory(here):
                         continue
                     self._parts[self._inotify.add(here)] = folder
                     if self._recursive:
-                        for name, is_folder in _content(here):
+                        for name, is_folder in _read_content(here):
                             yield (*folder, name)
                             if is_folder and len(folder) < DEEPEST:
                                 left.append((*folder, name))
@@ -154,17 +199,17 @@ class Watched:
 
 
 @contextmanager
-def _unless_closed(*, below: bool) -> Generator[None]:
+def _ignore_unreadable(*, below: bool) -> Generator[None]:
     """Pass over a directory further down that is gone, or may not be read."""
     if not below:
         yield
         return
-    with unless_gone(), suppress(PermissionError):
+    with ignore_gone(), suppress(PermissionError):
         yield
 
 
-def _content(directory: int) -> Iterator[tuple[str, bool]]:
+def _read_content(directory: int) -> Iterator[tuple[str, bool]]:
     with os.scandir(directory) as entries:
         for entry in entries:
-            with unless_gone():
+            with ignore_gone():
                 yield entry.name, stat.S_ISDIR(os.lstat(entry.name, dir_fd=directory).st_mode)

@@ -1,4 +1,4 @@
-"""Watches of clients: changes wait for their reader, in a bounded buffer, and a reader that is too slow is told so."""
+"""Watches of clients: changes wait for their reader in a bounded buffer; a reader that is too slow gets a notice."""
 
 import asyncio
 import errno
@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from sandbox_agent.errors import TooMany, WatchesExhausted
 from sandbox_agent.host.paths.confined import Confined
-from sandbox_agent.host.paths.names import shown
+from sandbox_agent.host.paths.names import encode_name
 from sandbox_agent.host.paths.refusals import file_problem
 from sandbox_agent.host.watch.watched import Gone, Kind, Missed, Parts, Watched
 from sandbox_agent.pools import Pool
@@ -58,7 +58,7 @@ class Watch:
             with suppress(TimeoutError):
                 async with asyncio.timeout(seconds):
                     await self._some.wait()
-        changes = [Change(kind, shown("/".join((self._path, *parts)))) for parts, kind in self._pending.items()]
+        changes = [Change(kind, encode_name("/".join((self._path, *parts)))) for parts, kind in self._pending.items()]
         missed = self._missed
         self._pending.clear()
         self._size, self._missed = 0, False
@@ -109,7 +109,7 @@ class Watch:
             before = self._pending.get(parts)
             if before is None:
                 self._size += _OVERHEAD + len(self._path) + sum(map(len, parts))
-            self._pending[parts] = _together(before, kind)
+            self._pending[parts] = _combine_kinds(before, kind)
         if missed or self._size > self._buffer:
             # Part of the truth would pass for all of it.
             self._pending.clear()
@@ -154,11 +154,13 @@ class Watches:
             return await self._pool.run(Watched, confined, path, recursive=recursive)
         except OSError as error:
             setting = _SETTINGS.get(error.errno or 0)
-            raise file_problem(error, path) if setting is None else WatchesExhausted(shown(path), setting) from error
+            raise (
+                file_problem(error, path) if setting is None else WatchesExhausted(encode_name(path), setting)
+            ) from error
 
 
-def _together(before: Kind | None, now: Kind) -> Kind:
-    """What two changes of a path are for somebody who saw neither."""
+def _combine_kinds(before: Kind | None, now: Kind) -> Kind:
+    """Two changes of a path as the one change that a reader of neither needs."""
     if before == "added" and now == "modified":
         return "added"
     if before == "deleted" and now == "added":

@@ -1,8 +1,9 @@
 """The agents as clients see them, over HTTP and over ACP alike."""
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Protocol
 
 from msgspec import UNSET, structs
 
@@ -11,15 +12,23 @@ from sandbox_agent.agents.facts import facts
 from sandbox_agent.agents.install.installer import Installer
 from sandbox_agent.agents.manifest import Agent
 from sandbox_agent.agents.supervisor import Supervisor
-from sandbox_agent.hub.hub import Hub
+from sandbox_agent.envelope import Object
 from sandbox_agent.wire.agents import AgentsView, AgentView, ServerStatus
+
+
+class Announced(Protocol):
+    """What an agent last announced in a session."""
+
+    def models(self) -> Object: ...
+    def modes(self) -> Object: ...
 
 
 @dataclass(frozen=True, slots=True)
 class AgentViews:
     """Makes the views from the catalog, the processes and the sessions."""
 
-    hub: Hub
+    find_announced: Callable[[str], Announced | None]
+    """By an agent's id; None when no session has any."""
     catalog: Catalog
     installer: Installer
     supervisor: Supervisor
@@ -38,12 +47,12 @@ class AgentViews:
         job = self.installer.job(agent.id)
         known.install.progress = job.progress if job else UNSET
         known.install.verification_error = self.installer.failure(agent.id) or UNSET
-        newest = self.hub.newest_session(agent.id)
+        announced = self.find_announced(agent.id)
         return AgentView(
             **structs.asdict(known),
             server_status=self._status(agent.id),
-            models=newest.models() if newest else UNSET,
-            modes=newest.modes() if newest else UNSET,
+            models=announced.models() if announced else UNSET,
+            modes=announced.modes() if announced else UNSET,
         )
 
     def _status(self, agent: str) -> ServerStatus:

