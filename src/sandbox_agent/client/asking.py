@@ -239,8 +239,8 @@ class Asking:
             logger.info("an answer was not given reason=%s", task.exception())
 
     def _has_handler(self, method: str, params: Object) -> bool:
-        own = self.of_session.get(text_at(params, "sessionId") or "", Handlers())
-        return any(each.of_method(method) is not None for each in (own, self.handlers))
+        handlers = self.of_session.get(text_at(params, "sessionId") or "", Handlers())
+        return any(each.of_method(method) is not None for each in (handlers, self.handlers))
 
     async def _result(self, request: Request | None, method: str, params: Object, key: RequestId) -> Object:
         if request is None:
@@ -305,8 +305,8 @@ class Asking:
         await self._reply(key, rejected)
 
     async def _answer(self, request: Request) -> Answer | None:
-        own = self.of_session.get(request.session_id or "", Handlers())
-        decide = own.decide(request) or self.handlers.decide(request)
+        handlers = self.of_session.get(request.session_id or "", Handlers())
+        decide = handlers.decide(request) or self.handlers.decide(request)
         if decide is None:
             return self._unhandled(request)
         try:

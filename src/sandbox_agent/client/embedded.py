@@ -61,9 +61,9 @@ class EmbeddedServer:
         Raises:
             StartFailed: with the end of what the server said.
         """
-        own = [sys.executable or "", "-P", "-m", "sandbox_agent"] if command is None else list(command)
+        program = [sys.executable or "", "-P", "-m", "sandbox_agent"] if command is None else list(command)
         place = [] if data_dir is None else [f"--data-dir={data_dir}"]
-        whole = [*own, "server", "--embedded", "--port=0", *place, *_flags(options or {})]
+        whole = [*program, "server", "--embedded", "--port=0", *place, *_flags(options or {})]
         token = (env or {}).get(_TOKEN) or secrets.token_urlsafe(32)
         # Every user of the machine can read a command line. An empty variable counts as unset.
         environment = {**os.environ, **(env or {}), **dict.fromkeys(_OTHER_WAYS, ""), _TOKEN: token}

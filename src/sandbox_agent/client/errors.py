@@ -94,17 +94,17 @@ class StartFailed(ClientError):
 def problem(document: bytes) -> ServerProblem | None:
     """The problem that a document describes; None if it is not one of sandbox-agent's."""
     try:
-        said = msgspec.json.decode(document)
+        decoded = msgspec.json.decode(document)
     except msgspec.DecodeError:
         return None
-    if not isinstance(said, dict):
+    if not isinstance(decoded, dict):
         return None
-    told = cast("Object", said)
-    kind, status, title = told.get("type"), told.get("status"), told.get("title")
+    members = cast("Object", decoded)
+    kind, status, title = members.get("type"), members.get("status"), members.get("title")
     if not (isinstance(kind, str) and kind.startswith(URN) and isinstance(status, int) and isinstance(title, str)):
         return None
-    detail = told.get("detail")
-    fields = {name: value for name, value in told.items() if name not in _ABOUT_ITSELF}
+    detail = members.get("detail")
+    fields = {name: value for name, value in members.items() if name not in _ABOUT_ITSELF}
     return ServerProblem(kind.removeprefix(URN), title, status, detail if isinstance(detail, str) else "", fields)
 
 

@@ -4,8 +4,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path, PurePath
 
 from sandbox_agent.client.errors import ClientError
-from sandbox_agent.client.inventory import SessionInfo, session_info, session_list
-from sandbox_agent.client.session import Parts, Session
+from sandbox_agent.client.session import Parts, Session, SessionInfo, fetch_session, fetch_sessions
 from sandbox_agent.envelope import META, Object, text_at
 from sandbox_agent.wire import methods
 
@@ -80,11 +79,11 @@ class Sessions:
 
     def list(self, cwd: str | PurePath | None = None) -> AsyncIterator[SessionInfo]:
         """All sessions, newest first; those of one directory, when it is given."""
-        return session_list(self._parts.api, None if cwd is None else str(cwd))
+        return fetch_sessions(self._parts.api, None if cwd is None else str(cwd))
 
     async def get(self, session_id: str) -> SessionInfo:
         """A session's state, by its id or alias."""
-        return await self._parts.connection.read(lambda: session_info(self._parts.api, session_id))
+        return await self._parts.connection.read(lambda: fetch_session(self._parts.api, session_id))
 
     async def attach(self, session_id: str) -> Session:
         """Attach to a session: from now on you get its events and its agent's requests."""
@@ -113,7 +112,7 @@ class Sessions:
         """Delete a session with its log. Where its agent cannot delete, terminate it first."""
         info = await self.get(session_id)
         await self._call(methods.DELETE, info)
-        self._parts.connection.detached(info.session_id)
+        self._parts.connection.mark_detached(info.session_id)
 
     def _session(self, info: SessionInfo, opened: Object) -> Session:
         return Session(self._parts, info.session_id, info.agent, info.cwd, opened)

@@ -34,7 +34,7 @@ from sandbox_agent.http.ranges import is_known, part
 from sandbox_agent.http.uploads import receive_file
 from sandbox_agent.http.views import Endpoint, json_response
 from sandbox_agent.pools import Pools
-from sandbox_agent.wire.files import MAX_PAGE, PAGE, Done, EntriesPage, Entry, Move, Moved, Written
+from sandbox_agent.wire.files import MAX_PAGE, PAGE, Done, EntriesPage, FileView, Move, Moved, Written
 
 _WHERE = {"path": PATH, "sessionId": SESSION}
 _SENDING = (FileChanged, FileTooLarge, NoRoom)
@@ -106,7 +106,7 @@ class Files:
                 "/v1/fs/stat",
                 self.get_stat,
                 "A file, a directory or a link.",
-                Entry,
+                FileView,
                 _WHERE | follow,
                 PROBLEMS,
                 required=need,

@@ -16,12 +16,12 @@ from sandbox_agent.host.paths.confined import Confined
 from sandbox_agent.host.paths.names import shown
 from sandbox_agent.host.paths.refusals import file_problems
 from sandbox_agent.host.transfer.conditions import etag
-from sandbox_agent.wire.files import EntriesPage, Entry, EntryType
+from sandbox_agent.wire.files import EntriesPage, EntryType, FileView
 
 _FIRST, _LAST = datetime(1, 1, 2, tzinfo=UTC), datetime(9999, 12, 30, tzinfo=UTC)
 
 
-def entry_at(confined: Confined, path: str, *, follow: bool = True) -> Entry:
+def entry_at(confined: Confined, path: str, *, follow: bool = True) -> FileView:
     """What a path leads to or, without `follow`, a link itself. Raises FileProblem."""
     with file_problems(path), confined.reach(path, follow=follow) as place:
         node = place.existing()
@@ -57,7 +57,7 @@ def names_in(directory: int) -> Iterator[str]:
         os.close(reading)
 
 
-def _entries(node: int, path: str, names: list[str]) -> Iterator[Entry]:
+def _entries(node: int, path: str, names: list[str]) -> Iterator[FileView]:
     for name in names:
         try:
             facts = os.stat(name, dir_fd=node, follow_symlinks=False)
@@ -70,9 +70,9 @@ def _entries(node: int, path: str, names: list[str]) -> Iterator[Entry]:
         yield _entry(name, f"{path}/{name}", facts, target)
 
 
-def _entry(name: str, path: str, facts: os.stat_result, target: bytes | None) -> Entry:
+def _entry(name: str, path: str, facts: os.stat_result, target: bytes | None) -> FileView:
     kind = _kind(facts.st_mode)
-    return Entry(
+    return FileView(
         name=shown(name),
         path=shown(path),
         entry_type=kind,
