@@ -45,7 +45,10 @@ if TYPE_CHECKING:
         ClientError,
         ConnectionLost,
         ForeignAnswer,
+        InvalidCall,
+        LocalFileFailed,
         RequestError,
+        SandboxAgentError,
         ServerProblem,
         StartFailed,
     )
@@ -110,6 +113,8 @@ __all__ = [
     "Install",
     "InstallInfo",
     "InstallResult",
+    "InvalidCall",
+    "LocalFileFailed",
     "LogEvent",
     "Match",
     "MetadataUpdated",
@@ -128,6 +133,7 @@ __all__ = [
     "Request",
     "RequestError",
     "SandboxAgent",
+    "SandboxAgentError",
     "Search",
     "ServerProblem",
     "ServerStatus",
@@ -161,7 +167,10 @@ _NAMES = {
         "QuestionHandler QuestionRequest Request"
     ),
     "client": "SandboxAgent",
-    "errors": "ClientError ConnectionLost ForeignAnswer RequestError ServerProblem StartFailed",
+    "errors": (
+        "ClientError ConnectionLost ForeignAnswer InvalidCall LocalFileFailed RequestError SandboxAgentError "
+        "ServerProblem StartFailed"
+    ),
     "feed": "LogEvent",
     "files": "ArchiveFormat Change Entry Files Match RemotePath Search Uploaded Watch Written",
     "session": "Attachment ConfigOption Following Session SessionInfo Updates",

@@ -18,7 +18,16 @@ from urllib.request import getproxies
 import msgspec
 
 from sandbox_agent import __version__
-from sandbox_agent.client.errors import ClientError, ConnectionLost, ForeignAnswer, ServerProblem, foreign, problem
+from sandbox_agent.client.errors import (
+    ClientError,
+    ConnectionLost,
+    ForeignAnswer,
+    InvalidCall,
+    LocalFileFailed,
+    ServerProblem,
+    foreign,
+    problem,
+)
 from sandbox_agent.client.light_httpx import EventSource, ServerSentEvent, httpx
 from sandbox_agent.errors import ShuttingDown, UnknownConnection
 
@@ -142,7 +151,7 @@ class Api:
     ) -> AsyncGenerator[httpx.Response]:
         """An answer whose body is still to be read; what breaks while it is read is a ConnectionLost, too."""
         if self._client.is_closed:
-            raise ClientError("this client is closed")
+            raise InvalidCall("this client is closed")
         query = {name: value for name, value in (params or {}).items() if value is not None}
         request = self._client.build_request(
             method, path, params=query or None, content=content, headers=headers, timeout=_timeout(silence)
@@ -204,14 +213,14 @@ def _checked(url: str) -> SplitResult:
     if not re.fullmatch(r"https?://[^\s/?#@]+(/[^\s?#]*)?", url):
         # What stands before an @ is a secret.
         shown = url.rpartition("@")[2]
-        raise ValueError(f"expected an address such as http://127.0.0.1:2468, got {shown!r:.100}")
+        raise InvalidCall(f"expected an address such as http://127.0.0.1:2468, got {shown!r:.100}")
     try:
         parts = urlsplit(url)
         if parts.hostname and parts.port != 0:
             return parts
     except ValueError:
         pass
-    raise ValueError(f"{url!r:.100} has no such host or port")
+    raise InvalidCall(f"{url!r:.100} has no such host or port")
 
 
 def _direct(url: SplitResult) -> httpx.AsyncHTTPTransport | None:
@@ -237,7 +246,7 @@ def _is_local(host: str) -> bool:
 def _check_token(token: str) -> None:
     # The HTTP library would refuse it too, and quote it in the error.
     if not token or not token.isascii() or not token.isprintable() or " " in token:
-        raise ValueError("the token is empty, or has characters that a header cannot carry")
+        raise InvalidCall("the token is empty, or has characters that a header cannot carry")
 
 
 EVENT_STREAM = "text/event-stream"
@@ -267,7 +276,7 @@ BLOCK = 1 << 18
 
 @asynccontextmanager
 async def sending(data: Data) -> AsyncGenerator[bytes | AsyncIterable[bytes]]:
-    """What httpx sends; a file that was opened for it is closed, however it ends."""
+    """What httpx sends; a file that was opened for it is closed, however it ends. Raises LocalFileFailed."""
     match data:
         case bytes():
             yield data
@@ -278,8 +287,21 @@ async def sending(data: Data) -> AsyncGenerator[bytes | AsyncIterable[bytes]]:
         case AsyncIterable():
             yield data
         case _:
-            async with aclosing(in_thread(_blocks_at(data) if isinstance(data, Path) else _blocks(data))) as blocks:
-                yield blocks
+            blocks = _blocks_at(data) if isinstance(data, Path) else _blocks(data)
+            with translate_local_failures():
+                async with aclosing(in_thread(blocks)) as body:
+                    yield body
+
+
+@contextmanager
+def translate_local_failures() -> Generator[None]:
+    """Raise LocalFileFailed for what this machine's file system refuses."""
+    try:
+        yield
+    except ClientError:
+        raise
+    except OSError as error:
+        raise LocalFileFailed(error) from error
 
 
 async def in_thread(blocks: Generator[bytes]) -> AsyncGenerator[bytes]:

@@ -13,7 +13,7 @@ from typing import TypeAlias, TypeVar
 import msgspec
 from msgspec import ValidationError
 
-from sandbox_agent.client.errors import ClientError, RequestError, ServerProblem
+from sandbox_agent.client.errors import InvalidCall, RequestError, ServerProblem
 from sandbox_agent.client.incoming import RequestId
 from sandbox_agent.envelope import Object, list_at, object_at, objects_at, text_at
 from sandbox_agent.wire import methods
@@ -262,12 +262,12 @@ class Asking:
             if request.id == id and (given := answer(request))
         ]
         if not named:
-            raise ClientError(
+            raise InvalidCall(
                 f"nothing of this kind is open here under the id {id!r}; attach to its session to be asked"
             )
         if len(named) > 1:
             sessions = ", ".join(str(request.session_id) for _, request, _ in named)
-            raise ClientError(f"the id {id!r} is open in several sessions ({sessions}); answer from a handler")
+            raise InvalidCall(f"the id {id!r} is open in several sessions ({sessions}); answer from a handler")
         [(key, _, given)] = named
         await self._reply(key, given.result)
         self.withdraw(key)

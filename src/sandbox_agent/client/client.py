@@ -21,7 +21,7 @@ from sandbox_agent.client.asking import (
     Request,
 )
 from sandbox_agent.client.connection import ClientConnection, Settings, Tap
-from sandbox_agent.client.errors import ClientError, ConnectionLost
+from sandbox_agent.client.errors import ConnectionLost, InvalidCall
 from sandbox_agent.client.files import Files
 from sandbox_agent.client.session import Parts
 from sandbox_agent.client.sessions import Sessions
@@ -182,7 +182,7 @@ class SandboxAgent:
     ) -> Callable[[ElicitationRequest], Decided]:
         """Let this handler fill in agents' forms; the server must know of it before the first session."""
         if self._connection.is_open and self._connection.asking.handlers.elicitation is None:
-            raise ClientError("on_elicitation comes too late: give it to connect() or start(), or before any session")
+            raise InvalidCall("on_elicitation comes too late: give it to connect() or start(), or before any session")
         self._connection.asking.handlers.elicitation = handler
         return handler
 

@@ -14,11 +14,11 @@ from weakref import WeakSet, WeakValueDictionary
 from sandbox_agent import __version__
 from sandbox_agent.client.api import Api, retry
 from sandbox_agent.client.asking import Asking, Handlers
-from sandbox_agent.client.errors import ClientError, ConnectionLost, ServerProblem
+from sandbox_agent.client.errors import ClientError, ConnectionLost, InvalidCall, ServerProblem
 from sandbox_agent.client.feed import Feed, LogReader, Notification
 from sandbox_agent.client.incoming import Arrival, RequestId
 from sandbox_agent.client.transport import Hooks, Transport
-from sandbox_agent.client.updates import TERMINATED
+from sandbox_agent.client.updates import FINAL
 from sandbox_agent.envelope import META, Object, object_at, text_at
 from sandbox_agent.wire import methods
 
@@ -127,7 +127,7 @@ class ClientConnection:
             logger.info("opening a connection without the session's agent agent=%s reason=%s", agent, problem)
             await self._open_once(BUNDLED_AGENT)
         result = await self.request(methods.ATTACH, {"sessionId": session_id})
-        if text_at(result, "session", "terminationInfo", "reason") != TERMINATED:
+        if text_at(result, "session", "terminationInfo", "reason") not in FINAL:
             self.mark_attached(session_id, result.get("position"))
         return result
 
@@ -229,7 +229,7 @@ class ClientConnection:
 
     def _check(self) -> None:
         if self._closed:
-            raise ClientError("this client is closed")
+            raise InvalidCall("this client is closed")
 
     async def _open_once(self, agent: str | None) -> Transport:
         self._check()
@@ -240,7 +240,7 @@ class ClientConnection:
 
     async def _open(self, agent: str | None) -> Transport:
         if agent is None:
-            raise ClientError("no agent is named: give one to connect() or start(), or begin with a session")
+            raise InvalidCall("no agent is named: give one to connect() or start(), or begin with a session")
         hooks = Hooks(self._lost, self._missed, self.asking.answered, self._received, self._sent)
         transport = Transport(self._api, hooks, self._settings.patience)
         meta: Object = (
@@ -334,7 +334,7 @@ class ClientConnection:
         notification = Notification(arrival.position, method, params, arrival.size)
         for feed in self._feeds.get(session_id, ()):
             feed.fall_behind() if session_id in self._detached else feed.push(notification)
-        if method == methods.ENDED and text_at(params, "reason") == TERMINATED:
+        if method == methods.ENDED and text_at(params, "reason") in FINAL:
             self.mark_detached(session_id)
 
     def _note_turn(self, turn: Object) -> None:

@@ -14,7 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import cast
 
-from sandbox_agent.client.errors import StartFailed
+from sandbox_agent.client.errors import InvalidCall, StartFailed
 
 READY = b"sandbox-agent listening on "
 START_PATIENCE, STOP_PATIENCE, TERM_PATIENCE, LAST_PATIENCE = 30.0, 5.0, 2.0, 1.0
@@ -213,7 +213,7 @@ def _flags(options: Mapping[str, object]) -> list[str]:
     flags: list[str] = []
     for name, value in options.items():
         if name.replace("-", "_") in _OURS:
-            raise ValueError(f"{name} cannot be among the options: start() gives it to the server")
+            raise InvalidCall(f"{name} cannot be among the options: start() gives it to the server")
         flag = "--" + name.replace("_", "-")
         if value is True:
             flags.append(flag)

@@ -25,8 +25,9 @@ from sandbox_agent.client.api import (
     Params,
     read_events,
     sending,
+    translate_local_failures,
 )
-from sandbox_agent.client.errors import ClientError, ConnectionLost, ServerProblem
+from sandbox_agent.client.errors import ClientError, ConnectionLost, InvalidCall, ServerProblem
 from sandbox_agent.client.light_httpx import httpx
 from sandbox_agent.wire.files import Done, Moved
 
@@ -361,8 +362,9 @@ class Files:
         from sandbox_agent.client.trees import packed
 
         left_out: list[str] = []
-        async with aclosing(packed(Path(local), lambda name, why: left_out.append(name))) as archive:
-            uploaded = await self.upload_archive(path, archive)
+        with translate_local_failures():
+            async with aclosing(packed(Path(local), lambda name, why: left_out.append(name))) as archive:
+                uploaded = await self.upload_archive(path, archive)
         return structs.replace(uploaded, left_out=left_out)
 
     async def download(self, path: RemotePath, local: str | Path) -> "list[str]":
@@ -374,8 +376,9 @@ class Files:
         from sandbox_agent.client.trees import unpack
 
         left_out: list[str] = []
-        async with aclosing(self.download_archive(path)) as archive:
-            await unpack(archive, Path(local), lambda name, why: left_out.append(name))
+        with translate_local_failures():
+            async with aclosing(self.download_archive(path)) as archive:
+                await unpack(archive, Path(local), lambda name, why: left_out.append(name))
         return left_out
 
     def search(
@@ -417,7 +420,7 @@ def spelled(path: RemotePath) -> str:
 
 def _range(start: int, end: int | None) -> dict[str, str]:
     if start < 0 or (end is not None and end <= start):
-        raise ValueError(f"there are no bytes from {start} to before {end}")
+        raise InvalidCall(f"there are no bytes from {start} to before {end}")
     if start == 0 and end is None:
         return {}
     return {"Range": f"bytes={start}-{'' if end is None else end - 1}"}

@@ -22,11 +22,12 @@ from sandbox_agent.client.asking import (
     Request,
 )
 from sandbox_agent.client.connection import ClientConnection
+from sandbox_agent.client.errors import RequestError
 from sandbox_agent.client.feed import Feed, LogEvent, LogReader, Notification, read_log_page
 from sandbox_agent.client.files import Files
 from sandbox_agent.client.turn import Turn
 from sandbox_agent.client.updates import (
-    TERMINATED,
+    FINAL,
     Gap,
     PromptBlock,
     SessionEnded,
@@ -36,6 +37,7 @@ from sandbox_agent.client.updates import (
     read_item,
 )
 from sandbox_agent.envelope import META, Object, list_at, object_at, text_at
+from sandbox_agent.errors import UnknownSession
 from sandbox_agent.wire import methods
 from sandbox_agent.wire.acp import SessionConfigOptionBoolean, SessionConfigOptionSelect
 from sandbox_agent.wire.reading import read
@@ -120,6 +122,13 @@ class Following(AsyncIterator[LogEvent | Gap]):
         gone = not self._connection.is_attached(self._session_id)
         try:
             page = await read_log_page(self._connection.request, self._session_id, self._after)
+        except RequestError as error:
+            if error.slug == UnknownSession.slug:
+                # It was deleted, and its log with it.
+                self._over = True
+                return
+            self._alarm.set()
+            raise
         except BaseException:
             self._alarm.set()
             raise
@@ -133,7 +142,7 @@ class Following(AsyncIterator[LogEvent | Gap]):
 
 
 def _is_final(event: LogEvent) -> bool:
-    return event.envelope.get("method") == methods.ENDED and text_at(event.envelope, "params", "reason") == TERMINATED
+    return event.envelope.get("method") == methods.ENDED and text_at(event.envelope, "params", "reason") in FINAL
 
 
 ConfigOption: TypeAlias = SessionConfigOptionSelect | SessionConfigOptionBoolean
@@ -163,10 +172,19 @@ class Parts:
     agents: Agents
 
 
+_GONE: Object = {
+    "reason": "deleted",
+    "terminatedBy": "daemon",
+    "message": "the server no longer has this session",
+}
+
+
 class Updates(AsyncIterator[SessionItem]):
     """What happens in a session from the moment this was made; it goes on when the connection breaks.
 
-    A slow reader delays no other and misses nothing: it catches up from the session's log.
+    A slow reader delays no other and misses nothing: it catches up from the session's log. When the agent crashes or
+    the session is closed, it says so with a `SessionEnded` and goes on: a prompt may bring the session back. It ends
+    when the session is terminated or deleted, or when you detach.
     """
 
     def __init__(self, feed: Feed, log: LogReader) -> None:
@@ -183,18 +201,24 @@ class Updates(AsyncIterator[SessionItem]):
                 break
             notification = self._ready.popleft()
             item = read_item(notification.method, notification.params)
-            self._over = isinstance(item, SessionEnded)
+            self._over = isinstance(item, SessionEnded) and item.reason in FINAL
             if item is not None:
                 return item
         self._over = True
         raise StopAsyncIteration
 
     async def _more(self) -> bool:
-        # Kept until everything before it has arrived: a caller that is cancelled meanwhile finds it again.
-        self._notification = self._notification or await self._feed.next()
-        if self._notification is None:
-            return False
-        before = await self._log.before(self._notification)
+        try:
+            # Kept until everything before it has arrived: a caller that is cancelled meanwhile finds it again.
+            self._notification = self._notification or await self._feed.next()
+            if self._notification is None:
+                return False
+            before = await self._log.before(self._notification)
+        except RequestError as error:
+            if error.slug != UnknownSession.slug:
+                raise
+            # It was deleted while this reader was behind, or the server has lost it.
+            before, self._notification = [], Notification(0, methods.ENDED, _GONE, 0)
         self._ready += [*before, self._notification]
         self._notification = None
         return True
@@ -251,7 +275,7 @@ class Session:
     # Following
 
     def updates(self) -> "Updates":
-        """Everything that happens from now on, from any client; ends with the session, or when you detach."""
+        """Everything that happens from now on, from any client; see `Updates` for when it ends."""
         log = self._connection.open_log(self.id)
         return Updates(self._connection.open_feed(self.id, log), log)
 
@@ -271,7 +295,7 @@ class Session:
             after = page.next
 
     def follow(self, after: int = 0) -> Following:
-        """The session's log from an id on, and each new event as it comes; it ends when the session is terminated.
+        """The session's log from an id on, and each new event as it comes; ends as `updates` does.
 
         Use it to store or relay a session: keep the last id, and continue from there after any interruption.
         """

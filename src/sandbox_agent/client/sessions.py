@@ -3,7 +3,7 @@
 from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path, PurePath
 
-from sandbox_agent.client.errors import ClientError
+from sandbox_agent.client.errors import InvalidCall
 from sandbox_agent.client.session import Parts, Session, SessionInfo, fetch_session, fetch_sessions
 from sandbox_agent.envelope import META, Object, text_at
 from sandbox_agent.wire import methods
@@ -55,7 +55,7 @@ class Sessions:
         """
         agent = agent or self._agent
         if agent is None:
-            raise ClientError("which agent? sessions.create('claude'), or agent='claude' in connect() or start()")
+            raise InvalidCall("which agent? sessions.create('claude'), or agent='claude' in connect() or start()")
         asked = {
             "agent": agent,
             "requestedSessionId": session_id,
@@ -125,5 +125,5 @@ class Sessions:
             # A private server runs on this machine, so a relative path starts at our working directory.
             return str(self._cwd / cwd) if self._cwd is not None else str(cwd)
         if self._cwd is None:
-            raise ClientError("cwd is needed: the session's directory, an absolute path on the server's machine")
+            raise InvalidCall("cwd is needed: the session's directory, an absolute path on the server's machine")
         return str(self._cwd)

@@ -51,8 +51,8 @@ PromptBlock: TypeAlias = ContentBlock | UpstreamBlock | Mapping[str, object]
 """What a prompt is made of: content blocks of ours or of the package `acp`, or JSON as it goes on the wire."""
 
 
-TERMINATED = "terminated"
-"""The reason of an end that is one for good; a session that has ended otherwise may be brought back."""
+FINAL = frozenset({"terminated", "deleted"})
+"""Reasons of an end for good; a session that has ended otherwise may be brought back."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,7 +26,7 @@ from sandbox_agent.client import (
     TurnStarted,
     Updates,
 )
-from sandbox_agent.client.updates import ContentBlock, read_item
+from sandbox_agent.client.updates import FINAL, ContentBlock, read_item
 from sandbox_agent.envelope import Object, list_at, object_at, text_at
 from sandbox_agent.wire.acp import UserMessageChunk
 from sandbox_agent.wire.reading import read
@@ -176,17 +176,13 @@ class Conversation:
 
         With `revive`, it goes on when the session can be brought back by a prompt.
         """
-        while True:
-            ended = None
-            async for item in self._updates:
-                await self._live(item)
-                ended = item
-            if not isinstance(ended, SessionEnded):
-                return None
-            self._updates = self._session.updates()
-            if not revive or not (await self._session.info()).resumable:
-                return ended
-            self._say("the next prompt brings it back")
+        async for item in self._updates:
+            await self._live(item)
+            if isinstance(item, SessionEnded):
+                if not revive or item.reason in FINAL or not (await self._session.info()).resumable:
+                    return item
+                self._say("the next prompt brings it back")
+        return None
 
     async def replay(self, after: int, before: int) -> None:
         """Show a part of the past."""
