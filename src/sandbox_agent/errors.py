@@ -87,11 +87,13 @@ class SandboxAgentError(Exception):
     title: str
     """The same for people."""
     status: int = 500
+    """The HTTP status that the server answers with."""
     rpc_code: int = -32603
+    """JSON-RPC's code, where it travels as an error of JSON-RPC."""
 
-    def __init__(self, detail: str, **fields: object) -> None:
+    def __init__(self, detail: str, /, **fields: object) -> None:
         super().__init__(detail)
-        self.fields = fields
+        self.fields: dict[str, object] = fields
         """Facts for programs, such as the `path` of a file."""
 
     @property

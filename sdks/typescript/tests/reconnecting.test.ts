@@ -285,9 +285,11 @@ for (const respondAsync of [false, true]) {
       await server.restart();
       await within(has.session.prompt(program(["flood", 50, 10])).text());
 
-      // The end of the session is the end of a loop; what was before is in it, once and in order.
+      await has.session.terminate();
+
+      // What was before the restart and what came after it, each once and in order.
       const items = await within(all(seen));
-      assert.deepEqual(texts(items), [...Array(50).keys()]);
+      assert.deepEqual(texts(items), [...Array(50).keys(), ...Array(50).keys()]);
       await other.close();
     });
 

@@ -348,7 +348,7 @@ describe("sessions", () => {
       "session-not-found",
       "invalid-params",
       "invalid-call",
-      "method-not-found",
+      "request-failed",
       "connection-lost",
     ]);
   });

@@ -48,7 +48,6 @@ if TYPE_CHECKING:
         InvalidCall,
         LocalFileFailed,
         RequestError,
-        SandboxAgentError,
         ServerProblem,
         StartFailed,
     )
@@ -83,6 +82,7 @@ if TYPE_CHECKING:
         UnknownUpdate,
         text_of,
     )
+    from sandbox_agent.errors import SandboxAgentError
 
 __all__ = [
     "Agent",
@@ -168,8 +168,7 @@ _NAMES = {
     ),
     "client": "SandboxAgent",
     "errors": (
-        "ClientError ConnectionLost ForeignAnswer InvalidCall LocalFileFailed RequestError SandboxAgentError "
-        "ServerProblem StartFailed"
+        "ClientError ConnectionLost ForeignAnswer InvalidCall LocalFileFailed RequestError ServerProblem StartFailed"
     ),
     "feed": "LogEvent",
     "files": "ArchiveFormat Change Entry Files Match RemotePath Search Uploaded Watch Written",
@@ -183,6 +182,7 @@ _NAMES = {
 }
 """The names that each module defines."""
 _HOMES = {name: f"{__name__}.{module}" for module, names in _NAMES.items() for name in names.split()}
+_HOMES["SandboxAgentError"] = "sandbox_agent.errors"
 """The module that defines each name."""
 
 if not TYPE_CHECKING:

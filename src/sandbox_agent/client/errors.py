@@ -28,28 +28,21 @@ class ClientError(SandboxAgentError):
 
     slug, title = "client-error", "Client Error"
 
-    def __init__(self, message: str, **fields: object) -> None:
-        super().__init__(message, **fields)
-
 
 class RequestError(ClientError):
-    """A method failed, at the server or at the agent: a JSON-RPC error.
+    """A method failed, at the server or at the agent: a JSON-RPC error, with the members of `data` as `fields`."""
 
-    `slug` is the name of an error of the server, else `request-failed`; `fields` are the members of `data`.
-    """
-
-    slug, title = "request-failed", "Request Failed"
+    title = "Request Failed"
 
     def __init__(self, code: int, message: str, data: object = None) -> None:
         facts = dict(cast("Object", data)) if isinstance(data, dict) else {}
         slug = facts.pop("type", None)
-        super().__init__(message)
-        self.fields = facts
-        if isinstance(slug, str):
-            self.slug = slug
+        super().__init__(message, **facts)
+        self.slug = slug if isinstance(slug, str) else "request-failed"
+        """The name of an error of the server, else `request-failed`."""
         self.code = code
         """JSON-RPC's code, such as -32602 for params that are wrong."""
-        self.data = data
+        self.data: object = data
         """The facts as they came."""
 
     def __reduce__(self) -> tuple[object, ...]:
@@ -62,14 +55,15 @@ class ServerProblem(ClientError):
     def __init__(
         self, slug: str, title: str, status: int, detail: str, fields: Mapping[str, object] | None = None
     ) -> None:
-        super().__init__(f"{title}: {detail}" if detail else title)
+        super().__init__(f"{title}: {detail}" if detail else title, **(fields or {}))
         self.slug = slug
+        """Its name, such as `file-not-found`: stable, for programs."""
         self.title = title
+        """The same for people."""
         self.status = status
         """The HTTP status."""
         self.detail = detail
         """What is wrong, and what to do."""
-        self.fields = dict(fields or {})
 
     def __reduce__(self) -> tuple[object, ...]:
         return type(self), (self.slug, self.title, self.status, self.detail, self.fields)
