@@ -74,23 +74,32 @@ SandboxAgentError
 """
 
 from collections.abc import Awaitable, Sequence
-from typing import ClassVar
 
 URN = "urn:sandbox-agent:error:"
 """What the `type` of a problem document begins with; its slug follows."""
 
 
 class SandboxAgentError(Exception):
-    """Base of all of them: `slug` is stable, the sentence is for people, `fields` are facts for programs."""
+    """Base of everything that the server can name, and of everything that the SDK raises."""
 
-    slug: ClassVar[str]
-    title: ClassVar[str]
-    status: ClassVar[int] = 500
-    rpc_code: ClassVar[int] = -32603
+    slug: str
+    """Its name, such as `file-not-found`: stable, for programs."""
+    title: str
+    """The same for people."""
+    status: int = 500
+    """The HTTP status that the server answers with."""
+    rpc_code: int = -32603
+    """JSON-RPC's code, where it travels as an error of JSON-RPC."""
 
-    def __init__(self, detail: str, **fields: object) -> None:
+    def __init__(self, detail: str, /, **fields: object) -> None:
         super().__init__(detail)
-        self.fields = fields
+        self.fields: dict[str, object] = fields
+        """Facts for programs, such as the `path` of a file."""
+
+    @property
+    def message(self) -> str:
+        """What is wrong, and what to do: for people."""
+        return str(self)
 
 
 class NotAnEnvelope(SandboxAgentError):

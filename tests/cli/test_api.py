@@ -9,7 +9,7 @@ from threading import Thread
 
 import pytest
 
-from sandbox_agent.cli.endpoint import DEFAULT, endpoint
+from sandbox_agent.cli.flags import DEFAULT, find_address
 from sandbox_agent.cli.grammar import Arguments
 from sandbox_agent.errors import SettingsError
 from tests.cli.place import Place, interrupt
@@ -154,13 +154,13 @@ def test_another_machine_gets_no_token_that_was_not_meant_for_it(tmp_path: Path)
     environ = {"SANDBOX_AGENT_CONFIG_DIR": str(tmp_path), "SANDBOX_AGENT_DATA_DIR": str(tmp_path)}
 
     def token(url: str, **more: str) -> str | None:
-        return endpoint(Arguments({"endpoint": url}), {**environ, **more}).token
+        return find_address(Arguments({"endpoint": url}), {**environ, **more}).token
 
     assert token("http://127.0.0.1:2468") == token("http://[::1]:1") == token("http://localhost") == "of-this-machine"
     assert token("http://box.example:2468") is None
     assert token("http://127.0.0.1.example:2468") is None
     assert token("https://box.example", SANDBOX_AGENT_TOKEN="theirs") == "theirs"
-    assert "theirs" not in repr(endpoint(Arguments({}), {**environ, "SANDBOX_AGENT_TOKEN": "theirs"}))
+    assert "theirs" not in repr(find_address(Arguments({}), {**environ, "SANDBOX_AGENT_TOKEN": "theirs"}))
 
 
 # --- addresses --------------------------------------------------------------------------------------------------------
@@ -170,9 +170,9 @@ def test_the_address_is_by_flag_then_variable_then_the_usual_one(tmp_path: Path)
     environ = {"SANDBOX_AGENT_CONFIG_DIR": str(tmp_path), "SANDBOX_AGENT_DATA_DIR": str(tmp_path)}
     variable = {**environ, "SANDBOX_AGENT_ENDPOINT": "http://b/"}
 
-    assert endpoint(Arguments({"endpoint": "http://a"}), variable).url == "http://a"
-    assert endpoint(Arguments({"endpoint": None}), variable).url == "http://b"
-    assert endpoint(Arguments({}), environ).url == DEFAULT
+    assert find_address(Arguments({"endpoint": "http://a"}), variable).url == "http://a"
+    assert find_address(Arguments({"endpoint": None}), variable).url == "http://b"
+    assert find_address(Arguments({}), environ).url == DEFAULT
 
 
 def test_the_server_on_the_data_directory_is_found_on_whichever_port(place: Place) -> None:
@@ -187,7 +187,7 @@ def test_the_server_on_the_data_directory_is_found_on_whichever_port(place: Plac
 )
 def test_what_is_no_address_is_a_mistake(url: str) -> None:
     with pytest.raises(SettingsError, match="--endpoint: expected an address such as"):
-        endpoint(Arguments({"endpoint": url}), {})
+        find_address(Arguments({"endpoint": url}), {})
 
 
 def test_without_a_server_it_says_how_to_start_one(place: Place) -> None:

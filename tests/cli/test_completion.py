@@ -14,10 +14,19 @@ from pathlib import Path
 
 import pytest
 
-from sandbox_agent.cli.completion.command import SHELLS, split_line
-from sandbox_agent.cli.completion.scripts import SCRIPTS
-from sandbox_agent.cli.completion.values import VALUES, agents, remote_paths, sessions
-from sandbox_agent.cli.completion.words import NOTHING, Candidates, Values, candidates
+from sandbox_agent.cli.completion import (
+    NOTHING,
+    SCRIPTS,
+    SHELLS,
+    VALUES,
+    Candidates,
+    Values,
+    agents,
+    candidates,
+    remote_paths,
+    sessions,
+    split_line,
+)
 from sandbox_agent.cli.grammar import Command, Group, Parser, Word
 from sandbox_agent.cli.main import COMMANDS
 from tests.cli.place import LONGEST, Place
@@ -293,7 +302,7 @@ def test_the_tab_key_needs_neither_network_nor_processes() -> None:
 
     loaded = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True, timeout=LONGEST).stdout
 
-    assert "sandbox_agent.cli.completion.words" in loaded.split()
+    assert "sandbox_agent.cli.completion" in loaded.split()
     assert {"asyncio", "httpx", "psutil", "rich", "subprocess", "sandbox_agent.server"} & set(loaded.split()) == set()
 
 

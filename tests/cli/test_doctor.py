@@ -22,9 +22,7 @@ from sandbox_agent.agents.install.record import Store
 from sandbox_agent.cli.doctor import command as doctor
 from sandbox_agent.cli.doctor.command import command, side_by_side
 from sandbox_agent.cli.doctor.finding import Finding, Subject, size
-from sandbox_agent.cli.doctor.places import LITTLE
-from sandbox_agent.cli.doctor.program import FEW_FILES
-from sandbox_agent.cli.doctor.settings import read_settings
+from sandbox_agent.cli.doctor.machine import FEW_FILES, LITTLE, read_settings
 from sandbox_agent.cli.grammar import Arguments
 from tests.cli.place import LONGEST, PROGRAM, Place
 from tests.support.running import TOKEN, Server, scripted

@@ -2,7 +2,7 @@
 
 import pytest
 
-from sandbox_agent.cli.failures import Failure, document, exit_code, sentence, stderr
+from sandbox_agent.cli.calling import Failure, document, exit_code, sentence, stderr
 from sandbox_agent.client import ClientError, ConnectionLost, RequestError, ServerProblem, StartFailed
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from sandbox_agent.cli.progress import SIGN_OF_LIFE, Lines, sentence
+from sandbox_agent.cli.output import SIGN_OF_LIFE, Lines, sentence
 from sandbox_agent.wire.agents import Progress
 
 

@@ -12,6 +12,9 @@ from sandbox_agent.client.errors import (
     ClientError,
     ConnectionLost,
     ForeignAnswer,
+    InvalidCall,
+    LocalFileFailed,
+    RequestError,
     ServerProblem,
     StartFailed,
     foreign,
@@ -85,6 +88,9 @@ def test_a_start_that_failed_shows_what_the_server_said() -> None:
         ForeignAnswer("foreign-answer", "Foreign Answer", 502, "detail", {"url": "http://h"}),
         ConnectionLost("gone", outcome_unknown=True),
         StartFailed("no", "stderr"),
+        RequestError(-32002, "unknown session", {"type": "unknown-session", "sessionId": "s"}),
+        LocalFileFailed(FileNotFoundError(2, "No such file or directory", "/a")),
+        InvalidCall("which agent?"),
     ],
 )
 def test_errors_go_from_one_process_to_another(error: ClientError) -> None:
@@ -94,8 +100,28 @@ def test_errors_go_from_one_process_to_another(error: ClientError) -> None:
     assert (str(copy), vars(copy)) == (str(error), vars(error))
 
 
+@pytest.mark.parametrize(
+    ("error", "slug", "fields"),
+    [
+        (ServerProblem("unknown-agent", "Title", 404, "detail", {"agent": "x"}), "unknown-agent", {"agent": "x"}),
+        (RequestError(-32002, "no", {"type": "unknown-session", "id": 1}), "unknown-session", {"id": 1}),
+        (RequestError(-32000, "no", "text"), "request-failed", {}),
+        (ConnectionLost("gone", outcome_unknown=True), "connection-lost", {"outcomeUnknown": True}),
+        (StartFailed("no", "said"), "start-failed", {"stderr": "said"}),
+        (LocalFileFailed(OSError(13, "Permission denied", "/a")), "local-file-failed", {"path": "/a", "errno": 13}),
+        (InvalidCall("which agent?"), "invalid-call", {}),
+        (ClientError("no"), "client-error", {}),
+    ],
+)
+def test_every_error_is_of_one_family_with_a_name_a_message_and_facts(
+    error: SandboxAgentError, slug: str, fields: dict[str, object]
+) -> None:
+    assert isinstance(error, SandboxAgentError)
+    assert (error.slug, error.message, error.fields) == (slug, str(error), fields)
+
+
 def test_every_error_is_drawn_in_the_tree() -> None:
     drawn = re.findall(r"[├└]── (\w+)", errors.__doc__ or "")
     named = [each for each in vars(errors).values() if isinstance(each, type) and issubclass(each, ClientError)]
 
-    assert sorted(drawn) == sorted(each.__name__ for each in named if each is not ClientError)
+    assert sorted(drawn) == sorted(each.__name__ for each in named)

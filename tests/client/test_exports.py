@@ -29,6 +29,22 @@ def test_a_name_that_is_not_there_is_an_error() -> None:
         _ = sandbox_agent.client.SandboxAgnet  # type: ignore[attr-defined]
 
 
+def test_the_package_itself_has_the_client_and_its_errors_and_loads_them_when_they_are_used() -> None:
+    program = """
+import sys
+import sandbox_agent
+before = [name for name in sys.modules if name.startswith("sandbox_agent.")]
+from sandbox_agent import SandboxAgent, SandboxAgentError
+import sandbox_agent.client
+same = all(getattr(sandbox_agent, name) is getattr(sandbox_agent.client, name) for name in sandbox_agent.__all__[:-1])
+rooms = {name.split(".")[1] for name in sys.modules if name.startswith("sandbox_agent.")}
+print(before, same, rooms & {"agents", "cli", "host", "http", "hub", "log", "permissions", "processes", "server"})
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=30, check=True)
+
+    assert done.stdout.strip() == "[] True set()"
+
+
 def test_the_sdk_imports_neither_upstreams_models_nor_what_httpx_has_for_terminals() -> None:
     """They would take most of a second, and every program that uses the SDK would wait for that."""
     program = """

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sandbox_agent.client.feed import Feed, Heard, Page
+from sandbox_agent.client.feed import Feed, Notification, Page
 from tests.support.client import run
 from tests.support.running import BOUND
 
@@ -16,7 +16,7 @@ class Log:
     """A log that can be read in pages, as the server's can."""
 
     def __init__(self, page: int = 3) -> None:
-        self.events: list[Heard] = []
+        self.events: list[Notification] = []
         self.page_size = page
         self.reads = 0
         self.late = 0
@@ -26,7 +26,7 @@ class Log:
 
     def append(self, size: int = 10) -> None:
         # Positions of others lie in between.
-        event = Heard(3 * len(self.events) + 3, "session/update", {}, size)
+        event = Notification(3 * len(self.events) + 3, "session/update", {}, size)
         self.events.append(event)
         assert self.feed is not None
         self.feed.push(event)
@@ -179,7 +179,7 @@ def test_whatever_happens_each_event_comes_once_and_in_order(limit: int, page: i
     async def scenario() -> None:
         log = Log(page)
         feed = fed(limit, log)
-        seen: list[Heard | None] = []
+        seen: list[Notification | None] = []
 
         async def read_one() -> None:
             with suppress(ConnectionError):

@@ -13,7 +13,7 @@ from pathlib import Path, PurePosixPath
 import pytest
 
 from sandbox_agent.client.api import Api
-from sandbox_agent.client.errors import ConnectionLost, ForeignAnswer, ServerProblem
+from sandbox_agent.client.errors import ConnectionLost, ForeignAnswer, LocalFileFailed, ServerProblem
 from sandbox_agent.client.files import Files, Uploaded, Written
 from tests.support.client import Client, run
 from tests.support.loopback import Loopback, answer
@@ -238,7 +238,7 @@ def test_what_cannot_be_read_here_changes_nothing_there(using: Callable[[Use], N
         await files.write(place / "x", "old")
         with pytest.raises(OSError, match="my disk is gone"):
             await files.write(place / "x", broken())
-        with pytest.raises(FileNotFoundError):
+        with pytest.raises(LocalFileFailed, match="No such file"):
             await files.write(place / "x", place / "missing")
         assert await files.read(place / "x") == b"old"
 
@@ -446,9 +446,9 @@ def test_an_archive_that_is_refused_changes_nothing(using: Callable[[Use], None]
     async def use(files: Files) -> None:
         assert (await refused(files.upload(tmp_path, place / "there"))).slug == "archive-too-large"
         assert (await refused(files.upload_archive(place, b"no archive"))).slug == "bad-archive"
-        with pytest.raises(NotADirectoryError):
+        with pytest.raises(LocalFileFailed, match="Not a directory"):
             await files.upload(tmp_path / "1", place)
-        with pytest.raises(FileNotFoundError):
+        with pytest.raises(LocalFileFailed, match="No such file"):
             await files.upload(tmp_path / "missing", place)
         await asyncio.to_thread(eventually, lambda: listing(place) == [])
 
@@ -523,5 +523,20 @@ def test_files_can_be_read_side_by_side(using: Callable[[Use], None], place: Pat
         await asyncio.gather(*(files.write(place / str(number), str(number)) for number in range(50)))
         found = await asyncio.gather(*(files.read(place / str(number)) for number in range(50)))
         assert found == [str(number).encode() for number in range(50)]
+
+    using(use)
+
+
+def test_what_this_machine_refuses_is_an_error_of_the_sdk_and_of_the_system(using: Callable[[Use], None]) -> None:
+    async def use(files: Files) -> None:
+        for call in (
+            files.write("x", Path("/no such file")),
+            files.upload("/no such directory", "."),
+            files.download(".", "/proc/no such directory"),
+        ):
+            with pytest.raises(LocalFileFailed) as failed:
+                await call
+            assert isinstance(failed.value, OSError)
+            assert failed.value.slug == "local-file-failed"
 
     using(use)

@@ -8,7 +8,7 @@ import pytest
 
 from sandbox_agent.client.api import Api
 from sandbox_agent.client.errors import ServerProblem
-from sandbox_agent.client.inventory import session_info, session_list
+from sandbox_agent.client.session import fetch_session, fetch_sessions
 from tests.support.client import Client, run
 from tests.support.loopback import Loopback, answer
 from tests.support.running import TOKEN, Server
@@ -28,17 +28,17 @@ def test_sessions_are_listed_newest_first_and_looked_up(server: Server) -> None:
         async with Client(server) as client, calling(server) as api:
             ids = [await client.new_session() for _ in range(3)]
             await client.prompt(ids[0], "say hello")
-            listed = [info async for info in session_list(api, client.server.work)]
+            listed = [info async for info in fetch_sessions(api, client.server.work)]
             assert [info.session_id for info in listed if info.session_id in ids] == ids[::-1]
-            found = await session_info(api, ids[0])
+            found = await fetch_session(api, ids[0])
             assert (found.agent, found.cwd, found.ended, found.running) == ("scripted", server.work, False, False)
             assert found.event_count > 0
             assert found.created_at is not None
             assert found.updated_at is not None
             assert found.created_at <= found.updated_at
-            assert [info async for info in session_list(api, "/nowhere")] == []
+            assert [info async for info in fetch_sessions(api, "/nowhere")] == []
             with pytest.raises(ServerProblem) as unknown:
-                await session_info(api, "no such")
+                await fetch_session(api, "no such")
             assert unknown.value.slug == "session-not-found"
 
     run(main())
@@ -58,7 +58,7 @@ def test_all_pages_of_sessions_are_read() -> None:
 
         async with Loopback({"/v1/sessions": play}) as loopback:
             api = Api(loopback.url(""))
-            assert [info.session_id async for info in session_list(api)] == ["s2", "s1"]
+            assert [info.session_id async for info in fetch_sessions(api)] == ["s2", "s1"]
             await api.close()
         assert [each.path for each in loopback.asked] == ["/v1/sessions", "/v1/sessions?cursor=next"]
 

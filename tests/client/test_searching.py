@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 
 from sandbox_agent.client.api import Api
 from sandbox_agent.client.errors import ConnectionLost, ForeignAnswer, ServerProblem
-from sandbox_agent.client.files import Files
-from sandbox_agent.client.searching import Match, _lines
+from sandbox_agent.client.files import Files, Match, _lines
 from tests.support.client import run
 from tests.support.loopback import Loopback, answer
 from tests.support.running import TOKEN, Server

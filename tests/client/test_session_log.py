@@ -6,9 +6,8 @@ from typing import Any
 import pytest
 
 from sandbox_agent.client import Gap, SessionItem, TurnEnded, TurnStarted, text_of
-from sandbox_agent.client.feed import Feed, Heard
+from sandbox_agent.client.feed import Feed, LogReader, Notification
 from sandbox_agent.client.session import Updates
-from sandbox_agent.client.session_log import PastReader
 from sandbox_agent.wire import methods
 from sandbox_agent.wire.acp import UserMessageChunk
 from tests.support.client import run
@@ -17,8 +16,8 @@ Json = dict[str, Any]
 SESSION = "s-1"
 
 
-def heard(id: int, envelope: Json) -> Heard:
-    return Heard(id, envelope["method"], envelope["params"], 10)
+def heard(id: int, envelope: Json) -> Notification:
+    return Notification(id, envelope["method"], envelope["params"], 10)
 
 
 def notification(method: str, **params: Any) -> Json:
@@ -66,7 +65,7 @@ class Log:
         return {"events": page, "next": None} | ({"gap": gap} if gap else {})
 
     def updates(self, own: Callable[[str], bool] = lambda name: False, after: int = 0) -> tuple[Updates, Feed]:
-        past = PastReader(self.call, SESSION, own)
+        past = LogReader(self.call, SESSION, own)
         feed = Feed(10**6, after, past.page)
         return Updates(feed, past), feed
 

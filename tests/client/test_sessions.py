@@ -20,6 +20,8 @@ from sandbox_agent.client import (
     SandboxAgent,
     ServerProblem,
     SessionEnded,
+    Updates,
+    text_of,
 )
 from sandbox_agent.wire.acp import TextContentBlock
 from tests.support.client import run
@@ -316,6 +318,57 @@ def test_readers_of_a_session_that_is_deleted_come_to_an_end_with_that(server: S
                     [ended] = [item async for item in updates]
                     assert isinstance(ended, SessionEnded)
                     assert ended.reason == "deleted"
+
+    run(scenario())
+
+
+def test_updates_tell_of_a_crash_and_go_on(server: Server) -> None:
+    async def scenario() -> None:
+        async with connected(server) as client:
+            session = await new_session(client, server, "isolated")
+            updates, following = session.updates(), session.follow()
+            with pytest.raises(RequestError) as failed:
+                await play(session, [["exit", 3]])
+            assert (failed.value.slug, failed.value.fields["exitCode"]) == ("agent-exited", 3)
+            async with asyncio.timeout(BOUND):
+                ended = await _until_end(updates)
+                assert (ended.reason, ended.raw["exitCode"]) == ("error", 3)
+                await play(session, [["say", "back again"]])
+                async for item in updates:
+                    if text_of(item) == "back again":
+                        break
+                await session.terminate()
+                assert (await _until_end(updates)).reason == "terminated"
+                assert await _all(updates) == []
+                assert len(await _all(following)) > 3
+
+    run(scenario())
+
+
+async def _until_end(updates: Updates) -> SessionEnded:
+    async for item in updates:
+        if isinstance(item, SessionEnded):
+            return item
+    raise AssertionError("it ended without saying so")
+
+
+@pytest.mark.parametrize("behind", [False, True], ids=["live", "behind"])
+def test_following_ends_cleanly_when_the_session_is_deleted(server: Server, behind: bool) -> None:
+    async def scenario() -> None:
+        async with connected(server) as client, connected(server, buffer=1) as other:
+            session = await new_session(client, server)
+            elsewhere = await other.sessions.attach(session.id)
+            readers = [session.follow(), elsewhere.follow()]
+            updates = elsewhere.updates()
+            waiting = [] if behind else [asyncio.create_task(_all(each)) for each in readers]
+            await play(session, [["flood", 20, 100]])
+            await client.sessions.delete(session.id)
+            async with asyncio.timeout(BOUND):
+                for each in waiting or [_all(each) for each in readers]:
+                    await each
+                ended = (await _all(updates))[-1]
+                assert isinstance(ended, SessionEnded)
+                assert ended.reason == "deleted"
 
     run(scenario())
 

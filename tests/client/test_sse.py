@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sandbox_agent.client.api import read_events
 from sandbox_agent.client.errors import ForeignAnswer
-from sandbox_agent.client.sse import events
 from tests.support.client import run
 from tests.support.sse import parse
 
@@ -23,7 +23,7 @@ def told(data: bytes, size: int = 1 << 16, content_type: str = "text/event-strea
         request = httpx.Request("GET", "http://127.0.0.1:1/v1/rpc")
         headers = {"content-type": content_type}
         response = httpx.Response(200, headers=headers, stream=Pieces(), request=request)
-        return [(event.event, event.id, event.data) async for event in events(response)]
+        return [(event.event, event.id, event.data) async for event in read_events(response)]
 
     return run(main())
 

@@ -5,6 +5,8 @@ import json
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -12,11 +14,14 @@ from sandbox_agent.client import (
     Agents,
     Answer,
     Files,
+    InvalidCall,
     LogEvent,
     PermissionRequest,
     RequestError,
     SandboxAgent,
+    SandboxAgentError,
     Session,
+    SessionEnded,
     Sessions,
     TurnEnded,
     text_of,
@@ -158,10 +163,40 @@ def test_an_async_handler_is_refused() -> None:
         return request.reject()
 
     with (
-        pytest.raises(TypeError, match="plain function"),
+        pytest.raises(InvalidCall, match="plain function"),
         blocking.SandboxAgent.connect("http://127.0.0.1:1", on_permission=decide),
     ):  # type: ignore[arg-type]
         pass
+
+
+def test_one_except_is_enough(server: Server) -> None:
+    failures: list[SandboxAgentError] = []
+
+    def fail(call: Callable[[], object]) -> None:
+        with pytest.raises(SandboxAgentError) as failed:
+            call()
+        failures.append(failed.value)
+
+    with blocking.SandboxAgent.connect(server.url, server.token) as client:
+        session = client.sessions.create("isolated", cwd=server.work)
+        updates, following = session.updates(), session.follow()
+        fail(lambda: client.sessions.get("no such"))
+        fail(lambda: session.set_mode("no such"))
+        fail(lambda: client.sessions.create("mock"))
+        fail(lambda: session.files.write("x", Path("/no such file")))
+        fail(lambda: session.prompt(json.dumps([["exit", 3]])).result())
+        assert any(isinstance(item, SessionEnded) for item in updates), "a crash is said"
+        assert session.prompt(json.dumps([["say", "back"]])).text() == "back"
+        assert "back" in map(text_of, updates), "and the same loop goes on"
+        client.sessions.delete(session.id)
+        ends = [item for item in updates if isinstance(item, SessionEnded)]
+        assert [each.reason for each in ends] == ["deleted"]
+        list(following)
+    fail(client.health)
+
+    slugs = ["session-not-found", "invalid-params", "invalid-call", "local-file-failed", "agent-exited", "invalid-call"]
+    assert [each.slug for each in failures] == slugs
+    assert all(each.message for each in failures)
 
 
 def test_a_server_of_its_own(tmp_path: object) -> None:

@@ -8,8 +8,7 @@ import pytest
 
 from sandbox_agent.client.api import Api
 from sandbox_agent.client.errors import ConnectionLost, ForeignAnswer, ServerProblem
-from sandbox_agent.client.files import Files
-from sandbox_agent.client.watching import Change, Watch
+from sandbox_agent.client.files import Change, Files, Watch
 from tests.support.client import run
 from tests.support.loopback import Asked, Loopback, Play, answer
 from tests.support.running import BOUND, TOKEN, Server

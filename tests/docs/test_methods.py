@@ -16,7 +16,7 @@ from sandbox_agent.http.health import HealthView
 from sandbox_agent.http.search import Found
 from sandbox_agent.hub import from_client
 from sandbox_agent.wire.agents import InstallResult
-from sandbox_agent.wire.files import Entry
+from sandbox_agent.wire.files import FileView
 from sandbox_agent.wire.sessions import SessionView
 from tests.docs.source import answered_methods, host_methods, slugs
 from tests.docs.wholeness import fits
@@ -61,7 +61,7 @@ VIEWS = {
     "uptimeMs": HealthView,
     "eventCount": SessionView,
     "alreadyInstalled": InstallResult,
-    "entryType": Entry,
+    "entryType": FileView,
     "paths": Uploaded,
     "matches": Found,
 }

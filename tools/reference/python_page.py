@@ -22,12 +22,12 @@ takes most of a second. `Object` is a JSON object, `dict[str, object]`.
 
 _GROUPS = {
     "A server": ["client"],
-    "Sessions and turns": ["sessions", "session", "turn", "following", "inventory", "session_log"],
+    "Sessions and turns": ["sessions", "session", "turn", "feed"],
     "What happens in a session": ["updates"],
     "What agents ask": ["asking"],
     "Agents and installs": ["agents"],
-    "Files and directories": ["files", "searching", "watching", "contents"],
-    "Errors": ["errors"],
+    "Files and directories": ["files", "api"],
+    "Errors": ["sandbox_agent.errors", "errors"],
 }
 """Headings, and the modules whose names stand below them. No heading is also a name: both would be one link."""
 

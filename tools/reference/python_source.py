@@ -73,10 +73,12 @@ def public_names() -> dict[str, list[Public]]:
     package = ast.parse((directory / "__init__.py").read_text())
     found: dict[str, list[Public]] = {}
     for node in ast.walk(package):
-        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith(f"{PACKAGE}."):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("sandbox_agent."):
             module = (node.module or "").removeprefix(f"{PACKAGE}.")
+            # The root of all errors is the server's, too.
+            path = directory.parent / "errors.py" if module == "sandbox_agent.errors" else directory / f"{module}.py"
             wanted = {alias.name for alias in node.names}
-            found[module] = [each for each in defined_in(directory / f"{module}.py") if each.name in wanted]
+            found[module] = [each for each in defined_in(path) if each.name in wanted]
             missing = wanted - {each.name for each in found[module]}
             assert not missing, f"{module} defines no {', '.join(missing)}"
     return found

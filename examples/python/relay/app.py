@@ -25,12 +25,11 @@ from starlette.middleware.trustedhost import TrustedHostMiddleware
 
 from rooms import Room, Rooms
 from sandbox_agent.client import (
-    ClientError,
     ConnectionLost,
     LogEvent,
     PermissionRequest,
     QuestionRequest,
-    RequestError,
+    SandboxAgentError,
     ServerProblem,
 )
 
@@ -149,8 +148,7 @@ async def answer_question(id: OpenRequest, answer: Answers, rooms: AllRooms) -> 
         await rooms.client.reply_question(id, answer.answers)
 
 
-@app.exception_handler(ClientError)
-@app.exception_handler(RequestError)
+@app.exception_handler(SandboxAgentError)
 async def refused(_: Request, error: Exception) -> JSONResponse:
     """Pass on what the browser can do something about; all else is the fault of what is behind us."""
     match error:

@@ -12,7 +12,7 @@ import {
   type RequestPermissionResponse,
 } from "@agentclientprotocol/sdk";
 
-import { ClientError, ServerProblem } from "./errors.js";
+import { ClientError, InvalidCall, ServerProblem } from "./errors.js";
 import type { Logger } from "./log.js";
 import { ElicitationRequest, PermissionRequest, type QuestionAnswer, QuestionRequest } from "./requests.js";
 
@@ -168,7 +168,7 @@ export class Asking {
       ? of.filter((each) => each.request.id === id)
       : of;
     if (others.length > 0) {
-      throw new ClientError(`the id ${JSON.stringify(id)} is open in several sessions; answer from a handler`);
+      throw new InvalidCall(`the id ${JSON.stringify(id)} is open in several sessions; answer from a handler`);
     }
     if (asked === undefined) {
       if (this.#settled.has(id)) throw alreadyAnswered(id, this.#settled.get(id));

@@ -14,7 +14,7 @@ import type { ElicitationHandler, Handlers, PermissionHandler, QuestionHandler }
 import { Connection } from "./connection.js";
 import { type EmbeddedOptions, type EmbeddedServer, startServer } from "./embedded.js";
 import { isNode } from "./environment.js";
-import { ClientError } from "./errors.js";
+import { InvalidCall } from "./errors.js";
 import { Files } from "./files.js";
 import { type Fetch, Http } from "./http.js";
 import type { Logger } from "./log.js";
@@ -146,7 +146,7 @@ export class SandboxAgent implements AsyncDisposable {
   onElicitation(handler: ElicitationHandler): void {
     const { handlers } = this.#connection.asking;
     if (this.#connection.isOpen && !handlers.onElicitation) {
-      throw new ClientError("onElicitation comes too late: give it to connect() or start(), or before any session");
+      throw new InvalidCall("onElicitation comes too late: give it to connect() or start(), or before any session");
     }
     handlers.onElicitation = handler;
   }

@@ -15,12 +15,12 @@ import {
   type ClientContext,
   type JsonRpcId,
   PROTOCOL_VERSION,
-  RequestError,
+  RequestError as UpstreamError,
   client,
 } from "@agentclientprotocol/sdk";
 
 import { Asking, type AskingMethod, type Handlers, KINDS } from "./asking.js";
-import { ClientError, ConnectionLost, closed } from "./errors.js";
+import { ClientError, ConnectionLost, InvalidCall, RequestError, SandboxAgentError, closed } from "./errors.js";
 import { Feed } from "./feed.js";
 import { type Http, randomName } from "./http.js";
 import type { Logger } from "./log.js";
@@ -129,7 +129,7 @@ export class Connection implements StreamUser {
   ): Promise<unknown> {
     const agent = await this.#agent(options.agent);
     const sent = options.signal ? { cancellationSignal: options.signal } : {};
-    return await told(agent.request<unknown, unknown>(method, params ?? {}, sent));
+    return await translated(agent.request<unknown, unknown>(method, params ?? {}, sent));
   }
 
   /** Sends a notification. */
@@ -137,7 +137,7 @@ export class Connection implements StreamUser {
   async notify(method: string, params?: unknown): Promise<void>;
   async notify(method: string, params?: unknown): Promise<void> {
     const agent = await this.#agent(undefined);
-    await told(agent.notify<unknown>(method, params ?? {}));
+    await translated(agent.notify<unknown>(method, params ?? {}));
   }
 
   /** Attaches: from now on this client gets the session's events and its agent's requests. */
@@ -253,7 +253,7 @@ export class Connection implements StreamUser {
 
   async #open(agent: string | undefined): Promise<ClientContext> {
     if (agent === undefined) {
-      throw new ClientError("no agent is named: give one to connect() or start(), or begin with a session");
+      throw new InvalidCall("no agent is named: give one to connect() or start(), or begin with a session");
     }
     const { patience, respondAsync, log, name, user } = this.#settings;
     const stream = new RpcStream(this.#http, this, { patience, respondAsync, log });
@@ -275,7 +275,7 @@ export class Connection implements StreamUser {
     this.#opened = opened;
     try {
       const meta = user === undefined ? { agent } : { agent, user };
-      await told(
+      await translated(
         rpc.agent.request("initialize", {
           protocolVersion: PROTOCOL_VERSION,
           clientInfo: { name: name ?? "sandbox-agent-typescript", version: VERSION },
@@ -392,13 +392,18 @@ export class Connection implements StreamUser {
   };
 }
 
-/** What upstream rejects with; when the stream put a reason of its own into it, that. */
-async function told<T>(call: Promise<T>): Promise<T> {
+/** The result of a call of upstream's; what it rejects with becomes one of the SDK's errors. */
+async function translated<T>(call: Promise<T>): Promise<T> {
   try {
     return await call;
   } catch (error) {
-    if (error instanceof RequestError && error.data instanceof ClientError) throw error.data;
-    throw error;
+    if (error instanceof SandboxAgentError) throw error;
+    if (!(error instanceof UpstreamError)) {
+      throw new ClientError(error instanceof Error ? error.message : String(error), { cause: error });
+    }
+    // The stream puts a reason of its own into it.
+    if (error.data instanceof SandboxAgentError) throw error.data;
+    throw new RequestError(error.code, error.message, error.data, { cause: error });
   }
 }
 

@@ -8,7 +8,7 @@ import type { ChildProcessByStdio } from "node:child_process";
 import type { Readable, Writable } from "node:stream";
 
 import { isNode } from "./environment.js";
-import { ClientError, ConnectionLost, StartFailed } from "./errors.js";
+import { ConnectionLost, InvalidCall, StartFailed } from "./errors.js";
 import { randomName } from "./http.js";
 import type { Logger } from "./log.js";
 
@@ -47,7 +47,7 @@ export interface EmbeddedServer {
 
 /** Starts a server on a free port, with a secret token, and waits until it is ready. */
 export async function startServer(options: EmbeddedOptions, log: Logger): Promise<EmbeddedServer> {
-  if (!isNode()) throw new ClientError("start() needs Node: in a browser, connect() to a server that runs elsewhere");
+  if (!isNode()) throw new InvalidCall("start() needs Node: in a browser, connect() to a server that runs elsewhere");
   const { spawn } = await import("node:child_process");
   const [program, ...rest] = commandOf(options);
   const place = options.dataDir === undefined ? [] : [`--data-dir=${options.dataDir}`];
@@ -203,7 +203,7 @@ class Server {
 
 function commandOf({ command }: EmbeddedOptions): [string, ...string[]] {
   const [program, ...rest] = command ?? [process.env["SANDBOX_AGENT_BIN"] || "sandbox-agent"];
-  if (!program) throw new ClientError("command must name a program");
+  if (!program) throw new InvalidCall("command must name a program");
   return [program, ...rest];
 }
 
@@ -211,7 +211,7 @@ function commandOf({ command }: EmbeddedOptions): [string, ...string[]] {
 function flagsOf(options: NonNullable<EmbeddedOptions["options"]>): string[] {
   return Object.entries(options).flatMap(([key, value]) => {
     const name = key.replace(/[A-Z]/g, (letter) => `-${letter.toLowerCase()}`).replaceAll("_", "-");
-    if (OURS.has(name)) throw new ClientError(`${key} cannot be among the options: start() gives it to the server`);
+    if (OURS.has(name)) throw new InvalidCall(`${key} cannot be among the options: start() gives it to the server`);
     if (value === true) return [`--${name}`];
     if (value === undefined || value === false) return [];
     const items = typeof value === "object" ? value : [value];

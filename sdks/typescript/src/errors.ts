@@ -1,36 +1,91 @@
 /**
  * Every failure that the SDK has a name for.
  *
- * ClientError             what a caller catches to catch them all
- * ├── ServerProblem       the server refuses, and says why
- * │   └── ForeignAnswer   something answers that is no sandbox-agent, a proxy for example
- * ├── ConnectionLost      the server cannot be reached, or went away and the outcome is unknown
- * └── StartFailed         an embedded server did not start
- *
- * What goes wrong with a method of ACP is a `RequestError` of upstream, with code, message and data.
+ * SandboxAgentError           what you catch to catch them all: it has `slug`, `message` and `fields`
+ * └── ClientError             what the SDK throws
+ *     ├── RequestError        a method failed, at the server or at the agent: a JSON-RPC error with code and data
+ *     ├── ServerProblem       the server refuses, and says why
+ *     │   └── ForeignAnswer   something answers that is no sandbox-agent, a proxy for example
+ *     ├── ConnectionLost      the server cannot be reached, or went away and the outcome is unknown
+ *     ├── StartFailed         an embedded server did not start
+ *     └── InvalidCall         the call itself is wrong: nothing was sent
  */
 
 const URN = "urn:sandbox-agent:error:";
 const EXCERPT = 200;
 
-/** What a caller catches to catch every failure of the SDK itself. */
-export class ClientError extends Error {
+/** What you catch to catch everything that the SDK throws. `message` is for people. */
+export class SandboxAgentError extends Error {
+  override name = "SandboxAgentError";
+  /** What went wrong, by a name that does not change, such as `unknown-agent`: for programs. */
+  readonly slug: string;
+  /** Facts, such as the `path` of a file. */
+  readonly fields: Readonly<Record<string, unknown>>;
+
+  constructor(
+    slug: string,
+    message: string,
+    fields: Readonly<Record<string, unknown>> = {},
+    options: ErrorOptions = {},
+  ) {
+    super(message, options);
+    this.slug = slug;
+    this.fields = fields;
+  }
+}
+
+/** What the SDK throws. */
+export class ClientError extends SandboxAgentError {
   override name = "ClientError";
+
+  constructor(
+    message: string,
+    options: ErrorOptions & { slug?: string; fields?: Readonly<Record<string, unknown>> } = {},
+  ) {
+    const { slug = "client-error", fields = {}, ...rest } = options;
+    super(slug, message, fields, rest);
+  }
+}
+
+/**
+ * A method failed, at the server or at the agent: a JSON-RPC error.
+ *
+ * `slug` is the name of an error of the server, else `request-failed`; `fields` are the members of `data`.
+ */
+export class RequestError extends ClientError {
+  override name = "RequestError";
+  /** JSON-RPC's code, such as -32602 for params that are wrong. */
+  readonly code: number;
+  /** The facts as they came. */
+  readonly data: unknown;
+
+  constructor(code: number, message: string, data?: unknown, options: ErrorOptions = {}) {
+    const isObject = typeof data === "object" && data !== null && !Array.isArray(data);
+    const { type, ...fields } = (isObject ? data : {}) as Record<string, unknown>;
+    super(message, { ...options, slug: typeof type === "string" ? type : "request-failed", fields });
+    this.code = code;
+    this.data = data;
+  }
+}
+
+/** The call itself is wrong, so nothing was sent: an argument, or what was done before. */
+export class InvalidCall extends ClientError {
+  override name = "InvalidCall";
+
+  constructor(message: string, options: ErrorOptions = {}) {
+    super(message, { ...options, slug: "invalid-call" });
+  }
 }
 
 /** The server refuses, with an RFC 9457 document; the page on errors has every slug. */
 export class ServerProblem extends ClientError {
   override name = "ServerProblem";
-  /** What went wrong, by a name that does not change, such as `unknown-agent`. */
-  readonly slug: string;
   /** What went wrong, in two or three words. */
   readonly title: string;
   /** The HTTP status. */
   readonly status: number;
   /** What went wrong and what to do, for people. */
   readonly detail: string;
-  /** Further facts of the problem. */
-  readonly fields: Readonly<Record<string, unknown>>;
 
   constructor(
     slug: string,
@@ -39,12 +94,10 @@ export class ServerProblem extends ClientError {
     detail: string,
     fields: Readonly<Record<string, unknown>> = {},
   ) {
-    super(detail ? `${title}: ${detail}` : title);
-    this.slug = slug;
+    super(detail ? `${title}: ${detail}` : title, { slug, fields });
     this.title = title;
     this.status = status;
     this.detail = detail;
-    this.fields = fields;
   }
 }
 
@@ -60,8 +113,9 @@ export class ConnectionLost extends ClientError {
   readonly outcomeUnknown: boolean;
 
   constructor(message: string, options: ErrorOptions & { outcomeUnknown?: boolean } = {}) {
-    super(message, options);
-    this.outcomeUnknown = options.outcomeUnknown ?? false;
+    const { outcomeUnknown = false, ...rest } = options;
+    super(message, { ...rest, slug: "connection-lost", fields: { outcomeUnknown } });
+    this.outcomeUnknown = outcomeUnknown;
   }
 }
 
@@ -72,7 +126,8 @@ export class StartFailed extends ClientError {
   readonly stderr: string;
 
   constructor(message: string, stderr = "", options: ErrorOptions = {}) {
-    super(stderr.trim() ? `${message}\n${stderr.trimEnd()}` : message, options);
+    const whole = stderr.trim() ? `${message}\n${stderr.trimEnd()}` : message;
+    super(whole, { ...options, slug: "start-failed", fields: { stderr } });
     this.stderr = stderr;
   }
 }

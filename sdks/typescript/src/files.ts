@@ -6,7 +6,7 @@
  */
 
 import { type Data, piecesOf, sendable } from "./bytes.js";
-import { ClientError, foreign } from "./errors.js";
+import { InvalidCall, foreign } from "./errors.js";
 import type { Http, HttpCall } from "./http.js";
 import { Search, type SearchOptions } from "./search.js";
 import { Watch } from "./watch.js";
@@ -168,7 +168,7 @@ export class Files {
 
   async #content(path: string, { start = 0, end }: ByteRange): Promise<Response> {
     if (start < 0 || (end !== undefined && end <= start)) {
-      throw new ClientError(`there are no bytes from ${start} to before ${end}`);
+      throw new InvalidCall(`there are no bytes from ${start} to before ${end}`);
     }
     const whole = start === 0 && end === undefined;
     const headers = { Range: `bytes=${start}-${end === undefined ? "" : end - 1}` };

@@ -7,7 +7,7 @@
 
 import type { Connection } from "./connection.js";
 import { Iteration } from "./iteration.js";
-import { type LogEvent, eventsOf, isFinal, logPage } from "./past.js";
+import { type LogEvent, eventsOf, isDeleted, isFinal, logPage } from "./past.js";
 import type { Gap } from "./updates.js";
 
 /** All events after an id, for as long as the session is not ended for good and we are attached. */
@@ -35,9 +35,10 @@ async function* written(
       alarm.clear();
       const attached = connection.isAttached(sessionId);
       const page = await logPage(ask, sessionId, position).catch((error: unknown) => {
-        if (attached) throw error;
-        return { events: [], next: null };
+        if (attached && !isDeleted(error)) throw error;
+        return undefined;
       });
+      if (page === undefined) return;
       const events = eventsOf(page);
       yield* events;
       position = page.events.at(-1)?.id ?? position;

@@ -5,7 +5,7 @@
  */
 
 import { isNode } from "./environment.js";
-import { ClientError, ConnectionLost, ForeignAnswer, closed, foreign, isAway, problemIn } from "./errors.js";
+import { ClientError, ConnectionLost, ForeignAnswer, InvalidCall, closed, foreign, isAway, problemIn } from "./errors.js";
 
 /** What `fetch` has to be able to do. */
 export type Fetch = (input: string, init: RequestInit) => Promise<Response>;
@@ -43,7 +43,7 @@ export class Http {
 
   constructor(url: string, token: string | undefined, fetch: Fetch | undefined, patience: number) {
     if (!/^https?:\/\//.test(url))
-      throw new ClientError(`${JSON.stringify(url)} is no address of a server: http://host:port`);
+      throw new InvalidCall(`${JSON.stringify(url)} is no address of a server: http://host:port`);
     this.url = url.replace(/\/+$/, "");
     this.token = token;
     this.patience = patience;

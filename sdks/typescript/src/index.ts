@@ -1,6 +1,5 @@
 /** Talks to coding agents through a sandbox-agent server: one that runs somewhere, or one of your own. */
 
-export { RequestError } from "@agentclientprotocol/sdk";
 export type {
   ContentBlock,
   McpServer,
@@ -35,7 +34,16 @@ export type { ElicitationHandler, Handlers, PermissionHandler, QuestionHandler }
 export type { Data } from "./bytes.js";
 export { type ClientOptions, type ConnectOptions, SandboxAgent, type StartOptions } from "./client.js";
 export type { EmbeddedOptions } from "./embedded.js";
-export { ClientError, ConnectionLost, ForeignAnswer, ServerProblem, StartFailed } from "./errors.js";
+export {
+  ClientError,
+  ConnectionLost,
+  ForeignAnswer,
+  InvalidCall,
+  RequestError,
+  SandboxAgentError,
+  ServerProblem,
+  StartFailed,
+} from "./errors.js";
 export { type ByteRange, type Entry, Files, type Uploaded, type Written } from "./files.js";
 export type { Fetch } from "./http.js";
 export { Iteration } from "./iteration.js";

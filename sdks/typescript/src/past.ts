@@ -7,9 +7,10 @@
 
 import type { ContentBlock } from "@agentclientprotocol/sdk";
 
+import { RequestError } from "./errors.js";
 import type { Page } from "./feed.js";
 import type { Envelope, Heard } from "./stream.js";
-import { ENDED, GAP, type Gap, TURN, UPDATE } from "./updates.js";
+import { ENDED, FINAL, GAP, type Gap, TURN, UPDATE } from "./updates.js";
 
 const PAGE = 500;
 
@@ -43,6 +44,11 @@ export async function logPage(ask: Ask, sessionId: string, after: number, before
   return (await ask("_sandboxagent/session/events", { sessionId, ...range, limit: PAGE })) as LogPage;
 }
 
+/** Whether a request failed because the session was deleted, and its log with it. */
+export function isDeleted(error: unknown): boolean {
+  return error instanceof RequestError && error.slug === "unknown-session";
+}
+
 /** What a page has to tell, in order. */
 export function eventsOf({ events, gap }: LogPage): (LogEvent | Gap)[] {
   return gap ? [{ sessionUpdate: "gap", ...gap }, ...events] : [...events];
@@ -51,7 +57,7 @@ export function eventsOf({ events, gap }: LogPage): (LogEvent | Gap)[] {
 /** Whether nothing can follow an event: a session that has ended otherwise may be brought back. */
 export function isFinal(event: LogEvent | Gap): boolean {
   if (!("envelope" in event) || !("method" in event.envelope) || event.envelope.method !== ENDED) return false;
-  return (event.envelope.params as { reason?: unknown } | undefined)?.reason === "terminated";
+  return FINAL.has((event.envelope.params as { reason?: unknown } | undefined)?.reason);
 }
 
 /** Reads the past of a session for one feed; `isOwn` tells prompts of this client's from those of others. */

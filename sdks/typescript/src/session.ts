@@ -11,17 +11,17 @@ import type {
 import type { Models, Modes } from "./agents.js";
 import type { ElicitationHandler, Handlers, PermissionHandler, QuestionHandler } from "./asking.js";
 import type { Connection } from "./connection.js";
-import { ClientError } from "./errors.js";
+import { InvalidCall } from "./errors.js";
 import type { Feed } from "./feed.js";
 import type { Files } from "./files.js";
 import { Iteration } from "./iteration.js";
 import { follow } from "./following.js";
-import { type LogEvent, eventsOf, logPage } from "./past.js";
+import { type LogEvent, eventsOf, isDeleted, logPage } from "./past.js";
 import type { PendingRequest, SessionInfo, Sessions, Terminated } from "./sessions.js";
 import type { ElicitationRequest, PermissionRequest, QuestionRequest } from "./requests.js";
 import type { Heard } from "./stream.js";
 import { type PromptOptions, Turn } from "./turn.js";
-import { type Gap, type SessionItem, TURN, UPDATE, itemOf } from "./updates.js";
+import { FINAL, type Gap, type SessionItem, TURN, UPDATE, itemOf } from "./updates.js";
 
 /** What an agent says of a session's choices when it begins. */
 export type Offers = Pick<NewSessionResponse, "modes" | "configOptions">;
@@ -82,7 +82,12 @@ export class Session {
     await this.#connection.notify("session/cancel", { sessionId: this.id });
   }
 
-  /** Everything that happens in the session from now on, from any client; ends when the session ends. */
+  /**
+   * Everything that happens in the session from now on, from any client.
+   *
+   * When the agent crashes or the session is closed, it says so with a `session_ended` and continues: a prompt may
+   * resume the session. It ends when the session is terminated or deleted, or when you detach.
+   */
   updates(): Iteration<SessionItem> {
     const feed = this.#connection.feed(this.id);
     return new Iteration(this.#items(feed), () => this.#connection.drop(this.id, feed));
@@ -103,7 +108,8 @@ export class Session {
   /**
    * The session's log after an id, and then each event as it is written. Use it to store or relay a session.
    *
-   * Continues when the session ends and is resumed; ends when it is terminated, or when you detach.
+   * Continues when the session ends and is resumed; ends when it is terminated or deleted, or when you
+   * detach.
    */
   follow(options: { after?: number } = {}): Iteration<LogEvent | Gap> {
     return follow(this.#connection, this.id, options.after ?? 0);
@@ -163,7 +169,7 @@ export class Session {
   /** Fills in forms of this session, in place of the client's handler; the client must have one. */
   onElicitation(handler: ElicitationHandler): void {
     if (!this.#connection.asking.handlers.onElicitation) {
-      throw new ClientError(
+      throw new InvalidCall(
         "give onElicitation to connect() or start(): the server must know from the start that this client shows forms",
       );
     }
@@ -254,8 +260,13 @@ export class Session {
       for (let heard = await feed.next(); heard !== undefined; heard = await feed.next()) {
         const item = itemOf(heard);
         if (item) yield item;
-        if (item?.sessionUpdate === "session_ended") return;
+        if (item?.sessionUpdate === "session_ended" && FINAL.has(item.reason)) return;
       }
+    } catch (error) {
+      if (!isDeleted(error)) throw error;
+      // It was deleted while this reader was behind, or the server has lost it.
+      const message = "the server no longer has this session";
+      yield { sessionUpdate: "session_ended", reason: "deleted", terminatedBy: "daemon", message };
     } finally {
       this.#connection.drop(this.id, feed);
     }

@@ -4,7 +4,7 @@ import type { McpServer, NewSessionResponse } from "@agentclientprotocol/sdk";
 
 import type { Agents, Modes } from "./agents.js";
 import { type Connection, META } from "./connection.js";
-import { ClientError } from "./errors.js";
+import { InvalidCall } from "./errors.js";
 import { Files } from "./files.js";
 import type { Http } from "./http.js";
 import { type Offers, Session, type SessionStart } from "./session.js";
@@ -125,7 +125,7 @@ export class Sessions {
     const options = typeof first === "string" ? second : first;
     const agent = typeof first === "string" ? first : this.#agent;
     const cwd = options.cwd ?? this.#cwd;
-    if (cwd === undefined) throw new ClientError("a session needs cwd: an absolute path on the server's machine");
+    if (cwd === undefined) throw new InvalidCall("a session needs cwd: an absolute path on the server's machine");
     const { title, model, mode, permissionMode, permissions, env, metadata, sessionId } = options;
     const ours = {
       ...metadata,

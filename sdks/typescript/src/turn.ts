@@ -1,8 +1,9 @@
 /** A turn: one prompt of ours, from when it is sent until its agent has answered. */
 
-import { type ContentBlock, RequestError } from "@agentclientprotocol/sdk";
+import type { ContentBlock } from "@agentclientprotocol/sdk";
 
 import { META, type Connection } from "./connection.js";
+import { RequestError } from "./errors.js";
 import type { Feed } from "./feed.js";
 import { Iteration } from "./iteration.js";
 import type { Heard } from "./stream.js";

@@ -116,6 +116,8 @@ export const TURN = "_sandboxagent/session/turn";
 export const DECISION = "_sandboxagent/session/decision";
 /** A session ends. */
 export const ENDED = "_sandboxagent/session/ended";
+/** Reasons of an end for good; a session that has ended otherwise may be brought back. */
+export const FINAL: ReadonlySet<unknown> = new Set(["terminated", "deleted"]);
 /** Something is no longer kept. */
 export const GAP = "_sandboxagent/stream/gap";
 

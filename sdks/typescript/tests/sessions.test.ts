@@ -3,7 +3,16 @@
 import assert from "node:assert/strict";
 import { after, before, describe, test } from "node:test";
 
-import { ClientError, RequestError, type SandboxAgent, ServerProblem, type SessionItem, textOf } from "sandbox-agent";
+import {
+  ClientError,
+  RequestError,
+  SandboxAgent,
+  SandboxAgentError,
+  ServerProblem,
+  type SessionEnded,
+  type SessionItem,
+  textOf,
+} from "sandbox-agent";
 
 import { TestServer, program, scripted } from "./support/server.js";
 import { all, logOf, until, within } from "./support/waiting.js";
@@ -274,6 +283,74 @@ describe("sessions", () => {
     assert.equal((await within(updates.next())).done, true);
     const again = await client.sessions.attach(session.id);
     assert.equal(await again.prompt("still there").text(), "still there");
+  });
+
+  test("updates tell of a crash and go on; one catch is enough", BOUNDED, async () => {
+    const session = await client.sessions.create({ cwd: server.work });
+    const updates = session.updates();
+    const following = session.follow();
+
+    const failure = await session.prompt(program(["exit", 3])).then(
+      () => undefined,
+      (error: unknown) => error,
+    );
+
+    assert.ok(failure instanceof SandboxAgentError);
+    assert.deepEqual([failure.slug, failure.fields["exitCode"]], ["agent-exited", 3]);
+    const crashed = await until(updates, (item) => item.sessionUpdate === "session_ended");
+    assert.equal((crashed as SessionEnded).reason, "error");
+    assert.equal(await session.prompt("back").text(), "back");
+    await until(updates, (item) => textOf(item) === "back");
+    await session.terminate();
+    const ended = (await within(all(updates))).at(-1) as SessionEnded;
+    assert.deepEqual([ended.sessionUpdate, ended.reason], ["session_ended", "terminated"]);
+    assert.ok((await within(all(following))).length > 3);
+  });
+
+  for (const behind of [false, true]) {
+    test(`readers of a deleted session end cleanly, ${behind ? "behind" : "live"}`, BOUNDED, async () => {
+      const other = await server.connect({ buffer: 1 });
+      const session = await client.sessions.create({ cwd: server.work });
+      const elsewhere = await other.sessions.attach(session.id);
+      const updates = elsewhere.updates();
+      const readers = [session.follow(), elsewhere.follow()];
+      const reading = behind ? [] : readers.map((each) => all(each));
+
+      await session.prompt(program(["flood", 20, 100]));
+      await client.sessions.delete(session.id);
+
+      await within(Promise.all(behind ? readers.map((each) => all(each)) : reading));
+      const ended = (await within(all(updates))).at(-1) as SessionEnded;
+      assert.deepEqual([ended.sessionUpdate, ended.reason], ["session_ended", "deleted"]);
+      await other.close();
+    });
+  }
+
+  test("everything that is thrown is of one family, with slug, message and fields", BOUNDED, async () => {
+    const session = await client.sessions.create("mock", { cwd: server.work });
+    const nowhere = SandboxAgent.connect("http://127.0.0.1:1", { reconnectTimeout: 0 });
+    const failures = await Promise.all(
+      [
+        client.sessions.get("no such"),
+        session.setMode("no such"),
+        client.sessions.create("mock"),
+        client.request("no/such"),
+        nowhere,
+      ].map((call) => call.then(() => undefined, (error: unknown) => error)),
+    );
+
+    const found = failures.map((error) => {
+      assert.ok(error instanceof SandboxAgentError && error instanceof ClientError, String(error));
+      assert.ok(error.message && typeof error.fields === "object");
+      return error.slug;
+    });
+    assert.deepEqual(found, [
+      "session-not-found",
+      "invalid-params",
+      "invalid-call",
+      "request-failed",
+      "connection-lost",
+    ]);
   });
 
   test("a session that is deleted is gone", BOUNDED, async () => {

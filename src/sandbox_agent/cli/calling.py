@@ -1,7 +1,4 @@
-"""Calling a server with the SDK, and reporting failures.
-
-The SDK is imported when something is called: help and completion need none of it.
-"""
+"""Calling a server with the SDK: sessions by the beginning of an id, failures in words, and exit codes."""
 
 import os
 import stat
@@ -13,16 +10,127 @@ from typing import TYPE_CHECKING, TypeVar
 import msgspec
 from msgspec import Raw, Struct
 
-from sandbox_agent.cli.endpoint import Endpoint, endpoint
-from sandbox_agent.cli.failures import Failure, sentence, tell
+from sandbox_agent.cli.flags import ServerAddress, find_address
 from sandbox_agent.cli.grammar import Arguments
-from sandbox_agent.cli.output import EXIT_FAILED, describe
-from sandbox_agent.client.errors import ClientError, ConnectionLost, ServerProblem
+from sandbox_agent.cli.output import EXIT_FAILED, describe, one_line
+from sandbox_agent.client.errors import (
+    ClientError,
+    ConnectionLost,
+    ForeignAnswer,
+    RequestError,
+    ServerProblem,
+    StartFailed,
+)
+from sandbox_agent.envelope import Object, at, list_at, object_at, text_at
 from sandbox_agent.errors import SettingsError
 
 if TYPE_CHECKING:
     from sandbox_agent.client import Health, SandboxAgent, SessionInfo
     from sandbox_agent.client.api import Api
+
+AUTH_REQUIRED = -32000
+"""ACP's code for an agent that wants you to log in."""
+EXIT_LIMIT, EXIT_REFUSED, EXIT_CANCELLED = 3, 4, 130
+CODES = {
+    "end_turn": 0,
+    "max_tokens": EXIT_LIMIT,
+    "max_turn_requests": EXIT_LIMIT,
+    "refusal": EXIT_REFUSED,
+    "cancelled": EXIT_CANCELLED,
+}
+
+Failure = ClientError | ValueError
+"""What calls of the SDK may raise: a ValueError comes from answers that are not what ACP says."""
+
+_OURS = "sandbox-agent: "
+_MORE_TOKEN = "; here: --token, --token-file or SANDBOX_AGENT_TOKEN"  # noqa: S105 - how to give one
+
+
+def exit_code(stop_reason: str | None) -> int:
+    """What the end of a turn means to the shell."""
+    return CODES.get(stop_reason or "", EXIT_FAILED)
+
+
+def tell(failure: Failure, about: str = "") -> None:
+    """Say what went wrong, with the end of what a program wrote to stderr; `about` says what it is about."""
+    describe(about + sentence(failure), stderr(failure))
+
+
+def sentence(failure: Failure) -> str:
+    """What went wrong, in one sentence."""
+    match failure:
+        case ForeignAnswer():
+            url = text_at(failure.fields, "url") or "what answers"
+            return f"{url} does not answer like sandbox-agent (status {failure.status}); --endpoint names another"
+        case ServerProblem(status=401):
+            return f"{failure}{_MORE_TOKEN}"
+        case StartFailed():
+            return _own_words(failure) or failure.sentence
+        case RequestError():
+            return _of_request(failure)
+        case ClientError():
+            # An embedded server that dies leaves what it wrote on the lines below.
+            return str(failure).partition("\n")[0]
+        case ValueError():
+            return f"the agent's answer is invalid: {one_line(str(failure))[:200]}"
+
+
+def stderr(failure: Failure) -> str | None:
+    """The end of what a failing program wrote."""
+    match failure:
+        case ServerProblem():
+            return _lines(failure.fields.get("stderr"))
+        case StartFailed():
+            return None if _own_words(failure) else failure.stderr
+        case ConnectionLost():
+            return str(failure).partition("\n")[2] or None
+        case RequestError():
+            return _lines(at(failure.data, "stderr"))
+        case ClientError() | ValueError():
+            return None
+
+
+def document(failure: Failure) -> Object:
+    """A failure for programs."""
+    told: Object = {"message": sentence(failure)}
+    match failure:
+        case ServerProblem():
+            return told | {"type": failure.slug, "data": failure.fields}
+        case ConnectionLost():
+            return told | {"type": "connection-lost"}
+        case RequestError():
+            return told | {"code": failure.code, "type": text_at(failure.data, "type"), "data": failure.data}
+        case ClientError() | ValueError():
+            return told
+
+
+def _of_request(failure: RequestError) -> str:
+    # Agents say what is wrong in many places.
+    further = text_at(failure.data, "details") or text_at(failure.data, "message") or ""
+    said = str(failure) or "the agent answered with an error"
+    hint = "; see: sandbox-agent credentials check" if failure.code == AUTH_REQUIRED and _is_login(said) else ""
+    return (f"{said}: {further}" if further and further not in said else said) + hint
+
+
+def _is_login(said: str) -> bool:
+    # The code is also used for other things.
+    return any(word in said.lower() for word in ("auth", "login", "log in", "credential"))
+
+
+def _own_words(failure: StartFailed) -> str:
+    """What a server says that ends because of a mistake, which is for people already."""
+    last = (failure.stderr.strip().splitlines() or [""])[-1]
+    return last.removeprefix(_OURS) if last.startswith(_OURS) else ""
+
+
+def _lines(told: object) -> str | None:
+    if isinstance(told, str):
+        return told
+    parts = object_at(told)
+    head, tail = ([str(line) for line in list_at(parts, name)] for name in ("head", "tail"))
+    between = ["…"] if parts.get("truncated") and head and tail else []
+    return "\n".join([*head, *between, *tail]) or None
+
 
 CLIENT = "sandbox-agent command line"
 """The name other clients see on this program's answers."""
@@ -45,7 +153,7 @@ class _Page(Struct, rename="camel"):
 class Remote:
     """A server that is called: by HTTP with `api`, by ACP on a connection."""
 
-    endpoint: Endpoint
+    endpoint: ServerAddress
     api: "Api"
     session: str | None = None
     """Whose files are meant."""
@@ -78,10 +186,10 @@ def call(arguments: Arguments, work: Callable[[Remote], Awaitable[int]]) -> int:
     """Do something with the server that the arguments name; gives the exit code."""
     import asyncio
 
-    return asyncio.run(_call(endpoint(arguments, os.environ), work))
+    return asyncio.run(_call(find_address(arguments, os.environ), work))
 
 
-async def _call(server: Endpoint, work: Callable[[Remote], Awaitable[int]]) -> int:
+async def _call(server: ServerAddress, work: Callable[[Remote], Awaitable[int]]) -> int:
     from sandbox_agent.client.api import Api
 
     try:
@@ -163,7 +271,7 @@ async def find_session(api: "Api", name: str) -> Raw:
 
 def read_session(session: Raw) -> "SessionInfo":
     """The facts of a session. Raises ClientError."""
-    from sandbox_agent.client.inventory import SessionInfo
+    from sandbox_agent.client.session import SessionInfo
 
     try:
         return msgspec.json.decode(session, type=SessionInfo)

@@ -6,7 +6,8 @@ A command's module is imported only when it is called: start-up time is a featur
 import io
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from importlib import import_module
 
 from sandbox_agent import __version__
 from sandbox_agent.cli.grammar import Command, Group, Word
@@ -16,76 +17,14 @@ EXIT_INTERRUPTED = 130
 EXIT_PIPE_CLOSED = 141
 
 
-def _run() -> Command:
-    from sandbox_agent.cli.commands.run import run_command
+def _in(module: str, name: str) -> Callable[[], Command | Group]:
+    """Make the command or group of a module, which is imported then."""
 
-    return run_command()
+    def load() -> Command | Group:
+        make: Callable[[], Command | Group] = getattr(import_module(f"sandbox_agent.cli.{module}"), name)
+        return make()
 
-
-def _attach() -> Command:
-    from sandbox_agent.cli.commands.run import attach_command
-
-    return attach_command()
-
-
-def _server() -> Command:
-    from sandbox_agent.cli.commands.server import command
-
-    return command()
-
-
-def _daemon() -> Group:
-    from sandbox_agent.cli.commands.daemon import group
-
-    return group()
-
-
-def _agents() -> Group:
-    from sandbox_agent.cli.commands.agents import group
-
-    return group()
-
-
-def _credentials() -> Group:
-    from sandbox_agent.cli.commands.credentials import group
-
-    return group()
-
-
-def _permissions() -> Group:
-    from sandbox_agent.cli.commands.permissions import group
-
-    return group()
-
-
-def _sessions() -> Group:
-    from sandbox_agent.cli.commands.sessions import group
-
-    return group()
-
-
-def _fs() -> Group:
-    from sandbox_agent.cli.commands.fs import group
-
-    return group()
-
-
-def _api() -> Group:
-    from sandbox_agent.cli.commands.api import group
-
-    return group()
-
-
-def _doctor() -> Command:
-    from sandbox_agent.cli.doctor.command import command
-
-    return command()
-
-
-def _completion() -> Command:
-    from sandbox_agent.cli.completion.command import command
-
-    return command()
+    return load
 
 
 EXAMPLES = """\
@@ -106,28 +45,21 @@ COMMANDS = Group(
     "Run and control coding agents inside a sandbox, over HTTP.",
     EXAMPLES,
     {
-        "run": Word("give an agent a prompt, or talk to it", _run),
-        "attach": Word("watch a session, and talk to its agent", _attach),
-        "server": Word("run the server", _server),
-        "daemon": Word("run the server in the background", _daemon),
-        "agents": Word("list, install and remove agents; needs no server", _agents),
-        "credentials": Word("see which credentials agents can find", _credentials),
-        "permissions": Word("check and test permission rules", _permissions),
-        "sessions": Word("see, name and end the sessions of a running server", _sessions),
-        "fs": Word("view files on a running server, and copy them", _fs),
-        "api": Word("call a running server", _api),
-        "doctor": Word("find problems, and how to fix them", _doctor),
-        "completion": Word("set up completion in a shell", _completion),
+        "run": Word("give an agent a prompt, or talk to it", _in("commands.run", "run_command")),
+        "attach": Word("watch a session, and talk to its agent", _in("commands.run", "attach_command")),
+        "server": Word("run the server", _in("commands.server", "command")),
+        "daemon": Word("run the server in the background", _in("commands.daemon", "group")),
+        "agents": Word("list, install and remove agents; needs no server", _in("commands.agents", "agents_group")),
+        "credentials": Word("see which credentials agents can find", _in("commands.agents", "credentials_group")),
+        "permissions": Word("check and test permission rules", _in("commands.permissions", "group")),
+        "sessions": Word("see, name and end the sessions of a running server", _in("commands.sessions", "group")),
+        "fs": Word("view files on a running server, and copy them", _in("commands.fs", "group")),
+        "api": Word("call a running server", _in("commands.api", "group")),
+        "doctor": Word("find problems, and how to fix them", _in("doctor.command", "command")),
+        "completion": Word("set up completion in a shell", _in("completion", "command")),
     },
     version=f"sandbox-agent {__version__}",
 )
-
-
-def _answer(words: list[str]) -> int:
-    """Answer a shell that asks because you pressed the tab key."""
-    from sandbox_agent.cli.completion.command import answer
-
-    return answer(words)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -137,7 +69,13 @@ def main(argv: Sequence[str] | None = None) -> int:
             stream.reconfigure(errors="replace")  # A letter that the terminal does not have is no reason to fail.
     words = sys.argv[1:] if argv is None else list(argv)
     try:
-        code = _answer(words[1:]) if words[:1] == ["__complete"] else COMMANDS.run(words)
+        if words[:1] == ["__complete"]:
+            # A shell asks because you pressed the tab key.
+            from sandbox_agent.cli.completion import answer
+
+            code = answer(words[1:])
+        else:
+            code = COMMANDS.run(words)
         sys.stdout.flush()
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED

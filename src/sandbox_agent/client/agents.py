@@ -11,9 +11,8 @@ from urllib.parse import quote
 import msgspec
 from msgspec import Struct
 
-from sandbox_agent.client.api import Api
+from sandbox_agent.client.api import EVENT_STREAM, Api, read_events
 from sandbox_agent.client.errors import ClientError, ConnectionLost, problem
-from sandbox_agent.client.sse import EVENT_STREAM, events
 from sandbox_agent.envelope import Object
 
 
@@ -273,9 +272,9 @@ async def _steps(api: Api, agent: str, asked: Object) -> AsyncGenerator[Progress
     path = f"/v1/agents/{quote(agent, safe='')}/install"
     async with (
         api.stream("POST", path, content=msgspec.json.encode(asked), headers=headers) as response,
-        aclosing(events(response)) as told,
+        aclosing(read_events(response)) as stream,
     ):
-        async for event in told:
+        async for event in stream:
             data = event.data.encode()
             match event.event:
                 case "progress":

@@ -1,23 +1,35 @@
-"""Calling the server over HTTP: one client for all requests, and each failure as one of ours.
+"""Calling the server over HTTP: one client for all requests, what they send, the events they bring, and trying again.
 
-Knows no route and no envelope.
+Each failure is one of the SDK's. Knows no route and no envelope.
 """
 
+import asyncio
 import ipaddress
 import os
 import re
 import socket
-from collections.abc import AsyncGenerator, AsyncIterable, Generator, Mapping
-from contextlib import asynccontextmanager, contextmanager
-from typing import TypeVar
+from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Generator, Mapping
+from contextlib import aclosing, asynccontextmanager, contextmanager
+from pathlib import Path
+from typing import BinaryIO, TypeAlias, TypeVar
 from urllib.parse import SplitResult, urlsplit
 from urllib.request import getproxies
 
 import msgspec
 
 from sandbox_agent import __version__
-from sandbox_agent.client.errors import ClientError, ConnectionLost, ForeignAnswer, ServerProblem, foreign, problem
-from sandbox_agent.client.light_httpx import httpx
+from sandbox_agent.client.errors import (
+    ClientError,
+    ConnectionLost,
+    ForeignAnswer,
+    InvalidCall,
+    LocalFileFailed,
+    ServerProblem,
+    foreign,
+    problem,
+)
+from sandbox_agent.client.light_httpx import EventSource, ServerSentEvent, httpx
+from sandbox_agent.errors import ShuttingDown, UnknownConnection
 
 T = TypeVar("T")
 Params = Mapping[str, str | int | bool | None]
@@ -139,12 +151,12 @@ class Api:
     ) -> AsyncGenerator[httpx.Response]:
         """An answer whose body is still to be read; what breaks while it is read is a ConnectionLost, too."""
         if self._client.is_closed:
-            raise ClientError("this client is closed")
+            raise InvalidCall("this client is closed")
         query = {name: value for name, value in (params or {}).items() if value is not None}
         request = self._client.build_request(
             method, path, params=query or None, content=content, headers=headers, timeout=_timeout(silence)
         )
-        with self._named(f"{method} {path}", silence):
+        with self._translate_failures(f"{method} {path}", silence):
             response = await self._client.send(request, stream=True)
             try:
                 if not response.is_success:
@@ -162,7 +174,7 @@ class Api:
         return problem(bytes(body)) or self.foreign(response, bytes(body))
 
     @contextmanager
-    def _named(self, tried: str, silence: float | None) -> Generator[None]:
+    def _translate_failures(self, tried: str, silence: float | None) -> Generator[None]:
         try:
             yield
         except (httpx.ConnectError, httpx.ConnectTimeout, httpx.ProxyError) as error:
@@ -201,14 +213,14 @@ def _checked(url: str) -> SplitResult:
     if not re.fullmatch(r"https?://[^\s/?#@]+(/[^\s?#]*)?", url):
         # What stands before an @ is a secret.
         shown = url.rpartition("@")[2]
-        raise ValueError(f"expected an address such as http://127.0.0.1:2468, got {shown!r:.100}")
+        raise InvalidCall(f"expected an address such as http://127.0.0.1:2468, got {shown!r:.100}")
     try:
         parts = urlsplit(url)
         if parts.hostname and parts.port != 0:
             return parts
     except ValueError:
         pass
-    raise ValueError(f"{url!r:.100} has no such host or port")
+    raise InvalidCall(f"{url!r:.100} has no such host or port")
 
 
 def _direct(url: SplitResult) -> httpx.AsyncHTTPTransport | None:
@@ -234,4 +246,120 @@ def _is_local(host: str) -> bool:
 def _check_token(token: str) -> None:
     # The HTTP library would refuse it too, and quote it in the error.
     if not token or not token.isascii() or not token.isprintable() or " " in token:
-        raise ValueError("the token is empty, or has characters that a header cannot carry")
+        raise InvalidCall("the token is empty, or has characters that a header cannot carry")
+
+
+EVENT_STREAM = "text/event-stream"
+
+
+async def read_events(response: httpx.Response) -> AsyncGenerator[ServerSentEvent]:
+    """The events as they come, until the answer ends. To be closed.
+
+    Raises:
+        ForeignAnswer: this is no stream of events.
+    """
+    content_type = response.headers.get("content-type", "")
+    if content_type.partition(";")[0].strip().lower() != EVENT_STREAM:
+        raise foreign(str(response.url), response.status_code, content_type, b"")
+    async with aclosing(EventSource(response).aiter_sse()) as found:
+        async for event in found:
+            # A comment comes out as an event that has only the id of the one before.
+            if event.data:
+                yield event
+
+
+Data: TypeAlias = bytes | bytearray | memoryview | str | Path | BinaryIO | AsyncIterable[bytes]
+"""A `str` is the content, as UTF-8; a `Path` is a file of this machine; a binary file is read from where it is."""
+
+BLOCK = 1 << 18
+
+
+@asynccontextmanager
+async def sending(data: Data) -> AsyncGenerator[bytes | AsyncIterable[bytes]]:
+    """What httpx sends; a file that was opened for it is closed, however it ends. Raises LocalFileFailed."""
+    match data:
+        case bytes():
+            yield data
+        case bytearray() | memoryview():
+            yield bytes(data)
+        case str():
+            yield data.encode()
+        case AsyncIterable():
+            yield data
+        case _:
+            blocks = _blocks_at(data) if isinstance(data, Path) else _blocks(data)
+            with translate_local_failures():
+                async with aclosing(in_thread(blocks)) as body:
+                    yield body
+
+
+@contextmanager
+def translate_local_failures() -> Generator[None]:
+    """Raise LocalFileFailed for what this machine's file system refuses."""
+    try:
+        yield
+    except ClientError:
+        raise
+    except OSError as error:
+        raise LocalFileFailed(error) from error
+
+
+async def in_thread(blocks: Generator[bytes]) -> AsyncGenerator[bytes]:
+    """Blocks that are made in threads, one after another, as they are wanted."""
+    making: asyncio.Future[bytes | None] | None = None
+    try:
+        while True:
+            making = asyncio.ensure_future(asyncio.to_thread(next, blocks, None))
+            block = await asyncio.shield(making)
+            if block is None:
+                return
+            yield block
+    finally:
+        # It must not be closed under a thread.
+        if making is not None:
+            await asyncio.wait({making})
+        await asyncio.to_thread(blocks.close)
+
+
+def _blocks_at(path: Path) -> Generator[bytes]:
+    with path.open("rb") as file:
+        yield from _blocks(file)
+
+
+def _blocks(file: BinaryIO) -> Generator[bytes]:
+    while block := file.read(BLOCK):
+        yield block
+
+
+FIRST_PAUSE, LONGEST_PAUSE = 0.1, 5.0
+"""Seconds between two tries to reach the server again."""
+
+_UNREACHED = frozenset({502, 503, 504})
+"""What a proxy answers in place of a server that it cannot reach."""
+
+
+async def retry(call: Callable[[], Awaitable[T]], seconds: float) -> T:
+    """The result of a call that is safe to repeat. Raises the last failure after so many seconds."""
+    clock = asyncio.get_running_loop().time
+    until, pause = clock() + seconds, FIRST_PAUSE
+    while True:
+        try:
+            return await call()
+        except ClientError as error:
+            if not is_passing(error) or clock() > until:
+                raise
+        await asyncio.sleep(pause)
+        pause = min(2 * pause, LONGEST_PAUSE)
+
+
+def is_passing(error: ClientError) -> bool:
+    """Whether the failure may be temporary."""
+    match error:
+        case ConnectionLost():
+            return True
+        case ForeignAnswer(status=status):
+            return status in _UNREACHED
+        case ServerProblem(slug=slug):
+            return slug in (UnknownConnection.slug, ShuttingDown.slug)
+        case _:
+            return False

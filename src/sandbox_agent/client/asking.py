@@ -13,7 +13,7 @@ from typing import TypeAlias, TypeVar
 import msgspec
 from msgspec import ValidationError
 
-from sandbox_agent.client.errors import ClientError, RequestError, ServerProblem
+from sandbox_agent.client.errors import InvalidCall, RequestError, ServerProblem
 from sandbox_agent.client.incoming import RequestId
 from sandbox_agent.envelope import Object, list_at, object_at, objects_at, text_at
 from sandbox_agent.wire import methods
@@ -239,8 +239,8 @@ class Asking:
             logger.info("an answer was not given reason=%s", task.exception())
 
     def _has_handler(self, method: str, params: Object) -> bool:
-        own = self.of_session.get(text_at(params, "sessionId") or "", Handlers())
-        return any(each.of_method(method) is not None for each in (own, self.handlers))
+        handlers = self.of_session.get(text_at(params, "sessionId") or "", Handlers())
+        return any(each.of_method(method) is not None for each in (handlers, self.handlers))
 
     async def _result(self, request: Request | None, method: str, params: Object, key: RequestId) -> Object:
         if request is None:
@@ -262,12 +262,12 @@ class Asking:
             if request.id == id and (given := answer(request))
         ]
         if not named:
-            raise ClientError(
+            raise InvalidCall(
                 f"nothing of this kind is open here under the id {id!r}; attach to its session to be asked"
             )
         if len(named) > 1:
             sessions = ", ".join(str(request.session_id) for _, request, _ in named)
-            raise ClientError(f"the id {id!r} is open in several sessions ({sessions}); answer from a handler")
+            raise InvalidCall(f"the id {id!r} is open in several sessions ({sessions}); answer from a handler")
         [(key, _, given)] = named
         await self._reply(key, given.result)
         self.withdraw(key)
@@ -305,8 +305,8 @@ class Asking:
         await self._reply(key, rejected)
 
     async def _answer(self, request: Request) -> Answer | None:
-        own = self.of_session.get(request.session_id or "", Handlers())
-        decide = own.decide(request) or self.handlers.decide(request)
+        handlers = self.of_session.get(request.session_id or "", Handlers())
+        decide = handlers.decide(request) or self.handlers.decide(request)
         if decide is None:
             return self._unhandled(request)
         try:

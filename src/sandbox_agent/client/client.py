@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path, PurePath
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from sandbox_agent.client.agents import Agents, Health, health
 from sandbox_agent.client.api import Api
@@ -20,14 +20,16 @@ from sandbox_agent.client.asking import (
     QuestionRequest,
     Request,
 )
-from sandbox_agent.client.connection import Connection, Settings, Tap
-from sandbox_agent.client.embedded import EmbeddedServer
-from sandbox_agent.client.errors import ClientError, ConnectionLost
+from sandbox_agent.client.connection import ClientConnection, Settings, Tap
+from sandbox_agent.client.errors import ConnectionLost, InvalidCall
 from sandbox_agent.client.files import Files
 from sandbox_agent.client.session import Parts
 from sandbox_agent.client.sessions import Sessions
 from sandbox_agent.envelope import Object, objects_at
 from sandbox_agent.wire import methods
+
+if TYPE_CHECKING:
+    from sandbox_agent.client.embedded import EmbeddedServer
 
 R = TypeVar("R", PermissionRequest, QuestionRequest, ElicitationRequest)
 
@@ -41,7 +43,7 @@ class SandboxAgent:
     """A client of one server: `connect` to a running one, or `start` a private one."""
 
     def __init__(
-        self, api: Api, connection: Connection, token: str | None, agent: str | None, cwd: Path | None
+        self, api: Api, connection: ClientConnection, token: str | None, agent: str | None, cwd: Path | None
     ) -> None:
         self.url = api.url
         """Where the server is."""
@@ -127,6 +129,8 @@ class SandboxAgent:
         Raises:
             StartFailed: with what the server said.
         """
+        from sandbox_agent.client.embedded import EmbeddedServer
+
         handlers = Handlers(on_permission, on_question, on_elicitation)
         settings = Settings(agent, None, None, RECONNECT_TIMEOUT, buffer, alone=True)
         directory = None if data_dir is None else Path(data_dir)
@@ -146,7 +150,7 @@ class SandboxAgent:
         cls, url: str, token: str | None, settings: Settings, handlers: Handlers, cwd: Path | None
     ) -> AsyncGenerator["SandboxAgent"]:
         api = Api(url, token)
-        connection = Connection(api, settings, handlers)
+        connection = ClientConnection(api, settings, handlers)
         client = cls(api, connection, token, settings.agent, cwd)
         try:
             await client.health()
@@ -178,7 +182,7 @@ class SandboxAgent:
     ) -> Callable[[ElicitationRequest], Decided]:
         """Let this handler fill in agents' forms; the server must know of it before the first session."""
         if self._connection.is_open and self._connection.asking.handlers.elicitation is None:
-            raise ClientError("on_elicitation comes too late: give it to connect() or start(), or before any session")
+            raise InvalidCall("on_elicitation comes too late: give it to connect() or start(), or before any session")
         self._connection.asking.handlers.elicitation = handler
         return handler
 
@@ -239,7 +243,7 @@ class SandboxAgent:
         taps.append(callback)
         return lambda: taps.remove(callback) if callback in taps else None
 
-    async def _watch(self, server: EmbeddedServer) -> None:
+    async def _watch(self, server: "EmbeddedServer") -> None:
         how = await server.ended()
         self._connection.give_up(ConnectionLost(f"the private server {how}\n{server.stderr}".rstrip()))
 

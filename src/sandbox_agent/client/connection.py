@@ -12,15 +12,13 @@ from typing import TypeVar, cast
 from weakref import WeakSet, WeakValueDictionary
 
 from sandbox_agent import __version__
-from sandbox_agent.client.api import Api
+from sandbox_agent.client.api import Api, retry
 from sandbox_agent.client.asking import Asking, Handlers
-from sandbox_agent.client.errors import ClientError, ConnectionLost, ServerProblem
-from sandbox_agent.client.feed import Feed, Heard
+from sandbox_agent.client.errors import ClientError, ConnectionLost, InvalidCall, ServerProblem
+from sandbox_agent.client.feed import Feed, LogReader, Notification
 from sandbox_agent.client.incoming import Arrival, RequestId
-from sandbox_agent.client.retrying import retry
-from sandbox_agent.client.session_log import PastReader
 from sandbox_agent.client.transport import Hooks, Transport
-from sandbox_agent.client.updates import TERMINATED
+from sandbox_agent.client.updates import FINAL
 from sandbox_agent.envelope import META, Object, object_at, text_at
 from sandbox_agent.wire import methods
 
@@ -65,7 +63,7 @@ class Prompt:
         """Done when its turn has started."""
 
 
-class Connection:
+class ClientConnection:
     """Requests to the server, feeds of its sessions, and what agents ask."""
 
     def __init__(self, api: Api, settings: Settings, handlers: Handlers) -> None:
@@ -98,7 +96,7 @@ class Connection:
     @property
     def position(self) -> int:
         """The newest position of the log that the server has told of."""
-        return 0 if self._transport is None else self._transport.order.position
+        return 0 if self._transport is None else self._transport.stream_order.position
 
     async def request(self, method: str, params: Object | None = None, *, agent: str | None = None) -> Object:
         """The result of a request; `agent` is for a connection that is not open yet.
@@ -108,7 +106,7 @@ class Connection:
             ServerProblem: the server refuses.
             ConnectionLost: the server cannot be reached, or went away.
         """
-        transport = await self._opened(agent)
+        transport = await self._open_once(agent)
         return cast("Object", await transport.request(method, params or {}) or {})
 
     async def read(self, call: Callable[[], Awaitable[T]]) -> T:
@@ -117,40 +115,40 @@ class Connection:
 
     async def notify(self, method: str, params: Object | None = None) -> None:
         """Send a notification. Raises as `request` does."""
-        transport = await self._opened(None)
+        transport = await self._open_once(None)
         await transport.notify(method, params or {})
 
     async def attach(self, session_id: str, agent: str) -> Object:
         """Attach: from now on this client gets the session's events and its agent's requests."""
         try:
-            await self._opened(agent)
+            await self._open_once(agent)
         except ServerProblem as problem:
             # Its agent cannot be had any more; its log is there all the same, and any agent opens a connection.
             logger.info("opening a connection without the session's agent agent=%s reason=%s", agent, problem)
-            await self._opened(BUNDLED_AGENT)
+            await self._open_once(BUNDLED_AGENT)
         result = await self.request(methods.ATTACH, {"sessionId": session_id})
-        if text_at(result, "session", "terminationInfo", "reason") != TERMINATED:
-            self.attached(session_id, result.get("position"))
+        if text_at(result, "session", "terminationInfo", "reason") not in FINAL:
+            self.mark_attached(session_id, result.get("position"))
         return result
 
     async def begin(self, method: str, params: Object, agent: str) -> Object:
         """The result of a request that makes a session, or takes one up: this client is attached to it then."""
-        transport = await self._opened(agent)
+        transport = await self._open_once(agent)
         generation = transport.generation
         result = await self.request(method, params)
         session_id = text_at(result, "sessionId") or text_at(params, "sessionId") or ""
-        self.attached(session_id)
+        self.mark_attached(session_id)
         if generation != transport.generation:
             # It was attached to a connection that is gone by now.
             self._set_apart([session_id])
         return result
 
-    def attached(self, session_id: str, position: object = None) -> None:
+    def mark_attached(self, session_id: str, position: object = None) -> None:
         """The server has attached this connection: events after a position come on the stream."""
         known = position if isinstance(position, int) else self.position
         self._attached[session_id] = max(known, self._attached.get(session_id, 0))
 
-    def detached(self, session_id: str) -> None:
+    def mark_detached(self, session_id: str) -> None:
         """End the session's feeds: no more events will come."""
         self._attached.pop(session_id, None)
         self._detached.discard(session_id)
@@ -173,21 +171,21 @@ class Connection:
         if prompt.request_id is not None:
             await self.notify(methods.CANCEL_REQUEST, {"requestId": prompt.request_id})
 
-    def past(self, session_id: str) -> PastReader:
+    def open_log(self, session_id: str) -> LogReader:
         """What a reader of a session's feed reads in the log."""
-        return PastReader(self.request, session_id, self._prompts.__contains__)
+        return LogReader(self.request, session_id, self._prompts.__contains__)
 
-    def feed(self, session_id: str, past: PastReader) -> Feed:
+    def open_feed(self, session_id: str, log: LogReader) -> Feed:
         """A feed of everything that happens in a session from now on, for as long as you keep a reference to it."""
         after = max(self.position, self._attached.get(session_id, 0))
-        feed = Feed(self._settings.buffer, after, past.page)
+        feed = Feed(self._settings.buffer, after, log.page)
         if self._failure is not None or not self.is_attached(session_id):
             feed.close(self._failure)
         else:
             self._feeds.setdefault(session_id, WeakSet()).add(feed)
         return feed
 
-    def alarm(self, session_id: str) -> asyncio.Event:
+    def open_alarm(self, session_id: str) -> asyncio.Event:
         """An event that is set whenever something happens in a session, for as long as you keep a reference to it."""
         alarm = asyncio.Event()
         self._alarms.setdefault(session_id, WeakSet()).add(alarm)
@@ -231,9 +229,9 @@ class Connection:
 
     def _check(self) -> None:
         if self._closed:
-            raise ClientError("this client is closed")
+            raise InvalidCall("this client is closed")
 
-    async def _opened(self, agent: str | None) -> Transport:
+    async def _open_once(self, agent: str | None) -> Transport:
         self._check()
         async with self._opening:
             if self._transport is None:
@@ -242,7 +240,7 @@ class Connection:
 
     async def _open(self, agent: str | None) -> Transport:
         if agent is None:
-            raise ClientError("no agent is named: give one to connect() or start(), or begin with a session")
+            raise InvalidCall("no agent is named: give one to connect() or start(), or begin with a session")
         hooks = Hooks(self._lost, self._missed, self.asking.answered, self._received, self._sent)
         transport = Transport(self._api, hooks, self._settings.patience)
         meta: Object = (
@@ -301,7 +299,7 @@ class Connection:
     def _attached_again(self, session_id: str, position: object, failure: Exception | None) -> None:
         self._detached.discard(session_id)
         if failure is None:
-            self.attached(session_id, position)
+            self.mark_attached(session_id, position)
         else:
             logger.warning("a session is lost session=%s reason=%s", session_id, failure)
             self._attached.pop(session_id, None)
@@ -330,16 +328,16 @@ class Connection:
             self.asking.withdraw(RequestId.of(arrival, params.get("requestId")))
             return
         if method == methods.TURN:
-            self._turn_told(params)
+            self._note_turn(params)
         if method == methods.GAP:
             self._missed()
-        heard = Heard(arrival.position, method, params, arrival.size)
+        notification = Notification(arrival.position, method, params, arrival.size)
         for feed in self._feeds.get(session_id, ()):
-            feed.fall_behind() if session_id in self._detached else feed.push(heard)
-        if method == methods.ENDED and text_at(params, "reason") == TERMINATED:
-            self.detached(session_id)
+            feed.fall_behind() if session_id in self._detached else feed.push(notification)
+        if method == methods.ENDED and text_at(params, "reason") in FINAL:
+            self.mark_detached(session_id)
 
-    def _turn_told(self, turn: Object) -> None:
+    def _note_turn(self, turn: Object) -> None:
         prompt = self._under_way.get(text_at(turn, "promptId") or "")
         if prompt is not None and turn.get("state") == "started" and not prompt.started.done():
             prompt.started.set_result(None)

@@ -14,7 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import cast
 
-from sandbox_agent.client.errors import StartFailed
+from sandbox_agent.client.errors import InvalidCall, StartFailed
 
 READY = b"sandbox-agent listening on "
 START_PATIENCE, STOP_PATIENCE, TERM_PATIENCE, LAST_PATIENCE = 30.0, 5.0, 2.0, 1.0
@@ -61,9 +61,9 @@ class EmbeddedServer:
         Raises:
             StartFailed: with the end of what the server said.
         """
-        own = [sys.executable or "", "-P", "-m", "sandbox_agent"] if command is None else list(command)
+        program = [sys.executable or "", "-P", "-m", "sandbox_agent"] if command is None else list(command)
         place = [] if data_dir is None else [f"--data-dir={data_dir}"]
-        whole = [*own, "server", "--embedded", "--port=0", *place, *_flags(options or {})]
+        whole = [*program, "server", "--embedded", "--port=0", *place, *_flags(options or {})]
         token = (env or {}).get(_TOKEN) or secrets.token_urlsafe(32)
         # Every user of the machine can read a command line. An empty variable counts as unset.
         environment = {**os.environ, **(env or {}), **dict.fromkeys(_OTHER_WAYS, ""), _TOKEN: token}
@@ -213,7 +213,7 @@ def _flags(options: Mapping[str, object]) -> list[str]:
     flags: list[str] = []
     for name, value in options.items():
         if name.replace("-", "_") in _OURS:
-            raise ValueError(f"{name} cannot be among the options: start() gives it to the server")
+            raise InvalidCall(f"{name} cannot be among the options: start() gives it to the server")
         flag = "--" + name.replace("_", "-")
         if value is True:
             flags.append(flag)

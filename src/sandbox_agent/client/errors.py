@@ -1,11 +1,14 @@
 """Every failure that the SDK has a name for.
 
-ClientError             what a caller catches to catch them all
-├── RequestError        a method failed, at the server or at the agent: a JSON-RPC error with code, message and data
-├── ServerProblem       the server refuses, and says why
-│   └── ForeignAnswer   something answers that is no sandbox-agent, a proxy for example
-├── ConnectionLost      the server cannot be reached, or went away and the outcome is unknown
-└── StartFailed         an embedded server did not start
+SandboxAgentError           what you catch to catch them all: it has `slug`, `message` and `fields`
+└── ClientError             what the SDK raises
+    ├── RequestError        a method failed, at the server or at the agent: a JSON-RPC error with code, message and data
+    ├── ServerProblem       the server refuses, and says why
+    │   └── ForeignAnswer   something answers that is no sandbox-agent, a proxy for example
+    ├── ConnectionLost      the server cannot be reached, or went away and the outcome is unknown
+    ├── StartFailed         an embedded server did not start
+    ├── LocalFileFailed     a file of this machine cannot be read or written
+    └── InvalidCall         the call itself is wrong: nothing was sent
 """
 
 from collections.abc import Mapping
@@ -14,27 +17,33 @@ from typing import cast
 import msgspec
 
 from sandbox_agent.envelope import Object
-from sandbox_agent.errors import URN
+from sandbox_agent.errors import URN, SandboxAgentError
 
 _ABOUT_ITSELF = frozenset({"type", "title", "status", "detail"})
 _EXCERPT = 200
 
 
-class ClientError(Exception):
-    """Base of all of them: what a caller catches to catch whatever the SDK raises."""
+class ClientError(SandboxAgentError):
+    """What the SDK raises; all have a `slug`, a `message` and `fields`."""
+
+    slug, title = "client-error", "Client Error"
 
 
 class RequestError(ClientError):
-    """A method failed, at the server or at the agent: a JSON-RPC error."""
+    """A method failed, at the server or at the agent: a JSON-RPC error, with the members of `data` as `fields`."""
+
+    title = "Request Failed"
 
     def __init__(self, code: int, message: str, data: object = None) -> None:
-        super().__init__(message)
+        facts = dict(cast("Object", data)) if isinstance(data, dict) else {}
+        slug = facts.pop("type", None)
+        super().__init__(message, **facts)
+        self.slug = slug if isinstance(slug, str) else "request-failed"
+        """The name of an error of the server, else `request-failed`."""
         self.code = code
         """JSON-RPC's code, such as -32602 for params that are wrong."""
-        self.message = message
-        """What is wrong, for people."""
-        self.data = data
-        """Facts; the server's own errors have their name in `data["type"]`."""
+        self.data: object = data
+        """The facts as they came."""
 
     def __reduce__(self) -> tuple[object, ...]:
         return type(self), (self.code, self.message, self.data)
@@ -46,7 +55,7 @@ class ServerProblem(ClientError):
     def __init__(
         self, slug: str, title: str, status: int, detail: str, fields: Mapping[str, object] | None = None
     ) -> None:
-        super().__init__(f"{title}: {detail}" if detail else title)
+        super().__init__(f"{title}: {detail}" if detail else title, **(fields or {}))
         self.slug = slug
         """Its name, such as `file-not-found`: stable, for programs."""
         self.title = title
@@ -55,8 +64,6 @@ class ServerProblem(ClientError):
         """The HTTP status."""
         self.detail = detail
         """What is wrong, and what to do."""
-        self.fields: Object = dict(fields or {})
-        """Facts, such as the `path` of a file."""
 
     def __reduce__(self) -> tuple[object, ...]:
         return type(self), (self.slug, self.title, self.status, self.detail, self.fields)
@@ -69,20 +76,24 @@ class ForeignAnswer(ServerProblem):
 class ConnectionLost(ClientError):
     """The server cannot be reached, or went away before it had answered."""
 
+    slug, title = "connection-lost", "Connection Lost"
+
     def __init__(self, sentence: str, *, outcome_unknown: bool = False) -> None:
-        super().__init__(sentence)
+        super().__init__(sentence, outcomeUnknown=outcome_unknown)
         self.outcome_unknown = outcome_unknown
         """Whether the server may have done what it was asked: False when the request certainly did not reach it."""
 
     def __reduce__(self) -> tuple[object, ...]:
-        return type(self), self.args, {"outcome_unknown": self.outcome_unknown}
+        return type(self), self.args, {"outcome_unknown": self.outcome_unknown, "fields": self.fields}
 
 
 class StartFailed(ClientError):
     """An embedded server did not start; `stderr` is the end of what it said."""
 
+    slug, title = "start-failed", "Start Failed"
+
     def __init__(self, sentence: str, stderr: str = "") -> None:
-        super().__init__(f"{sentence}\n{stderr.rstrip()}" if stderr.strip() else sentence)
+        super().__init__(f"{sentence}\n{stderr.rstrip()}" if stderr.strip() else sentence, stderr=stderr)
         self.sentence = sentence
         self.stderr = stderr
         """The end of its stderr, for people."""
@@ -91,20 +102,39 @@ class StartFailed(ClientError):
         return type(self), (self.sentence, self.stderr)
 
 
+class LocalFileFailed(ClientError, OSError):
+    """A file of this machine cannot be read or written; an `OSError`, too."""
+
+    slug, title = "local-file-failed", "Local File Failed"
+
+    def __init__(self, error: OSError) -> None:
+        super().__init__(str(error), path=error.filename, errno=error.errno)
+        self.errno, self.strerror, self.filename = error.errno, error.strerror, error.filename
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return type(self), (OSError(self.errno, self.strerror, self.filename),)
+
+
+class InvalidCall(ClientError, ValueError):
+    """The call itself is wrong, so nothing was sent: an argument, or what was done before; a `ValueError`, too."""
+
+    slug, title = "invalid-call", "Invalid Call"
+
+
 def problem(document: bytes) -> ServerProblem | None:
     """The problem that a document describes; None if it is not one of sandbox-agent's."""
     try:
-        said = msgspec.json.decode(document)
+        decoded = msgspec.json.decode(document)
     except msgspec.DecodeError:
         return None
-    if not isinstance(said, dict):
+    if not isinstance(decoded, dict):
         return None
-    told = cast("Object", said)
-    kind, status, title = told.get("type"), told.get("status"), told.get("title")
+    members = cast("Object", decoded)
+    kind, status, title = members.get("type"), members.get("status"), members.get("title")
     if not (isinstance(kind, str) and kind.startswith(URN) and isinstance(status, int) and isinstance(title, str)):
         return None
-    detail = told.get("detail")
-    fields = {name: value for name, value in told.items() if name not in _ABOUT_ITSELF}
+    detail = members.get("detail")
+    fields = {name: value for name, value in members.items() if name not in _ABOUT_ITSELF}
     return ServerProblem(kind.removeprefix(URN), title, status, detail if isinstance(detail, str) else "", fields)
 
 

@@ -4,19 +4,210 @@ A path is absolute, or relative to the session's directory, or else to the serve
 one is a ServerProblem, such as `file-not-found`, with the path in `fields`.
 """
 
-from collections.abc import AsyncGenerator
+import asyncio
+import random
+from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing
 from datetime import datetime
+from http import HTTPStatus
 from pathlib import Path, PurePosixPath
 from typing import Literal, TypeAlias
 
 from msgspec import Struct, structs
 
-from sandbox_agent.client.api import Api
-from sandbox_agent.client.contents import BLOCK, Data, sending
-from sandbox_agent.client.searching import Search
-from sandbox_agent.client.trees import packed, unpack
-from sandbox_agent.client.watching import Watch
+from sandbox_agent.client.api import (
+    BLOCK,
+    EVENT_STREAM,
+    FIRST_PAUSE,
+    LONGEST_PAUSE,
+    Api,
+    Data,
+    Params,
+    read_events,
+    sending,
+    translate_local_failures,
+)
+from sandbox_agent.client.errors import ClientError, ConnectionLost, InvalidCall, ServerProblem
+from sandbox_agent.client.light_httpx import httpx
+from sandbox_agent.wire.files import Done, Moved
+
+_NDJSON = "application/x-ndjson"
+
+
+class Match(Struct, rename="camel", kw_only=True, frozen=True):
+    """A file, or a line of it: `line` and `column` count from 1, the column in characters."""
+
+    path: str
+    line: int | None = None
+    column: int | None = None
+    text: str | None = None
+    text_truncated: bool = False
+    """The line is longer than the text shown here."""
+
+
+class _Line(Struct, rename="camel", kw_only=True):
+    """A match, or the last line, which has no path."""
+
+    path: str | None = None
+    line: int | None = None
+    column: int | None = None
+    text: str | None = None
+    text_truncated: bool = False
+    truncated: bool = False
+    reason: str | None = None
+
+
+class Search(AsyncIterator[Match]):
+    """The matches, in no order. Begins with the first step, and ends on the server when it is left."""
+
+    def __init__(self, api: Api, params: Params) -> None:
+        self.truncated = False
+        """Whether there may be more than was found; known at the end."""
+        self.reason: str | None = None
+        """What ended it early: `results`, `bytes`, `time` or `lines`."""
+        self._matches = self._run(api, params)
+
+    async def __anext__(self) -> Match:
+        return await anext(self._matches)
+
+    async def close(self) -> None:
+        """End it now instead of when it is garbage-collected."""
+        await self._matches.aclose()
+
+    async def _run(self, api: Api, params: Params) -> AsyncGenerator[Match]:
+        async with api.stream("GET", "/v1/fs/search", params=params, headers={"Accept": _NDJSON}) as response:
+            if response.headers.get("content-type", "").partition(";")[0] != _NDJSON:
+                raise api.foreign(response, b"")
+            async for text in _lines(response):
+                line = api.parsed(response, text, _Line)
+                if line.path is None:
+                    self.truncated, self.reason = line.truncated, line.reason
+                    return
+                yield Match(
+                    path=line.path,
+                    line=line.line,
+                    column=line.column,
+                    text=line.text,
+                    text_truncated=line.text_truncated,
+                )
+        raise ConnectionLost(f"{api.url} ended its answer before the search had ended")
+
+
+async def _lines(response: httpx.Response) -> AsyncGenerator[bytes]:
+    """Lines of JSON. httpx would end one at U+2028, too, which JSON has inside of strings."""
+    begun: list[bytes] = []
+    async for part in response.aiter_bytes():
+        first, *rest = part.split(b"\n")
+        begun.append(first)
+        for piece in rest:
+            yield b"".join(begun)
+            begun = [piece]
+
+
+PATIENCE = 30.0
+"""Seconds for which a server that cannot be reached is tried again."""
+
+_PASSING = {HTTPStatus.BAD_GATEWAY, HTTPStatus.SERVICE_UNAVAILABLE, HTTPStatus.GATEWAY_TIMEOUT}
+_OVERFLOW = "overflow"
+
+
+class Change(Struct, rename="camel", kw_only=True, frozen=True):
+    """What became of a path."""
+
+    kind: str
+    """`added`, `modified`, `deleted`; or `overflow`: there were too many changes to report, so scan this path again."""
+    path: str
+
+
+class _Changes(Struct):
+    changes: list[Change]
+
+
+class _Ended(Struct):
+    reason: str
+
+
+class Watch(AsyncIterator[Change]):
+    """The changes, from the first step on; with `async with`, from the beginning of the block.
+
+    A connection that breaks is made again, followed by an `overflow`. It ends when what is watched is gone.
+    """
+
+    def __init__(self, api: Api, path: str, params: Params, *, patience: float = PATIENCE) -> None:
+        self.path = path
+        self.ended: str | None = None
+        """Why no more changes come: `gone` (it was deleted or moved), or `exhausted` (the kernel watches no more)."""
+        self._api = api
+        self._params = params
+        self._patience = patience
+        self._changes = self._run()
+
+    async def __aenter__(self) -> "Watch":
+        await anext(self._changes)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def __anext__(self) -> Change:
+        while (change := await anext(self._changes)) is None:
+            pass
+        return change
+
+    async def close(self) -> None:
+        """End it now instead of when it is garbage-collected."""
+        await self._changes.aclose()
+
+    async def _run(self) -> AsyncGenerator[Change | None]:
+        """The changes; None when the server has begun to watch."""
+        clock = asyncio.get_running_loop().time
+        begun, lost_at, pause = False, None, FIRST_PAUSE
+        while True:
+            failure: ClientError = ConnectionLost(f"{self._api.url} stopped and does not watch {self.path} any more")
+            try:
+                async with aclosing(self._watched()) as changes:
+                    async for change in changes:
+                        yield Change(kind=_OVERFLOW, path=self.path) if change is None and begun else change
+                        begun, lost_at, pause = True, None, FIRST_PAUSE
+            except ClientError as error:
+                if not begun or not _may_pass(error):
+                    raise
+                failure = error
+            if self.ended is not None:
+                return
+            lost_at = clock() if lost_at is None else lost_at
+            if clock() - lost_at > self._patience:
+                raise failure
+            await asyncio.sleep(pause * random.uniform(0.5, 1))  # noqa: S311 - so that not all come at once
+            pause = min(2 * pause, LONGEST_PAUSE)
+
+    async def _watched(self) -> AsyncGenerator[Change | None]:
+        """The same, over one connection."""
+        headers = {"Accept": EVENT_STREAM}
+        async with (
+            self._api.stream("GET", "/v1/fs/watch", params=self._params, headers=headers) as response,
+            aclosing(read_events(response)) as stream,
+        ):
+            yield None
+            async for event in stream:
+                data = event.data.encode()
+                match event.event:
+                    case "changes":
+                        for change in self._api.parsed(response, data, _Changes).changes:
+                            yield change
+                    case "overflow":
+                        yield Change(kind=_OVERFLOW, path=self.path)
+                    case "ended":
+                        reason = self._api.parsed(response, data, _Ended).reason
+                        self.ended = None if reason == "stopping" else reason
+                        return
+                    case _:
+                        pass  # Of a newer server.
+
+
+def _may_pass(error: ClientError) -> bool:
+    return isinstance(error, ConnectionLost) or (isinstance(error, ServerProblem) and error.status in _PASSING)
+
 
 RemotePath: TypeAlias = str | PurePosixPath
 """A path of the server's machine: absolute, or relative to the session's or to the server's root directory."""
@@ -68,14 +259,6 @@ class Uploaded(Struct, rename="camel", kw_only=True, frozen=True):
 class _Page(Struct, rename="camel"):
     entries: list[Entry]
     next_cursor: str | None = None
-
-
-class _Done(Struct):
-    path: str
-
-
-class _Moved(Struct):
-    to: str
 
 
 class Files:
@@ -139,7 +322,7 @@ class Files:
 
     async def mkdir(self, path: RemotePath) -> str:
         """Make a directory, including parents; it may exist already. Returns its absolute path."""
-        return (await self._api.json("POST", "/v1/fs/mkdir", params=self._at(path), type=_Done)).path
+        return (await self._api.json("POST", "/v1/fs/mkdir", params=self._at(path), type=Done)).path
 
     async def move(self, source: RemotePath, target: RemotePath, *, overwrite: bool = False) -> str:
         """Rename or move something; the new parent directory must exist. Returns the new absolute path.
@@ -148,7 +331,7 @@ class Files:
         """
         body = {"from": spelled(source), "to": spelled(target), "overwrite": overwrite}
         params = {"sessionId": self._session_id}
-        return (await self._api.json("POST", "/v1/fs/move", params=params, body=body, type=_Moved)).to
+        return (await self._api.json("POST", "/v1/fs/move", params=params, body=body, type=Moved)).target
 
     async def delete(self, path: RemotePath, *, recursive: bool = False) -> None:
         """Delete a file, a link, or a directory; a directory that is not empty needs `recursive`."""
@@ -176,9 +359,12 @@ class Files:
 
         Links are sent as links. `left_out` of the result has what was not sent.
         """
+        from sandbox_agent.client.trees import packed
+
         left_out: list[str] = []
-        async with aclosing(packed(Path(local), lambda name, why: left_out.append(name))) as archive:
-            uploaded = await self.upload_archive(path, archive)
+        with translate_local_failures():
+            async with aclosing(packed(Path(local), lambda name, why: left_out.append(name))) as archive:
+                uploaded = await self.upload_archive(path, archive)
         return structs.replace(uploaded, left_out=left_out)
 
     async def download(self, path: RemotePath, local: str | Path) -> "list[str]":
@@ -187,9 +373,12 @@ class Files:
         The directory is made when it is not there. What is there stays, unless it has the same name. Nothing is written
         outside of `local`, whatever the server sends. Gives the links that were left out because they lead out of it.
         """
+        from sandbox_agent.client.trees import unpack
+
         left_out: list[str] = []
-        async with aclosing(self.download_archive(path)) as archive:
-            await unpack(archive, Path(local), lambda name, why: left_out.append(name))
+        with translate_local_failures():
+            async with aclosing(self.download_archive(path)) as archive:
+                await unpack(archive, Path(local), lambda name, why: left_out.append(name))
         return left_out
 
     def search(
@@ -231,7 +420,7 @@ def spelled(path: RemotePath) -> str:
 
 def _range(start: int, end: int | None) -> dict[str, str]:
     if start < 0 or (end is not None and end <= start):
-        raise ValueError(f"there are no bytes from {start} to before {end}")
+        raise InvalidCall(f"there are no bytes from {start} to before {end}")
     if start == 0 and end is None:
         return {}
     return {"Range": f"bytes={start}-{'' if end is None else end - 1}"}

@@ -1,13 +1,15 @@
-"""A session that this client is attached to: prompting it, following it, changing it."""
+"""A session that this client is attached to: its state, prompting it, following it, changing it."""
 
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import PurePath
 from typing import TypeAlias
+from urllib.parse import quote
 
 import msgspec
-from msgspec import ValidationError
+from msgspec import Struct, ValidationError
 
 from sandbox_agent.client.agents import Agents, Models, Modes
 from sandbox_agent.client.api import Api
@@ -19,18 +21,129 @@ from sandbox_agent.client.asking import (
     QuestionRequest,
     Request,
 )
-from sandbox_agent.client.connection import Connection
-from sandbox_agent.client.feed import Feed, Heard
+from sandbox_agent.client.connection import ClientConnection
+from sandbox_agent.client.errors import RequestError
+from sandbox_agent.client.feed import Feed, LogEvent, LogReader, Notification, read_log_page
 from sandbox_agent.client.files import Files
-from sandbox_agent.client.following import Following
-from sandbox_agent.client.inventory import SessionInfo, session_info
-from sandbox_agent.client.session_log import LogEvent, PastReader, log_page
 from sandbox_agent.client.turn import Turn
-from sandbox_agent.client.updates import Gap, PromptBlock, SessionEnded, SessionItem, blocks, gap_of, read_item
+from sandbox_agent.client.updates import (
+    FINAL,
+    Gap,
+    PromptBlock,
+    SessionEnded,
+    SessionItem,
+    blocks,
+    read_gap,
+    read_item,
+)
 from sandbox_agent.envelope import META, Object, list_at, object_at, text_at
+from sandbox_agent.errors import UnknownSession
 from sandbox_agent.wire import methods
 from sandbox_agent.wire.acp import SessionConfigOptionBoolean, SessionConfigOptionSelect
 from sandbox_agent.wire.reading import read
+
+
+class SessionInfo(Struct, rename="camel", kw_only=True, frozen=True):
+    """A session's state at the time of the call."""
+
+    session_id: str
+    agent: str
+    cwd: str
+    title: str | None = None
+    created_at: datetime | None = None
+    updated_at: datetime | None = None
+    ended: bool = False
+    """Its agent process is gone; when it is `resumable`, a prompt brings it back."""
+    resumable: bool = False
+    running: bool = False
+    """A turn runs now."""
+    event_count: int = 0
+    pending: int = 0
+    """How many permissions, questions and elicitations wait for an answer."""
+    model: str | None = None
+    mode: str | None = None
+    termination_info: Object | None = None
+    """How and why it ended."""
+    metadata: Object = {}
+    alias: str | None = None
+    """Its alias, which you can use in place of the id."""
+
+
+class _Page(Struct, rename="camel"):
+    sessions: list[SessionInfo]
+    next_cursor: str | None = None
+
+
+async def fetch_session(api: Api, id: str) -> SessionInfo:
+    """One session, by id or alias; an unknown one is a ServerProblem, `session-not-found`."""
+    return await api.json("GET", f"/v1/sessions/{quote(id, safe='')}", type=SessionInfo)
+
+
+async def fetch_sessions(api: Api, cwd: str | None = None) -> AsyncGenerator[SessionInfo]:
+    """All sessions, or those of a directory, newest first; asks for a page when it is needed."""
+    cursor = None
+    while True:
+        page = await api.json("GET", "/v1/sessions", params={"cursor": cursor, "cwd": cwd}, type=_Page)
+        for session in page.sessions:
+            yield session
+        if page.next_cursor is None:
+            return
+        cursor = page.next_cursor
+
+
+class Following(AsyncIterator[LogEvent | Gap]):
+    """All events of a session's log after an id, for as long as it is not ended for good and we are attached."""
+
+    def __init__(self, connection: ClientConnection, session_id: str, after: int) -> None:
+        self._connection = connection
+        self._session_id = session_id
+        self._after = after
+        self._page: deque[LogEvent | Gap] = deque()
+        self._alarm = connection.open_alarm(session_id)
+        self._alarm.set()
+        self._over = False
+
+    async def __anext__(self) -> LogEvent | Gap:
+        while not self._page:
+            if self._over:
+                raise StopAsyncIteration
+            await self._alarm.wait()
+            await self._read()
+        event = self._page.popleft()
+        self._after = event.id if isinstance(event, LogEvent) else max(self._after, event.resumes_at - 1)
+        return event
+
+    async def _read(self) -> None:
+        self._alarm.clear()
+        if self._connection.is_closed:
+            self._over = True
+            return
+        # Before the log is read: what is written after this is announced anew.
+        gone = not self._connection.is_attached(self._session_id)
+        try:
+            page = await read_log_page(self._connection.request, self._session_id, self._after)
+        except RequestError as error:
+            if error.slug == UnknownSession.slug:
+                # It was deleted, and its log with it.
+                self._over = True
+                return
+            self._alarm.set()
+            raise
+        except BaseException:
+            self._alarm.set()
+            raise
+        if page.gap is not None:
+            self._page.append(read_gap(page.gap))
+        self._page += page.events
+        if page.next is not None:
+            self._alarm.set()
+        elif gone or any(_is_final(event) for event in page.events):
+            self._over = True
+
+
+def _is_final(event: LogEvent) -> bool:
+    return event.envelope.get("method") == methods.ENDED and text_at(event.envelope, "params", "reason") in FINAL
+
 
 ConfigOption: TypeAlias = SessionConfigOptionSelect | SessionConfigOptionBoolean
 """A setting that a session's agent offers."""
@@ -55,44 +168,59 @@ class Parts:
     """What a session is made with."""
 
     api: Api
-    connection: Connection
+    connection: ClientConnection
     agents: Agents
+
+
+_GONE: Object = {
+    "reason": "deleted",
+    "terminatedBy": "daemon",
+    "message": "the server no longer has this session",
+}
 
 
 class Updates(AsyncIterator[SessionItem]):
     """What happens in a session from the moment this was made; it goes on when the connection breaks.
 
-    A slow reader delays no other and misses nothing: it catches up from the session's log.
+    A slow reader delays no other and misses nothing: it catches up from the session's log. When the agent crashes or
+    the session is closed, it says so with a `SessionEnded` and goes on: a prompt may bring the session back. It ends
+    when the session is terminated or deleted, or when you detach.
     """
 
-    def __init__(self, feed: Feed, past: PastReader) -> None:
+    def __init__(self, feed: Feed, log: LogReader) -> None:
         self._feed = feed
-        self._past = past
-        self._heard: Heard | None = None
+        self._log = log
+        self._notification: Notification | None = None
         """An item that must wait for those before it."""
-        self._told: deque[Heard] = deque()
+        self._ready: deque[Notification] = deque()
         self._over = False
 
     async def __anext__(self) -> SessionItem:
         while not self._over:
-            if not self._told and not await self._more():
+            if not self._ready and not await self._more():
                 break
-            heard = self._told.popleft()
-            item = read_item(heard.method, heard.params)
-            self._over = isinstance(item, SessionEnded)
+            notification = self._ready.popleft()
+            item = read_item(notification.method, notification.params)
+            self._over = isinstance(item, SessionEnded) and item.reason in FINAL
             if item is not None:
                 return item
         self._over = True
         raise StopAsyncIteration
 
     async def _more(self) -> bool:
-        # Kept until everything before it has arrived: a caller that is cancelled meanwhile finds it again.
-        self._heard = self._heard or await self._feed.next()
-        if self._heard is None:
-            return False
-        before = await self._past.before(self._heard)
-        self._told += [*before, self._heard]
-        self._heard = None
+        try:
+            # Kept until everything before it has arrived: a caller that is cancelled meanwhile finds it again.
+            self._notification = self._notification or await self._feed.next()
+            if self._notification is None:
+                return False
+            before = await self._log.before(self._notification)
+        except RequestError as error:
+            if error.slug != UnknownSession.slug:
+                raise
+            # It was deleted while this reader was behind, or the server has lost it.
+            before, self._notification = [], Notification(0, methods.ENDED, _GONE, 0)
+        self._ready += [*before, self._notification]
+        self._notification = None
         return True
 
 
@@ -132,7 +260,7 @@ class Session:
             meta: what else the agent gets with it, as `_meta`.
         """
         sent = self._connection.new_prompt()
-        self._connection.attached(self.id)
+        self._connection.mark_attached(self.id)
         ours: Object = {"promptId": sent.id}
         if attachments:
             files = [each if isinstance(each, Attachment) else Attachment(each) for each in attachments]
@@ -147,9 +275,9 @@ class Session:
     # Following
 
     def updates(self) -> "Updates":
-        """Everything that happens from now on, from any client; ends with the session, or when you detach."""
-        past = self._connection.past(self.id)
-        return Updates(self._connection.feed(self.id, past), past)
+        """Everything that happens from now on, from any client; see `Updates` for when it ends."""
+        log = self._connection.open_log(self.id)
+        return Updates(self._connection.open_feed(self.id, log), log)
 
     async def history(self, after: int = 0, before: int | None = None) -> AsyncIterator[LogEvent | Gap]:
         """The session's log between two ids, both exclusive: every envelope to and from its agent.
@@ -157,9 +285,9 @@ class Session:
         A `Gap` comes where part of it is no longer kept.
         """
         while True:
-            page = await log_page(self._connection.request, self.id, after, before)
+            page = await read_log_page(self._connection.request, self.id, after, before)
             if page.gap is not None:
-                yield gap_of(page.gap)
+                yield read_gap(page.gap)
             for event in page.events:
                 yield event
             if page.next is None:
@@ -167,7 +295,7 @@ class Session:
             after = page.next
 
     def follow(self, after: int = 0) -> Following:
-        """The session's log from an id on, and each new event as it comes; it ends when the session is terminated.
+        """The session's log from an id on, and each new event as it comes; ends as `updates` does.
 
         Use it to store or relay a session: keep the last id, and continue from there after any interruption.
         """
@@ -235,7 +363,7 @@ class Session:
 
     async def info(self) -> SessionInfo:
         """Its state at the server now."""
-        return await self._connection.read(lambda: session_info(self._parts.api, self.id))
+        return await self._connection.read(lambda: fetch_session(self._parts.api, self.id))
 
     # Endings
 
@@ -257,7 +385,7 @@ class Session:
     async def detach(self) -> None:
         """Stop following the session; it continues without you."""
         await self._call(methods.DETACH)
-        self._connection.detached(self.id)
+        self._connection.mark_detached(self.id)
 
     @property
     def _handlers(self) -> Handlers:

@@ -3,9 +3,8 @@
 from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path, PurePath
 
-from sandbox_agent.client.errors import ClientError
-from sandbox_agent.client.inventory import SessionInfo, session_info, session_list
-from sandbox_agent.client.session import Parts, Session
+from sandbox_agent.client.errors import InvalidCall
+from sandbox_agent.client.session import Parts, Session, SessionInfo, fetch_session, fetch_sessions
 from sandbox_agent.envelope import META, Object, text_at
 from sandbox_agent.wire import methods
 
@@ -56,7 +55,7 @@ class Sessions:
         """
         agent = agent or self._agent
         if agent is None:
-            raise ClientError("which agent? sessions.create('claude'), or agent='claude' in connect() or start()")
+            raise InvalidCall("which agent? sessions.create('claude'), or agent='claude' in connect() or start()")
         asked = {
             "agent": agent,
             "requestedSessionId": session_id,
@@ -80,11 +79,11 @@ class Sessions:
 
     def list(self, cwd: str | PurePath | None = None) -> AsyncIterator[SessionInfo]:
         """All sessions, newest first; those of one directory, when it is given."""
-        return session_list(self._parts.api, None if cwd is None else str(cwd))
+        return fetch_sessions(self._parts.api, None if cwd is None else str(cwd))
 
     async def get(self, session_id: str) -> SessionInfo:
         """A session's state, by its id or alias."""
-        return await self._parts.connection.read(lambda: session_info(self._parts.api, session_id))
+        return await self._parts.connection.read(lambda: fetch_session(self._parts.api, session_id))
 
     async def attach(self, session_id: str) -> Session:
         """Attach to a session: from now on you get its events and its agent's requests."""
@@ -113,7 +112,7 @@ class Sessions:
         """Delete a session with its log. Where its agent cannot delete, terminate it first."""
         info = await self.get(session_id)
         await self._call(methods.DELETE, info)
-        self._parts.connection.detached(info.session_id)
+        self._parts.connection.mark_detached(info.session_id)
 
     def _session(self, info: SessionInfo, opened: Object) -> Session:
         return Session(self._parts, info.session_id, info.agent, info.cwd, opened)
@@ -126,5 +125,5 @@ class Sessions:
             # A private server runs on this machine, so a relative path starts at our working directory.
             return str(self._cwd / cwd) if self._cwd is not None else str(cwd)
         if self._cwd is None:
-            raise ClientError("cwd is needed: the session's directory, an absolute path on the server's machine")
+            raise InvalidCall("cwd is needed: the session's directory, an absolute path on the server's machine")
         return str(self._cwd)

@@ -30,6 +30,7 @@ from sandbox_agent.client.asking import (
 )
 from sandbox_agent.client.client import BUFFER, RECONNECT_TIMEOUT
 from sandbox_agent.client.client import SandboxAgent as AsyncSandboxAgent
+from sandbox_agent.client.errors import InvalidCall
 from sandbox_agent.client.updates import PromptBlock, TurnEnded, TurnItem
 
 P = ParamSpec("P")
@@ -294,13 +295,23 @@ def _same(value: T) -> T:
 
 def _wait(portal: BlockingPortal, call: Callable[[], Awaitable[T]]) -> T:
     """Do it where the event loop runs, and wait for its end."""
-    doing = portal.start_task_soon(call)
+    with _usable():
+        doing = portal.start_task_soon(call)
     try:
         return doing.result()
     except BaseException:
         # Ctrl-C: an abandoned call must not keep running and consume what is meant for other callers.
         doing.cancel()
         raise
+
+
+@contextmanager
+def _usable() -> Generator[None]:
+    try:
+        yield
+    except RuntimeError as error:
+        # The portal's own words are not for users of the SDK.
+        raise InvalidCall("this client is closed, or called from one of its own callbacks") from error
 
 
 def _waiting(
@@ -324,7 +335,9 @@ def _there(portal: BlockingPortal, method: Callable[P, T]) -> Callable[P, T]:
     @functools.wraps(method)
     def call(*args: P.args, **kwargs: P.kwargs) -> T:
         # In a list: a portal waits for whatever can be awaited.
-        return portal.call(lambda: [method(*args, **kwargs)])[0]
+        with _usable():
+            doing = portal.start_task_soon(lambda: [method(*args, **kwargs)])
+        return doing.result()[0]
 
     return call
 
@@ -342,7 +355,7 @@ def _iterating(portal: BlockingPortal, method: Callable[P, AsyncIterator[T]]) ->
 
 def _threaded(handler: Handler[Q]) -> Callable[[Q], Awaitable[Answer | None]]:
     if inspect.iscoroutinefunction(handler):
-        raise TypeError("a handler of the sync client is a plain function; async ones are for the async client")
+        raise InvalidCall("a handler of the sync client is a plain function; async ones are for the async client")
 
     def decide(request: Q) -> Awaitable[Answer | None]:
         decision: Future[Answer | None] = Future()

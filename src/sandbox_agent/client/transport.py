@@ -15,13 +15,10 @@ from dataclasses import dataclass
 
 import msgspec
 
-from sandbox_agent.client.api import Api
+from sandbox_agent.client.api import EVENT_STREAM, FIRST_PAUSE, LONGEST_PAUSE, Api, is_passing, read_events, retry
 from sandbox_agent.client.errors import ClientError, ConnectionLost, RequestError, ServerProblem
-from sandbox_agent.client.incoming import Arrival, RequestId, decode
+from sandbox_agent.client.incoming import Arrival, RequestId, StreamOrder, decode
 from sandbox_agent.client.light_httpx import httpx
-from sandbox_agent.client.retrying import FIRST_PAUSE, LONGEST_PAUSE, is_passing, retry
-from sandbox_agent.client.sse import EVENT_STREAM, events
-from sandbox_agent.client.stream_order import StreamOrder
 from sandbox_agent.envelope import Object, object_at, text_at
 from sandbox_agent.errors import AlreadyAnswered, LogUnavailable, NobodyAsked, UnknownConnection, WrongAnswer
 from sandbox_agent.wire import headers as names
@@ -94,7 +91,7 @@ class Transport:
         """The last event of this connection's stream."""
         self._listening = False
         """Whether the stream is there."""
-        self.order = StreamOrder(patience)
+        self.stream_order = StreamOrder(patience)
         self._closed = False
         self._failure: ConnectionLost | None = None
         """Why the server is gone."""
@@ -132,7 +129,7 @@ class Transport:
         response, generation = await self._post(body, key, repeatable_elsewhere=scoped)
         # An old connection brings nothing more, and readers of the log put its pages in order themselves.
         if generation == self.generation and method != methods.EVENTS:
-            in_order = await self.order.after(_last_event(response))
+            in_order = await self.stream_order.after(_last_event(response))
             if not in_order:
                 self._hooks.missed()
         return self._result(response, id, generation)
@@ -149,7 +146,7 @@ class Transport:
         body = self._written({"id": msgspec.json.decode(id.text), **outcome})
         wrong = None
         try:
-            wrong = await self._given(id, body)
+            wrong = await self._deliver(id, body)
         finally:
             self._hooks.answered(id, wrong)
 
@@ -181,7 +178,7 @@ class Transport:
         self._let_go()
 
     def _let_go(self) -> None:
-        self.order.release()
+        self.stream_order.release()
         if not self._over.done():
             self._over.set_result(None)
 
@@ -208,7 +205,7 @@ class Transport:
             error.get("data"),
         )
 
-    async def _given(self, id: RequestId, body: bytes) -> ServerProblem | None:
+    async def _deliver(self, id: RequestId, body: bytes) -> ServerProblem | None:
         """Give an answer, however long it takes: it will not be asked for again. What is wrong with it, if it is."""
         pause = FIRST_PAUSE
         while True:
@@ -322,12 +319,12 @@ class Transport:
             raise ConnectionLost("this client is closed")
         self._id, self._seen = id, None
         self.generation += 1
-        self.order.begin()
+        self.stream_order.begin()
         if generation != 0:
             # Before those who wait for the old stream go on: what it did not bring is in the log.
             self._hooks.lost()
-            self.order.release()
-        self.order.brought(_last_event(response))
+            self.stream_order.release()
+        self.stream_order.brought(_last_event(response))
         self._follow_anew()
         return response
 
@@ -385,18 +382,18 @@ class Transport:
             headers[names.RESUME_AFTER] = str(self._seen)
         async with (
             self._api.stream("GET", PATH, headers=headers, silence=SILENCE) as response,
-            aclosing(events(response)) as stream,
+            aclosing(read_events(response)) as stream,
         ):
             self._listening = True
             try:
                 async for event in stream:
                     if not event.id.isdecimal():
                         raise self._api.foreign(response, event.data.encode())
-                    self._heard(int(event.id), event.data)
+                    self._receive(int(event.id), event.data)
             finally:
                 self._listening = False
 
-    def _heard(self, position: int, data: str) -> None:
+    def _receive(self, position: int, data: str) -> None:
         if self._seen is not None and position <= self._seen:
             return
         self._seen = position
@@ -407,7 +404,7 @@ class Transport:
             self._hooks.missed()
         else:
             self._hooks.received(Arrival(envelope, position, len(data), self.generation))
-        self.order.brought(position)
+        self.stream_order.brought(position)
 
 
 def _is_unknown(error: ClientError) -> bool:
@@ -419,5 +416,5 @@ def _may_have_happened(error: ClientError) -> bool:
 
 
 def _last_event(response: httpx.Response) -> int:
-    told = response.headers.get(names.LAST_EVENT, "")
-    return int(told) if told.isdecimal() else 0
+    value = response.headers.get(names.LAST_EVENT, "")
+    return int(value) if value.isdecimal() else 0

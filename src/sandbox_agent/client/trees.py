@@ -17,7 +17,7 @@ from pathlib import Path, PurePosixPath
 from sandbox_agent.archives import tarball
 from sandbox_agent.archives.removal import discard
 from sandbox_agent.archives.tree import Damaged, Folder, Tree
-from sandbox_agent.client.contents import BLOCK, in_thread
+from sandbox_agent.client.api import BLOCK, in_thread
 from sandbox_agent.client.errors import ClientError
 from sandbox_agent.errors import DiskFull, UnsafeArchive
 

@@ -6,8 +6,8 @@ from typing import cast
 
 from msgspec import ValidationError
 
-from sandbox_agent.client.connection import Connection, Prompt
-from sandbox_agent.client.feed import Heard
+from sandbox_agent.client.connection import ClientConnection, Prompt
+from sandbox_agent.client.feed import Notification
 from sandbox_agent.client.updates import Gap, TurnEnded, TurnItem, TurnStarted, read_item, text_of
 from sandbox_agent.envelope import Object, text_at
 from sandbox_agent.wire import methods
@@ -26,14 +26,14 @@ class Turn(AsyncIterator[TurnItem]):
     agent in `data`; when the server is gone for too long, `ConnectionLost`.
     """
 
-    def __init__(self, connection: Connection, session_id: str, prompt: Prompt, params: Object) -> None:
+    def __init__(self, connection: ClientConnection, session_id: str, prompt: Prompt, params: Object) -> None:
         self._connection = connection
         self._session_id = session_id
         self._prompt = prompt
         self._turn_id: str | None = None
         self._running = False
         self._over = False
-        self._feed = connection.feed(session_id, connection.past(session_id))
+        self._feed = connection.open_feed(session_id, connection.open_log(session_id))
         self._response = asyncio.create_task(self._send(params), name="sandbox-agent turn")
         self._response.add_done_callback(_retrieve_failure)
         self._cancelling: asyncio.Task[None] | None = None
@@ -85,8 +85,8 @@ class Turn(AsyncIterator[TurnItem]):
     async def __anext__(self) -> TurnItem:
         if self._over:
             raise StopAsyncIteration
-        while (heard := await self._feed.next()) is not None:
-            item = self._own(heard)
+        while (notification := await self._feed.next()) is not None:
+            item = self._select(notification)
             if item is not None:
                 return item
         # A caller cancelled while waiting here has not received it yet.
@@ -105,9 +105,9 @@ class Turn(AsyncIterator[TurnItem]):
             # The answer comes after everything that came before it, so the feed has all there is.
             self._feed.close()
 
-    def _own(self, heard: Heard) -> TurnItem | None:
+    def _select(self, notification: Notification) -> TurnItem | None:
         """What belongs to this turn; others of the session may run before it, while it waits."""
-        item = read_item(heard.method, heard.params)
+        item = read_item(notification.method, notification.params)
         match item:
             case TurnStarted(turn_id=turn_id, prompt_id=prompt_id):
                 if prompt_id == self._prompt.id:

@@ -51,8 +51,8 @@ PromptBlock: TypeAlias = ContentBlock | UpstreamBlock | Mapping[str, object]
 """What a prompt is made of: content blocks of ours or of the package `acp`, or JSON as it goes on the wire."""
 
 
-TERMINATED = "terminated"
-"""The reason of an end that is one for good; a session that has ended otherwise may be brought back."""
+FINAL = frozenset({"terminated", "deleted"})
+"""Reasons of an end for good; a session that has ended otherwise may be brought back."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,12 +168,12 @@ def read_item(method: str, params: Object) -> SessionItem | None:
             reason, by = str(params.get("reason")), str(params.get("terminatedBy"))
             return SessionEnded(reason, by, text_at(params, "message"), params)
         case methods.GAP:
-            return gap_of(params)
+            return read_gap(params)
         case _:
             return None
 
 
-def gap_of(params: Object) -> Gap:
+def read_gap(params: Object) -> Gap:
     """A gap, as the stream and the log report it."""
     after, resumes_at = params.get("after"), params.get("resumesAt")
     return Gap(after if isinstance(after, int) else 0, resumes_at if isinstance(resumes_at, int) else 0)
@@ -215,5 +215,5 @@ def _turn(params: Object) -> TurnStarted | TurnEnded:
     if params.get("state") == "started":
         return TurnStarted(turn_id, text_at(params, "promptId"))
     error = at(params, "error")
-    told = object_at(params, "error") if error is not None else None
-    return TurnEnded(text_at(params, "stopReason"), turn_id, told)
+    failure = object_at(params, "error") if error is not None else None
+    return TurnEnded(text_at(params, "stopReason"), turn_id, failure)

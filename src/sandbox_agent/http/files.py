@@ -33,7 +33,7 @@ from sandbox_agent.http.negotiate import check_json
 from sandbox_agent.http.paths import PATH, PROBLEMS, SESSION, Paths, query_of, switch
 from sandbox_agent.http.views import Endpoint, json_response
 from sandbox_agent.pools import Pool, Pools
-from sandbox_agent.wire.files import MAX_PAGE, PAGE, Done, EntriesPage, Entry, Move, Moved, Written
+from sandbox_agent.wire.files import MAX_PAGE, PAGE, Done, EntriesPage, FileView, Move, Moved, Written
 
 BLOCK = 1 << 20
 SILENCE = 60.0
@@ -153,7 +153,7 @@ class Files:
                 "/v1/fs/stat",
                 self.get_stat,
                 "A file, a directory or a link.",
-                Entry,
+                FileView,
                 _WHERE | follow,
                 PROBLEMS,
                 required=need,

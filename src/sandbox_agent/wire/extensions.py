@@ -12,7 +12,7 @@ from sandbox_agent.wire.files import (
     Done,
     EntriesPage,
     EntriesParams,
-    Entry,
+    FileView,
     Moved,
     MoveParams,
     PathParams,
@@ -349,7 +349,7 @@ TYPES: dict[str, type[Struct]] = {
         *(MetadataParams, MetadataResult, TerminateResult, EventsParams, EventsResult, PendingParams, PendingResult),
         *(AgentsParams, AgentsView, InstallParams, InstallResult),
         *(PathParams, ReadParams, WriteParams, EntriesParams, StatParams, MoveParams, DeleteParams),
-        *(Content, Written, EntriesPage, Entry, Done, Moved),
+        *(Content, Written, EntriesPage, FileView, Done, Moved),
         *(QuestionParams, QuestionAnswer, TurnParams, DecisionParams, MetadataUpdate, EndedParams, Gap, UnparsedParams),
     )
 }

@@ -10,7 +10,7 @@ PAGE, MAX_PAGE = 1000, 10_000
 EntryType = Literal["file", "directory", "symlink", "other"]
 
 
-class Entry(Struct, rename="camel"):
+class FileView(Struct, rename="camel"):
     """A file, a directory or a link. Names that are not UTF-8 are spelled as the contract says."""
 
     name: str
@@ -34,7 +34,7 @@ class EntriesPage(Struct, rename="camel"):
 
     path: str
     """The directory's, absolute."""
-    entries: list[Entry]
+    entries: list[FileView]
     next_cursor: str | UnsetType = UNSET
     """The `cursor` of the next page; absent on the last."""
 

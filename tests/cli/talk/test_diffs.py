@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sandbox_agent.cli.talk.diffs import LARGE, counts, lines
+from sandbox_agent.cli.talk.pieces import LARGE, count_changes, diff_lines
 
 TEXT = st.lists(st.sampled_from(["a", "b", "c", "d"]), max_size=30).map("\n".join)
 
@@ -20,13 +20,13 @@ TEXT = st.lists(st.sampled_from(["a", "b", "c", "d"]), max_size=30).map("\n".joi
     ],
 )
 def test_new_and_gone_lines_are_counted(old: str | None, new: str, expected: tuple[int, int]) -> None:
-    assert counts(old, new) == expected
+    assert count_changes(old, new) == expected
 
 
 def test_a_change_is_shown_with_what_is_around_it() -> None:
     old = "\n".join(f"line {number}" for number in range(20))
 
-    assert lines(old, old.replace("line 10", "line ten")) == [
+    assert diff_lines(old, old.replace("line 10", "line ten")) == [
         " line 8",
         " line 9",
         "-line 10",
@@ -39,7 +39,7 @@ def test_a_change_is_shown_with_what_is_around_it() -> None:
 def test_what_is_far_from_both_of_two_changes_is_left_out() -> None:
     old = "\n".join(f"line {number}" for number in range(20))
 
-    shown = lines(old, old.replace("line 3", "three").replace("line 16", "sixteen"))
+    shown = diff_lines(old, old.replace("line 3", "three").replace("line 16", "sixteen"))
 
     assert shown[2:4] == ["-line 3", "+three"]
     assert " …" in shown
@@ -49,15 +49,15 @@ def test_what_is_far_from_both_of_two_changes_is_left_out() -> None:
 def test_a_large_change_is_shown_as_all_old_and_all_new_lines() -> None:
     old, new = "x\n" * LARGE, "y\n" * LARGE
 
-    assert counts(old, new) == (LARGE, LARGE)
-    assert lines(old, new)[:1] == ["-x"]
-    assert lines(old, new)[-1:] == ["+y"]
+    assert count_changes(old, new) == (LARGE, LARGE)
+    assert diff_lines(old, new)[:1] == ["-x"]
+    assert diff_lines(old, new)[-1:] == ["+y"]
 
 
 @given(TEXT, TEXT)
-def test_the_lines_agree_with_the_counts(old: str, new: str) -> None:
-    shown = lines(old, new)
-    added, removed = counts(old, new)
+def test_the_lines_agree_with_the_count_changes(old: str, new: str) -> None:
+    shown = diff_lines(old, new)
+    added, removed = count_changes(old, new)
 
     assert (sum(line[0] == "+" for line in shown), sum(line[0] == "-" for line in shown)) == (added, removed)
     assert len(old.splitlines()) + added - removed == len(new.splitlines())

@@ -10,10 +10,9 @@ from msgspec import Raw
 from sandbox_agent.cli.calling import Remote, call
 from sandbox_agent.cli.commands.agents import add_install_flags
 from sandbox_agent.cli.commands.rpc import exchange
-from sandbox_agent.cli.endpoint import ACCESS, add_endpoint_flags
+from sandbox_agent.cli.flags import ACCESS, add_endpoint_flags
 from sandbox_agent.cli.grammar import Arguments, Command, Group, Parser, Word, natural
-from sandbox_agent.cli.output import complain, print_json
-from sandbox_agent.cli.progress import show_install
+from sandbox_agent.cli.output import complain, print_json, show_install
 from sandbox_agent.envelope import Object
 
 _OUTPUT = "The server's JSON goes to stdout, everything else to stderr.\n"

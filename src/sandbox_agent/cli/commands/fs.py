@@ -1,9 +1,9 @@
-"""`sandbox-agent fs …`: the files of a running server: its grammar. `files.py` and `copies.py` do the work."""
+"""`sandbox-agent fs …`: the files of a running server: its grammar. `files.py` does the work."""
 
 from collections.abc import Callable
 
-from sandbox_agent.cli.commands import copies, files
-from sandbox_agent.cli.endpoint import ACCESS, add_endpoint_flags
+from sandbox_agent.cli.commands import files
+from sandbox_agent.cli.flags import ACCESS, add_endpoint_flags
 from sandbox_agent.cli.grammar import Arguments, Command, Group, Parser, Word, natural
 
 EXAMPLES = """\
@@ -81,7 +81,7 @@ def _get() -> Command:
         help="The destination; a file copied into a directory keeps its name; - is stdout.",
     )
     parser.add_argument("-r", "--recursive", action="store_true", help="Copy a directory.")
-    return _command(parser, copies.get)
+    return _command(parser, files.get)
 
 
 def _put() -> Command:
@@ -100,7 +100,7 @@ def _put() -> Command:
         "remote", metavar="REMOTE", help=f"The destination; a file copied into a directory keeps its name. {_PATH}"
     )
     parser.add_argument("-r", "--recursive", action="store_true", help="Copy a directory.")
-    return _command(parser, copies.put, json="Print the server's answer.")
+    return _command(parser, files.put, json="Print the server's answer.")
 
 
 def _mkdir() -> Command:

@@ -14,8 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from sandbox_agent import __version__
-from sandbox_agent.cli.calling import CLIENT, Remote, call, read_input
-from sandbox_agent.cli.failures import tell
+from sandbox_agent.cli.calling import CLIENT, Remote, call, read_input, tell
 from sandbox_agent.cli.grammar import Arguments
 from sandbox_agent.cli.output import EXIT_FAILED, complain, write_json
 from sandbox_agent.client.errors import ClientError, ConnectionLost, ServerProblem
@@ -318,13 +317,13 @@ class _Exchange:
                 raise ClientError(f"the server has ended the stream: {why}")
 
     async def _stream(self, after: int | None) -> AsyncGenerator[tuple[int, bytes]]:
-        from sandbox_agent.client.sse import EVENT_STREAM, events
+        from sandbox_agent.client.api import EVENT_STREAM, read_events
 
         headers = self._headers | {"Accept": EVENT_STREAM}
         headers |= {} if after is None else {"Last-Event-ID": str(after)}
         async with (
             self._api.stream("GET", "/v1/rpc", headers=headers) as response,
-            aclosing(events(response)) as found,
+            aclosing(read_events(response)) as found,
         ):
             async for event in found:
                 yield int(event.id) if event.id.isdigit() else 0, one_line(event.data.encode())

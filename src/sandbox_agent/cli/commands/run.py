@@ -1,7 +1,6 @@
 """`sandbox-agent run` and `sandbox-agent attach`: their grammar. `cli/talk` has the rest."""
 
-from sandbox_agent.cli.endpoint import ACCESS, VARIABLE
-from sandbox_agent.cli.flags import add_flags
+from sandbox_agent.cli.flags import ACCESS, VARIABLE, add_flags
 from sandbox_agent.cli.grammar import Arguments, Command, Parser, natural
 
 RUN_DESCRIPTION = f"""\
@@ -88,9 +87,9 @@ def add_server_flags(parser: Parser) -> None:
 
 
 def _run(arguments: Arguments) -> int:
-    from sandbox_agent.cli.talk.runs import start
+    from sandbox_agent.cli.talk.runs import start_run
 
-    return start(arguments)
+    return start_run(arguments)
 
 
 ATTACH_DESCRIPTION = """\
@@ -138,6 +137,6 @@ def attach_command() -> Command:
 
 
 def _attach(arguments: Arguments) -> int:
-    from sandbox_agent.cli.talk.attaching import start
+    from sandbox_agent.cli.talk.runs import start_attaching
 
-    return start(arguments)
+    return start_attaching(arguments)

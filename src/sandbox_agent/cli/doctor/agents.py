@@ -16,7 +16,7 @@ from sandbox_agent.agents.install.download import shown
 from sandbox_agent.agents.install.entries import current_platform
 from sandbox_agent.agents.install.registry import Registry, Snapshot
 from sandbox_agent.agents.manifest import load_manifest
-from sandbox_agent.cli.doctor.finding import Area, Finding, Status, Subject, listed
+from sandbox_agent.cli.doctor.finding import Finding, Status, Subject, listed
 from sandbox_agent.errors import RegistryUnavailable, SettingsError
 from sandbox_agent.wire.agents import AgentFacts
 
@@ -46,30 +46,32 @@ def _installed(agent: AgentFacts) -> list[Finding]:
     path, platform = agent.path or "", agent.install.platform or current_platform()
     reinstall = f"sandbox-agent agents install {agent.id} --reinstall"
     if not os.access(path, os.R_OK):
-        return [_found(agent.id, "problem", f"{name} is installed, but its program is gone: {path}", reinstall)]
+        return [
+            Finding("agents", agent.id, "problem", f"{name} is installed, but its program is gone: {path}", reinstall)
+        ]
     if platform != current_platform():
         sentence = f"{name} was installed for {platform}, and this machine is {current_platform()}"
-        return [_found(agent.id, "problem", sentence, reinstall)]
+        return [Finding("agents", agent.id, "problem", sentence, reinstall)]
     source = {"bundled": "comes with sandbox-agent", "path": f"is named by agents.toml: {path}"}
     verified = f"verified {agent.install.verified_at[:10]}" if agent.install.verified_at else "not verified"
     how = source.get(agent.install.source) or f"is installed ({agent.install.source}, {verified})"
     if not agent.credentials:
-        return [_found(agent.id, "ok", f"{name} {how}")]
+        return [Finding("agents", agent.id, "ok", f"{name} {how}")]
     there = [f"{each.kind} {each.name}" for each in agent.credentials if each.found]
     if there:
-        return [_found(agent.id, "ok", f"{name} {how}; credentials: {listed(there)}")]
+        return [Finding("agents", agent.id, "ok", f"{name} {how}; credentials: {listed(there)}")]
     advice = f"sandbox-agent agents instructions {agent.id} (a server sees its own environment, which may have them)"
-    return [_found(agent.id, "warning", f"{name} {how}, but no credentials are found", advice)]
+    return [Finding("agents", agent.id, "warning", f"{name} {how}, but no credentials are found", advice)]
 
 
 def _broken(id: str) -> Finding:
     sentence = f"the installation of {id} is damaged, or of another version of sandbox-agent"
-    return _found(id, "problem", sentence, f"sandbox-agent agents install {id} --reinstall")
+    return Finding("agents", id, "problem", sentence, f"sandbox-agent agents install {id} --reinstall")
 
 
 def _unknown_program(agent: AgentFacts) -> Finding:
     sentence = f"{agent.id}: the program that agents.toml names is not there"
-    return _found(agent.id, "problem", sentence, "Correct command in agents.toml, or install that program.")
+    return Finding("agents", agent.id, "problem", sentence, "Correct command in agents.toml, or install that program.")
 
 
 def _missing(agents: Sequence[AgentFacts], subject: Subject) -> list[Finding]:
@@ -80,20 +82,22 @@ def _missing(agents: Sequence[AgentFacts], subject: Subject) -> list[Finding]:
     never = subject.settings.require_preinstall
     status: Status = "warning" if never and any(ready in name for name in names) else "note"
     advice = "sandbox-agent agents install <agent>" + ("" if never else "; else it is installed when it is first used")
-    return [_found("not-installed", status, f"not installed: {listed(names, 20)}", advice)]
+    return [Finding("agents", "not-installed", status, f"not installed: {listed(names, 20)}", advice)]
 
 
 def _spare(catalog: Catalog) -> list[Finding]:
     folders = catalog.store.spare()
     names = sorted({path.parent.name for path in folders})
     busy = [name for name in names if _is_held(catalog.store.directory / f".{name}.lock")]
-    found = [_found("installing", "note", f"{name} is being installed or removed now") for name in busy]
+    found = [Finding("agents", "installing", "note", f"{name} is being installed or removed now") for name in busy]
     idle = [name for name in names if name not in busy]
     if idle:
         count = len([path for path in folders if path.parent.name in idle])
         folder = "1 folder is" if count == 1 else f"{count} folders are"
         sentence = f"{folder} left of earlier installs, or still in use by what runs: {listed(idle)}"
-        found.append(_found("left-over", "note", sentence, "A server removes what is not in use when it starts."))
+        found.append(
+            Finding("agents", "left-over", "note", sentence, "A server removes what is not in use when it starts.")
+        )
     return found
 
 
@@ -127,7 +131,7 @@ def registry(subject: Subject) -> list[Finding]:
     kept = Registry(location, settings.agents_dir / ".registry").cached()
     copy = "there is no copy of it" if kept is None else f"there is a copy, {_age(kept)}"
     if subject.offline:
-        return [_told("note", f"the ACP registry was not asked (--offline); {copy}: {name}")]
+        return [Finding("registry", "registry", "note", f"the ACP registry was not asked (--offline); {copy}: {name}")]
     try:
         # Nothing is kept: the doctor changes nothing.
         snapshot = asyncio.run(Registry(location, Path(os.devnull, "none"), timeout=REGISTRY).snapshot())
@@ -136,22 +140,14 @@ def registry(subject: Subject) -> list[Finding]:
         advice = "Check the network and proxies, or let SANDBOX_AGENT_ACP_REGISTRY_URL name another address or a file."
         if kept is None and load_manifest(None).agents:
             advice += " Without it, agents are installed in the versions that sandbox-agent knows."
-        return [_told("warning", sentence, advice)]
-    found = [_told("ok", f"the ACP registry has {len(snapshot.entries)} agents: {name}")]
+        return [Finding("registry", "registry", "warning", sentence, advice)]
+    found = [Finding("registry", "registry", "ok", f"the ACP registry has {len(snapshot.entries)} agents: {name}")]
     if snapshot.rejected:
         sentence = f"of the ACP registry, {len(snapshot.rejected)} entries cannot be used: {snapshot.rejected[0]}"
-        found.append(_told("note", sentence))
+        found.append(Finding("registry", "registry", "note", sentence))
     return found
 
 
 def _age(snapshot: Snapshot) -> str:
     days = int((time.time() - snapshot.fetched_at) // 86400)
     return "of today" if days < 1 else "of yesterday" if days == 1 else f"{days} days old"
-
-
-def _told(status: Status, sentence: str, advice: str | None = None) -> Finding:
-    return _found("registry", status, sentence, advice, area="registry")
-
-
-def _found(name: str, status: Status, sentence: str, advice: str | None = None, *, area: Area = "agents") -> Finding:
-    return Finding(area=area, name=name, status=status, sentence=sentence, advice=advice)

@@ -11,8 +11,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, get_args
 
-from sandbox_agent.cli.endpoint import add_endpoint_flags
-from sandbox_agent.cli.flags import add_flags
+from sandbox_agent.cli.flags import add_endpoint_flags, add_flags
 from sandbox_agent.cli.grammar import Arguments, Command, Parser
 from sandbox_agent.cli.output import EXIT_FAILED, filled, is_drawn, one_line, paint, print_json
 
@@ -44,7 +43,7 @@ _MARKS = {"ok": ("✓", "green"), "note": ("·", "dim"), "warning": ("!", "yello
 
 def command() -> Command:
     """The command, with its flags."""
-    from sandbox_agent.cli.doctor.settings import FLAGS
+    from sandbox_agent.cli.doctor.machine import FLAGS
 
     parser = Parser("sandbox-agent doctor", DESCRIPTION, EPILOG)
     parser.add_argument("--offline", action="store_true", help="Do not ask the ACP registry.")
@@ -73,19 +72,19 @@ def _run(arguments: Arguments) -> int:
 
 def examine(arguments: Arguments, environ: Mapping[str, str]) -> tuple[list["Finding"], bool]:
     """All findings, by area, and whether a check is still at it."""
-    from sandbox_agent.cli.doctor import agents, places, program, server, settings
+    from sandbox_agent.cli.doctor import agents, machine, server
     from sandbox_agent.cli.doctor.finding import Area, Subject
 
-    found_settings, found = settings.read_settings(arguments, environ)
+    found_settings, found = machine.read_settings(arguments, environ)
     if found_settings is None:
         return found, False
     checks: list[Check] = [
-        *(program.version, program.node, program.uv, program.ripgrep),
-        *(places.data, places.agents, places.config),
-        *(settings.agents_file, settings.permissions_file),
-        *(settings.secrets, settings.variables),
+        *(machine.version, machine.node, machine.uv, machine.ripgrep),
+        *(machine.data, machine.agents, machine.config),
+        *(machine.agents_file, machine.permissions_file),
+        *(machine.secrets, machine.variables),
         *(server.server, agents.agents, agents.registry),
-        *(program.open_files, program.watches),
+        *(machine.open_files, machine.watches),
     ]
     mistakes = tuple(each.sentence for each in found if each.status == "problem")
     subject = Subject(found_settings, arguments, environ, arguments.switch("offline"), mistakes)
@@ -122,7 +121,7 @@ def _about(check: "Check", status: "Status", what: str, advice: str) -> "Finding
     from sandbox_agent.cli.doctor.finding import Finding
 
     sentence = f"the check {check.__name__} {what}"
-    return Finding(area="program", name=check.__name__, status=status, sentence=sentence, advice=advice)
+    return Finding("program", check.__name__, status, sentence, advice)
 
 
 # --- printing ---------------------------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ Status = Literal["ok", "note", "warning", "problem"]
 Area = Literal["program", "directories", "configuration", "server", "agents", "registry", "limits"]
 
 
-class Finding(Struct, frozen=True, kw_only=True):
+class Finding(Struct, frozen=True):
     """One fact: what it is about (`name`, for programs), how it stands, a sentence, and what to do about it."""
 
     area: Area

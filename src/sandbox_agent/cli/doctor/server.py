@@ -13,8 +13,8 @@ import psutil
 from msgspec import Struct
 
 from sandbox_agent import __version__
-from sandbox_agent.cli.doctor.finding import Finding, Status, Subject
-from sandbox_agent.cli.endpoint import VARIABLE, Endpoint, endpoint
+from sandbox_agent.cli.doctor.finding import Finding, Subject
+from sandbox_agent.cli.flags import VARIABLE, ServerAddress, find_address
 from sandbox_agent.data_directory import find_lock_owner, read_notice
 from sandbox_agent.errors import SettingsError
 from sandbox_agent.settings import OPTIONS
@@ -46,11 +46,13 @@ class Answer:
 def server(subject: Subject) -> list[Finding]:
     """The server that commands would call, the one of this data directory, and the port for a new one."""
     try:
-        target = endpoint(subject.arguments, _known(subject.environ))
+        target = find_address(subject.arguments, _known(subject.environ))
     except SettingsError as mistake:
         if str(mistake) in subject.mistakes:
-            return [_found("server", "note", "no server was looked for, because the settings are wrong")]
-        return [_found("endpoint", "problem", str(mistake), "Correct it: until then, no server can be called.")]
+            return [Finding("server", "server", "note", "no server was looked for, because the settings are wrong")]
+        return [
+            Finding("server", "endpoint", "problem", str(mistake), "Correct it: until then, no server can be called.")
+        ]
     answer, pid = _ask(target), find_lock_owner(subject.settings.data_dir)
     found = _told(subject, target, answer, here=pid is not None)
     if pid is not None:
@@ -58,7 +60,7 @@ def server(subject: Subject) -> list[Finding]:
     return found + _port(subject, target, answer, pid)
 
 
-def _port(subject: Subject, target: Endpoint, answer: Answer, pid: int | None) -> list[Finding]:
+def _port(subject: Subject, target: ServerAddress, answer: Answer, pid: int | None) -> list[Finding]:
     """Whether commands would call a server with these settings, and whether a new one could listen."""
     settings = subject.settings
     port, called = settings.port, _port_of(target.url)
@@ -66,7 +68,7 @@ def _port(subject: Subject, target: Endpoint, answer: Answer, pid: int | None) -
     chosen = subject.arguments.word("endpoint") or subject.environ.get(VARIABLE)
     if not chosen and pid is None and port not in (0, called):
         sentence = f"the settings say port {port}, but commands call {target.url}"
-        found.append(_found("endpoint", "warning", sentence, f"export {VARIABLE}=http://127.0.0.1:{port}"))
+        found.append(Finding("server", "endpoint", "warning", sentence, f"export {VARIABLE}=http://127.0.0.1:{port}"))
     answered = target.local and called == port and answer.kind != "none"
     if port == 0 or answered or (pid and port in _ports(pid)):
         return found
@@ -82,7 +84,7 @@ def _known(environ: Mapping[str, str]) -> dict[str, str]:
 # --- calling it -------------------------------------------------------------------------------------------------------
 
 
-def _ask(target: Endpoint) -> Answer:
+def _ask(target: ServerAddress) -> Answer:
     headers = {"Authorization": f"Bearer {target.token}"} if target.token else {}
     # Requests to this machine use no proxy.
     direct = {"http://": None, "https://": None} if target.local else None
@@ -124,7 +126,7 @@ def _read(response: httpx.Response) -> Answer:
     return Answer("other")
 
 
-def _told(subject: Subject, target: Endpoint, answer: Answer, *, here: bool) -> list[Finding]:
+def _told(subject: Subject, target: ServerAddress, answer: Answer, *, here: bool) -> list[Finding]:
     url = target.url
     match answer.kind:
         case "ours":
@@ -135,33 +137,56 @@ def _told(subject: Subject, target: Endpoint, answer: Answer, *, here: bool) -> 
         case "misdirected":
             sentence = f"the server at {url} does not serve that name"
             return [
-                _found("server", "problem", sentence, "Start it with --allow-host and the name, or use its address.")
+                Finding(
+                    "server",
+                    "server",
+                    "problem",
+                    sentence,
+                    "Start it with --allow-host and the name, or use its address.",
+                )
             ]
         case "other":
             sentence = f"{_who(target)} answers at {url}, and not like sandbox-agent"
-            return [_found("server", "problem", sentence, "Stop that, or let --endpoint name another address.")]
+            return [
+                Finding("server", "server", "problem", sentence, "Stop that, or let --endpoint name another address.")
+            ]
         case "silent":
             sentence = f"{_who(target)} takes connections at {url}, but said nothing for {SILENCE:g} s"
-            return [_found("server", "problem", sentence, "Look at what it reports; stop it, and start it again.")]
+            return [
+                Finding(
+                    "server", "server", "problem", sentence, "Look at what it reports; stop it, and start it again."
+                )
+            ]
         case "none" if not target.local:
             sentence = f"no server can be reached at {url}"
             return [
-                _found("server", "problem", sentence, f"Check the address ({VARIABLE} or --endpoint) and the network.")
+                Finding(
+                    "server",
+                    "server",
+                    "problem",
+                    sentence,
+                    f"Check the address ({VARIABLE} or --endpoint) and the network.",
+                )
             ]
         case "none":
-            return [_found("server", "note", f"no server answers at {url}", None if here else _START)]
+            return [Finding("server", "server", "note", f"no server answers at {url}", None if here else _START)]
 
 
-def _healthy(target: Endpoint, health: Health) -> list[Finding]:
+def _healthy(target: ServerAddress, health: Health) -> list[Finding]:
     sentence = f"sandbox-agent {health.version} answers at {target.url}, up for {_time(health.uptime_ms / 1000)}"
-    found = [_found("server", "ok", sentence)]
+    found = [Finding("server", "server", "ok", sentence)]
     if health.version != __version__:
         sentence = f"that server is version {health.version}, and this program is {__version__}"
-        found.append(_found("server-version", "warning", sentence, "Start the server again, if it runs the older one."))
+        found.append(
+            Finding(
+                "server", "server-version", "warning", sentence, "Start the server again, if it runs the older one."
+            )
+        )
     if health.status != "ok":
         sentence = f"that server is {health.status}: {health.detail or 'it does not say why'}"
         found.append(
-            _found(
+            Finding(
+                "server",
                 "server-health",
                 "problem",
                 sentence,
@@ -169,10 +194,10 @@ def _healthy(target: Endpoint, health: Health) -> list[Finding]:
             )
         )
     told = "takes the token that was found" if target.token else "needs no token"
-    return [*found, _found("token", "ok", f"that server {told}")]
+    return [*found, Finding("server", "token", "ok", f"that server {told}")]
 
 
-def _refused(subject: Subject, target: Endpoint) -> Finding:
+def _refused(subject: Subject, target: ServerAddress) -> Finding:
     if target.token is None:
         sentence = f"the server at {target.url} needs a token, and none was found"
     else:
@@ -181,7 +206,7 @@ def _refused(subject: Subject, target: Endpoint) -> Finding:
     advice = f"Give its token with SANDBOX_AGENT_TOKEN or --token-file. A server that made one left it in {where}."
     if not target.local:
         advice = "Give its token with SANDBOX_AGENT_TOKEN or --token-file: one that it was started with, or printed."
-    return _found("token", "problem", sentence, advice)
+    return Finding("server", "token", "problem", sentence, advice)
 
 
 def _source(subject: Subject) -> str:
@@ -194,26 +219,26 @@ def _source(subject: Subject) -> str:
     return "the data directory" if subject.settings.token_generated else "config.toml"
 
 
-def _who(target: Endpoint) -> str:
+def _who(target: ServerAddress) -> str:
     return _listener(_port_of(target.url)) if target.local else "something"
 
 
 # --- on this machine --------------------------------------------------------------------------------------------------
 
 
-def _of_this_directory(subject: Subject, target: Endpoint, pid: int) -> Finding:
+def _of_this_directory(subject: Subject, target: ServerAddress, pid: int) -> Finding:
     directory = subject.settings.data_dir
     told = read_notice(directory)
     known = [_port_of(told.url)] if told else _ports(pid)
     where = f"a server (process {pid or 'unknown'}) uses the data directory {directory}"
     if not known:
-        return _found("data-server", "ok", where)
+        return Finding("server", "data-server", "ok", where)
     where += f" and listens on port {', '.join(map(str, known))}"
     if _port_of(target.url) in known:
-        return _found("data-server", "ok", where)
+        return Finding("server", "data-server", "ok", where)
     url = told.url if told else f"http://127.0.0.1:{known[0]}"
     advice = f"To call that one: export {VARIABLE}={url}"
-    return _found("data-server", "warning", f"{where}, but commands call {target.url}", advice)
+    return Finding("server", "data-server", "warning", f"{where}, but commands call {target.url}", advice)
 
 
 def _time(seconds: float) -> str:
@@ -221,10 +246,6 @@ def _time(seconds: float) -> str:
         if seconds >= 2 * length:
             return f"{seconds // length:.0f} {unit}"
     return f"{seconds:.0f} s"
-
-
-def _found(name: str, status: Status, sentence: str, advice: str | None = None) -> Finding:
-    return Finding(area="server", name=name, status=status, sentence=sentence, advice=advice)
 
 
 # --- ports ------------------------------------------------------------------------------------------------------------
@@ -239,12 +260,12 @@ def _free_port(host: str, port: int) -> Finding:
             probe.bind((address[0], 0, *address[2:]))
     except OSError as error:
         sentence = f"a server cannot listen on {host}: {error.strerror or error}"
-        return _found("port", "problem", sentence, "Choose an address of this machine with --host.")
+        return Finding("server", "port", "problem", sentence, "Choose an address of this machine with --host.")
     if _is_taken(str(address[0]), port):
         sentence = f"port {port} on {host} is taken by {_listener(port)}"
         advice = "Stop it, or choose another port with --port (SANDBOX_AGENT_PORT, or port in config.toml)."
-        return _found("port", "problem", sentence, advice)
-    return _found("port", "ok", f"port {port} on {host} is free")
+        return Finding("server", "port", "problem", sentence, advice)
+    return Finding("server", "port", "ok", f"port {port} on {host} is free")
 
 
 def _is_taken(address: str, port: int) -> bool:

@@ -1,21 +1,20 @@
-"""Answering what an agent wants to know, permissions, questions and forms: you are asked, or flags have decided.
-
-In doubt the answer is *reject*. A question that is withdrawn while you are asked needs no answer any more.
-"""
+"""Permissions, questions and forms: asked at the terminal, or answered by flags; and what you look at meanwhile."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Sequence
-from contextlib import asynccontextmanager
+import sys
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
+from dataclasses import dataclass
+from typing import Literal, TypeVar
 
 import msgspec
 from rich.cells import cell_len
 
-from sandbox_agent.cli.output import one_line
-from sandbox_agent.cli.talk import diffs
+from sandbox_agent.cli.output import complain, harmless, one_line
 from sandbox_agent.cli.talk.forms import Field, Unfit, fields
-from sandbox_agent.cli.talk.pieces import Line, Note, Span, joined, note, spoken, wrapped
-from sandbox_agent.cli.talk.screen import Screen
-from sandbox_agent.cli.talk.showing import Marks, Showing, ToolCall, call_key
+from sandbox_agent.cli.talk.pieces import Line, Note, Span, diff_lines, joined, note, spoken, wrapped
+from sandbox_agent.cli.talk.screen import Screen, is_unicode
+from sandbox_agent.cli.talk.showing import ASCII, Marks, Showing, ToolCall, call_key
 from sandbox_agent.cli.talk.terminal import Terminal
 from sandbox_agent.client import (
     Answer,
@@ -27,6 +26,7 @@ from sandbox_agent.client import (
     SandboxAgent,
     ServerProblem,
 )
+from sandbox_agent.client.asking import Handlers
 from sandbox_agent.envelope import Object, list_at, object_at, text_at
 from sandbox_agent.wire.acp import ContentToolCallContent, FileEditToolCallContent, PermissionOption, TextContentBlock
 
@@ -320,7 +320,7 @@ def wanted(request: PermissionRequest, showing: Showing) -> list[Line]:
                 new = " (new file)" if each.old_text is None else ""
                 lines.append([Span(f"  {showing.path(each.path)}{new}", "bold")])
                 lines += [
-                    [Span(f"  {one_line(line)}", _DIFF[line[:1]])] for line in diffs.lines(each.old_text, each.new_text)
+                    [Span(f"  {one_line(line)}", _DIFF[line[:1]])] for line in diff_lines(each.old_text, each.new_text)
                 ]
             case ContentToolCallContent(content=TextContentBlock() as block):
                 lines += [[Span(f"  {line}")] for line in spoken(block.text).splitlines()]
@@ -385,3 +385,81 @@ def _written(value: object) -> str:
     if isinstance(value, bool):
         return "y" if value else "n"
     return one_line(value if isinstance(value, str) else msgspec.json.encode(value).decode())
+
+
+NO_TERMINAL = "there is no terminal to ask on"
+Answering = Literal["ask", "yes", "no"]
+R = TypeVar("R")
+Given = Awaitable[Answer | None] | Answer | None
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """The parts of it; without a terminal you cannot be asked."""
+
+    screen: Screen
+    showing: Showing
+    marks: Marks
+    terminal: Terminal | None
+    asking: Asking | None
+    quiet: bool
+
+    def say(self, text: str) -> None:
+        """A word about what the program does, for people alone."""
+        if not self.quiet and self.screen.stream.isatty():
+            self.screen.show([note(harmless(text), "dim")])
+
+    def warn(self, text: str) -> None:
+        """A word that counts also in a pipe."""
+        if self.screen.stream.isatty():
+            self.screen.tell(note(f"sandbox-agent: {harmless(text)}", "yellow"))
+        else:
+            self.screen.finish()
+            complain(harmless(text))
+
+    def restore(self) -> None:
+        """Leave the terminal as it was, when there is no time for more."""
+        if self.terminal is not None:
+            self.terminal.restore()
+
+    def listening(self) -> AbstractAsyncContextManager[None]:
+        """Take all that is typed from here on, for a conversation."""
+        return nullcontext() if self.terminal is None else self.terminal.held()
+
+    def handlers(self, answering: Answering, *, only: Callable[[], bool] = lambda: True) -> Handlers:
+        """The handlers for permissions, questions and forms; other clients answer what arrives while not `only`."""
+        who = self._handlers(answering)
+        return Handlers(_while(only, who.permission), _while(only, who.question), _while(only, who.elicitation))
+
+    def _handlers(self, answering: Answering) -> Handlers:
+        asking = self.asking
+        if asking is None or answering == "no":
+            no = Answers(self.screen, self.showing, self.marks, "--no" if answering == "no" else NO_TERMINAL)
+            yes = Answers(self.screen, self.showing, self.marks, "--yes")
+            return Handlers(yes.allow if answering == "yes" else no.reject, no.reject_question, no.decline)
+        if answering == "yes":
+            yes = Answers(self.screen, self.showing, self.marks, "--yes")
+            return Handlers(yes.allow, asking.question, asking.elicitation)
+        return Handlers(asking.permission, asking.question, asking.elicitation)
+
+
+def _while(only: Callable[[], bool], handler: Callable[[R], Given] | None) -> Callable[[R], Given] | None:
+    return None if handler is None else lambda request: handler(request) if only() else None
+
+
+def view(*, as_json: bool, quiet: bool) -> View:
+    """A view on the streams of this process: JSON lines leave stdout to themselves."""
+    words = sys.stderr if as_json else sys.stdout
+    notes = sys.stdout if words.isatty() and not as_json else sys.stderr
+    screen = Screen(words, notes, quiet=quiet or as_json)
+    marks = Marks() if is_unicode(notes) else ASCII
+    showing = Showing(marks, static=not screen.moves)
+    terminal = Terminal(sys.stdin, screen) if has_keyboard() and notes.isatty() else None
+    asking = None if terminal is None else Asking(terminal, screen, showing, marks)
+    return View(screen, showing, marks, terminal, asking, quiet)
+
+
+def has_keyboard() -> bool:
+    """Whether you can type. A process without stdin has None there."""
+    keyboard: object = sys.stdin
+    return keyboard is not None and sys.stdin.isatty()

@@ -1,4 +1,4 @@
-"""`sandbox-agent run`: what a command line wants, the prompt from wherever it comes, and how that is done."""
+"""A run from what is wanted to its end, and attaching to a session that is there."""
 
 import asyncio
 import os
@@ -6,24 +6,24 @@ import select
 import signal
 import stat
 import sys
+from collections.abc import Awaitable
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
-from sandbox_agent.cli.failures import document, tell
+from sandbox_agent.cli.calling import document, tell
 from sandbox_agent.cli.grammar import Arguments
-from sandbox_agent.cli.output import EXIT_FAILED, complain
-from sandbox_agent.cli.progress import show_install
+from sandbox_agent.cli.output import EXIT_FAILED, complain, show_install
 from sandbox_agent.cli.talk import FAILURES
-from sandbox_agent.cli.talk.conversation import Conversation
-from sandbox_agent.cli.talk.interrupts import Interrupts, run
-from sandbox_agent.cli.talk.json_lines import write_line
-from sandbox_agent.cli.talk.log import OwnPrompts
-from sandbox_agent.cli.talk.one_shot import OneShot
+from sandbox_agent.cli.talk.asking import Answering, View, has_keyboard, view
+from sandbox_agent.cli.talk.conversation import Conversation, OneShot
+from sandbox_agent.cli.talk.log import Live, OwnPrompts, before_last, gap, write_line
 from sandbox_agent.cli.talk.servers import Reports, Served, find, served
-from sandbox_agent.cli.talk.view import Answering, View, has_keyboard, view
-from sandbox_agent.client import SandboxAgent, Session
+from sandbox_agent.cli.talk.terminal import Interrupts, run
+from sandbox_agent.client import Gap, SandboxAgent, Session, SessionEnded, SessionInfo
+from sandbox_agent.client.asking import Handlers
 from sandbox_agent.errors import SettingsError
+from sandbox_agent.wire import methods
 
 LONGEST = 16 * 1024 * 1024
 """Bytes that are read from stdin."""
@@ -148,7 +148,7 @@ def _stdin() -> str:
 # --- what is done -----------------------------------------------------------------------------------------------------
 
 
-def start(arguments: Arguments) -> int:
+def start_run(arguments: Arguments) -> int:
     """Do what is wished for; gives the exit code."""
     wanted = wish(arguments)
     seen = view(as_json=wanted.as_json, quiet=wanted.quiet)
@@ -160,35 +160,40 @@ def start(arguments: Arguments) -> int:
 
 async def _run(arguments: Arguments, wanted: Wish, seen: View, interrupts: Interrupts) -> int:
     interrupts.restore = seen.restore
-    async with seen.listening() if wanted.prompt is None else nullcontext():
-        return await _served(arguments, wanted, seen, interrupts)
-
-
-async def _served(arguments: Arguments, wanted: Wish, seen: View, interrupts: Interrupts) -> int:
     if wanted.answering == "yes" and not wanted.quiet:
         complain("--yes: whatever the agent asks permission for is allowed, once each time")
+    async with seen.listening() if wanted.prompt is None else nullcontext():
+        return await _report_failures(_prompt_agent(arguments, wanted, seen, interrupts), seen, as_json=wanted.as_json)
+
+
+async def _report_failures(work: Awaitable[int], seen: View, *, as_json: bool) -> int:
+    """The exit code of the work, or of its failure, which is printed."""
     try:
-        own = OwnPrompts()
-        # In a session that others use, too, one prompt answers for itself alone.
-        only = (lambda: True) if wanted.prompt is None else own.runs
-        async with served(arguments, seen.say, seen.warn, seen.handlers(wanted.answering, only=only)) as server:
-            own.watch(server.client)
-            files = attached(wanted.files, local=server.here)
-            session = await _session(server, wanted, seen)
-            if wanted.prompt is not None:
-                shot = OneShot(server.client, session, own, seen, interrupts)
-                return await shot.run(wanted.prompt, files, as_json=wanted.as_json)
-            conversation = Conversation(session, own, seen, session.updates())
-            conversation.attach(files)
-            return await _chat(conversation, session, seen, interrupts)
+        return await work
     except FAILURES as failure:
         seen.screen.finish()
-        if wanted.as_json:
+        if as_json:
             write_line({"error": document(failure)})
         tell(failure)
         return EXIT_FAILED
     finally:
         seen.screen.finish()
+
+
+async def _prompt_agent(arguments: Arguments, wanted: Wish, seen: View, interrupts: Interrupts) -> int:
+    own = OwnPrompts()
+    # In a session that others use, too, one prompt answers for itself alone.
+    only = (lambda: True) if wanted.prompt is None else own.runs
+    async with served(arguments, seen.say, seen.warn, seen.handlers(wanted.answering, only=only)) as server:
+        own.watch(server.client)
+        files = attached(wanted.files, local=server.here)
+        session = await _session(server, wanted, seen)
+        if wanted.prompt is not None:
+            shot = OneShot(server.client, session, own, seen, interrupts)
+            return await shot.run(wanted.prompt, files, as_json=wanted.as_json)
+        conversation = Conversation(session, own, seen, session.updates())
+        conversation.attach(files)
+        return await _chat(conversation, session, seen, interrupts)
 
 
 async def _session(server: Served, wanted: Wish, seen: View) -> Session:
@@ -272,3 +277,90 @@ async def _chat(conversation: Conversation, session: Session, seen: View, interr
             task.cancel()
         await asyncio.gather(watching, talking, *cancelling, return_exceptions=True)
         seen.say(f"go on with: sandbox-agent run {session.agent} --session {session.id}")
+
+
+def start_attaching(arguments: Arguments) -> int:
+    """Do what is wished for; gives the exit code."""
+    if arguments.switch("all") and arguments.number("history") is not None:
+        raise SettingsError("--all and --history exclude each other")
+    seen = view(as_json=arguments.switch("json"), quiet=arguments.switch("quiet"))
+    Reports(seen.say, seen.warn).install()
+    return run(lambda interrupts: _attach(arguments, seen, interrupts))
+
+
+async def _attach(arguments: Arguments, seen: View, interrupts: Interrupts) -> int:
+    interrupts.restore = seen.restore
+    as_json = arguments.switch("json")
+    talks = seen.terminal is not None and not as_json and not arguments.switch("read_only")
+    async with seen.listening() if talks else nullcontext():
+        return await _report_failures(_show_session(arguments, seen, interrupts, talks=talks), seen, as_json=as_json)
+
+
+async def _show_session(arguments: Arguments, seen: View, interrupts: Interrupts, *, talks: bool) -> int:
+    # Without a terminal, leave requests to other clients.
+    handlers = seen.handlers("ask") if talks else Handlers()
+    if seen.asking is not None:
+        # What waits there is asked when what led to it has been shown.
+        seen.asking.hold()
+    async with served(arguments, seen.say, seen.warn, handlers) as server:
+        info = await find(server.client, arguments.word("session") or "")
+        session = await server.client.sessions.attach(info.session_id)
+        live = Live(server.client, session)
+        before = await live.boundary()
+        after = 0
+        if not arguments.switch("all"):
+            turns = arguments.number("history")
+            after = await before_last(session, 1 if turns is None else turns, before)
+        if arguments.switch("json"):
+            return await _lines(session, info, after, before)
+        seen.showing.cwd = session.cwd
+        own = OwnPrompts()
+        own.watch(server.client)
+        conversation = Conversation(session, own, seen, live.updates)
+        if talks:
+            seen.say(f"{session.agent} in {session.cwd} · /help lists the commands, Ctrl-C leaves")
+        await conversation.replay(after, before)
+        if not info.running:
+            # A turn that a server's end has cut off has no end in the log.
+            conversation.settle()
+        if seen.asking is not None:
+            seen.asking.use(server.client)
+            seen.asking.release()
+        return await _watched(conversation, info, seen, interrupts, talks=talks)
+
+
+async def _lines(session: Session, info: SessionInfo, after: int, before: int) -> int:
+    """Every envelope of the log as a line."""
+    if info.ended:
+        async for event in session.history(after):
+            write_line(gap(event) if isinstance(event, Gap) else event.envelope)
+        return 0
+    async for event in session.follow(after):
+        write_line(gap(event) if isinstance(event, Gap) else event.envelope)
+        if not isinstance(event, Gap) and event.id >= before and event.envelope.get("method") == methods.ENDED:
+            break
+    return 0
+
+
+async def _watched(
+    conversation: Conversation, info: SessionInfo, seen: View, interrupts: Interrupts, *, talks: bool
+) -> int:
+    if info.ended:
+        seen.say("the session has ended" + ("; a prompt brings it back" if talks and info.resumable else ""))
+        if not (talks and info.resumable):
+            return 0
+    interrupts.on = lambda number: number is signal.SIGINT and seen.terminal is not None and seen.terminal.interrupted()
+    watching = asyncio.create_task(conversation.watch())
+    tasks: list[asyncio.Task[SessionEnded | None] | asyncio.Task[None]] = [watching]
+    if talks:
+        tasks.append(asyncio.create_task(conversation.talk()))
+    try:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        ended = watching.result() if watching.done() else None
+        return EXIT_FAILED if ended is not None and ended.reason == "error" else 0
+    finally:
+        if seen.asking is not None:
+            seen.asking.leave()
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)

@@ -11,8 +11,7 @@ from pathlib import Path
 
 from sandbox_agent.cli.background import find as find_running
 from sandbox_agent.cli.calling import CLIENT, find_session, read_session
-from sandbox_agent.cli.endpoint import VARIABLE, endpoint
-from sandbox_agent.cli.flags import settings_of
+from sandbox_agent.cli.flags import VARIABLE, find_address, settings_of
 from sandbox_agent.cli.grammar import Arguments
 from sandbox_agent.cli.output import one_line
 from sandbox_agent.client import ConnectionLost, SandboxAgent, ServerProblem, SessionInfo, StartFailed
@@ -58,7 +57,7 @@ async def served(arguments: Arguments, say: Say, warn: Say, handlers: Handlers) 
 
 
 async def _named(stack: AsyncExitStack, arguments: Arguments, handlers: Handlers) -> Served:
-    server = endpoint(arguments, os.environ)
+    server = find_address(arguments, os.environ)
     try:
         client = await _connected(stack, server.url, server.token, handlers)
     except ValueError as error:

@@ -10,8 +10,7 @@ from typing import NamedTuple
 
 from sandbox_agent.cli.calling import CLIENT
 from sandbox_agent.cli.output import one_line
-from sandbox_agent.cli.talk import diffs
-from sandbox_agent.cli.talk.pieces import Line, Note, Piece, Span, Speech, joined, note, spoken
+from sandbox_agent.cli.talk.pieces import Line, Note, Piece, Span, Speech, count_changes, joined, note, spoken
 from sandbox_agent.client import Decision, Gap, SessionEnded, SessionItem, TurnEnded, TurnStarted
 from sandbox_agent.client.updates import ContentBlock
 from sandbox_agent.envelope import Object, text_at
@@ -202,7 +201,7 @@ class Showing:
     def _edits(self, edits: Sequence[FileEditToolCallContent]) -> list[Span]:
         spans: list[Span] = []
         for edit in edits[:MOST_FILES]:
-            added, removed = diffs.counts(edit.old_text, edit.new_text)
+            added, removed = count_changes(edit.old_text, edit.new_text)
             spans += [Span("  "), Span(f"+{added}", "green"), Span(" "), Span(f"-{removed}", "red")]
             spans.append(Span(f" {self.path(edit.path)}"))
         if len(edits) > MOST_FILES:

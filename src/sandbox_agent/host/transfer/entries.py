@@ -20,7 +20,7 @@ from sandbox_agent.errors import BadPath, BadRequest, FileChanged
 from sandbox_agent.host.paths.confined import Confined
 from sandbox_agent.host.paths.names import encode_name
 from sandbox_agent.host.paths.refusals import file_problems
-from sandbox_agent.wire.files import EntriesPage, Entry, EntryType
+from sandbox_agent.wire.files import EntriesPage, EntryType, FileView
 
 ANY = "*"
 _TAG = re.compile(r'\s*((?:W/)?"[\x21\x23-\x7e\x80-\xff]*")\s*(?:,|$)')
@@ -79,7 +79,7 @@ def has_version(tag: str, given: frozenset[str]) -> bool:
     return ANY in given or tag in {each.removeprefix("W/") for each in given}
 
 
-def read_entry(confined: Confined, path: str, *, follow: bool = True) -> Entry:
+def read_entry(confined: Confined, path: str, *, follow: bool = True) -> FileView:
     """What a path leads to or, without `follow`, a link itself. Raises FileProblem."""
     with file_problems(path), confined.reach(path, follow=follow) as place:
         node = place.existing()
@@ -115,7 +115,7 @@ def read_names(directory: int) -> Iterator[str]:
         os.close(reading)
 
 
-def _entries(node: int, path: str, names: list[str]) -> Iterator[Entry]:
+def _entries(node: int, path: str, names: list[str]) -> Iterator[FileView]:
     for name in names:
         try:
             facts = os.stat(name, dir_fd=node, follow_symlinks=False)
@@ -128,9 +128,9 @@ def _entries(node: int, path: str, names: list[str]) -> Iterator[Entry]:
         yield _entry(name, f"{path}/{name}", facts, target)
 
 
-def _entry(name: str, path: str, facts: os.stat_result, target: bytes | None) -> Entry:
+def _entry(name: str, path: str, facts: os.stat_result, target: bytes | None) -> FileView:
     kind = _kind(facts.st_mode)
-    return Entry(
+    return FileView(
         name=encode_name(name),
         path=encode_name(path),
         entry_type=kind,

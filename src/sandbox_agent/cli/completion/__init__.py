@@ -1,1 +1,0 @@
-"""Completing a command line in a shell."""
