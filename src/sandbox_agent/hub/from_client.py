@@ -36,7 +36,7 @@ from sandbox_agent.hub.asking import QUESTION, translate_answer
 from sandbox_agent.hub.calls import Accepted, Answer
 from sandbox_agent.hub.checks import Method
 from sandbox_agent.hub.connection import Connection
-from sandbox_agent.hub.extension_methods import advertised
+from sandbox_agent.hub.extension_methods import advertise
 from sandbox_agent.hub.forward import Forward
 from sandbox_agent.hub.hub import Hub
 from sandbox_agent.hub.idempotency import Idempotency, scope_of
@@ -81,7 +81,7 @@ class FromClient:
         self._prompt = prompt
         # What we answer or change ourselves. Every other method is the agent's business.
         self._own = {methods.INITIALIZE: _initialize_again, **own}
-        self._extensions = advertised([name for name in (*own, *_ANNOUNCED) if name.startswith("_")])
+        self._extensions = advertise([name for name in (*own, *_ANNOUNCED) if name.startswith("_")])
         self._idempotency = Idempotency(hub.log, request_timeout)
 
     async def open(self, envelope: Envelope) -> tuple[Connection, Answer]:

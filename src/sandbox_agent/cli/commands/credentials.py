@@ -54,13 +54,13 @@ def check(settings: Settings, environ: Mapping[str, str], name: str | None, *, a
     import msgspec
 
     from sandbox_agent.agents.depot import open_catalog
-    from sandbox_agent.agents.facts import available, credentials
+    from sandbox_agent.agents.facts import find_credentials, has_credentials
 
     catalog = open_catalog(settings, environ)
     agents = catalog.agents() if name is None else [catalog.agent(name)]
-    found = [(agent.id, each) for agent in agents for each in credentials(agent, environ)]
+    found = [(agent.id, each) for agent in agents for each in find_credentials(agent, environ)]
     counted = [agent for agent in agents if name is not None or catalog.program(agent) is not None]
-    missing = [agent.id for agent in counted if not available(agent, environ)]
+    missing = [agent.id for agent in counted if not has_credentials(agent, environ)]
     if as_json:
         rows = [{"agent": id, "name": each.name, "kind": each.kind, "found": each.found} for id, each in found]
         print_json(msgspec.json.encode({"credentials": rows, "missing": missing}))

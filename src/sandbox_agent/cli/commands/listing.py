@@ -8,7 +8,7 @@ from msgspec import UNSET
 
 from sandbox_agent.agents.catalog import Catalog
 from sandbox_agent.agents.depot import open_catalog
-from sandbox_agent.agents.facts import facts, instructions
+from sandbox_agent.agents.facts import read_facts, write_instructions
 from sandbox_agent.agents.manifest import Agent
 from sandbox_agent.cli.output import NONE, complain, filled, harmless, print_facts, print_json, print_table
 from sandbox_agent.errors import RegistryUnavailable
@@ -22,7 +22,7 @@ def print_list(settings: Settings, environ: Mapping[str, str], *, registry: bool
     """All agents; with `registry`, those that only the ACP registry has too."""
     catalog = open_catalog(settings, environ)
     agents = asyncio.run(_all(catalog)) if registry else catalog.agents()
-    known = [facts(agent, catalog, environ) for agent in agents]
+    known = [read_facts(agent, catalog, environ) for agent in agents]
     if as_json:
         print_json(msgspec.json.encode({"agents": known}))
     else:
@@ -32,7 +32,7 @@ def print_list(settings: Settings, environ: Mapping[str, str], *, registry: bool
 def print_agent(settings: Settings, environ: Mapping[str, str], name: str, *, as_json: bool) -> None:
     """Everything known of one agent; raises UnknownAgent."""
     catalog = open_catalog(settings, environ)
-    known = facts(asyncio.run(catalog.find(name)), catalog, environ)
+    known = read_facts(asyncio.run(catalog.find(name)), catalog, environ)
     if as_json:
         print_json(msgspec.json.encode(known))
     else:
@@ -44,10 +44,10 @@ def print_instructions(settings: Settings, environ: Mapping[str, str], name: str
     catalog = open_catalog(settings, environ)
     agents = catalog.agents() if name is None else [asyncio.run(catalog.find(name))]
     if as_json:
-        told = [{"agent": agent.id, "instructions": instructions(agent)} for agent in agents]
+        told = [{"agent": agent.id, "instructions": write_instructions(agent)} for agent in agents]
         print_json(msgspec.json.encode({"agents": told}))
     elif name is not None:
-        print(filled(harmless(instructions(agents[0])), ""))
+        print(filled(harmless(write_instructions(agents[0])), ""))
     else:
         print("\n\n".join(harmless(f"{each.id} ({each.title})\n") + _indented(each) for each in agents))
 
@@ -116,7 +116,7 @@ def _details(artifact: Artifact) -> list[tuple[str, object]]:
 
 
 def _indented(agent: Agent) -> str:
-    return "  " + filled(harmless(instructions(agent)), "  ")
+    return "  " + filled(harmless(write_instructions(agent)), "  ")
 
 
 def _yes(fact: bool) -> str:
