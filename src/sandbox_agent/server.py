@@ -179,8 +179,8 @@ def build(settings: Settings, children: Children) -> Parts:
         from sandbox_agent.host.search.search import SearchLimits
         from sandbox_agent.host.transfer.unpacking import UploadLimits
         from sandbox_agent.http.archives import Archives
-        from sandbox_agent.http.control import control
-        from sandbox_agent.http.files import Files
+        from sandbox_agent.http.control import make_control_app
+        from sandbox_agent.http.files import FileRoutes
         from sandbox_agent.http.paths import Paths
         from sandbox_agent.http.search import Searches
         from sandbox_agent.http.views import Installs, Views
@@ -188,7 +188,7 @@ def build(settings: Settings, children: Children) -> Parts:
 
         views = Views(hub, inventory, agent_views, Installs(installs, settings.heartbeat), health)
         paths = Paths(roots, hub)
-        files = Files(paths, settings.max_file, settings.max_body, pools)
+        files = FileRoutes(paths, settings.max_file, settings.max_body, pools)
         upload_limits = UploadLimits(
             settings.archive_bytes, settings.archive_entries, settings.archive_ratio, settings.archive_depth
         )
@@ -199,7 +199,7 @@ def build(settings: Settings, children: Children) -> Parts:
         searches = Searches(paths, children, search_limits, pools.searches)
         watching = Watching(paths, watches, settings.heartbeat)
         tables = (files, archives, searches, watching)
-        return control(views, [endpoint for table in tables for endpoint in table.endpoints()])
+        return make_control_app(views, [endpoint for table in tables for endpoint in table.endpoints()])
 
     hosts = {name.lower() for name in settings.allow_host}
     guard = Guard(settings.token, settings.host, hosts, settings.cors_origin, settings.public_health)

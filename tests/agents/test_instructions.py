@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from sandbox_agent.agents.facts import instructions
+from sandbox_agent.agents.facts import write_instructions
 from sandbox_agent.agents.manifest import Agent, load_manifest
 
 
@@ -15,13 +15,13 @@ def agent(id: str, file: Path | None = None) -> Agent:
 
 
 def test_what_comes_with_us_needs_nothing() -> None:
-    assert instructions(agent("mock")).startswith("Nothing to install: it comes with sandbox-agent.")
+    assert write_instructions(agent("mock")).startswith("Nothing to install: it comes with sandbox-agent.")
 
 
 @pytest.mark.parametrize("id", ["claude", "codex", "opencode", "gemini", "qwen", "copilot", "pi", "goose"])
 def test_an_agent_that_can_be_installed_says_the_command_its_source_and_what_it_needs(id: str) -> None:
     it = agent(id)
-    text = instructions(it)
+    text = write_instructions(it)
 
     assert text.startswith(f"Run: sandbox-agent agents install {id}\n")
     assert f"{it.packages[0].name}@{it.packages[0].version} of npm" in text
@@ -33,14 +33,14 @@ def test_an_agent_that_can_be_installed_says_the_command_its_source_and_what_it_
 def test_an_agent_that_is_not_supported_says_why_and_what_would_help() -> None:
     it = agent("amp")
 
-    assert instructions(it).startswith(f"Not supported: {it.unsupported_reason}.")
-    assert "sandbox-agent agents install amp" in instructions(it)
+    assert write_instructions(it).startswith(f"Not supported: {it.unsupported_reason}.")
+    assert "sandbox-agent agents install amp" in write_instructions(it)
 
 
 def test_an_own_program_is_named_as_agents_toml_has_it(tmp_path: Path) -> None:
     (tmp_path / "agents.toml").write_text('[agents.mine]\ncommand = ["my agent", "--acp"]')
 
-    text = instructions(agent("mine", tmp_path / "agents.toml"))
+    text = write_instructions(agent("mine", tmp_path / "agents.toml"))
 
     assert text == 'agents.toml runs ["my agent", "--acp"]; that program must be on PATH, or be a path that exists.'
 
@@ -48,4 +48,6 @@ def test_an_own_program_is_named_as_agents_toml_has_it(tmp_path: Path) -> None:
 def test_what_the_registry_alone_has_is_installed_by_its_name() -> None:
     it = Agent(id="it", title="It", description="", source="registry", command=(), env={}, registry=("it",))
 
-    assert instructions(it) == "Run: sandbox-agent agents install it\nIt installs what the ACP registry has as it."
+    assert (
+        write_instructions(it) == "Run: sandbox-agent agents install it\nIt installs what the ACP registry has as it."
+    )

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from sandbox_agent.agents.facts import instructions
+from sandbox_agent.agents.facts import write_instructions
 from sandbox_agent.agents.launch import Launch
 from sandbox_agent.agents.provision import Provision
 from sandbox_agent.errors import AgentNotInstalled, DownloadFailed
@@ -62,7 +62,7 @@ def test_what_is_missing_is_refused_with_how_to_install_it_where_that_is_require
             tiny = await shop.catalog.find("tiny")
             with pytest.raises(AgentNotInstalled) as refused:
                 await provision(shop, may_install=False)(tiny)
-            assert refused.value.fields == {"agent": "tiny", "instructions": instructions(tiny)}
+            assert refused.value.fields == {"agent": "tiny", "instructions": write_instructions(tiny)}
             assert "sandbox-agent agents install tiny" in str(refused.value)
             assert index.asked == []
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from sandbox_agent import __version__
-from sandbox_agent.agents.facts import instructions
+from sandbox_agent.agents.facts import write_instructions
 from sandbox_agent.agents.manifest import load_manifest
 from tests.cli.place import PROGRAM, Place
 
@@ -222,7 +222,7 @@ def test_instructions_are_those_of_the_manifest(place: Place) -> None:
 
     result = place.run("agents", "instructions", "claude")
 
-    assert (result.returncode, result.stdout) == (0, instructions(claude) + "\n")
+    assert (result.returncode, result.stdout) == (0, write_instructions(claude) + "\n")
 
 
 def test_without_a_name_there_are_instructions_for_all(place: Place) -> None:
@@ -231,7 +231,7 @@ def test_without_a_name_there_are_instructions_for_all(place: Place) -> None:
 
     assert [each["agent"] for each in told] == KNOWN
     for agent in load_manifest(None).agents:
-        assert f"{agent.id} ({agent.title})\n  {instructions(agent).splitlines()[0]}\n" in result.stdout
+        assert f"{agent.id} ({agent.title})\n  {write_instructions(agent).splitlines()[0]}\n" in result.stdout
 
 
 # --- what is imported -------------------------------------------------------------------------------------------------

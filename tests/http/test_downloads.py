@@ -2,7 +2,7 @@
 
 import pytest
 
-from sandbox_agent.http.downloads import attachment, media_type
+from sandbox_agent.http.downloads import content_disposition, media_type
 
 
 @pytest.mark.parametrize(
@@ -26,7 +26,7 @@ def test_a_type_is_known_by_the_name(name: str, expected: str) -> None:
 
 def test_no_name_breaks_out_of_its_header() -> None:
     for name in ('a"; filename="b', "a\r\nSet-Cookie: x", "a\\", "ä" * 100, "\uefff"):
-        value = attachment(name)
+        value = content_disposition(name)
         assert value.isascii()
         assert value.isprintable()
         assert value.count('"') == 2

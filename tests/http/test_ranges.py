@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sandbox_agent.errors import RangeNotSatisfiable
-from sandbox_agent.http.downloads import Version, is_known, part
+from sandbox_agent.http.downloads import Version, find_part, is_known
 
 
 def version(size: int) -> Version:
@@ -24,17 +24,17 @@ def test_a_part_is_the_bytes_that_its_range_names(size: int, first: int | None, 
         expected = content[first : None if last is None else last + 1]
     if expected == b"":
         with pytest.raises(RangeNotSatisfiable) as refused:
-            part({"range": header}, "/path", version(size))
+            find_part({"range": header}, "/path", version(size))
         assert refused.value.fields["size"] == size
         return
-    wanted = part({"range": header}, "/path", version(size))
+    wanted = find_part({"range": header}, "/path", version(size))
     assert (None if wanted is None else content[wanted[0] : wanted[0] + wanted[1]]) == expected
 
 
 @given(st.text(max_size=30))
 def test_what_is_no_range_is_the_whole_file(text: str) -> None:
     if not text.lower().startswith("bytes="):
-        assert part({"range": text}, "/path", version(10)) is None
+        assert find_part({"range": text}, "/path", version(10)) is None
 
 
 def test_a_time_is_known_to_the_second() -> None:

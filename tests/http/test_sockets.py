@@ -44,9 +44,9 @@ class Clock:
 
 def one(wait: Wait, *, anonymous: bool = True) -> tuple[Pretended, Clock]:
     sockets, socket = Sockets(LIMITS), Pretended(wait)
-    sockets.opened(socket)
+    sockets.add(socket)
     if not anonymous:
-        sockets.admitted(socket)
+        sockets.admit(socket)
     return socket, Clock(sockets)
 
 
@@ -102,8 +102,8 @@ def test_the_oldest_that_showed_no_token_are_closed_first() -> None:
     sockets = Sockets(LIMITS)
     all_of_them = [Pretended() for _ in range(7)]
     for socket in all_of_them:
-        sockets.opened(socket)
-    sockets.admitted(all_of_them[0])
+        sockets.add(socket)
+    sockets.admit(all_of_them[0])
     assert not any(socket.aborted for socket in all_of_them), "they have a moment to show one"
     sockets.tick(time.monotonic())
     assert [socket.aborted for socket in all_of_them] == [False, True, True, False, False, False, False]
@@ -114,19 +114,19 @@ def test_no_burst_keeps_more_than_twice_as_many_open() -> None:
     sockets = Sockets(LIMITS)
     clients = [Pretended() for _ in range(10)]
     for client in clients:
-        sockets.opened(client)
-        sockets.admitted(client)
+        sockets.add(client)
+        sockets.admit(client)
     strangers = [Pretended() for _ in range(100)]
     for stranger in strangers:
-        sockets.opened(stranger)
+        sockets.add(stranger)
     assert [stranger.aborted for stranger in strangers] == [True] * 92 + [False] * 8
     assert not any(client.aborted for client in clients)
 
 
 def test_what_is_closed_is_forgotten(caplog: pytest.LogCaptureFixture) -> None:
     socket, clock = one(Wait.HEAD)
-    clock.sockets.closed(socket)
-    clock.sockets.closed(socket)
+    clock.sockets.remove(socket)
+    clock.sockets.remove(socket)
     clock.run(100)
     assert not socket.timed_out
     assert not caplog.records
@@ -137,7 +137,7 @@ def test_a_flood_is_reported_once_a_minute(caplog: pytest.LogCaptureFixture) -> 
     clock = Clock(sockets)
     for _ in range(50):
         for _ in range(100):
-            sockets.opened(Pretended())
+            sockets.add(Pretended())
         clock.run(1)
     assert len(caplog.records) == 1
 

@@ -44,14 +44,14 @@ def added(
     """The blocks that come of these entries, the text left out."""
     line = prompt(entries)
     takes = takes or Takes(images=True)
-    line = run(attachments.added(line, attachments.asked(line), str(directory), takes))
+    line = run(attachments.add(line, attachments.read_asked(line), str(directory), takes))
     return json.loads(line)["params"]["prompt"][1:]
 
 
 def refused(attachments: Attachments, entries: object, directory: object = "/nowhere") -> SandboxAgentError:
     line = prompt(entries)
     with pytest.raises(SandboxAgentError) as caught:
-        run(attachments.added(line, attachments.asked(line), str(directory), Takes()))
+        run(attachments.add(line, attachments.read_asked(line), str(directory), Takes()))
     return caught.value
 
 
@@ -61,30 +61,30 @@ def refused(attachments: Attachments, entries: object, directory: object = "/now
 def test_entries_are_read_and_unknown_members_are_left(attachments: Attachments) -> None:
     entries = [{"path": "a"}, {"path": "b", "mime": "text/plain; charset=utf-8", "filename": "c/d é", "more": 1e9}]
 
-    assert attachments.asked(prompt(entries)) == [
+    assert attachments.read_asked(prompt(entries)) == [
         Attachment("a"),
         Attachment("b", "text/plain; charset=utf-8", "c/d é"),
     ]
 
 
 def test_null_is_as_good_as_nothing(attachments: Attachments) -> None:
-    assert attachments.asked(prompt([{"path": "a", "mime": None, "filename": None}])) == [Attachment("a")]
-    assert attachments.asked(prompt(None)) == []
-    assert attachments.asked(prompt([])) == []
+    assert attachments.read_asked(prompt([{"path": "a", "mime": None, "filename": None}])) == [Attachment("a")]
+    assert attachments.read_asked(prompt(None)) == []
+    assert attachments.read_asked(prompt([])) == []
 
 
 @pytest.mark.parametrize("meta", [b"null", b"[]", b'"sandboxagent.dev"', b'{"sandboxagent.dev": 7}', b"{}"])
 def test_meta_of_another_shape_attaches_nothing(attachments: Attachments, meta: bytes) -> None:
     line = b'{"jsonrpc":"2.0","id":1,"method":"session/prompt","params":{"_meta":%b}}' % meta
 
-    assert attachments.asked(line) == []
-    assert attachments.asked(b'{"jsonrpc":"2.0","id":1,"method":"session/prompt"}') == []
+    assert attachments.read_asked(line) == []
+    assert attachments.read_asked(b'{"jsonrpc":"2.0","id":1,"method":"session/prompt"}') == []
 
 
 @pytest.mark.parametrize("entries", [{}, {"path": "a"}, "a", 7, True])
 def test_attachments_must_be_a_list(attachments: Attachments, entries: object) -> None:
     with pytest.raises(InvalidParams, match="array"):
-        attachments.asked(prompt(entries))
+        attachments.read_asked(prompt(entries))
 
 
 @pytest.mark.parametrize(
@@ -111,16 +111,16 @@ def test_attachments_must_be_a_list(attachments: Attachments, entries: object) -
 )
 def test_wrong_entry_is_named(attachments: Attachments, entry: object) -> None:
     with pytest.raises(InvalidParams, match=r"attachments\[1\]") as caught:
-        attachments.asked(prompt([{"path": "fine"}, entry]))
+        attachments.read_asked(prompt([{"path": "fine"}, entry]))
 
     assert caught.value.fields["index"] == 1
     assert len(str(caught.value)) < 200
 
 
 def test_too_many_are_refused_before_any_is_looked_at(attachments: Attachments) -> None:
-    assert len(attachments.asked(prompt([{"path": str(number)} for number in range(100)]))) == 100
+    assert len(attachments.read_asked(prompt([{"path": str(number)} for number in range(100)]))) == 100
     with pytest.raises(InvalidParams, match=r"attachments\[100\]") as caught:
-        attachments.asked(prompt([{"path": str(number)} for number in range(1000)]))
+        attachments.read_asked(prompt([{"path": str(number)} for number in range(1000)]))
 
     assert caught.value.fields == {"index": 100, "limit": 100}
 
@@ -132,7 +132,7 @@ def test_all_but_the_prompt_keeps_its_bytes(attachments: Attachments, tmp_path: 
     (tmp_path / "a").write_text("x")
     line = prompt([{"path": "a"}], other=1.0)
 
-    changed = run(attachments.added(line, attachments.asked(line), str(tmp_path), Takes()))
+    changed = run(attachments.add(line, attachments.read_asked(line), str(tmp_path), Takes()))
 
     assert json.dumps({META: {"attachments": [{"path": "a"}]}, "other": 1.0}).encode() in changed
     assert json.loads(changed)["params"]["_meta"] == json.loads(line)["params"]["_meta"]
@@ -201,7 +201,7 @@ def test_prompt_without_blocks_is_refused(attachments: Attachments, tmp_path: Pa
     line = prompt([{"path": str(tmp_path)}]).replace(b'"prompt"', b'"prompts"')
 
     with pytest.raises(InvalidParams, match="prompt"):
-        run(attachments.added(line, attachments.asked(line), "/", Takes()))
+        run(attachments.add(line, attachments.read_asked(line), "/", Takes()))
 
 
 # How it is refused
@@ -270,7 +270,7 @@ def test_prompts_of_a_session_go_one_after_another_as_they_came(attachments: Att
     order: list[str] = []
 
     async def one(name: str, session: str, gate: asyncio.Event | None = None) -> None:
-        async with attachments.in_order(session):
+        async with attachments.wait_turn(session):
             if gate is not None:
                 await gate.wait()
             order.append(name)
@@ -279,7 +279,7 @@ def test_prompts_of_a_session_go_one_after_another_as_they_came(attachments: Att
         gate = asyncio.Event()
         first = asyncio.create_task(one("first", "s", gate))
         await asyncio.sleep(0)
-        assert attachments.under_way("s")
+        assert attachments.is_busy("s")
         others = [asyncio.create_task(one(name, "s")) for name in ("second", "third")]
         await one("other session", "t")
         gate.set()
@@ -288,17 +288,17 @@ def test_prompts_of_a_session_go_one_after_another_as_they_came(attachments: Att
     run(scenario())
 
     assert order == ["other session", "first", "second", "third"]
-    assert not attachments.under_way("s")
+    assert not attachments.is_busy("s")
 
 
 def test_failed_prompt_does_not_hold_up_the_next(attachments: Attachments) -> None:
     async def scenario() -> None:
         with pytest.raises(InvalidParams):
-            async with attachments.in_order("s"):
+            async with attachments.wait_turn("s"):
                 raise InvalidParams("wrong")
-        async with attachments.in_order("s"):
+        async with attachments.wait_turn("s"):
             pass
 
     run(scenario())
 
-    assert not attachments.under_way("s")
+    assert not attachments.is_busy("s")

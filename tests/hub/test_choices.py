@@ -29,8 +29,8 @@ GROUPED = {
 @ALL
 def test_the_current_mode_and_model_are_found_in_any_shape(name: str) -> None:
     shape = SHAPES[name]
-    assert choices.current(shape.offers, MODE) == shape.mode[0]
-    assert choices.current(shape.offers, MODEL) == (shape.model[0] if shape.model else None)
+    assert choices.find_current(shape.offers, MODE) == shape.mode[0]
+    assert choices.find_current(shape.offers, MODEL) == (shape.model[0] if shape.model else None)
 
 
 @ALL
@@ -47,7 +47,7 @@ def test_all_that_can_be_chosen_is_listed_in_any_shape(name: str) -> None:
 @ALL
 def test_every_shape_is_there_and_the_agents_own_are_as_it_told_them(name: str) -> None:
     offers = SHAPES[name].offers
-    whole = choices.complete(offers)
+    whole = choices.complete_offers(offers)
     assert {name: whole[name] for name in offers} == offers
     assert "modes" in whole
     assert ("models" in whole) is (SHAPES[name].model is not None)
@@ -55,7 +55,7 @@ def test_every_shape_is_there_and_the_agents_own_are_as_it_told_them(name: str) 
 
 
 def test_options_are_made_of_modes_and_models() -> None:
-    [mode, model] = of(choices.complete(SHAPES["gemini"].offers), OPTIONS)
+    [mode, model] = of(choices.complete_offers(SHAPES["gemini"].offers), OPTIONS)
     assert (mode["id"], mode["category"], mode["type"], mode["currentValue"]) == ("mode", "mode", "select", "default")
     assert mode["options"][1] == {"value": "autoEdit", "name": "Autoedit"}
     assert (model["id"], model["currentValue"]) == ("model", "gemini-2.5-flash")
@@ -63,7 +63,7 @@ def test_options_are_made_of_modes_and_models() -> None:
 
 
 def test_modes_and_models_are_made_of_options() -> None:
-    whole = choices.complete(SHAPES["opencode"].offers)
+    whole = choices.complete_offers(SHAPES["opencode"].offers)
     plan = {"id": "plan", "name": "Plan", "description": "It is plan"}
     assert whole["modes"] == {
         "currentModeId": "build",
@@ -83,10 +83,10 @@ def test_grouped_options_are_one_list() -> None:
 def test_an_option_is_found_by_both_names_then_by_category_then_by_id() -> None:
     other, by_id = select("x", "1", "1", category="mode"), select("mode", "2", "2", category="other")
     both = select("mode", "3", "3")
-    assert choices.option_of({OPTIONS: [by_id, other, both]}, MODE) is both
-    assert choices.option_of({OPTIONS: [by_id, other]}, MODE) is other
-    assert choices.option_of({OPTIONS: [by_id]}, MODE) is by_id
-    assert choices.option_of({OPTIONS: [select("effort", "a")]}, MODE) is None
+    assert choices.find_option({OPTIONS: [by_id, other, both]}, MODE) is both
+    assert choices.find_option({OPTIONS: [by_id, other]}, MODE) is other
+    assert choices.find_option({OPTIONS: [by_id]}, MODE) is by_id
+    assert choices.find_option({OPTIONS: [select("effort", "a")]}, MODE) is None
     assert choices.option({OPTIONS: [other, by_id]}, "mode") is by_id, "a client names an option by its id"
     assert choices.option({OPTIONS: [other]}, "mode") is other
     assert choices.option({}, "mode") is None
@@ -108,7 +108,7 @@ def test_an_option_is_found_by_both_names_then_by_category_then_by_id() -> None:
 def test_the_ways_to_an_agent_are_its_own_and_the_safest_comes_first(
     name: str, category: choices.Category, methods: list[str]
 ) -> None:
-    ways = choices.ways(SHAPES[name].offers, category, "x")
+    ways = choices.find_ways(SHAPES[name].offers, category, "x")
     assert [way.method for way in ways] == methods
     for way in ways:
         own = {category.param: "x"} if way.method == category.method else {"configId": category.name, "value": "x"}
@@ -116,7 +116,7 @@ def test_the_ways_to_an_agent_are_its_own_and_the_safest_comes_first(
 
 
 def test_an_option_by_another_name_is_set_by_that_name() -> None:
-    [way] = choices.ways(GROUPED, MODEL, "a")
+    [way] = choices.find_ways(GROUPED, MODEL, "a")
     assert (way.params, way.values) == ({"configId": "llm", "value": "a"}, ["a", "b"])
 
 
@@ -127,15 +127,15 @@ def test_an_option_by_another_name_is_set_by_that_name() -> None:
 def test_what_was_chosen_is_current_in_every_shape(name: str) -> None:
     shape = SHAPES[name]
     known = choices.choose(shape.offers, MODE, shape.mode[1])
-    assert choices.current(known, MODE) == shape.mode[1]
-    assert choices.complete(known)["modes"]["currentModeId"] == shape.mode[1]
+    assert choices.find_current(known, MODE) == shape.mode[1]
+    assert choices.complete_offers(known)["modes"]["currentModeId"] == shape.mode[1]
     if shape.model and name != "codex":
         known = choices.choose(known, MODEL, shape.model[1])
-        assert choices.current(known, MODEL) == shape.model[1]
-        assert choices.complete(known)["models"]["currentModelId"] == shape.model[1]
-        [option] = [one for one in of(choices.complete(known), OPTIONS) if one["id"] == "model"]
+        assert choices.find_current(known, MODEL) == shape.model[1]
+        assert choices.complete_offers(known)["models"]["currentModelId"] == shape.model[1]
+        [option] = [one for one in of(choices.complete_offers(known), OPTIONS) if one["id"] == "model"]
         assert option["currentValue"] == shape.model[1]
-    assert choices.current(shape.offers, MODE) == shape.mode[0], "what was known before stays as it was"
+    assert choices.find_current(shape.offers, MODE) == shape.mode[0], "what was known before stays as it was"
 
 
 @ALL
@@ -150,40 +150,40 @@ def test_modes_and_models_follow_the_options_that_an_agent_tells(name: str) -> N
     for option in told:
         for category in CATEGORIES:
             if option["id"] == category.name and (name, category) != ("codex", MODEL):
-                assert choices.complete(known)[category.shape][category.current] == option["currentValue"]
+                assert choices.complete_offers(known)[category.shape][category.current] == option["currentValue"]
 
 
 def test_one_model_by_two_names_is_noted_where_it_has_that_name() -> None:
     offers = SHAPES["codex"].offers
     known = choices.choose(offers, MODEL, "gpt-6.1-sol[high]")
     assert known["models"]["currentModelId"] == "gpt-6.1-sol[high]"
-    assert choices.current(known, MODEL) == "gpt-5.5", "until the agent tells its option"
+    assert choices.find_current(known, MODEL) == "gpt-5.5", "until the agent tells its option"
     known = choices.choose(offers, MODEL, "gpt-6.1-sol")
     assert known["models"]["currentModelId"] == "gpt-5.5[medium]"
-    assert choices.current(known, MODEL) == "gpt-6.1-sol"
+    assert choices.find_current(known, MODEL) == "gpt-6.1-sol"
 
 
 def test_a_value_that_is_listed_nowhere_is_noted_everywhere() -> None:
     known = choices.choose(SHAPES["qwen"].offers, MODEL, "secret")
     assert known["models"]["currentModelId"] == "secret"
-    assert choices.current(known, MODEL) == "secret"
+    assert choices.find_current(known, MODEL) == "secret"
 
 
 def test_a_mode_of_an_agent_that_told_none_is_known_from_then_on() -> None:
     known = choices.choose({}, MODE, "plan")
-    assert choices.current(known, MODE) == "plan"
-    assert choices.ways(known, MODE, "x")[0].values == []
+    assert choices.find_current(known, MODE) == "plan"
+    assert choices.find_ways(known, MODE, "x")[0].values == []
 
 
 def test_a_mode_of_an_agent_with_options_alone_makes_no_modes_up() -> None:
     known = choices.choose(SHAPES["opencode"].offers, MODE, "plan")
     assert list(known) == [OPTIONS]
-    assert choices.current(known, MODE) == "plan"
+    assert choices.find_current(known, MODE) == "plan"
 
 
 def test_options_follow_the_modes_that_an_agent_tells_alone() -> None:
     known = choices.merge_offers(SHAPES["claude"].offers, {"modes": modes("plan", "default", "plan")})
-    assert choices.current(known, MODE) == "plan"
+    assert choices.find_current(known, MODE) == "plan"
 
 
 def test_what_an_agent_tells_together_is_not_doubted() -> None:
@@ -194,9 +194,9 @@ def test_what_an_agent_tells_together_is_not_doubted() -> None:
 def test_another_list_replaces_the_old_one() -> None:
     known = choices.merge_offers(SHAPES["claude"].offers, {OPTIONS: [select("model", "haiku", "default", "haiku")]})
     assert [one["id"] for one in known[OPTIONS]] == ["model"]
-    assert choices.current(known, MODE) == "default", "from its modes, now that it has no such option"
+    assert choices.find_current(known, MODE) == "default", "from its modes, now that it has no such option"
     known = choices.merge_offers({"models": models("a", "a")}, {OPTIONS: []})
-    assert [one["id"] for one in choices.complete(known)[OPTIONS]] == ["model"]
+    assert [one["id"] for one in choices.complete_offers(known)[OPTIONS]] == ["model"]
 
 
 @pytest.mark.parametrize(
@@ -213,11 +213,11 @@ def test_another_list_replaces_the_old_one() -> None:
 def test_odd_things_are_no_modes_and_no_models(told: Json) -> None:
     known = choices.merge_offers({}, told)
     for category in CATEGORIES:
-        assert choices.current(known, category) is None
+        assert choices.find_current(known, category) is None
         assert choices.listing(known, category)[category.current] is None
         choices.choose(known, category, "x")
-        choices.ways(known, category, "x")
-    choices.complete(known)
+        choices.find_ways(known, category, "x")
+    choices.complete_offers(known)
 
 
 # Answers that open a session
@@ -228,7 +228,7 @@ def test_an_answer_gets_the_shapes_that_its_agent_left_out() -> None:
     line = json.dumps({"jsonrpc": "2.0", "id": 1, "result": {"sessionId": "s", "_meta": {"x": 1}, **offers}}).encode()
     result = parse(choices.complete_answer(line, offers)).result()
     assert {name: result[name] for name in offers} == offers
-    assert result["models"] == choices.complete(offers)["models"]
+    assert result["models"] == choices.complete_offers(offers)["models"]
     assert result["_meta"] == {"x": 1, META: {"added": ["models"]}}
 
 

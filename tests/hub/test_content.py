@@ -8,7 +8,7 @@ from msgspec import Raw
 
 from sandbox_agent.errors import InvalidParams
 from sandbox_agent.host.attached import Attached
-from sandbox_agent.hub.attachment import Takes, blocks_of, kind_of, with_files
+from sandbox_agent.hub.attachment import Takes, add_files, kind_of, parse_blocks
 from tests.support.client import Json
 from tests.support.pictures import png
 
@@ -20,7 +20,7 @@ SAID = b'{"type": "text", "text": "look", "_meta": {"n": 1.0}}'
 
 
 def composed(takes: Takes, *files: Attached, given: tuple[bytes, ...] = (SAID,)) -> list[Json]:
-    blocks = with_files([Raw(block) for block in given], files, takes)
+    blocks = add_files([Raw(block) for block in given], files, takes)
     return [json.loads(bytes(block)) if isinstance(block, Raw) else block for block in blocks]  # type: ignore[misc]
 
 
@@ -53,7 +53,7 @@ def test_image_is_sent_along_and_says_where_it_is() -> None:
 
 
 def test_blocks_that_are_there_keep_their_bytes() -> None:
-    blocks = with_files([Raw(SAID)], [BINARY], Takes())
+    blocks = add_files([Raw(SAID)], [BINARY], Takes())
 
     assert bytes(blocks[0]) == SAID  # type: ignore[call-overload]
 
@@ -153,7 +153,7 @@ def test_images_are_left_out_beside_what_would_drop_them() -> None:
 
 
 def test_prompt_must_be_a_list() -> None:
-    assert [kind_of(block) for block in blocks_of(b'{"params":{"prompt":[{"type":"text"},7]}}')] == ["text", ""]
+    assert [kind_of(block) for block in parse_blocks(b'{"params":{"prompt":[{"type":"text"},7]}}')] == ["text", ""]
     for prompt in (b"{}", b'{"prompt":null}', b'{"prompt":{}}', b'{"prompt":"x"}'):
         with pytest.raises(InvalidParams, match="array"):
-            blocks_of(b'{"params":%b}' % prompt)
+            parse_blocks(b'{"params":%b}' % prompt)

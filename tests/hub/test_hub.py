@@ -166,7 +166,7 @@ def updates_told(own: World) -> list[str]:
 def test_an_agent_has_a_moment_to_tell_of_a_change_itself() -> None:
     async def main() -> None:
         async with world() as own:
-            own.session.all_told()
+            own.session.mark_reported()
             task = own.request("session/set_mode", {"sessionId": "s", "modeId": "plan"})
             await own.process.has_been_sent(1)
             asked_at = own.hub.monotonic()

@@ -264,7 +264,7 @@ def _check(own: World, *, terminated: bool, deleted: bool) -> None:
     assert (session.running is None) or session.live
     assert (session.process is None) == (session.state in ("interrupted", "ended", "terminated", "deleted"))
     if session.process is not None:
-        assert own.hub.session_at(session.process, "s") is session
+        assert own.hub.find_held_session(session.process, "s") is session
     if terminated and not deleted:
         assert session.state is State.TERMINATED
     if deleted:

@@ -7,7 +7,7 @@ import pytest
 
 from sandbox_agent.agents.manifest import Agent, load_manifest
 from sandbox_agent.errors import InvalidParams
-from sandbox_agent.hub.choices import PermissionMode, mode_rules, permission_mode, wished_mode
+from sandbox_agent.hub.choices import PermissionMode, find_permission_mode, mode_rules, read_wished_mode
 from sandbox_agent.permissions.rules import read_rules
 from sandbox_agent.wire.agents import Features
 
@@ -26,37 +26,37 @@ def offers(*modes: str) -> dict[str, object]:
 
 def known(of: Agent, told: dict[str, object]) -> object:
     with pytest.raises(InvalidParams) as refused:
-        permission_mode(of, told, "no such mode")
+        find_permission_mode(of, told, "no such mode")
     return refused.value.fields["available"]
 
 
 def test_a_mode_of_the_agents_own_is_meant_by_its_id() -> None:
-    assert permission_mode(agent(), offers("ask", "yolo"), "yolo") == PermissionMode("yolo")
+    assert find_permission_mode(agent(), offers("ask", "yolo"), "yolo") == PermissionMode("yolo")
 
 
 def test_a_mode_may_be_told_as_an_option() -> None:
     option = {"id": "m", "category": "mode", "currentValue": "x", "options": [{"value": "x"}, {"value": "plan"}]}
 
-    assert permission_mode(agent(), {"configOptions": [option]}, "plan") == PermissionMode("plan")
+    assert find_permission_mode(agent(), {"configOptions": [option]}, "plan") == PermissionMode("plan")
 
 
 def test_another_name_means_a_mode_of_the_agents_own_while_it_has_that() -> None:
     named = agent("mode", acceptEdits="autoEdit")
 
-    assert permission_mode(named, offers("default", "autoEdit"), "acceptEdits") == PermissionMode("autoEdit")
-    assert permission_mode(named, offers("default"), "acceptEdits") == PermissionMode("default", "acceptEdits")
+    assert find_permission_mode(named, offers("default", "autoEdit"), "acceptEdits") == PermissionMode("autoEdit")
+    assert find_permission_mode(named, offers("default"), "acceptEdits") == PermissionMode("default", "acceptEdits")
 
 
 def test_an_agents_own_id_counts_before_another_name() -> None:
-    assert permission_mode(agent(None, plan="chat"), offers("plan", "chat"), "plan") == PermissionMode("plan")
+    assert find_permission_mode(agent(None, plan="chat"), offers("plan", "chat"), "plan") == PermissionMode("plan")
 
 
 def test_rules_stand_in_on_top_of_the_mode_in_which_the_agent_asks() -> None:
-    assert permission_mode(agent("mode", default="approve"), offers("auto", "approve"), "plan") == PermissionMode(
+    assert find_permission_mode(agent("mode", default="approve"), offers("auto", "approve"), "plan") == PermissionMode(
         "approve", "plan"
     )
-    assert permission_mode(agent("always"), {}, "read-only") == PermissionMode(None, "read-only")
-    assert permission_mode(agent(), {}, "bypassPermissions") == PermissionMode(None, "bypassPermissions")
+    assert find_permission_mode(agent("always"), {}, "read-only") == PermissionMode(None, "read-only")
+    assert find_permission_mode(agent(), {}, "bypassPermissions") == PermissionMode(None, "bypassPermissions")
 
 
 @pytest.mark.parametrize(
@@ -95,11 +95,11 @@ def test_the_rules_of_a_mode_are_rules(name: str | None) -> None:
 
 
 def test_what_is_wished_is_a_name() -> None:
-    assert wished_mode({"permissionMode": "plan"}) == "plan"
-    assert wished_mode({"permissionMode": None}) is None
-    assert wished_mode({}) is None
+    assert read_wished_mode({"permissionMode": "plan"}) == "plan"
+    assert read_wished_mode({"permissionMode": None}) is None
+    assert read_wished_mode({}) is None
     with pytest.raises(InvalidParams):
-        wished_mode({"permissionMode": 7})
+        read_wished_mode({"permissionMode": 7})
 
 
 def test_every_agent_we_know_asks_for_nothing_when_that_is_wished() -> None:
@@ -110,7 +110,7 @@ def test_every_agent_we_know_asks_for_nothing_when_that_is_wished() -> None:
     }
 
     meant = {
-        each.id: permission_mode(each, told.get(each.id, {}), "bypassPermissions")
+        each.id: find_permission_mode(each, told.get(each.id, {}), "bypassPermissions")
         for each in load_manifest(None).agents
     }
 

@@ -59,7 +59,7 @@ class World:
         params = {"sessionId": "s", "toolCall": call, "options": OPTIONS if options is None else options}
         line = json.dumps({"jsonrpc": "2.0", "id": 7, "method": "session/request_permission", "params": params})
         request = parse(line.encode())
-        return self.ruling.takes(self.hub.new_pending(request, self.running, self.session), self.session)
+        return self.ruling.take(self.hub.new_pending(request, self.running, self.session), self.session)
 
     async def answer(self) -> Json:
         """What the agent is told."""

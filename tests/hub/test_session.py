@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sandbox_agent.errors import InvalidRequest, QueueFull
-from sandbox_agent.hub.choices import MODE, MODEL, OPTIONS, complete
+from sandbox_agent.hub.choices import MODE, MODEL, OPTIONS, complete_offers
 from sandbox_agent.hub.lifecycle import Event, State
 from sandbox_agent.hub.session import Prompt, Replay, Session, SessionFacts, iso
 from tests.support.shapes import SHAPES
@@ -200,7 +200,7 @@ def test_other_updates_change_nothing(update: dict[str, object]) -> None:
 def test_what_an_update_told_is_not_told_again() -> None:
     own = session()
     own.learn_offers(SHAPES["claude"].offers)
-    own.all_told()
+    own.mark_reported()
     own.choose(MODE, "plan")
     options = own.facts.offers["configOptions"]
     own.note_update({"sessionUpdate": "config_option_update", "configOptions": options})
@@ -211,12 +211,15 @@ def test_what_an_update_told_is_not_told_again() -> None:
 def test_what_no_update_told_is_told_in_both_forms() -> None:
     own = session()
     own.learn_offers(SHAPES["gemini"].offers)
-    own.all_told()
+    own.mark_reported()
     assert own.take_unreported_changes() == []
     own.choose(MODE, "plan")
     [mode, options] = own.take_unreported_changes()
     assert mode == {"sessionUpdate": "current_mode_update", "currentModeId": "plan"}
-    assert options == {"sessionUpdate": "config_option_update", "configOptions": complete(own.facts.offers)[OPTIONS]}
+    assert options == {
+        "sessionUpdate": "config_option_update",
+        "configOptions": complete_offers(own.facts.offers)[OPTIONS],
+    }
     own.choose(MODEL, "auto")
     assert [update["sessionUpdate"] for update in own.take_unreported_changes()] == ["config_option_update"]
 
@@ -224,7 +227,7 @@ def test_what_no_update_told_is_told_in_both_forms() -> None:
 def test_a_change_that_was_taken_back_is_not_told() -> None:
     own = session()
     own.learn_offers(SHAPES["gemini"].offers)
-    own.all_told()
+    own.mark_reported()
     own.choose(MODE, "plan")
     own.choose(MODE, "default")
     assert own.take_unreported_changes() == []
@@ -233,7 +236,7 @@ def test_a_change_that_was_taken_back_is_not_told() -> None:
 def test_what_is_replayed_for_one_is_learned_and_told_to_nobody_else() -> None:
     own = session()
     own.learn_offers(SHAPES["claude"].offers)
-    own.all_told()
+    own.mark_reported()
     own.replay = Replay("", history=False)
     assert own.note_update({"sessionUpdate": "current_mode_update", "currentModeId": "plan"})
     own.replay = None

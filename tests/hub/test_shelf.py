@@ -50,7 +50,7 @@ async def rest(own: World) -> None:
     """Until nothing is left to be done."""
     own.hub.report_changes(float("inf"))
     while own.hub._shelf._stirred:
-        own.hub.rest()
+        own.hub.drop_idle()
         await own.log.flushed()
         await asyncio.sleep(0)
 
@@ -201,16 +201,16 @@ def test_an_alias_is_taken_and_found_while_its_session_rests() -> None:
         async with world() as own:
             await visit(own, "named")
             session = own.hub.session("named")
-            own.hub.name(session, "nick")
+            own.hub.set_alias(session, "nick")
             own.hub.save(session)
             del session
             await rest(own)
-            assert not own.hub.reserve("nick")
+            assert not own.hub.reserve_alias("nick")
             assert own.hub.session("nick").id == "named"
-            assert own.hub.reserve("other")
-            assert not own.hub.reserve("other")
-            own.hub.free("other")
-            assert own.hub.reserve("other")
+            assert own.hub.reserve_alias("other")
+            assert not own.hub.reserve_alias("other")
+            own.hub.free_alias("other")
+            assert own.hub.reserve_alias("other")
 
     run(main())
 
@@ -228,7 +228,7 @@ def test_a_process_that_dies_ends_the_sessions_that_rested_at_it() -> None:
             await rest(own)
             assert all(own.hub.session(f"n{number}").facts.ended for number in range(3))
             assert own.hub.sessions_of(own.running) == []
-            assert own.hub.session_at(own.running, "n1") is None
+            assert own.hub.find_held_session(own.running, "n1") is None
 
     run(main())
 

@@ -12,7 +12,7 @@ import uvloop
 
 from sandbox_agent.agents.boot import Boots, ProcessLimits
 from sandbox_agent.agents.catalog import Catalog
-from sandbox_agent.agents.install.installer import Installer, Outcome
+from sandbox_agent.agents.install.installer import Installer, InstallOutcome
 from sandbox_agent.agents.install.plan import Wanted
 from sandbox_agent.agents.install.record import Store
 from sandbox_agent.agents.install.registry import Registry
@@ -84,7 +84,7 @@ class Workshop:
 
     async def install(
         self, id: str, agent: str | None = None, process: str | None = None, *, reinstall: bool = False
-    ) -> Outcome:
+    ) -> InstallOutcome:
         wanted = Wanted(agent, process)
         return await self.installer.install(await self.catalog.find(id), wanted, reinstall=reinstall)
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 
-from sandbox_agent.agents.facts import instructions
+from sandbox_agent.agents.facts import write_instructions
 from sandbox_agent.agents.manifest import Agent, Native, Package, load_manifest
 from sandbox_agent.wire.agents import Features
 from tools.reference.markdown import heading_link, row
@@ -70,7 +70,7 @@ def _agent(agent: Agent) -> Iterable[str]:
     }
     yield row("fact", "value") + "|---|---|\n"
     yield from (row(name, value) for name, value in facts.items() if value)
-    yield f"\n```\n{instructions(agent)}\n```\n"
+    yield f"\n```\n{write_instructions(agent)}\n```\n"
 
 
 def _pin(package: Package) -> str:

@@ -245,9 +245,9 @@ class Boots:
             gone(running, exit)
 
         try:
-            process = await self._spawned(agent, launch, child, key, boot)
+            process = await self._spawn(agent, launch, child, key, boot)
             self._booting[process] = answered
-            running = await self._shaken(agent, process, boot, answered, listener, ended)
+            running = await self._finish_handshake(agent, process, boot, answered, listener, ended)
         except BaseException:
             lock.release()
             raise
@@ -256,7 +256,7 @@ class Boots:
 
     async def verify(self, agent: Agent, launch: Launch) -> Handshake:
         """Boot it, read its handshake, and end it again."""
-        running = await self.boot(agent, launch, {}, _Nobody(), lambda _running, _exit: None)
+        running = await self.boot(agent, launch, {}, _SilentListener(), lambda _running, _exit: None)
         await self.stop(running)
         return running.handshake
 
@@ -274,7 +274,7 @@ class Boots:
         grace = min(longest, self._limits.stop_grace)
         await asyncio.gather(*(process.stop(grace) for process in self._booting), return_exceptions=True)
 
-    async def _spawned(
+    async def _spawn(
         self, agent: Agent, launch: Launch, environment: Mapping[str, str], key: str, boot: _Boot
     ) -> AgentProcess:
         try:
@@ -296,7 +296,7 @@ class Boots:
         logger.info("agent process started agent=%s pid=%d", agent.id, process.pid)
         return process
 
-    async def _shaken(
+    async def _finish_handshake(
         self,
         agent: Agent,
         process: AgentProcess,
@@ -310,7 +310,7 @@ class Boots:
             self._check_open()
             handshake = await self._shake_hands(agent, process, answered)
             await _join(companion, process)
-            return _taken_over(RunningAgent(agent, process, handshake, listener, gone, companion), boot)
+            return _take_over(RunningAgent(agent, process, handshake, listener, gone, companion), boot)
         except BaseException as error:
             # Whatever went wrong, nothing half-booted stays behind; shielded, for we may be cancelled ourselves.
             if companion is not None:
@@ -355,7 +355,7 @@ async def _join(companion: Companion | None, process: AgentProcess) -> None:
         raise _CompanionFailed
 
 
-class _Nobody:
+class _SilentListener:
     """Listens to a process that is only looked at."""
 
     def receive(self, running: RunningAgent, blob: bytes) -> None: ...
@@ -363,7 +363,7 @@ class _Nobody:
     def exited(self, running: RunningAgent, exit: Exit) -> None: ...
 
 
-def _taken_over(running: RunningAgent, boot: _Boot) -> RunningAgent:
+def _take_over(running: RunningAgent, boot: _Boot) -> RunningAgent:
     """It speaks to its listener from now on, and what it has said already is not lost."""
     process = running.process
     process.listener = running

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from sandbox_agent import __version__
 from sandbox_agent.agents.install.record import Record, Store
-from sandbox_agent.agents.install.registry import Entry, Registry
+from sandbox_agent.agents.install.registry import Registry, RegistryEntry
 from sandbox_agent.agents.launch import Launch
 from sandbox_agent.agents.manifest import Agent, Manifest, is_id
 from sandbox_agent.errors import RegistryUnavailable, UnknownAgent
@@ -96,7 +96,7 @@ class Catalog:
         """Whether it can be had, as far as we know: what we have no package for, the registry may have."""
         return agent.supported or self.record(agent) is not None or any(map(self._kept_entry, agent.registry))
 
-    def _kept_entry(self, slug: str) -> Entry | None:
+    def _kept_entry(self, slug: str) -> RegistryEntry | None:
         """What the registry's copy has, without network."""
         snapshot = self.registry.cached()
         return snapshot.entries.get(slug) if snapshot else None
@@ -109,12 +109,12 @@ class Catalog:
         return unknown
 
     def _known(self, id: str) -> Agent | None:
-        named = self._named(id)
+        named = self._find_in_manifest(id)
         # It comes from a client, and becomes a path.
         record = self.store.record(id) if named is None and is_id(id) else None
         return named if record is None else _installed(record)
 
-    def _named(self, id: str) -> Agent | None:
+    def _find_in_manifest(self, id: str) -> Agent | None:
         by_slug = (agent for agent in self.manifest.agents if id in agent.registry)
         return self.manifest.find(id) or next(by_slug, None)
 
@@ -123,7 +123,7 @@ def _installed(record: Record) -> Agent:
     return _registry_agent(record.agent, record.title, record.description)
 
 
-def _listed(entry: Entry) -> Agent:
+def _listed(entry: RegistryEntry) -> Agent:
     return _registry_agent(entry.id, entry.name, entry.description)
 
 

@@ -1,4 +1,7 @@
-"""What is known of an agent on this machine, without any process of it: the same facts for the server and the CLI."""
+"""What is known of an agent on this machine, without any process of it: the same facts for the server and the CLI.
+
+Of credentials it says names and paths, never a value. Instructions, for people, are made from the manifest.
+"""
 
 import json
 import re
@@ -18,21 +21,21 @@ from sandbox_agent.wire.agents import AgentFacts, Credential, InstallFacts
 _VARIABLE = re.compile(r"\$(\w+)")
 
 
-def credentials(agent: Agent, environ: Mapping[str, str]) -> list[Credential]:
+def find_credentials(agent: Agent, environ: Mapping[str, str]) -> list[Credential]:
     """All that the agent could use, and whether it is there. A file whose path names an unset variable is left out."""
     seen = ChainMap(dict(agent.env), cast("dict[str, str]", environ))
     found = [Credential("variable", name, bool(seen.get(name))) for name in agent.credentials]
-    paths = {path: _expanded(path, seen) for path in agent.credential_files}
+    paths = {path: _expand(path, seen) for path in agent.credential_files}
     return found + [Credential("file", name, _is_file(path)) for name, path in paths.items() if path is not None]
 
 
-def available(agent: Agent, environ: Mapping[str, str]) -> bool:
+def has_credentials(agent: Agent, environ: Mapping[str, str]) -> bool:
     """Whether one of them is there, or none is needed."""
-    known = credentials(agent, environ)
+    known = find_credentials(agent, environ)
     return not known or any(each.found for each in known)
 
 
-def _expanded(path: str, environ: Mapping[str, str]) -> Path | None:
+def _expand(path: str, environ: Mapping[str, str]) -> Path | None:
     if any(not environ.get(name) for name in _VARIABLE.findall(path)):
         return None
     path = _VARIABLE.sub(lambda match: environ[match[1]], path)
@@ -48,11 +51,11 @@ def _is_file(path: Path) -> bool:
         return False
 
 
-def instructions(agent: Agent) -> str:
+def write_instructions(agent: Agent) -> str:
     """A few lines: what to run, what it needs, what to know."""
     steps = [_install_line(agent)]
     if agent.credentials or agent.credential_files:
-        steps.append(f"It reaches a model when {_needs(agent)}.")
+        steps.append(f"It reaches a model when {_describe_needs(agent)}.")
     if agent.description:
         steps.append(agent.description)
     return "\n".join(steps)
@@ -74,7 +77,7 @@ def _install_line(agent: Agent) -> str:
     return f"{line}\nIt installs {', else '.join(where)}."
 
 
-def _needs(agent: Agent) -> str:
+def _describe_needs(agent: Agent) -> str:
     variables = ", ".join(agent.credentials)
     files = ", ".join(agent.credential_files)
     either = [f"the server has one of these variables: {variables}"] if variables else []
@@ -82,7 +85,7 @@ def _needs(agent: Agent) -> str:
     return ", or ".join(either)
 
 
-def facts(agent: Agent, catalog: Catalog, environ: Mapping[str, str]) -> AgentFacts:
+def read_facts(agent: Agent, catalog: Catalog, environ: Mapping[str, str]) -> AgentFacts:
     """What is known of an agent on this machine, with this environment."""
     record = catalog.record(agent)
     path = catalog.program(agent)
@@ -94,10 +97,10 @@ def facts(agent: Agent, catalog: Catalog, environ: Mapping[str, str]) -> AgentFa
         description=agent.description,
         supported=supported,
         installed=path is not None,
-        credentials_available=available(agent, environ),
-        credentials=credentials(agent, environ),
-        install=_install(agent, catalog, record),
-        instructions=instructions(agent),
+        credentials_available=has_credentials(agent, environ),
+        credentials=find_credentials(agent, environ),
+        install=_read_install(agent, catalog, record),
+        instructions=write_instructions(agent),
         capabilities=record.capabilities if record else {},
         unsupported_reason=UNSET if supported else agent.unsupported_reason or UNSET,
         version=version or UNSET,
@@ -108,7 +111,7 @@ def facts(agent: Agent, catalog: Catalog, environ: Mapping[str, str]) -> AgentFa
     )
 
 
-def _install(agent: Agent, catalog: Catalog, record: Record | None) -> InstallFacts:
+def _read_install(agent: Agent, catalog: Catalog, record: Record | None) -> InstallFacts:
     source = catalog.source(agent)
     install = InstallFacts(
         source=source,

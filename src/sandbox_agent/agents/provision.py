@@ -1,4 +1,4 @@
-"""Having an agent ready to start: as it is, or installed first when it is missing and that is allowed."""
+"""Having an agent ready to start: installed because a client asks, or on first use when that is allowed."""
 
 import asyncio
 from dataclasses import dataclass
@@ -7,8 +7,8 @@ import msgspec
 from msgspec import UNSET
 
 from sandbox_agent.agents.catalog import Catalog
-from sandbox_agent.agents.facts import instructions
-from sandbox_agent.agents.install.installer import Installer, Outcome
+from sandbox_agent.agents.facts import write_instructions
+from sandbox_agent.agents.install.installer import Installer, InstallOutcome
 from sandbox_agent.agents.install.plan import Job, Wanted
 from sandbox_agent.agents.launch import Launch
 from sandbox_agent.agents.manifest import Agent
@@ -27,17 +27,19 @@ class AgentInstalls:
     async def install(self, name: str, asked: InstallRequest) -> InstallResult:
         """Install an agent. The install continues even if the caller stops waiting."""
         begun = await self.begin(name, asked)
-        return begun if isinstance(begun, InstallResult) else await self.result(begun[1])
+        return begun if isinstance(begun, InstallResult) else await self.wait_for_result(begun[1])
 
-    async def begin(self, name: str, asked: InstallRequest) -> "InstallResult | tuple[Job, asyncio.Task[Outcome]]":
+    async def begin(
+        self, name: str, asked: InstallRequest
+    ) -> "InstallResult | tuple[Job, asyncio.Task[InstallOutcome]]":
         """The result when there is nothing to do, else what is under way."""
         agent = await self.catalog.find(name)
         if not agent.installable:
-            return self._there(agent)
+            return self._describe_present(agent)
         wanted = Wanted(asked.agent_version, asked.agent_process_version)
         return self.installer.begin(agent, wanted, reinstall=asked.reinstall)
 
-    async def result(self, task: "asyncio.Task[Outcome]") -> InstallResult:
+    async def wait_for_result(self, task: "asyncio.Task[InstallOutcome]") -> InstallResult:
         """The result of an install that other callers may be waiting for, too."""
         outcome = await asyncio.shield(task)
         record = outcome.record
@@ -51,15 +53,15 @@ class AgentInstalls:
             record.native_version or UNSET,
         )
 
-    def _there(self, agent: Agent) -> InstallResult:
+    def _describe_present(self, agent: Agent) -> InstallResult:
         artifacts = self.catalog.artifacts(agent)
         if not artifacts:
-            raise AgentNotInstalled(agent.id, instructions(agent))
+            raise AgentNotInstalled(agent.id, write_instructions(agent))
         verified = agent.source == "bundled"
         return InstallResult(agent.id, True, artifacts[0].version, agent.source, verified, artifacts)
 
 
-def install_request(params: Object) -> InstallRequest:
+def read_install_request(params: Object) -> InstallRequest:
     """What a client asks for; raises BadRequest, which names the field."""
     try:
         return msgspec.convert(params, InstallRequest)
@@ -81,6 +83,6 @@ class Provision:
         if launch is not None:
             return launch
         if not self.may_install:
-            raise AgentNotInstalled(agent.id, instructions(agent))
+            raise AgentNotInstalled(agent.id, write_instructions(agent))
         record = (await self.installer.install(agent)).record
         return self.catalog.store.launch(record, agent, self.catalog.environ)

@@ -8,7 +8,7 @@ from typing import Protocol
 from msgspec import UNSET, structs
 
 from sandbox_agent.agents.catalog import Catalog
-from sandbox_agent.agents.facts import facts
+from sandbox_agent.agents.facts import read_facts
 from sandbox_agent.agents.install.installer import Installer
 from sandbox_agent.agents.manifest import Agent
 from sandbox_agent.agents.supervisor import Supervisor
@@ -40,7 +40,7 @@ class AgentViews:
         return AgentsView([self.view(agent) for agent in agents])
 
     def view(self, agent: Agent) -> AgentView:
-        known = facts(agent, self.catalog, self.environ)
+        known = read_facts(agent, self.catalog, self.environ)
         running = self.supervisor.running(agent.id)
         if running is not None:
             known.capabilities, known.install.verified = running.handshake.capabilities, True

@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 
 from sandbox_agent.cli.grammar import Arguments, Parser
 from sandbox_agent.cli.output import complain
-from sandbox_agent.data_directory import notice
+from sandbox_agent.data_directory import read_notice
 from sandbox_agent.errors import SettingsError
 from sandbox_agent.settings import OPTIONS, Option, Settings, is_loopback, load
 from sandbox_agent.settings.options import PREFIX
@@ -114,7 +114,7 @@ def find_address(arguments: Arguments, environ: Mapping[str, str]) -> ServerAddr
 
 def _running_here(arguments: Arguments, environ: Mapping[str, str]) -> str | None:
     """Where the server is that holds the data directory, whichever port it has."""
-    found = notice(settings_of(arguments, environ, {"config_dir", "data_dir"}).data_dir)
+    found = read_notice(settings_of(arguments, environ, {"config_dir", "data_dir"}).data_dir)
     # A program's own server talks to that program alone.
     return None if found is None or found.embedded else found.url
 

@@ -18,7 +18,7 @@ from sandbox_agent.http.asgi import (
     Scope,
     Send,
     admit,
-    by_name,
+    group_headers,
     header,
     json_headers,
     respond,
@@ -43,9 +43,9 @@ class App:
         self._control: Asgi | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        scope["headers_by_name"] = by_name(scope["headers"])
+        scope["headers_by_name"] = group_headers(scope["headers"])
         if header(scope, b"origin") is not None:
-            send = _adding(send, self._guard.cors(scope))
+            send = _add_headers(send, self._guard.cors(scope))
         try:
             self._guard.check(scope)
             if self._guard.needs_token(scope):
@@ -75,7 +75,7 @@ class App:
             await self._control(scope, receive, send)
 
 
-def _adding(send: Send, headers: Headers) -> Send:
+def _add_headers(send: Send, headers: Headers) -> Send:
     async def with_headers(message: Message) -> None:
         if message["type"] == "http.response.start":
             message["headers"] = [*message.get("headers", ()), *headers]

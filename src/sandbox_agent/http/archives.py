@@ -29,7 +29,7 @@ from sandbox_agent.host.transfer.flow import Abandoned, Inflow, Outflow
 from sandbox_agent.host.transfer.unpacking import Uploaded, UploadLimits, receive
 from sandbox_agent.http.asgi import transport
 from sandbox_agent.http.downloads import Streamed
-from sandbox_agent.http.paths import PATH, PROBLEMS, SESSION, Paths, query_of
+from sandbox_agent.http.paths import PATH, PROBLEMS, SESSION, Paths, read_query
 from sandbox_agent.http.views import Endpoint, json_response
 from sandbox_agent.pools import Pool
 
@@ -87,14 +87,14 @@ class Archives:
         ]
 
     async def post_upload_batch(self, request: Request) -> Response:
-        path = self._paths.wanted(request)
+        path = self._paths.read_path(request)
         _check_type(request)
-        with self.room():
+        with self.take_slot():
             inflow = Inflow()
             work = self.threads.start(receive, self._paths.roots.confined, path, inflow, self.limits)
             pump = asyncio.create_task(_pump(request, inflow, self._silence))
             for each in (work, pump):
-                each.add_done_callback(_looked_at)
+                each.add_done_callback(_retrieve_failure)
             try:
                 await asyncio.wait({work, pump}, return_when=asyncio.FIRST_COMPLETED)
                 if not work.done():
@@ -109,7 +109,7 @@ class Archives:
                 await asyncio.wait({work})
 
     async def get_archive(self, request: Request) -> Response:
-        path, format = self._paths.wanted(request), query_of(request).get("format", "tar")
+        path, format = self._paths.read_path(request), read_query(request).get("format", "tar")
         if format not in _FORMATS:
             raise BadRequest(f"format is one of {', '.join(_FORMATS)}", parameter="format")
         with file_problems(path):
@@ -122,7 +122,7 @@ class Archives:
         return _Bundle(self, directory, format, headers)
 
     @contextmanager
-    def room(self) -> Generator[None]:
+    def take_slot(self) -> Generator[None]:
         """Take one of the slots. Raises TooMany."""
         if self._under_way >= self._most:
             raise TooMany("archives under way", self._most, "--archives")
@@ -148,7 +148,7 @@ class _Bundle(Streamed):
             os.close(self._directory)
             await Response(headers=self.headers)(scope, receive, send)
             return
-        with self._closing_if_refused(), self._archives.room():
+        with self._closing_if_refused(), self._archives.take_slot():
             work = self._archives.threads.start(self._write, scope)
             await self._send(work, scope, receive, send)
 
@@ -208,7 +208,7 @@ async def _pump(request: Request, inflow: Inflow, silence: float) -> None:
     inflow.finish()
 
 
-def _looked_at(done: "asyncio.Future[Uploaded] | asyncio.Future[None]") -> None:
+def _retrieve_failure(done: "asyncio.Future[Uploaded] | asyncio.Future[None]") -> None:
     """Retrieve the second of two failures, so that asyncio does not report it."""
     if not done.cancelled():
         done.exception()

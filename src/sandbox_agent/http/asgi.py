@@ -12,7 +12,7 @@ App = Callable[[Scope, Receive, Send], Awaitable[None]]
 Headers = Iterable[tuple[bytes, bytes]]
 
 
-def by_name(headers: list[tuple[bytes, bytes]]) -> dict[bytes, bytes]:
+def group_headers(headers: list[tuple[bytes, bytes]]) -> dict[bytes, bytes]:
     """Headers by name; of one that is there twice, both values, as of a list."""
     found = dict(headers)
     if len(found) == len(headers):
@@ -43,7 +43,7 @@ async def respond(send: Send, status: int, headers: list[tuple[bytes, bytes]], b
     await send({"type": "http.response.body", "body": body})
 
 
-def gone(scope: Scope) -> bool:
+def is_gone(scope: Scope) -> bool:
     """Whether the client has closed its side, asked without waiting."""
     return transport(scope).is_closing()
 

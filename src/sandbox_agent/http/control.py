@@ -44,7 +44,7 @@ def find_replacement(method: str, path: str) -> str | None:
     return None
 
 
-def control(views: Views, others: Iterable[Endpoint]) -> App:
+def make_control_app(views: Views, others: Iterable[Endpoint]) -> App:
     """The app for everything that is not /v1/rpc."""
     endpoints = [*views.endpoints(), *others]
 

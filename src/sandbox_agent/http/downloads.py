@@ -1,4 +1,7 @@
-"""Files on their way out: read in threads, a block ahead of what is sent, however large they are."""
+"""Files on their way out: which bytes a client wants, read in threads, a block ahead of what is sent.
+
+Every streamed response ends when its reader leaves or stops reading.
+"""
 
 import asyncio
 import logging
@@ -15,7 +18,7 @@ from starlette.responses import Response, StreamingResponse
 
 from sandbox_agent.errors import RangeNotSatisfiable
 from sandbox_agent.host.transfer.entries import etag, has_version, parse_tags
-from sandbox_agent.http.asgi import Message, Receive, Scope, Send, gone, transport
+from sandbox_agent.http.asgi import Message, Receive, Scope, Send, is_gone, transport
 from sandbox_agent.pools import Pool
 
 logger = logging.getLogger(__name__)
@@ -54,7 +57,7 @@ def is_known(headers: Mapping[str, str], version: Version) -> bool:
     return since is not None and int(version.modified) <= since
 
 
-def part(headers: Mapping[str, str], path: str, version: Version) -> tuple[int, int] | None:
+def find_part(headers: Mapping[str, str], path: str, version: Version) -> tuple[int, int] | None:
     """The first byte and the length of what is wanted; None for the whole file.
 
     What is no range that we understand, several ranges too, is the whole file, as RFC 9110 allows.
@@ -132,14 +135,14 @@ class Download(Response):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
             await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
-            if scope["method"] != "HEAD" and not await self._sent(scope, send):
+            if scope["method"] != "HEAD" and not await self._send_content(scope, send):
                 await _hang_up(scope, receive)
                 return
             await send({"type": "http.response.body", "body": b""})
         finally:
             self._file.close()
 
-    async def _sent(self, scope: Scope, send: Send) -> bool:
+    async def _send_content(self, scope: Scope, send: Send) -> bool:
         """False when the file has shrunk, or cannot be read or sent: the headers have already announced its length."""
         position, left = self._start, self._length
         reading = self._read(position, left)
@@ -152,7 +155,7 @@ class Download(Response):
                 reading = self._read(position, left)
                 async with asyncio.timeout(STALLED):
                     await send({"type": "http.response.body", "body": block, "more_body": True})
-                if gone(scope):
+                if is_gone(scope):
                     return True
         except TimeoutError:
             return False
@@ -176,7 +179,7 @@ async def _hang_up(scope: Scope, receive: Receive) -> None:
         pass
 
 
-def version(facts: os.stat_result) -> Version:
+def read_version(facts: os.stat_result) -> Version:
     """A file as it is now."""
     return Version(etag(facts), facts.st_mtime, facts.st_size)
 
@@ -187,7 +190,7 @@ def media_type(name: str) -> str:
     return (kind or _BINARY) if packed is None else _PACKED.get(packed, _BINARY)
 
 
-def attachment(name: str) -> str:
+def content_disposition(name: str) -> str:
     """Content-Disposition for a file that is to be kept under its name, as RFC 6266 has it."""
     plain = "".join(each if " " <= each <= "~" and each not in '"\\%' else "_" for each in name)
     return f"attachment; filename=\"{plain}\"; filename*=UTF-8''{quote(name.encode(errors='replace'), safe='')}"

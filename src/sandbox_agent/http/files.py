@@ -1,4 +1,4 @@
-"""The file API, but for archives, watching and searching: one table of endpoints.
+"""The file API, but for archives, watching and searching: one table of endpoints, and files on their way in.
 
 Knows HTTP; what a path means and what is done there is the host's. File work is done in threads.
 """
@@ -28,9 +28,9 @@ from sandbox_agent.host.paths.names import encode_name
 from sandbox_agent.host.paths.refusals import file_problems
 from sandbox_agent.host.transfer.changes import IncomingFile, delete, make_directory, move, too_large
 from sandbox_agent.host.transfer.entries import Condition, parse_tags, read_entry, read_page
-from sandbox_agent.http.downloads import Download, attachment, is_known, media_type, part, version
+from sandbox_agent.http.downloads import Download, content_disposition, find_part, is_known, media_type, read_version
 from sandbox_agent.http.negotiate import check_json
-from sandbox_agent.http.paths import PATH, PROBLEMS, SESSION, Paths, query_of, switch
+from sandbox_agent.http.paths import PATH, PROBLEMS, SESSION, Paths, read_query, read_switch
 from sandbox_agent.http.views import Endpoint, json_response
 from sandbox_agent.pools import Pool, Pools
 from sandbox_agent.wire.files import MAX_PAGE, PAGE, Done, EntriesPage, FileView, Move, Moved, Written
@@ -88,7 +88,7 @@ async def _next(body: AsyncIterator[bytes], silence: float) -> bytes | None:
 
 
 @dataclass(frozen=True, slots=True)
-class Files:
+class FileRoutes:
     """The handlers."""
 
     paths: Paths
@@ -191,17 +191,17 @@ class Files:
         ]
 
     async def get_file(self, request: Request) -> Response:
-        path, query = self.paths.wanted(request), query_of(request)
+        path, query = self.paths.read_path(request), read_query(request)
         with file_problems(path):
             file = await self.pools.files.run(self.paths.roots.confined.open, path)
         try:
-            return self._reading(request, path, file, keep=switch(query, "download"))
+            return self._reading(request, path, file, keep=read_switch(query, "download"))
         except BaseException:
             file.close()
             raise
 
     def _reading(self, request: Request, path: str, file: FileIO, *, keep: bool) -> Response:
-        now = version(os.fstat(file.fileno()))
+        now = read_version(os.fstat(file.fileno()))
         headers = {
             "etag": now.etag,
             "last-modified": now.last_modified,
@@ -219,8 +219,8 @@ class Files:
             "x-content-type-options": "nosniff",
         }
         if keep:
-            headers["content-disposition"] = attachment(name)
-        wanted = part(request.headers, encode_name(path), now)
+            headers["content-disposition"] = content_disposition(name)
+        wanted = find_part(request.headers, encode_name(path), now)
         if wanted is None:
             return Download(file, 0, now.size, 200, headers, self.pools.files)
         start, length = wanted
@@ -228,7 +228,7 @@ class Files:
         return Download(file, start, length, 206, headers, self.pools.files)
 
     async def put_file(self, request: Request) -> Response:
-        path = self.paths.wanted(request)
+        path = self.paths.read_path(request)
         condition = Condition(
             match=parse_tags(request.headers.get("if-match")),
             none_match=parse_tags(request.headers.get("if-none-match")),
@@ -245,7 +245,7 @@ class Files:
         return response
 
     async def get_entries(self, request: Request) -> Response:
-        path, query = self.paths.wanted(request), query_of(request)
+        path, query = self.paths.read_path(request), read_query(request)
         limit = query.get("limit", str(PAGE))
         if re.fullmatch("[0-9]{1,9}", limit) is None or not 1 <= int(limit) <= MAX_PAGE:
             raise BadRequest(f"limit is a number from 1 to {MAX_PAGE}", parameter="limit")
@@ -253,18 +253,18 @@ class Files:
         return json_response(await self.pools.files.run(read_page, self.paths.roots.confined, path, cursor, int(limit)))
 
     async def get_stat(self, request: Request) -> Response:
-        path, query = self.paths.wanted(request), query_of(request)
-        follow = switch(query, "follow", default=True)
+        path, query = self.paths.read_path(request), read_query(request)
+        follow = read_switch(query, "follow", default=True)
         return json_response(await self.pools.files.run(read_entry, self.paths.roots.confined, path, follow=follow))
 
     async def post_mkdir(self, request: Request) -> Response:
-        path = self.paths.wanted(request)
+        path = self.paths.read_path(request)
         await self.pools.files.run(make_directory, self.paths.roots, path)
         return json_response(Done(encode_name(path)))
 
     async def post_move(self, request: Request) -> Response:
         asked = await self._move(request)
-        session = query_of(request).get("sessionId")
+        session = read_query(request).get("sessionId")
         source, target = self.paths.absolute(asked.source, session), self.paths.absolute(asked.target, session)
         roots = self.paths.roots
         await self.pools.trees.run(move, roots, source, target, overwrite=asked.overwrite, stopped=roots.stopped)
@@ -283,8 +283,8 @@ class Files:
             raise BadRequest(f"move takes from, to and overwrite: {error}") from None
 
     async def delete_entry(self, request: Request) -> Response:
-        path, query = self.paths.wanted(request), query_of(request)
+        path, query = self.paths.read_path(request), read_query(request)
         roots = self.paths.roots
-        recursive = switch(query, "recursive")
+        recursive = read_switch(query, "recursive")
         await self.pools.trees.run(delete, roots, path, recursive=recursive, stopped=roots.stopped)
         return json_response(Done(encode_name(path)))

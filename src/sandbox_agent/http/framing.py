@@ -1,4 +1,4 @@
-"""Where requests end in the bytes of a socket: how far the parser may read, and how much may be no body. Pure.
+"""Where requests end in the bytes of a socket, how much may be no body, and what HTTP demands of a head. Pure.
 
 The parser cannot stop in the middle of what it was given, and a request costs far more memory than its bytes. So it is
 given a piece at a time, and no piece goes beyond the end of a request. Bytes that never become a body (heads, blank

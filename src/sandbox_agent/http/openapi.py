@@ -272,29 +272,29 @@ def _problems(errors: Sequence[type[SandboxAgentError]], refs: dict[type, Object
 
 def _describe(components: dict[str, Object], types: Iterable[type]) -> None:
     """Copy each field's description, the string below it, into its schema."""
-    for each in {found for type in types for found in structs_in(msgspec.inspect.type_info(type))}:
+    for each in {found for type in types for found in find_structs(msgspec.inspect.type_info(type))}:
         properties = cast("dict[str, Object]", components[each.__name__]["properties"])
-        for name, text in meanings(each).items():
+        for name, text in read_meanings(each).items():
             properties[name]["description"] = text
 
 
-def structs_in(info: object) -> Iterable[type]:
+def find_structs(info: object) -> Iterable[type]:
     """The types with fields that a type is made of, itself among them."""
     match info:
         case msgspec.inspect.StructType() | msgspec.inspect.DataclassType():
             yield info.cls
             for field in info.fields:
-                yield from structs_in(field.type)
+                yield from find_structs(field.type)
         case msgspec.inspect.ListType():
-            yield from structs_in(info.item_type)
+            yield from find_structs(info.item_type)
         case msgspec.inspect.UnionType():
             for one in info.types:
-                yield from structs_in(one)
+                yield from find_structs(one)
         case _:
             pass
 
 
-def meanings(type: type) -> dict[str, str]:
+def read_meanings(type: type) -> dict[str, str]:
     """The description of each field, by its name in JSON."""
     said: dict[str, str] = {}
     for each in reversed(type.__mro__):
@@ -311,10 +311,10 @@ def _strings_below(module: str) -> dict[str, dict[str, str]]:
         tree = ast.parse(inspect.getsource(sys.modules[module]))
     except (OSError, TypeError):
         return {}  # Installed without its source, or built in.
-    return {node.name: dict(_said(node)) for node in tree.body if isinstance(node, ast.ClassDef)}
+    return {node.name: dict(_read_field_docs(node)) for node in tree.body if isinstance(node, ast.ClassDef)}
 
 
-def _said(node: ast.ClassDef) -> Iterable[tuple[str, str]]:
+def _read_field_docs(node: ast.ClassDef) -> Iterable[tuple[str, str]]:
     for above, below in pairwise(node.body):
         match above, below:
             case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=str(text))):

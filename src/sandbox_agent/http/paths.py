@@ -36,9 +36,9 @@ class Paths:
     roots: Roots
     hub: Hub
 
-    def wanted(self, request: Request, name: str = "path") -> str:
+    def read_path(self, request: Request, name: str = "path") -> str:
         """The absolute path in a query. Raises BadRequest, BadPath or SessionNotFound."""
-        query = query_of(request)
+        query = read_query(request)
         if name not in query:
             raise BadRequest(f"the query needs {name}", parameter=name)
         return self.absolute(query[name], query.get("sessionId"))
@@ -55,7 +55,7 @@ class Paths:
         return self.roots.absolute(path, session.facts.cwd)
 
 
-def query_of(request: Request) -> dict[str, str]:
+def read_query(request: Request) -> dict[str, str]:
     """The query; bytes that are not UTF-8 are kept. Raises BadRequest when a name is there twice."""
     text = request.scope["query_string"].decode("ascii", "surrogateescape")
     try:
@@ -68,7 +68,7 @@ def query_of(request: Request) -> dict[str, str]:
     return found
 
 
-def switch(query: dict[str, str], name: str, *, default: bool = False) -> bool:
+def read_switch(query: dict[str, str], name: str, *, default: bool = False) -> bool:
     """A parameter that is `true` or `false`. Raises BadRequest."""
     if name not in query:
         return default

@@ -53,14 +53,14 @@ class Protocol(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """A client has connected."""
-        admitted = partial(self._sockets.admitted, self)
+        admitted = partial(self._sockets.admit, self)
         self._socket = GatheringTransport(cast("asyncio.Transport", transport), self.loop, admitted)
         super().connection_made(self._socket)
-        self._sockets.opened(self)
+        self._sockets.add(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The socket is gone."""
-        self._sockets.closed(self)
+        self._sockets.remove(self)
         self._socket.closed()
         self._backlog = b""
         super().connection_lost(exc)

@@ -14,7 +14,7 @@ from sandbox_agent.errors import (
     MissingConnection,
     SandboxAgentError,
 )
-from sandbox_agent.http.asgi import Receive, Scope, Send, gone, header, json_headers, respond, transport
+from sandbox_agent.http.asgi import Receive, Scope, Send, header, is_gone, json_headers, respond, transport
 from sandbox_agent.http.negotiate import EVENT_STREAM, JSON, check_accept, check_json, wants_async
 from sandbox_agent.http.stream import Streams
 from sandbox_agent.hub.calls import Answer
@@ -117,7 +117,7 @@ class Rpc:
         last = connection.last_event
         if connection.stream is not None:
             await connection.stream.caught_up(last)
-        if gone(scope):
+        if is_gone(scope):
             self._hub.tell_connection(connection, answer.line)
             return
         await _send_json(send, answer.line, [(_LAST_EVENT, b"%d" % last)])
@@ -185,7 +185,7 @@ class Rpc:
         try:
             while (data := await stream.next()) is not None:
                 await send({"type": "http.response.body", "body": data, "more_body": True})
-                if gone(scope):
+                if is_gone(scope):
                     break
         except LogUnavailable as error:
             # The response has begun, so all that is left is to end it; the client resumes by id.

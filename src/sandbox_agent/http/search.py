@@ -17,7 +17,7 @@ from sandbox_agent.errors import BadRequest, TooMany
 from sandbox_agent.host.paths.refusals import file_problems
 from sandbox_agent.host.search.search import Match, Query, Search, SearchLimits
 from sandbox_agent.http.downloads import Streamed
-from sandbox_agent.http.paths import PATH, PROBLEMS, SESSION, Paths, query_of, switch
+from sandbox_agent.http.paths import PATH, PROBLEMS, SESSION, Paths, read_query, read_switch
 from sandbox_agent.http.views import Endpoint, json_response
 from sandbox_agent.pools import Pool
 from sandbox_agent.processes.children import Children
@@ -86,7 +86,7 @@ class Searches:
         ]
 
     async def get_search(self, request: Request) -> Response:
-        path, (query, limits) = self._paths.wanted(request), self._asked(request)
+        path, (query, limits) = self._paths.read_path(request), self._asked(request)
         search = Search(self._paths.roots.confined, path, query, limits, self._pool)
         batches = self._batches(search, path)
         if NDJSON in request.headers.get("accept", ""):
@@ -98,14 +98,14 @@ class Searches:
         return json_response(Found(matches, search.reason is not None, search.reason or UNSET))
 
     async def _batches(self, search: Search, path: str) -> AsyncGenerator[list[Match]]:
-        with self._room(), file_problems(path):
+        with self._take_slot(), file_problems(path):
             async with aclosing(search.run(self._children)) as batches:
                 async for batch in batches:
                     if batch:
                         yield batch
 
     @contextmanager
-    def _room(self) -> Generator[None]:
+    def _take_slot(self) -> Generator[None]:
         if self._running >= self._limits.at_once:
             raise TooMany("searches running", self._limits.at_once, "--searches")
         self._running += 1
@@ -116,7 +116,7 @@ class Searches:
 
     def _asked(self, request: Request) -> tuple[Query, SearchLimits]:
         """Raises BadRequest."""
-        query = query_of(request)
+        query = read_query(request)
         text, name, case = query.get("text"), query.get("name"), query.get("case", "smart")
         if not text and not name:
             raise BadRequest("the query needs text or name", parameter="text")
@@ -129,7 +129,7 @@ class Searches:
         if re.fullmatch("[0-9]{1,9}", limit) is None or not int(limit):
             raise BadRequest("limit is a number from 1 to 999999999", parameter="limit")
         limits = replace(self._limits, results=min(self._limits.results, int(limit)))
-        flags = {each: switch(query, each) for each in ("regex", "hidden", "ignored")}
+        flags = {each: read_switch(query, each) for each in ("regex", "hidden", "ignored")}
         return Query(text, name, case=case, **flags), limits
 
 

@@ -1,4 +1,4 @@
-"""All open sockets: how long each may keep the server waiting, and how many may be open without a token.
+"""All open sockets: how long each may keep the server waiting, how many may be open without a token; their transport.
 
 Knows nothing of HTTP. Looks at all of them now and then, in place of a timer for each.
 """
@@ -83,7 +83,7 @@ class Sockets:
         """Whether a client is there: a socket that has shown the token."""
         return len(self._open) > len(self._anonymous)
 
-    def opened(self, socket: Socket) -> None:
+    def add(self, socket: Socket) -> None:
         """Make room for it when there are far too many; those that are a little too many go with the next tick.
 
         So a client that shows its token at once gets in, even when strangers have connected in a burst since.
@@ -94,11 +94,11 @@ class Sockets:
         if len(self._anonymous) > 2 * self.limits.anonymous:
             self._abort_oldest(2 * self.limits.anonymous)
 
-    def admitted(self, socket: Socket) -> None:
+    def admit(self, socket: Socket) -> None:
         """It has shown the token."""
         self._anonymous.pop(socket, None)
 
-    def closed(self, socket: Socket) -> None:
+    def remove(self, socket: Socket) -> None:
         self._open.discard(socket)
         self._anonymous.pop(socket, None)
 
@@ -136,7 +136,7 @@ class Sockets:
     def _abort_oldest(self, kept: int) -> None:
         surplus = list(self._anonymous)[: max(len(self._anonymous) - kept, 0)]
         for socket in surplus:
-            self.closed(socket)
+            self.remove(socket)
             socket.abort()
         self._surplus += len(surplus)
 

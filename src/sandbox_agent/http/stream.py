@@ -145,11 +145,11 @@ class Stream:
             elif data := await self._catch_up():
                 return self._writing(data)
 
-    def ended(self) -> None:
+    def finish(self) -> None:
         """The writer has stopped."""
         self._closed = True
         self._written()
-        self._let_go()
+        self._resume_producers()
         for _, future in self._waiting:
             if not future.done():
                 future.set_result(None)
@@ -158,9 +158,9 @@ class Stream:
         self._queue.clear()
         self._queued = 0
         self._live = False
-        self._let_go()
+        self._resume_producers()
 
-    def _let_go(self) -> None:
+    def _resume_producers(self) -> None:
         """Resume the paused producers."""
         paused, self._paused = self._paused, []
         if paused:
@@ -179,7 +179,7 @@ class Stream:
             parts.append(part)
             size += len(part)
         if self._paused and self._queued < self._limits.buffer // 4:
-            self._let_go()
+            self._resume_producers()
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
     async def _catch_up(self) -> bytes:
@@ -258,7 +258,7 @@ class Streams:
         return stream
 
     def forget(self, connection: Connection, stream: Stream) -> None:
-        stream.ended()
+        stream.finish()
         self._live.discard(stream)
         if connection.stream is stream:
             connection.stream = None

@@ -14,9 +14,9 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import RedirectResponse, Response, StreamingResponse
 
 from sandbox_agent import __version__
-from sandbox_agent.agents.install.installer import Outcome
+from sandbox_agent.agents.install.installer import InstallOutcome
 from sandbox_agent.agents.install.plan import Job
-from sandbox_agent.agents.provision import AgentInstalls, install_request
+from sandbox_agent.agents.provision import AgentInstalls, read_install_request
 from sandbox_agent.agents.views import AgentViews
 from sandbox_agent.envelope import Object
 from sandbox_agent.errors import (
@@ -121,7 +121,7 @@ class Installs:
         headers = {"cache-control": "no-store", "x-accel-buffering": "no"}
         return StreamingResponse(self._events(begun), media_type=EVENT_STREAM, headers=headers)
 
-    async def _events(self, begun: "InstallResult | tuple[Job, asyncio.Task[Outcome]]") -> AsyncGenerator[bytes]:
+    async def _events(self, begun: "InstallResult | tuple[Job, asyncio.Task[InstallOutcome]]") -> AsyncGenerator[bytes]:
         if isinstance(begun, InstallResult):
             yield _event("result", msgspec.json.encode(begun))
             return
@@ -143,9 +143,9 @@ class Installs:
                 await asyncio.wait({task}, timeout=PACE)
         yield await self._ending(task)
 
-    async def _ending(self, task: "asyncio.Task[Outcome]") -> bytes:
+    async def _ending(self, task: "asyncio.Task[InstallOutcome]") -> bytes:
         try:
-            return _event("result", msgspec.json.encode(await self.installs.result(task)))
+            return _event("result", msgspec.json.encode(await self.installs.wait_for_result(task)))
         except SandboxAgentError as error:
             return _event("problem", problems.document(error))
         except Exception:
@@ -157,7 +157,7 @@ async def _asked(request: Request) -> InstallRequest:
     if not body.strip():
         return InstallRequest()
     try:
-        return install_request(msgspec.json.decode(body, type=Object))
+        return read_install_request(msgspec.json.decode(body, type=Object))
     except msgspec.DecodeError as error:
         raise BadRequest(f"the body of an install is a JSON object, or empty: {error}") from None
 

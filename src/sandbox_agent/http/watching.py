@@ -14,7 +14,7 @@ from sandbox_agent.errors import TooMany, WatchesExhausted
 from sandbox_agent.host.watch.watching import Change, Watch, Watches
 from sandbox_agent.http.downloads import Streamed
 from sandbox_agent.http.negotiate import EVENT_STREAM
-from sandbox_agent.http.paths import PATH, PROBLEMS, SESSION, Paths, query_of, switch
+from sandbox_agent.http.paths import PATH, PROBLEMS, SESSION, Paths, read_query, read_switch
 from sandbox_agent.http.views import Endpoint
 
 
@@ -49,8 +49,8 @@ class Watching:
         ]
 
     async def get_watch(self, request: Request) -> Response:
-        path = self.paths.wanted(request)
-        recursive = switch(query_of(request), "recursive", default=True)
+        path = self.paths.read_path(request)
+        recursive = read_switch(read_query(request), "recursive", default=True)
         # Watch before the response starts: a client that has the headers misses nothing.
         opened = AsyncExitStack()
         watch = await opened.enter_async_context(

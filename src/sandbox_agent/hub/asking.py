@@ -54,8 +54,8 @@ def render(asked: Envelope, speech: Speech, key: int) -> bytes:
             return request(asked.id, ELICITATION, question.url_as_form(params))
         return asked.line
     if method == QUESTION:
-        return request(asked.id, QUESTION, question.as_question(params, key))
-    return request(asked.id, ELICITATION, question.as_form(params))
+        return request(asked.id, QUESTION, question.make_question(params, key))
+    return request(asked.id, ELICITATION, question.make_form(params))
 
 
 def translate_answer(asked: Envelope, speech: Speech, answer: Envelope) -> bytes:
@@ -72,7 +72,7 @@ def translate_answer(asked: Envelope, speech: Speech, answer: Envelope) -> bytes
         return answer.line
     method = speech.method(asked)
     if method == ELICITATION:
-        question.check_form(question.as_form(params) if asked.method == QUESTION else params, result)
+        question.check_form(question.make_form(params) if asked.method == QUESTION else params, result)
         return success(asked.id, question.question_answer(params, result)) if asked.method == QUESTION else answer.line
     if method == QUESTION:
         if asked.method == QUESTION:

@@ -67,7 +67,7 @@ class Takes:
                 return False
 
 
-def taken_by(running: Process) -> Takes:
+def read_takes(running: Process) -> Takes:
     """What an agent takes, as its manifest and its handshake say."""
     features, images = running.agent.features, running.handshake.offers("promptCapabilities", "image")
     if features is None:
@@ -75,7 +75,7 @@ def taken_by(running: Process) -> Takes:
     return Takes(running.agent.attachments, images and features.images, features.uris == "plain", features.mixes)
 
 
-def blocks_of(line: bytes) -> list[Raw]:
+def parse_blocks(line: bytes) -> list[Raw]:
     """The blocks of a prompt; raises InvalidParams."""
     prompt = param(line, "prompt")
     if prompt is None or prompt[:1] != b"[":
@@ -92,7 +92,7 @@ def kind_of(block: Raw) -> str:
     return kind if isinstance(kind, str) else ""
 
 
-def with_files(given: Sequence[Raw], files: Sequence[Attached], takes: Takes) -> list[object]:
+def add_files(given: Sequence[Raw], files: Sequence[Attached], takes: Takes) -> list[object]:
     """The blocks of a prompt and those of its files; what cannot be a block is mentioned in the text."""
     images = any(file.image is not None for file in files) or "image" in map(kind_of, given)
     blocks: list[object] = []
@@ -104,14 +104,14 @@ def with_files(given: Sequence[Raw], files: Sequence[Attached], takes: Takes) ->
             blocks.append(_link(file, takes))
         else:
             mentioned.append(file.path)
-    return [*(_mentioning(given, mentioned) if mentioned else given), *blocks]
+    return [*(_mention_paths(given, mentioned) if mentioned else given), *blocks]
 
 
 class _Block(Struct):
     type: object = None
 
 
-def _mentioning(given: Sequence[Raw], paths: Iterable[str]) -> list[Raw]:
+def _mention_paths(given: Sequence[Raw], paths: Iterable[str]) -> list[Raw]:
     """Paths at the end of the last text, or in a text of their own when there is none."""
     shown = [_encoded(path) if _UNREADABLE.search(path) else path for path in paths]
     words = "\n\nAttachments:\n" + "".join(f"- {path}\n" for path in shown)
@@ -173,7 +173,7 @@ class Attachments:
         self._locks: dict[str, asyncio.Lock] = {}
         self._coming: Counter[str] = Counter()
 
-    def asked(self, line: bytes) -> list[Attachment]:
+    def read_asked(self, line: bytes) -> list[Attachment]:
         """What a prompt wants attached; raises InvalidParams, which names the entry."""
         raw, limit = _attachments(line), self._limits.count
         if raw is None:
@@ -184,14 +184,14 @@ class Attachments:
         if len(entries) > limit:
             message = f"attachments[{limit}]: a prompt may have at most {limit} attachments"
             raise InvalidParams(message, index=limit, limit=limit)
-        return [_checked(index, entry) for index, entry in enumerate(entries)]
+        return [_parse_attachment(index, entry) for index, entry in enumerate(entries)]
 
-    def under_way(self, session_id: str) -> bool:
+    def is_busy(self, session_id: str) -> bool:
         """Whether a prompt of this session waits for its files; later prompts then have to wait, too."""
         return session_id in self._coming
 
     @asynccontextmanager
-    async def in_order(self, session_id: str) -> AsyncGenerator[None]:
+    async def wait_turn(self, session_id: str) -> AsyncGenerator[None]:
         """One prompt of a session after another, as they came."""
         self._coming[session_id] += 1
         try:
@@ -202,15 +202,15 @@ class Attachments:
             if not self._coming[session_id]:
                 del self._coming[session_id], self._locks[session_id]
 
-    async def added(self, line: bytes, asked: Sequence[Attachment], directory: str, takes: Takes) -> bytes:
+    async def add(self, line: bytes, asked: Sequence[Attachment], directory: str, takes: Takes) -> bytes:
         """Add the attachments to a prompt; `directory` is what their paths are relative to.
 
         Raises InvalidParams or FileFailed, which name the entry.
         """
-        return await self._pool.run(self._added, line, asked, directory, takes)
+        return await self._pool.run(self._add, line, asked, directory, takes)
 
-    def _added(self, line: bytes, asked: Sequence[Attachment], directory: str, takes: Takes) -> bytes:
-        given = blocks_of(line)
+    def _add(self, line: bytes, asked: Sequence[Attachment], directory: str, takes: Takes) -> bytes:
+        given = parse_blocks(line)
         images = IMAGES if takes.images_beside({kind_of(block) for block in given}) else 0
         room = self._limits.image_bytes
         text_room = TEXT_BYTES if takes.style == "text-link" else 0
@@ -228,7 +228,7 @@ class Attachments:
             if file.image is not None:
                 images, room = images - 1, room - len(file.image)
             files[file.path] = file
-        return with_param(line, "prompt", with_files(given, list(files.values()), takes))
+        return with_param(line, "prompt", add_files(given, list(files.values()), takes))
 
 
 class _Ours(Struct):
@@ -252,7 +252,7 @@ def _attachments(line: bytes) -> bytes | None:
     return bytes(ours.attachments)
 
 
-def _checked(index: int, raw: Raw) -> Attachment:
+def _parse_attachment(index: int, raw: Raw) -> Attachment:
     try:
         entry = msgspec.json.decode(raw, type=dict[str, object])
     except msgspec.DecodeError:

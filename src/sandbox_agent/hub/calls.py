@@ -105,7 +105,7 @@ class Calls:
     def makes_session(self, running: Process) -> bool:
         return any(call.makes_session for call in self._of(running))
 
-    def overdue(self, now: float) -> list[Call]:
+    def find_overdue(self, now: float) -> list[Call]:
         waiting = (call for call in self._open.values() if call.late is None)
         return [call for call in waiting if call.deadline is not None and call.deadline <= now]
 
@@ -115,7 +115,7 @@ class Calls:
             if not call.waiter.done():
                 call.waiter.set_exception(error)
 
-    def turns(self) -> list[Call]:
+    def find_turns(self) -> list[Call]:
         """Calls that are the running turn of a session."""
         return [call for call in self._open.values() if call.method == methods.PROMPT]
 

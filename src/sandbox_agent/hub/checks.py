@@ -28,19 +28,19 @@ _ADVERTISED: Mapping[str, tuple[str, ...]] = {
 }
 
 
-def require(running: Process, method: str) -> None:
+def require_advertised(running: Process, method: str) -> None:
     """Raises MethodNotFound, with the agent's name, for what the agent does not advertise."""
     if not running.handshake.offers(*_ADVERTISED[method]):
-        raise not_offered(running.agent.id, method)
+        raise make_not_offered(running.agent.id, method)
 
 
-def not_offered(agent: str, method: str, more: str = "") -> MethodNotFound:
+def make_not_offered(agent: str, method: str, more: str = "") -> MethodNotFound:
     """The error for a method an agent does not have; `more` is what to do, or what comes of it."""
     message = f"agent {agent} does not offer {method}"
     return MethodNotFound(f"{message}; {more}" if more else message, agent=agent, method=method)
 
 
-def directory(params: Object) -> str:
+def read_directory(params: Object) -> str:
     """`cwd`. Only some agents check it, so it is checked for all of them; raises InvalidParams."""
     cwd = params.get("cwd")
     if not isinstance(cwd, str) or not Path(cwd).is_absolute():

@@ -64,12 +64,12 @@ class Way:
     values: list[str]
 
 
-def ways(offers: Object, category: Category, value: str) -> list[Way]:
+def find_ways(offers: Object, category: Category, value: str) -> list[Way]:
     """The ways to set a mode or a model at an agent, best first; empty when there are none."""
     found: list[Way] = []
     if shape := object_at(offers, category.shape):
         found.append(Way(category.method, {category.param: value}, _ids(shape, category)))
-    if option := option_of(offers, category):
+    if option := find_option(offers, category):
         found.append(Way(SET_OPTION, {"configId": option.get("id"), "value": value}, values_of(option)))
     # ACP has dropped session/set_model, so an agent may send `models` without supporting it.
     return found if category is MODE else found[::-1]
@@ -84,7 +84,7 @@ def option(offers: Object, config_id: str) -> Object | None:
     return None
 
 
-def option_of(offers: Object, category: Category) -> Object | None:
+def find_option(offers: Object, category: Category) -> Object | None:
     """The agent's option for its modes or models."""
 
     def fits(one: Object) -> int:
@@ -99,27 +99,29 @@ def values_of(option: Object | None) -> list[str]:
     return [value for one in _choices(option) if (value := text_at(one, "value")) is not None]
 
 
-def current(offers: Object, category: Category) -> str | None:
+def find_current(offers: Object, category: Category) -> str | None:
     """The mode or model that is set."""
-    by_option = text_at(option_of(offers, category), "currentValue")
+    by_option = text_at(find_option(offers, category), "currentValue")
     return text_at(offers, category.shape, category.current) if by_option is None else by_option
 
 
 def listing(offers: Object, category: Category) -> Object:
     """All modes or models and the current one, in the shape that `modes` and `models` have."""
-    chosen_from = [_renamed(one, "value", category.choice_id) for one in _choices(option_of(offers, category))]
+    chosen_from = [_rename_key(one, "value", category.choice_id) for one in _choices(find_option(offers, category))]
     own = objects_at(offers, category.shape, category.available)
-    return {category.available: chosen_from or own, category.current: current(offers, category)}
+    return {category.available: chosen_from or own, category.current: find_current(offers, category)}
 
 
-def complete(offers: Object) -> Object:
+def complete_offers(offers: Object) -> Object:
     """All three shapes: those that the agent sent, unchanged, and the missing ones derived from them."""
     whole = {name: offers[name] for name in (MODE.shape, MODEL.shape, OPTIONS) if offers.get(name)}
     for category in CATEGORIES:
-        if category.shape not in whole and current(offers, category) is not None:
+        if category.shape not in whole and find_current(offers, category) is not None:
             whole[category.shape] = listing(offers, category)
     if OPTIONS not in whole:
-        derived = [_as_option(offers, category) for category in CATEGORIES if current(offers, category) is not None]
+        derived = [
+            _as_option(offers, category) for category in CATEGORIES if find_current(offers, category) is not None
+        ]
         whole |= {OPTIONS: derived} if derived else {}
     return whole
 
@@ -128,7 +130,7 @@ def complete_answer(line: bytes, offers: Object) -> bytes:
     """Add to the answer that opens a session the shapes that its agent left out; `_meta` names them."""
     answer = parse(line)
     result = answer.result()
-    added = {name: value for name, value in complete(offers).items() if not result.get(name)}
+    added = {name: value for name, value in complete_offers(offers).items() if not result.get(name)}
     if not added:
         return line
     meta = object_at(result, "_meta")
@@ -151,7 +153,7 @@ def merge_offers(offers: Object, sent: Object) -> Object:
         if (category.shape in news) == (OPTIONS in news):
             continue
         follows = news if category.shape in news else {OPTIONS: known.get(OPTIONS)}
-        value = current(follows, category)
+        value = find_current(follows, category)
         if value is not None:
             known = choose(known, category, value)
     return known
@@ -163,18 +165,18 @@ def choose(offers: Object, category: Category, value: str) -> Object:
     Two shapes may use different names for one model (`m[high]`, and `m` with an option for the rest). The value is set
     in each shape that lists it, or in all of them when none does.
     """
-    option, shape = option_of(offers, category), object_at(offers, category.shape)
+    option, shape = find_option(offers, category), object_at(offers, category.shape)
     in_option = option is not None and value in (values_of(option) or [value])
     in_shape = bool(shape) and value in (_ids(shape, category) or [value])
     known = offers
     if (shape and (in_shape or not in_option)) or option is None:
         known = known | {category.shape: shape | {category.current: value}}
     if option is not None and (in_option or not in_shape):
-        known = known | {OPTIONS: with_value(offers, option, value)}
+        known = known | {OPTIONS: set_value(offers, option, value)}
     return known
 
 
-def with_value(offers: Object, option: Object, value: object) -> list[Object]:
+def set_value(offers: Object, option: Object, value: object) -> list[Object]:
     """The agent's options once one of them has another value."""
     return [one | {"currentValue": value} if one is option else one for one in objects_at(offers, OPTIONS)]
 
@@ -196,12 +198,12 @@ def _as_option(offers: Object, category: Category) -> Object:
         "name": category.name.capitalize(),
         "category": category.name,
         "type": "select",
-        "currentValue": current(offers, category),
-        "options": [_renamed(one, category.choice_id, "value") for one in choices if category.choice_id in one],
+        "currentValue": find_current(offers, category),
+        "options": [_rename_key(one, category.choice_id, "value") for one in choices if category.choice_id in one],
     }
 
 
-def _renamed(choice: Object, old: str, new: str) -> Object:
+def _rename_key(choice: Object, old: str, new: str) -> Object:
     return {new: choice[old]} | {name: value for name, value in choice.items() if name != old}
 
 
@@ -227,19 +229,19 @@ class PermissionMode:
     """The name of the mode that rules stand in for."""
 
 
-def wished_mode(asked: Object) -> str | None:
+def read_wished_mode(asked: Object) -> str | None:
     """What a client asks for; raises InvalidParams when that is no name."""
     if asked.get(KEY) is not None and not isinstance(asked[KEY], str):
         raise InvalidParams(f"{KEY} must be a string")
     return text_at(asked, KEY)
 
 
-def permission_mode(agent: Agent, offers: Object, wished: str) -> PermissionMode:
+def find_permission_mode(agent: Agent, offers: Object, wished: str) -> PermissionMode:
     """The mode of an agent that a client means; raises InvalidParams, with those that there are."""
-    own = _own_modes(agent, offers)
+    own = _find_agent_modes(agent, offers)
     if wished in own:
         return PermissionMode(own[wished])
-    ruled = _ruled(agent, own)
+    ruled = _find_rule_modes(agent, own)
     if wished in ruled:
         return PermissionMode(own.get(DEFAULT), wished)
     known = list(dict.fromkeys([*own, *ruled]))
@@ -247,13 +249,13 @@ def permission_mode(agent: Agent, offers: Object, wished: str) -> PermissionMode
     raise InvalidParams(message, agent=agent.id, value=wished, available=known)
 
 
-def _asks(agent: Agent) -> str | None:
+def _find_asking_mode(agent: Agent) -> str | None:
     return agent.features.permissions if agent.features else None
 
 
-def _own_modes(agent: Agent, offers: Object) -> dict[str, str]:
+def _find_agent_modes(agent: Agent, offers: Object) -> dict[str, str]:
     """Names, and the agent's own modes that they mean."""
-    if _asks(agent) == "never":
+    if _find_asking_mode(agent) == "never":
         # Its modes are not about permissions.
         return {}
     modes = [id for one in objects_at(listing(offers, MODE), MODE.available) if (id := text_at(one, MODE.choice_id))]
@@ -261,9 +263,9 @@ def _own_modes(agent: Agent, offers: Object) -> dict[str, str]:
     return {mode: mode for mode in modes} | {name: mode for name, mode in others.items() if name not in modes}
 
 
-def _ruled(agent: Agent, own: dict[str, str]) -> list[str]:
+def _find_rule_modes(agent: Agent, own: dict[str, str]) -> list[str]:
     """Names that rules can stand in for, on top of the mode in which the agent asks."""
-    asks = _asks(agent)
+    asks = _find_asking_mode(agent)
     if asks == "never":
         return [BYPASS]
     names = [*_ALLOWING]

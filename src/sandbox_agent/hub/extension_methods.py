@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import msgspec
 from msgspec import Raw
 
-from sandbox_agent.agents.provision import AgentInstalls, install_request
+from sandbox_agent.agents.provision import AgentInstalls, read_install_request
 from sandbox_agent.agents.views import AgentViews
 from sandbox_agent.envelope import Envelope, Object, notification, success, text_at
 from sandbox_agent.errors import BadRequest, InvalidParams
@@ -74,7 +74,7 @@ class ExtensionMethods:
     async def list_models(self, connection: Connection, envelope: Envelope) -> Answer:
         if envelope.session_id is not None:
             return _answer(envelope, self.hub.session(envelope.session_id).models())
-        agent = self.forward.named(text_at(envelope.params(), "agent") or connection.agent).id
+        agent = self.forward.find_agent(text_at(envelope.params(), "agent") or connection.agent).id
         newest = self.hub.newest_session(agent)
         return _answer(envelope, newest.models() if newest else {"availableModels": [], "currentModelId": None})
 
@@ -140,7 +140,7 @@ class ExtensionMethods:
     async def agent_install(self, connection: Connection, envelope: Envelope) -> Answer:
         params = envelope.params()
         try:
-            asked = install_request(params)
+            asked = read_install_request(params)
         except BadRequest as error:
             raise InvalidParams(str(error)) from error
         agent = params.get("agent", connection.agent)
@@ -154,7 +154,7 @@ def _answer(envelope: Envelope, result: object, commit: int = 0) -> Answer:
     return Answer(success(envelope.id, result), commit)
 
 
-def advertised(methods: list[str]) -> Object:
+def advertise(methods: list[str]) -> Object:
     """The extensions as `initialize` advertises them: each as a flag, and by its method's name."""
     return {**{_flag(name): True for name in methods}, "methods": methods}
 

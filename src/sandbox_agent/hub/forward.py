@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager, suppress
 from msgspec import Raw
 
 from sandbox_agent.agents.catalog import Catalog
-from sandbox_agent.agents.facts import instructions
+from sandbox_agent.agents.facts import write_instructions
 from sandbox_agent.agents.manifest import Agent
 from sandbox_agent.agents.supervisor import Supervisor
 from sandbox_agent.envelope import META, Envelope, Object, param, request, same_id, text_at, with_id, with_param
@@ -61,12 +61,12 @@ class Forward:
             named = text_at(envelope.params(), "_meta", META, "agent")
         return self._catalog.agent(named or connection.agent)
 
-    def named(self, agent: str) -> Agent:
+    def find_agent(self, agent: str) -> Agent:
         """Raises UnknownAgent."""
         return self._catalog.agent(agent)
 
     def agent_of(self, session: Session) -> Agent:
-        return self.named(session.facts.agent)
+        return self.find_agent(session.facts.agent)
 
     async def process(self, connection: Connection, envelope: Envelope) -> tuple[Process, Session | None]:
         """Where an envelope goes; raises UnknownSession, or what hinders the process from starting."""
@@ -77,11 +77,11 @@ class Forward:
         self._hub.connections.meet(connection, agent.id)
         return self._supervisor.running(agent.id) or await self._supervisor.process(agent), None
 
-    async def holder(self, session: Session) -> Process:
+    async def get_holder(self, session: Session) -> Process:
         """The process that holds a session; brings the session back when its process is gone."""
-        return session.held or await asyncio.shield(self.revival(session))
+        return session.held or await asyncio.shield(self.revive(session))
 
-    def revival(self, session: Session) -> asyncio.Task[Process]:
+    def revive(self, session: Session) -> asyncio.Task[Process]:
         """A session on its way back to its agent: one task, shared by all who wait for it."""
         revival = self._revivals.get(session.id)
         if revival is None:
@@ -94,7 +94,7 @@ class Forward:
 
     async def _park(self, connection: Connection, envelope: Envelope, session: Session) -> Process:
         """Let a request wait until its session is back; raises RequestCancelled when its client takes it back."""
-        revival = self.revival(session)
+        revival = self.revive(session)
         if envelope.id is None:
             return await asyncio.shield(revival)
         key, taken_back = (connection.tag, same_id(envelope.id)), asyncio.get_running_loop().create_future()
@@ -119,10 +119,10 @@ class Forward:
         """An agent's shared process, by name; installs it first when that is needed and allowed."""
         return await self._supervisor.process(await self._catalog.find(agent))
 
-    async def ready(self, agent: Agent) -> Process:
+    async def start_installed(self, agent: Agent) -> Process:
         """The same for what is worth no install: raises AgentNotInstalled."""
         if self._supervisor.running(agent.id) is None and self._catalog.launch(agent) is None:
-            raise AgentNotInstalled(agent.id, instructions(agent))
+            raise AgentNotInstalled(agent.id, write_instructions(agent))
         return await self._supervisor.process(agent)
 
     async def spawn(self, agent: Agent, environment: dict[str, str] | None = None) -> Process:
@@ -140,16 +140,16 @@ class Forward:
         """The same, for callers that cannot wait."""
         self._run(self.dismiss(running))
 
-    async def let_go(self, running: Process, agent_session_id: str) -> None:
+    async def close_at_agent(self, running: Process, agent_session_id: str) -> None:
         """Close a session at its agent that has ended here; an agent that refuses does not keep it alive."""
         with suppress(SandboxAgentError):
             if running.handshake.offers("sessionCapabilities", "close"):
-                await self.own_call(running, None, methods.CLOSE, {"sessionId": agent_session_id})
+                await self.call_as_server(running, None, methods.CLOSE, {"sessionId": agent_session_id})
         await self.dismiss(running)
 
-    def let_go_soon(self, running: Process, agent_session_id: str) -> None:
+    def close_at_agent_soon(self, running: Process, agent_session_id: str) -> None:
         """The same, for callers that cannot wait."""
-        self._run(self.let_go(running, agent_session_id))
+        self._run(self.close_at_agent(running, agent_session_id))
 
     def _run(self, work: Coroutine[object, object, None]) -> None:
         task = asyncio.create_task(work)
@@ -157,7 +157,7 @@ class Forward:
         task.add_done_callback(self._tasks.discard)
 
     @asynccontextmanager
-    async def taking_up(self, session_id: str) -> AsyncGenerator[None]:
+    async def lock_session(self, session_id: str) -> AsyncGenerator[None]:
         """Only one caller at a time resumes or deletes a session; the next one sees the result."""
         lock, users = self._locks.get(session_id) or (asyncio.Lock(), 0)
         self._locks[session_id] = lock, users + 1
@@ -188,7 +188,7 @@ class Forward:
         assert envelope.id is not None
         if session is not None and not makes_session:
             self._hub.record(session, envelope.line, Direction.FROM_CLIENT)
-        settle, deadline = settle or self.passed_back, self._hub.monotonic() + self._request_timeout
+        settle, deadline = settle or self.pass_back, self._hub.monotonic() + self._request_timeout
         answered: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
         call = Call(envelope.method, envelope.id, connection, running, session, settle, answered, deadline)
         call.makes_session = makes_session
@@ -196,7 +196,7 @@ class Forward:
         self._send(call, self.line_for(session, envelope))
         return await answered
 
-    async def own_call(self, running: Process, session: Session | None, method: str, params: Object) -> Envelope:
+    async def call_as_server(self, running: Process, session: Session | None, method: str, params: Object) -> Envelope:
         """Send a request of the server's own to a process."""
         answers: list[Envelope] = []
 
@@ -212,7 +212,7 @@ class Forward:
         await answered
         return answers[0]
 
-    def passed_back(self, call: Call, response: Envelope) -> Answer:
+    def pass_back(self, call: Call, response: Envelope) -> Answer:
         """The response as it came, under the client's own id."""
         line = with_id(response.line, call.client_id)
         if call.session is None:
@@ -241,7 +241,7 @@ class Forward:
         return with_param(envelope.line, "sessionId", session.facts.agent_session_id)
 
     async def _revive(self, session: Session) -> Process:
-        async with self.taking_up(session.id):
+        async with self.lock_session(session.id):
             if session.held is not None:
                 return session.held
             # It may have been deleted while we waited.
@@ -261,7 +261,7 @@ class Forward:
             session.replay = None
             return running
 
-    async def replayed(self, running: Process, session: Session) -> None:
+    async def wait_for_replay(self, running: Process, session: Session) -> None:
         """Wait for an agent that answers first and repeats the past afterwards, so that it is not taken for new."""
         replay = session.replay
         if replay is None or replay.finished or not running.agent.replays_late:
@@ -279,22 +279,22 @@ class Forward:
             raise InvalidRequest(f"agent {agent} can neither resume nor load sessions", sessionId=session.id)
         method = methods.RESUME if resumes else methods.LOAD
         session.replay = Replay(channel="", history=False)
-        response = await self.own_call(running, session, method, resume_params(session))
+        response = await self.call_as_server(running, session, method, resume_params(session))
         if not response.succeeded:
             error = response.error()
             reason = f"agent {agent} could not resume the session: {error.get('message')}"
             if not running.alive:
                 raise AgentExited(reason, agent=agent, sessionId=session.id)
             raise InvalidRequest(reason, sessionId=session.id, agentError=error)
-        await self.replayed(running, session)
+        await self.wait_for_replay(running, session)
         session.learn_offers(response.result())
         if not self._hub.mark_opened(session, running):
-            await self.let_go(running, session.facts.agent_session_id)
+            await self.close_at_agent(running, session.facts.agent_session_id)
             raise session.ended_error()
         logger.info("session resumed session=%s agent=%s method=%s", session.id, agent, method)
 
 
-def as_before(line: bytes, session: Session) -> bytes:
+def fill_from_session(line: bytes, session: Session) -> bytes:
     """A request with all that it leaves out as it was when the session was opened."""
     for name, value in resume_params(session).items():
         if param(line, name) is None:

@@ -95,17 +95,17 @@ class FromAgent:
         if not whole or b"\r" in blob or len(peeks) != len(lines):
             # Some line is no envelope on one line: look at each by itself, so that only the bad ones are set aside.
             for line in blob.split(b"\n"):
-                self._one(running, line.strip())
+                self._receive_line(running, line.strip())
         elif may_forge(blob, len(lines)):
-            self._many(running, *self._disarm_lines(running, lines, peeks))
+            self._receive_lines(running, *self._disarm_lines(running, lines, peeks))
         else:
-            self._many(running, lines, peeks)
+            self._receive_lines(running, lines, peeks)
         if self._hub.log.full:
             running.pause_reading()
             self._hub.log.when_drained(running.resume_reading)
 
     def oversized(self, running: Process, head: bytes) -> None:
-        self._unparsed(running, head, "the line is longer than --max-line", truncated=True)
+        self._report_unparsed(running, head, "the line is longer than --max-line", truncated=True)
 
     def exited(self, running: Process, exit: Exit) -> None:
         """Fail the calls that wait on the process, and end its sessions."""
@@ -143,7 +143,7 @@ class FromAgent:
             return
         for session_id, line, peek in buffer.lines:
             if session_id == agent_session_id or not self._hub.calls.makes_session(running):
-                self._guarded(running, line, peek)
+                self._receive_guarded(running, line, peek)
             else:
                 self._buffer(running, session_id, line, peek)
 
@@ -161,7 +161,7 @@ class FromAgent:
         looks = zip(lines, checked, peeks, strict=True)
         return checked, [peek if line is now else msgspec.json.decode(now, type=Peek) for line, now, peek in looks]
 
-    def _many(self, running: Process, lines: list[bytes], peeks: list[Peek]) -> None:
+    def _receive_lines(self, running: Process, lines: list[bytes], peeks: list[Peek]) -> None:
         """The fast path: runs of plain updates of one session are handled as one."""
         run: list[bytes] = []
         run_id: object = None
@@ -183,30 +183,30 @@ class FromAgent:
                 continue
             self._updates(running, run_id, run)
             run, run_id = [], None
-            self._checked(running, line, peek)
+            self._receive_checked(running, line, peek)
         self._updates(running, run_id, run)
 
-    def _one(self, running: Process, line: bytes) -> None:
+    def _receive_line(self, running: Process, line: bytes) -> None:
         if not line:
             return
         try:
             envelope = parse(line)
         except NotAnEnvelope as error:
-            self._unparsed(running, line, str(error))
+            self._report_unparsed(running, line, str(error))
             return
         lines, peeks = [one_line(line)], [envelope.peek]
         if may_forge(line, 1):
             lines, peeks = self._disarm_lines(running, lines, peeks)
-        self._checked(running, lines[0], peeks[0])
+        self._receive_checked(running, lines[0], peeks[0])
 
-    def _checked(self, running: Process, line: bytes, peek: Peek) -> None:
+    def _receive_checked(self, running: Process, line: bytes, peek: Peek) -> None:
         reason = fault(peek)
         if reason is not None:
-            self._unparsed(running, line, reason)
+            self._report_unparsed(running, line, reason)
         else:
-            self._guarded(running, line, peek)
+            self._receive_guarded(running, line, peek)
 
-    def _guarded(self, running: Process, line: bytes, peek: Peek) -> None:
+    def _receive_guarded(self, running: Process, line: bytes, peek: Peek) -> None:
         """An envelope that we cannot handle must not affect the others."""
         try:
             self._envelope(running, line, peek)
@@ -251,19 +251,19 @@ class FromAgent:
             return
         assert isinstance(agent_session_id, str)
         try:
-            self._run(running, agent_session_id, lines)
+            self._receive_updates(running, agent_session_id, lines)
         except Exception:
             logger.exception("updates from agent failed agent=%s count=%d", running.agent.id, len(lines))
 
-    def _run(self, running: Process, agent_session_id: str, lines: list[bytes]) -> None:
-        session = self._hub.session_at(running, agent_session_id)
+    def _receive_updates(self, running: Process, agent_session_id: str, lines: list[bytes]) -> None:
+        session = self._hub.find_held_session(running, agent_session_id)
         if session is None:
-            self._stray(running, agent_session_id, lines)
+            self._receive_stray(running, agent_session_id, lines)
             return
         if session.unechoed is not None and session.replay is None:
             self._turns.show(session)
         session.heard_at = self._hub.monotonic()
-        self._hub.updates(session, lines)
+        self._hub.record_updates(session, lines)
         for connection in self._hub.connections.attached(session):
             if connection.stream is not None and connection.stream.apply_backpressure(running.resume_reading):
                 running.pause_reading()
@@ -279,9 +279,9 @@ class FromAgent:
         if envelope.session_id is None:
             self._hub.tell_agent_followers(running.agent.id, envelope.line, Direction.FROM_AGENT)
             return
-        session = self._hub.session_at(running, envelope.session_id)
+        session = self._hub.find_held_session(running, envelope.session_id)
         if session is None:
-            self._stray(running, envelope.session_id, [envelope.line])
+            self._receive_stray(running, envelope.session_id, [envelope.line])
             return
         kind = envelope.peek.update_kind
         if kind == "user_message_chunk" and session.replay is None and session.unechoed is not None:
@@ -293,15 +293,15 @@ class FromAgent:
         if learned:
             self._hub.note_changed_offers(session)
         session.heard_at = self._hub.monotonic()
-        self._hub.updates(session, [envelope.line])
+        self._hub.record_updates(session, [envelope.line])
         if kind == "available_commands_update" and session.replay is not None:
             session.replay.finish()
 
-    def _stray(self, running: Process, agent_session_id: str, lines: list[bytes]) -> None:
+    def _receive_stray(self, running: Process, agent_session_id: str, lines: list[bytes]) -> None:
         """Of a session that no process holds: one that has ended, one that is being opened, or an unknown one."""
-        late = self._hub.late_session(running, agent_session_id)
+        late = self._hub.find_late_session(running, agent_session_id)
         if late is not None:
-            self._hub.updates(late, lines)
+            self._hub.record_updates(late, lines)
         elif self._hub.calls.makes_session(running):
             for line in lines:
                 self._buffer(running, agent_session_id, line, msgspec.json.decode(line, type=Peek))
@@ -343,7 +343,7 @@ class FromAgent:
             self._refuse(running, request, MethodNotFound(f"{request.method} is not offered", method=request.method))
         elif request.session_id is None:
             self._ask_outside_sessions(running, request)
-        elif (session := self._hub.session_at(running, request.session_id)) is not None:
+        elif (session := self._hub.find_held_session(running, request.session_id)) is not None:
             self._ask_session(running, session, request)
         elif self._hub.calls.makes_session(running):
             self._buffer(running, request.session_id, request.line, request.peek)
@@ -351,7 +351,7 @@ class FromAgent:
             self._refuse(running, request, UnknownSession(request.session_id))
 
     def _ask_host(self, running: Process, request: Envelope) -> None:
-        session = None if request.session_id is None else self._hub.session_at(running, request.session_id)
+        session = None if request.session_id is None else self._hub.find_held_session(running, request.session_id)
         if session is None:
             # Not buffered for a session that is being opened: its agent may need the file before it can answer.
             self._refuse(running, request, UnknownSession(request.session_id or ""))
@@ -372,7 +372,7 @@ class FromAgent:
             call = self._hub.calls.get(running, id)
             line = with_param(line, "requestId", Raw(call.client_id if call else b"null"))
         pending = self._hub.new_pending(parse(line), running, session, only and only.tag)
-        if self._ruling.takes(pending, session):
+        if self._ruling.take(pending, session):
             return
         channel = session_channel(session.id) if only is None else only.channel
         self._hub.ask(pending, line, channel)
@@ -402,7 +402,7 @@ class FromAgent:
 
     # Bad lines
 
-    def _unparsed(self, running: Process, line: bytes, reason: str, *, truncated: bool = False) -> None:
+    def _report_unparsed(self, running: Process, line: bytes, reason: str, *, truncated: bool = False) -> None:
         """Set a bad line aside: clients see the head of it, the connection goes on."""
         logger.warning("agent wrote a bad line agent=%s bytes=%d reason=%s", running.agent.id, len(line), reason)
         shown = line[:UNPARSED_BYTES].decode(errors="replace")

@@ -36,12 +36,12 @@ from sandbox_agent.hub.asking import QUESTION, translate_answer
 from sandbox_agent.hub.calls import Accepted, Answer
 from sandbox_agent.hub.checks import Method
 from sandbox_agent.hub.connection import Connection
-from sandbox_agent.hub.extension_methods import advertised
+from sandbox_agent.hub.extension_methods import advertise
 from sandbox_agent.hub.forward import Forward
 from sandbox_agent.hub.hub import Hub
 from sandbox_agent.hub.idempotency import Idempotency, scope_of
 from sandbox_agent.hub.pending import METHOD as DECISION
-from sandbox_agent.hub.pending import Decider, reason_in
+from sandbox_agent.hub.pending import Decider, read_reason
 from sandbox_agent.hub.process import Process
 from sandbox_agent.hub.turns import Turns
 from sandbox_agent.log.event import Direction
@@ -81,7 +81,7 @@ class FromClient:
         self._prompt = prompt
         # What we answer or change ourselves. Every other method is the agent's business.
         self._own = {methods.INITIALIZE: _initialize_again, **own}
-        self._extensions = advertised([name for name in (*own, *_ANNOUNCED) if name.startswith("_")])
+        self._extensions = advertise([name for name in (*own, *_ANNOUNCED) if name.startswith("_")])
         self._idempotency = Idempotency(hub.log, request_timeout)
 
     async def open(self, envelope: Envelope) -> tuple[Connection, Answer]:
@@ -162,7 +162,7 @@ class FromClient:
             if not pending.open:
                 # Cancelled in the meantime, by a client or because its process exited: no allow may follow.
                 raise AlreadyAnswered(envelope.id.decode(), pending.outcome)
-        by = Decider("client", {"name": connection.tag, **connection.who}, reason_in(envelope))
+        by = Decider("client", {"name": connection.tag, **connection.who}, read_reason(envelope))
         self._hub.settle(pending, outcome, by, line, connection)
 
     def _greeting(self, running: Process) -> Object:

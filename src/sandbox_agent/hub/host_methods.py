@@ -131,7 +131,7 @@ class HostMethods:
 
     def connection_closed(self, connection: Connection) -> None:
         """Answer in its place what a closed connection has left unanswered."""
-        for pending in self._hub.pending.only_for(connection.tag):
+        for pending in self._hub.pending.find_for(connection.tag):
             if pending.request.method in self._methods and pending.session is not None:
                 self._hub.settle(pending, Outcome.CANCELLED, CANCEL)
                 self._begin(pending.process, pending.session, pending.request)

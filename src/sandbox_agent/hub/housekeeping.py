@@ -38,12 +38,12 @@ class Housekeeping:
 
     def tick(self) -> None:
         now = self.hub.monotonic()
-        for call in self.hub.calls.overdue(now):
+        for call in self.hub.calls.find_overdue(now):
             self._give_up(call, f"{call.method} was not answered within {self.request_timeout:g} s")
-        for call in self.hub.calls.turns():
+        for call in self.hub.calls.find_turns():
             self._check_turn(call, now)
         self.hub.report_changes(now - TELL_AFTER)
-        self.hub.rest()
+        self.hub.drop_idle()
         if self.permission_timeout is not None:
             self._reject_unanswered(now - self.permission_timeout)
         for connection in self.hub.connections.all():

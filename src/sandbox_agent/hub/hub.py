@@ -18,7 +18,7 @@ from sandbox_agent.hub.calls import Answer, Call, Calls
 from sandbox_agent.hub.connection import Connection
 from sandbox_agent.hub.connections import Connections
 from sandbox_agent.hub.lifecycle import SERVER_STOPPED, TRANSIENT, Effect, Event, server_stopped
-from sandbox_agent.hub.pending import Decider, Outcome, PendingRequest, PendingRequests, decision, refusal
+from sandbox_agent.hub.pending import Decider, Outcome, PendingRequest, PendingRequests, make_decision, write_refusal
 from sandbox_agent.hub.process import Process
 from sandbox_agent.hub.session import Session, SessionFacts
 from sandbox_agent.hub.shelf import Holders, Shelf
@@ -96,9 +96,9 @@ class Hub:
     def find_session(self, session_id: str | None) -> Session | None:
         if session_id is None:
             return None
-        return self._shelf.find(session_id) or self._shelf.named(session_id)
+        return self._shelf.find(session_id) or self._shelf.find_by_alias(session_id)
 
-    def session_at(self, running: Process, agent_session_id: str) -> Session | None:
+    def find_held_session(self, running: Process, agent_session_id: str) -> Session | None:
         """The session an agent process means by its id."""
         session = self._holders.session(running, agent_session_id)
         if session is not None or not self._holders.holds_any(running):
@@ -113,14 +113,14 @@ class Hub:
         self._shelf.stir(session)
         return session
 
-    def late_session(self, running: Process, agent_session_id: str) -> Session | None:
+    def find_late_session(self, running: Process, agent_session_id: str) -> Session | None:
         """The session that an agent process held until it ended, and still means by its id."""
         session = self._shelf.find(agent_session_id)
         if session is None or session.process is not None or session.facts.held_by != self._holders.name(running):
             return None
         return session
 
-    def id_is_anothers(self, session: Session) -> bool:
+    def shares_agent_id(self, session: Session) -> bool:
         """Whether its agent may use the same id for another session: agents reuse ids."""
         agent, id = session.facts.agent, session.facts.agent_session_id
         on_disk = self._shelf.all_of(self.log.ask(lambda cards: cards.find_namesakes(agent, id)))
@@ -133,7 +133,7 @@ class Hub:
 
     def newest_session(self, agent: str) -> Session | None:
         """The session in which an agent last announced its models and modes."""
-        return self._shelf.newest(agent)
+        return self._shelf.find_newest(agent)
 
     def sessions_of(self, running: Process) -> list[Session]:
         """All that a process holds."""
@@ -149,7 +149,7 @@ class Hub:
         """It has exited, and its sessions have ended."""
         self._holders.forget(running)
 
-    def rest(self) -> None:
+    def drop_idle(self) -> None:
         """Drop idle sessions from memory: the disk has them."""
         self._shelf.rest(self._is_busy, self._let_go)
         if len(self.log.trims) > self._trims_checked_above:
@@ -226,15 +226,15 @@ class Hub:
         self._unreported.setdefault(session.id, self.monotonic())
         return True
 
-    def reserve(self, alias: str) -> bool:
+    def reserve_alias(self, alias: str) -> bool:
         """Reserve an alias for a session that is being opened; False when it is taken."""
         return self._shelf.reserve(alias)
 
-    def free(self, alias: str | None) -> None:
+    def free_alias(self, alias: str | None) -> None:
         """Free the alias reserved for a session that was not opened."""
         self._shelf.free(alias)
 
-    def name(self, session: Session, alias: str) -> None:
+    def set_alias(self, session: Session, alias: str) -> None:
         session.facts.alias = alias
         self._shelf.stir(session)
 
@@ -316,7 +316,7 @@ class Hub:
         """Record an envelope and send it to all attached clients."""
         return self._append(session, [line], direction, session_channel(session.id))
 
-    def updates(self, session: Session, lines: list[bytes]) -> None:
+    def record_updates(self, session: Session, lines: list[bytes]) -> None:
         """Record an agent's notifications and send them to the clients that should see them."""
         if session.facts.agent_session_id != session.id:
             lines = [with_param(line, "sessionId", session.id) for line in lines]
@@ -402,7 +402,7 @@ class Hub:
         for connection in self.audience(pending):
             self._deliver_request(connection, pending)
 
-    def is_anothers(self, pending: PendingRequest, connection: Connection) -> bool:
+    def belongs_to_other(self, pending: PendingRequest, connection: Connection) -> bool:
         """Whether a request belongs to a call of another connection, which is there to answer it."""
         callers = self._callers(pending)
         return bool(callers) and connection not in callers
@@ -437,7 +437,7 @@ class Hub:
         self._withdraw(pending, connection)
         for one in self.connections.all():
             one.settle(pending)
-        line = decision(pending, by, answer)
+        line = make_decision(pending, by, answer)
         if line is not None and pending.session is not None:
             self.tell(pending.session, line)
         if answer is None:
@@ -458,7 +458,7 @@ class Hub:
 
     def _explain(self, pending: PendingRequest, answer: bytes, reason: str) -> None:
         """Keep what a person says about a refusal for the next prompt: ACP has no place for it in the answer."""
-        said = refusal(pending, answer, reason)
+        said = write_refusal(pending, answer, reason)
         if said is not None and pending.session is not None:
             facts = pending.session.facts
             facts.remarks = [*facts.remarks, said][-MOST_REMARKS:]

@@ -13,7 +13,7 @@ from sandbox_agent.hub.connection import Connection
 from sandbox_agent.hub.hub import Hub
 from sandbox_agent.hub.pending import PendingRequest, kind_of
 from sandbox_agent.hub.session import Session, iso
-from sandbox_agent.hub.shelf import age
+from sandbox_agent.hub.shelf import sort_key
 from sandbox_agent.log.cards import SortKey
 from sandbox_agent.wire.sessions import PendingView, SessionView
 
@@ -77,7 +77,7 @@ class Inventory:
     def pending(self, connection: Connection, sessions: Sequence[Session]) -> list[PendingView]:
         """What waits for an answer, under the ids this connection may answer with."""
         asked = [pending for session in sessions for pending in self._hub.pending.of_session(session)]
-        open = [one for one in asked if not one.deciding and not self._hub.is_anothers(one, connection)]
+        open = [one for one in asked if not one.deciding and not self._hub.belongs_to_other(one, connection)]
         return [self._pending(connection, one) for one in open]
 
     @staticmethod
@@ -90,7 +90,7 @@ class Inventory:
 
 
 def _encode_cursor(session: Session) -> str:
-    return base64.urlsafe_b64encode(msgspec.json.encode(age(session))).decode()
+    return base64.urlsafe_b64encode(msgspec.json.encode(sort_key(session))).decode()
 
 
 def _decode_cursor(cursor: str) -> SortKey:

@@ -41,7 +41,7 @@ def kind_of(method: str) -> str:
     return _KINDS.get(method, "request")
 
 
-def _as_it_is(answer: bytes) -> bytes:
+def _unchanged(answer: bytes) -> bytes:
     return answer
 
 
@@ -72,7 +72,7 @@ class PendingRequest:
     """The connection whose call it belongs to, if any; others may answer only once that one is gone."""
     outcome: Outcome = Outcome.REQUESTED
     answered_by: str | None = None
-    translate: Callable[[bytes], bytes] = _as_it_is
+    translate: Callable[[bytes], bytes] = _unchanged
     """Translates an answer back into what the agent expects."""
     answering: bool = False
     """An answer is being written to disk: the request may still be cancelled, but accepts no second answer."""
@@ -201,7 +201,7 @@ class PendingRequests:
     def of_process(self, process: Process) -> list[PendingRequest]:
         return [pending for pending in self._open.values() if pending.process is process]
 
-    def only_for(self, tag: str) -> list[PendingRequest]:
+    def find_for(self, tag: str) -> list[PendingRequest]:
         """Those that belong to one connection."""
         return [pending for pending in self._open.values() if pending.only_tag == tag]
 
@@ -225,7 +225,7 @@ CANCEL = Decider("cancel", reason="the turn was cancelled")
 TIMEOUT = Decider("timeout", reason="no answer came in time")
 
 
-def decision(pending: PendingRequest, by: Decider, answer: bytes | None) -> bytes | None:
+def make_decision(pending: PendingRequest, by: Decider, answer: bytes | None) -> bytes | None:
     """The notification for all attached clients; None for requests that no human answers, or without a session."""
     if pending.session is None or pending.kind == "request":
         return None
@@ -246,13 +246,13 @@ def decision(pending: PendingRequest, by: Decider, answer: bytes | None) -> byte
     return notification(METHOD, params | {name: value for name, value in further.items() if value is not None})
 
 
-def reason_in(answer: Envelope) -> str | None:
+def read_reason(answer: Envelope) -> str | None:
     """Why a person answered so: `_meta["sandboxagent.dev"].reason` of the result."""
     reason = text_at(answer.result(), "_meta", META, "reason")
     return reason[:REASON_CHARACTERS] if reason and not reason.isspace() else None
 
 
-def refusal(pending: PendingRequest, answer: bytes, reason: str) -> str | None:
+def write_refusal(pending: PendingRequest, answer: bytes, reason: str) -> str | None:
     """What to say to the agent of a request that a person refused for a reason; None when it was not refused."""
     chosen = text_at(parse(answer).result(), "outcome", "optionId")
     allowed = chosen is not None and not (_kind_of(pending.request.params(), chosen) or "").startswith("reject")

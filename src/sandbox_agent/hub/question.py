@@ -109,7 +109,7 @@ def _wrong(field: Field, value: object) -> str | None:
         case "text":
             return _wrong_text(field, value)
         case "choice":
-            return None if value in field.values else f"is none of {_listed(field)}"
+            return None if value in field.values else f"is none of {_list_values(field)}"
         case "choices":
             return _wrong_choices(field, value)
         case "boolean":
@@ -136,7 +136,7 @@ def _wrong_choices(field: Field, value: object) -> str | None:
         return "is not a list"
     chosen = cast("list[object]", value)
     if any(each not in field.values for each in chosen):
-        return f"has values that are none of {_listed(field)}"
+        return f"has values that are none of {_list_values(field)}"
     least, most = field.schema.get("minItems"), field.schema.get("maxItems")
     if isinstance(least, int) and len(chosen) < least:
         return f"has fewer than {least} values"
@@ -159,7 +159,7 @@ def _wrong_number(field: Field, value: object) -> str | None:
     return None
 
 
-def _listed(field: Field) -> str:
+def _list_values(field: Field) -> str:
     return ", ".join(field.values[:20])
 
 
@@ -180,7 +180,7 @@ def _questions(params: Object) -> list[Object]:
     return [{"question": text_at(params, "prompt") or "", "options": options, "multiSelect": False}]
 
 
-def as_form(params: Object) -> Object:
+def make_form(params: Object) -> Object:
     """A question as a form: a field for each question, and one beside it for an answer of one's own."""
     properties: Object = {}
     for number, question in enumerate(_questions(params)):
@@ -234,7 +234,7 @@ class _Asked:
     other: Field | None
 
 
-def _asked(params: Object) -> list[_Asked]:
+def _parse_questions(params: Object) -> list[_Asked]:
     form = fields(params)
     free = [field for field in form if field.kind == "text"]
     asked: list[_Asked] = []
@@ -250,11 +250,11 @@ def _asked(params: Object) -> list[_Asked]:
     return [each for each in asked if each.field.name not in taken]
 
 
-def as_question(params: Object, key: int) -> Object:
+def make_question(params: Object, key: int) -> Object:
     """A form as questions, one for each field. `key` is what makes it different from all others."""
     if is_url(params):
         return _with_scope(params, _url_as_question(params, key))
-    asked_of = _asked(params)
+    asked_of = _parse_questions(params)
     message = text_at(params, "message") or ""
     # A field alone in its form may leave its question to the message, and have a word for it in its title.
     alone = message if len(asked_of) == 1 and not asked_of[0].field.description else ""
@@ -300,21 +300,21 @@ def form_answer(params: Object, result: Object) -> Object:
     answers = _answers(result)
     if is_url(params):
         return {"action": ACCEPT if answers[:1] == [[ACCEPT]] else DECLINE}
-    asked = _asked(params)
+    asked = _parse_questions(params)
     if not asked:
         return {"action": ACCEPT if answers[:1] in ([], [[]], [["true"]]) else DECLINE, "content": {}}
     if len(answers) != len(asked):
         raise WrongAnswer(f"there are {len(asked)} questions and {len(answers)} answers; send one list for each")
     content: Object = {}
     for each, answer in zip(asked, answers, strict=True):
-        content |= _filled(each, answer)
+        content |= _fill_in(each, answer)
     wrong = complaint(fields(params), content)
     if wrong is not None:
         raise WrongAnswer(wrong)
     return {"action": ACCEPT, "content": content}
 
 
-def _filled(asked: _Asked, answer: Sequence[str]) -> Object:
+def _fill_in(asked: _Asked, answer: Sequence[str]) -> Object:
     field, other = asked.field, asked.other
     own = [each for each in answer if field.choices and each not in field.values]
     content: Object = {}

@@ -111,7 +111,7 @@ class Ruling:
         self._tasks: set[asyncio.Task[None]] = set()
         self._read: dict[str, tuple[object, str | None, Rules]] = {}
 
-    def takes(self, pending: PendingRequest, session: Session) -> bool:
+    def take(self, pending: PendingRequest, session: Session) -> bool:
         """Take a request that the rules decide, now or shortly; False when a human has to decide."""
         request, running = pending.request, pending.process
         if request.method != PERMISSION:

@@ -126,7 +126,7 @@ class Session:
     """What clients were sent last, in an answer or an update."""
 
     def __post_init__(self) -> None:
-        self.all_told()
+        self.mark_reported()
 
     @property
     def id(self) -> str:
@@ -140,7 +140,7 @@ class Session:
         more = cast("list[object]", given) if isinstance(given, list) else []
         return [self.facts.cwd, *(path for path in more if isinstance(path, str) and path.startswith("/"))]
 
-    def opened_anew(self, cwd: str, params: Raw) -> None:
+    def note_reopened(self, cwd: str, params: Raw) -> None:
         """It was taken up again, perhaps in another directory."""
         self.facts.cwd, self.facts.opened_with = cwd, params
 
@@ -238,11 +238,11 @@ class Session:
 
     @property
     def mode(self) -> str | None:
-        return choices.current(self.facts.offers, MODE)
+        return choices.find_current(self.facts.offers, MODE)
 
     @property
     def model(self) -> str | None:
-        return choices.current(self.facts.offers, MODEL)
+        return choices.find_current(self.facts.offers, MODEL)
 
     def models(self) -> Object:
         """`availableModels` and `currentModelId`, whichever shape the agent uses."""
@@ -286,7 +286,7 @@ class Session:
     def take_unreported_changes(self) -> list[Object]:
         """Updates for changes of mode and options that no update has reported yet. Marks them as reported."""
         told_mode, told_options = self._told_mode, self._told_options
-        self.all_told()
+        self.mark_reported()
         updates: list[Object] = []
         if self._told_mode not in (None, told_mode):
             updates.append({"sessionUpdate": "current_mode_update", "currentModeId": self._told_mode})
@@ -294,10 +294,10 @@ class Session:
             updates.append({"sessionUpdate": "config_option_update", "configOptions": self._told_options})
         return updates
 
-    def all_told(self) -> None:
+    def mark_reported(self) -> None:
         """Mark everything as reported."""
         self._told_mode = self.mode
-        self._told_options = choices.complete(self.facts.offers).get(choices.OPTIONS)
+        self._told_options = choices.complete_offers(self.facts.offers).get(choices.OPTIONS)
 
 
 def iso(at: float) -> str:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from sandbox_agent.envelope import META, Envelope, Object, notification, parse, success
 from sandbox_agent.errors import SandboxAgentError, ShuttingDown
 from sandbox_agent.hub.calls import Answer
-from sandbox_agent.hub.checks import not_offered, require
+from sandbox_agent.hub.checks import make_not_offered, require_advertised
 from sandbox_agent.hub.connection import Connection
 from sandbox_agent.hub.forward import Forward
 from sandbox_agent.hub.hub import Hub
@@ -32,7 +32,7 @@ class SessionEnding:
     async def close(self, connection: Connection, envelope: Envelope) -> Answer:
         session = self.hub.session(envelope.session_id)
         running, _ = await self.forward.process(connection, envelope)
-        require(running, envelope.method)
+        require_advertised(running, envelope.method)
         answer = await self.forward.call(connection, running, session, envelope)
         if parse(answer.line).succeeded and session.held is running:
             self.turns.abandon(session)
@@ -78,7 +78,7 @@ class SessionEnding:
                     running.send(notification(methods.CANCEL, own))
                     await self.turns.wait_for_end(session)
                 if running.handshake.offers("sessionCapabilities", "close"):
-                    await self.forward.own_call(running, session, methods.CLOSE, own)
+                    await self.forward.call_as_server(running, session, methods.CLOSE, own)
         except (TimeoutError, SandboxAgentError):
             # The session ends here anyway: an uncooperative agent cannot keep it alive.
             pass
@@ -91,7 +91,7 @@ class SessionEnding:
 
     async def delete(self, connection: Connection, envelope: Envelope) -> Answer:
         named = self.hub.session(envelope.session_id)
-        async with self.forward.taking_up(named.id):
+        async with self.forward.lock_session(named.id):
             # Another client may have taken it up or deleted it while we waited.
             session = self.hub.session(named.id)
             running = session.process
@@ -114,10 +114,10 @@ class SessionEnding:
         A session that could be resumed is deleted only if its agent agrees. Any other is deleted in any case.
         """
         assert envelope.id is not None
-        if self.hub.id_is_anothers(session):
+        if self.hub.shares_agent_id(session):
             return Answer(success(envelope.id, {}))
         try:
-            running = await self.forward.ready(self.forward.agent_of(session))
+            running = await self.forward.start_installed(self.forward.agent_of(session))
             answer = await self._delete_at(running, connection, session, envelope)
         except ShuttingDown:
             raise
@@ -138,5 +138,5 @@ class SessionEnding:
         if not running.handshake.offers("sessionCapabilities", "delete"):
             needed = session.live or session.facts.can_resume
             more = "terminate the session first, then it can be deleted here" if needed else "it keeps what it has"
-            raise not_offered(running.agent.id, envelope.method, more)
+            raise make_not_offered(running.agent.id, envelope.method, more)
         return await self.forward.call(connection, running, session, envelope)

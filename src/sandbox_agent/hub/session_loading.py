@@ -8,10 +8,10 @@ from msgspec import Raw
 from sandbox_agent.envelope import Envelope, failure, params_text, parse, success, text_at, with_id
 from sandbox_agent.errors import AgentTimeout, InvalidParams, InvalidRequest
 from sandbox_agent.hub.calls import Answer, Call
-from sandbox_agent.hub.checks import directory, require
+from sandbox_agent.hub.checks import read_directory, require_advertised
 from sandbox_agent.hub.choices import complete_answer
 from sandbox_agent.hub.connection import Connection
-from sandbox_agent.hub.forward import Forward, as_before
+from sandbox_agent.hub.forward import Forward, fill_from_session
 from sandbox_agent.hub.hub import Hub
 from sandbox_agent.hub.lifecycle import Event, State
 from sandbox_agent.hub.process import Process
@@ -37,7 +37,7 @@ class SessionLoading:
             return await self._join(connection, session, envelope)
         if envelope.session_id is None:
             raise InvalidParams(f"{envelope.method} needs a sessionId")
-        async with self.forward.taking_up(session.id if session else envelope.session_id):
+        async with self.forward.lock_session(session.id if session else envelope.session_id):
             # Another client may have resumed it while we waited.
             session = self.hub.find_session(envelope.session_id)
             if session is None:
@@ -85,18 +85,18 @@ class SessionLoading:
             envelope = parse(line)
             if envelope.method == methods.UPDATE and chunk.direction is not Direction.FROM_CLIENT:
                 self.hub.tell_connection(connection, line, session)
-            elif envelope.method == methods.PROMPT and position not in to_come and not _echoes(session):
+            elif envelope.method == methods.PROMPT and position not in to_come and not _agent_echoes(session):
                 for update in user_messages(session, line):
                     self.hub.tell_connection(connection, update, session)
 
     async def _take_up_unknown(self, connection: Connection, session_id: str, envelope: Envelope) -> Answer:
         """Send a load or resume to the agent: it may know sessions that we never saw."""
         agent = self.forward.agent(connection, envelope)
-        cwd = directory(envelope.params())
+        cwd = read_directory(envelope.params())
         running = await self.forward.spawn(agent)
         session = None
         try:
-            require(running, envelope.method)
+            require_advertised(running, envelope.method)
             opened_with = Raw(params_text(envelope.line))
             session = self.hub.add_session(running, session_id, cwd, opened_with)
             return await self._load_at(connection, running, session, envelope, known=False)
@@ -111,10 +111,10 @@ class SessionLoading:
 
     async def _take_up_known(self, connection: Connection, session: Session, envelope: Envelope) -> Answer:
         self._check_loadable(session)
-        line = as_before(envelope.line, session)
+        line = fill_from_session(envelope.line, session)
         running = await self.forward.spawn(self.forward.agent_of(session))
         try:
-            require(running, envelope.method)
+            require_advertised(running, envelope.method)
             # It may have been ended while its agent was started.
             self._check_loadable(session)
             self.hub.move(session, Event.REVIVE, running)
@@ -144,7 +144,7 @@ class SessionLoading:
         if not parse(answer.line).succeeded:
             await self.forward.dismiss(running)
             return answer
-        await self.forward.replayed(running, session)
+        await self.forward.wait_for_replay(running, session)
         session.replay = None
         return Answer(answer.line, self.hub.log.position)
 
@@ -160,7 +160,7 @@ class SessionLoading:
             session.replay = None
         elif not self.hub.mark_opened(session, call.running):
             # A client has ended it in the meantime: notify its agent and the client that loads it.
-            self.forward.let_go_soon(call.running, session.facts.agent_session_id)
+            self.forward.close_at_agent_soon(call.running, session.facts.agent_session_id)
             return Answer(failure(call.client_id, session.ended_error()), self.hub.log.position)
         else:
             line = self._take_in(call.connection, session, request, line, known=known)
@@ -174,16 +174,16 @@ class SessionLoading:
         """Save a session that its agent has loaded; returns the answer for the client."""
         session.learn_offers(parse(line).result())
         cwd = text_at(request.params(), "cwd") or session.facts.cwd
-        session.opened_anew(cwd, Raw(params_text(request.line)))
+        session.note_reopened(cwd, Raw(params_text(request.line)))
         line = complete_answer(line, session.facts.offers)
         if not known:
-            session.all_told()
+            session.mark_reported()
         self.hub.note_changed_offers(session)
         self.hub.attach(connection, session)
         self.hub.record(session, line, Direction.FROM_AGENT)
         return line
 
 
-def _echoes(session: Session) -> bool:
+def _agent_echoes(session: Session) -> bool:
     """Whether its agent repeats prompts itself, so that the log has them as updates already."""
     return session.process is not None and bool(session.process.echoes_prompts)

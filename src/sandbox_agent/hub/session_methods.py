@@ -34,12 +34,12 @@ from sandbox_agent.errors import (
     LogUnavailable,
     SandboxAgentError,
 )
-from sandbox_agent.hub.attachment import KEY, Attachments, taken_by
+from sandbox_agent.hub.attachment import KEY, Attachments, read_takes
 from sandbox_agent.hub.calls import Accepted, Answer, Call
-from sandbox_agent.hub.checks import Method, directory, not_offered, prompt_id, require
-from sandbox_agent.hub.choices import complete, complete_answer, wished_mode
+from sandbox_agent.hub.checks import Method, make_not_offered, prompt_id, read_directory, require_advertised
+from sandbox_agent.hub.choices import complete_answer, complete_offers, read_wished_mode
 from sandbox_agent.hub.connection import Connection
-from sandbox_agent.hub.forward import Forward, as_before
+from sandbox_agent.hub.forward import Forward, fill_from_session
 from sandbox_agent.hub.hub import Hub
 from sandbox_agent.hub.inventory import Inventory
 from sandbox_agent.hub.lifecycle import Event
@@ -93,11 +93,11 @@ class SessionMethods:
         params = envelope.params()
         asked = object_at(params, "_meta", META)
         agent = self.forward.agent(connection, envelope)
-        directory(params)
+        read_directory(params)
         check_rules(asked)
-        wished = wished_mode(asked)
+        wished = read_wished_mode(asked)
         environment, line = self._environment(agent, asked, envelope)
-        self._writable()
+        self._check_log()
         alias = self._alias(asked)
         try:
             running = await self.forward.spawn(agent, environment)
@@ -108,7 +108,7 @@ class SessionMethods:
             # The agent may still answer, and then its session gets the alias. Keep it reserved until then.
             raise
         except BaseException:
-            self.hub.free(alias)
+            self.hub.free_alias(alias)
             raise
         return await self._apply(asked, wished, answer)
 
@@ -136,8 +136,8 @@ class SessionMethods:
         line = with_id(response.line, call.client_id)
         agent_session_id = text_at(response.result(), "sessionId")
         if not agent_session_id or call.connection is None:
-            self.hub.free(alias)
-            return self._unborn(call, line)
+            self.hub.free_alias(alias)
+            return self._finish_unopened(call, line)
         params = request.params()
         opened_with = Raw(params_text(request.line))
         session = self.hub.add_session(call.running, agent_session_id, text_at(params, "cwd") or "", opened_with)
@@ -145,21 +145,21 @@ class SessionMethods:
         session.facts.title = text_at(asked, "title")
         session.facts.metadata = {name: value for name, value in asked.items() if name not in ("agent", "env")}
         if alias is not None:
-            self.hub.name(session, alias)
-        return self._born(call, session, request, line)
+            self.hub.set_alias(session, alias)
+        return self._finish_opened(call, session, request, line)
 
-    def _unborn(self, call: Call, line: bytes) -> Answer:
+    def _finish_unopened(self, call: Call, line: bytes) -> Answer:
         """No session was opened: flush what was buffered for it, and stop the process if it was only for that."""
         self.release(call.running, "")
         if call.late is not None:
             self.forward.dismiss_soon(call.running)
         return Answer(line)
 
-    def _born(self, call: Call, session: Session, request: Envelope, line: bytes) -> Answer:
+    def _finish_opened(self, call: Call, session: Session, request: Envelope, line: bytes) -> Answer:
         """A session was opened: save it, attach the client that asked for it, and deliver what was buffered for it."""
         assert call.connection is not None
         self.hub.move(session, Event.OPENED)
-        session.all_told()
+        session.mark_reported()
         session.facts.creator = call.connection.tag
         self.hub.attach(call.connection, session)
         self.hub.save(session)
@@ -181,7 +181,7 @@ class SessionMethods:
         if permissions is not None:
             await self._permit(session, permissions)
         line, result = answer.line, parse(answer.line).result()
-        offers = complete(session.facts.offers)
+        offers = complete_offers(session.facts.offers)
         for name in offers.keys() & result.keys():
             line = with_result(line, name, offers[name])
         if warnings:
@@ -198,7 +198,7 @@ class SessionMethods:
             running = session.process
             self.hub.move(session, Event.DELETE)
             if running is not None:
-                await self.forward.let_go(running, session.facts.agent_session_id)
+                await self.forward.close_at_agent(running, session.facts.agent_session_id)
             raise
 
     def _alias(self, asked: Object) -> str | None:
@@ -210,7 +210,7 @@ class SessionMethods:
                 'requestedSessionId must be 1 to 256 characters, none of them "/", "?", "#", "%" or a control character'
             )
             raise InvalidParams(message, requestedSessionId=alias)
-        if not self.hub.reserve(alias):
+        if not self.hub.reserve_alias(alias):
             raise InvalidParams(f"requestedSessionId {alias!r} is taken; choose another", requestedSessionId=alias)
         return alias
 
@@ -229,17 +229,17 @@ class SessionMethods:
             raise InvalidParams(message) from None
         return environment, without_params(envelope.line, "_meta", META, "env")
 
-    def _writable(self) -> None:
+    def _check_log(self) -> None:
         """Start nothing that the log could not record."""
         if self.hub.log.failure is not None:
             raise LogUnavailable(self.hub.log.failure)
 
     async def fork(self, connection: Connection, envelope: Envelope) -> Answer:
         running, session = await self.forward.process(connection, envelope)
-        require(running, envelope.method)
+        require_advertised(running, envelope.method)
         assert session is not None
         if "cwd" in envelope.params():
-            directory(envelope.params())
+            read_directory(envelope.params())
         settle = partial(self._forked, source=session, request=envelope)
         return await self.forward.call(connection, running, session, envelope, settle, makes_session=True)
 
@@ -247,15 +247,15 @@ class SessionMethods:
         line = with_id(response.line, call.client_id)
         agent_session_id = text_at(response.result(), "sessionId")
         if not agent_session_id:
-            return self._unborn(call, line)
+            return self._finish_unopened(call, line)
         cwd = text_at(request.params(), "cwd") or source.facts.cwd
-        opened_with = Raw(params_text(as_before(request.line, source)))
+        opened_with = Raw(params_text(fill_from_session(request.line, source)))
         session = self.hub.add_session(call.running, agent_session_id, cwd, opened_with)
         session.learn_offers(source.facts.offers | response.result())
         session.facts.title = source.facts.title
         session.facts.ruled_as = source.facts.ruled_as
         session.facts.metadata = source.facts.metadata | {"forkedFrom": source.id}
-        return self._born(call, session, request, line)
+        return self._finish_opened(call, session, request, line)
 
     # Going on and ending
 
@@ -272,7 +272,7 @@ class SessionMethods:
     async def prompt(self, connection: Connection, envelope: Envelope) -> Accepted:
         """Take a prompt in; its turn runs, or waits, whether or not a client waits for it."""
         session = self.hub.session(envelope.session_id)
-        self._writable()
+        self._check_log()
         self.turns.check(session)
         name = prompt_id(envelope.line)
         self.hub.attach(connection, session)
@@ -281,7 +281,7 @@ class SessionMethods:
             line = with_param(line, "prompt", [{"type": "text", "text": text}])
         if envelope.session_id != session.id:
             line = with_param(line, "sessionId", session.id)
-        if KEY in line or self.attachments.under_way(session.id):
+        if KEY in line or self.attachments.is_busy(session.id):
             line = await self._attached(session, line)
         position = self.hub.record(session, line, Direction.FROM_CLIENT).last
         prompt = Prompt(session.id, connection.tag, line, position, name)
@@ -291,7 +291,7 @@ class SessionMethods:
     async def _turn(self, session: Session, prompt: Prompt, answered: asyncio.Future[Answer]) -> Answer:
         """The answer to a prompt; brings its session back first when no process holds it."""
         if session.held is None and not answered.done():
-            revival = self.forward.revival(session)
+            revival = self.forward.revive(session)
             # The prompt may be cancelled while it waits.
             await asyncio.wait([revival, answered], return_when=asyncio.FIRST_COMPLETED)
             try:
@@ -305,24 +305,24 @@ class SessionMethods:
 
     async def _attached(self, session: Session, line: bytes) -> bytes:
         """A prompt with its attachments in it. Raises if one is wrong, without side effects."""
-        async with self.attachments.in_order(session.id):
-            asked = self.attachments.asked(line)
+        async with self.attachments.wait_turn(session.id):
+            asked = self.attachments.read_asked(line)
             if asked:
-                running = await self.forward.holder(session)
-                line = await self.attachments.added(line, asked, session.facts.cwd, taken_by(running))
+                running = await self.forward.get_holder(session)
+                line = await self.attachments.add(line, asked, session.facts.cwd, read_takes(running))
         # The session may be gone by now, the log may have failed, and others may have come.
         self.hub.session(session.id)
-        self._writable()
+        self._check_log()
         self.turns.check(session)
         return line
 
     async def authenticate(self, connection: Connection, envelope: Envelope) -> Answer:
         running, session = await self.forward.process(connection, envelope)
         if not running.handshake.facts.get("authMethods"):
-            raise not_offered(running.agent.id, envelope.method)
+            raise make_not_offered(running.agent.id, envelope.method)
         return await self.forward.call(connection, running, session, envelope)
 
     async def logout(self, connection: Connection, envelope: Envelope) -> Answer:
         running, session = await self.forward.process(connection, envelope)
-        require(running, envelope.method)
+        require_advertised(running, envelope.method)
         return await self.forward.call(connection, running, session, envelope)

@@ -21,7 +21,7 @@ from sandbox_agent.envelope import (
 from sandbox_agent.errors import InvalidParams, MethodNotFound, SandboxAgentError
 from sandbox_agent.hub import choices
 from sandbox_agent.hub.calls import Answer, Call
-from sandbox_agent.hub.choices import CATEGORIES, MODE, MODEL, OPTIONS, SET_OPTION, Category, Way, permission_mode
+from sandbox_agent.hub.choices import CATEGORIES, MODE, MODEL, OPTIONS, SET_OPTION, Category, Way, find_permission_mode
 from sandbox_agent.hub.connection import Connection
 from sandbox_agent.hub.forward import Forward
 from sandbox_agent.hub.hub import Hub
@@ -54,7 +54,7 @@ class SessionSettings:
             raise InvalidParams(f"{envelope.method} needs {category.param}, a string")
         # Before anything is decided: an agent that resumes the session announces its offers again.
         running, _ = await self.forward.process(connection, envelope)
-        return await self._call(connection, running, session, envelope, self._way(session, category, value))
+        return await self._call(connection, running, session, envelope, self._find_way(session, category, value))
 
     async def set_config_option(self, connection: Connection, envelope: Envelope) -> Answer:
         session = self.hub.session(envelope.session_id)
@@ -62,7 +62,7 @@ class SessionSettings:
         config_id = text_at(params, "configId")
         if config_id is None or "value" not in params:
             raise InvalidParams(f"{envelope.method} needs configId, a string, and value")
-        running = await self.forward.holder(session)
+        running = await self.forward.get_holder(session)
         way = self._option_way(session, config_id, params["value"])
         return await self._call(connection, running, session, envelope, way)
 
@@ -74,10 +74,10 @@ class SessionSettings:
             if wished is None:
                 continue
             try:
-                running = await self.forward.holder(session)
-                way = self._way(session, category, wished)
+                running = await self.forward.get_holder(session)
+                way = self._find_way(session, category, wished)
                 params = {"sessionId": session.facts.agent_session_id} | way.params
-                response = await self.forward.own_call(running, session, way.method, params)
+                response = await self.forward.call_as_server(running, session, way.method, params)
             except SandboxAgentError as error:
                 warnings.append(f"{category.name} {wished!r} was not set: {error}")
                 continue
@@ -89,12 +89,12 @@ class SessionSettings:
 
     async def permit(self, session: Session, wished: str) -> None:
         """Apply the permission mode that a client asked for; raises InvalidParams when the agent cannot do it."""
-        running = await self.forward.holder(session)
-        mode = permission_mode(running.agent, session.facts.offers, wished)
+        running = await self.forward.get_holder(session)
+        mode = find_permission_mode(running.agent, session.facts.offers, wished)
         if mode.own is not None and mode.own != session.mode:
-            way = self._way(session, MODE, mode.own)
+            way = self._find_way(session, MODE, mode.own)
             params = {"sessionId": session.facts.agent_session_id} | way.params
-            response = await self.forward.own_call(running, session, way.method, params)
+            response = await self.forward.call_as_server(running, session, way.method, params)
             if not response.succeeded:
                 message = f"agent {running.agent.id} does not take the mode {mode.own!r} for permissionMode {wished!r}"
                 raise InvalidParams(f"{message}: {response.error().get('message')}", agent=running.agent.id)
@@ -104,19 +104,19 @@ class SessionSettings:
 
     # What to ask the agent for
 
-    def _way(self, session: Session, category: Category, value: str) -> Way:
+    def _find_way(self, session: Session, category: Category, value: str) -> Way:
         """The way to set a mode or a model; raises MethodNotFound, or InvalidParams for an unknown value."""
         agent, offers = session.facts.agent, session.facts.offers
-        ways = choices.ways(offers, category, value)
+        ways = choices.find_ways(offers, category, value)
         if not ways:
             raise MethodNotFound(f"agent {agent} offers no {category.shape}", agent=agent, method=category.method)
         for way in ways:
             if not way.values or value in way.values:
                 return way
-        if value == choices.current(offers, category) or self._takes_any(session, category):
+        if value == choices.find_current(offers, category) or self._takes_any(session, category):
             return ways[0]
         known = list(dict.fromkeys(value for way in ways for value in way.values))
-        raise _not_there(agent, category.name, value, known)
+        raise _make_unknown_value(agent, category.name, value, known)
 
     def _option_way(self, session: Session, config_id: str, value: object) -> Way:
         """The same for an option, by its id or category; `mode` and `model` work for every shape."""
@@ -125,18 +125,18 @@ class SessionSettings:
         if option is not None:
             way = Way(SET_OPTION, {"configId": option.get("id"), "value": value}, choices.values_of(option))
             fits = not way.values or value in [*way.values, option.get("currentValue")]
-            if fits or (option is choices.option_of(offers, MODEL) and self._takes_any(session, MODEL)):
+            if fits or (option is choices.find_option(offers, MODEL) and self._takes_any(session, MODEL)):
                 return way
-            raise _not_there(agent, config_id, value, way.values)
+            raise _make_unknown_value(agent, config_id, value, way.values)
         for category in CATEGORIES:
             if config_id == category.name and offers.get(category.shape):
                 if not isinstance(value, str):
                     raise InvalidParams(f"the value of {config_id} must be a string", value=value)
-                return self._way(session, category, value)
-        known = [str(one.get("id")) for one in objects_at(choices.complete(offers), OPTIONS)]
+                return self._find_way(session, category, value)
+        known = [str(one.get("id")) for one in objects_at(choices.complete_offers(offers), OPTIONS)]
         if not known:
             raise MethodNotFound(f"agent {agent} offers no options", agent=agent, method=SET_OPTION)
-        raise _not_there(agent, "option", config_id, known)
+        raise _make_unknown_value(agent, "option", config_id, known)
 
     def _takes_any(self, session: Session, category: Category) -> bool:
         return category is MODEL and self.forward.agent_of(session).any_model
@@ -146,10 +146,10 @@ class SessionSettings:
     async def _call(
         self, connection: Connection, running: Process, session: Session, envelope: Envelope, way: Way
     ) -> Answer:
-        settle = partial(self._changed, asked=envelope.method, way=way)
-        return await self.forward.call(connection, running, session, _translated(envelope, way), settle)
+        settle = partial(self._finish_change, asked=envelope.method, way=way)
+        return await self.forward.call(connection, running, session, _translate(envelope, way), settle)
 
-    def _changed(self, call: Call, response: Envelope, *, asked: str, way: Way) -> Answer:
+    def _finish_change(self, call: Call, response: Envelope, *, asked: str, way: Way) -> Answer:
         session = call.session
         assert session is not None
         line = with_id(response.line, call.client_id)
@@ -159,7 +159,7 @@ class SessionSettings:
         self._note(session, way, result)
         position = self.hub.record(session, line, Direction.FROM_AGENT).last
         if asked == SET_OPTION and not isinstance(result.get(OPTIONS), list):
-            options = choices.complete(session.facts.offers).get(OPTIONS, [])
+            options = choices.complete_offers(session.facts.offers).get(OPTIONS, [])
             line = success(call.client_id, result | {OPTIONS: options})
         elif asked != SET_OPTION and way.method == SET_OPTION:
             line = success(call.client_id, {name: value for name, value in result.items() if name != OPTIONS})
@@ -175,17 +175,17 @@ class SessionSettings:
         elif isinstance(result.get(OPTIONS), list):
             session.learn_offers(result)
         elif (option := choices.option(session.facts.offers, str(way.params["configId"]))) is not None:
-            session.learn_offers({OPTIONS: choices.with_value(session.facts.offers, option, way.params["value"])})
+            session.learn_offers({OPTIONS: choices.set_value(session.facts.offers, option, way.params["value"])})
         self.hub.note_changed_offers(session)
 
 
 def _is_mode(session: Session, way: Way) -> bool:
     if way.method == SET_OPTION:
-        return text_at(choices.option_of(session.facts.offers, MODE), "id") == way.params["configId"]
+        return text_at(choices.find_option(session.facts.offers, MODE), "id") == way.params["configId"]
     return way.method == MODE.method
 
 
-def _translated(envelope: Envelope, way: Way) -> Envelope:
+def _translate(envelope: Envelope, way: Way) -> Envelope:
     """The request in the form that this agent understands; unchanged bytes when that is already the case."""
     assert envelope.id is not None
     params = envelope.params()
@@ -196,7 +196,7 @@ def _translated(envelope: Envelope, way: Way) -> Envelope:
     return parse(request(envelope.id, way.method, others | way.params))
 
 
-def _not_there(agent: str, what: str, value: object, known: list[str]) -> InvalidParams:
+def _make_unknown_value(agent: str, what: str, value: object, known: list[str]) -> InvalidParams:
     listed = ", ".join(known[:LISTED]) + (f" and {len(known) - LISTED} more" if len(known) > LISTED else "")
     message = f"agent {agent} has no {what} {value!r}; it has {listed}"
     return InvalidParams(message, agent=agent, value=value, available=known)

@@ -109,7 +109,7 @@ class Shelf:
             session = self._read(session_id)
         return session
 
-    def named(self, alias: str) -> Session | None:
+    def find_by_alias(self, alias: str) -> Session | None:
         """By alias."""
         session_id = self._aliases.get(alias)
         if session_id is None:
@@ -134,7 +134,7 @@ class Shelf:
     def page(self, before: SortKey | None, cwd: str | None, limit: int) -> list[Session]:
         """The newest ones, or those older than `before`; of one directory, or of all."""
         kept = [one for one in self._kept.values() if cwd is None or one.facts.cwd == cwd]
-        ages = sorted(map(age, kept), reverse=True)
+        ages = sorted(map(sort_key, kept), reverse=True)
         younger = [one for one in ages if before is None or one < before]
         newest = merge(younger, self._pages(before, cwd, limit), reverse=True)
         return self.all_of(session_id for _, session_id in islice(newest, limit))
@@ -150,7 +150,7 @@ class Shelf:
                 return
             before = page[-1]
 
-    def newest(self, agent: str) -> Session | None:
+    def find_newest(self, agent: str) -> Session | None:
         """The session in which an agent last announced its models and modes."""
         session_id = self._log.ask(lambda cards: cards.find_newest(agent))
         return None if session_id is None else self.find(session_id)
@@ -215,7 +215,7 @@ class Shelf:
 
     def reserve(self, alias: str) -> bool:
         """Take an alias for a session that is about to be; False when it is taken."""
-        if alias in self._aliases or self.has(alias) or self.named(alias) is not None:
+        if alias in self._aliases or self.has(alias) or self.find_by_alias(alias) is not None:
             return False
         self._aliases[alias] = ""
         return True
@@ -241,7 +241,7 @@ class Shelf:
         try:
             record = self._log.ask(lambda cards: cards.record(session_id))
         except DamagedRow:
-            raise self._damaged(session_id) from None
+            raise self._make_damaged(session_id) from None
         if record is None:
             return None
         facts = self._decode(session_id, record)
@@ -259,9 +259,9 @@ class Shelf:
         try:
             return msgspec.json.decode(record, type=SessionFacts)
         except (msgspec.MsgspecError, UnicodeDecodeError):
-            raise self._damaged(session_id) from None
+            raise self._make_damaged(session_id) from None
 
-    def _damaged(self, session_id: str) -> SessionDamaged:
+    def _make_damaged(self, session_id: str) -> SessionDamaged:
         self._log.damage.report(f"the record of session {session_id!r} is damaged")
         return SessionDamaged(session_id)
 
@@ -273,7 +273,7 @@ class Shelf:
             del self._aliases[alias]
 
 
-def age(session: Session) -> SortKey:
+def sort_key(session: Session) -> SortKey:
     """What sessions are listed by."""
     return session.facts.created_at, session.id
 

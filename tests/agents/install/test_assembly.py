@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from sandbox_agent.agents.install.entries import current_platform, npm_platform
-from sandbox_agent.agents.install.installer import Outcome
+from sandbox_agent.agents.install.installer import InstallOutcome
 from sandbox_agent.errors import ChecksumMismatch, InstallFailed, SandboxAgentError
 from tests.support.package_index import AGENT, PackageIndex, entry, npx, packed, uvx
 from tests.support.workshop import Workshop, run
@@ -38,7 +38,7 @@ def test_a_package_of_npm_is_installed_and_verified_by_a_handshake(tmp_path: Pat
         async with Workshop(tmp_path, index, npx("tiny", "tiny-agent@1.0.0", args=["--acp"], env={"A": "b"})) as shop:
             outcome = await shop.install("tiny")
             record = outcome.record
-            assert outcome == Outcome(record, already=False)
+            assert outcome == InstallOutcome(record, already=False)
             assert (record.agent, record.version, record.source) == ("tiny", "1.0.0", "registry")
             assert (record.registry_slug, record.package, record.note) == ("tiny", "tiny-agent", None)
             assert record.capabilities == {"loadSession": False, "tiny": True}

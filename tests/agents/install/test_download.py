@@ -9,7 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from sandbox_agent.agents.install.download import MOST_REDIRECTS, NotFetched, download, local_path, refusal, shown
+from sandbox_agent.agents.install.download import (
+    MOST_REDIRECTS,
+    NotFetched,
+    download,
+    local_path,
+    redact_url,
+    refuse_redirect,
+)
 from tests.support.client import run
 from tests.support.loopback import Asked, Loopback, Play, answer, redirect
 from tests.support.running import BOUND
@@ -56,7 +63,7 @@ def trusted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ssl.SSLContext:
     ],
 )
 def test_an_address_is_shown_without_its_secrets(url: str, text: str) -> None:
-    assert shown(url) == text
+    assert redact_url(url) == text
 
 
 @pytest.mark.parametrize(
@@ -86,7 +93,7 @@ def test_other_addresses_are_refused(url: str) -> None:
     ],
 )
 def test_redirects_lead_to_http_and_never_down_to_it(origin: str, target: str, followed: bool) -> None:
-    assert (refusal(origin, target) is None) is followed
+    assert (refuse_redirect(origin, target) is None) is followed
 
 
 # --- http -------------------------------------------------------------------------------------------------------------

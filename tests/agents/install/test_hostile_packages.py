@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from msgspec import UNSET
 
-from sandbox_agent.agents.facts import facts
+from sandbox_agent.agents.facts import read_facts
 from sandbox_agent.agents.install.entries import current_platform
 from sandbox_agent.errors import HashMissing, InstallFailed
 from tests.support.package_index import AGENT, PackageIndex, entry, npx, packed, uvx
@@ -112,7 +112,7 @@ def test_an_archive_without_a_hash_is_unverified_and_refused_where_hashes_are_re
         async with Workshop(tmp_path, index, boxed) as shop:
             record = (await shop.install("boxed")).record
             assert [each.unverified for each in record.artifacts] == [UNSET if hashed else True]
-            (known,) = facts(await shop.catalog.find("boxed"), shop.catalog, {}).install.artifacts
+            (known,) = read_facts(await shop.catalog.find("boxed"), shop.catalog, {}).install.artifacts
             assert known.unverified == record.artifacts[0].unverified
         async with Workshop(tmp_path, index, boxed, agents_dir=tmp_path / "strict", require_hashes=True) as strict:
             if hashed:

@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 
 from sandbox_agent.agents.install.entries import current_platform
-from sandbox_agent.agents.install.installer import Outcome
+from sandbox_agent.agents.install.installer import InstallOutcome
 from sandbox_agent.errors import (
     ChecksumMismatch,
     DiskFull,
@@ -96,8 +96,8 @@ def test_what_is_there_is_not_installed_again_unless_somebody_says_so(tmp_path: 
     async def main() -> None:
         async with Workshop(tmp_path, index, TINY) as shop:
             first = await shop.install("tiny")
-            assert await shop.install("tiny") == Outcome(first.record, already=True)
-            assert await shop.install("tiny", "1.0.0") == Outcome(first.record, already=True)
+            assert await shop.install("tiny") == InstallOutcome(first.record, already=True)
+            assert await shop.install("tiny", "1.0.0") == InstallOutcome(first.record, already=True)
             asked = len(index.asked)
             again = await shop.install("tiny", reinstall=True)
             assert (again.already, again.record.version) == (False, "1.0.0")
@@ -176,7 +176,7 @@ def test_two_installers_on_one_directory_install_once(tmp_path: Path, index: Pac
                 await job.changed()
             held.release.set()
             assert (await first).already is False
-            assert await second == Outcome((await first).record, already=True)
+            assert await second == InstallOutcome((await first).record, already=True)
             assert index.asked.count("/npm/-/tiny-agent-1.0.0.tgz") == 1
 
     run(main())

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from sandbox_agent.agents.install.entries import Machine, parse
-from sandbox_agent.agents.install.plan import Plan, Wanted, plan
+from sandbox_agent.agents.install.plan import Plan, Wanted, make_plan
 from sandbox_agent.agents.install.registry import Snapshot
 from sandbox_agent.agents.manifest import Agent, load_manifest
 from sandbox_agent.errors import UnknownVersion, UnsupportedAgent, UnsupportedPlatform
@@ -43,7 +43,7 @@ def planned(
     process: str | None = None,
     machine: Machine = LINUX,
 ) -> Plan:
-    return plan(agent, listed(*entries), None, Wanted(version, process), machine)
+    return make_plan(agent, listed(*entries), None, Wanted(version, process), machine)
 
 
 def archives(*platforms: str) -> dict[str, Any]:
@@ -76,7 +76,7 @@ def test_an_agent_that_the_registry_lacks_comes_by_its_pins_and_is_marked() -> N
 
 
 def test_why_the_registry_could_not_be_asked_is_noted() -> None:
-    found = plan(agent("gemini"), None, "it is down", Wanted(), LINUX)
+    found = make_plan(agent("gemini"), None, "it is down", Wanted(), LINUX)
 
     assert (found.source, found.note) == ("fallback", "it is down")
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from sandbox_agent.agents.install.tools import tool_settings
+from sandbox_agent.agents.install.tools import read_tool_settings
 
 NPMRC = """
 ; where packages come from
@@ -35,7 +35,7 @@ def home(tmp_path: Path) -> Path:
 
 
 def test_of_an_npmrc_only_the_way_to_the_index_is_taken(home: Path) -> None:
-    assert tool_settings({"HOME": str(home)}).npmrc.splitlines() == [
+    assert read_tool_settings({"HOME": str(home)}).npmrc.splitlines() == [
         "registry=https://npm.example.com/",
         "@corp:registry=https://corp.example.com/npm/",
         "//corp.example.com/npm/:_authToken=${NPM_TOKEN}",
@@ -55,7 +55,7 @@ def test_files_that_variables_name_are_read_and_the_users_wins(home: Path, tmp_p
         "npm_config_userconfig": str(tmp_path / "own"),
     }
 
-    settings = tool_settings(environ)
+    settings = read_tool_settings(environ)
 
     assert settings.npmrc == "registry=one\nregistry=two\n"
     assert settings.environment == {"HOME": str(home)}
@@ -71,7 +71,7 @@ def test_files_that_variables_name_are_read_and_the_users_wins(home: Path, tmp_p
     ],
 )
 def test_variables_that_lead_to_an_index_are_passed_on(name: str) -> None:
-    assert tool_settings({name: "x"}).environment == {name: "x"}
+    assert read_tool_settings({name: "x"}).environment == {name: "x"}
 
 
 @pytest.mark.parametrize(
@@ -84,7 +84,7 @@ def test_variables_that_lead_to_an_index_are_passed_on(name: str) -> None:
     ],
 )
 def test_all_others_stay_behind(name: str) -> None:
-    assert tool_settings({name: "x"}).environment == {}
+    assert read_tool_settings({name: "x"}).environment == {}
 
 
 def test_indexes_of_a_uv_toml_become_variables_and_the_rest_of_it_stays_behind(tmp_path: Path) -> None:
@@ -99,12 +99,12 @@ def test_indexes_of_a_uv_toml_become_variables_and_the_rest_of_it_stays_behind(t
 
     environ = {"XDG_CONFIG_HOME": str(tmp_path)}
 
-    assert tool_settings(environ).environment == environ | {
+    assert read_tool_settings(environ).environment == environ | {
         "UV_DEFAULT_INDEX": "corp=https://corp.example.com/simple",
         "UV_INDEX": "https://more.example.com/simple lab=https://lab.example.com/simple",
     }
     given = environ | {"UV_INDEX_URL": "https://own.example.com/simple"}
-    assert tool_settings(given).environment == given
+    assert read_tool_settings(given).environment == given
 
 
 @pytest.mark.parametrize(
@@ -113,4 +113,4 @@ def test_indexes_of_a_uv_toml_become_variables_and_the_rest_of_it_stays_behind(t
 def test_a_uv_toml_that_makes_no_sense_says_nothing(tmp_path: Path, content: str) -> None:
     (tmp_path / "uv.toml").write_text(content)
 
-    assert tool_settings({"UV_CONFIG_FILE": str(tmp_path / "uv.toml")}).environment == {}
+    assert read_tool_settings({"UV_CONFIG_FILE": str(tmp_path / "uv.toml")}).environment == {}

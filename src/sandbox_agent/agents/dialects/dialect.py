@@ -27,7 +27,7 @@ class Companion(Protocol):
     """Speaks for an agent process. Answers come back to it; nothing of it outlives the process."""
 
     def prepare(self, environment: Mapping[str, str]) -> dict[str, str]:
-        """The environment of the process, in which it can be reached; what somebody has set stays."""
+        """The environment of the process, with the address where it can be reached; variables that are set stay."""
         ...
 
     async def connect(self, pid: int) -> bool:

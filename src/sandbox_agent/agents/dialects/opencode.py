@@ -45,7 +45,7 @@ class Patience:
     again: float = 1.0
     """Before a stream that has ended is opened again."""
     cancel: float = 2.0
-    """Before a cancelled question is rejected. To reject it ends its turn as if nobody had cancelled that; when it is
+    """Before a cancelled question is rejected. To reject it ends its turn as if that had not been cancelled; when it is
     the turn that was cancelled, this must come first, and the question is only cleared away."""
 
 
@@ -56,7 +56,7 @@ class _Open:
     id: str
     directory: str
     settled: bool = False
-    """Somebody has answered it over there."""
+    """Another client has answered it at the agent."""
 
 
 class OpenCode:
@@ -83,13 +83,13 @@ class OpenCode:
             async with asyncio.timeout(self._patience.connect):
                 for delay in self._patience.tries:
                     await asyncio.sleep(delay)
-                    if await self._reached(pid):
+                    if await self._reach(pid):
                         return True
         except (TimeoutError, psutil.Error, OSError) as error:
             logger.info("an agent's port was not reached reason=%s", type(error).__name__)
         return False
 
-    async def _reached(self, pid: int) -> bool:
+    async def _reach(self, pid: int) -> bool:
         """Open the stream of events at the port that has one."""
         import httpx
 
@@ -189,7 +189,7 @@ class OpenCode:
         self._say(request(id, METHOD, params))
 
     def _withdraw(self, question: str) -> None:
-        """Answered over there: by us, and then it is not open here any more, or by somebody else."""
+        """Answered at the agent: by us, and then it is not open here any more, or by another client."""
         id = msgspec.json.encode(question)
         asked = self._open.get(id)
         if asked is not None:
@@ -212,11 +212,11 @@ class OpenCode:
         answers = answers_in(result)
         if result.get("status") == "cancelled":
             await asyncio.sleep(self._patience.cancel)
-        if answers is None or not await self._posted(asked, "reply", {"answers": answers}):
+        if answers is None or not await self._post(asked, "reply", {"answers": answers}):
             # Whatever else it was, the agent must not wait for ever.
-            await self._posted(asked, "reject", {})
+            await self._post(asked, "reject", {})
 
-    async def _posted(self, asked: _Open, what: str, body: Object) -> bool:
+    async def _post(self, asked: _Open, what: str, body: Object) -> bool:
         import httpx
 
         if self._client is None:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import BinaryIO, Literal
 from urllib.parse import urlsplit
 
-from sandbox_agent.agents.install.download import Download, NotFetched, download, shown
+from sandbox_agent.agents.install.download import Download, NotFetched, download, redact_url
 from sandbox_agent.archives.packing import Packing, detect_packing, unpack_stream
 from sandbox_agent.archives.tree import PIECE, Damaged, Folder, Tree
 from sandbox_agent.errors import ChecksumMismatch, DiskFull, DownloadFailed, InstallFailed, UnsafeArchive
@@ -46,13 +46,13 @@ async def fetch(
     with _no_file_unless_whole(target):
         try:
             async with asyncio.timeout(LONGEST), download(url, silence=silence) as found:
-                digest = await _save(found, target, shown(url), max_bytes, progress)
+                digest = await _save(found, target, redact_url(url), max_bytes, progress)
         except NotFetched as error:
             raise _failed(url, str(error), error.status) from error
         except TimeoutError as error:
             raise _failed(url, f"it did not come whole within {LONGEST:g} s", None) from error
         if sha256 is not None and digest != sha256.lower():
-            raise ChecksumMismatch(shown(url), sha256.lower(), digest)
+            raise ChecksumMismatch(redact_url(url), sha256.lower(), digest)
     return digest
 
 
@@ -68,8 +68,10 @@ def _no_file_unless_whole(target: Path) -> Generator[None]:
 def _failed(url: str, reason: str, status: int | None) -> DownloadFailed:
     # Not `status`: a problem document has its own.
     facts: dict[str, object] = {} if status is None else {"upstreamStatus": status}
-    detail = f"{shown(url)} could not be fetched: {reason}; check the address, the network and its proxies, then repeat"
-    return DownloadFailed(detail, url=shown(url), reason=reason, **facts)
+    detail = (
+        f"{redact_url(url)} could not be fetched: {reason}; check the address, the network and its proxies, then repeat"
+    )
+    return DownloadFailed(detail, url=redact_url(url), reason=reason, **facts)
 
 
 async def _save(found: Download, target: Path, label: str, max_bytes: int, progress: Progress) -> str:

@@ -43,7 +43,7 @@ class Assembly:
         await self._install_packages()
         self._check_hashes(await asyncio.to_thread(self.packages.unverified))
         if self.plan.archive is not None:
-            program, fetched = await self._unpacked(self.plan.archive)
+            program, fetched = await self._unpack(self.plan.archive)
         else:
             program = self._program(self.plan.packages[0])
         artifacts = [await self._artifact("agent_process", program, fetched, self._first())]
@@ -57,7 +57,7 @@ class Assembly:
             description=self.agent.description,
             source=self.plan.source,
             version=artifacts[0].version or self.plan.version,
-            command=(*self._started_by(program), *self.plan.arguments),
+            command=(*self._find_command(program), *self.plan.arguments),
             env=env,
             artifacts=artifacts,
             installed_at=now(),
@@ -98,7 +98,7 @@ class Assembly:
             raise InstallFailed(f"the package {package.name} has no program {self.plan.program}", agent=self.agent.id)
         return script
 
-    async def _unpacked(self, target: BinaryTarget) -> tuple[Path, str]:
+    async def _unpack(self, target: BinaryTarget) -> tuple[Path, str]:
         from sandbox_agent.agents.install.archive import extract, fetch
 
         name = target.archive.rpartition("/")[2].partition("?")[0]
@@ -129,7 +129,7 @@ class Assembly:
         assert native is not None
         if package is not None:
             program = self.packages.program(package, package.name)
-            env[native.env] = f"{FOLDER}/bin/{self._wrapped(program, native.env.lower())}"
+            env[native.env] = f"{FOLDER}/bin/{self._wrap(program, native.env.lower())}"
             return [await self._artifact("native", program, None, package)]
         name = native.inside or native.name
         facts = await asyncio.to_thread(self.packages.facts, name)
@@ -154,7 +154,7 @@ class Assembly:
         package: Package | None,
     ) -> Artifact:
         # In a thread: a tree may have thousands of packages, and a program hundreds of megabytes.
-        version, integrity = await asyncio.to_thread(self._came, package)
+        version, integrity = await asyncio.to_thread(self._read_version, package)
         return Artifact(
             kind=kind,
             name=package.name if package else program.name,
@@ -172,7 +172,7 @@ class Assembly:
         fetched = package is None and archive is not None and archive.sha256 is None
         return True if fetched or self.packages.unverified() else UNSET
 
-    def _came(self, package: Package | None) -> tuple[str, str | None]:
+    def _read_version(self, package: Package | None) -> tuple[str, str | None]:
         """The version that came, which may not be what was asked for (`latest`), and what npm checked it against."""
         if package is None:
             return self.plan.version, None
@@ -184,14 +184,14 @@ class Assembly:
     def _placed(self, program: Path) -> str:
         return f"{FOLDER}/{program.relative_to(self.folder)}"
 
-    def _started_by(self, program: Path) -> tuple[str, ...]:
+    def _find_command(self, program: Path) -> tuple[str, ...]:
         """A script of Node by our Node, anything else by itself."""
         if _is_node(program):
             return NODE, self._placed(program)
         program.chmod(program.stat().st_mode | stat.S_IXUSR)
         return (self._placed(program),)
 
-    def _wrapped(self, program: Path, name: str) -> str:
+    def _wrap(self, program: Path, name: str) -> str:
         """A program that others start by its path, and that starts this one with our Node."""
         folder = self.folder / "bin"
         folder.mkdir(exist_ok=True)

@@ -77,7 +77,7 @@ def local_path(url: str) -> Path | None:
     return Path(os.fsdecode(unquote_to_bytes(parts.path)))
 
 
-def shown(url: str) -> str:
+def redact_url(url: str) -> str:
     """An address for people to read: without credentials and without its query, where tokens are."""
     try:
         parts = urlsplit(url)
@@ -87,7 +87,7 @@ def shown(url: str) -> str:
     return urlunsplit((parts.scheme, host, parts.path, "", "")) + ("?…" if parts.query else "")
 
 
-def refusal(origin: str, target: str) -> str | None:
+def refuse_redirect(origin: str, target: str) -> str | None:
     """Why a redirect is not followed; None when it is. The arguments are schemes."""
     if target not in ("http", "https"):
         return f"it redirects to an address of the kind {target}:, which is not followed"
@@ -111,7 +111,7 @@ async def _from_http(url: str, headers: Mapping[str, str], silence: float) -> As
     # Importing httpx and reading the certificates takes a while, and others are being served meanwhile.
     client = await asyncio.to_thread(_client, silence)
     async with client:
-        with _named(silence):
+        with _translate_errors(silence):
             response = await _follow(client, url, headers)
             try:
                 length = response.headers.get("Content-Length", "")
@@ -141,14 +141,14 @@ async def _follow(client: "httpx.AsyncClient", url: str, headers: Mapping[str, s
         if following is None:
             return response
         await response.aclose()
-        if reason := refusal(request.url.scheme, following.url.scheme):
+        if reason := refuse_redirect(request.url.scheme, following.url.scheme):
             raise NotFetched(reason, response.status_code)
         request = following
     raise NotFetched(f"it redirects in a circle, or more than {MOST_REDIRECTS} times")
 
 
 @contextmanager
-def _named(silence: float) -> Generator[None]:
+def _translate_errors(silence: float) -> Generator[None]:
     """What httpx raises, as NotFetched."""
     import httpx
 

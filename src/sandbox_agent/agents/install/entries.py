@@ -1,4 +1,4 @@
-"""The ACP registry's document: its entries, as far as they can be used.
+"""The ACP registry's document: its entries, as far as they can be used, and its names for machines.
 
 Knows nothing of where a document comes from, except how far to trust the addresses in it.
 """
@@ -119,7 +119,7 @@ class _About(msgspec.Struct, frozen=True, kw_only=True):
     icon: str | None = None
 
 
-class Entry(_About, frozen=True, kw_only=True):
+class RegistryEntry(_About, frozen=True, kw_only=True):
     """One agent of the registry."""
 
     distribution: Distribution
@@ -137,7 +137,7 @@ class _Document(msgspec.Struct, frozen=True):
 class Content:
     """What a document holds; `rejected` has a sentence for everything in it that is left out."""
 
-    entries: Mapping[str, Entry]
+    entries: Mapping[str, RegistryEntry]
     rejected: tuple[str, ...]
 
 
@@ -147,7 +147,7 @@ def parse(document: bytes, scheme: str) -> Content:
     Raises:
         NotARegistry: nothing in it can be used.
     """
-    entries: dict[str, Entry] = {}
+    entries: dict[str, RegistryEntry] = {}
     rejected: list[str] = []
     for number, raw in enumerate(_agents(document), 1):
         reader = _Reader(scheme)
@@ -188,7 +188,7 @@ class _Reader:
     def refuse(self, complaint: str) -> None:
         self.complaints.append(complaint)
 
-    def entry(self, raw: Raw) -> Entry:
+    def entry(self, raw: Raw) -> RegistryEntry:
         value = msgspec.json.decode(raw)
         if isinstance(value, dict) and isinstance(id := cast("dict[str, object]", value).get("id"), str):
             self.label = f" ({id!r:.80})"
@@ -201,7 +201,7 @@ class _Reader:
         if found == Distribution():
             raise msgspec.ValidationError("; ".join(["there is no way to get it", *self._taken_complaints()]))
         about = {field: getattr(wire, field) for field in _About.__struct_fields__}
-        return Entry(**about, distribution=found)
+        return RegistryEntry(**about, distribution=found)
 
     def _taken_complaints(self) -> list[str]:
         complaints, self.complaints = self.complaints, []

@@ -19,10 +19,10 @@ from sandbox_agent.agents.boot import Handshake
 from sandbox_agent.agents.install.assembly import Assembly
 from sandbox_agent.agents.install.entries import this_machine
 from sandbox_agent.agents.install.packages import Packages
-from sandbox_agent.agents.install.plan import Job, Plan, Wanted, plan
+from sandbox_agent.agents.install.plan import Job, Plan, Wanted, make_plan
 from sandbox_agent.agents.install.record import Record, Store, now
 from sandbox_agent.agents.install.registry import Registry, Snapshot
-from sandbox_agent.agents.install.tools import Runner, tool_settings
+from sandbox_agent.agents.install.tools import Runner, read_tool_settings
 from sandbox_agent.agents.launch import Launch
 from sandbox_agent.agents.manifest import Agent
 from sandbox_agent.envelope import object_at
@@ -46,7 +46,7 @@ Verify = Callable[[Agent, Launch], Awaitable[Handshake]]
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class InstallOutcome:
     """What an install came to."""
 
     record: Record
@@ -63,7 +63,7 @@ class _Request:
 class _Running:
     request: _Request
     job: Job
-    task: "asyncio.Task[Outcome]"
+    task: "asyncio.Task[InstallOutcome]"
 
 
 class Installer:
@@ -104,13 +104,13 @@ class Installer:
         """Why the last install failed; None when there was none, or it did not."""
         return self._failures.get(agent)
 
-    async def install(self, agent: Agent, wanted: Wanted | None = None, *, reinstall: bool = False) -> Outcome:
+    async def install(self, agent: Agent, wanted: Wanted | None = None, *, reinstall: bool = False) -> InstallOutcome:
         """Have the agent installed, in the versions wanted; an error says what hindered it."""
         return await asyncio.shield(self.begin(agent, wanted, reinstall=reinstall)[1])
 
     def begin(
         self, agent: Agent, wanted: Wanted | None = None, *, reinstall: bool = False
-    ) -> tuple[Job, "asyncio.Task[Outcome]"]:
+    ) -> tuple[Job, "asyncio.Task[InstallOutcome]"]:
         """The same, with progress. The task is shared: shield it."""
         if self._closed:
             raise ShuttingDown
@@ -127,7 +127,7 @@ class Installer:
     async def uninstall(self, agent: str) -> bool:
         """Remove what is installed of an agent; what still runs of it goes with the next start or install."""
         job = Job()
-        with self._named(agent, job):
+        with self._translate_errors(agent, job):
             async with asyncio.timeout(self._timeout), self._locked(agent, job):
                 return await _to_its_end(self._store.remove, agent)
 
@@ -152,19 +152,19 @@ class Installer:
             known = isinstance(error, SandboxAgentError)
             logger.warning("install failed agent=%s error=%s", agent, error, exc_info=None if known else error)
 
-    async def _run(self, agent: Agent, request: _Request, job: Job, before: _Running | None) -> Outcome:
-        with self._named(agent.id, job):
+    async def _run(self, agent: Agent, request: _Request, job: Job, before: _Running | None) -> InstallOutcome:
+        with self._translate_errors(agent.id, job):
             if before is not None:  # Another version is being installed: wait for it to finish.
                 await asyncio.wait({before.task})
             async with asyncio.timeout(self._timeout), self._locked(agent.id, job):
-                outcome = await self._installed(agent, request, job)
+                outcome = await self._install_if_needed(agent, request, job)
         record = outcome.record
         if not outcome.already:
             logger.info("installed agent=%s version=%s source=%s", agent.id, record.version, record.source)
         return outcome
 
     @contextmanager
-    def _named(self, agent: str, job: Job) -> Generator[None]:
+    def _translate_errors(self, agent: str, job: Job) -> Generator[None]:
         """Whatever hinders an install, as an error that has a name."""
         try:
             yield
@@ -196,24 +196,24 @@ class Installer:
             job.tell("waiting", "another process is installing it")
             await asyncio.sleep(LOCK_INTERVAL)
 
-    async def _installed(self, agent: Agent, request: _Request, job: Job) -> Outcome:
+    async def _install_if_needed(self, agent: Agent, request: _Request, job: Job) -> InstallOutcome:
         await _to_its_end(self._store.clean, agent.id)
         there = self._store.record(agent.id)
         if there is not None and not request.reinstall and _satisfies(there, request.wanted, agent):
-            return Outcome(there, already=True)
+            return InstallOutcome(there, already=True)
         record = await self._install(agent, request.wanted, job)
         await _to_its_end(self._store.clean, agent.id)
-        return Outcome(record, already=False)
+        return InstallOutcome(record, already=False)
 
     async def _install(self, agent: Agent, wanted: Wanted, job: Job) -> Record:
         job.tell("resolving", "looking it up in the ACP registry")
         snapshot, note = await self._snapshot(agent)
-        chosen = plan(agent, snapshot, note, wanted, this_machine())
+        chosen = make_plan(agent, snapshot, note, wanted, this_machine())
         folder = self._store.begin(agent.id)
         try:
-            fetched = await self._assembled(agent, chosen, folder, job)
+            fetched = await self._assemble(agent, chosen, folder, job)
             job.tell("verifying", "starting it to see that it works")
-            verified = await self._verified(agent, fetched)
+            verified = await self._verify_record(agent, fetched)
             await _to_its_end(self._store.write, verified)
             # No await from here on: it is in place, and a cancellation must not delete its folder.
             record = self._store.commit(verified)
@@ -235,8 +235,8 @@ class Installer:
             return None, str(error)
         return snapshot, snapshot.problem
 
-    async def _assembled(self, agent: Agent, chosen: Plan, folder: Path, job: Job) -> Record:
-        settings = await asyncio.to_thread(tool_settings, self._environ)
+    async def _assemble(self, agent: Agent, chosen: Plan, folder: Path, job: Job) -> Record:
+        settings = await asyncio.to_thread(read_tool_settings, self._environ)
         environment = settings.environment
         shims = await asyncio.to_thread(self._store.shims)
         environment["PATH"] = f"{shims}{os.pathsep}{environment.get('PATH', os.defpath)}"
@@ -245,7 +245,7 @@ class Installer:
         packages = Packages(self._runner, settings, agent.id, folder, this_machine().npm)
         return await Assembly(agent, chosen, folder, packages, job, self._require_hashes).record()
 
-    async def _verified(self, agent: Agent, record: Record) -> Record:
+    async def _verify_record(self, agent: Agent, record: Record) -> Record:
         """The record with what the agent says of itself; raises InstallFailed when it does not speak."""
         try:
             handshake = await self._verify(agent, self._store.launch(record, agent, self._environ))

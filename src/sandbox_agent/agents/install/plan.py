@@ -9,7 +9,7 @@ from typing import Literal
 from msgspec import UNSET, structs
 
 from sandbox_agent.agents.install.entries import Machine
-from sandbox_agent.agents.install.registry import BinaryTarget, Entry, PackageDistribution, Snapshot
+from sandbox_agent.agents.install.registry import BinaryTarget, PackageDistribution, RegistryEntry, Snapshot
 from sandbox_agent.agents.manifest import Agent, Package
 from sandbox_agent.errors import UnknownVersion, UnsupportedAgent, UnsupportedPlatform
 from sandbox_agent.wire.agents import Progress, Stage
@@ -47,20 +47,20 @@ class Plan:
     note: str | None = None
 
 
-def plan(agent: Agent, snapshot: Snapshot | None, note: str | None, wanted: Wanted, machine: Machine) -> Plan:
+def make_plan(agent: Agent, snapshot: Snapshot | None, note: str | None, wanted: Wanted, machine: Machine) -> Plan:
     """Decide. `note` says what is wrong with the snapshot, or why there is none.
 
     Raises UnsupportedAgent, UnsupportedPlatform or UnknownVersion.
     """
     process = _process_version(agent, wanted)
-    entry = None if snapshot is None else _listed(agent, snapshot)
+    entry = None if snapshot is None else _find_entry(agent, snapshot)
     chosen = None if entry is None else _from_registry(agent, entry, process, machine)
     if chosen is None:
         chosen = _from_manifest(agent, entry, process, machine)
-    return replace(chosen, native=_native(agent, wanted, machine), note=note)
+    return replace(chosen, native=_plan_native(agent, wanted, machine), note=note)
 
 
-def _listed(agent: Agent, snapshot: Snapshot) -> Entry | None:
+def _find_entry(agent: Agent, snapshot: Snapshot) -> RegistryEntry | None:
     return next((snapshot.entries[slug] for slug in agent.registry if slug in snapshot.entries), None)
 
 
@@ -73,7 +73,7 @@ def _process_version(agent: Agent, wanted: Wanted) -> str | None:
     return wanted.agent
 
 
-def _native(agent: Agent, wanted: Wanted, machine: Machine) -> Package | None:
+def _plan_native(agent: Agent, wanted: Wanted, machine: Machine) -> Package | None:
     native = agent.native
     version = native and (wanted.agent or native.version)
     if native is None or version is None:
@@ -82,7 +82,7 @@ def _native(agent: Agent, wanted: Wanted, machine: Machine) -> Package | None:
     return Package(name, version, program=native.program, integrity=_pin(native.integrity, native.version, version))
 
 
-def _from_registry(agent: Agent, entry: Entry, process: str | None, machine: Machine) -> Plan | None:
+def _from_registry(agent: Agent, entry: RegistryEntry, process: str | None, machine: Machine) -> Plan | None:
     """What the registry has for the machine; packages first, because an index vouches for what it hands out."""
     ways = entry.distribution
     if ways.npx is not None:
@@ -108,7 +108,7 @@ def _from_registry(agent: Agent, entry: Entry, process: str | None, machine: Mac
 
 
 def _from_package(
-    agent: Agent, entry: Entry, way: PackageDistribution, index: Literal["npm", "pypi"], process: str | None
+    agent: Agent, entry: RegistryEntry, way: PackageDistribution, index: Literal["npm", "pypi"], process: str | None
 ) -> Plan:
     name, version = way.name, process or way.version or entry.version
     # Of @scope/name[extra], the program is called name.
@@ -126,7 +126,7 @@ def _from_package(
     )
 
 
-def _from_manifest(agent: Agent, entry: Entry | None, process: str | None, machine: Machine) -> Plan:
+def _from_manifest(agent: Agent, entry: RegistryEntry | None, process: str | None, machine: Machine) -> Plan:
     if not agent.packages:
         if entry is not None:
             raise UnsupportedPlatform(agent.id, machine.registry, sorted(entry.distribution.binary))

@@ -89,14 +89,14 @@ class Store:
         names = (name for name in self._names() if name not in known)
         return [record for record in map(self.record, names) if record is not None]
 
-    def broken(self) -> list[str]:
+    def find_broken(self) -> list[str]:
         """Agents whose installation record cannot be read, or whose folder is gone."""
         return [name for name in self._names() if os.access(self._file(name), os.F_OK) and self.record(name) is None]
 
-    def spare(self) -> list[Path]:
+    def find_spare(self) -> list[Path]:
         """Folders that are not in use by a record: of what runs on, or of an install that goes on or was cut off."""
         used = {(record.agent, record.folder) for record in self.records()}
-        folders = [path for name in self._names() for path in _ours(self.directory / name)]
+        folders = [path for name in self._names() for path in _find_folders(self.directory / name)]
         return [path for path in folders if (path.parent.name, path.name) not in used]
 
     def folder(self, record: Record) -> Path:
@@ -106,10 +106,10 @@ class Store:
         """How to start it. What the user says of its environment wins; our Node comes last on its PATH."""
         folder = self.folder(record)
         values = {NODE: str(bundled_node().program), FOLDER: str(folder)}
-        env = {name: _filled(value, values) for name, value in record.env.items() if name not in agent.env}
+        env = {name: _fill(value, values) for name, value in record.env.items() if name not in agent.env}
         path = agent.env.get("PATH") or environ.get("PATH") or os.defpath
         env["PATH"] = f"{path}{os.pathsep}{self.directory / SHIMS}"
-        return Launch(tuple(_filled(part, values) for part in record.command), env, folder)
+        return Launch(tuple(_fill(part, values) for part in record.command), env, folder)
 
     def shims(self) -> Path:
         """The folder with our Node and npm, as they are now."""
@@ -166,7 +166,7 @@ class Store:
         if not directory.is_dir():
             return
         self._new(agent).unlink(missing_ok=True)
-        for path in _ours(directory):
+        for path in _find_folders(directory):
             if path.name.startswith(REMOVED):  # Its removal was interrupted.
                 discard(path)
             elif record is None or path.name != record.folder:
@@ -177,7 +177,7 @@ class Store:
     def sweep(self) -> None:
         """Delete what interrupted installs left, unless an install is under way; renew the shims. Never raises."""
         try:
-            for name in [each.name for each in self.directory.iterdir() if _ours(each)]:
+            for name in [each.name for each in self.directory.iterdir() if _find_folders(each)]:
                 self._sweep_agent(name)
             if (self.directory / SHIMS).is_dir():
                 self.shims()
@@ -221,7 +221,7 @@ class Store:
 
     def _placed(self, record: Record) -> Record:
         values = {FOLDER: str(self.folder(record))}
-        artifacts = [structs.replace(each, path=each.path and _filled(each.path, values)) for each in record.artifacts]
+        artifacts = [structs.replace(each, path=each.path and _fill(each.path, values)) for each in record.artifacts]
         return structs.replace(record, artifacts=artifacts)
 
 
@@ -232,7 +232,7 @@ def _is_folder(path: Path) -> bool:
         return False
 
 
-def _ours(directory: Path) -> list[Path]:
+def _find_folders(directory: Path) -> list[Path]:
     """The folders of installations in an agent's directory, those included that are being removed."""
     try:
         return [path for path in directory.iterdir() if _FOLDER.fullmatch(path.name.removeprefix(REMOVED))]
@@ -245,7 +245,7 @@ def now() -> str:
     return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
-def _filled(text: str, values: Mapping[str, str]) -> str:
+def _fill(text: str, values: Mapping[str, str]) -> str:
     for name, value in values.items():
         text = text.replace(name, value)
     return text

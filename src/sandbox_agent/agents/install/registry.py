@@ -16,19 +16,19 @@ from typing import Literal
 import msgspec
 from msgspec import structs
 
-from sandbox_agent.agents.install.download import Download, NotFetched, download, shown
+from sandbox_agent.agents.install.download import Download, NotFetched, download, redact_url
 from sandbox_agent.agents.install.entries import (
     BinaryTarget,
     Content,
     Distribution,
-    Entry,
     NotARegistry,
     PackageDistribution,
+    RegistryEntry,
     parse,
 )
 from sandbox_agent.errors import RegistryUnavailable
 
-__all__ = ["BinaryTarget", "Distribution", "Entry", "PackageDistribution", "Registry", "Snapshot"]
+__all__ = ["BinaryTarget", "Distribution", "PackageDistribution", "Registry", "RegistryEntry", "Snapshot"]
 
 logger = logging.getLogger(__name__)
 
@@ -42,7 +42,7 @@ RETRY = 30.0
 class Snapshot:
     """The registry as it was at one time."""
 
-    entries: Mapping[str, Entry]
+    entries: Mapping[str, RegistryEntry]
     origin: Origin
     fetched_at: float
     """When it was last known to be the registry's newest, by the clock on the wall."""
@@ -93,7 +93,7 @@ class Registry:
         is_url = "://" in location or location.lower().startswith("file:")
         self._url = location if is_url else Path(location).absolute().as_uri()
         self._scheme = self._url.partition(":")[0].lower()
-        self._shown = shown(location) if is_url else location
+        self._shown = redact_url(location) if is_url else location
         self._document = cache / "registry.json"
         self._metadata = cache / "registry.metadata.json"
         self._timeout = timeout
@@ -152,12 +152,12 @@ class Registry:
         try:
             copy = await self._fetch(self._copy)
         except (NotFetched, NotARegistry) as failed:
-            return self._without(str(failed))
+            return self._fall_back(str(failed))
         self._copy, self._failure = copy, None
         await asyncio.to_thread(self._keep, copy)
         return copy.snapshot()
 
-    def _without(self, reason: str) -> Snapshot:
+    def _fall_back(self, reason: str) -> Snapshot:
         logger.warning("registry not fetched location=%s reason=%s", self._shown, reason)
         if self._copy is None:
             raise RegistryUnavailable(

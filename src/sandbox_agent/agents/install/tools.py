@@ -1,4 +1,9 @@
-"""The Node that comes with us, which runs npm and the agents: no system Node is needed, and none is trusted."""
+"""The tools that install packages, npm and uv: the Node that runs npm, their settings, running them to completion.
+
+The Node comes with us and runs the agents, too: no system Node is needed, and none is trusted. Of the user's own
+settings, the tools get where the index is, how to reach it and how to sign in there. Everything else stays behind:
+settings can name programs to run. If the caller of a run is cancelled, the whole process tree is killed.
+"""
 
 import asyncio
 import importlib.util
@@ -100,7 +105,7 @@ class ToolSettings:
     npmrc: str = ""
 
 
-def tool_settings(environ: Mapping[str, str]) -> ToolSettings:
+def read_tool_settings(environ: Mapping[str, str]) -> ToolSettings:
     """What the server's environment, and the files that it names or that are in its home, say of indexes."""
     environment = {
         name: value for name, value in allowed_environment(environ, _VARIABLES).items() if _is_for_tools(name)
@@ -127,7 +132,7 @@ def _npmrc(environ: Mapping[str, str]) -> str:
     """What is taken of the global and the user's .npmrc, the latter last because it wins."""
     home = environ.get("HOME")
     files = [_variable(environ, "globalconfig"), _variable(environ, "userconfig") or (home and f"{home}/.npmrc")]
-    lines = [line for file in files if file for line in _npm_lines(_text(file))]
+    lines = [line for file in files if file for line in _npm_lines(_read_text(file))]
     return "".join(f"{line}\n" for line in lines)
 
 
@@ -152,7 +157,7 @@ def _uv_indexes(environ: Mapping[str, str]) -> dict[str, str]:
     found: dict[str, str] = {}
     for file in ("/etc/uv/uv.toml", user):
         try:
-            settings = tomllib.loads(_text(file))
+            settings = tomllib.loads(_read_text(file))
         except tomllib.TOMLDecodeError:
             continue
         found |= _uv_variables(settings)
@@ -178,7 +183,7 @@ def _uv_variables(settings: Mapping[str, object]) -> dict[str, str]:
     return found | ({"UV_INDEX": " ".join(more)} if more else {})
 
 
-def _text(path: str) -> str:
+def _read_text(path: str) -> str:
     try:
         return Path(path).expanduser().read_text("utf-8", "replace")
     except (OSError, RuntimeError):  # There is no such file, or no home.

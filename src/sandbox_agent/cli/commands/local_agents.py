@@ -15,7 +15,7 @@ from msgspec import UNSET, Raw, Struct
 from sandbox_agent.agents.catalog import Catalog
 from sandbox_agent.agents.depot import open_boots, open_catalog, open_installer
 from sandbox_agent.agents.facts import read_facts, write_instructions
-from sandbox_agent.agents.install.installer import Installer, Outcome
+from sandbox_agent.agents.install.installer import Installer, InstallOutcome
 from sandbox_agent.agents.install.plan import Job
 from sandbox_agent.agents.manifest import Agent
 from sandbox_agent.agents.provision import AgentInstalls
@@ -203,12 +203,12 @@ async def _one(installs: AgentInstalls, name: str, asked: InstallRequest, show: 
         if isinstance(begun, InstallResult):
             return begun
         await _follow(*begun, show)
-        return await installs.result(begun[1])
+        return await installs.wait_for_result(begun[1])
     except SandboxAgentError as error:
         return Failed(name, error)
 
 
-async def _follow(job: Job, task: "asyncio.Task[Outcome]", show: Show) -> None:
+async def _follow(job: Job, task: "asyncio.Task[InstallOutcome]", show: Show) -> None:
     seen = job.progress
     while not task.done():
         changed = asyncio.ensure_future(job.changed())

@@ -11,8 +11,8 @@ from msgspec import UNSET
 
 from sandbox_agent.agents.catalog import Catalog
 from sandbox_agent.agents.depot import open_catalog
-from sandbox_agent.agents.facts import facts
-from sandbox_agent.agents.install.download import shown
+from sandbox_agent.agents.facts import read_facts
+from sandbox_agent.agents.install.download import redact_url
 from sandbox_agent.agents.install.entries import current_platform
 from sandbox_agent.agents.install.registry import Registry, Snapshot
 from sandbox_agent.agents.manifest import load_manifest
@@ -31,8 +31,8 @@ def agents(subject: Subject) -> list[Finding]:
         catalog.agents()
     except SettingsError:
         return []  # The check of agents.toml says it.
-    known = [facts(agent, catalog, subject.environ) for agent in catalog.agents()]
-    broken = catalog.store.broken()
+    known = [read_facts(agent, catalog, subject.environ) for agent in catalog.agents()]
+    broken = catalog.store.find_broken()
     found = [_broken(id) for id in broken]
     found += [each for agent in known if agent.installed for each in _installed(agent)]
     found += [_unknown_program(agent) for agent in known if not agent.installed and agent.install.source == "path"]
@@ -86,7 +86,7 @@ def _missing(agents: Sequence[AgentFacts], subject: Subject) -> list[Finding]:
 
 
 def _spare(catalog: Catalog) -> list[Finding]:
-    folders = catalog.store.spare()
+    folders = catalog.store.find_spare()
     names = sorted({path.parent.name for path in folders})
     busy = [name for name in names if _is_held(catalog.store.directory / f".{name}.lock")]
     found = [Finding("agents", "installing", "note", f"{name} is being installed or removed now") for name in busy]
@@ -127,7 +127,7 @@ def registry(subject: Subject) -> list[Finding]:
     """Whether it can be reached; else, whether there is a copy."""
     settings = subject.settings
     location = settings.acp_registry_url
-    name = shown(location) if "://" in location else location
+    name = redact_url(location) if "://" in location else location
     kept = Registry(location, settings.agents_dir / ".registry").cached()
     copy = "there is no copy of it" if kept is None else f"there is a copy, {_age(kept)}"
     if subject.offline:
