@@ -20,7 +20,8 @@ from sandbox_agent.client.errors import (
     foreign,
     problem,
 )
-from sandbox_agent.errors import FileNotFound, SandboxAgentError, Unauthorized, UnknownAgent
+from sandbox_agent.errors import SandboxAgentError, Unauthorized, UnknownAgent
+from sandbox_agent.file_errors import FileNotFound
 from sandbox_agent.http.problems import document
 
 

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from sandbox_agent.errors import FileConflict, FileNotFound, FileProblem, OutsideRoots, ShuttingDown
+from sandbox_agent.errors import ShuttingDown
+from sandbox_agent.file_errors import FileConflict, FileNotFound, FileProblem, OutsideRoots
 from sandbox_agent.host.paths.roots import Roots
 from sandbox_agent.host.transfer.changes import delete, make_directory, move
 from tests.support.running import BOUND

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from sandbox_agent.errors import BadPath, FileNotFound
+from sandbox_agent.file_errors import BadPath, FileNotFound
 from sandbox_agent.host.paths.confined import Confined
 from sandbox_agent.host.transfer.entries import read_entry, read_page
 

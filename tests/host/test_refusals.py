@@ -5,7 +5,7 @@ import os
 
 import pytest
 
-from sandbox_agent.errors import FileProblem
+from sandbox_agent.file_errors import FileProblem
 from sandbox_agent.host.paths.confined import Outside
 from sandbox_agent.host.paths.refusals import file_problem, file_problems
 

@@ -19,15 +19,8 @@ from backports import zstd
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sandbox_agent.errors import (
-    ArchiveTooLarge,
-    BadArchive,
-    FileConflict,
-    FileProblem,
-    NoRoom,
-    OutsideRoots,
-    SandboxAgentError,
-)
+from sandbox_agent.errors import ArchiveTooLarge, BadArchive, SandboxAgentError
+from sandbox_agent.file_errors import FileConflict, FileProblem, NoRoom, OutsideRoots
 from sandbox_agent.host.paths.confined import Confined
 from sandbox_agent.host.paths.names import encode_name
 from sandbox_agent.host.transfer.flow import Abandoned, Inflow

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from sandbox_agent.errors import FileNotFound, TooMany
+from sandbox_agent.errors import TooMany
+from sandbox_agent.file_errors import FileNotFound
 from sandbox_agent.host.paths.confined import Confined
 from sandbox_agent.host.watch.watching import Change, Watches
 from sandbox_agent.pools import Pool

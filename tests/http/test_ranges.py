@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sandbox_agent.errors import RangeNotSatisfiable
+from sandbox_agent.file_errors import RangeNotSatisfiable
 from sandbox_agent.http.downloads import Version, find_part, is_known
 
 

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from sandbox_agent.errors import BadRequest, FileTooLarge
+from sandbox_agent.errors import BadRequest
+from sandbox_agent.file_errors import FileTooLarge
 from sandbox_agent.host.paths.roots import Roots
 from sandbox_agent.host.transfer.changes import IncomingFile
 from sandbox_agent.host.transfer.entries import Condition

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 import msgspec
 from msgspec import UNSET, Struct, UnsetType
 
+import sandbox_agent.file_errors  # noqa: F401 - its errors are part of the tree
 from sandbox_agent.errors import RpcError, SandboxAgentError
 from tools.reference.markdown import heading_link, row
 

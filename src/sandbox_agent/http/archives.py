@@ -13,15 +13,8 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from sandbox_agent.archives.packing import make_packer
-from sandbox_agent.errors import (
-    ArchiveTooLarge,
-    BadArchive,
-    BadRequest,
-    NoRoom,
-    ShuttingDown,
-    TooMany,
-    UnsupportedMediaType,
-)
+from sandbox_agent.errors import ArchiveTooLarge, BadArchive, BadRequest, ShuttingDown, TooMany, UnsupportedMediaType
+from sandbox_agent.file_errors import NoRoom
 from sandbox_agent.host.paths.confined import Confined
 from sandbox_agent.host.paths.refusals import file_problems
 from sandbox_agent.host.transfer.bundle import bundle

@@ -14,16 +14,8 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from sandbox_agent.errors import (
-    BadRequest,
-    BodyTooLarge,
-    FileChanged,
-    FileTooLarge,
-    NoRoom,
-    RangeNotSatisfiable,
-    ShuttingDown,
-    UnsupportedMediaType,
-)
+from sandbox_agent.errors import BadRequest, BodyTooLarge, ShuttingDown, UnsupportedMediaType
+from sandbox_agent.file_errors import FileChanged, FileTooLarge, NoRoom, RangeNotSatisfiable
 from sandbox_agent.host.paths.names import encode_name
 from sandbox_agent.host.paths.refusals import file_problems
 from sandbox_agent.host.transfer.changes import IncomingFile, delete, make_directory, move, too_large

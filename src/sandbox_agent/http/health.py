@@ -28,7 +28,7 @@ class HealthView(Struct, rename="camel"):
     """How the server is doing."""
 
     status: Literal["ok", "degraded"]
-    """`degraded` while the session log cannot be written, or was damaged and nobody has acknowledged that."""
+    """`degraded` while the session log cannot be written, or was damaged and that is not acknowledged yet."""
     version: str
     """Of sandbox-agent."""
     uptime_ms: int

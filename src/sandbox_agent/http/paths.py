@@ -5,17 +5,15 @@ from urllib.parse import parse_qsl
 
 from starlette.requests import Request
 
-from sandbox_agent.errors import (
+from sandbox_agent.errors import BadRequest, SandboxAgentError, SessionNotFound
+from sandbox_agent.file_errors import (
     BadPath,
-    BadRequest,
     FileConflict,
     FileForbidden,
     FileNotFound,
     FileProblem,
     OutsideRoots,
     RootReplaced,
-    SandboxAgentError,
-    SessionNotFound,
 )
 from sandbox_agent.host.paths.names import encode_name
 from sandbox_agent.host.paths.roots import Roots

@@ -2,7 +2,8 @@
 
 import msgspec
 
-from sandbox_agent.errors import URN, MethodNotAllowed, RangeNotSatisfiable, SandboxAgentError, Unauthorized
+from sandbox_agent.errors import URN, MethodNotAllowed, SandboxAgentError, Unauthorized
+from sandbox_agent.file_errors import RangeNotSatisfiable
 from sandbox_agent.http.asgi import Send, respond
 
 MEDIA_TYPE = "application/problem+json"

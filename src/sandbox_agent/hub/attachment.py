@@ -1,6 +1,7 @@
 """Attachments: files that a prompt names in `_meta`, put into it as content that its agent takes.
 
-Knows what was asked, and who waits for it. What a file is, `host/attached` says; what becomes of it, `content`.
+An attached file becomes a block of content that the agent takes, or is mentioned in the text. What a file is,
+`host/attached` says.
 """
 
 import asyncio

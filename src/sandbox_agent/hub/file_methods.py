@@ -9,7 +9,8 @@ from typing import TypeVar
 import msgspec
 
 from sandbox_agent.envelope import Envelope, success
-from sandbox_agent.errors import BadPath, FileTooLarge, InvalidParams
+from sandbox_agent.errors import InvalidParams
+from sandbox_agent.file_errors import BadPath, FileTooLarge
 from sandbox_agent.host.paths.names import encode_name
 from sandbox_agent.host.paths.refusals import file_problems
 from sandbox_agent.host.paths.roots import Roots

@@ -5,7 +5,7 @@ import os
 from collections.abc import Generator
 from contextlib import contextmanager
 
-from sandbox_agent.errors import (
+from sandbox_agent.file_errors import (
     BadPath,
     FileConflict,
     FileForbidden,

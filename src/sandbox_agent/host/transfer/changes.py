@@ -14,7 +14,8 @@ from collections.abc import Callable, Iterable
 from contextlib import ExitStack, suppress
 
 from sandbox_agent.archives.removal import remove
-from sandbox_agent.errors import FileConflict, FileForbidden, FileTooLarge, ShuttingDown
+from sandbox_agent.errors import ShuttingDown
+from sandbox_agent.file_errors import FileConflict, FileForbidden, FileTooLarge
 from sandbox_agent.host.paths.names import encode_name
 from sandbox_agent.host.paths.nodes import NotAFile, Place, error_of, make_temporary_name, rename
 from sandbox_agent.host.paths.refusals import file_problems

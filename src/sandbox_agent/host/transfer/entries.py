@@ -16,7 +16,8 @@ from datetime import UTC, datetime
 
 from msgspec import UNSET
 
-from sandbox_agent.errors import BadPath, BadRequest, FileChanged
+from sandbox_agent.errors import BadRequest
+from sandbox_agent.file_errors import BadPath, FileChanged
 from sandbox_agent.host.paths.confined import Confined
 from sandbox_agent.host.paths.names import encode_name
 from sandbox_agent.host.paths.refusals import file_problems

@@ -15,15 +15,8 @@ from msgspec import Struct
 from sandbox_agent.archives import tarball
 from sandbox_agent.archives.packing import detect_packing, unpack_stream
 from sandbox_agent.archives.tree import DEEPEST, PIECE, Damaged, Parts, Tree
-from sandbox_agent.errors import (
-    ArchiveTooLarge,
-    BadArchive,
-    DiskFull,
-    FileConflict,
-    FileForbidden,
-    NoRoom,
-    UnsafeArchive,
-)
+from sandbox_agent.errors import ArchiveTooLarge, BadArchive, DiskFull, UnsafeArchive
+from sandbox_agent.file_errors import FileConflict, FileForbidden, NoRoom
 from sandbox_agent.host.paths.confined import MAX_PATH, Confined
 from sandbox_agent.host.paths.names import encode_name
 from sandbox_agent.host.paths.nodes import error_of
