@@ -5,15 +5,18 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 import msgspec
 from msgspec import UNSET, Struct, UnsetType
 
-import sandbox_agent.file_errors  # noqa: F401 - its errors are part of the tree
+from sandbox_agent import errors, file_errors
 from sandbox_agent.errors import RpcError, SandboxAgentError
 from tools.reference.markdown import heading_link, row
+
+_MODULES = (errors.__name__, file_errors.__name__)
 
 
 def _named(above: type[SandboxAgentError] = SandboxAgentError) -> Iterator[type[SandboxAgentError]]:
     for error in above.__subclasses__():
-        yield error
-        yield from _named(error)
+        if error.__module__ in _MODULES:
+            yield error
+            yield from _named(error)
 
 
 _TABLES = {each.slug: "json-rpc-errors" if issubclass(each, RpcError) else "problems" for each in _named()}
