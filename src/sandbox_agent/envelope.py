@@ -274,6 +274,11 @@ def with_result(line: bytes, name: str, value: object) -> bytes:
     return _with_member_of(line, "result", {name: Raw(msgspec.json.encode(value))})
 
 
+def with_error(line: bytes, **members: object) -> bytes:
+    """The same response with members of `error` set; the others keep their bytes."""
+    return _with_member_of(line, "error", {name: Raw(msgspec.json.encode(value)) for name, value in members.items()})
+
+
 def _with_member_of(line: bytes, container: str, changed: dict[str, Raw]) -> bytes:
     members = _decode(_members, line)
     inner = _members.decode(members[container]) if container in members else {}

@@ -149,7 +149,7 @@ def build(settings: Settings, children: Children) -> Parts:
     host = HostMethods(hub, files, terminals, pools.agents, os.environ, secret, client_fs=settings.client_fs)
     rules = load_rules(settings.permissions_file)
     policy = Policy(rules, str(Path.home()), os.path.realpath, settings.rules_steps)
-    from_agent = FromAgent(hub, turns, host, Ruling(hub, policy, settings.rules_time))
+    from_agent = FromAgent(hub, turns, host, Ruling(hub, policy, settings.rules_time), os.environ)
     boots = open_boots(settings, children, os.environ, secret)
     installer = open_installer(settings, children, catalog, boots)
     provision = Provision(catalog, installer, may_install=not settings.require_preinstall)

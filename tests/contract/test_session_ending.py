@@ -6,6 +6,7 @@ import os
 import signal
 import time
 from collections.abc import Generator
+from pathlib import Path
 
 import httpx
 import pytest
@@ -571,19 +572,48 @@ def test_env_in_session_new_reaches_that_sessions_process_alone(server: Server) 
     run(main())
 
 
-@pytest.mark.requirement("6.env-needs-isolation")
-def test_env_for_an_agent_that_shares_its_process_is_refused(server: Server) -> None:
+@pytest.mark.requirement("6.env")
+def test_env_gives_a_session_a_process_of_its_own_which_ends_with_it(server: Server) -> None:
     async def main() -> None:
-        async with Client(server) as client:
-            params = {"cwd": server.work, "mcpServers": [], "_meta": {META: {"env": {"A": "b"}}}}
-            error = await client.error("session/new", params)
-            assert error["code"] == -32602
-            assert "isolation" in error["message"]
+        async with Client(server) as client, client.stream() as stream:
+            own, plain = await client.new_session(env={"DEPLOY_KEY": "s3cret"}), await client.new_session()
+            pids: list[int] = []
+            for session, expected in ((own, "s3cret"), (plain, None)):
+                await client.prompt(session, [["env", "DEPLOY_KEY"], ["pid"]])
+                value, pid = [event.text for event in await stream.turn_ended() if event.text]
+                assert json.loads(value) == expected
+                pids.append(int(pid))
+            assert len(set(pids)) == 2
+            await client.result("_sandboxagent/session/terminate", {"sessionId": own})
+            eventually(lambda: not alive(pids[0]), "the end of its process")
+            assert alive(pids[1])
 
     run(main())
 
 
-@pytest.mark.requirement("6.env-needs-isolation")
+@pytest.mark.requirement("6.env-taken-up")
+def test_a_session_with_its_own_environment_is_taken_up_with_env(tmp_path: Path) -> None:
+    async def main(server: Server) -> None:
+        async with Client(server, "keeping") as client, client.stream() as stream:
+            session = await client.new_session(env={"DEPLOY_KEY": "first"})
+            await client.prompt(session, [["pid"]])
+            [pid] = [event.text for event in await stream.turn_ended() if event.text]
+            os.kill(int(pid), signal.SIGKILL)
+            await stream.method("_sandboxagent/session/ended")
+            assert (await client.error("session/prompt", client.prompt_params(session, [])))["code"] == -32600
+            meta = {META: {"env": {"DEPLOY_KEY": "second"}}}
+            await client.result(
+                "session/load", {"sessionId": session, "cwd": server.work, "mcpServers": [], "_meta": meta}
+            )
+            await client.prompt(session, [["env", "DEPLOY_KEY"]])
+            [value] = [event.text for event in await stream.turn_ended() if event.text]
+            assert json.loads(value) == "second"
+
+    with Server(directory=tmp_path, agents={"keeping": scripted("--state", str(tmp_path / "state"))}) as server:
+        run(main(server))
+
+
+@pytest.mark.requirement("6.env-form")
 @pytest.mark.parametrize("env", [["A=b"], "A=b", {"A": 1}, {"A": None}, {"A=B": "c"}, {"": "c"}, {"A": "b\0c"}])
 def test_env_that_is_no_table_of_texts_is_refused(server: Server, env: object) -> None:
     async def main() -> None:
@@ -611,11 +641,7 @@ def test_env_is_never_kept_listed_or_logged(tmp_path_factory: pytest.TempPathFac
             shown = await view_of(client, session)
             assert shown["metadata"] == {"kept": "yes"}
             forked = await client.call("session/fork", {"sessionId": session, "cwd": server.work})
-            refused = {
-                "cwd": server.work,
-                "mcpServers": [],
-                "_meta": {META: {"agent": "scripted", "env": {name: secret}}},
-            }
+            refused = {"cwd": server.work, "mcpServers": [], "_meta": {META: {"env": {name: [secret]}}}}
             error = await client.error("session/new", refused)
             for answer in (received, events, listed, shown, forked, error):
                 assert secret not in json.dumps(answer)

@@ -62,7 +62,7 @@ export interface CreateSessionOptions {
   readonly permissions?: readonly Readonly<Record<string, unknown>>[];
   /** Facts to keep with it. */
   readonly metadata?: Readonly<Record<string, unknown>>;
-  /** Variables for its process, of agents with a process for each session. */
+  /** Variables for this session alone, such as its own keys: it gets a process of its own. The server keeps none. */
   readonly env?: Readonly<Record<string, string>>;
   /** MCP servers that its agent is to use. */
   readonly mcpServers?: readonly McpServer[];

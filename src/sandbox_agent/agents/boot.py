@@ -96,6 +96,8 @@ class RunningAgent:
         """Whether it repeats prompts as user_message_chunk; None until it has shown it."""
         self.environment: Mapping[str, str] = {}
         """What was added to its environment for the one session that it is for; may be secret."""
+        self.alone = False
+        """It is for one session, and ends with it."""
         self._listener = listener
         self._gone = gone
         self._companion = companion

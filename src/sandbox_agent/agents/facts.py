@@ -29,6 +29,11 @@ def find_credentials(agent: Agent, environ: Mapping[str, str]) -> list[Credentia
     return found + [Credential("file", name, _is_file(path)) for name, path in paths.items() if path is not None]
 
 
+def find_missing_credentials(agent: Agent, environ: Mapping[str, str]) -> list[str]:
+    """The variables of which one would do, if none of its credentials is there."""
+    return [] if has_credentials(agent, environ) else list(agent.credentials)
+
+
 def has_credentials(agent: Agent, environ: Mapping[str, str]) -> bool:
     """Whether one of them is there, or none is needed."""
     known = find_credentials(agent, environ)

@@ -1,6 +1,7 @@
 """One process per agent: booted on first use, shaken hands with once, watched, and booted again when next needed.
 
-Concurrent first callers share one boot. An agent with `isolation = "session"` gets a process for each session instead.
+Concurrent first callers share one boot. A session that brings its own environment, or whose agent has
+`isolation = "session"`, gets a process of its own instead.
 Tells its Listener what the processes say; these are the only calls in the project that go up a layer.
 """
 
@@ -73,8 +74,9 @@ class Supervisor:
         return await asyncio.shield(status.boot)
 
     async def isolated(self, agent: Agent, environment: Mapping[str, str]) -> RunningAgent:
-        """A process of its own for one session of an agent with `isolation = "session"`."""
+        """A process of its own for one session."""
         running = await self._boot(agent, environment)
+        running.alone = True
         self.status(agent.id).isolated.add(running)
         return running
 

@@ -45,7 +45,8 @@ class Sessions:
             permission_mode: how much the agent may do unasked, such as `default`, `acceptEdits`, `plan`.
             permissions: rules that answer what the agent asks, the first that fits.
             metadata: what else to keep with it.
-            env: variables for its process; the agent must be one with a process per session.
+            env: variables for this session alone, such as its own keys: it gets a process of its own. The server never
+                keeps, lists or logs them.
             mcp_servers: MCP servers for the agent to use, as ACP has them.
             additional_directories: further directories that the session may use.
 

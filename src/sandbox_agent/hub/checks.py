@@ -6,7 +6,8 @@ from pathlib import Path
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
-from sandbox_agent.envelope import META, Envelope, Object, param
+from sandbox_agent.agents.manifest import Name, Text
+from sandbox_agent.envelope import META, Envelope, Object, object_at, param, parse, without_params
 from sandbox_agent.errors import InvalidParams, MethodNotFound
 from sandbox_agent.hub.attachment import KEY
 from sandbox_agent.hub.calls import Answer
@@ -48,6 +49,18 @@ def read_directory(params: Object) -> str:
     if "\0" in cwd or not Path(cwd).is_dir():
         raise InvalidParams(f"cwd {cwd} is not a directory on this host; create it first", cwd=cwd)
     return cwd
+
+
+def take_environment(envelope: Envelope) -> tuple[dict[str, str], Envelope]:
+    """`env` for a session's own process, and the request without it: it may contain secrets. Raises InvalidParams."""
+    asked = object_at(envelope.params(), "_meta", META) if KEY in envelope.line else {}
+    if "env" not in asked:
+        return {}, envelope
+    try:
+        environment = msgspec.convert(asked["env"], dict[Name, Text])
+    except msgspec.ValidationError:
+        raise InvalidParams('env must map names without "=" to strings, all of them without NUL') from None
+    return environment, parse(without_params(envelope.line, "_meta", META, "env"))
 
 
 class _Ours(Struct):

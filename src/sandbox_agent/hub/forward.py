@@ -5,7 +5,7 @@ A session whose process is gone is brought back to its agent first.
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Callable, Coroutine
+from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping
 from contextlib import asynccontextmanager, suppress
 
 from msgspec import Raw
@@ -125,15 +125,15 @@ class Forward:
             raise AgentNotInstalled(agent.id, write_instructions(agent))
         return await self._supervisor.process(agent)
 
-    async def spawn(self, agent: Agent, environment: dict[str, str] | None = None) -> Process:
-        """The process for a new session of an agent."""
-        if agent.isolation == "session":
+    async def spawn(self, agent: Agent, environment: Mapping[str, str] | None = None) -> Process:
+        """The process for a session of an agent; one of its own when it brings its own environment."""
+        if environment or agent.isolation == "session":
             return await self._supervisor.isolated(agent, environment or {})
         return await self._supervisor.process(agent)
 
     async def dismiss(self, running: Process) -> None:
         """A session is over: its process goes too when it had one to itself, and left no fork in it."""
-        if running.agent.isolation == "session" and not self._hub.sessions_of(running):
+        if running.alone and not self._hub.sessions_of(running):
             await self._supervisor.stop(running.key)
 
     def dismiss_soon(self, running: Process) -> None:
@@ -246,6 +246,7 @@ class Forward:
                 return session.held
             # It may have been deleted while we waited.
             self._hub.session(session.id).check_revivable()
+            session.check_environment({})
             running = await self.spawn(self.agent_of(session))
             try:
                 # Or ended while its agent was started.

@@ -4,13 +4,16 @@ Runs inside the pipe's callback: nothing here may raise, for that would close th
 """
 
 import logging
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import msgspec
 from msgspec import UNSET, Raw
 
+from sandbox_agent.agents.facts import find_missing_credentials
 from sandbox_agent.agents.process import Exit
 from sandbox_agent.envelope import (
+    META,
     Envelope,
     Kind,
     Params,
@@ -23,6 +26,7 @@ from sandbox_agent.envelope import (
     param,
     parse,
     peek_lines,
+    with_error,
     with_param,
 )
 from sandbox_agent.errors import AgentExited, InternalError, MethodNotFound, NotAnEnvelope, RpcError, UnknownSession
@@ -60,6 +64,9 @@ _SPECIAL_UPDATES = frozenset(
 """Updates that change what we know, or do not show whether the agent echoes prompts. Others are passed on unread."""
 _VENDORS_CHOICE = b'"currentMod'
 """In vendor notifications that announce a mode or a model; others are passed on unread."""
+AUTH_REQUIRED = -32000
+_ABOUT_THE_REQUEST = (-32600, -32601, -32602)
+"""Errors of a prompt that no credentials would have prevented."""
 _HOST = ("fs/", "terminal/")
 """Requests about the host."""
 
@@ -73,8 +80,11 @@ class _Buffer:
 class FromAgent:
     """The supervisor's listener."""
 
-    def __init__(self, hub: Hub, turns: Turns, host: HostMethods, ruling: Ruling) -> None:
+    def __init__(
+        self, hub: Hub, turns: Turns, host: HostMethods, ruling: Ruling, environ: Mapping[str, str] | None = None
+    ) -> None:
         self._hub = hub
+        self._environ = environ or {}
         self._turns = turns
         self._host = host
         self._ruling = ruling
@@ -234,7 +244,24 @@ class FromAgent:
             return
         if call.session is not None:
             call.session.heard_at = self._hub.monotonic()
+        if not response.succeeded:
+            response = self._name_credentials(running, call.method, response)
         self._resolve(call, response)
+
+    def _name_credentials(self, running: Process, method: str, response: Envelope) -> Envelope:
+        """An agent's error, with the credentials that it may have missed: few agents say which they look for."""
+        error = response.error()
+        code, data = error.get("code"), error.get("data")
+        if code != AUTH_REQUIRED and (method != methods.PROMPT or code in _ABOUT_THE_REQUEST):
+            return response
+        missing = find_missing_credentials(running.agent, {**self._environ, **running.environment})
+        facts = object_at(data)
+        if not missing or (data is not None and data != facts):
+            return response
+        message = (
+            f"{error.get('message')}; {running.agent.id} was started without its credentials: {', '.join(missing)}"
+        )
+        return parse(with_error(response.line, message=message, data=facts | {META: {"credentials": missing}}))
 
     def _resolve(self, call: Call, response: Envelope) -> None:
         try:

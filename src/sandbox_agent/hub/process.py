@@ -21,6 +21,8 @@ class Process(Protocol):
 
     environment: Mapping[str, str]
     """What was added to its environment for the one session that it is for; may be secret."""
+    alone: bool
+    """It is for one session, and ends with it."""
 
     @property
     def key(self) -> str:

@@ -1,7 +1,7 @@
 """A session: one conversation with one agent, its life and its turns. Pure: no I/O, no clock, no event loop."""
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import cast
@@ -59,6 +59,8 @@ class SessionFacts(msgspec.Struct, kw_only=True):
     """When its agent last announced its offers."""
     remarks: list[str] = []
     """What its agent has not heard yet: why people refused what it asked for. The next prompt carries them."""
+    own_environment: bool = False
+    """A client gave it variables, which are not kept: without them, no process may take it up."""
     offers: Object = {}
     """`modes`, `models` and `configOptions` as the agent last announced them."""
 
@@ -197,6 +199,15 @@ class Session:
         if not self.allows(Event.REVIVE):
             raise InvalidRequest(
                 f"the agent was asked to load session {self.id} and has not answered yet; try again later",
+                sessionId=self.id,
+            )
+
+    def check_environment(self, environment: Mapping[str, str]) -> None:
+        """Raises InvalidRequest when it had variables of its own and would now run without: with others' keys."""
+        if self.facts.own_environment and not environment:
+            raise InvalidRequest(
+                f"session {self.id} was opened with an environment of its own, which is not kept; take it up again "
+                "with session/load or session/resume, and env",
                 sessionId=self.id,
             )
 

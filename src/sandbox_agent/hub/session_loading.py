@@ -1,5 +1,6 @@
 """Taking up a session again: load and resume, at the agent or from our own log."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 
@@ -8,7 +9,7 @@ from msgspec import Raw
 from sandbox_agent.envelope import Envelope, failure, params_text, parse, success, text_at, with_id
 from sandbox_agent.errors import AgentTimeout, InvalidParams, InvalidRequest
 from sandbox_agent.hub.calls import Answer, Call
-from sandbox_agent.hub.checks import read_directory, require_advertised
+from sandbox_agent.hub.checks import read_directory, require_advertised, take_environment
 from sandbox_agent.hub.choices import complete_answer
 from sandbox_agent.hub.connection import Connection
 from sandbox_agent.hub.forward import Forward, fill_from_session
@@ -32,25 +33,32 @@ class SessionLoading:
     forward: Forward
 
     async def load(self, connection: Connection, envelope: Envelope) -> Answer:
+        environment, envelope = take_environment(envelope)
         session = self.hub.find_session(envelope.session_id)
         if session is not None and session.held is not None:
-            return await self._join(connection, session, envelope)
+            return await self._join(connection, session, envelope, environment)
         if envelope.session_id is None:
             raise InvalidParams(f"{envelope.method} needs a sessionId")
         async with self.forward.lock_session(session.id if session else envelope.session_id):
             # Another client may have resumed it while we waited.
             session = self.hub.find_session(envelope.session_id)
             if session is None:
-                return await self._take_up_unknown(connection, envelope.session_id, envelope)
+                return await self._take_up_unknown(connection, envelope.session_id, envelope, environment)
             if session.held is not None:
-                return await self._join(connection, session, envelope)
-            return await self._take_up_known(connection, session, envelope)
+                return await self._join(connection, session, envelope, environment)
+            return await self._take_up_known(connection, session, envelope, environment)
 
     resume = load
 
-    async def _join(self, connection: Connection, session: Session, envelope: Envelope) -> Answer:
+    async def _join(
+        self, connection: Connection, session: Session, envelope: Envelope, environment: Mapping[str, str]
+    ) -> Answer:
         """A process holds the session: a load is answered from our own log, a resume just attaches."""
         assert envelope.id is not None
+        if environment:
+            raise InvalidParams(
+                f"session {session.id} runs already; env is for one that does not", sessionId=session.id
+            )
         if envelope.method == methods.LOAD:
             await self._replay(connection, session)
         self.hub.attach(connection, session)
@@ -89,16 +97,19 @@ class SessionLoading:
                 for update in user_messages(session, line):
                     self.hub.tell_connection(connection, update, session)
 
-    async def _take_up_unknown(self, connection: Connection, session_id: str, envelope: Envelope) -> Answer:
+    async def _take_up_unknown(
+        self, connection: Connection, session_id: str, envelope: Envelope, environment: Mapping[str, str]
+    ) -> Answer:
         """Send a load or resume to the agent: it may know sessions that we never saw."""
         agent = self.forward.agent(connection, envelope)
         cwd = read_directory(envelope.params())
-        running = await self.forward.spawn(agent)
+        running = await self.forward.spawn(agent, environment)
         session = None
         try:
             require_advertised(running, envelope.method)
             opened_with = Raw(params_text(envelope.line))
             session = self.hub.add_session(running, session_id, cwd, opened_with)
+            session.facts.own_environment = bool(environment)
             return await self._load_at(connection, running, session, envelope, known=False)
         except AgentTimeout:
             # It may still answer; then the session is there, and the answer goes to the stream.
@@ -109,15 +120,19 @@ class SessionLoading:
             await self.forward.dismiss(running)
             raise
 
-    async def _take_up_known(self, connection: Connection, session: Session, envelope: Envelope) -> Answer:
+    async def _take_up_known(
+        self, connection: Connection, session: Session, envelope: Envelope, environment: Mapping[str, str]
+    ) -> Answer:
         self._check_loadable(session)
+        session.check_environment(environment)
         line = fill_from_session(envelope.line, session)
-        running = await self.forward.spawn(self.forward.agent_of(session))
+        running = await self.forward.spawn(self.forward.agent_of(session), environment)
         try:
             require_advertised(running, envelope.method)
             # It may have been ended while its agent was started.
             self._check_loadable(session)
             self.hub.move(session, Event.REVIVE, running)
+            session.facts.own_environment = bool(environment)
             return await self._load_at(connection, running, session, parse(line), known=True)
         except BaseException as error:
             # An agent that took too long may still answer: then the session is held after all.

@@ -9,10 +9,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
-import msgspec
 from msgspec import Raw
 
-from sandbox_agent.agents.manifest import Agent, Name, Text
 from sandbox_agent.envelope import (
     META,
     Envelope,
@@ -26,7 +24,6 @@ from sandbox_agent.envelope import (
     with_id,
     with_param,
     with_result,
-    without_params,
 )
 from sandbox_agent.errors import (
     AgentTimeout,
@@ -36,7 +33,14 @@ from sandbox_agent.errors import (
 )
 from sandbox_agent.hub.attachment import KEY, Attachments, read_takes
 from sandbox_agent.hub.calls import Accepted, Answer, Call
-from sandbox_agent.hub.checks import Method, make_not_offered, prompt_id, read_directory, require_advertised
+from sandbox_agent.hub.checks import (
+    Method,
+    make_not_offered,
+    prompt_id,
+    read_directory,
+    require_advertised,
+    take_environment,
+)
 from sandbox_agent.hub.choices import complete_answer, complete_offers, read_wished_mode
 from sandbox_agent.hub.connection import Connection
 from sandbox_agent.hub.forward import Forward, fill_from_session
@@ -96,12 +100,11 @@ class SessionMethods:
         read_directory(params)
         check_rules(asked)
         wished = read_wished_mode(asked)
-        environment, line = self._environment(agent, asked, envelope)
+        environment, checked = take_environment(envelope)
         self._check_log()
         alias = self._alias(asked)
         try:
             running = await self.forward.spawn(agent, environment)
-            checked = parse(line)
             settle = partial(self._created, alias=alias, asked=asked, request=checked)
             answer = await self._begin(connection, running, checked, settle)
         except AgentTimeout:
@@ -144,6 +147,7 @@ class SessionMethods:
         session.learn_offers(response.result())
         session.facts.title = text_at(asked, "title")
         session.facts.metadata = {name: value for name, value in asked.items() if name not in ("agent", "env")}
+        session.facts.own_environment = bool(call.running.environment)
         if alias is not None:
             self.hub.set_alias(session, alias)
         return self._finish_opened(call, session, request, line)
@@ -214,21 +218,6 @@ class SessionMethods:
             raise InvalidParams(f"requestedSessionId {alias!r} is taken; choose another", requestedSessionId=alias)
         return alias
 
-    @staticmethod
-    def _environment(agent: Agent, asked: Object, envelope: Envelope) -> tuple[dict[str, str], bytes]:
-        """`env` for the session's own process. It is removed from the envelope: it may contain secrets."""
-        if "env" not in asked:
-            return {}, envelope.line
-        if agent.isolation != "session":
-            message = f'env needs an agent with isolation = "session"; {agent.id} shares one process between sessions'
-            raise InvalidParams(message, agent=agent.id)
-        try:
-            environment = msgspec.convert(asked["env"], dict[Name, Text])
-        except msgspec.ValidationError:
-            message = 'env must map names without "=" to strings, all of them without NUL'
-            raise InvalidParams(message) from None
-        return environment, without_params(envelope.line, "_meta", META, "env")
-
     def _check_log(self) -> None:
         """Start nothing that the log could not record."""
         if self.hub.log.failure is not None:
@@ -255,6 +244,7 @@ class SessionMethods:
         session.facts.title = source.facts.title
         session.facts.ruled_as = source.facts.ruled_as
         session.facts.metadata = source.facts.metadata | {"forkedFrom": source.id}
+        session.facts.own_environment = source.facts.own_environment
         return self._finish_opened(call, session, request, line)
 
     # Going on and ending
