@@ -601,6 +601,7 @@ def test_a_session_with_its_own_environment_is_taken_up_with_env(tmp_path: Path)
             os.kill(int(pid), signal.SIGKILL)
             await stream.method("_sandboxagent/session/ended")
             assert (await client.error("session/prompt", client.prompt_params(session, [])))["code"] == -32600
+            await stream.turn_ended()
             meta = {META: {"env": {"DEPLOY_KEY": "second"}}}
             await client.result(
                 "session/load", {"sessionId": session, "cwd": server.work, "mcpServers": [], "_meta": meta}
