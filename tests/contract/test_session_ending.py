@@ -601,14 +601,12 @@ def test_a_session_with_its_own_environment_is_taken_up_with_env(tmp_path: Path)
             os.kill(int(pid), signal.SIGKILL)
             await stream.method("_sandboxagent/session/ended")
             assert (await client.error("session/prompt", client.prompt_params(session, [])))["code"] == -32600
-            await stream.turn_ended()
             meta = {META: {"env": {"DEPLOY_KEY": "second"}}}
             await client.result(
                 "session/load", {"sessionId": session, "cwd": server.work, "mcpServers": [], "_meta": meta}
             )
             await client.prompt(session, [["env", "DEPLOY_KEY"]])
-            [value] = [event.text for event in await stream.turn_ended() if event.text]
-            assert json.loads(value) == "second"
+            assert await stream.until(lambda event: event.text == '"second"')
 
     with Server(directory=tmp_path, agents={"keeping": scripted("--state", str(tmp_path / "state"))}) as server:
         run(main(server))
