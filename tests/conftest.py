@@ -2,12 +2,18 @@
 
 import os
 import signal
+import sys
 from collections.abc import Generator
 
 import pytest
 from hypothesis import settings
 
 from tests.support.running import Server, scripted
+
+# Bytecode is written also where the environment forbids it: without it every worker rewrites the assertions of all tests,
+# and each of the hundreds of servers and commands that tests start compiles its modules again.
+sys.dont_write_bytecode = False
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # A shell that runs the suite in the background ignores it, and programs would inherit that.
