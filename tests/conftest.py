@@ -4,14 +4,15 @@ import os
 import signal
 import sys
 from collections.abc import Generator
+from pathlib import Path
 
 import pytest
 from hypothesis import settings
 
 from tests.support.running import Server, scripted
 
-# Bytecode is written also where the environment forbids it: without it every worker rewrites the assertions of all tests,
-# and each of the hundreds of servers and commands that tests start compiles its modules again.
+# Bytecode is written also where the environment forbids it: without it every worker rewrites the assertions of all
+# tests, and each of the hundreds of servers and commands that tests start compiles its modules again.
 sys.dont_write_bytecode = False
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
@@ -19,7 +20,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # A shell that runs the suite in the background ignores it, and programs would inherit that.
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# CI tries the same examples every time; who works here tries new ones, and keeps what fails.
+# CI tries the same examples every time; a run by hand tries new ones, and keeps what fails.
 # Neither asks how long an example takes: that depends on what else the machine does.
 settings.register_profile("ci", derandomize=True, deadline=None)
 settings.register_profile("here", deadline=None)
@@ -43,6 +44,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 STORAGE = {"test_idempotency", "test_session_deleting", "test_session_inventory", "test_slow_readers", "test_sse"}
 """Modules whose promises depend on where the log is: their tests run on disk and with `--no-persist`."""
+SLOW = ("sdk_typescript", "browser", "examples", "docs", "contract", "cli", "client")
+"""Rooms whose tests take longest come first, so that no worker has a long test left when the others have ended."""
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -53,9 +56,39 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         metafunc.parametrize("server", ["persist", "no-persist"], indirect=True, scope="session")
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Keep tests that share a fixture of their module on one worker, which makes it once."""
+    for item in items:
+        if item.get_closest_marker("xdist_group") is None and shares_a_fixture(item):
+            item.add_marker(pytest.mark.xdist_group(item.nodeid.partition("::")[0]))
+    items.sort(key=rank)
+
+
+def shares_a_fixture(item: pytest.Item) -> bool:
+    info = getattr(item, "_fixtureinfo", None)
+    fixtures = info.name2fixturedefs.values() if info is not None else ()
+    return any(definitions[-1].scope == "module" for definitions in fixtures)
+
+
+def rank(item: pytest.Item) -> int:
+    room = item.path.relative_to(Path(__file__).parent).parts[0]
+    return SLOW.index(room) if room in SLOW else len(SLOW)
+
+
 @pytest.fixture(scope="session")
-def server(request: pytest.FixtureRequest) -> Generator[Server]:
-    """A server with scripted agents. Tests share it, so each opens connections and sessions of its own."""
-    flags = ["--no-persist"] if getattr(request, "param", "persist") == "no-persist" else []
-    with Server(*flags, agents=AGENTS) as running:
+def persisting_server() -> Generator[Server]:
+    with Server(agents=AGENTS) as running:
         yield running
+
+
+@pytest.fixture(scope="session")
+def forgetting_server() -> Generator[Server]:
+    with Server("--no-persist", agents=AGENTS) as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def server(request: pytest.FixtureRequest) -> Server:
+    """A server with scripted agents. Tests share it, so each opens connections and sessions of its own."""
+    kept = getattr(request, "param", "persist") == "persist"
+    return request.getfixturevalue("persisting_server" if kept else "forgetting_server")

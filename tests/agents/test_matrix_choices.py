@@ -11,7 +11,7 @@ INVALID = -32602
 
 def test_a_session_opens_with_every_shape(real: RealAgent) -> None:
     async def scenario() -> None:
-        async with real.session() as session:
+        async with real.any_session() as session:
             settings = session.settings
 
         acp.schema.NewSessionResponse.model_validate(settings)
@@ -71,7 +71,7 @@ def test_a_mode_that_is_not_there_is_refused_before_the_agent_hears_of_it(real: 
     async def scenario() -> None:
         if real.recipe.modes is None:
             return
-        async with real.session() as session:
+        async with real.any_session() as session:
             for method, params in (
                 ("session/set_mode", {"modeId": "bogus"}),
                 ("session/set_config_option", {"configId": "mode", "value": "bogus"}),
