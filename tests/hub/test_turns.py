@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.world import Json, World, envelope, error_of, result_of, run, world
+from tests.support.world import Json, World, error_of, result_of, run, world
 
 TURN = "_sandboxagent/session/turn"
 PROMPT = "session/prompt"
@@ -319,16 +319,5 @@ def test_a_prompt_by_the_alias_of_a_session_reaches_the_agent_under_its_own_id()
 
             logged = [one for one in await own.events(own.session.id) if one.get("method") == PROMPT]
             assert [one["params"]["sessionId"] for one in logged] == [own.session.id]
-
-    run(main())
-
-
-def test_nothing_is_taken_when_the_server_stops() -> None:
-    async def main() -> None:
-        async with world() as own:
-            own.hub.stopping = True
-            with pytest.raises(Exception, match="stop"):
-                await own.from_client.accept(own.client, envelope(id=1, method=PROMPT, params={"sessionId": "s"}))
-            assert sent_prompts(own) == []
 
     run(main())

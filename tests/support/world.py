@@ -243,8 +243,12 @@ class World:
 
     async def events(self, session: str = "s") -> list[Json]:
         """The envelopes in a session's log."""
-        chunks = await self.log.history(session, 0, self.log.position + 1, 10_000)
-        return [json.loads(line) for chunk in chunks for line in chunk.lines]
+        found: list[Json] = []
+        after, end = 0, self.log.position + 1
+        while chunks := await self.log.history(session, after, end, 10_000):
+            found += [json.loads(line) for chunk in chunks for line in chunk.lines]
+            after = chunks[-1].last
+        return found
 
     async def heard(self, connection: Connection, session: str = "s") -> list[Json]:
         """The envelopes that a client's stream has: of a session that it is attached to, of its agent, and its own."""
