@@ -1,4 +1,4 @@
-"""`session/new`, `session/fork`, `session/list`, `session/prompt` and logins: what is checked, asked, kept, answered."""
+"""`session/new`, `session/fork`, `session/list`, `session/prompt` and logins: what is checked, asked and answered."""
 
 import asyncio
 import json
