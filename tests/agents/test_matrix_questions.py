@@ -187,7 +187,7 @@ def test_cancel_of_the_turn_withdraws_the_question_from_everybody(real: RealAgen
         assert withdrawn.data["params"]["_meta"]["sandboxagent.dev"]["outcome"] == "cancelled"
         assert pending["pending"] == []
         # Claude may have asked its model once more before it read the cancel; no answer was in that.
-        assert not [request for request in script.requests if asker.heard.format("SQLite") in told(request)]
+        assert not [request for request in script.requests if asker.heard.format("SQLite") in told_now(request)]
         assert len(again.requests) == 2
 
     run(scenario())
