@@ -104,33 +104,34 @@ def test_turn_is_streamed_as_typed_updates_and_ends_with_its_end(real: RealAgent
 
 
 @permitted
-@pytest.mark.parametrize("allowed", [True, False], ids=["allowed", "rejected"])
-def test_handler_decides_whether_a_file_is_written(real: RealAgent, allowed: bool) -> None:
+def test_handler_decides_whether_a_file_is_written(real: RealAgent) -> None:
     requests: list[PermissionRequest] = []
 
     def decide(request: PermissionRequest) -> Answer:
         requests.append(request)
-        return request.allow() if allowed else request.reject()
+        return request.allow() if len(requests) == 1 else request.reject()
 
     async def scenario() -> None:
         async with opened(real, on_permission=decide, user="ada") as (_, session):
-            file = Path(session.cwd) / "file.txt"
-            script = real.model.script([Say("I write."), real.recipe.write(file, "hello")], Say("Done."))
-            updates = session.updates()
-            ended = await ask(session, script)
-            async for item in updates:
-                if isinstance(item, Decision):
-                    break
-            # What it was given is an option of the agent's own, and not a cancel for want of one.
-            (request,) = requests
-            kinds = {option.option_id: option.kind for option in request.options}
+            for allowed in (True, False):
+                file = Path(session.cwd) / f"{allowed}.txt"
+                script = real.model.script([Say("I write."), real.recipe.write(file, "hello")], Say("Done."))
+                updates = session.updates()
+                ended = await ask(session, script)
+                async for item in updates:
+                    if isinstance(item, Decision):
+                        break
+                request = requests[-1]
+                kinds = {option.option_id: option.kind for option in request.options}
 
-        assert kinds[item.raw["optionId"]] == ("allow_once" if allowed else "reject_once")
-        assert (item.kind, item.by["user"]) == ("permission", "ada")
-        assert request.session_id == session.id
-        assert request.tool_call.tool_call_id
-        assert file.exists() == allowed
-        assert ended.stop_reason == ("end_turn" if allowed else real.recipe.reject_ends)
+                # What it was given is an option of the agent's own, and not a cancel for want of one.
+                assert kinds[item.raw["optionId"]] == ("allow_once" if allowed else "reject_once")
+                assert (item.kind, item.by["user"]) == ("permission", "ada")
+                assert request.session_id == session.id
+                assert request.tool_call.tool_call_id
+                assert file.exists() == allowed
+                assert ended.stop_reason == ("end_turn" if allowed else real.recipe.reject_ends)
+        assert len(requests) == 2
 
     run(scenario())
 
