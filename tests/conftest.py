@@ -16,9 +16,11 @@ from tests.support.running import Server, scripted
 sys.dont_write_bytecode = False
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
+# A shell that runs the suite in the background ignores the one, nohup the other, and programs would inherit that.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-    # A shell that runs the suite in the background ignores it, and programs would inherit that.
     signal.signal(signal.SIGINT, signal.default_int_handler)
+if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+    signal.signal(signal.SIGHUP, lambda *_: None)
 
 # CI tries the same examples every time; a run by hand tries new ones, and keeps what fails.
 # Neither asks how long an example takes: that depends on what else the machine does.

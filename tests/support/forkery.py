@@ -189,7 +189,8 @@ def _report_ends(tests: socket.socket) -> None:
 
 def _become(request: dict[str, object], descriptors: Sequence[int]) -> NoReturn:
     """Be as a program that was started with this request."""
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    for number in (signal.SIGCHLD, signal.SIGHUP):
+        signal.signal(number, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     for target, source in enumerate(descriptors):
         os.dup2(source, target)
