@@ -8,7 +8,10 @@ from pathlib import Path
 
 import pytest
 from hypothesis import settings
+from xdist.remote import Producer
+from xdist.scheduler import LoadScopeScheduling
 
+from tests.support.grouping import group_of
 from tests.support.running import Server, scripted
 
 # Bytecode is written also where the environment forbids it: without it every worker rewrites the assertions of all
@@ -59,22 +62,25 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Keep tests that share a fixture of their module on one worker, which makes it once."""
-    for item in items:
-        if item.get_closest_marker("xdist_group") is None and shares_a_fixture(item):
-            item.add_marker(pytest.mark.xdist_group(item.nodeid.partition("::")[0]))
     items.sort(key=rank)
-
-
-def shares_a_fixture(item: pytest.Item) -> bool:
-    info = getattr(item, "_fixtureinfo", None)
-    fixtures = info.name2fixturedefs.values() if info is not None else ()
-    return any(definitions[-1].scope == "module" for definitions in fixtures)
 
 
 def rank(item: pytest.Item) -> int:
     room = item.path.relative_to(Path(__file__).parent).parts[0]
     return SLOW.index(room) if room in SLOW else len(SLOW)
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadScopeScheduling:
+    """Hand tests out to workers in groups, in the order in which they are collected."""
+    config.option.loadscopereorder = False
+    return Groups(config, log)
+
+
+class Groups(LoadScopeScheduling):
+    """Tests of one group run on one worker: it makes what they share once."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        return group_of(nodeid)
 
 
 @pytest.fixture(scope="session")

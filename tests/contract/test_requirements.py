@@ -7,12 +7,8 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-import pytest
-
 CONTRACT = Path(__file__).resolve().parent
 TESTS = CONTRACT.parent
-# They parse the same files, which takes a second: one worker does that once.
-pytestmark = pytest.mark.xdist_group("requirements")
 MANIFESTS = sorted((CONTRACT / "requirements").glob("*.toml"))
 
 
