@@ -8,7 +8,7 @@ import pytest
 from msgspec import Raw
 
 from sandbox_agent.errors import AgentTimeout
-from sandbox_agent.hub.forward import as_before, resume_params
+from sandbox_agent.hub.forward import fill_from_session, resume_params
 from sandbox_agent.hub.lifecycle import State
 from tests.support.world import Json, World, envelope, error_of, result_of, run, world
 
@@ -98,7 +98,7 @@ def test_a_request_that_the_agent_does_not_read_is_an_error_and_leaves_nothing_o
 def test_an_alias_is_replaced_by_the_id_that_the_agent_knows() -> None:
     async def main() -> None:
         async with world() as own:
-            own.hub.name(own.session, "alias")
+            own.hub.set_alias(own.session, "alias")
             task = own.request(ECHO, {"sessionId": "alias"})
             request = await own.agent.answers(ECHO)
 
@@ -223,7 +223,7 @@ def test_only_one_at_a_time_takes_a_session_up_and_no_lock_is_left_behind() -> N
             gate = asyncio.Event()
 
             async def take_up(name: str) -> None:
-                async with own.forward.taking_up("s"):
+                async with own.forward.lock_session("s"):
                     inside.append(name)
                     await gate.wait()
 
@@ -279,7 +279,7 @@ def test_what_a_request_leaves_out_is_as_it_was_and_what_it_says_stays() -> None
         async with world() as own:
             line = envelope(id=1, method="session/load", params={"sessionId": "s", "cwd": "/elsewhere"}).line
 
-            completed = json.loads(as_before(line, own.session))["params"]
+            completed = json.loads(fill_from_session(line, own.session))["params"]
 
             assert completed == {"sessionId": "s", "cwd": "/elsewhere", "mcpServers": []}
 

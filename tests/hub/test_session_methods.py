@@ -44,7 +44,7 @@ def test_a_new_session_is_held_listed_and_attached_to_its_client() -> None:
             session = own.hub.session("fresh")
             assert (request["params"], result["sessionId"]) == (NEW, "fresh")
             assert session.state is State.HELD
-            assert own.client in own.hub.attached(session)
+            assert own.client in own.hub.connections.attached(session)
             assert "fresh" in await listed(own)
             own.agent.updates("hello", "fresh")
             assert [one["params"]["update"]["content"]["text"] for one in (await own.events("fresh"))[2:]] == ["hello"]
@@ -253,7 +253,7 @@ def test_a_prompt_attaches_its_client_and_is_in_the_log_before_it_is_answered() 
             task = own.prompt("hello", "p")
             await own.settled()
 
-            assert own.client in own.hub.attached(own.session)
+            assert own.client in own.hub.connections.attached(own.session)
             assert "session/prompt" in [one.get("method") for one in await own.events()]
             await own.agent.answers("session/prompt", {"stopReason": "end_turn"})
             await task
