@@ -2,18 +2,30 @@
 
 import os
 import signal
+import sys
 from collections.abc import Generator
+from pathlib import Path
 
 import pytest
 from hypothesis import settings
+from xdist.remote import Producer
+from xdist.scheduler import LoadScopeScheduling
 
+from tests.support.grouping import group_of
 from tests.support.running import Server, scripted
 
-if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-    # A shell that runs the suite in the background ignores it, and programs would inherit that.
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+# Bytecode is written also where the environment forbids it: without it every worker rewrites the assertions of all
+# tests, and each of the hundreds of servers and commands that tests start compiles its modules again.
+sys.dont_write_bytecode = False
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
-# CI tries the same examples every time; who works here tries new ones, and keeps what fails.
+# A shell that runs the suite in the background ignores the one, nohup the other, and programs would inherit that.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+    signal.signal(signal.SIGHUP, lambda *_: None)
+
+# CI tries the same examples every time; a run by hand tries new ones, and keeps what fails.
 # Neither asks how long an example takes: that depends on what else the machine does.
 settings.register_profile("ci", derandomize=True, deadline=None)
 settings.register_profile("here", deadline=None)
@@ -37,6 +49,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 STORAGE = {"test_idempotency", "test_session_deleting", "test_session_inventory", "test_slow_readers", "test_sse"}
 """Modules whose promises depend on where the log is: their tests run on disk and with `--no-persist`."""
+SLOW = ("sdk_typescript", "browser", "examples", "docs", "contract", "cli", "client")
+"""Rooms whose tests take longest come first, so that no worker has a long test left when the others have ended."""
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -47,9 +61,42 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         metafunc.parametrize("server", ["persist", "no-persist"], indirect=True, scope="session")
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=rank)
+
+
+def rank(item: pytest.Item) -> int:
+    room = item.path.relative_to(Path(__file__).parent).parts[0]
+    return SLOW.index(room) if room in SLOW else len(SLOW)
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadScopeScheduling:
+    """Hand tests out to workers in groups, in the order in which they are collected."""
+    config.option.loadscopereorder = False
+    return Groups(config, log)
+
+
+class Groups(LoadScopeScheduling):
+    """Tests of one group run on one worker: it makes what they share once."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        return group_of(nodeid)
+
+
 @pytest.fixture(scope="session")
-def server(request: pytest.FixtureRequest) -> Generator[Server]:
-    """A server with scripted agents. Tests share it, so each opens connections and sessions of its own."""
-    flags = ["--no-persist"] if getattr(request, "param", "persist") == "no-persist" else []
-    with Server(*flags, agents=AGENTS) as running:
+def persisting_server() -> Generator[Server]:
+    with Server(agents=AGENTS) as running:
         yield running
+
+
+@pytest.fixture(scope="session")
+def forgetting_server() -> Generator[Server]:
+    with Server("--no-persist", agents=AGENTS) as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def server(request: pytest.FixtureRequest) -> Server:
+    """A server with scripted agents. Tests share it, so each opens connections and sessions of its own."""
+    kept = getattr(request, "param", "persist") == "persist"
+    return request.getfixturevalue("persisting_server" if kept else "forgetting_server")

@@ -95,7 +95,9 @@ def tracked_lines_with(pattern: str) -> list[str]:
     """Every line of a tracked file that has the pattern, as `file:line: text`."""
     if not (ROOT / ".git").exists():
         pytest.skip("not a git checkout")
-    listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, timeout=30, check=True)
+    listed = subprocess.run(
+        ["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, timeout=120, check=True
+    )
     # A tracked file may be deleted and not yet committed.
     files = [name for name in listed.stdout.split("\0") if name and (ROOT / name).is_file()]
     return [

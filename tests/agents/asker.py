@@ -51,11 +51,13 @@ class Asker:
 
     @asynccontextmanager
     async def session(self, real: RealAgent, capabilities: Json = QUESTIONS) -> AsyncGenerator[Session]:
-        """A session in which it asks, on the connection of a client that can be asked so."""
-        async with Speaking(real.server, capabilities, real.recipe.agent) as client, client.stream() as stream:
-            session = await self._opened(real, client, stream)
+        """A session in which it asks, on a new connection of a client that can be asked so; other tests use it, too."""
+        async with (
+            Speaking(real.server, capabilities, real.recipe.agent) as client,
+            client.stream() as stream,
+            real.lent("asking", client, stream, lambda: self._opened(real, client, stream)) as session,
+        ):
             yield session
-            await client.call("_sandboxagent/session/terminate", {"sessionId": session.id})
 
     async def _opened(self, real: RealAgent, client: Client, stream: Stream) -> Session:
         meta = {} if self.mode is None else {"mode": self.mode}

@@ -3,9 +3,9 @@
 import asyncio
 import json
 import os
-from collections.abc import AsyncGenerator, Callable, Generator
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
 from contextlib import asynccontextmanager, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from itertools import count
 from pathlib import Path
@@ -18,7 +18,7 @@ from tests.support.asking import PERMISSION, TURN, texts
 from tests.support.client import Client, Event, Json, Stream
 from tests.support.model.api import Request
 from tests.support.model.gate import BOUND
-from tests.support.model.script import Script
+from tests.support.model.script import Script, has_marker
 from tests.support.model.server import ModelServer
 from tests.support.running import Server
 
@@ -26,6 +26,8 @@ ROOT = Path(__file__).resolve().parents[2]
 INSTALLED = Path(os.environ.get("SANDBOX_AGENT_TEST_AGENTS", ROOT / ".cache" / "agents"))
 INSTALL_BOUND = 600.0
 """Seconds for a download of some hundred megabytes."""
+
+ATTACH, TERMINATE = "_sandboxagent/session/attach", "_sandboxagent/session/terminate"
 
 _folders = count(1)
 
@@ -86,7 +88,7 @@ class Prompt:
 
 @dataclass
 class Session:
-    """A session with a folder of its own. Whoever reads its stream reads for all sessions of that connection."""
+    """A session with a folder of its own. Its stream has the events of all sessions of that connection."""
 
     id: str
     client: Client
@@ -135,6 +137,27 @@ class Session:
         assert response.status_code == 202, response.text
 
 
+class IdleSessions:
+    """Open sessions that no test uses now. A new session costs some agents seconds, and most tests need just any."""
+
+    def __init__(self) -> None:
+        self._idle: dict[str, list[tuple[int, Session]]] = {}
+
+    def take(self, kind: str, pid: int | None) -> Session | None:
+        """One of a kind that this process holds."""
+        idle = self._idle.get(kind, [])
+        while idle:
+            holder, session = idle.pop()
+            if holder == pid:
+                return session
+        return None
+
+    def put_back(self, kind: str, pid: int | None, session: Session) -> None:
+        """Keep it for the next test, unless its process is gone."""
+        if pid is not None:
+            self._idle.setdefault(kind, []).append((pid, session))
+
+
 @dataclass(frozen=True)
 class RealAgent:
     """A real agent behind a server of ours, whose model is scripted."""
@@ -142,11 +165,16 @@ class RealAgent:
     recipe: Recipe
     server: Server
     model: ModelServer
+    _idle: IdleSessions = field(default_factory=IdleSessions)
 
     @property
     def pid(self) -> int:
         """Its process now."""
         return self._request("GET")["serverStatus"]["pid"]
+
+    @property
+    def _pid_if_running(self) -> int | None:
+        return (self._request("GET").get("serverStatus") or {}).get("pid")
 
     def install(self) -> None:
         """Have it installed in the version that is pinned, unless it is; tests have no time for that."""
@@ -177,7 +205,36 @@ class RealAgent:
         async with self.client() as client, client.stream() as stream:
             session = await self.new_session(client, stream, **meta)
             yield session
-            await client.call("_sandboxagent/session/terminate", {"sessionId": session.id})
+            await client.call(TERMINATE, {"sessionId": session.id})
+
+    @asynccontextmanager
+    async def any_session(self) -> AsyncGenerator[Session]:
+        """A session on a new connection, with an open stream, for a test that leaves it as it was.
+
+        Other tests may have prompted it: read what a model was told now with `told_now`.
+        """
+        async with (
+            self.client() as client,
+            client.stream() as stream,
+            self.lent("plain", client, stream, lambda: self.new_session(client, stream)) as session,
+        ):
+            yield session
+
+    @asynccontextmanager
+    async def lent(
+        self, kind: str, client: Client, stream: Stream, opened: Callable[[], Awaitable[Session]]
+    ) -> AsyncGenerator[Session]:
+        """An idle session of a kind on this connection, or one that is opened now; kept for the next test."""
+        idle = self._idle.take(kind, self._pid_if_running)
+        if idle is None:
+            session = await opened()
+        else:
+            session = idle.on(client, stream)
+            await client.result(ATTACH, {"sessionId": session.id})
+        holder = self._pid_if_running
+        yield session
+        if self._pid_if_running == holder:
+            self._idle.put_back(kind, holder, session)
 
     async def new_session(self, client: Client, stream: Stream, **meta: object) -> Session:
         """A new session on a connection; keyword arguments go into our `_meta`."""
@@ -189,9 +246,19 @@ class RealAgent:
 
 
 def told(request: Request) -> str:
-    """All that a model was told, by whomever."""
+    """All that a model was told in the session so far."""
     assert request.conversation is not None
     return "\n".join(turn.text for turn in request.conversation.turns)
+
+
+def told_now(request: Request) -> str:
+    """What a model was told with the newest prompt and since then."""
+    assert request.conversation is not None
+    turns = request.conversation.turns
+    newest = max(number for number, turn in enumerate(turns) if has_marker(turn))
+    # An agent may put what a prompt attaches into messages of its own, before that with the text.
+    earlier = (number for number in range(newest) if turns[number].role == "model" or has_marker(turns[number]))
+    return "\n".join(turn.text for turn in turns[max(earlier, default=-1) + 1 :])
 
 
 def tree(pid: int) -> list[int]:

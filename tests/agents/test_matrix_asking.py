@@ -17,7 +17,7 @@ asking = pytest.mark.parametrize(
 
 def test_file_is_written_when_it_is_allowed(real: RealAgent) -> None:
     async def scenario() -> None:
-        async with real.session() as session:
+        async with real.any_session() as session:
             file = session.folder / "allowed.txt"
             script = real.model.script([Say("I write."), real.recipe.write(file, "hello")], Say("Written."))
             prompt = session.ask(script)
@@ -39,7 +39,7 @@ def test_file_is_written_when_it_is_allowed(real: RealAgent) -> None:
 @asking
 def test_file_is_not_written_when_it_is_rejected(real: RealAgent) -> None:
     async def scenario() -> None:
-        async with real.session() as session:
+        async with real.any_session() as session:
             file = session.folder / "rejected.txt"
             script = real.model.script([Say("I write."), real.recipe.write(file, "hello")], Say("As you like."))
             prompt = session.ask(script)
@@ -57,7 +57,7 @@ def test_file_is_not_written_when_it_is_rejected(real: RealAgent) -> None:
 @asking
 def test_cancel_withdraws_what_was_asked(real: RealAgent) -> None:
     async def scenario() -> None:
-        async with real.session() as session:
+        async with real.any_session() as session:
             file = session.folder / "cancelled.txt"
             script = real.model.script([Say("I write."), real.recipe.write(file, "hello")], Say("Never said."))
             prompt = session.ask(script)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.agents.real import Prompt, RealAgent, Session, Turn, told
+from tests.agents.real import TERMINATE, Prompt, RealAgent, Session, Turn, told_now
 from tests.support.client import META, run
 from tests.support.model.script import Say, Script
 from tests.support.pictures import png
@@ -41,12 +41,12 @@ def name_of(real: RealAgent, path: Path) -> str:
 def test_attached_text_reaches_the_model(real: RealAgent, name: str) -> None:
     async def scenario() -> None:
         script = real.model.script(Say("I know that file"))
-        async with real.session() as session:
+        async with real.any_session() as session:
             file = session.folder / name
             file.write_text("what the file says")
             turn = await attach(session, script, name)
 
-        text = told(script.requests[0])
+        text = told_now(script.requests[0])
         assert turn.stop_reason == "end_turn"
         assert name_of(real, file) in text
         assert ("what the file says" in text) == reads_texts(real)
@@ -76,7 +76,7 @@ def test_attached_image_and_text_both_reach_the_model(real: RealAgent) -> None:
             (session.folder / "picture.png").write_bytes(png())
             turn = await attach(session, script, "picture.png", file)
 
-        text = told(script.requests[0])
+        text = told_now(script.requests[0])
         mixes = real.recipe.manifest["features"].get("mixes", True)
         assert turn.stop_reason == "end_turn"
         assert PICTURE in json.dumps(script.requests[0].body)
@@ -89,12 +89,12 @@ def test_attached_image_and_text_both_reach_the_model(real: RealAgent) -> None:
 def test_attached_binary_is_named_to_the_model(real: RealAgent) -> None:
     async def scenario() -> None:
         script = real.model.script(Say("I know that file"))
-        async with real.session() as session:
+        async with real.any_session() as session:
             file = session.folder / "data.bin"
             file.write_bytes(bytes(range(256)) * 16 + b"the end")
             turn = await attach(session, script, file)
 
-        text = told(script.requests[0])
+        text = told_now(script.requests[0])
         assert turn.stop_reason == "end_turn"
         assert name_of(real, file) in text
         assert "the end" not in text
@@ -105,13 +105,13 @@ def test_attached_binary_is_named_to_the_model(real: RealAgent) -> None:
 def test_attached_directory_is_named_to_the_model(real: RealAgent) -> None:
     async def scenario() -> None:
         script = real.model.script(Say("I know that folder"))
-        async with real.session() as session:
+        async with real.any_session() as session:
             folder = session.folder / "some folder"
             folder.mkdir()
             (folder / "inner.txt").write_text("what the file says")
             turn = await attach(session, script, folder)
 
-        text = told(script.requests[0])
+        text = told_now(script.requests[0])
         assert turn.stop_reason == "end_turn"
         assert name_of(real, folder) in text
         assert "what the file says" not in text
@@ -122,7 +122,7 @@ def test_attached_directory_is_named_to_the_model(real: RealAgent) -> None:
 def test_attached_file_of_100_mib_is_named_to_the_model(real: RealAgent) -> None:
     async def scenario() -> None:
         script = real.model.script(Say("that is a long file"))
-        async with real.session() as session:
+        async with real.any_session() as session:
             file = session.folder / "long.txt"
             file.write_bytes(b"what the file says, line by line\n".ljust(64) * (LARGE // 64))
             turn = await attach(session, script, file)
@@ -130,7 +130,7 @@ def test_attached_file_of_100_mib_is_named_to_the_model(real: RealAgent) -> None
 
         (request,) = script.requests
         assert turn.stop_reason == "end_turn"
-        assert name_of(real, file) in told(request)
+        assert name_of(real, file) in told_now(request)
         assert len(json.dumps(request.body)) < SMALL
 
     run(scenario())
@@ -139,7 +139,7 @@ def test_attached_file_of_100_mib_is_named_to_the_model(real: RealAgent) -> None
 def test_missing_attachment_is_refused_and_the_model_hears_nothing(real: RealAgent) -> None:
     async def scenario() -> None:
         script, after = real.model.script(Say("never")), real.model.script(Say("still here"))
-        async with real.session() as session:
+        async with real.any_session() as session:
             params = {"sessionId": session.id, "prompt": [{"type": "text", "text": script.marker}]}
             meta = {META: {"attachments": [{"path": "gone.txt"}]}}
             error = await session.client.error("session/prompt", params | {"_meta": meta})
@@ -166,9 +166,9 @@ def test_attached_file_that_git_ignores_is_not_lost(real: RealAgent) -> None:
             settings = await client.result("session/new", {"cwd": str(folder), "mcpServers": []})
             session = Session(settings["sessionId"], client, stream, folder, settings)
             turn = await attach(session, script, "build.log")
-            await client.call("_sandboxagent/session/terminate", {"sessionId": session.id})
+            await client.call(TERMINATE, {"sessionId": session.id})
 
         assert turn.stop_reason == "end_turn"
-        assert name_of(real, file) in told(script.requests[0])
+        assert name_of(real, file) in told_now(script.requests[0])
 
     run(scenario())

@@ -2,7 +2,7 @@
 
 import acp.schema
 
-from tests.agents.real import RealAgent
+from tests.agents.real import ATTACH, RealAgent
 from tests.support.client import Event, Json, run
 from tests.support.model.gate import BOUND
 
@@ -11,7 +11,7 @@ INVALID = -32602
 
 def test_a_session_opens_with_every_shape(real: RealAgent) -> None:
     async def scenario() -> None:
-        async with real.session() as session:
+        async with real.any_session() as session:
             settings = session.settings
 
         acp.schema.NewSessionResponse.model_validate(settings)
@@ -26,9 +26,9 @@ def test_another_mode_is_heard_in_both_forms_by_who_did_not_ask_for_it(real: Rea
     async def scenario() -> None:
         if real.recipe.modes is None:
             return
-        second = real.recipe.modes[1]
-        async with real.session() as session, real.client() as other, other.stream() as stream:
-            await other.result("_sandboxagent/session/attach", {"sessionId": session.id})
+        first, second = real.recipe.modes
+        async with real.any_session() as session, real.client() as other, other.stream() as stream:
+            await other.result(ATTACH, {"sessionId": session.id})
             params = {"sessionId": session.id, "configId": "mode", "value": second}
             answer = await session.client.result("session/set_config_option", params)
             acp.schema.SetSessionConfigOptionResponse.model_validate(answer)
@@ -39,6 +39,7 @@ def test_another_mode_is_heard_in_both_forms_by_who_did_not_ask_for_it(real: Rea
                 return heard.keys() >= {"current_mode_update", "config_option_update"}
 
             await stream.until(both, BOUND)
+            await session.client.result("session/set_config_option", params | {"value": first})
 
         assert heard["current_mode_update"]["currentModeId"] == second
         options = {one["id"]: one["currentValue"] for one in heard["config_option_update"]["configOptions"]}
@@ -51,9 +52,9 @@ def test_another_model_is_heard_by_who_did_not_ask_for_it(real: RealAgent) -> No
     async def scenario() -> None:
         if real.recipe.models is None:
             return
-        second = real.recipe.models[1]
-        async with real.session() as session, real.client() as other, other.stream() as stream:
-            await other.result("_sandboxagent/session/attach", {"sessionId": session.id})
+        first, second = real.recipe.models
+        async with real.any_session() as session, real.client() as other, other.stream() as stream:
+            await other.result(ATTACH, {"sessionId": session.id})
             assert "configOptions" not in await session.client.result(
                 "session/set_model", {"sessionId": session.id, "modelId": second}
             )
@@ -63,6 +64,7 @@ def test_another_model_is_heard_by_who_did_not_ask_for_it(real: RealAgent) -> No
                 return {one["id"]: one["currentValue"] for one in options}.get("model") == second
 
             await stream.until(wanted, BOUND)
+            await session.client.result("session/set_model", {"sessionId": session.id, "modelId": first})
 
     run(scenario())
 
@@ -71,7 +73,7 @@ def test_a_mode_that_is_not_there_is_refused_before_the_agent_hears_of_it(real: 
     async def scenario() -> None:
         if real.recipe.modes is None:
             return
-        async with real.session() as session:
+        async with real.any_session() as session:
             for method, params in (
                 ("session/set_mode", {"modeId": "bogus"}),
                 ("session/set_config_option", {"configId": "mode", "value": "bogus"}),

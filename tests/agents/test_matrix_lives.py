@@ -6,7 +6,7 @@ import signal
 
 import pytest
 
-from tests.agents.real import RealAgent, Session, running, told, tree
+from tests.agents.real import RealAgent, Session, Turn, told, tree
 from tests.support.asking import ENDED, texts
 from tests.support.client import Json, run
 from tests.support.model.script import Say
@@ -48,64 +48,45 @@ def test_crash_fails_the_prompt_and_nothing_else(real: RealAgent) -> None:
     run(scenario())
 
 
-def test_session_of_a_process_that_is_gone_is_loaded_with_its_history(real: RealAgent) -> None:
-    async def scenario() -> None:
-        before, after = real.model.script(Say("remember green")), real.model.script(Say("loaded"))
-        async with real.session() as session, real.client() as client, client.stream() as stream:
+def test_server_that_stops_leaves_no_process_and_the_next_loads_the_session_with_its_history(real: RealAgent) -> None:
+    before, endless = real.model.script(Say("remember grey")), real.model.script(Say("first ", real.model.gate()))
+    after = real.model.script(Say("here again"))
+
+    async def stopped() -> tuple[Session, list[int]]:
+        async with real.client() as client, client.stream() as stream:
+            session = await real.new_session(client, stream)
             await session.turn(before)
-            os.kill(real.pid, signal.SIGKILL)
-            await session.next(lambda event: event.method == ENDED)
-            real.age()
+            prompt = session.ask(endless)
+            await session.said("first")
+            family = tree(real.pid)
+            assert await asyncio.to_thread(real.server.stop) == 0
+            with pytest.raises(AssertionError, match="503"):
+                await prompt.response()
+        return session, family
+
+    async def started(session: Session) -> Turn | None:
+        async with real.client() as client, client.stream() as stream:
             params: Json = {"sessionId": session.id, "cwd": str(session.folder), "mcpServers": []}
             if "load" not in real.recipe.session_methods:
                 assert (await client.error("session/load", params))["code"] == -32601
-                return
+                return None
             await client.result("session/load", params)
-            turn = await session.on(client, stream).turn(after)
+            return await session.on(client, stream).turn(after)
 
-        replayed = "".join(texts(turn.events, "user_message_chunk")), "".join(texts(turn.events))
-        assert before.marker in replayed[0]
-        assert "remember green" in replayed[1]
-        assert turn.stop_reason == "end_turn"
-        assert "remember green" in told(after.requests[0])
-
-    run(scenario())
-
-
-def test_server_that_stops_leaves_no_process_and_goes_on_with_the_session(real: RealAgent) -> None:
-    with running(real.recipe) as agent:
-        before, endless = (
-            agent.model.script(Say("remember grey")),
-            agent.model.script(Say("first ", agent.model.gate())),
-        )
-        after = agent.model.script(Say("here again"))
-
-        async def stopped() -> tuple[Session, list[int]]:
-            async with agent.client() as client, client.stream() as stream:
-                session = await agent.new_session(client, stream)
-                await session.turn(before)
-                prompt = session.ask(endless)
-                await session.said("first")
-                family = tree(agent.pid)
-                assert await asyncio.to_thread(agent.server.stop) == 0
-                with pytest.raises(AssertionError, match="503"):
-                    await prompt.response()
-            return session, family
-
-        async def started(session: Session) -> Json:
-            async with agent.client() as client, client.stream() as stream:
-                return await session.on(client, stream).ask(after).response()
-
+    try:
         session, family = run(stopped())
         # Killed, and taken apart by the kernel: that may take longer than the server's own end.
         eventually(lambda: not any(map(alive, family)), "the end of all that the agent had started")
-        agent.age()
-        agent.server.start()
-        response = run(started(session))
+        real.age()
+    finally:
+        # Other tests use this server, too.
+        real.server.start()
+    turn = run(started(session))
 
     assert len(family) >= 1
-    if real.recipe.session_methods & {"load", "resume"}:
-        assert response["result"]["stopReason"] == "end_turn"
+    if turn is not None:
+        replayed = "".join(texts(turn.events, "user_message_chunk")), "".join(texts(turn.events))
+        assert before.marker in replayed[0]
+        assert "remember grey" in replayed[1]
+        assert turn.stop_reason == "end_turn"
         assert "remember grey" in told(after.requests[0])
-    else:
-        assert response["error"]["code"] == -32600

@@ -121,7 +121,7 @@ async def listed(session: Session) -> list[str]:
 @only()
 def test_mode_that_an_agent_does_not_have_is_refused_with_those_that_it_has(real: RealAgent) -> None:
     async def scenario() -> Json:
-        async with real.session() as session:
+        async with real.any_session() as session:
             meta = {META: {"permissionMode": "no such mode"}}
             before = await listed(session)
             params: Json = {"cwd": str(session.folder), "mcpServers": [], "_meta": meta}

@@ -27,7 +27,7 @@ def test_closed_session_has_ended_and_can_be_taken_up_again(real: RealAgent) -> 
 def test_deleted_session_is_gone(real: RealAgent) -> None:
     async def scenario() -> None:
         # Another one after it: goose gives the id of its last session out again, and may still be clearing up the old.
-        async with real.session() as session, real.session():
+        async with real.session() as session, real.any_session():
             await session.turn(real.model.script(Say("to be forgotten")))
             if not await offered(real, session, "delete"):
                 return
@@ -41,7 +41,7 @@ def test_deleted_session_is_gone(real: RealAgent) -> None:
 def test_terminated_session_can_be_deleted_whatever_the_agent_offers(real: RealAgent) -> None:
     async def scenario() -> None:
         # As above.
-        async with real.session() as session, real.session():
+        async with real.session() as session, real.any_session():
             await session.turn(real.model.script(Say("to be forgotten")))
             params = {"sessionId": session.id}
             await session.client.result("_sandboxagent/session/terminate", params)

@@ -10,7 +10,7 @@ NOT_OFFERED = -32601
 
 def test_mode_is_changed(real: RealAgent) -> None:
     async def scenario() -> None:
-        async with real.session() as session:
+        async with real.any_session() as session:
             if real.recipe.modes is None:
                 error = await session.client.error("session/set_mode", {"sessionId": session.id, "modeId": "plan"})
                 assert error["code"] == NOT_OFFERED
@@ -19,6 +19,7 @@ def test_mode_is_changed(real: RealAgent) -> None:
             before = await view(session)
             await session.client.result("session/set_mode", {"sessionId": session.id, "modeId": second})
             after = await view(session)
+            await session.client.result("session/set_mode", {"sessionId": session.id, "modeId": first})
 
         assert (before["mode"], after["mode"]) == (first, second)
 
@@ -28,7 +29,7 @@ def test_mode_is_changed(real: RealAgent) -> None:
 def test_model_is_changed(real: RealAgent) -> None:
     async def scenario() -> None:
         scripts = [real.model.script(Say("first")), real.model.script(Say("second"))]
-        async with real.session() as session:
+        async with real.any_session() as session:
             offered = await session.client.result("_sandboxagent/session/list_models", {"sessionId": session.id})
             if real.recipe.models is None:
                 error = await session.client.error("session/set_model", {"sessionId": session.id, "modelId": "any"})
@@ -39,6 +40,7 @@ def test_model_is_changed(real: RealAgent) -> None:
             await session.client.result("session/set_model", {"sessionId": session.id, "modelId": second})
             after = await view(session)
             await session.turn(scripts[1])
+            await session.client.result("session/set_model", {"sessionId": session.id, "modelId": first})
 
         assert offered["currentModelId"] == first
         assert {first, second} <= {model["modelId"] for model in offered["availableModels"]}
@@ -51,7 +53,7 @@ def test_model_is_changed(real: RealAgent) -> None:
 
 def test_option_is_changed(real: RealAgent) -> None:
     async def scenario() -> None:
-        async with real.session() as session:
+        async with real.any_session() as session:
             if real.recipe.option is None:
                 params = {"sessionId": session.id, "configId": "any", "value": "any"}
                 assert (await session.client.error("session/set_config_option", params))["code"] == NOT_OFFERED
@@ -59,6 +61,7 @@ def test_option_is_changed(real: RealAgent) -> None:
             option, first, second = real.recipe.option
             params = {"sessionId": session.id, "configId": option, "value": second}
             changed = await session.client.result("session/set_config_option", params)
+            await session.client.result("session/set_config_option", params | {"value": first})
 
         assert (value(session.settings, option), value(changed, option)) == (first, second)
 

@@ -8,7 +8,7 @@ from urllib.parse import quote
 
 import pytest
 
-from tests.agents.real import RealAgent, told
+from tests.agents.real import RealAgent, told, told_now
 from tests.support.asking import TURN, texts
 from tests.support.client import Event, Json, run
 from tests.support.model.script import Fail, Say
@@ -35,7 +35,7 @@ def test_handshake_tells_version_and_capabilities(real: RealAgent) -> None:
 def test_turn_streams_in_chunks_and_ends(real: RealAgent) -> None:
     async def scenario() -> None:
         script = real.model.script(Say("one two three four five"))
-        async with real.session() as session:
+        async with real.any_session() as session:
             turn = await session.turn(script)
 
         assert turn.stop_reason == "end_turn"
@@ -49,7 +49,7 @@ def test_cancel_ends_the_turn_and_the_session_goes_on(real: RealAgent) -> None:
     async def scenario() -> None:
         gate = real.model.gate()
         endless, short = real.model.script(Say("first ", "words ", gate, "never")), real.model.script(Say("still here"))
-        async with real.session() as session:
+        async with real.any_session() as session:
             prompt = session.ask(endless)
             await session.said("first")
             await session.client.notify("session/cancel", {"sessionId": session.id})
@@ -68,7 +68,7 @@ def test_cancel_ends_the_turn_and_the_session_goes_on(real: RealAgent) -> None:
 def test_failure_of_the_model_ends_the_turn_and_the_session_goes_on(real: RealAgent) -> None:
     async def scenario() -> None:
         failing = real.model.script(Fail(400, "invalid_request_error", "the model is out of order"))
-        async with real.session() as session:
+        async with real.any_session() as session:
             failed = await session.turn(failing)
             after = await session.turn(real.model.script(Say("better now")))
 
@@ -85,7 +85,7 @@ def test_second_prompt_waits_for_the_first(real: RealAgent) -> None:
     async def scenario() -> None:
         gate = real.model.gate()
         first, second = real.model.script(Say("first begins ", gate, "and ends")), real.model.script(Say("second"))
-        async with real.session() as session:
+        async with real.any_session() as session:
             prompt = session.ask(first)
             await session.said("first begins")
             envelope = {"jsonrpc": "2.0", "id": "second", "method": "session/prompt", "params": session.prompt(second)}
@@ -111,7 +111,7 @@ def test_two_sessions_run_at_once_and_each_sees_its_own(real: RealAgent) -> None
             real.model.script(Say(f"{name} begins ", gate, f"{name} ends"))
             for name, gate in zip(("left", "right"), gates, strict=True)
         ]
-        async with real.session() as left, real.session() as right:
+        async with real.any_session() as left, real.any_session() as right:
             prompts = left.ask(scripts[0]), right.ask(scripts[1])
             await asyncio.gather(*(gate.reached() for gate in gates))
             gates[1].open()
@@ -139,16 +139,16 @@ def test_image_of_a_prompt_reaches_the_model(real: RealAgent) -> None:
     run(scenario())
 
 
-@pytest.mark.parametrize("name", ["plain.txt", "déjà vu.txt"])
+@pytest.mark.parametrize("name", ["linked.txt", "déjà lu.txt"])
 def test_link_of_a_prompt_reaches_the_model(real: RealAgent, name: str) -> None:
     async def scenario() -> None:
         script = real.model.script(Say("I know that file"))
-        async with real.session() as session:
+        async with real.any_session() as session:
             file = session.folder / name
             file.write_text("what the file says")
             turn = await session.turn(script, {"type": "resource_link", "uri": file.as_uri(), "name": name})
 
-        text = told(script.requests[0])
+        text = told_now(script.requests[0])
         understood = real.recipe.decodes_links or quote(name) == name
         assert turn.stop_reason == "end_turn"
         assert ("what the file says" in text) == (real.recipe.reads_links and understood)

@@ -4,9 +4,9 @@ import psutil
 import pytest
 
 from tests.agents.conftest import parameters
-from tests.agents.real import RealAgent, told, tree
+from tests.agents.real import RealAgent, tree
 from tests.support.asking import ELICITATION, PERMISSION
-from tests.support.client import Json, run
+from tests.support.client import run
 from tests.support.model.script import Call, Say
 from tests.support.running import alive, eventually
 
@@ -16,29 +16,18 @@ OPTIONS = [{"label": "Postgres", "description": "Relational"}, {"label": "Redis"
 QUESTION = {"question": "Which database?", "header": "Database", "multiSelect": False, "options": OPTIONS}
 
 
-@pytest.mark.parametrize(
-    ("answer", "heard"),
-    [
-        ({"action": "accept", "content": {"question_0": "Redis"}}, "Redis"),
-        ({"action": "accept", "content": {"question_0_custom": "a text file"}}, "a text file"),
-        ({"action": "decline"}, "did not answer"),
-        ({"action": "cancel"}, "aborted"),
-    ],
-    ids=["chosen", "own words", "declined", "cancelled"],
-)
-def test_question_is_a_form_and_the_model_hears_the_answer(real: RealAgent, answer: Json, heard: str) -> None:
+def test_question_is_a_form_with_its_header_and_labels(real: RealAgent) -> None:
     async def scenario() -> None:
         script = real.model.script(Call("AskUserQuestion", {"questions": [QUESTION]}), Say("I see."))
-        async with real.session() as session:
+        async with real.any_session() as session:
             prompt = session.ask(script)
             request = await session.asked(ELICITATION)
-            await session.client.answer(request.data["id"], answer)
+            await session.client.answer(request.data["id"], {"action": "accept", "content": {"question_0": "Redis"}})
             turn = await prompt.ended()
 
         form = request.data["params"]["requestedSchema"]["properties"]
         assert form["question_0"]["title"] == "Database"
         assert [option["const"] for option in form["question_0"]["oneOf"]] == ["Postgres", "Redis"]
-        assert heard in told(script.requests[1])
         assert turn.stop_reason == "end_turn"
 
     run(scenario())
@@ -46,7 +35,7 @@ def test_question_is_a_form_and_the_model_hears_the_answer(real: RealAgent, answ
 
 def test_always_allowed_edits_are_not_asked_for_again_in_that_session(real: RealAgent) -> None:
     async def scenario() -> None:
-        async with real.session() as session, real.session() as other:
+        async with real.session() as session, real.any_session() as other:
             writes = [real.recipe.write(session.folder / f"{number}.txt", "hello") for number in (1, 2)]
             prompt = session.ask(real.model.script(*writes, Say("Both written.")))
             await session.decide(await session.asked(), "allow_always")

@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from tests.agents.conftest import parameters
-from tests.agents.real import RealAgent, running, told, tree
+from tests.agents.real import RealAgent, running, told_now, tree
 from tests.support.asking import PERMISSION
 from tests.support.client import run
 from tests.support.model.script import Call, Fail, Say
@@ -20,11 +20,11 @@ QUESTION = {"id": "db", "header": "Database", "question": "Which database?", "op
 def test_question_outside_of_plan_mode_is_not_asked(real: RealAgent) -> None:
     async def scenario() -> None:
         script = real.model.script(Call("request_user_input", {"questions": [QUESTION]}), Say("I see."))
-        async with real.session() as session:
+        async with real.any_session() as session:
             turn = await session.turn(script)
 
         assert turn.asked == []
-        assert "unavailable in Default mode" in told(script.requests[1])
+        assert "unavailable in Default mode" in told_now(script.requests[1])
 
     run(scenario())
 
@@ -46,7 +46,7 @@ def test_mode_agent_asks_a_model_in_place_of_a_person(real: RealAgent) -> None:
 def test_patch_within_its_folder_is_made_unasked_and_shown(real: RealAgent) -> None:
     async def scenario() -> None:
         patch = "*** Begin Patch\n*** Add File: new.txt\n+hello\n*** End Patch\n"
-        async with real.session() as session:
+        async with real.any_session() as session:
             turn = await session.turn(real.model.script(Call("apply_patch", patch), Say("Patched.")))
 
         (call,) = turn.updates("tool_call")
@@ -62,7 +62,7 @@ def test_output_of_a_command_is_in_the_meta_of_its_tool_call_alone(real: RealAge
     async def scenario() -> None:
         wish = {"sandbox_permissions": "require_escalated", "justification": "May I?"}
         script = real.model.script(Call("exec_command", {"cmd": "echo out of it", **wish}), Say("Done."))
-        async with real.session() as session:
+        async with real.any_session() as session:
             prompt = session.ask(script)
             await session.decide(await session.asked(), "allow_once")
             turn = await prompt.ended()
@@ -80,7 +80,7 @@ def test_output_of_a_command_is_in_the_meta_of_its_tool_call_alone(real: RealAge
 def test_model_that_wants_another_key_is_an_error(real: RealAgent) -> None:
     async def scenario() -> None:
         script = real.model.script(Fail(401, "invalid_request_error", "who are you"))
-        async with real.session() as session:
+        async with real.any_session() as session:
             response = await session.ask(script).response()
 
         assert response["error"]["code"] == -32000

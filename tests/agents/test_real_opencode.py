@@ -13,7 +13,7 @@ import pytest
 from sandbox_agent.agents.dialects.opencode import listening_ports
 from tests.agents.asker import ASKERS
 from tests.agents.conftest import parameters
-from tests.agents.real import RealAgent, told
+from tests.agents.real import RealAgent, told_now
 from tests.support.asking import CANCEL, PERMISSION, QUESTION
 from tests.support.client import Json, run
 from tests.support.model.script import Call, Say
@@ -26,7 +26,7 @@ ASKER = ASKERS["opencode"]
 
 def test_client_is_asked_for_permission_and_not_to_write_the_file(real: RealAgent) -> None:
     async def scenario() -> None:
-        async with real.session() as session:
+        async with real.any_session() as session:
             script = real.model.script(real.recipe.write(session.folder / "a.txt", "hello"), Say("Written."))
             prompt = session.ask(script)
             await session.decide(await session.asked(), "allow_once")
@@ -40,7 +40,7 @@ def test_client_is_asked_for_permission_and_not_to_write_the_file(real: RealAgen
 def test_command_is_asked_for_and_its_output_is_shown(real: RealAgent) -> None:
     async def scenario() -> None:
         call = Call("bash", {"command": "echo out of it", "description": "Says something"})
-        async with real.session() as session:
+        async with real.any_session() as session:
             prompt = session.ask(real.model.script(call, Say("Done.")))
             request = await session.asked()
             await session.decide(request, "allow_once")
@@ -80,7 +80,7 @@ def test_question_that_is_answered_at_its_own_port_is_withdrawn(real: RealAgent)
 
         assert answer.status_code == 200
         assert request.data["id"] == open_there["id"] == withdrawn.data["params"]["requestId"]
-        assert ASKER.heard.format("Redis") in told(script.requests[1])
+        assert ASKER.heard.format("Redis") in told_now(script.requests[1])
         assert turn.stop_reason == "end_turn"
 
     run(scenario())
@@ -115,6 +115,6 @@ def test_question_of_a_folder_with_a_strange_name_is_answered(real: RealAgent) -
             await session.client.answer(request.data["id"], {"status": "answered", "answers": [["Redis"]]})
             await prompt.ended()
 
-        assert ASKER.heard.format("Redis") in told(script.requests[1])
+        assert ASKER.heard.format("Redis") in told_now(script.requests[1])
 
     run(scenario())

@@ -43,6 +43,8 @@ def agents(*names: str) -> pytest.MarkDecorator:
 
 
 three = agents("claude", "codex", "opencode")
+# What the agent does here is the same for each of them, and the tests of the matrix show that for all.
+one = agents("codex")
 permitted = agents(*(recipe.agent for recipe in RECIPES if recipe.asks))
 
 
@@ -102,33 +104,34 @@ def test_turn_is_streamed_as_typed_updates_and_ends_with_its_end(real: RealAgent
 
 
 @permitted
-@pytest.mark.parametrize("allowed", [True, False], ids=["allowed", "rejected"])
-def test_handler_decides_whether_a_file_is_written(real: RealAgent, allowed: bool) -> None:
+def test_handler_decides_whether_a_file_is_written(real: RealAgent) -> None:
     requests: list[PermissionRequest] = []
 
     def decide(request: PermissionRequest) -> Answer:
         requests.append(request)
-        return request.allow() if allowed else request.reject()
+        return request.allow() if len(requests) == 1 else request.reject()
 
     async def scenario() -> None:
         async with opened(real, on_permission=decide, user="ada") as (_, session):
-            file = Path(session.cwd) / "file.txt"
-            script = real.model.script([Say("I write."), real.recipe.write(file, "hello")], Say("Done."))
-            updates = session.updates()
-            ended = await ask(session, script)
-            async for item in updates:
-                if isinstance(item, Decision):
-                    break
-            # What it was given is an option of the agent's own, and not a cancel for want of one.
-            (request,) = requests
-            kinds = {option.option_id: option.kind for option in request.options}
+            for allowed in (True, False):
+                file = Path(session.cwd) / f"{allowed}.txt"
+                script = real.model.script([Say("I write."), real.recipe.write(file, "hello")], Say("Done."))
+                updates = session.updates()
+                ended = await ask(session, script)
+                async for item in updates:
+                    if isinstance(item, Decision):
+                        break
+                request = requests[-1]
+                kinds = {option.option_id: option.kind for option in request.options}
 
-        assert kinds[item.raw["optionId"]] == ("allow_once" if allowed else "reject_once")
-        assert (item.kind, item.by["user"]) == ("permission", "ada")
-        assert request.session_id == session.id
-        assert request.tool_call.tool_call_id
-        assert file.exists() == allowed
-        assert ended.stop_reason == ("end_turn" if allowed else real.recipe.reject_ends)
+                # What it was given is an option of the agent's own, and not a cancel for want of one.
+                assert kinds[item.raw["optionId"]] == ("allow_once" if allowed else "reject_once")
+                assert (item.kind, item.by["user"]) == ("permission", "ada")
+                assert request.session_id == session.id
+                assert request.tool_call.tool_call_id
+                assert file.exists() == allowed
+                assert ended.stop_reason == ("end_turn" if allowed else real.recipe.reject_ends)
+        assert len(requests) == 2
 
     run(scenario())
 
@@ -208,7 +211,7 @@ def test_question_that_was_left_open_is_answered_later_by_its_id(real: RealAgent
     run(scenario())
 
 
-@three
+@one
 def test_turn_that_is_cancelled_while_it_streams_ends_so_and_the_next_works(real: RealAgent) -> None:
     async def scenario() -> None:
         gate = real.model.gate()
@@ -228,7 +231,7 @@ def test_turn_that_is_cancelled_while_it_streams_ends_so_and_the_next_works(real
     run(scenario())
 
 
-@three
+@one
 def test_attached_file_reaches_the_model(real: RealAgent) -> None:
     async def scenario() -> None:
         script = real.model.script(Say("I know that file"))
@@ -242,7 +245,7 @@ def test_attached_file_reaches_the_model(real: RealAgent) -> None:
     run(scenario())
 
 
-@three
+@one
 def test_agent_that_is_killed_fails_the_turn_alone_and_the_next_knows_what_was_said(real: RealAgent) -> None:
     async def scenario() -> None:
         before, endless, after = (
@@ -275,7 +278,7 @@ def test_agent_that_is_killed_fails_the_turn_alone_and_the_next_knows_what_was_s
     run(scenario())
 
 
-@three
+@one
 def test_client_and_session_go_on_when_the_server_was_restarted(real: RealAgent) -> None:
     async def scenario() -> None:
         before, here, there = (real.model.script(Say(text)) for text in ("remember grey", "here again", "there, too"))

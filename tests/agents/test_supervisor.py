@@ -89,7 +89,7 @@ class House:
 
 def run(main: Coroutine[Any, Any, None]) -> None:
     async def bounded() -> None:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             await main
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:

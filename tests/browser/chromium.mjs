@@ -35,7 +35,7 @@ const ARGUMENTS = [
   "--disable-component-update",
   "--disable-sync",
 ];
-const PATIENCE = 20_000;
+const PATIENCE = 60_000;
 
 /** Text needs a font, and a machine without a screen may have none. */
 const FONTS = `<?xml version="1.0"?>

@@ -162,7 +162,7 @@ class Page(Remote):
 
     def until(self, condition: str) -> None:
         """Wait until an expression is true on the page, for five seconds."""
-        self("waitForFunction", condition, None, {"timeout": 5000})
+        self("waitForFunction", condition, None, {"timeout": 60_000})
 
 
 class _Handler(SimpleHTTPRequestHandler):

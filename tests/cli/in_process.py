@@ -16,7 +16,7 @@ from typing import IO, NoReturn
 
 from sandbox_agent.cli.main import main
 
-LONGEST = 30
+LONGEST = 120
 """Seconds that a whole command line may take on a machine that is busy."""
 
 

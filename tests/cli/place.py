@@ -18,7 +18,7 @@ from tests.support.archives import member, tar
 from tests.support.running import BOUND
 
 PROGRAM = [sys.executable, "-m", "sandbox_agent"]
-LONGEST = 30.0
+LONGEST = 120.0
 """Seconds that a whole command line may take on a machine that is busy."""
 
 # Speaks just enough ACP to be taken for an agent. What it does is its first argument.

@@ -191,7 +191,7 @@ def test_a_reader_that_is_slow_is_cut_off_and_misses_nothing(place: Place) -> No
         try:
             # The whole turn goes by while nobody reads.
             eventually(lambda: turn_is_over(server, session), "the end of the turn")
-            stdout, stderr = process.communicate(timeout=30)
+            stdout, stderr = process.communicate(timeout=120)
         finally:
             ended(process)
 

@@ -69,7 +69,13 @@ def test_help_fits_into_a_narrow_terminal() -> None:
     environment = {**os.environ, "COLUMNS": "60"}
 
     text = subprocess.run(
-        [sys.executable, "-c", probe], env=environment, cwd=ROOT, capture_output=True, text=True, timeout=30, check=True
+        [sys.executable, "-c", probe],
+        env=environment,
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=True,
     ).stdout
 
     long = [line for line in text.splitlines() if len(line) > 60 and len(line.split()) > 1]

@@ -289,7 +289,7 @@ def test_a_server_in_the_foreground_is_found_and_stopped(place: Place, tmp_path:
 def test_a_stop_waits_until_the_server_is_gone(place: Place) -> None:
     told = started(place)
     begun = time.monotonic()
-    subprocess.run([*PROGRAM, *STOP], env=place.environment, check=True, capture_output=True, timeout=30)
+    subprocess.run([*PROGRAM, *STOP], env=place.environment, check=True, capture_output=True, timeout=120)
 
     assert not alive(told["pid"])
     assert find_lock_owner(place.data) is None

@@ -156,7 +156,7 @@ def test_a_terminal_gets_a_bar_and_with_no_color_lines(place: Place) -> None:
 def test_two_at_the_same_time_install_it_once(place: Place) -> None:
     both = [place.start("agents", "install", "works", "--json") for _ in range(2)]
 
-    results = [json.loads(process.communicate(timeout=30)[0]) for process in both]
+    results = [json.loads(process.communicate(timeout=120)[0]) for process in both]
 
     assert sorted(result["agents"][0]["alreadyInstalled"] for result in results) == [False, True]
     assert len(place.folders("works")) == 1

@@ -350,7 +350,7 @@ def test_a_server_of_our_own_rejects_what_nobody_answers(caplog: pytest.LogCaptu
     async def scenario() -> None:
         async with SandboxAgent.start(agent="mock") as client:
             session = await client.sessions.create()
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(60):
                 assert "reject_once" in await session.prompt("permission").text()
 
     caplog.set_level(logging.WARNING)

@@ -37,10 +37,24 @@ def place(tmp_path: Path) -> Place:
 
 @pytest.fixture(params=LOOPS)
 def run_on(request: pytest.FixtureRequest) -> Generator[Run]:
-    """Runs a coroutine on either event loop; nothing may be left of it there."""
+    """Runs a coroutine on either event loop, for tests of how processes start and end."""
+    yield runner_on(request.param)
+    # What is not closed complains when it is collected, and a complaint is an error.
+    gc.collect()
+
+
+@pytest.fixture
+def run_here() -> Generator[Run]:
+    """Runs a coroutine on an event loop of asyncio's own."""
+    yield runner_on("asyncio")
+    gc.collect()
+
+
+def runner_on(loop: str) -> Run:
+    """Runs a coroutine; nothing may be left of it on its loop."""
 
     def run_main(main: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        with asyncio.Runner(loop_factory=LOOPS[request.param]) as runner:
+        with asyncio.Runner(loop_factory=LOOPS[loop]) as runner:
 
             async def bounded() -> None:
                 async with asyncio.timeout(PATIENCE):
@@ -49,9 +63,7 @@ def run_on(request: pytest.FixtureRequest) -> Generator[Run]:
 
             runner.run(bounded())
 
-    yield run_main
-    # What nobody has closed complains when it is collected, and a complaint is an error.
-    gc.collect()
+    return run_main
 
 
 def variables(place: Place) -> Mapping[str, str]:
@@ -121,7 +133,7 @@ def test_a_block_closes_it_also_when_something_fails_in_it(run_on: Run, place: P
     run_on(main)
 
 
-def test_the_token_is_private_and_not_on_the_command_line(run_on: Run, place: Place) -> None:
+def test_the_token_is_private_and_not_on_the_command_line(run_here: Run, place: Place) -> None:
     async def main() -> None:
         async with await start(place) as first, await start(place) as second:
             assert first.token != second.token
@@ -130,10 +142,10 @@ def test_the_token_is_private_and_not_on_the_command_line(run_on: Run, place: Pl
             assert first.token not in first.stderr
             assert (await health(first), await health(first, second.token)) == (200, 401)
 
-    run_on(main)
+    run_here(main)
 
 
-def test_options_are_flags(run_on: Run, place: Place) -> None:
+def test_options_are_flags(run_here: Run, place: Place) -> None:
     options = {"public_health": True, "no_persist": False, "allow_host": ["a.example", "b.example"], "max_file": 5}
 
     async def main() -> None:
@@ -148,7 +160,7 @@ def test_options_are_flags(run_on: Run, place: Place) -> None:
                 answer = await http.get(f"{server.url}/v1/health", headers={"Host": "b.example"})
                 assert answer.status_code == 200
 
-    run_on(main)
+    run_here(main)
 
 
 @pytest.mark.parametrize("name", ["token", "no_token", "data_dir", "data-dir", "embedded"])
@@ -157,26 +169,26 @@ def test_what_start_itself_gives_is_no_option(name: str) -> None:
         asyncio.run(EmbeddedServer.start(options={name: "x"}))
 
 
-def test_a_users_own_token_file_does_not_matter(run_on: Run, place: Place) -> None:
+def test_a_users_own_token_file_does_not_matter(run_here: Run, place: Place) -> None:
     env = {**variables(place), "SANDBOX_AGENT_TOKEN_FILE": "/nowhere", "SANDBOX_AGENT_NO_TOKEN": "1"}
 
     async def main() -> None:
         async with await EmbeddedServer.start(options={"config_dir": place.config}, env=env) as server:
             assert await health(server) == 200
 
-    run_on(main)
+    run_here(main)
 
 
-def test_a_server_for_all_addresses_is_reached_on_this_machine(run_on: Run, place: Place) -> None:
+def test_a_server_for_all_addresses_is_reached_on_this_machine(run_here: Run, place: Place) -> None:
     async def main() -> None:
         async with await start(place, host="0.0.0.0") as server:
             assert server.url.startswith("http://127.0.0.1:")
             assert await health(server) == 200
 
-    run_on(main)
+    run_here(main)
 
 
-def test_sessions_are_kept_in_a_data_directory_that_is_given(run_on: Run, place: Place) -> None:
+def test_sessions_are_kept_in_a_data_directory_that_is_given(run_here: Run, place: Place) -> None:
     data = place.directory / "data"
 
     async def main() -> None:
@@ -186,7 +198,7 @@ def test_sessions_are_kept_in_a_data_directory_that_is_given(run_on: Run, place:
         assert (data / "log.db").exists()
         assert place.leftovers == []
 
-    run_on(main)
+    run_here(main)
 
 
 # --- ending against resistance ----------------------------------------------------------------------------------------
@@ -329,7 +341,7 @@ def test_a_server_that_refuses_to_start_is_quoted(run_on: Run, place: Place) -> 
     assert "--max-body" in failed.stderr
 
 
-def test_a_data_directory_in_use_is_told(run_on: Run, place: Place) -> None:
+def test_a_data_directory_in_use_is_told(run_here: Run, place: Place) -> None:
     data = place.directory / "data"
 
     async def main() -> None:
@@ -337,12 +349,12 @@ def test_a_data_directory_in_use_is_told(run_on: Run, place: Place) -> None:
             with pytest.raises(StartFailed, match="in use by another sandbox-agent"):
                 await start(place, data_dir=data)
 
-    run_on(main)
+    run_here(main)
 
 
 @pytest.mark.parametrize("command", [["/nowhere/sandbox-agent"], ["sandbox-agent\0"]])
-def test_a_program_that_is_not_there_is_named(run_on: Run, place: Place, command: list[str]) -> None:
-    assert "cannot be started" in str(failure(place, run_on, command=command))
+def test_a_program_that_is_not_there_is_named(run_here: Run, place: Place, command: list[str]) -> None:
+    assert "cannot be started" in str(failure(place, run_here, command=command))
 
 
 def test_another_program_is_not_taken_for_a_server(run_on: Run, place: Place) -> None:

@@ -54,6 +54,6 @@ for name in sandbox_agent.client.__all__:
     getattr(sandbox_agent.client, name)
 print({"acp", "pydantic", "rich", "click", "pygments"} & {*sys.modules})
 """
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=30, check=True)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=True)
 
     assert done.stdout.strip() == "set()"

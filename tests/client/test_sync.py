@@ -106,7 +106,7 @@ def test_ctrl_c_loses_nothing(server: Server) -> None:
     program = [["say", "a"], ["ask", "session/request_permission", permission()], ["wait_answer"], ["say", "b"]]
     command = [sys.executable, "-c", INTERRUPTED, server.url, str(server.token), server.work, json.dumps(program)]
 
-    done = subprocess.run(command, capture_output=True, text=True, timeout=30)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
 
     assert done.stdout == "['a', 'interrupted', 'b']\n", done.stderr
 

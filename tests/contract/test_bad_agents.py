@@ -320,7 +320,7 @@ def test_a_line_of_63_mib_arrives_whole_while_others_work(server: Server) -> Non
             turn = asyncio.create_task(a.prompt(session, [["line", size], ["say", "after"]]))
             request = a.headers(Accept="text/event-stream")
             received = bytearray()
-            async with asyncio.timeout(30), a.http.stream("GET", "/v1/rpc", headers=request) as response:
+            async with asyncio.timeout(60), a.http.stream("GET", "/v1/rpc", headers=request) as response:
                 async for piece in response.aiter_raw():
                     received += piece
                     if b'"after"' in piece[-4096:]:
@@ -369,7 +369,7 @@ def test_a_flood_arrives_complete_and_in_order_and_others_are_answered_meanwhile
             for index in range(3):
                 async with asyncio.timeout(BOUND):
                     assert (await other.prompt(elsewhere, f"meanwhile {index}"))["result"] == {"stopReason": "end_turn"}
-            await events.until(lambda event: event.text == "end", bound=20)
+            await events.until(lambda event: event.text == "end")
             assert (await turn)["result"] == {"stopReason": "end_turn"}
             assert [text.split()[0] for text in texts(events.seen)] == ["go", *map(str, range(n)), "end"]
 

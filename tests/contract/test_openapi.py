@@ -48,7 +48,7 @@ OPERATIONS = [
 NOT_FUZZED = ("GET /v1/fs/watch", "POST /v1/fs/upload-batch")
 """An answer that does not end by itself, and a body that is an archive."""
 ANSWERED = [label for label in OPERATIONS if label not in NOT_FUZZED]
-EXAMPLES = 20
+EXAMPLES = 10
 AUTHORIZED = {"Authorization": f"Bearer {TOKEN}"}
 fuzzing = settings(
     max_examples=EXAMPLES,

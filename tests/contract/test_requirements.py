@@ -4,6 +4,7 @@ import ast
 import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 CONTRACT = Path(__file__).resolve().parent
@@ -27,14 +28,22 @@ def all_requirements() -> dict[str, str]:
     return {id: sentence for manifest in MANIFESTS for id, sentence in requirements(manifest).items()}
 
 
-def marked_tests(folder: Path) -> Iterator[Marked]:
+def marked_tests(folder: Path) -> list[Marked]:
     """Every test in a folder. A mark counts for what it is written on: a test, one of its parameters, or its class."""
-    for file in sorted(folder.rglob("test_*.py")):
-        module = ast.parse(file.read_text())
-        everywhere = tuple(id for node in module.body if isinstance(node, ast.Assign) for id in marks(node))
-        for node, inherited in _functions(module, everywhere):
-            own = tuple(id for decorator in node.decorator_list for id in marks(decorator))
-            yield Marked(f"{file.relative_to(TESTS)}::{node.name}", (*inherited, *own))
+    return [test for file in sorted(folder.rglob("test_*.py")) for test in marks_of(file)]
+
+
+@cache
+def marks_of(file: Path) -> tuple[Marked, ...]:
+    module = ast.parse(file.read_text())
+    everywhere = tuple(id for node in module.body if isinstance(node, ast.Assign) for id in marks(node))
+    return tuple(
+        Marked(
+            f"{file.relative_to(TESTS)}::{node.name}",
+            (*inherited, *(id for decorator in node.decorator_list for id in marks(decorator))),
+        )
+        for node, inherited in _functions(module, everywhere)
+    )
 
 
 def _functions(

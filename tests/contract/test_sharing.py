@@ -368,9 +368,9 @@ def test_loading_while_the_agent_talks_misses_nothing_and_repeats_nothing(server
             await a.prompt(session, [["flood", past, 200]])
             talk = [step for index in range(meanwhile) for step in (["say", f"now {index}"], ["sleep", 0.001])]
             await ask_outright(a, session, ["say", "go"], *talk, ["say", "done"])
-            await seen_a.until(lambda event: event.text == "go", bound=10)
+            await seen_a.until(lambda event: event.text == "go")
             await b.result("session/load", loading(server, session))
-            await seen_b.until(lambda event: event.text == "done", bound=10)
+            await seen_b.until(lambda event: event.text == "done")
             said = [" ".join(text.split()[:2]).rstrip("x ") for text in texts(seen_b.seen)]
             assert said[:past] == [str(index) for index in range(past)]
             assert said[past:] == ["go", *(f"now {index}" for index in range(meanwhile)), "done"]

@@ -116,7 +116,7 @@ def test_requests_one_behind_another_take_no_memory_while_they_wait(impatient: S
 @pytest.mark.requirement("10.anonymous-sockets")
 def test_strangers_cannot_use_up_the_descriptors() -> None:
     with few_descriptors():
-        server = Server("--no-persist").start()
+        server = Server("--no-persist", anew=True).start()
     with ExitStack() as stack:
         stack.callback(server.__exit__)
         client = stack.enter_context(Wire(server))

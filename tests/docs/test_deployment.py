@@ -74,7 +74,7 @@ def test_the_health_check_of_the_image_tells_a_server_that_is_well_from_none(ima
 
     def check(server: Server) -> int:
         command = [sys.executable, "-c", program.replace("http://127.0.0.1:2468", server.url)]
-        return subprocess.run(command, capture_output=True, timeout=30).returncode
+        return subprocess.run(command, capture_output=True, timeout=120).returncode
 
     with Server("--public-health") as server:
         assert check(server) == 0
@@ -110,7 +110,7 @@ def test_compose_and_kubernetes_mount_what_the_image_expects(image: list[tuple[s
 @pytest.mark.skipif(not has("unshare"), reason="no unshare on this machine")
 def test_the_server_can_be_process_1(tmp_path: Path) -> None:
     inside = ["unshare", "--pid", "--fork", "--mount-proc"]
-    if subprocess.run([*inside, "true"], capture_output=True, timeout=30).returncode != 0:
+    if subprocess.run([*inside, "true"], capture_output=True, timeout=120).returncode != 0:
         pytest.skip("this machine does not let us make a namespace")
     arguments = ["server", "--port", "0", "--token", TOKEN, "--data-dir", str(tmp_path), "--config-dir", str(tmp_path)]
     with subprocess.Popen([*inside, str(PROGRAM), *arguments], stdout=subprocess.PIPE, text=True) as process:
@@ -120,7 +120,7 @@ def test_the_server_can_be_process_1(tmp_path: Path) -> None:
         (child,) = map(int, Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split())
         assert "NSpid" in (status := Path(f"/proc/{child}/status").read_text())
         assert re.search(r"^NSpid:\s+\d+\s+1$", status, re.MULTILINE)
-        subprocess.run(["kill", f"-{signal.SIGTERM}", str(child)], check=True, timeout=30)
+        subprocess.run(["kill", f"-{signal.SIGTERM}", str(child)], check=True, timeout=120)
         assert process.wait(BOUND) == 0
 
 

@@ -102,7 +102,7 @@ def test_the_shell_lines_of_a_page_run_one_after_another(page: Path) -> None:
 
 @of("sh")
 def test_a_shell_block_is_a_shells(block: Block) -> None:
-    done = subprocess.run(["bash", "-n"], input=block.code, capture_output=True, text=True, timeout=30)
+    done = subprocess.run(["bash", "-n"], input=block.code, capture_output=True, text=True, timeout=120)
 
     assert done.returncode == 0, done.stderr
 

@@ -23,7 +23,7 @@ def says(page: Page, text: str) -> None:
 
 def shows(page: Page, text: str) -> None:
     """Wait until the log has this."""
-    page("waitForFunction", {"function": f"(text) => {LOG}.includes(text)"}, text, {"timeout": 5000})
+    page("waitForFunction", {"function": f"(text) => {LOG}.includes(text)"}, text, {"timeout": 60_000})
 
 
 def test_two_browsers_share_a_session_of_the_relay(stage: Stage, browser: Browser) -> None:

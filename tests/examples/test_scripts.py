@@ -38,7 +38,7 @@ def asking(kind: str | None, **tool_call: object) -> str:
 def test_the_examples_in_typescript_have_the_types_that_the_sdk_has(typescript: TypeScript) -> None:
     compiler = typescript.command("node_modules/typescript/bin/tsc")
     done = subprocess.run(
-        [*compiler, "--noEmit", "--project", str(typescript.directory)],
+        [*compiler, "--noEmit", "--skipLibCheck", "--project", str(typescript.directory)],
         capture_output=True,
         text=True,
         timeout=PATIENCE,

@@ -71,7 +71,7 @@ def run(request: pytest.FixtureRequest, tmp_path: Path) -> Run:
     async def bounded(main: Callable[[Host], Coroutine[None, None, None]], limits: TerminalLimits) -> None:
         host = Host(tmp_path, limits)
         try:
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(60):
                 await main(host)
         finally:
             await host.terminals.close(0)

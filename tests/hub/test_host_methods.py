@@ -123,7 +123,7 @@ async def world(folder: Path, *, client_fs: bool = False, files: TextFiles | Non
 
 def run(main: Coroutine[Any, Any, None]) -> None:
     async def bounded() -> None:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             await main
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:

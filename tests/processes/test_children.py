@@ -486,7 +486,7 @@ def test_sweep_spares_the_server_and_its_ancestors_whatever_they_inherited() -> 
         env={**os.environ, "SANDBOX_AGENT_OWNER": owner},
         capture_output=True,
         text=True,
-        timeout=10,
+        timeout=60,
     )
 
     assert done.stdout.split() == ["1", "survived"]
@@ -512,7 +512,7 @@ def test_as_pid_1_a_server_spares_the_daemons_of_strangers() -> None:
         [*alone, sys.executable, "-c", PID_1, sys.executable, str(ESCAPING_AGENT), "naked"],
         capture_output=True,
         text=True,
-        timeout=20,
+        timeout=60,
     )
 
     assert done.stdout.split() == ["1", "stranger", "alive"], done.stderr

@@ -66,16 +66,10 @@ def test_a_map_has_its_source(installed: Path) -> None:
 
 def test_a_program_can_use_it(installed: Path) -> None:
     (installed / "program.ts").write_text(CONSUMER)
-    for options in (["--module", "nodenext"], ["--module", "esnext", "--moduleResolution", "bundler"]):
-        strict = [
-            "--strict",
-            "--exactOptionalPropertyTypes",
-            "--target",
-            "es2022",
-            "--lib",
-            "es2023,dom,esnext.disposable",
-        ]
-        run(node(), tsc(), "program.ts", *options, *strict, "--types", "node", cwd=installed)
+    strict = ["--strict", "--exactOptionalPropertyTypes", "--target", "es2022", "--lib", "es2023,dom,esnext.disposable"]
+    # The declarations themselves are checked by the next test, which resolves modules as bundlers do.
+    quick = ["--skipLibCheck", "--types", "node"]
+    run(node(), tsc(), "program.ts", "--module", "nodenext", *strict, *quick, cwd=installed)
 
     assert run(node(), "program.js", cwd=installed) == "function function RequestError\n"
 

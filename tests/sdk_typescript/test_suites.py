@@ -22,7 +22,7 @@ def test_there_are_suites() -> None:
     assert {"turns", "asking", "reconnecting", "embedded", "protocol"} <= set(suites())
 
 
-@pytest.mark.parametrize("name", ["turns", "asking", "raw"])
+@pytest.mark.parametrize("name", ["turns", "raw"])
 def test_the_suite_passes_with_the_oldest_node(name: str) -> None:
     program = shutil.which("node")
     if program is None or not _version(program).startswith(OLDEST):
@@ -34,4 +34,4 @@ def test_the_suite_passes_with_the_oldest_node(name: str) -> None:
 
 
 def _version(program: str) -> str:
-    return subprocess.run([program, "--version"], capture_output=True, text=True, timeout=30).stdout
+    return subprocess.run([program, "--version"], capture_output=True, text=True, timeout=120).stdout

@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from tests.support.emulator import Emulator
+from tests.support.forkery import Forked, forkery
 
 # Ctrl-C is a signal only to those whose terminal it is.
 _LAUNCHER = """
@@ -21,7 +22,8 @@ import fcntl, os, sys, termios
 fcntl.ioctl(0, termios.TIOCSCTTY, 0)
 os.execvp(sys.argv[1], sys.argv[1:])
 """
-LONGEST = 30.0
+PROGRAM = [sys.executable, "-m", "sandbox_agent"]
+LONGEST = 60.0
 """Seconds that something may take to be seen on a machine that is busy."""
 
 
@@ -36,15 +38,21 @@ class OnTerminal:
         self._ours, theirs = pty.openpty()
         fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 40, columns, 0, 0))
         self.modes = termios.tcgetattr(theirs)
-        self.process = subprocess.Popen(
-            [sys.executable, "-I", "-S", "-c", _LAUNCHER, *command],
-            env={"TERM": "xterm-256color", **environ},
-            stdin=theirs,
-            stdout=theirs,
-            stderr=theirs,
-            cwd=cwd,
-            start_new_session=True,
-        )
+        environ = {"TERM": "xterm-256color", **environ}
+        self.process: subprocess.Popen[bytes] | Forked
+        if list(command[: len(PROGRAM)]) == PROGRAM:
+            arguments = command[len(PROGRAM) :]
+            self.process = forkery().fork(arguments, environ, [theirs] * 3, cwd, terminal=True)
+        else:
+            self.process = subprocess.Popen(
+                [sys.executable, "-I", "-S", "-c", _LAUNCHER, *command],
+                env=environ,
+                stdin=theirs,
+                stdout=theirs,
+                stderr=theirs,
+                cwd=cwd,
+                start_new_session=True,
+            )
         # Held open: the modes can be looked at after the program has ended.
         self._theirs = theirs
 
@@ -75,6 +83,7 @@ class OnTerminal:
         while self._read(0.0):
             pass
         assert "Traceback" not in str(self.screen), str(self.screen)
+        assert self.process.returncode is not None
         return self.process.returncode
 
     def signal(self, number: int) -> None:

@@ -9,6 +9,8 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from tests.support.forkery import Forked, forkery
+
 SCRIPTED = Path(__file__).with_name("scripted_agent.py")
 TOKEN = "test-token"
 BOUND = 60.0
@@ -33,6 +35,7 @@ class Server:
         token: str | None = TOKEN,
         directory: Path | None = None,
         environment: Mapping[str, str | None] | None = None,
+        anew: bool = False,
     ) -> None:
         self._temporary = tempfile.TemporaryDirectory(ignore_cleanup_errors=True) if directory is None else None
         self.directory = directory or Path(self._temporary.name)  # type: ignore[union-attr]
@@ -40,7 +43,9 @@ class Server:
         self.token = token
         self.agents = {"scripted": scripted(), **(agents or {})}
         self.environment = dict(environment or {})
-        self.process: subprocess.Popen[str]
+        self.anew = anew
+        """Started as a program of its own, and not forked from one that has imported it."""
+        self.process: subprocess.Popen[str] | Forked
         self.url = ""
 
     @property
@@ -53,8 +58,8 @@ class Server:
         (self.directory / "work").mkdir(exist_ok=True)
         (config / "agents.toml").write_text("\n".join(f"[agents.{id}]\n{lines}" for id, lines in self.agents.items()))
         token = [] if self.token is None else ["--token", self.token]
-        command = [sys.executable, "-m", "sandbox_agent", "server", "--port", "0", *token]
-        command += ["--data-dir", str(self.directory / "data"), "--config-dir", str(config), *self.flags]
+        arguments = ["server", "--port", "0", *token]
+        arguments += ["--data-dir", str(self.directory / "data"), "--config-dir", str(config), *self.flags]
         registry = self.directory / "registry.json"
         if not registry.exists():
             registry.write_text('{"version": "1.0.0", "agents": []}')
@@ -65,16 +70,20 @@ class Server:
             "SANDBOX_AGENT_ACP_REGISTRY_URL": str(registry),
         }
         # None takes a variable away.
-        environment = {**os.environ, **own, **self.environment}
+        given = {**os.environ, **own, **self.environment}
+        environment = {name: value for name, value in given.items() if value is not None}
         with (self.directory / "stderr").open("a") as stderr:
-            self.process = subprocess.Popen(
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=stderr,
-                text=True,
-                env={name: value for name, value in environment.items() if value is not None},
-            )
+            if self.anew:
+                self.process = subprocess.Popen(
+                    [sys.executable, "-m", "sandbox_agent", *arguments],
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.PIPE,
+                    stderr=stderr,
+                    text=True,
+                    env=environment,
+                )
+            else:
+                self.process = _forked(arguments, environment, stderr.fileno())
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
         assert line.startswith("sandbox-agent listening on "), f"{line!r}\n{self.stderr}"
@@ -115,6 +124,18 @@ class Server:
         assert "Traceback" not in stderr, stderr
 
 
+def _forked(arguments: Sequence[str], environment: Mapping[str, str], stderr: int) -> Forked:
+    """A server with a pipe for its stdout."""
+    reading, writing = os.pipe()
+    try:
+        with Path(os.devnull).open() as nothing:
+            process = forkery().fork(arguments, environment, [nothing.fileno(), writing, stderr])
+    finally:
+        os.close(writing)
+    process.stdout = os.fdopen(reading)
+    return process
+
+
 def alive(pid: int) -> bool:
     """Whether a process is there and not a zombie."""
     try:
@@ -125,7 +146,7 @@ def alive(pid: int) -> bool:
 
 
 def eventually(condition: object, what: str = "the condition") -> None:
-    """Poll until a condition holds; fails after five seconds."""
+    """Poll until a condition holds."""
     assert callable(condition)
     end = time.monotonic() + BOUND
     while not condition():

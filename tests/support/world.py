@@ -42,6 +42,7 @@ from sandbox_agent.hub.session_methods import SessionMethods
 from sandbox_agent.hub.session_settings import SessionSettings
 from sandbox_agent.hub.turns import Turns
 from sandbox_agent.log.database import Database
+from sandbox_agent.log.event import agent_channel, session_channel
 from sandbox_agent.log.log import Limits, Log
 from sandbox_agent.permissions.policy import Policy
 from sandbox_agent.pools import Pool
@@ -242,8 +243,19 @@ class World:
 
     async def events(self, session: str = "s") -> list[Json]:
         """The envelopes in a session's log."""
-        chunks = await self.log.history(session, 0, self.log.position + 1, 10_000)
-        return [json.loads(line) for chunk in chunks for line in chunk.lines]
+        found: list[Json] = []
+        after, end = 0, self.log.position + 1
+        while chunks := await self.log.history(session, after, end, 10_000):
+            found += [json.loads(line) for chunk in chunks for line in chunk.lines]
+            after = chunks[-1].last
+        return found
+
+    async def heard(self, connection: Connection, session: str = "s") -> list[Json]:
+        """The envelopes that a client's stream has: of a session that it is attached to, of its agent, and its own."""
+        channels = [session_channel(session), agent_channel("a"), connection.channel]
+        await self.log.flushed()
+        chunks = await self.log.page(channels, 0, self.log.position)
+        return [json.loads(line) for chunk in chunks if chunk.exclude != connection.tag for line in chunk.lines]
 
     def connect(self, **introduction: Any) -> Connection:
         """Another client."""

@@ -200,26 +200,21 @@ def test_nothing_that_a_package_brings_to_be_run_is_run(tmp_path: Path, index: P
     run(main())
 
 
-@pytest.mark.parametrize(
-    "own",
-    [
-        {"npm_config_global": "true"},
-        {"npm_config_location": "global"},
-        {"npm_config_package_lock": "false", "npm_config_save": "false"},
-        {"npm_config_omit": "optional"},
-        {"npm_config_prefix": "/nonexistent"},
-        {"npm_config_dry_run": "true"},
-    ],
-    ids=lambda own: next(iter(own)),
-)
-def test_what_somebody_has_told_npm_does_not_lead_it_elsewhere(
-    tmp_path: Path, index: PackageIndex, own: dict[str, str]
-) -> None:
+def test_settings_of_npm_in_the_environment_do_not_lead_it_elsewhere(tmp_path: Path, index: PackageIndex) -> None:
+    told = {
+        "npm_config_global": "true",
+        "npm_config_location": "global",
+        "npm_config_package_lock": "false",
+        "npm_config_save": "false",
+        "npm_config_omit": "optional",
+        "npm_config_prefix": "/nonexistent",
+        "npm_config_dry_run": "true",
+    }
     index.npm("tiny-agent", program=f"require('tiny-part');{BODY}", optionalDependencies={"tiny-part": "1.0.0"})
     index.npm("tiny-part", program="", main="cli.js")
 
     async def main() -> None:
-        async with Workshop(tmp_path, index, TINY, environment=own) as shop:
+        async with Workshop(tmp_path, index, TINY, environment=told) as shop:
             record = (await shop.install("tiny")).record
             assert record.artifacts[0].integrity, "its digest is known"
 

@@ -19,7 +19,7 @@ ENVIRONMENT = {"PATH": "/usr/bin:/bin", "ONLY": "this"}
 
 def run(main: Coroutine[Any, Any, None]) -> None:
     async def bounded() -> None:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             await main
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:

@@ -101,6 +101,11 @@ class Script:
         return f"[[{self.name}]]"
 
 
+def has_marker(turn: Turn) -> bool:
+    """Whether it is a user's prompt that names a script."""
+    return turn.role == "user" and _MARKER.search(turn.text) is not None
+
+
 def find(conversation: Conversation, scripts: Mapping[str, Script]) -> tuple[Script, int] | None:
     """The script that a conversation is in, and how many steps of it have been played."""
     turns = conversation.turns

@@ -1,0 +1,214 @@
+"""A process that has imported the program, and forks one for each test that needs one.
+
+Most of what a server or a command costs is importing its modules: half a second of CPU, hundreds of times. What is
+forked here is as much a process of its own as one that was started anew: it has its own sockets, signals, files and
+end. Tests about the command line or the imports of a program start it anew.
+
+The forking program (`python -I forkery.py <fd>`) reads requests from a socket, each with the file descriptors for
+stdin, stdout and stderr. It writes a message for each process that it has forked, and one for each that has ended.
+"""
+
+import atexit
+import fcntl
+import gc
+import importlib
+import json
+import os
+import runpy
+import select
+import signal
+import socket
+import subprocess
+import sys
+import termios
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from functools import cache
+from pathlib import Path
+from threading import RLock
+from typing import IO, NoReturn
+
+BOUND = 60.0
+"""Seconds that it may take to import everything, or to fork."""
+_LONGEST = 1 << 20
+_SLICE = 0.05
+"""Seconds that one thread listens at a time."""
+
+
+class Forked:
+    """A process that was forked for us, as `subprocess.Popen` would show it."""
+
+    def __init__(self, forkery: "Forkery", pid: int) -> None:
+        self.pid = pid
+        self.stdout: IO[str] | None = None
+        self._forkery = forkery
+
+    @property
+    def returncode(self) -> int | None:
+        return self._forkery.ended.get(self.pid)
+
+    def poll(self) -> int | None:
+        self._forkery.listen(0)
+        return self.returncode
+
+    def wait(self, timeout: float | None = None) -> int:
+        end = None if timeout is None else time.monotonic() + timeout
+        while (code := self.returncode) is None:
+            left = None if end is None else end - time.monotonic()
+            if left is not None and left <= 0:
+                raise subprocess.TimeoutExpired("a forked server", timeout or 0)
+            self._forkery.listen(left)
+        return code
+
+    def send_signal(self, number: int) -> None:
+        if self.poll() is None:
+            with suppress(ProcessLookupError):
+                os.kill(self.pid, number)
+
+    def kill(self) -> None:
+        self.send_signal(signal.SIGKILL)
+
+
+class Forkery:
+    """The forking process, seen from the tests."""
+
+    def __init__(self) -> None:
+        self.ended: dict[int, int] = {}
+        """Exit codes by process id, negative for signals."""
+        ours, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with its:
+            command = [sys.executable, "-I", __file__, str(its.fileno())]
+            # It ends when our end of the socket is closed, however we end.
+            self._process = subprocess.Popen(command, pass_fds=[its.fileno()], stdin=subprocess.DEVNULL)
+        self._lock = RLock()
+        self._socket = ours
+        self._socket.settimeout(BOUND)
+        assert self._socket.recv(_LONGEST) == b"ready"
+        atexit.register(self._close)
+
+    def _close(self) -> None:
+        self._socket.close()
+        self._process.wait()
+
+    def fork(
+        self,
+        arguments: Sequence[str],
+        environment: Mapping[str, str],
+        descriptors: Sequence[int],
+        cwd: Path | None = None,
+        *,
+        terminal: bool = False,
+    ) -> Forked:
+        """A process that runs `sandbox-agent`; with `terminal`, the terminal of its stdin is its own."""
+        wish = {"arguments": list(arguments), "environment": dict(environment), "terminal": terminal}
+        content = json.dumps({**wish, "cwd": str(cwd or Path.cwd())}).encode()
+        with self._lock:
+            socket.send_fds(self._socket, [content], descriptors)
+            started: int | None = None
+            while started is None:
+                started = self.listen(BOUND)
+            # Ids come again: what was known of an earlier process is about another one.
+            self.ended.pop(started, None)
+        return Forked(self, started)
+
+    def listen(self, timeout: float | None) -> int | None:
+        """Take in what it says; the id of a process that it has started, if that was it."""
+        # A thread that waits lets others have their turn, and may take in what they wait for.
+        patience = _SLICE if timeout is None else min(timeout, _SLICE)
+        with self._lock:
+            if not select.select([self._socket], [], [], patience)[0]:
+                return None
+            message = json.loads(self._socket.recv(_LONGEST))
+            if "started" in message:
+                return message["started"]
+            self.ended[message["ended"]] = message["code"]
+            return None
+
+
+@cache
+def forkery() -> Forkery:
+    """The one of this process."""
+    return Forkery()
+
+
+# --- the program ------------------------------------------------------------------------------------------------------
+
+
+_IMPORTED = ("sandbox_agent.server", "sandbox_agent.cli.commands.server", "sandbox_agent.cli.commands.run")
+
+
+def serve(descriptor: int) -> NoReturn:
+    """Fork for each request, until the tests have ended."""
+    for name in _IMPORTED:
+        importlib.import_module(name)
+    gc.freeze()
+    tests = socket.socket(fileno=descriptor)
+    reading, writing = os.pipe()
+    os.set_blocking(writing, False)
+    os.set_blocking(reading, False)
+    signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    # A terminal's ^C is for the tests, which then end their servers.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    tests.send(b"ready")
+    while True:
+        ready, _, _ = select.select([tests, reading], [], [])
+        if reading in ready:
+            os.read(reading, 4096)
+            _report_ends(tests)
+        if tests in ready:
+            try:
+                content, descriptors, _, _ = socket.recv_fds(tests, _LONGEST, 3)
+            except ConnectionResetError:
+                raise SystemExit(0) from None
+            if not content:
+                raise SystemExit(0)
+            pid = os.fork()
+            if pid == 0:
+                signal.set_wakeup_fd(-1)
+                for own in (reading, writing):
+                    os.close(own)
+                tests.close()
+                _become(json.loads(content), descriptors)
+            for one in descriptors:
+                os.close(one)
+            tests.send(json.dumps({"started": pid}).encode())
+
+
+def _report_ends(tests: socket.socket) -> None:
+    while True:
+        try:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+        except ChildProcessError:
+            return
+        if pid == 0:
+            return
+        tests.send(json.dumps({"ended": pid, "code": os.waitstatus_to_exitcode(status)}).encode())
+
+
+def _become(request: dict[str, object], descriptors: Sequence[int]) -> NoReturn:
+    """Be as a program that was started with this request."""
+    for number in (signal.SIGCHLD, signal.SIGHUP):
+        signal.signal(number, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    for target, source in enumerate(descriptors):
+        os.dup2(source, target)
+        os.close(source)
+    if request["terminal"]:
+        os.setsid()
+        fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+    sys.stdin = sys.__stdin__ = open(0, closefd=False)  # noqa: SIM115
+    sys.stdout = sys.__stdout__ = open(1, "w", closefd=False)  # noqa: SIM115
+    sys.stderr = sys.__stderr__ = open(2, "w", buffering=1, errors="backslashreplace", closefd=False)  # noqa: SIM115
+    os.environ.clear()
+    os.environ.update(request["environment"])  # type: ignore[call-overload]
+    os.chdir(str(request["cwd"]))
+    gc.unfreeze()
+    sys.argv = ["sandbox-agent", *request["arguments"]]  # type: ignore[misc]
+    runpy.run_module("sandbox_agent", run_name="__main__", alter_sys=True)
+    raise SystemExit(0)
+
+
+if __name__ == "__main__":
+    serve(int(sys.argv[1]))

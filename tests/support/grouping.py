@@ -1,0 +1,19 @@
+"""Which tests run on one worker, by their ids alone: who hands them out has not imported them."""
+
+import re
+from pathlib import Path
+
+_AGENTS = {path.stem.removeprefix("recipe_") for path in (Path(__file__).parents[1] / "agents").glob("recipe_*.py")}
+_REAL = re.compile(r"tests/agents/test_\w+\.py::\w+\[(.+)\]$")
+_ALONE = ("tests/sdk_typescript/test_suites.py",)
+"""Files whose tests share nothing and are long."""
+
+
+def group_of(id: str) -> str:
+    """A real agent is started once for all of its tests, and what a module's tests share is made once."""
+    file = id.partition("::")[0]
+    real = _REAL.match(id)
+    agents = _AGENTS.intersection(real[1].split("-")) if real is not None else set[str]()
+    if agents:
+        return agents.pop()
+    return id if file in _ALONE else file

@@ -1,0 +1,21 @@
+import pytest
+
+from tests.support.grouping import group_of
+
+MATRIX = "tests/agents/test_matrix_questions.py::test_model_hears_what_was_chosen"
+SUITE = "tests/sdk_typescript/test_suites.py::test_the_suite_passes"
+
+
+@pytest.mark.parametrize(
+    ("id", "group"),
+    [
+        (f"{MATRIX}[questions-claude]", "claude"),
+        (f"{MATRIX}[claude-100%25 of #1?.txt]", "claude"),
+        ("tests/agents/test_real_pi.py::test_it_works[pi]", "pi"),
+        ("tests/agents/test_launch.py::test_it_works[no agent]", "tests/agents/test_launch.py"),
+        ("tests/contract/test_files.py::test_a_file_is_read", "tests/contract/test_files.py"),
+        (f"{SUITE}[turns]", f"{SUITE}[turns]"),
+    ],
+)
+def test_tests_that_share_something_are_of_one_group(id: str, group: str) -> None:
+    assert group_of(id) == group
