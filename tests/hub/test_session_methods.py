@@ -63,7 +63,7 @@ def test_a_new_session_is_held_listed_and_attached_to_its_client() -> None:
         asking_for(requestedSessionId=""),
         asking_for(requestedSessionId="x" * 257),
         asking_for(requestedSessionId=7),
-        asking_for(env={"A": "b"}),
+        asking_for(env=["A=b"]),
         asking_for(permissions=[{"tool": "*", "action": "maybe"}]),
         asking_for(permissionMode=7),
     ],
