@@ -67,7 +67,7 @@ def test_an_agent_that_needs_none_is_fine(place: Place) -> None:
 
     assert (result.returncode, result.stderr) == (0, "")
     assert result.stdout == "mock needs no credentials that sandbox-agent knows of\n"
-    assert place.json("credentials", "check", "mock", "--json") == {"credentials": [], "missing": []}
+    assert place.json("credentials", "check", "mock", "--json") == {"server": None, "credentials": [], "missing": []}
 
 
 def test_an_unknown_agent_is_one_line(place: Place) -> None:
@@ -81,3 +81,20 @@ def test_help_tells_the_exit_code(place: Place) -> None:
     words = " ".join(place.run("credentials", "check", "--help").stdout.split())
 
     assert "The exit code is 0 if every installed agent has a credential or needs none, else 1." in words
+
+
+def test_a_running_server_is_asked_what_it_sees(place: Place) -> None:
+    assert place.run("daemon", "start", "--port", "0").returncode == 0
+    try:
+        asked = place.run("credentials", "check", "claude", ANTHROPIC_API_KEY=SECRET)
+        told = place.json("credentials", "check", "claude", "--json", code=1)
+    finally:
+        place.run("daemon", "stop")
+
+    assert asked.returncode == 1, "the server was started without it"
+    assert "as the running server sees them: http://127.0.0.1:" in asked.stderr
+    assert "your shell has ANTHROPIC_API_KEY, which the server started without: sandbox-agent daemon restart" in (
+        asked.stderr
+    )
+    assert told["server"].startswith("http://127.0.0.1:")
+    assert SECRET not in asked.stdout + asked.stderr

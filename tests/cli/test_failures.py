@@ -4,6 +4,7 @@ import pytest
 
 from sandbox_agent.cli.calling import Failure, document, exit_code, sentence, stderr
 from sandbox_agent.client import ClientError, ConnectionLost, RequestError, ServerProblem, StartFailed
+from sandbox_agent.envelope import META
 
 
 def test_stop_reasons_have_exit_codes() -> None:
@@ -61,3 +62,16 @@ def test_programs_get_what_a_failure_is() -> None:
     assert (crash["type"], crash["code"]) == ("agent-exited", -32603)
     assert (problem["type"], problem["data"]) == ("unknown-agent", {"agent": "x"})
     assert document(ConnectionLost("gone"))["type"] == "connection-lost"
+
+
+def test_a_key_that_the_shell_has_and_the_server_lacks_is_offered(monkeypatch: pytest.MonkeyPatch) -> None:
+    failure = RequestError(-32000, "Authentication required", {META: {"credentials": ["KEY_A", "KEY_B"]}})
+    monkeypatch.delenv("KEY_A", raising=False)
+    monkeypatch.setenv("KEY_B", "hush")
+
+    told = sentence(failure)
+
+    assert "your shell has KEY_B: pass it on with --env KEY_B, or run: sandbox-agent daemon restart" in told
+    assert "hush" not in told
+    monkeypatch.delenv("KEY_B")
+    assert sentence(failure).endswith("see: sandbox-agent credentials check")

@@ -70,11 +70,15 @@ class Running:
         return None
 
     def health(self) -> Object:
-        """Its health; raises Failed if it does not answer, Unauthorized if it refuses the token."""
+        """Its health; raises as `get` does."""
+        return self.get("/v1/health")
+
+    def get(self, path: str) -> Object:
+        """What it answers; raises Failed if it does not answer, Unauthorized if it refuses the token."""
         address = urlsplit(self.url)
         link = HTTPConnection(address.hostname or "", address.port, timeout=HEALTH_TIMEOUT)
         try:
-            link.request("GET", "/v1/health", headers={"Authorization": f"Bearer {self.token}"} if self.token else {})
+            link.request("GET", path, headers={"Authorization": f"Bearer {self.token}"} if self.token else {})
             answer = link.getresponse()
             if answer.status == HTTPStatus.UNAUTHORIZED:
                 raise Unauthorized("it needs a token, and none was found")

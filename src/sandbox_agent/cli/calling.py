@@ -21,7 +21,7 @@ from sandbox_agent.client.errors import (
     ServerProblem,
     StartFailed,
 )
-from sandbox_agent.envelope import Object, at, list_at, object_at, text_at
+from sandbox_agent.envelope import META, Object, at, list_at, object_at, text_at
 from sandbox_agent.errors import SettingsError
 
 if TYPE_CHECKING:
@@ -108,7 +108,14 @@ def _of_request(failure: RequestError) -> str:
     # Agents say what is wrong in many places.
     further = text_at(failure.data, "details") or text_at(failure.data, "message") or ""
     said = str(failure) or "the agent answered with an error"
-    hint = "; see: sandbox-agent credentials check" if failure.code == AUTH_REQUIRED and _is_login(said) else ""
+    names = [str(name) for name in list_at(failure.data, META, "credentials")]
+    if mine := [name for name in names if os.environ.get(name)]:
+        flags = " ".join(f"--env {name}" for name in mine)
+        hint = f"; your shell has {', '.join(mine)}: pass it on with {flags}, or run: sandbox-agent daemon restart"
+    elif names or (failure.code == AUTH_REQUIRED and _is_login(said)):
+        hint = "; see: sandbox-agent credentials check"
+    else:
+        hint = ""
     return (f"{said}: {further}" if further and further not in said else said) + hint
 
 

@@ -177,8 +177,10 @@ def _run_uninstall(arguments: Arguments) -> int:
 
 CHECK = """\
 Show which credentials exist: environment variables and files. Their values are never printed. An
-agent can reach a model if one of its credentials is found. A server has its own environment, so run
-this where the server runs.
+agent can reach a model if one of its credentials is found.
+
+If a server runs on the data directory, that server is asked: agents see its environment, not yours.
+A variable that you have set since then reaches it with: sandbox-agent daemon restart
 
 The exit code is 0 if every installed agent has a credential or needs none, else 1. With a name,
 only that agent is checked, installed or not.
@@ -219,22 +221,35 @@ def check(settings: Settings, environ: Mapping[str, str], name: str | None, *, a
     import msgspec
 
     from sandbox_agent.agents.depot import open_catalog
-    from sandbox_agent.agents.facts import find_credentials, has_credentials
+    from sandbox_agent.agents.facts import find_credentials
+    from sandbox_agent.cli.seen_credentials import ask_server
 
     catalog = open_catalog(settings, environ)
     agents = catalog.agents() if name is None else [catalog.agent(name)]
-    found = [(agent.id, each) for agent in agents for each in find_credentials(agent, environ)]
-    counted = [agent for agent in agents if name is not None or catalog.program(agent) is not None]
-    missing = [agent.id for agent in counted if not has_credentials(agent, environ)]
+    seen = ask_server(settings)
+    known = {agent.id: (seen and seen.of(agent.id)) or find_credentials(agent, environ) for agent in agents}
+    found = [(id, each) for id, credentials in known.items() for each in credentials]
+    counted = [agent.id for agent in agents if name is not None or catalog.program(agent) is not None]
+    missing = [id for id in counted if known[id] and not any(each.found for each in known[id])]
     if as_json:
         rows = [{"agent": id, "name": each.name, "kind": each.kind, "found": each.found} for id, each in found]
-        print_json(msgspec.json.encode({"credentials": rows, "missing": missing}))
+        where = None if seen is None else seen.url
+        print_json(msgspec.json.encode({"server": where, "credentials": rows, "missing": missing}))
     else:
+        if seen is not None:
+            complain(f"as the running server sees them: {seen.url}")
         if name is not None and not found:
             print(f"{agents[0].id} needs no credentials that sandbox-agent knows of")
         else:
             rows = [(id, each.name, each.kind, "yes" if each.found else "no") for id, each in found]
             print_table(("agent", "name", "kind", "found"), rows)
         for id in missing:
-            complain(f"agent {id} has no credentials; try: sandbox-agent agents instructions {id}")
+            mine = [each.name for each in known[id] if each.kind == "variable" and environ.get(each.name)]
+            complain(f"agent {id} has no credentials; {_advice(id, mine if seen else [])}")
     return EXIT_FAILED if missing else 0
+
+
+def _advice(agent: str, mine: list[str]) -> str:
+    if mine:
+        return f"your shell has {', '.join(mine)}, which the server started without: sandbox-agent daemon restart"
+    return f"try: sandbox-agent agents instructions {agent}"

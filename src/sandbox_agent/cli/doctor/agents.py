@@ -17,6 +17,7 @@ from sandbox_agent.agents.install.entries import current_platform
 from sandbox_agent.agents.install.registry import Registry, Snapshot
 from sandbox_agent.agents.manifest import load_manifest
 from sandbox_agent.cli.doctor.finding import Finding, Status, Subject, listed
+from sandbox_agent.cli.seen_credentials import Seen, ask_server
 from sandbox_agent.errors import RegistryUnavailable, SettingsError
 from sandbox_agent.wire.agents import AgentFacts
 
@@ -32,16 +33,20 @@ def agents(subject: Subject) -> list[Finding]:
     except SettingsError:
         return []  # The check of agents.toml says it.
     known = [read_facts(agent, catalog, subject.environ) for agent in catalog.agents()]
+    seen = ask_server(subject.settings)
+    for agent in known:
+        if credentials := seen and seen.of(agent.id):
+            agent.credentials, agent.credentials_available = credentials, any(each.found for each in credentials)
     broken = catalog.store.find_broken()
     found = [_broken(id) for id in broken]
-    found += [each for agent in known if agent.installed for each in _installed(agent)]
+    found += [each for agent in known if agent.installed for each in _installed(agent, seen)]
     found += [_unknown_program(agent) for agent in known if not agent.installed and agent.install.source == "path"]
     missing = [each for each in known if not each.installed and each.supported and each.install.source != "path"]
     found += _missing([each for each in missing if each.id not in broken], subject)
     return found + _spare(catalog)
 
 
-def _installed(agent: AgentFacts) -> list[Finding]:
+def _installed(agent: AgentFacts, seen: Seen | None) -> list[Finding]:
     name = agent.id if agent.version is UNSET else f"{agent.id} {agent.version}"
     path, platform = agent.path or "", agent.install.platform or current_platform()
     reinstall = f"sandbox-agent agents install {agent.id} --reinstall"
@@ -60,8 +65,11 @@ def _installed(agent: AgentFacts) -> list[Finding]:
     there = [f"{each.kind} {each.name}" for each in agent.credentials if each.found]
     if there:
         return [Finding("agents", agent.id, "ok", f"{name} {how}; credentials: {listed(there)}")]
-    advice = f"sandbox-agent agents instructions {agent.id} (a server sees its own environment, which may have them)"
-    return [Finding("agents", agent.id, "warning", f"{name} {how}, but no credentials are found", advice)]
+    advice = f"sandbox-agent agents instructions {agent.id}"
+    if seen is None:
+        return [Finding("agents", agent.id, "warning", f"{name} {how}, but no credentials are found", advice)]
+    advice += "; what you set now reaches the server with: sandbox-agent daemon restart"
+    return [Finding("agents", agent.id, "warning", f"{name} {how}, but the server has no credentials for it", advice)]
 
 
 def _broken(id: str) -> Finding:
