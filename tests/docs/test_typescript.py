@@ -43,7 +43,7 @@ def workshop(tmp_path_factory: pytest.TempPathFactory) -> Path:
     assert (TYPESCRIPT / "dist" / "index.js").exists(), "the TypeScript SDK is not built; ./dev check does that"
     directory = tmp_path_factory.mktemp("typescript")
     (directory / "node_modules").mkdir()
-    (directory / "node_modules" / "sandbox-agent").symlink_to(TYPESCRIPT)
+    (directory / "node_modules" / "sandboxagent").symlink_to(TYPESCRIPT)
     for each in (TYPESCRIPT / "node_modules").iterdir():
         if not each.name.startswith("."):
             (directory / "node_modules" / each.name).symlink_to(each)

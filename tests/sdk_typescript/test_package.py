@@ -13,7 +13,7 @@ from sandbox_agent import __version__
 from tests.sdk_typescript.node import LONGEST, SDK, node, npm, tsc
 
 CONSUMER = """
-import { RequestError, SandboxAgent, type SessionItem, textOf } from "sandbox-agent";
+import { RequestError, SandboxAgent, type SessionItem, textOf } from "sandboxagent";
 const chat = async (url: string): Promise<string> => {
   const client = await SandboxAgent.connect(url, { token: "t", onPermission: (request) => request.allow() });
   const session = await client.sessions.create("mock", { cwd: "/" });
@@ -41,7 +41,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
         # As an attribute: the first versions of Python 3.11 know no filters.
         archive.extraction_filter = lambda member, path: member
         archive.extractall(modules)
-    (modules / "package").rename(modules / "sandbox-agent")
+    (modules / "package").rename(modules / "sandboxagent")
     for name in ("@agentclientprotocol", "zod", "@types", "undici-types"):
         (modules / name).symlink_to(SDK / "node_modules" / name)
     (project / "package.json").write_text('{"type": "module"}')
@@ -49,7 +49,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_the_package_has_modules_types_and_maps_and_nothing_else(installed: Path) -> None:
-    package = installed / "node_modules" / "sandbox-agent"
+    package = installed / "node_modules" / "sandboxagent"
     names = {path.relative_to(package).as_posix() for path in package.rglob("*") if path.is_file()}
     modules = {path.stem for path in (SDK / "src").glob("*.ts")}
 
@@ -58,7 +58,7 @@ def test_the_package_has_modules_types_and_maps_and_nothing_else(installed: Path
 
 
 def test_a_map_has_its_source(installed: Path) -> None:
-    package = installed / "node_modules" / "sandbox-agent"
+    package = installed / "node_modules" / "sandboxagent"
 
     for name in (package / "dist").glob("*.js.map"):
         assert json.loads(name.read_text())["sourcesContent"][0], name
@@ -85,13 +85,13 @@ def test_it_needs_no_types_of_node(installed: Path) -> None:
 
 
 def test_no_module_imports_anything_of_node_when_it_is_loaded(installed: Path) -> None:
-    for module in (installed / "node_modules" / "sandbox-agent" / "dist").glob("*.js"):
+    for module in (installed / "node_modules" / "sandboxagent" / "dist").glob("*.js"):
         assert re.findall(r"^(?:import|export)\b.*[\"']node:.*", module.read_text(), re.MULTILINE) == [], module
 
 
 def test_a_module_and_its_types_load_without_require(installed: Path) -> None:
     (installed / "old.cjs").write_text(
-        'import("sandbox-agent").then(({ SandboxAgent }) => console.log(SandboxAgent.name));'
+        'import("sandboxagent").then(({ SandboxAgent }) => console.log(SandboxAgent.name));'
     )
 
     assert run(node(), "old.cjs", cwd=installed) == "SandboxAgent\n"
