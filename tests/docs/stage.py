@@ -28,7 +28,7 @@ class Stage:
         self.server = server
         self.directory = directory
         self.project = directory / "app"
-        self.project.mkdir()
+        self.project.mkdir(parents=True)
         self.variables: dict[str, str] = {}
         """What a reader would have set by then."""
         self.here = directory / "here"

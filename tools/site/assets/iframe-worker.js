@@ -5,26 +5,24 @@
 if (location.protocol === "file:") {
   window.Worker = class {
     #frame = document.createElement("iframe");
-    #waiting = [];
+    #loaded;
 
     constructor(url) {
       this.#frame.hidden = true;
       document.body.append(this.#frame);
       const inside = this.#frame.contentWindow;
-      inside.postMessage = (data) => this.onmessage?.({ data });
+      // Messages are copies, and come later: whoever sends one has finished what it was doing.
+      inside.postMessage = (data) => setTimeout(() => this.onmessage?.({ data: structuredClone(data) }));
       const script = inside.document.createElement("script");
       script.src = new URL(url, location.href).href;
-      script.onload = () => {
-        for (const data of this.#waiting.splice(0)) inside.onmessage({ data });
-        this.#waiting = null;
-      };
+      this.#loaded = new Promise((resolve) => (script.onload = resolve));
       script.onerror = (event) => this.onerror?.(event);
       inside.document.body.append(script);
     }
 
     postMessage(data) {
-      if (this.#waiting) this.#waiting.push(data);
-      else this.#frame.contentWindow.onmessage({ data });
+      const copy = structuredClone(data);
+      void this.#loaded.then(() => this.#frame.contentWindow?.onmessage({ data: copy }));
     }
 
     terminate() {
