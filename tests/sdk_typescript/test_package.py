@@ -1,6 +1,7 @@
 """The package as others get it: what is in it, what it needs, and that it can be used from where it is installed."""
 
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -54,7 +55,7 @@ def test_the_package_has_modules_types_and_maps_and_nothing_else(installed: Path
     modules = {path.stem for path in (SDK / "src").glob("*.ts")}
 
     expected = {f"dist/{name}{end}" for name in modules for end in (".js", ".js.map", ".d.ts", ".d.ts.map")}
-    assert names == expected | {"package.json", "README.md"}
+    assert names == expected | {"package.json", "README.md", "LICENSE"}
 
 
 def test_a_map_has_its_source(installed: Path) -> None:
@@ -97,6 +98,22 @@ def test_a_module_and_its_types_load_without_require(installed: Path) -> None:
     assert run(node(), "old.cjs", cwd=installed) == "SandboxAgent\n"
 
 
+def test_a_package_that_was_not_built_cannot_be_installed_and_says_what_to_do(tmp_path: Path) -> None:
+    """npm runs the same script when a project installs the folder."""
+    copy = tmp_path / "typescript"
+    shutil.copytree(SDK, copy, ignore=shutil.ignore_patterns("dist*", "node_modules", ".build", ".npmrc", "tests"))
+    done = subprocess.run(
+        [*npm(), "pack", "--dry-run"], cwd=copy, env=with_node(), capture_output=True, text=True, timeout=LONGEST
+    )
+
+    assert done.returncode != 0
+    assert "./dev pack" in done.stderr
+
+
+def test_the_licence_is_that_of_the_project() -> None:
+    assert (SDK / "LICENSE").read_bytes() == (SDK.parents[1] / "LICENSE").read_bytes()
+
+
 def test_the_version_is_that_of_the_server() -> None:
     package = json.loads((SDK / "package.json").read_text())
 
@@ -119,6 +136,11 @@ def test_what_is_built_is_not_in_git() -> None:
         pytest.skip("not a git checkout")
 
     assert run(git, "ls-files", "dist", "dist-test", "node_modules", ".build", cwd=SDK) == ""
+
+
+def with_node() -> dict[str, str]:
+    """The environment, with our Node first on the path: npm runs scripts by a shell."""
+    return {**os.environ, "PATH": f"{Path(node()).parent}:{os.environ['PATH']}"}
 
 
 def run(*command: str, cwd: Path) -> str:
