@@ -15,6 +15,7 @@ from uv import find_uv_bin
 
 from sandbox_agent import __version__
 from sandbox_agent.cli.extras import EXTRAS
+from tests.support.on_terminal import OnTerminal
 from tests.support.running import TOKEN, Server
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -157,6 +158,13 @@ def test_a_light_installation_that_is_asked_for_the_server_says_which_extra_to_i
 
     assert done.returncode == 1
     assert re.fullmatch(r"sandbox-agent: this needs \w+, .*; run: pip install 'sandbox-agent\[server\]'\n", done.stderr)
+
+
+def test_a_light_installation_says_which_extra_brings_the_terminal(light: Path, server: Server) -> None:
+    given = {"SANDBOX_AGENT_ENDPOINT": server.url, "SANDBOX_AGENT_TOKEN": TOKEN, "HOME": str(light)}
+    with OnTerminal([str(light / "sandbox-agent"), "run", "mock"], given, columns=200) as terminal:
+        assert terminal.expect_end() == 1
+        assert "pip install 'sandbox-agent[terminal]'" in str(terminal.screen)
 
 
 def test_the_sdk_of_a_light_installation_that_should_start_a_server_says_which_extra_to_install(light: Path) -> None:

@@ -23,3 +23,15 @@ def how_to_install(missing: ModuleNotFoundError) -> str | None:
     if extra is None:
         return None
     return f"this needs {module}, which the light installation does not have; run: pip install 'sandbox-agent[{extra}]'"
+
+
+def require_at_a_terminal(module: str) -> None:
+    """Raise ModuleNotFoundError where there is a keyboard and the package that reads it is missing.
+
+    Called before anything has begun: later, an agent would wait for an answer that cannot be typed.
+    """
+    import sys
+    from importlib.util import find_spec
+
+    if sys.stdin is not None and sys.stdin.isatty() and find_spec(module) is None:
+        raise ModuleNotFoundError(f"No module named {module!r}", name=module)
