@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.docs.pages import DOCS, name_of, pages
-from tools.site import HERE, build, lay_out, place_of
+from tests.docs.pages import DOCS, ROOT, name_of, pages
+from tools.site import HERE, build, lay_out, page_of, place_of
 
 CONFIGURATION = tomllib.loads((HERE / "zensical.toml").read_text())["project"]
 LOADED = re.compile(r"""<(?:script|img|iframe|source)\b[^>]*\bsrc=["']([^"']+)|<link\b[^>]*\bhref=["']([^"']+)""")
@@ -23,6 +23,14 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     done = build(directory)
     assert done.returncode == 0, done.stdout
     return directory / "site"
+
+
+def test_links_lead_to_where_pages_are_on_the_site_and_call_them_by_their_titles() -> None:
+    text, linked = page_of(ROOT / "CONTRIBUTING.md", Path("contributing.md"))
+
+    assert "[Architecture](architecture.md)" in text
+    assert "[Examples](examples/index.md)" in text
+    assert ROOT / "docs" / "architecture.md" in linked
 
 
 def test_every_page_is_on_the_site(site: Path) -> None:

@@ -35,7 +35,9 @@ SHOWN = {".py": "python", ".ts": "typescript", ".html": "html", ".toml": "toml",
 """Files that get a page of their own when a page links to them."""
 
 _FENCE = re.compile(r"^ *```.*?^ *```$", re.MULTILINE | re.DOTALL)
-_LINK = re.compile(r"(\]\()([^)\s#]+)(#[^)\s]*)?(\))")
+_LINK = re.compile(r"\[([^\]]*)\]\(([^)\s#]+)(#[^)\s]*)?\)")
+_FILE_NAME = re.compile(r"`?[\w./-]+\.md`?")
+_TITLE = re.compile(r"^# (.+)$", re.MULTILINE)
 
 
 def place_of(file: Path) -> Path | None:
@@ -79,17 +81,18 @@ def page_of(file: Path, place: Path) -> tuple[str, list[Path]]:
     linked: list[Path] = []
 
     def moved(link: re.Match[str]) -> str:
-        before, target, anchor, after = link.groups()
+        words, target, anchor = link.groups()
         if "://" in target:
             return link[0]
         meant = (file.parent / target).resolve()
         there = place_of(meant) if meant.is_relative_to(ROOT) else None
         if there is None or not meant.exists():
             return link[0]  # The build complains about it.
-        linked.append(ROOT / "docs" / "README.md" if there == Path("index.md") else meant)
-        if meant.is_dir():
-            linked[-1] = meant / "README.md"
-        return f"{before}{relpath(there, place.parent)}{anchor or ''}{after}"
+        source = _source_of(meant, there)
+        linked.append(source)
+        if _FILE_NAME.fullmatch(words) and (title := _TITLE.search(source.read_text())):
+            words = title[1]  # In the repository a page is called by its file.
+        return f"[{words}]({relpath(there, place.parent)}{anchor or ''})"
 
     text = "".join(
         _renamed(part) if is_fence else _LINK.sub(moved, part) for is_fence, part in _parts(file.read_text())
@@ -107,6 +110,13 @@ def build(directory: Path) -> subprocess.CompletedProcess[str]:
         text=True,
         check=False,
     )
+
+
+def _source_of(file: Path, place: Path) -> Path:
+    """The file that a page is made of: a folder stands for its page, the front page for that of the docs."""
+    if place == Path("index.md"):
+        return ROOT / "docs" / "README.md"
+    return file / "README.md" if file.is_dir() else file
 
 
 def _parts(text: str) -> Iterator[tuple[bool, str]]:
