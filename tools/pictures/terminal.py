@@ -18,7 +18,6 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from io import StringIO
 from pathlib import Path
-from typing import cast
 
 import pyte
 from rich.console import Console
@@ -176,4 +175,4 @@ def draw(text: Text) -> str:
         "@keyframes appear{from{opacity:0}to{opacity:1}}"
         "@media (prefers-reduced-motion: no-preference){text[clip-path]{animation:appear .1s both}" + steps + "}"
     )
-    return cast("str", drawn.replace("</style>", moving + "</style>", 1))
+    return drawn.replace("</style>", moving + "</style>", 1)

@@ -11,7 +11,7 @@ if (location.protocol === "file:") {
       this.#frame.hidden = true;
       document.body.append(this.#frame);
       const inside = this.#frame.contentWindow;
-      // Messages are copies, and come later: whoever sends one has finished what it was doing.
+      // Messages are copies, and arrive later, as those of a worker do: the sender has finished by then.
       inside.postMessage = (data) => setTimeout(() => this.onmessage?.({ data: structuredClone(data) }));
       const script = inside.document.createElement("script");
       script.src = new URL(url, location.href).href;

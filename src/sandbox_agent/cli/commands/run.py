@@ -90,7 +90,7 @@ def add_server_flags(parser: Parser) -> None:
 def _run(arguments: Arguments) -> int:
     from sandbox_agent.cli.talk.runs import start_run
 
-from sandbox_agent.cli.extras import require_at_a_terminal
+    require_at_a_terminal("prompt_toolkit")
     return start_run(arguments)
 
 
@@ -141,5 +141,5 @@ def attach_command() -> Command:
 def _attach(arguments: Arguments) -> int:
     from sandbox_agent.cli.talk.runs import start_attaching
 
-from sandbox_agent.cli.extras import require_at_a_terminal
+    require_at_a_terminal("prompt_toolkit")
     return start_attaching(arguments)
