@@ -11,19 +11,16 @@ from importlib.metadata import packages_distributions
 from pathlib import Path
 
 import pytest
-from uv import find_uv_bin
 
 from sandbox_agent import __version__
 from sandbox_agent.cli.extras import EXTRAS
+from tests.support.installing import LONGEST, ROOT, install_wheel, run
 from tests.support.on_terminal import OnTerminal
 from tests.support.running import TOKEN, Server
 
-ROOT = Path(__file__).resolve().parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 LARGEST = 30_000_000
 """Bytes that the light client may take, with its dependencies and compiled."""
-LONGEST = 300
-"""Seconds, on a machine that is busy."""
 OTHERS = {"agents", "cli", "host", "http", "hub", "log", "permissions", "processes", "server", "settings"}
 """The packages of the server and of the command line."""
 
@@ -114,19 +111,7 @@ def name_of(requirement: str) -> str:
 @pytest.fixture(scope="module")
 def light(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The programs of an environment that has the wheel and what it depends on, and no extra."""
-    directory = tmp_path_factory.mktemp("light")
-    run(sys.executable, "-m", "hatchling", "build", "--target", "wheel", "--directory", str(directory), cwd=ROOT)
-    (wheel,) = directory.glob("*.whl")
-    run(find_uv_bin(), "venv", "--quiet", "--python", sys.executable, str(directory / "venv"))
-    python = directory / "venv" / "bin" / "python"
-    install = [find_uv_bin(), "--system-certs", "--quiet", "pip", "install", "--python", str(python)]
-    done = subprocess.run([*install, "--compile-bytecode", str(wheel)], capture_output=True, text=True, timeout=LONGEST)
-    if done.returncode:
-        index = subprocess.run([*install, "--dry-run", "msgspec"], capture_output=True, text=True, timeout=LONGEST)
-        if index.returncode:
-            pytest.skip("no package index is reachable, and the cache does not have what is needed")
-    assert done.returncode == 0, done.stderr
-    return python.parent
+    return install_wheel(tmp_path_factory.mktemp("light"), "", "--compile-bytecode")
 
 
 pytestmark = pytest.mark.xdist_group("the light client")  # It is installed once.
@@ -169,9 +154,3 @@ def test_a_light_installation_says_which_extra_brings_the_terminal(light: Path, 
 
 def test_the_sdk_of_a_light_installation_that_should_start_a_server_says_which_extra_to_install(light: Path) -> None:
     assert "pip install 'sandbox-agent[server]'" in run(str(light / "python"), "-c", START)
-
-
-def run(*command: str, cwd: Path | None = None) -> str:
-    done = subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=LONGEST)
-    assert done.returncode == 0, done.stderr + done.stdout
-    return done.stdout
