@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from sandbox_agent.agents.node import bundled_node
+from sandbox_agent.agents.install.tools import bundled_node
 from tests.docs.snippets import blocks_of
 from tests.support.installing import LONGEST, ROOT, install_tarball, install_wheel, run
 
