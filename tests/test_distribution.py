@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 import tomllib
+from hashlib import sha256
 from importlib.metadata import packages_distributions
 from pathlib import Path
 
@@ -44,6 +45,8 @@ except StartFailed as error:
 
 
 def test_dev_pack_makes_a_wheel_an_sdist_and_the_npm_package() -> None:
+    if not set_up_by_dev():
+        pytest.skip("./dev has not set this environment up, and would change it while tests run")
     said = run(sys.executable, "dev", "pack", cwd=ROOT)
     made = {
         f"sandbox_agent-{__version__}-py3-none-any.whl",
@@ -54,6 +57,13 @@ def test_dev_pack_makes_a_wheel_an_sdist_and_the_npm_package() -> None:
     assert {path.name for path in (ROOT / "dist").iterdir() if path.is_file()} == made
     assert f"pip install 'dist/sandbox_agent-{__version__}-py3-none-any.whl[server]'" in said
     assert f"npm install dist/sandboxagent-{__version__}.tgz" in said
+
+
+def set_up_by_dev() -> bool:
+    """Whether .venv is as ./dev wants it, so that it touches nothing there."""
+    inputs = sha256((ROOT / "requirements.lock").read_bytes() + (ROOT / "pyproject.toml").read_bytes()).hexdigest()
+    stamp = ROOT / ".venv" / ".dev-stamp"
+    return stamp.exists() and stamp.read_text().endswith(f" in {ROOT}\n{inputs}")
 
 
 # --- without an installation ------------------------------------------------------------------------------------------
