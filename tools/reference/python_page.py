@@ -9,7 +9,7 @@ from tools.reference.python_source import Alias, Class, Function, Public, public
 _TOP = """\
 <!-- Written by `./dev docs`; change the docstrings in the code, not this page. -->
 
-# Python
+# Python SDK
 
 All that `sandbox_agent.client` exports. Calls are async; what is said of a server's answers holds for the moment of
 asking. Types of ACP such as `AgentMessageChunk` are in `sandbox_agent.wire.acp`, with the names and attributes they
