@@ -34,6 +34,7 @@ SKIPPED = {
     "docs/guides/model-gateways.md": 2,
     "docs/guides/python.md": 1,
     "docs/guides/terminal.md": 2,
+    "docs/guides/troubleshooting.md": 1,
     "docs/guides/typescript.md": 1,
     "docs/quickstart.md": 3,
     "examples/README.md": 1,
