@@ -30,7 +30,7 @@ SKIPPED = {
     "docs/deployment.md": 3,
     "docs/files.md": 1,
     "docs/guides/http.md": 1,
-    "docs/guides/keys-per-tenant.md": 3,
+    "docs/guides/keys-per-tenant.md": 1,
     "docs/guides/model-gateways.md": 2,
     "docs/guides/python.md": 1,
     "docs/guides/terminal.md": 2,
