@@ -8,7 +8,7 @@ import { mkdtemp, readFile, rm } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { basename, join } from "node:path";
 
-import { SandboxAgent } from "sandbox-agent";
+import { SandboxAgent } from "sandboxagent";
 
 const [agent = "mock", file = import.meta.filename, prompt = "What do you make of these?"] = process.argv.slice(2);
 const cwd = await mkdtemp(join(tmpdir(), "attachments-"));

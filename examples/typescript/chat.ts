@@ -4,7 +4,7 @@
  * usage: node examples/typescript/chat.ts [agent] [prompt ...]
  */
 
-import { SandboxAgent, textOf } from "sandbox-agent";
+import { SandboxAgent, textOf } from "sandboxagent";
 
 const [agent = "mock", ...prompts] = process.argv.slice(2);
 

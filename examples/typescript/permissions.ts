@@ -10,7 +10,7 @@ import { lstat, realpath } from "node:fs/promises";
 import { dirname, isAbsolute, relative, resolve } from "node:path";
 import { createInterface } from "node:readline";
 
-import { type PermissionHandler, SandboxAgent, type ToolCallUpdate } from "sandbox-agent";
+import { type PermissionHandler, SandboxAgent, type ToolCallUpdate } from "sandboxagent";
 
 const [agent = "mock", ...prompts] = process.argv.slice(2);
 const project = process.cwd();

@@ -8,7 +8,7 @@
 
 import { createInterface } from "node:readline";
 
-import { type Question, type QuestionHandler, type QuestionRequest, SandboxAgent, ServerProblem } from "sandbox-agent";
+import { type Question, type QuestionHandler, type QuestionRequest, SandboxAgent, ServerProblem } from "sandboxagent";
 
 const later = process.argv.includes("--later");
 const [agent = "mock", ...prompts] = process.argv.slice(2).filter((argument) => argument !== "--later");

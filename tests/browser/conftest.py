@@ -10,7 +10,7 @@ from tests.browser.driving import HERE, ROOT, Browser, Context, Page, Unavailabl
 from tests.support.running import TOKEN, Server
 
 SDK = ROOT / "sdks" / "typescript"
-PAGES = {"/": HERE / "pages", "/packages/": SDK / "node_modules", "/packages/sandbox-agent/": SDK}
+PAGES = {"/": HERE / "pages", "/packages/": SDK / "node_modules", "/packages/sandboxagent/": SDK}
 CONNECT = "window.cwd = cwd; window.client = await sdk.SandboxAgent.connect(url, { token, logger, ...options });"
 
 

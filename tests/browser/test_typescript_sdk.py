@@ -26,9 +26,9 @@ def ask_permission() -> list[Any]:
 def test_the_sdk_is_loaded_as_it_was_built(page: Page) -> None:
     loaded = page.run("return performance.getEntriesByType('resource').map((each) => new URL(each.name).pathname);")
 
-    assert "/packages/sandbox-agent/dist/index.js" in loaded
+    assert "/packages/sandboxagent/dist/index.js" in loaded
     assert {path.split("/dist/")[0].split("/v4/")[0] for path in loaded if path.startswith("/packages/")} == {
-        "/packages/sandbox-agent",
+        "/packages/sandboxagent",
         "/packages/@agentclientprotocol/sdk",
         "/packages/zod",
     }

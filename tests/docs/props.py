@@ -14,6 +14,7 @@ def _files(stage: Stage) -> None:
             (top / name).parent.mkdir(exist_ok=True)
             (top / name).write_text("# TODO\ndef main(): ...\n")
     (stage.here / "copy").mkdir()
+    (stage.here / "app").mkdir()
     stage.variables["SESSION"] = run(_session(stage))
 
 

@@ -14,8 +14,8 @@ from tests.support.running import TOKEN, Server
 
 LONGEST = 60.0
 """Seconds that the snippets of a page may take on a machine that is busy."""
-SERVER, PROJECT = "http://127.0.0.1:2468", "/srv/app"
-"""What the pages call the server, and the directory where an agent works."""
+SERVER = "http://127.0.0.1:2468"
+"""What the pages call the server."""
 
 # As a reader would fill them in.
 _TOKENS = {"TOKEN=...": f"TOKEN={TOKEN}", 'TOKEN = "..."': f'TOKEN = "{TOKEN}"'}
@@ -28,15 +28,15 @@ class Stage:
         self.server = server
         self.directory = directory
         self.project = directory / "app"
-        self.project.mkdir()
+        self.project.mkdir(parents=True)
         self.variables: dict[str, str] = {}
         """What a reader would have set by then."""
         self.here = directory / "here"
         self.here.mkdir()
 
     def filled_in(self, code: str) -> str:
-        """The code with this machine's address, token and directory in it."""
-        words = {SERVER: self.server.url, PROJECT: str(self.project), **_TOKENS}
+        """The code with the address and the token of this server in it."""
+        words = {SERVER: self.server.url, **_TOKENS}
         for word, meaning in words.items():
             code = code.replace(word, meaning)
         return code

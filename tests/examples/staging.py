@@ -81,7 +81,7 @@ class TypeScript:
         shutil.copytree(EXAMPLES / "typescript", self.directory, ignore=shutil.ignore_patterns("node_modules", "dist"))
         packages = self.directory / "node_modules"
         packages.mkdir()
-        (packages / "sandbox-agent").symlink_to(TYPESCRIPT)
+        (packages / "sandboxagent").symlink_to(TYPESCRIPT)
         for name in ("@types", "typescript"):
             (packages / name).symlink_to(TYPESCRIPT / "node_modules" / name)
 

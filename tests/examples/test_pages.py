@@ -79,7 +79,7 @@ def test_a_page_talks_to_the_server_itself(browser: Browser) -> None:
     folders = {
         "/": EXAMPLES / "typescript",
         "/node_modules/": packages,
-        "/node_modules/sandbox-agent/": TYPESCRIPT,
+        "/node_modules/sandboxagent/": TYPESCRIPT,
     }
     with (
         site(folders) as origin,

@@ -1,6 +1,7 @@
 """The package as others get it: what is in it, what it needs, and that it can be used from where it is installed."""
 
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -13,7 +14,7 @@ from sandbox_agent import __version__
 from tests.sdk_typescript.node import LONGEST, SDK, node, npm, tsc
 
 CONSUMER = """
-import { RequestError, SandboxAgent, type SessionItem, textOf } from "sandbox-agent";
+import { RequestError, SandboxAgent, type SessionItem, textOf } from "sandboxagent";
 const chat = async (url: string): Promise<string> => {
   const client = await SandboxAgent.connect(url, { token: "t", onPermission: (request) => request.allow() });
   const session = await client.sessions.create("mock", { cwd: "/" });
@@ -41,7 +42,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
         # As an attribute: the first versions of Python 3.11 know no filters.
         archive.extraction_filter = lambda member, path: member
         archive.extractall(modules)
-    (modules / "package").rename(modules / "sandbox-agent")
+    (modules / "package").rename(modules / "sandboxagent")
     for name in ("@agentclientprotocol", "zod", "@types", "undici-types"):
         (modules / name).symlink_to(SDK / "node_modules" / name)
     (project / "package.json").write_text('{"type": "module"}')
@@ -49,16 +50,16 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_the_package_has_modules_types_and_maps_and_nothing_else(installed: Path) -> None:
-    package = installed / "node_modules" / "sandbox-agent"
+    package = installed / "node_modules" / "sandboxagent"
     names = {path.relative_to(package).as_posix() for path in package.rglob("*") if path.is_file()}
     modules = {path.stem for path in (SDK / "src").glob("*.ts")}
 
     expected = {f"dist/{name}{end}" for name in modules for end in (".js", ".js.map", ".d.ts", ".d.ts.map")}
-    assert names == expected | {"package.json", "README.md"}
+    assert names == expected | {"package.json", "README.md", "LICENSE"}
 
 
 def test_a_map_has_its_source(installed: Path) -> None:
-    package = installed / "node_modules" / "sandbox-agent"
+    package = installed / "node_modules" / "sandboxagent"
 
     for name in (package / "dist").glob("*.js.map"):
         assert json.loads(name.read_text())["sourcesContent"][0], name
@@ -85,16 +86,32 @@ def test_it_needs_no_types_of_node(installed: Path) -> None:
 
 
 def test_no_module_imports_anything_of_node_when_it_is_loaded(installed: Path) -> None:
-    for module in (installed / "node_modules" / "sandbox-agent" / "dist").glob("*.js"):
+    for module in (installed / "node_modules" / "sandboxagent" / "dist").glob("*.js"):
         assert re.findall(r"^(?:import|export)\b.*[\"']node:.*", module.read_text(), re.MULTILINE) == [], module
 
 
 def test_a_module_and_its_types_load_without_require(installed: Path) -> None:
     (installed / "old.cjs").write_text(
-        'import("sandbox-agent").then(({ SandboxAgent }) => console.log(SandboxAgent.name));'
+        'import("sandboxagent").then(({ SandboxAgent }) => console.log(SandboxAgent.name));'
     )
 
     assert run(node(), "old.cjs", cwd=installed) == "SandboxAgent\n"
+
+
+def test_a_package_that_was_not_built_cannot_be_installed_and_says_what_to_do(tmp_path: Path) -> None:
+    """npm runs the same script when a project installs the folder."""
+    copy = tmp_path / "typescript"
+    shutil.copytree(SDK, copy, ignore=shutil.ignore_patterns("dist*", "node_modules", ".build", ".npmrc", "tests"))
+    done = subprocess.run(
+        [*npm(), "pack", "--dry-run"], cwd=copy, env=with_node(), capture_output=True, text=True, timeout=LONGEST
+    )
+
+    assert done.returncode != 0
+    assert "./dev pack" in done.stderr
+
+
+def test_the_licence_is_that_of_the_project() -> None:
+    assert (SDK / "LICENSE").read_bytes() == (SDK.parents[1] / "LICENSE").read_bytes()
 
 
 def test_the_version_is_that_of_the_server() -> None:
@@ -119,6 +136,11 @@ def test_what_is_built_is_not_in_git() -> None:
         pytest.skip("not a git checkout")
 
     assert run(git, "ls-files", "dist", "dist-test", "node_modules", ".build", cwd=SDK) == ""
+
+
+def with_node() -> dict[str, str]:
+    """The environment, with our Node first on the path: npm runs scripts by a shell."""
+    return {**os.environ, "PATH": f"{Path(node()).parent}:{os.environ['PATH']}"}
 
 
 def run(*command: str, cwd: Path) -> str:

@@ -9,13 +9,14 @@ from tools.reference.python_source import Alias, Class, Function, Public, public
 _TOP = """\
 <!-- Written by `./dev docs`; change the docstrings in the code, not this page. -->
 
-# Python
+# Python SDK
 
 All that `sandbox_agent.client` exports. Calls are async; what is said of a server's answers holds for the moment of
 asking. Types of ACP such as `AgentMessageChunk` are in `sandbox_agent.wire.acp`, with the names and attributes they
 have in the package `acp` ([agent-client-protocol]); a prompt takes content blocks of either.
-`sandbox_agent.wire.reading.to_upstream` turns one of ours into one of that package, which is imported only then: it
-takes most of a second. `Object` is a JSON object, `dict[str, object]`.
+`sandbox_agent.wire.reading.to_upstream` turns one of ours into one of that package, which comes with the extra
+`sandbox-agent[acp]` and is imported only then: it takes most of a second. `Object` is a JSON object,
+`dict[str, object]`.
 
 [agent-client-protocol]: https://github.com/agentclientprotocol/python-sdk
 """

@@ -28,9 +28,9 @@ const GROUPS = {
 
 const HEAD = `<!-- Written by \`node sdks/typescript/scripts/reference.mjs\`; change the comments in the code. -->
 
-# TypeScript
+# TypeScript SDK
 
-All that the package \`sandbox-agent\` exports. What is said of a server's answers holds for the moment of asking. Types
+All that the package \`sandboxagent\` exports. What is said of a server's answers holds for the moment of asking. Types
 such as \`SessionUpdate\` are those of \`@agentclientprotocol/sdk\` ([typescript-sdk]), and so is \`RequestError\`, with
 which a method of ACP that fails rejects.
 

@@ -3,7 +3,7 @@
 import assert from "node:assert/strict";
 import { after, before, describe, test } from "node:test";
 
-import { type InstallResult, type Progress, type SandboxAgent, ServerProblem } from "sandbox-agent";
+import { type InstallResult, type Progress, type SandboxAgent, ServerProblem } from "sandboxagent";
 
 import { TestServer } from "./support/server.js";
 import { all, within } from "./support/waiting.js";

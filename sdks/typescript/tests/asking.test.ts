@@ -13,7 +13,7 @@ import {
   ServerProblem,
   type Session,
   textOf,
-} from "sandbox-agent";
+} from "sandboxagent";
 
 import { Remembering } from "./support/logger.js";
 import { TestServer, program } from "./support/server.js";

@@ -3,7 +3,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { type Gap, type LogEvent, RequestError, type Session, textOf } from "sandbox-agent";
+import { type Gap, type LogEvent, RequestError, type Session, textOf } from "sandboxagent";
 
 import { Proxy, randomness } from "./support/proxy.js";
 import { TestServer, program } from "./support/server.js";

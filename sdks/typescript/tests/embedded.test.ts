@@ -8,7 +8,7 @@ import { createInterface } from "node:readline";
 import { after, before, describe, test } from "node:test";
 import { fileURLToPath } from "node:url";
 
-import { ConnectionLost, SandboxAgent, ServerProblem, StartFailed, type StartOptions } from "sandbox-agent";
+import { ConnectionLost, SandboxAgent, ServerProblem, StartFailed, type StartOptions } from "sandboxagent";
 
 import { Place, children } from "./support/embedding.js";
 import { Remembering } from "./support/logger.js";

@@ -7,7 +7,7 @@ import { Readable } from "node:stream";
 import { after, before, describe, test } from "node:test";
 import { gunzipSync } from "node:zlib";
 
-import { type SandboxAgent, ServerProblem, type Session } from "sandbox-agent";
+import { type SandboxAgent, ServerProblem, type Session } from "sandboxagent";
 
 import { TestServer } from "./support/server.js";
 import { all, until, within } from "./support/waiting.js";

@@ -3,7 +3,7 @@
 import assert from "node:assert/strict";
 import { after, before, describe, test } from "node:test";
 
-import { type Gap, type LogEvent, type SandboxAgent, type Session } from "sandbox-agent";
+import { type Gap, type LogEvent, type SandboxAgent, type Session } from "sandboxagent";
 
 import { Proxy } from "./support/proxy.js";
 import { TestServer, program } from "./support/server.js";

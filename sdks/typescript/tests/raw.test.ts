@@ -13,7 +13,7 @@ import {
   RequestError,
   SandboxAgent,
   ServerProblem,
-} from "sandbox-agent";
+} from "sandboxagent";
 
 import { quiet } from "./support/logger.js";
 import { TOKEN, TestServer, program } from "./support/server.js";

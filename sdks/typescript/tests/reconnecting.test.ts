@@ -13,7 +13,7 @@ import {
   type Session,
   type SessionItem,
   textOf,
-} from "sandbox-agent";
+} from "sandboxagent";
 
 import { Proxy, randomness } from "./support/proxy.js";
 import { TestServer, program } from "./support/server.js";

@@ -12,7 +12,7 @@ import {
   type SessionEnded,
   type SessionItem,
   textOf,
-} from "sandbox-agent";
+} from "sandboxagent";
 
 import { TestServer, program, scripted } from "./support/server.js";
 import { all, logOf, until, within } from "./support/waiting.js";

@@ -3,7 +3,7 @@
 import assert from "node:assert/strict";
 import { after, before, describe, test } from "node:test";
 
-import { type Gap, type SandboxAgent, type Session, type SessionItem, textOf } from "sandbox-agent";
+import { type Gap, type SandboxAgent, type Session, type SessionItem, textOf } from "sandboxagent";
 
 import { TestServer, program } from "./support/server.js";
 import { all, eventually, logOf, until, within } from "./support/waiting.js";

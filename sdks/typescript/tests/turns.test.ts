@@ -3,7 +3,7 @@
 import assert from "node:assert/strict";
 import { after, before, describe, test } from "node:test";
 
-import { RequestError, type SandboxAgent, type TurnItem, textOf } from "sandbox-agent";
+import { RequestError, type SandboxAgent, type TurnItem, textOf } from "sandboxagent";
 
 import { TestServer, program } from "./support/server.js";
 import { all, eventually, until, within } from "./support/waiting.js";

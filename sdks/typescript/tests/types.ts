@@ -16,7 +16,7 @@ import {
   type Turn,
   type TurnItem,
   type TurnResult,
-} from "sandbox-agent";
+} from "sandboxagent";
 
 type Equal<A, B> = (<T>() => T extends A ? 1 : 2) extends <T>() => T extends B ? 1 : 2 ? true : false;
 declare function same<A, B>(equal: Equal<A, B>): void;

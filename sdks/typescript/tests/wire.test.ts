@@ -5,7 +5,7 @@ import { createServer } from "node:net";
 import type { AddressInfo } from "node:net";
 import { afterEach, beforeEach, test } from "node:test";
 
-import { type ConnectOptions, ConnectionLost, SandboxAgent, ServerProblem, textOf } from "sandbox-agent";
+import { type ConnectOptions, ConnectionLost, SandboxAgent, ServerProblem, textOf } from "sandboxagent";
 
 import { Remembering } from "./support/logger.js";
 import { type Posted, Pretender } from "./support/pretending.js";

@@ -83,6 +83,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         # Python would try once more to write what is left, and complain.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return EXIT_PIPE_CLOSED
+    except ModuleNotFoundError as error:
+        from sandbox_agent.cli.extras import how_to_install
+        from sandbox_agent.cli.output import EXIT_FAILED, complain
+
+        remedy = how_to_install(error)
+        if remedy is None:
+            raise
+        complain(remedy)
+        return EXIT_FAILED
     except SandboxAgentError as error:
         from sandbox_agent.cli.output import EXIT_FAILED, EXIT_MISTAKE, describe
 

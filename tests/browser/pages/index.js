@@ -1,6 +1,6 @@
 /** What tests find on the page: the SDK, and a few things that each of them needs. */
 
-import * as sdk from "sandbox-agent";
+import * as sdk from "sandboxagent";
 
 /** Everything that comes, until it ends. */
 async function all(items) {

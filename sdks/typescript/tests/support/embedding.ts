@@ -4,7 +4,7 @@ import { mkdirSync, mkdtempSync, readFileSync, readdirSync, realpathSync, rmSync
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 
-import type { StartOptions } from "sandbox-agent";
+import type { StartOptions } from "sandboxagent";
 
 import { quiet } from "./logger.js";
 import { PYTHON, scripted } from "./server.js";

@@ -1,6 +1,6 @@
 /** A program with a server of its own: prints the pids of that and of an agent, then ends as told, or is killed. */
 
-import { SandboxAgent, type StartOptions } from "sandbox-agent";
+import { SandboxAgent, type StartOptions } from "sandboxagent";
 
 import { children } from "./embedding.js";
 

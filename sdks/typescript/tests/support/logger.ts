@@ -1,6 +1,6 @@
 /** Loggers for tests: one that says nothing, and one that remembers. */
 
-import type { Logger } from "sandbox-agent";
+import type { Logger } from "sandboxagent";
 
 /** Says nothing. */
 export const quiet: Logger = { warn: () => undefined, error: () => undefined };

@@ -9,7 +9,7 @@ import { join } from "node:path";
 import { createInterface } from "node:readline";
 import { openSync, closeSync } from "node:fs";
 
-import { type ConnectOptions, SandboxAgent } from "sandbox-agent";
+import { type ConnectOptions, SandboxAgent } from "sandboxagent";
 
 import { quiet } from "./logger.js";
 import { BOUND, within } from "./waiting.js";

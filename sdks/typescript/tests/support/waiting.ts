@@ -3,7 +3,7 @@
  * failure.
  */
 
-import type { Iteration, LogEvent, Session } from "sandbox-agent";
+import type { Iteration, LogEvent, Session } from "sandboxagent";
 
 /** Milliseconds after which a wait has failed. */
 export const BOUND = 60_000;

