@@ -10,7 +10,8 @@ the argument, or stdin, or both: then stdin follows the argument.
 
 The server is the one that --endpoint or {VARIABLE} names, or the one that runs on the
 data directory; if there is none, a server is started for this run. The session is kept, and you can
-continue it with --session. If the agent is not installed, it is installed first.
+continue it with --session or --continue, which shows its last turns first. If the agent is not installed, it
+is installed first.
 
 You answer the agent's requests at the terminal: permissions, questions, forms. Without a terminal
 they are rejected. If stdout is a pipe, it gets only the agent's words; everything else goes to stderr.
@@ -18,7 +19,10 @@ they are rejected. If stdout is a pipe, it gets only the agent's words; everythi
 
 RUN_DETAILS = """\
 At the terminal: Ctrl-C cancels the turn, or exits if you press it again or no turn is running;
-Ctrl-D exits; Alt-Enter starts a new line; the tab key completes commands, and /help lists them.
+Ctrl-D exits; Alt-Enter starts a new line; the tab key completes commands, and /help lists them, the
+agent's own included. The arrow keys bring back what you typed, also in earlier runs: it is kept in
+the file input-history in the data directory, which only you can read. A line that begins with a
+space is not kept. Long output of tools and long changes are folded; /show shows them whole.
 
 The exit code is 0 if the turn ended normally, 1 if something failed, 2 for a mistake in the
 command line, 3 if the agent had to stop (max_tokens, max_turn_requests), 4 if it refused,
@@ -38,21 +42,34 @@ RUN_EXAMPLES = """\
   sandbox-agent run mock hello --json | jq -r 'select(.result).result.text'
   sandbox-agent run claude "and now?" --session 0198c2
       continue the session whose id begins with 0198c2
+  sandbox-agent run -c
+      continue the newest session of this directory; run claude -c the newest one of claude
 """
 
 
 def run_command() -> Command:
     """The command, with its flags."""
     parser = Parser(
-        "sandbox-agent run", RUN_DESCRIPTION, f"{RUN_DETAILS}\n{ACCESS}\nexamples:\n{RUN_EXAMPLES}", "AGENT [PROMPT]"
+        "sandbox-agent run", RUN_DESCRIPTION, f"{RUN_DETAILS}\n{ACCESS}\nexamples:\n{RUN_EXAMPLES}", "[AGENT] [PROMPT]"
     )
-    parser.add_argument("agent", metavar="AGENT", help="Its id, or its slug in the ACP registry.")
+    parser.add_argument(
+        "agent",
+        metavar="AGENT",
+        nargs="?",
+        help="Its id, or its slug in the ACP registry. With --continue you can leave it out.",
+    )
     parser.add_argument("prompt", metavar="PROMPT", nargs="?", help="The prompt; - is stdin.")
     parser.add_argument("--cwd", metavar="DIR", help="The session's directory, on the server's machine (default: .).")
     parser.add_argument(
         "--session", metavar="SESSION", help="Continue this session: its id, its alias, or the beginning of either."
     )
-    parser.add_argument("--model", metavar="MODEL", help="The model to use.")
+    parser.add_argument(
+        "-c",
+        "--continue",
+        action="store_true",
+        help="Continue the newest session of this directory, or of AGENT in it.",
+    )
+    parser.add_argument("--model", metavar="MODEL", help="The model to use; nothing is sent if the agent has no such.")
     parser.add_argument("--mode", metavar="MODE", help="A mode of the agent's.")
     parser.add_argument(
         "--permission-mode",
@@ -75,6 +92,7 @@ def run_command() -> Command:
     )
     parser.add_argument("--json", action="store_true", help="Print JSON lines.")
     parser.add_argument("-q", "--quiet", action="store_true", help="Show only the agent's words.")
+    parser.add_argument("-v", "--verbose", action="store_true", help="Show all of what tools do, however long.")
     add_server_flags(parser)
     return Command(parser, _run)
 
@@ -134,6 +152,7 @@ def attach_command() -> Command:
     parser.add_argument("--read-only", action="store_true", help="Only watch: ask nothing, send nothing.")
     parser.add_argument("--json", action="store_true", help="Print JSON lines.")
     parser.add_argument("-q", "--quiet", action="store_true", help="Show only the agent's words.")
+    parser.add_argument("-v", "--verbose", action="store_true", help="Show all of what tools do, however long.")
     add_server_flags(parser)
     return Command(parser, _attach)
 

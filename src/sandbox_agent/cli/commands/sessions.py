@@ -192,7 +192,8 @@ def _list() -> Command:
         "list",
         "",
         "List the sessions. A session is running (a turn is under way), waiting (its agent waits for an answer\n"
-        "to a request), idle, or ended.",
+        "to a request), idle, or ended. A prompt resumes an idle session, also after its agent or the server has\n"
+        "stopped; one that has ended takes no more prompts.",
         "  sandbox-agent sessions list --cwd . --agent claude\n"
         "  sandbox-agent sessions list --json | jq -r '.sessions[] | select(.pending > 0) | .sessionId'\n",
     )
@@ -330,9 +331,9 @@ def print_session(arguments: Arguments) -> int:
 
 
 def state(session: "SessionInfo") -> str:
-    """What it does now, in a word."""
+    """What it does now, in a word. A session whose agent process is gone is idle if a prompt resumes it."""
     if session.ended:
-        return "ended"
+        return "idle" if session.resumable else "ended"
     return "waiting" if session.pending else "running" if session.running else "idle"
 
 
@@ -359,7 +360,7 @@ def _row(session: "SessionInfo") -> tuple[str, ...]:
 
 
 def _lines(session: "SessionInfo") -> list[tuple[str, str]]:
-    ended = session.termination_info or {}
+    ended, stopped = session.termination_info or {}, session.ended and session.resumable
     stderr = [str(line) for name in ("head", "tail") for line in list_at(ended, "stderr", name)]
     how = [
         text_at(ended, "reason"),
@@ -370,8 +371,8 @@ def _lines(session: "SessionInfo") -> list[tuple[str, str]]:
         ("session", one_line(session.session_id)),
         ("alias", one_line(session.alias or "")),
         ("agent", session.agent),
-        ("state", state(session) + (", and can be resumed" if session.ended and session.resumable else "")),
-        ("ended", ", ".join(one_line(each) for each in how if each) if ended else ""),
+        ("state", state(session) + ("; a prompt resumes it" if stopped else "")),
+        ("stopped" if stopped else "ended", ", ".join(one_line(each) for each in how if each) if ended else ""),
         ("stderr", "\n".join(stderr)),
         ("title", one_line(session.title or "")),
         ("directory", one_line(session.cwd)),

@@ -11,10 +11,11 @@ import msgspec
 from rich.cells import cell_len
 
 from sandbox_agent.cli.output import complain, harmless, one_line
+from sandbox_agent.cli.talk.calls import ToolCall, change_lines, command_lines
 from sandbox_agent.cli.talk.forms import Field, Unfit, fields
-from sandbox_agent.cli.talk.pieces import Line, Note, Span, diff_lines, joined, note, spoken, wrapped
+from sandbox_agent.cli.talk.pieces import Line, Note, Span, joined, note, spoken, visible, wrapped
 from sandbox_agent.cli.talk.screen import Screen, is_unicode
-from sandbox_agent.cli.talk.showing import ASCII, Marks, Showing, ToolCall, call_key
+from sandbox_agent.cli.talk.showing import ASCII, Marks, Showing, call_key
 from sandbox_agent.cli.talk.terminal import Terminal
 from sandbox_agent.client import (
     Answer,
@@ -27,7 +28,7 @@ from sandbox_agent.client import (
     ServerProblem,
 )
 from sandbox_agent.client.asking import Handlers
-from sandbox_agent.envelope import Object, list_at, object_at, text_at
+from sandbox_agent.envelope import Object, text_at
 from sandbox_agent.wire.acp import ContentToolCallContent, FileEditToolCallContent, PermissionOption, TextContentBlock
 
 MOST_LINES = 16
@@ -95,6 +96,7 @@ class Asking:
     def _show(self, request: PermissionRequest, lines: Sequence[Line]) -> None:
         call = ToolCall()
         call.update(request.tool_call)
+        self._showing.asked(request.tool_call.tool_call_id)
         # The mark says that we ask, and not how the call stands.
         head = [self._mark, *list(self._showing.line(call))[1:]]
         rows = self._rows(lines)
@@ -309,41 +311,22 @@ def chosen(typed: str, ids: Sequence[str], *, several: bool) -> list[str] | None
 def wanted(request: PermissionRequest, showing: Showing) -> list[Line]:
     """What an agent wants to do: the command, the changes, or whatever it says."""
     call = request.tool_call
-    command = _command(call.raw_input)
-    lines: list[Line] = [[Span(f"{'    ' if index else '  $ '}{line}")] for index, line in enumerate(command)]
+    lines = command_lines(call.raw_input)
     where = text_at(call.raw_input, "cwd") or text_at(call.raw_input, "workdir")
-    if command and where and where != showing.cwd:
+    if lines and where and where != showing.cwd:
         lines.append([Span(f"  in {one_line(where)}", "dim")])
     for each in call.content or []:
         match each:
             case FileEditToolCallContent():
-                new = " (new file)" if each.old_text is None else ""
-                lines.append([Span(f"  {showing.path(each.path)}{new}", "bold")])
-                lines += [
-                    [Span(f"  {one_line(line)}", _DIFF[line[:1]])] for line in diff_lines(each.old_text, each.new_text)
-                ]
+                lines += change_lines([each], showing.path)
             case ContentToolCallContent(content=TextContentBlock() as block):
                 lines += [[Span(f"  {line}")] for line in spoken(block.text).splitlines()]
             case _:
                 pass
     if not lines and call.raw_input not in (None, {}):
         text = msgspec.json.format(msgspec.json.encode(call.raw_input), indent=2).decode()
-        lines = [[Span(f"  {one_line(line)}")] for line in text.splitlines()]
+        lines += [[Span(f"  {visible(line)}")] for line in text.split("\n")]
     return lines
-
-
-_DIFF = {"+": "green", "-": "red", " ": "dim"}
-
-
-def _command(raw: object) -> list[str]:
-    """The lines of the command that is to be run, if it is one."""
-    told = object_at(raw)
-    for name in ("command", "cmd"):
-        words = list_at(told, name)
-        text = " ".join(str(word) for word in words) if words else text_at(told, name)
-        if text:
-            return spoken(text).splitlines()
-    return []
 
 
 def _keyed(options: Sequence[PermissionOption]) -> list[tuple[str, PermissionOption]]:
@@ -447,13 +430,15 @@ def _while(only: Callable[[], bool], handler: Callable[[R], Given] | None) -> Ca
     return None if handler is None else lambda request: handler(request) if only() else None
 
 
-def view(*, as_json: bool, quiet: bool) -> View:
+def view(*, as_json: bool, quiet: bool, verbose: bool) -> View:
     """A view on the streams of this process: JSON lines leave stdout to themselves."""
     words = sys.stderr if as_json else sys.stdout
     notes = sys.stdout if words.isatty() and not as_json else sys.stderr
     screen = Screen(words, notes, quiet=quiet or as_json)
     marks = Marks() if is_unicode(notes) else ASCII
-    showing = Showing(marks, static=not screen.moves)
+    # A log of what was done has a line for each step.
+    work = "whole" if verbose else "folded" if notes.isatty() else "hidden"
+    showing = Showing(marks, static=not screen.moves, work=work)
     terminal = Terminal(sys.stdin, screen) if has_keyboard() and notes.isatty() else None
     asking = None if terminal is None else Asking(terminal, screen, showing, marks)
     return View(screen, showing, marks, terminal, asking, quiet)

@@ -11,12 +11,12 @@ from sandbox_agent.cli.calling import Failure, exit_code, sentence, tell
 from sandbox_agent.cli.output import EXIT_FAILED, one_line
 from sandbox_agent.cli.talk import FAILURES
 from sandbox_agent.cli.talk.asking import View
-from sandbox_agent.cli.talk.log import JsonLines, OwnPrompts, prompt_of
-from sandbox_agent.cli.talk.pieces import Note, Span, joined, note
-from sandbox_agent.cli.talk.showing import spent
-from sandbox_agent.cli.talk.terminal import Interrupts
+from sandbox_agent.cli.talk.interrupts import Interrupts
+from sandbox_agent.cli.talk.log import JsonLines, OwnPrompts, last_turns, prompt_of
+from sandbox_agent.cli.talk.pieces import Line, Note, Span, joined, note
 from sandbox_agent.client import (
     Gap,
+    LogEvent,
     SandboxAgent,
     Session,
     SessionEnded,
@@ -28,7 +28,7 @@ from sandbox_agent.client import (
 )
 from sandbox_agent.client.updates import FINAL, ContentBlock, read_item
 from sandbox_agent.envelope import Object, list_at, object_at, text_at
-from sandbox_agent.wire.acp import UserMessageChunk
+from sandbox_agent.wire.acp import AvailableCommandsUpdate, UserMessageChunk
 from sandbox_agent.wire.reading import read
 
 CANCEL_PATIENCE = 5.0
@@ -93,12 +93,13 @@ class OneShot:
     async def _shown(self, turn: Turn) -> TurnEnded:
         screen, showing = self._view.screen, self._view.showing
         screen.status(f"{self._session.agent} is at work …")
+        showing.spending.begin_turn()
         end = None
         async for item in turn:
             screen.show(showing.pieces(item))
             end = item
         assert isinstance(end, TurnEnded)
-        self._view.say(joined([spent(end.response, showing.usage), f"session {self._session.id}"], "\n"))
+        self._view.say(joined([showing.spending.told(end.response), f"session {self._session.id}"], "\n"))
         return end
 
     def _cancel(self, number: signal.Signals, turn: Turn, work: "asyncio.Task[TurnEnded]") -> bool:
@@ -129,10 +130,16 @@ LATE = 5.0
 SOON = 0.5
 """Seconds until we hear of the end of a turn that has failed."""
 
+TURNS_SHOWN = 10
+"""Past turns that are shown when you go on with a session."""
+BEGINNING = 500
+"""Events in which a session's beginning is looked for."""
+
 COMMANDS = {
     "/help": "list the commands",
     "/model": "list the models; /model NAME switches",
     "/mode": "list the modes; /mode NAME switches",
+    "/show": "show all of what was folded last; /show NUMBER that one",
     "/cancel": "cancel the running turn",
     "/quit": "exit, like Ctrl-D",
 }
@@ -181,22 +188,41 @@ class Conversation:
             if isinstance(item, SessionEnded):
                 if not revive or item.reason in FINAL or not (await self._session.info()).resumable:
                     return item
-                self._say("the next prompt brings it back")
+                self._say("the next prompt resumes the session")
         return None
 
     async def replay(self, after: int, before: int) -> None:
         """Show a part of the past."""
         async for event in self._session.history(after, before):
-            if isinstance(event, Gap):
-                self._show(event)
-            elif event.direction != "fromClient" and "id" not in event.envelope:
-                item = read_item(text_at(event.envelope, "method") or "", object_at(event.envelope, "params"))
-                if isinstance(item, TurnStarted):
-                    prompt = await prompt_of(self._session, item.turn_id)
-                    self._view.screen.show(self._view.showing.prompt(_blocks(prompt)))
-                # What an agent repeats of a prompt is the same once more.
-                if item is not None and not isinstance(item, UserMessageChunk):
-                    await self._live(item)
+            await self._show_past(event)
+
+    async def resume(self, before: int) -> None:
+        """Show the end of the past of a session that you go on with, and say if there is more of it."""
+        past = await last_turns(self._session, TURNS_SHOWN, before)
+        if past.is_cut:
+            self._say(f"earlier turns are left out; sandbox-agent attach {self._session.id} --all shows them")
+        for event in past.events:
+            await self._show_past(event)
+
+    async def learn(self, before: int) -> None:
+        """Learn what the agent told when the session began: its commands come only once."""
+        count = 0
+        async for event in self._session.history(0, before):
+            item = _item(event)
+            if isinstance(item, AvailableCommandsUpdate):
+                self._view.showing.pieces(item)
+            count += 1
+            if count == BEGINNING:
+                break
+
+    async def _show_past(self, event: LogEvent | Gap) -> None:
+        item = _item(event)
+        if isinstance(item, TurnStarted):
+            prompt = await prompt_of(self._session, item.turn_id)
+            self._view.screen.show(self._view.showing.prompt(_blocks(prompt)))
+        # What an agent repeats of a prompt is the same once more.
+        if item is not None and not isinstance(item, UserMessageChunk):
+            await self._live(item)
 
     async def _live(self, item: SessionItem) -> None:
         match item:
@@ -250,7 +276,7 @@ class Conversation:
         except FAILURES as failure:
             self._fail(failure)
             return
-        used = spent(end.response, self._view.showing.usage)
+        used = self._view.showing.spending.told(end.response)
         if used:
             self._view.say(used)
 
@@ -283,9 +309,14 @@ class Conversation:
                 return
             await self._obey(text)
 
-    def _words(self) -> list[str]:
+    def _words(self) -> list[tuple[str, str]]:
         """What the tab key completes."""
-        return [*COMMANDS, *(f"/{name}" for name, _ in self._view.showing.commands)]
+        return [*COMMANDS.items(), *self._agents_words()]
+
+    def _agents_words(self) -> list[tuple[str, str]]:
+        """The agent's own commands as they are typed: two slashes for one that is called as ours."""
+        own = ((f"/{name}", text) for name, text in self._view.showing.commands)
+        return [(f"/{word}" if word in COMMANDS else word, text) for word, text in own]
 
     async def _obey(self, text: str) -> None:
         word, _, rest = text.partition(" ")
@@ -293,6 +324,7 @@ class Conversation:
             "/help": self._help,
             "/model": self._model,
             "/mode": self._mode,
+            "/show": self._unfold,
             "/cancel": self._cancel,
         }
         try:
@@ -350,9 +382,19 @@ class Conversation:
             self._say("no turn runs")
 
     async def _help(self, _: str) -> None:
-        commands = [*COMMANDS.items(), *((f"/{name}", text) for name, text in self._view.showing.commands)]
-        width = max(len(name) for name, _ in commands) + 2
-        lines = [[Span(f"  {name:<{width}}"), Span(text, "dim")] for name, text in commands]
+        agents = self._agents_words()
+        width = max(len(word) for word, _ in [*COMMANDS.items(), *agents]) + 2
+        lines = [_command_line(word, text, width) for word, text in COMMANDS.items()]
+        if agents:
+            lines.append([Span(f"commands of {self._session.agent}:", "bold")])
+            lines += [_command_line(word, text, width) for word, text in agents]
+        self._view.screen.tell(Note(lines))
+
+    async def _unfold(self, number: str) -> None:
+        lines = self._view.showing.folded(int(number) if number.isdecimal() else None)
+        if not lines or (number and not number.isdecimal()):
+            self._say(f"nothing is folded under {one_line(number)}" if number else "nothing is folded")
+            return
         self._view.screen.tell(Note(lines))
 
     async def _model(self, name: str) -> None:
@@ -387,6 +429,19 @@ class Conversation:
 
     def _say(self, text: str) -> None:
         self._view.screen.tell(note(text, "dim"))
+
+
+def _command_line(word: str, text: str, width: int) -> Line:
+    return [Span(f"  {word:<{width}}"), Span(text, "dim")]
+
+
+def _item(event: LogEvent | Gap) -> SessionItem | None:
+    """What an event of the log tells everyone; None for what is between two."""
+    if isinstance(event, Gap):
+        return event
+    if event.direction == "fromClient" or "id" in event.envelope:
+        return None
+    return read_item(text_at(event.envelope, "method") or "", object_at(event.envelope, "params"))
 
 
 def _blocks(params: Object) -> Sequence[ContentBlock]:

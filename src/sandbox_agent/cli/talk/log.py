@@ -2,6 +2,9 @@
 
 import asyncio
 import sys
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TypeGuard
 
 import msgspec
@@ -15,6 +18,8 @@ from sandbox_agent.wire import methods
 from sandbox_agent.wire.methods import PROMPT, TURN
 from sandbox_agent.wire.reading import to_json
 
+MOST_EVENTS, MOST_BYTES = 5000, 4 << 20
+"""How much of a session's past is shown again when you go on with it."""
 WINDOW = 1000
 """Positions that are looked at first; then four times as many, and so on."""
 
@@ -90,6 +95,34 @@ async def before_last(session: Session, turns: int, end: int) -> int:
             return begun[-turns] - 1
         end, size = start + 1, 4 * size
     return 0 if turns else last
+
+
+@dataclass(frozen=True, slots=True)
+class Past:
+    """The end of a session's past, to be shown again."""
+
+    events: Sequence[LogEvent | Gap]
+    is_cut: bool
+    """Something came before."""
+
+
+async def last_turns(session: Session, turns: int, end: int) -> Past:
+    """The last so many turns before `end`; fewer, when they are large."""
+    # One more is read, to know whether there is one.
+    after = await before_last(session, turns + 1, end)
+    kept: deque[tuple[LogEvent | Gap, int]] = deque()
+    begun = size = 0
+    is_cut = False
+    async for event in session.history(after, end):
+        kept.append((event, len(msgspec.json.encode(event.envelope)) if isinstance(event, LogEvent) else 0))
+        begun, size = begun + _begins(event), size + kept[-1][1]
+        leaves = begun > turns
+        while leaves or len(kept) > MOST_EVENTS or (size > MOST_BYTES and len(kept) > 1):
+            first, cost = kept.popleft()
+            begun, size, is_cut = begun - _begins(first), size - cost, True
+            # The rest of a turn leaves with its beginning.
+            leaves = begun > turns or (begun == turns and not _begins(kept[0][0]))
+    return Past([event for event, _ in kept], is_cut)
 
 
 async def prompt_of(session: Session, turn_id: str) -> Object:

@@ -117,6 +117,16 @@ def spoken(text: str) -> str:
     return "".join(letter if letter in _JOINERS else harmless(letter) for letter in lines)
 
 
+def visible(text: str) -> str:
+    """A text that must not hide anything: what a terminal would obey, or not show, stands there as an escape."""
+    plain = text.replace("\r\n", "\n").expandtabs(4)
+    return "".join(letter if letter.isprintable() or letter == "\n" else _escape(letter) for letter in plain)
+
+
+def _escape(letter: str) -> str:
+    return letter.encode("unicode_escape").decode()
+
+
 def joined(facts: Iterable[str], by: str = " · ") -> str:
     """Those that say something."""
     return by.join(fact for fact in facts if fact)

@@ -7,8 +7,9 @@ import signal
 import stat
 import sys
 from collections.abc import Awaitable
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 
 from sandbox_agent.cli.calling import document, tell
@@ -17,14 +18,21 @@ from sandbox_agent.cli.output import EXIT_FAILED, complain, show_install
 from sandbox_agent.cli.talk import FAILURES
 from sandbox_agent.cli.talk.asking import Answering, View, has_keyboard, view
 from sandbox_agent.cli.talk.conversation import Conversation, OneShot
+from sandbox_agent.cli.talk.history import NAME, InputHistory
+from sandbox_agent.cli.talk.interrupts import Interrupts, run
 from sandbox_agent.cli.talk.log import Live, OwnPrompts, before_last, gap, write_line
 from sandbox_agent.cli.talk.servers import Reports, Served, find, served
-from sandbox_agent.cli.talk.terminal import Interrupts, run
-from sandbox_agent.client import Gap, SandboxAgent, Session, SessionEnded, SessionInfo
+from sandbox_agent.client import ClientError, Gap, SandboxAgent, Session, SessionEnded, SessionInfo
 from sandbox_agent.client.asking import Handlers
 from sandbox_agent.errors import SettingsError
+from sandbox_agent.settings import load
 from sandbox_agent.wire import methods
 
+DISCARD_PATIENCE = 5.0
+"""Seconds that the end of a session may take which is not used."""
+MOST_COMPARED = 1000
+"""Sessions among which the newest is looked for."""
+EARLIEST = datetime.min.replace(tzinfo=UTC)
 LONGEST = 16 * 1024 * 1024
 """Bytes that are read from stdin."""
 PATIENCE = 3.0
@@ -39,10 +47,13 @@ _OF_A_NEW_SESSION = ("cwd", "permission_mode")
 class Wish:
     """One run."""
 
-    agent: str
+    agent: str | None
+    """None: any."""
     prompt: str | None
     """None: there is a person to talk to."""
     session: str | None
+    newest: bool
+    """Continue the newest session that there is."""
     cwd: str | None
     model: str | None
     mode: str | None
@@ -56,23 +67,32 @@ class Wish:
 
 def wish(arguments: Arguments) -> Wish:
     """What the arguments say, and stdin. Raises SettingsError."""
-    session = arguments.word("session")
+    session, newest = arguments.word("session"), arguments.switch("continue")
+    if session is not None and newest:
+        raise SettingsError("--session and --continue exclude each other")
     for name in _OF_A_NEW_SESSION:
-        if session is not None and arguments.word(name) is not None:
+        if arguments.word(name) is not None and (session is not None or (newest and name != "cwd")):
             raise SettingsError(
-                f"--{name.replace('_', '-')} is for a new session, and --session names one that is there"
+                f"--{name.replace('_', '-')} is for a new session, and {'--continue' if newest else '--session'} names "
+                "one that is there"
             )
+    agent, given = arguments.word("agent"), arguments.word("prompt")
+    if newest and given is None and agent is not None and (agent == "-" or any(map(str.isspace, agent))):
+        agent, given = None, agent  # No agent is called so: it is the prompt.
+    if agent is None and not newest:
+        raise SettingsError("AGENT is missing; sandbox-agent agents list shows them")
     if arguments.switch("yes") and arguments.switch("no"):
         raise SettingsError("--yes and --no exclude each other")
-    prompt = _prompt(arguments.word("prompt"))
+    prompt = _prompt(given)
     if prompt is None and arguments.switch("json"):
         raise SettingsError("--json needs a prompt: an argument, or stdin")
     if prompt is not None and not prompt.strip():
         raise SettingsError("the prompt is empty; it is an argument, or comes from stdin")
     return Wish(
-        agent=arguments.word("agent") or "",
+        agent=agent,
         prompt=prompt,
         session=session,
+        newest=newest,
         cwd=arguments.word("cwd"),
         model=arguments.word("model"),
         mode=arguments.word("mode"),
@@ -151,7 +171,7 @@ def _stdin() -> str:
 def start_run(arguments: Arguments) -> int:
     """Do what is wished for; gives the exit code."""
     wanted = wish(arguments)
-    seen = view(as_json=wanted.as_json, quiet=wanted.quiet)
+    seen = view(as_json=wanted.as_json, quiet=wanted.quiet, verbose=arguments.switch("verbose"))
     if wanted.prompt is None and seen.terminal is None:
         raise SettingsError("a prompt is needed: an argument, or stdin")
     Reports(seen.say, seen.warn).install()
@@ -162,8 +182,17 @@ async def _run(arguments: Arguments, wanted: Wish, seen: View, interrupts: Inter
     interrupts.restore = seen.restore
     if wanted.answering == "yes" and not wanted.quiet:
         complain("--yes: whatever the agent asks permission for is allowed, once each time")
+    _remember(arguments, seen)
     async with seen.listening() if wanted.prompt is None else nullcontext():
         return await _report_failures(_prompt_agent(arguments, wanted, seen, interrupts), seen, as_json=wanted.as_json)
+
+
+def _remember(arguments: Arguments, seen: View) -> None:
+    """Have what was typed in earlier runs at hand."""
+    flags = {name: value for name, value in arguments.values.items() if name in ("config_dir", "data_dir")}
+    if seen.terminal is not None:
+        with suppress(SettingsError):  # The search for a server tells of it.
+            seen.terminal.remember(InputHistory(load(flags, os.environ, ["data_dir"]).data_dir / NAME))
 
 
 async def _report_failures(work: Awaitable[int], seen: View, *, as_json: bool) -> int:
@@ -187,43 +216,93 @@ async def _prompt_agent(arguments: Arguments, wanted: Wish, seen: View, interrup
     async with served(arguments, seen.say, seen.warn, seen.handlers(wanted.answering, only=only)) as server:
         own.watch(server.client)
         files = attached(wanted.files, local=server.here)
-        session = await _session(server, wanted, seen)
+        if wanted.session is None and not wanted.newest:
+            session = await _new_session(server, wanted, seen)
+        else:
+            session = await _old_session(server, wanted, seen)
+        seen.showing.cwd = session.cwd
+        if seen.asking is not None:
+            seen.asking.use(server.client)
         if wanted.prompt is not None:
             shot = OneShot(server.client, session, own, seen, interrupts)
             return await shot.run(wanted.prompt, files, as_json=wanted.as_json)
-        conversation = Conversation(session, own, seen, session.updates())
+        live = Live(server.client, session)
+        conversation = Conversation(session, own, seen, live.updates)
         conversation.attach(files)
+        seen.showing.unfolds = True
+        seen.say(f"{session.agent} in {session.cwd} · /help lists the commands, Ctrl-D leaves")
+        before = await live.boundary()
+        await conversation.learn(before)
+        if wanted.session is not None or wanted.newest:
+            await conversation.resume(before)
+            if not (await session.info()).running:
+                # A turn that a server's end has cut off has no end in the log.
+                conversation.settle()
+        if seen.asking is not None:
+            seen.asking.release()
         return await _chat(conversation, session, seen, interrupts)
 
 
-async def _session(server: Served, wanted: Wish, seen: View) -> Session:
-    """The session that is talked to: a new one, or one that is there."""
-    client = server.client
-    if wanted.session is None:
-        cwd = directory(wanted.cwd, local=server.here)
-        await _install(client, wanted.agent, quiet=wanted.quiet)
-        seen.screen.status(f"starting {wanted.agent} …")
-        session = await client.sessions.create(
-            wanted.agent,
-            cwd=cwd,
-            title=wanted.title,
-            model=wanted.model,
-            mode=wanted.mode,
-            permission_mode=wanted.permission_mode,
-        )
-    else:
-        info = await find(client, wanted.session)
-        if (await client.agents.get(wanted.agent)).id != info.agent:
-            raise SettingsError(f"session {info.session_id} is one of {info.agent}, not of {wanted.agent}")
-        seen.screen.status(f"starting {wanted.agent} …")
-        session = await client.sessions.attach(info.session_id)
-        await _set(session, wanted)
-    seen.showing.cwd = session.cwd
-    if seen.asking is not None:
-        seen.asking.use(client)
+async def _new_session(server: Served, wanted: Wish, seen: View) -> Session:
+    """A session with the wished settings; without one of them there is none. Raises ClientError."""
+    client, agent = server.client, wanted.agent
+    assert agent is not None
+    cwd = directory(wanted.cwd, local=server.here)
+    await _install(client, agent, quiet=wanted.quiet)
+    seen.screen.status(f"starting {agent} …")
+    session = await client.sessions.create(agent, cwd=cwd, title=wanted.title, permission_mode=wanted.permission_mode)
+    try:
+        await _choose(session, wanted)
+    except FAILURES:
+        await _discard(client, session)
+        raise
+    seen.showing.spending.begin_session()
     for warning in session.warnings:
         seen.warn(f"warning: {warning}")
     return session
+
+
+async def _discard(client: SandboxAgent, session: Session) -> None:
+    """Leave nothing of a session in which nothing was said."""
+    with suppress(TimeoutError, *FAILURES):
+        async with asyncio.timeout(DISCARD_PATIENCE):
+            await client.sessions.terminate(session.id)
+            await client.sessions.delete(session.id)
+
+
+async def _old_session(server: Served, wanted: Wish, seen: View) -> Session:
+    """The session that is named, or the newest one."""
+    client = server.client
+    agent = None if wanted.agent is None else (await client.agents.get(wanted.agent)).id
+    if wanted.session is None:
+        info = await _newest(client, directory(wanted.cwd, local=server.here), agent)
+    else:
+        info = await find(client, wanted.session)
+        if agent not in (None, info.agent):
+            raise SettingsError(f"session {info.session_id} is one of {info.agent}, not of {wanted.agent}")
+    seen.screen.status(f"starting {info.agent} …")
+    if seen.asking is not None and wanted.prompt is None:
+        # What waits there is asked when what led to it has been shown.
+        seen.asking.hold()
+    session = await client.sessions.attach(info.session_id)
+    await _choose(session, wanted)
+    if wanted.title is not None:
+        await session.set_metadata({"title": wanted.title})
+    return session
+
+
+async def _newest(client: SandboxAgent, cwd: str, agent: str | None) -> SessionInfo:
+    """The session of a directory in which something happened last, of those that take a prompt. Raises ClientError."""
+    found: list[SessionInfo] = []
+    async for info in client.sessions.list(cwd):
+        if agent in (None, info.agent) and (info.resumable or not info.ended):
+            found.append(info)
+        if len(found) == MOST_COMPARED:
+            break
+    if not found:
+        of = "" if agent is None else f" of {agent}"
+        raise ClientError(f"there is no session{of} in {cwd} to continue; without --continue, run starts one")
+    return max(found, key=lambda info: (info.updated_at or info.created_at or EARLIEST, info.session_id))
 
 
 async def _install(client: SandboxAgent, agent: str, *, quiet: bool) -> None:
@@ -236,13 +315,12 @@ async def _install(client: SandboxAgent, agent: str, *, quiet: bool) -> None:
     await install
 
 
-async def _set(session: Session, wanted: Wish) -> None:
+async def _choose(session: Session, wanted: Wish) -> None:
+    """Set the model and the mode. Raises RequestError, which names those that there are."""
     if wanted.model is not None:
         await session.set_model(wanted.model)
     if wanted.mode is not None:
         await session.set_mode(wanted.mode)
-    if wanted.title is not None:
-        await session.set_metadata({"title": wanted.title})
 
 
 async def _chat(conversation: Conversation, session: Session, seen: View, interrupts: Interrupts) -> int:
@@ -260,7 +338,6 @@ async def _chat(conversation: Conversation, session: Session, seen: View, interr
         return conversation.busy
 
     interrupts.on = interrupted
-    seen.say(f"{session.agent} in {session.cwd} · /help lists the commands, Ctrl-D leaves")
     watching = asyncio.create_task(conversation.watch(revive=True))
     talking = asyncio.create_task(conversation.talk())
     try:
@@ -283,7 +360,7 @@ def start_attaching(arguments: Arguments) -> int:
     """Do what is wished for; gives the exit code."""
     if arguments.switch("all") and arguments.number("history") is not None:
         raise SettingsError("--all and --history exclude each other")
-    seen = view(as_json=arguments.switch("json"), quiet=arguments.switch("quiet"))
+    seen = view(as_json=arguments.switch("json"), quiet=arguments.switch("quiet"), verbose=arguments.switch("verbose"))
     Reports(seen.say, seen.warn).install()
     return run(lambda interrupts: _attach(arguments, seen, interrupts))
 
@@ -292,6 +369,7 @@ async def _attach(arguments: Arguments, seen: View, interrupts: Interrupts) -> i
     interrupts.restore = seen.restore
     as_json = arguments.switch("json")
     talks = seen.terminal is not None and not as_json and not arguments.switch("read_only")
+    _remember(arguments, seen)
     async with seen.listening() if talks else nullcontext():
         return await _report_failures(_show_session(arguments, seen, interrupts, talks=talks), seen, as_json=as_json)
 
@@ -317,6 +395,8 @@ async def _show_session(arguments: Arguments, seen: View, interrupts: Interrupts
         own = OwnPrompts()
         own.watch(server.client)
         conversation = Conversation(session, own, seen, live.updates)
+        await conversation.learn(before)
+        seen.showing.unfolds = talks
         if talks:
             seen.say(f"{session.agent} in {session.cwd} · /help lists the commands, Ctrl-C leaves")
         await conversation.replay(after, before)
@@ -346,7 +426,7 @@ async def _watched(
     conversation: Conversation, info: SessionInfo, seen: View, interrupts: Interrupts, *, talks: bool
 ) -> int:
     if info.ended:
-        seen.say("the session has ended" + ("; a prompt brings it back" if talks and info.resumable else ""))
+        seen.say("the session is idle; a prompt resumes it" if info.resumable else "the session has ended")
         if not (talks and info.resumable):
             return 0
     interrupts.on = lambda number: number is signal.SIGINT and seen.terminal is not None and seen.terminal.interrupted()

@@ -193,6 +193,7 @@ class _Output:
     def note(self, piece: Note, *, in_place: bool) -> str:
         """What to write for it: in place of the last one, if it has the same key and that can be done."""
         again = in_place and piece.key is not None and piece.key == self._key and self.moves
+        again = again and self._rows < height_of(self.stream)  # What has scrolled away stays as it is.
         lines = piece.lines if again else self.lines_of(piece)
         back = f"\x1b[{self._rows}A{_CLEAR_BELOW}" if again else ""
         if not lines:

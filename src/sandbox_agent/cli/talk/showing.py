@@ -4,36 +4,32 @@ Keeps what it needs to tell changes from repetitions: tool calls, plans, whose t
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from pathlib import PurePath
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from sandbox_agent.cli.calling import CLIENT
 from sandbox_agent.cli.output import one_line
-from sandbox_agent.cli.talk.pieces import Line, Note, Piece, Span, Speech, count_changes, joined, note, spoken
+from sandbox_agent.cli.talk.calls import ToolCall, Work, content, work_of
+from sandbox_agent.cli.talk.pieces import Line, Note, Piece, Span, Speech, count_changes, joined, note, plain, spoken
 from sandbox_agent.client import Decision, Gap, SessionEnded, SessionItem, TurnEnded, TurnStarted
-from sandbox_agent.client.updates import ContentBlock
+from sandbox_agent.client.updates import FINAL, ContentBlock
 from sandbox_agent.envelope import Object, text_at
 from sandbox_agent.wire.acp import (
     AgentMessageChunk,
     AgentPlanContentUpdate,
     AgentPlanUpdate,
     AgentThoughtChunk,
-    AudioContentBlock,
     AvailableCommandsUpdate,
+    Cost,
     CurrentModeUpdate,
-    EmbeddedResourceContentBlock,
     FileEditToolCallContent,
-    ImageContentBlock,
     PlanEntry,
     PlanUpdateItems,
     PlanUpdateMarkdown,
     PromptResponse,
-    ResourceContentBlock,
     TextContentBlock,
     ToolCallProgress,
     ToolCallStart,
-    ToolCallUpdate,
     UsageUpdate,
     UserMessageChunk,
 )
@@ -67,46 +63,38 @@ STOPPED = {
 """The notes about turns that did not end normally."""
 
 
-@dataclass(slots=True)
-class ToolCall:
-    """What is known of a tool call by now."""
-
-    title: str = ""
-    kind: str | None = None
-    status: str = "pending"
-    edits: list[FileEditToolCallContent] = field(default_factory=list[FileEditToolCallContent])
-
-    @property
-    def is_over(self) -> bool:
-        return self.status in ("completed", "failed")
-
-    def update(self, change: ToolCallStart | ToolCallProgress | ToolCallUpdate) -> None:
-        """Take over what an update says."""
-        self.title = change.title or self.title
-        self.kind = change.kind or self.kind
-        self.status = change.status or self.status
-        if change.content is not None:
-            self.edits = [each for each in change.content if isinstance(each, FileEditToolCallContent)]
+Shown = Literal["hidden", "folded", "whole"]
+MOST_KEPT = 4 << 20
+"""Letters of folded work that are kept, to be shown when you ask for it."""
 
 
 class Showing:
     """The state of what was shown of one session.
 
-    With `static`, nothing can be redrawn: only the end of a tool call is shown.
+    With `static`, nothing can be redrawn: only the end of a tool call is shown. `work` is how much of what tool calls
+    do is shown below their lines.
     """
 
-    def __init__(self, marks: Marks, *, static: bool = False, cwd: str = "") -> None:
+    def __init__(self, marks: Marks, *, static: bool = False, cwd: str = "", work: Shown = "folded") -> None:
         self.cwd = cwd
         """The session's directory: what is in it is shown without."""
+        self.unfolds = False
+        """Whether `/show` can be typed."""
         self._marks = marks
         self._static = static
+        self._work = work
         self._calls: dict[str, ToolCall] = {}
+        self._asked: set[str] = set()
+        """Calls whose work was shown with a question."""
+        self._folded: dict[int, Sequence[Line]] = {}
+        """All lines of what was folded, by its number."""
+        self._foldings = 0
         self._plans: dict[str, Sequence[PlanEntry]] = {}
         self._message: tuple[str, str | None] | None = None
         """Who speaks, and in which message."""
         self.answered_here = 0
         """How many answers of this client have not been told of yet: who has given them knows."""
-        self.usage: UsageUpdate | None = None
+        self.spending = Spending()
         self.commands: list[tuple[str, str]] = []
         """Names and descriptions of the agent's own commands."""
 
@@ -116,7 +104,7 @@ class Showing:
             case AgentMessageChunk() | AgentThoughtChunk() | UserMessageChunk():
                 return self._chunk(item)
             case UsageUpdate():
-                self.usage = item
+                self.spending.usage = item
                 return []
             case AvailableCommandsUpdate():
                 self.commands = [(one_line(each.name), one_line(each.description)) for each in item.available_commands]
@@ -141,6 +129,7 @@ class Showing:
                 return self._decision(item)
             case TurnStarted():
                 self._message = None
+                self.spending.begin_turn()
                 return []
             case TurnEnded():
                 self._message = None
@@ -186,9 +175,38 @@ class Showing:
         line = self.line(call)
         if line == before:
             return []
+        lines = [line, *self._work_of(item.tool_call_id, call)] if call.is_over else [line]
         if self._static:
-            return [Note([line])] if call.is_over else []
-        return [Note([line], key=call_key(item.tool_call_id), brief=[line] if call.is_over else [])]
+            return [Note(lines)] if call.is_over else []
+        return [Note(lines, key=call_key(item.tool_call_id), brief=lines if call.is_over else [])]
+
+    def _work_of(self, id: str, call: ToolCall) -> Sequence[Line]:
+        """What is shown below the line of a call that is over."""
+        if self._work == "hidden":
+            return []
+        number = self._foldings + 1
+        hint = f"/show {number} shows all" if self.unfolds else "--verbose shows all"
+        work = work_of(call, self.path, hint, seen=id in self._asked)
+        if self._work == "whole":
+            return work.all
+        if work.is_folded:
+            self._foldings = number
+            self._keep(number, work)
+        return work.few
+
+    def _keep(self, number: int, work: Work) -> None:
+        self._folded[number] = work.all
+        sizes = {each: sum(len(plain(line)) for line in lines) for each, lines in self._folded.items()}
+        while len(self._folded) > 1 and sum(sizes[each] for each in self._folded) > MOST_KEPT:
+            del self._folded[next(iter(self._folded))]
+
+    def folded(self, number: int | None) -> Sequence[Line]:
+        """All of what was folded under this number, or last; nothing when that is not kept."""
+        return self._folded.get(self._foldings if number is None else number, ())
+
+    def asked(self, id: str) -> None:
+        """The work of a call was shown with a question: it is not shown again."""
+        self._asked.add(id)
 
     def line(self, call: ToolCall) -> Line:
         """A tool call on one line: how it stands, what it is, and what it changes."""
@@ -217,6 +235,7 @@ class Showing:
         """Tool calls that have not come to an end, for when their turn has: the last word about them."""
         lines = [self.line(call) for call in self._calls.values() if not call.is_over]
         self._calls.clear()
+        self._asked.clear()
         return [Note(lines)] if lines and self._static else []
 
     def _plan(self, key: str, entries: Sequence[PlanEntry]) -> list[Piece]:
@@ -281,20 +300,6 @@ def call_key(id: str) -> str:
     return f"call {id}"
 
 
-def content(block: ContentBlock) -> str:
-    """A block of content as text."""
-    match block:
-        case TextContentBlock():
-            return block.text
-        case ResourceContentBlock():
-            return one_line(f"[{block.title or block.name}]({block.uri})")
-        case EmbeddedResourceContentBlock():
-            return one_line(f"[{PurePath(block.resource.uri).name or block.resource.uri}]({block.resource.uri})")
-        case ImageContentBlock() | AudioContentBlock():
-            kind = "image" if isinstance(block, ImageContentBlock) else "audio"
-            return one_line(f"[{kind}: {block.mime_type}, {len(block.data) * 3 // 4:,} bytes]")
-
-
 def decider(by: Object) -> str | None:
     """Who settled a request, for people; None when that goes without saying."""
     match by.get("kind"):
@@ -313,19 +318,58 @@ def decider(by: Object) -> str | None:
 
 
 def ended(item: SessionEnded) -> str:
-    """How a session ended."""
-    how = {"closed": "the session was closed", "terminated": "the session was terminated"}
-    return how.get(item.reason, f"the session has ended: {one_line(item.message or item.reason)}")
+    """How a session ended; if it can be resumed, only its agent has stopped."""
+    if item.reason in FINAL or item.reason == "closed":
+        return f"the session was {item.reason}"
+    return f"the agent has stopped: {one_line(item.message or item.reason)}"
 
 
-def spent(response: PromptResponse | None, usage: UsageUpdate | None) -> str:
-    """What a turn has used up, as far as the agent says."""
-    facts: list[str] = []
-    if response is not None and response.usage is not None:
-        told = response.usage
-        facts.append(f"{told.total_tokens:,} tokens ({told.input_tokens:,} in, {told.output_tokens:,} out)")
-    if usage is not None and usage.size:
-        facts.append(f"context {100 * usage.used / usage.size:.0f}% of {usage.size:,}")
-    if usage is not None and usage.cost is not None and usage.cost.amount:
-        facts.append(f"{usage.cost.amount:.4f} {one_line(usage.cost.currency)}")
-    return joined(facts)
+class Spending:
+    """What a session and its last turn have used up, as far as the agent says."""
+
+    def __init__(self) -> None:
+        self.usage: UsageUpdate | None = None
+        """Of the whole session."""
+        self._before: Cost | None = None
+        """What the session had cost when the turn began; None when that is not known."""
+        self._is_new = False
+
+    def begin_session(self) -> None:
+        """The session is new: nothing was spent before."""
+        self._is_new = True
+
+    def begin_turn(self) -> None:
+        """Note what was spent until now."""
+        self._before = None if self.usage is None else self.usage.cost
+
+    def told(self, response: PromptResponse | None) -> str:
+        """What the turn has used up, and then the session: tokens and cost of one stand together."""
+        turn, session = [self._tokens(response), self._cost_of_turn()], [self._cost(), self._context()]
+        groups = {"this turn": joined(turn, ", "), "session": joined(session, ", ")}
+        return joined(f"{name}: {facts}" for name, facts in groups.items() if facts)
+
+    def _tokens(self, response: PromptResponse | None) -> str:
+        used = None if response is None else response.usage
+        if used is None:
+            return ""
+        return f"{used.total_tokens:,} tokens ({used.input_tokens:,} in, {used.output_tokens:,} out)"
+
+    def _cost_of_turn(self) -> str:
+        cost, before = None if self.usage is None else self.usage.cost, self._before
+        if cost is None or (before is None and not self._is_new) or (before and before.currency != cost.currency):
+            return ""
+        return _money(cost.amount - (before.amount if before else 0), cost.currency)
+
+    def _cost(self) -> str:
+        cost = None if self.usage is None else self.usage.cost
+        return "" if cost is None else _money(cost.amount, cost.currency)
+
+    def _context(self) -> str:
+        usage = self.usage
+        if usage is None or not usage.size:
+            return ""
+        return f"context {100 * usage.used / usage.size:.0f}% of {usage.size:,}"
+
+
+def _money(amount: float, currency: str) -> str:
+    return f"{amount:.4f} {one_line(currency)}" if amount > 0 else ""

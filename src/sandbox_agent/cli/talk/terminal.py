@@ -1,73 +1,24 @@
-"""Reading lines from a terminal with prompt_toolkit, to be cancelled at any time; and signals."""
+"""Reading lines from a terminal with prompt_toolkit, to be cancelled at any time."""
 
 import asyncio
 import os
 import signal
-import sys
 import termios
-from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable
+from collections.abc import AsyncGenerator, Callable, Iterable
 from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING, TextIO
 
-from sandbox_agent.cli.talk.screen import Screen
+from sandbox_agent.cli.talk.history import InputHistory
+from sandbox_agent.cli.talk.screen import Screen, width_of
 
 if TYPE_CHECKING:
     from prompt_toolkit import Application
     from prompt_toolkit.buffer import Buffer
+    from prompt_toolkit.completion import Completer
+    from prompt_toolkit.formatted_text import StyleAndTextTuples
+    from prompt_toolkit.history import History
     from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
     from prompt_toolkit.layout import Container
-
-SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-
-
-class Interrupts:
-    """Handles signals that ask the program to end; `on` decides, and returns False to end now."""
-
-    def __init__(self, end: Callable[[], object]) -> None:
-        self._end = end
-        self.on: Callable[[signal.Signals], bool] = lambda _: False
-        self.restore: Callable[[], None] = lambda: None
-        """Leaves the terminal as it was found, for when there is no time for anything else."""
-        self.told: signal.Signals | None = None
-        """By what it was ended."""
-
-    def tell(self, number: signal.Signals) -> None:
-        """A signal has come."""
-        if self.told is not None:
-            # The second time means now. What an embedded server has started ends with it, and it with us.
-            self.restore()
-            with suppress(OSError):
-                sys.stdout.flush()
-            os._exit(128 + self.told)
-        if not self.on(number):
-            self.leave(number)
-
-    def leave(self, number: signal.Signals = signal.SIGINT) -> None:
-        """End what runs."""
-        self.told = number
-        self._end()
-
-
-def run(work: Callable[[Interrupts], Coroutine[object, object, int]]) -> int:
-    """Run something to its end; gives its exit code, or 128 and the number of the signal that ended it."""
-
-    async def watched() -> int:
-        loop = asyncio.get_running_loop()
-        task: asyncio.Task[int] | None = None
-        interrupts = Interrupts(lambda: task.cancel() if task is not None else None)
-        for number in SIGNALS:
-            if signal.getsignal(number) is not signal.SIG_IGN:  # An ignored signal stays ignored: nohup.
-                loop.add_signal_handler(number, interrupts.tell, number)
-        task = asyncio.create_task(work(interrupts))
-        try:
-            return await task
-        except asyncio.CancelledError:
-            if interrupts.told is None:
-                raise
-            return 128 + interrupts.told
-
-    return asyncio.run(watched())
-
 
 GRACE = 0.7
 """Seconds for which a question does not listen that came up while you typed something else."""
@@ -77,6 +28,12 @@ MOST_AHEAD = 1000
 """Lines that may be typed before they are read."""
 _AS_IT_WAS = "\x1b[?2004l\x1b[?25h\x1b[?7h\x1b[0m"
 _CHUNK = 4096
+
+
+Words = Callable[[], Iterable[tuple[str, str]]]
+"""Commands that can be typed, and what they are for."""
+MOST_OFFERED = 8
+"""Commands that are offered at a time."""
 
 
 class Terminal:
@@ -89,11 +46,16 @@ class Terminal:
         self._modes: list[object] | None = None
         """How the terminal was before."""
         self._prompt: _Prompt | _PlainLines | None = None
-        self._completions: Callable[[], Iterable[str]] = lambda: ()
+        self._completions: Words = lambda: ()
+        self._history: InputHistory | None = None
 
-    def complete(self, words: Callable[[], Iterable[str]]) -> None:
-        """Let the tab key complete the standing line to one of these."""
+    def complete(self, words: "Words") -> None:
+        """Offer these while the standing line begins with a slash."""
         self._completions = words
+
+    def remember(self, history: InputHistory) -> None:
+        """Let the arrow keys bring back what was typed in earlier runs, and keep what is typed in this one."""
+        self._history = history
 
     @asynccontextmanager
     async def held(self) -> AsyncGenerator[None]:
@@ -151,14 +113,14 @@ class Terminal:
                 self._screen.stream.write(_AS_IT_WAS)
                 self._screen.stream.flush()
 
-    def _words(self) -> Iterable[str]:
+    def _words(self) -> Iterable[tuple[str, str]]:
         return self._completions()
 
     async def _begin(self) -> None:
         with suppress(termios.error):
             self._modes = termios.tcgetattr(self._keyboard.fileno())
         if self._screen.moves:
-            self._prompt = _Prompt(self._keyboard, self._screen, self._words)
+            self._prompt = _Prompt(self._keyboard, self._screen, self._words, self._history)
         else:
             self._prompt = _PlainLines(self._keyboard, self._screen)
         await self._prompt.begin()
@@ -173,9 +135,8 @@ class Terminal:
 class _Prompt:
     """What is typed stands below everything else, and is edited there."""
 
-    def __init__(self, keyboard: TextIO, screen: Screen, completions: Callable[[], Iterable[str]]) -> None:
+    def __init__(self, keyboard: TextIO, screen: Screen, words: Words, history: InputHistory | None) -> None:
         from prompt_toolkit.buffer import Buffer
-        from prompt_toolkit.completion import WordCompleter
         from prompt_toolkit.filters import Condition
 
         self._screen = screen
@@ -187,8 +148,12 @@ class _Prompt:
         self._in_dialog = self._busy = False
         self._deaf_until = 0.0
         self._over = False
-        completer = WordCompleter(lambda: list(completions()), sentence=True)
-        self._standing = Buffer(multiline=True, completer=completer)
+        self._standing = Buffer(
+            multiline=True,
+            completer=_completer(words),
+            complete_while_typing=Condition(lambda: self._standing.text.startswith("/")),
+            history=None if history is None else _kept(history),
+        )
         self._reply = Buffer(multiline=True, read_only=Condition(self._is_deaf))
         self._app = self._application(keyboard)
         self._running: asyncio.Task[None] | None = None
@@ -358,6 +323,7 @@ class _Prompt:
         stands = Condition(
             lambda: self._answer is None and bool(self._mark) and (not self._busy or bool(self._standing.text))
         )
+        offers = Window(FormattedTextControl(self._offered), dont_extend_height=True)
         is_apart = Condition(lambda: self._screen.is_after_words) & (asks | stands)
         return HSplit(
             [
@@ -365,8 +331,31 @@ class _Prompt:
                 ConditionalContainer(Window(height=1), is_apart),
                 ConditionalContainer(_window(self._reply, lambda: self._question), asks),
                 ConditionalContainer(_window(self._standing, lambda: self._mark), stands),
+                ConditionalContainer(offers, stands & Condition(lambda: self._standing.complete_state is not None)),
             ]
         )
+
+    def _offered(self) -> "StyleAndTextTuples":
+        """The commands to choose from, a line for each, around the one that is chosen."""
+        state = self._standing.complete_state
+        if state is None:
+            return []
+        chosen = state.complete_index
+        first = max(0, min((chosen or 0) - MOST_OFFERED // 2, len(state.completions) - MOST_OFFERED))
+        some = state.completions[first : first + MOST_OFFERED]
+        width = max((len(each.text) for each in some), default=0)
+        columns = width_of(self._screen.stream) - 1
+        rows = [
+            (
+                "reverse" if index == chosen else "fg:ansibrightblack",
+                f"  {each.text:<{width}}  {each.display_meta_text}",
+            )
+            for index, each in enumerate(some, first)
+        ]
+        more = len(state.completions) - len(some)
+        rows += [("fg:ansibrightblack", f"  and {more} more")] if more else []
+        lines: StyleAndTextTuples = [(style, f"{row[:columns]}\n") for style, row in rows[:-1]]
+        return [*lines, *((style, row[:columns]) for style, row in rows[-1:])]
 
 
 def _window(buffer: "Buffer", mark: Callable[[], str]) -> "Container":
@@ -377,6 +366,37 @@ def _window(buffer: "Buffer", mark: Callable[[], str]) -> "Container":
         return mark() if line == wraps == 0 else "  "
 
     return Window(BufferControl(buffer), wrap_lines=True, dont_extend_height=True, get_line_prefix=prefix)
+
+
+def _completer(words: Words) -> "Completer":
+    from prompt_toolkit.completion import CompleteEvent, Completer, Completion
+    from prompt_toolkit.document import Document
+
+    class Commands(Completer):
+        """Those that begin with all that is typed."""
+
+        def get_completions(self, document: Document, complete_event: CompleteEvent) -> Iterable[Completion]:
+            typed = document.text
+            for word, about in words():
+                if typed.startswith("/") and word.startswith(typed):
+                    yield Completion(word, -len(typed), display_meta=about)
+
+    return Commands()
+
+
+def _kept(history: InputHistory) -> "History":
+    from prompt_toolkit.history import History
+
+    class Kept(History):
+        """The lines of all runs."""
+
+        def load_history_strings(self) -> Iterable[str]:
+            return reversed(history.load())
+
+        def store_string(self, string: str) -> None:
+            history.add(string)
+
+    return Kept()
 
 
 def _paste(event: "KeyPressEvent") -> None:
