@@ -100,12 +100,12 @@ def test_a_session_that_has_ended_is_shown_and_left(call: Talking) -> None:
     assert ran.out == "last words\n"
 
 
-def test_a_session_that_has_ended_is_brought_back_by_a_prompt(call: Talking) -> None:
+def test_a_session_whose_agent_has_stopped_is_idle_and_a_prompt_resumes_it(call: Talking) -> None:
     call("run", "mock", "crash")
     id = call.sessions()[0]["sessionId"]
 
     with call.on_terminal("attach", id) as terminal:
-        terminal.expect("the session has ended; a prompt brings it back")
+        terminal.expect("the session is idle; a prompt resumes it")
         terminal.type("hello\r")
         terminal.expect("You said: hello")
         terminal.type("\x04")
@@ -193,7 +193,7 @@ def test_it_ends_with_the_agent(call: Talking) -> None:
         terminal.expect("❯")
         call("run", "frail", program(["exit", 3]), "--session", id)
 
-        terminal.expect("the session has ended: agent frail exited with code 3")
+        terminal.expect("the agent has stopped: agent frail exited with code 3")
         assert terminal.expect_end() == 1
 
 

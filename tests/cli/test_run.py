@@ -178,10 +178,61 @@ def test_a_server_that_is_not_there_or_does_not_let_us_in_is_one_line(run: Talki
     assert wrong.endswith("here: --token, --token-file or SANDBOX_AGENT_TOKEN")
 
 
-def test_what_was_wished_for_and_cannot_be_had_is_a_warning(run: Talking) -> None:
-    ran = run.well("run", "mock", "hello", "--model", "nope")
+def test_a_model_or_a_mode_that_does_not_exist_is_an_error_and_no_turn_runs(run: Talking) -> None:
+    before = run.sessions()
 
-    assert ran.err.startswith("sandbox-agent: warning: model 'nope' was not set")
+    model = run.refused("run", "mock", "hello", "--model", "nope")
+    mode = run.refused("run", "mock", "hello", "--mode", "nope")
+
+    assert model == "agent mock has no model 'nope'; it has mock-small, mock-large"
+    assert mode == "agent mock has no mode 'nope'; it has default, plan, yolo"
+    assert run.sessions() == before, "nothing is left of the sessions in which nothing was said"
+
+
+# --- going on ---------------------------------------------------------------------------------------------------------
+
+
+def test_continue_takes_the_session_of_this_directory_in_which_something_happened_last(
+    run: Talking, tmp_path: Path
+) -> None:
+    run.well("run", "mock", "first", cwd=tmp_path)
+    [first] = run.well("sessions", "list", "--cwd", str(tmp_path), "--json").json["sessions"]
+    run.well("run", "scripted", program(*said("second")), cwd=tmp_path)
+    run.well("run", "mock", "elsewhere")
+
+    of_mock = run.well("run", "mock", "-c", "again", "--json", cwd=tmp_path).objects[-1]["result"]
+    newest = run.well("run", "-c", "once more", "--json", cwd=tmp_path).objects[-1]["result"]
+    by_flag = run.well("run", "--continue", "--cwd", str(tmp_path), "and again", "--json").objects[-1]["result"]
+
+    assert of_mock["sessionId"] == newest["sessionId"] == by_flag["sessionId"] == first["sessionId"]
+    assert newest["text"].startswith("You said: once more")
+
+
+def test_continue_says_when_there_is_nothing_to_continue(run: Talking, tmp_path: Path) -> None:
+    run.well("run", "mock", "hello", cwd=tmp_path)
+    [session] = run.well("sessions", "list", "--cwd", str(tmp_path), "--json").json["sessions"]
+
+    assert run.refused("run", "scripted", "x", "-c", cwd=tmp_path) == (
+        f"there is no session of scripted in {tmp_path} to continue; without --continue, run starts one"
+    )
+    run.well("sessions", "terminate", session["sessionId"])
+    assert run.refused("run", "-c", "go on", cwd=tmp_path).startswith(f"there is no session in {tmp_path} to continue")
+    assert run.refused("run", "mock", "x", "-c", "--session", "y", code=2) == (
+        "--session and --continue exclude each other"
+    )
+    assert run.refused("run", "mock", "x", "-c", "--permission-mode", "plan", code=2) == (
+        "--permission-mode is for a new session, and --continue names one that is there"
+    )
+    assert run.refused("run", code=2).startswith("AGENT is missing")
+
+
+def test_verbose_shows_all_of_what_a_tool_did_also_in_a_pipe(run: Talking) -> None:
+    output = "\n".join(f"line {number}" for number in range(30))
+    call = {"sessionUpdate": "tool_call", "toolCallId": "1", "title": "Run", "status": "completed", "rawOutput": output}
+
+    assert run.well("run", "scripted", program(["update", call])).err == "✔ Run\n"
+    told = run.well("run", "scripted", program(["update", call]), "--verbose").err.splitlines()
+    assert told[1:] == [f"  line {number}" for number in range(30)]
 
 
 # --- interrupted ------------------------------------------------------------------------------------------------------

@@ -1,5 +1,6 @@
 """`sandbox-agent run` on a terminal: what is on the screen, questions that are answered by keys, conversations."""
 
+import asyncio
 import json
 import signal
 from collections.abc import Generator
@@ -7,10 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from sandbox_agent.cli.talk.conversation import TURNS_SHOWN
 from tests.cli.place import PROGRAM, Place
 from tests.cli.talking import PERMISSION, Talking, asks, form, program, questions
+from tests.support.client import Client
 from tests.support.on_terminal import OnTerminal
-from tests.support.running import Server, eventually
+from tests.support.running import Server, eventually, scripted
 
 COLOURS = [
     {"id": "red", "label": "Red", "description": "Like a tomato"},
@@ -19,9 +22,13 @@ COLOURS = [
 ]
 
 
+COMMANDS = [{"name": "review", "description": "Look at a change"}, {"name": "help", "description": "Of the agent"}]
+EARLY = [["update", {"sessionUpdate": "available_commands_update", "availableCommands": COMMANDS}]]
+
+
 @pytest.fixture(scope="module")
 def server() -> Generator[Server]:
-    with Server() as running:
+    with Server(agents={"commanding": scripted("--before-new", json.dumps(EARLY))}) as running:
         yield running
 
 
@@ -41,19 +48,20 @@ def answer(terminal: OnTerminal) -> object:
 # --- what is on the screen --------------------------------------------------------------------------------------------
 
 
-def test_a_turn_is_shown_with_one_line_for_each_tool_call(run: Talking) -> None:
+def test_a_turn_is_shown_with_what_its_tool_calls_change(run: Talking) -> None:
     with run.on_terminal("run", "mock", "tool") as terminal:
         assert terminal.expect_end() == 0
         lines = terminal.screen.lines
 
-    assert lines[:3] == [
+    assert lines[:-1] == [
         "✔ Edit greeting.txt  edit  +1 -1 greeting.txt",
+        "  -Hello.",
+        "  +Hello, world!",
         "",
         "The tool call is done. No file was touched.",
+        "",
     ]
-    assert lines[3] == ""
-    assert lines[4].startswith("session mock-")
-    assert len(lines) == 5
+    assert lines[-1].startswith("session mock-")
 
 
 def test_a_plan_is_worked_off_in_place(run: Talking) -> None:
@@ -392,12 +400,90 @@ def test_a_question_that_somebody_else_answers_leaves_what_was_being_typed(run: 
         assert terminal.expect_end() == 0
 
 
+def test_folded_work_is_shown_whole_on_demand(run: Talking) -> None:
+    output = "\n".join(f"\x1b[31mline\x1b[0m {number}" for number in range(30))
+    call = {"sessionUpdate": "tool_call", "toolCallId": "1", "title": "Run", "status": "completed", "rawOutput": output}
+    step = program(["update", call], ["say", "done"])
+
+    with run.on_terminal("run", "scripted", columns=300) as terminal:
+        terminal.expect("❯")
+        terminal.type(step + "\r")
+        terminal.expect("✔ Run\n  line 0\n  line 1\n  … 22 more lines · /show 1 shows all\n  line 24\n")
+        terminal.expect("\ndone\n")
+        terminal.type("/show 7\r")
+        terminal.expect("nothing is folded under 7")
+        terminal.type("/show\r")
+        terminal.expect("  line 1\n  line 2\n")
+        terminal.expect("  line 29\n❯")
+        terminal.type("\x04")
+
+        assert terminal.expect_end() == 0
+
+
+def test_commands_of_the_agent_are_in_help_and_offered_while_you_type(run: Talking) -> None:
+    with run.on_terminal("run", "commanding") as terminal:
+        terminal.expect("❯")
+        terminal.type("/re")
+        terminal.expect("❯ /re\n  /review  Look at a change")
+        terminal.type("\t")
+        terminal.expect("❯ /review\n")
+        terminal.type(" this\r")
+        terminal.expect("\n/review this\n")
+        terminal.type("/help\r")
+        terminal.expect("commands of commanding:\n  /review  Look at a change\n  //help   Of the agent\n")
+        terminal.type("\x04")
+
+        assert terminal.expect_end() == 0
+
+
+def test_going_on_with_a_session_shows_its_last_turns_and_what_was_typed_before_comes_back(run: Talking) -> None:
+    with run.on_terminal("run", "scripted") as terminal:
+        terminal.expect("❯")
+        terminal.type("hello\r")
+        terminal.expect("❯ hello\n\nhello\n\n❯")
+        terminal.type("\x04")
+        assert terminal.expect_end() == 0
+    history = run.place.data / "input-history"
+    assert history.stat().st_mode & 0o777 == 0o600
+
+    with run.on_terminal("run", "-c") as terminal:
+        terminal.expect("❯ hello\n\nhello\n\n❯")
+        assert "left out" not in str(terminal.screen)
+        terminal.type("\x1b[A again\r")
+        terminal.expect("❯ hello again\n\nhello again\n\n❯")
+        terminal.type("\x04")
+
+        assert terminal.expect_end() == 0
+
+
+def test_going_on_with_a_long_session_says_that_earlier_turns_are_left_out(run: Talking) -> None:
+    async def talk() -> str:
+        async with Client(run.server) as client:
+            session: str = (await client.result("session/new", {"cwd": str(run.work), "mcpServers": []}))["sessionId"]
+            for number in range(TURNS_SHOWN + 1):
+                await client.prompt(session, f"prompt {number}.")
+            return session
+
+    session = asyncio.run(talk())
+    with run.on_terminal("run", "scripted", "--session", session) as terminal:
+        terminal.expect(f"❯ prompt {TURNS_SHOWN}.\n\nprompt {TURNS_SHOWN}.\n\n❯")
+        screen = str(terminal.screen)
+        assert f"earlier turns are left out; sandbox-agent attach {session} --all shows them" in screen.replace(
+            "\n", ""
+        )
+        assert "prompt 1." in screen
+        assert "prompt 0." not in screen
+        terminal.type("\x04")
+
+        assert terminal.expect_end() == 0
+
+
 def test_an_agent_that_dies_can_be_talked_to_again(run: Talking) -> None:
     with run.on_terminal("run", "mock") as terminal:
         terminal.expect("❯")
         terminal.type("crash\r")
         terminal.expect("  | mock agent: crashing, as the prompt asked for")
-        terminal.expect("the next prompt brings it back")
+        terminal.expect("the next prompt resumes the session")
         terminal.type("hello\r")
         terminal.expect("You said: hello")
         terminal.type("\x04")

@@ -120,14 +120,17 @@ def test_a_session_is_shown_with_its_facts_and_nothing_that_moves_a_terminal(cal
     assert "\x1b" not in told
 
 
-def test_how_a_session_ended_is_shown(calling: Calling) -> None:
+def test_a_session_whose_agent_has_stopped_is_idle_and_how_it_stopped_is_shown(calling: Calling) -> None:
     (session,) = new(calling.server)
     prompt(calling.server, session, [["stderr", "out of luck"], ["exit", 3]])
 
     told = calling.well("sessions", "show", session).out
+    listed = calling.well("sessions", "list").lines
 
-    assert re.search(r"^state +ended, and can be resumed$", told, re.MULTILINE)
-    assert re.search(r"^ended +error, by the agent, agent scripted exited with code 3", told, re.MULTILINE)
+    assert [row.split()[2] for row in listed if row.startswith(session)] == ["idle"]
+    assert calling.well("sessions", "show", session, "--json").json["ended"] is True
+    assert re.search(r"^state +idle; a prompt resumes it$", told, re.MULTILINE)
+    assert re.search(r"^stopped +error, by the agent, agent scripted exited with code 3", told, re.MULTILINE)
     assert re.search(r"^stderr +out of luck$", told, re.MULTILINE)
 
 

@@ -45,7 +45,7 @@ def test_a_command_is_shown_as_it_is_to_be_run() -> None:
     assert shown(rawInput={"command": "make\ntest"}) == ["  $ make", "    test"]
     assert shown(rawInput={"command": ["git", "push"], "cwd": "/srv/app"}) == ["  $ git push"]
     assert shown(rawInput={"command": "rm -r *", "cwd": "/"}) == ["  $ rm -r *", "  in /"]
-    assert shown(rawInput={"cmd": "\x1b[8mhidden"}) == ["  $ ?[8mhidden"]
+    assert shown(rawInput={"cmd": "\x1b[8mhidden"}) == ["  $ \\x1b[8mhidden"]
 
 
 def test_a_change_is_shown_line_by_line_with_its_file() -> None:

@@ -6,8 +6,8 @@ import pytest
 
 from sandbox_agent.cli.calling import CLIENT
 from sandbox_agent.cli.talk.pieces import Note, Piece, Speech, plain
-from sandbox_agent.cli.talk.showing import ASCII, Marks, Showing, spent
-from sandbox_agent.client import TurnEnded
+from sandbox_agent.cli.talk.showing import ASCII, Marks, Showing
+from sandbox_agent.client import TurnEnded, TurnStarted
 from sandbox_agent.client.updates import SessionItem, read_item
 from sandbox_agent.wire.acp import PromptResponse
 from sandbox_agent.wire.reading import read
@@ -96,7 +96,7 @@ def test_a_tool_call_is_one_line_that_changes_with_it() -> None:
     ended = shown.pieces(call(status="completed", content=[diff]))
 
     assert lines(begun) == ["○ Edit a.py  edit"]
-    assert lines(ended) == ["✔ Edit a.py  edit  +2 -0 src/a.py"]
+    assert lines(ended) == ["✔ Edit a.py  edit  +2 -0 src/a.py", "   one", "  +two", "  +three"]
     [first], [last] = begun, ended
     assert isinstance(first, Note)
     assert isinstance(last, Note)
@@ -115,7 +115,7 @@ def test_an_update_that_changes_nothing_to_be_seen_is_not_shown() -> None:
 def test_many_files_of_one_call_are_counted() -> None:
     diffs = [{"type": "diff", "path": f"/elsewhere/{name}", "newText": "x"} for name in "abcde"]
 
-    [line] = lines(showing().pieces(call(title="Edit", status="completed", content=diffs)))
+    [line] = lines(showing(work="hidden").pieces(call(title="Edit", status="completed", content=diffs)))
 
     assert line == "✔ Edit  +1 -0 /elsewhere/a  +1 -0 /elsewhere/b  +1 -0 /elsewhere/c  and 2 more files"
 
@@ -142,6 +142,49 @@ def test_a_title_with_lines_stays_on_one() -> None:
 
 def test_streams_without_such_signs_get_others() -> None:
     assert lines(Showing(ASCII).pieces(call(title="Look", status="completed"))) == ["+ Look"]
+
+
+def test_folded_work_is_kept_under_a_number_to_be_shown_whole() -> None:
+    shown = showing()
+    shown.unfolds = True
+    output = "\n".join(f"line {number}" for number in range(40))
+
+    told = lines(shown.pieces(call(title="Run", status="completed", rawOutput=output)))
+    again = lines(
+        shown.pieces(update(sessionUpdate="tool_call", toolCallId="2", title="x", status="failed", rawOutput=output))
+    )
+
+    assert "  … 32 more lines · /show 1 shows all" in told
+    assert "  … 32 more lines · /show 2 shows all" in again
+    assert [plain(line) for line in shown.folded(1)] == [f"  {line}" for line in output.splitlines()]
+    assert shown.folded(None) == shown.folded(2) != ()
+    assert shown.folded(3) == ()
+
+
+def test_folded_work_is_kept_up_to_a_bound() -> None:
+    shown = showing()
+    for id in range(6):
+        shown.pieces(
+            update(
+                sessionUpdate="tool_call", toolCallId=str(id), title="x", status="completed", rawOutput="x" * (1 << 20)
+            )
+        )
+
+    assert shown.folded(1) == ()
+    assert shown.folded(6) != ()
+
+
+def test_one_prompt_says_by_which_flag_the_rest_is_shown() -> None:
+    told = lines(showing().pieces(call(title="Run", status="completed", rawOutput="x\n" * 40)))
+
+    assert "  … 32 more lines · --verbose shows all" in told
+
+
+def test_all_work_is_shown_on_demand_and_none_in_a_log() -> None:
+    done = call(title="Run", status="completed", rawOutput="x\n" * 40)
+
+    assert len(lines(showing(work="whole").pieces(done))) == 41
+    assert len(lines(showing(work="hidden").pieces(done))) == 1
 
 
 # --- plans ------------------------------------------------------------------------------------------------------------
@@ -227,7 +270,7 @@ def test_what_goes_without_saying_is_not_said() -> None:
         (read_item("_sandboxagent/session/ended", {"reason": "closed"}), ["the session was closed"]),
         (
             read_item("_sandboxagent/session/ended", {"reason": "error", "message": "agent x died"}),
-            ["the session has ended: agent x died"],
+            ["the agent has stopped: agent x died"],
         ),
         (
             read_item("_sandboxagent/stream/gap", {"after": 1, "resumesAt": 5}),
@@ -241,13 +284,31 @@ def test_ends_and_changes_are_lines(item: SessionItem, expected: list[str]) -> N
     assert lines(showing().pieces(item)) == expected
 
 
-def test_what_a_turn_has_used_up() -> None:
-    shown = showing()
-    shown.pieces(
-        update(sessionUpdate="usage_update", used=50_000, size=200_000, cost={"amount": 0.25, "currency": "USD"})
-    )
-    usage = {"totalTokens": 1234, "inputTokens": 1000, "outputTokens": 234}
-    response = read({"stopReason": "end_turn", "usage": usage}, PromptResponse)
+def usage(amount: float) -> SessionItem:
+    return update(sessionUpdate="usage_update", used=50_000, size=200_000, cost={"amount": amount, "currency": "USD"})
 
-    assert spent(response, shown.usage) == "1,234 tokens (1,000 in, 234 out) · context 25% of 200,000 · 0.2500 USD"
-    assert spent(None, None) == ""
+
+def test_tokens_and_cost_of_a_turn_stand_together_and_so_does_what_the_session_used() -> None:
+    shown = showing()
+    shown.spending.begin_session()
+    used = {"totalTokens": 1234, "inputTokens": 1000, "outputTokens": 234}
+    response = read({"stopReason": "end_turn", "usage": used}, PromptResponse)
+    assert shown.spending.told(None) == ""
+
+    shown.pieces(usage(0.2))
+    first = shown.spending.told(response)
+    shown.pieces(TurnStarted("turn-2"))
+    shown.pieces(usage(0.25))
+    second = shown.spending.told(response)
+
+    tokens, context = "this turn: 1,234 tokens (1,000 in, 234 out)", "context 25% of 200,000"
+    assert first == f"{tokens}, 0.2000 USD · session: 0.2000 USD, {context}"
+    assert second == f"{tokens}, 0.0500 USD · session: 0.2500 USD, {context}"
+
+
+def test_what_a_turn_cost_is_not_guessed_when_the_cost_before_it_is_not_known() -> None:
+    shown = showing()
+    shown.pieces(TurnStarted("turn-9"))
+    shown.pieces(usage(0.25))
+
+    assert shown.spending.told(None) == "session: 0.2500 USD, context 25% of 200,000"

@@ -333,6 +333,8 @@ class Spending:
         self._before: Cost | None = None
         """What the session had cost when the turn began; None when that is not known."""
         self._is_new = False
+        """This is the first turn: nothing was spent before."""
+        self._turns = 0
 
     def begin_session(self) -> None:
         """The session is new: nothing was spent before."""
@@ -341,6 +343,8 @@ class Spending:
     def begin_turn(self) -> None:
         """Note what was spent until now."""
         self._before = None if self.usage is None else self.usage.cost
+        self._turns += 1
+        self._is_new = self._is_new and self._turns == 1
 
     def told(self, response: PromptResponse | None) -> str:
         """What the turn has used up, and then the session: tokens and cost of one stand together."""
