@@ -80,7 +80,7 @@ def wish(arguments: Arguments) -> Wish:
     if newest and given is None and agent is not None and (agent == "-" or any(map(str.isspace, agent))):
         agent, given = None, agent  # No agent is called so: it is the prompt.
     if agent is None and not newest:
-        raise SettingsError("AGENT is missing; sandbox-agent agents list shows them")
+        raise SettingsError("the following arguments are required: AGENT; try: sandbox-agent run --help")
     if arguments.switch("yes") and arguments.switch("no"):
         raise SettingsError("--yes and --no exclude each other")
     prompt = _prompt(given)
