@@ -4,7 +4,6 @@ import re
 import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from pathlib import PurePath
 
 from sandbox_agent.cli.output import one_line
 from sandbox_agent.cli.talk.pieces import ELLIPSIS, Line, Span, diff_lines, spoken, visible
@@ -157,7 +156,8 @@ def content(block: ContentBlock) -> str:
         case ResourceContentBlock():
             return one_line(f"[{block.title or block.name}]({block.uri})")
         case EmbeddedResourceContentBlock():
-            return one_line(f"[{PurePath(block.resource.uri).name or block.resource.uri}]({block.resource.uri})")
+            uri = block.resource.uri
+            return one_line(f"[{uri.rstrip('/').rpartition('/')[2] or uri}]({uri})")
         case ImageContentBlock() | AudioContentBlock():
             kind = "image" if isinstance(block, ImageContentBlock) else "audio"
             return one_line(f"[{kind}: {block.mime_type}, {len(block.data) * 3 // 4:,} bytes]")
