@@ -18,6 +18,7 @@ from sandbox_agent.cli.completion import (
     NOTHING,
     SCRIPTS,
     SHELLS,
+    TIMEOUT,
     VALUES,
     Candidates,
     Values,
@@ -213,7 +214,8 @@ def test_a_mistake_in_agents_toml_leaves_the_agents_that_everybody_has(tmp_path:
 
 
 def reach(server: Server) -> dict[str, str]:
-    return {"SANDBOX_AGENT_ENDPOINT": server.url, "SANDBOX_AGENT_TOKEN": TOKEN}
+    """How a shell finds it; a busy machine takes longer than a person would wait."""
+    return {"SANDBOX_AGENT_ENDPOINT": server.url, "SANDBOX_AGENT_TOKEN": TOKEN, TIMEOUT: "60"}
 
 
 def furnish(server: Server) -> None:
@@ -227,7 +229,8 @@ async def one_session(server: Server) -> str:
         return await client.new_session()
 
 
-def test_sessions_and_files_of_a_server_are_offered() -> None:
+def test_sessions_and_files_of_a_server_are_offered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(TIMEOUT, "60")
     with Server() as server:
         furnish(server)
         session = run(one_session(server))

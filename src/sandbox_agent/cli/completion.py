@@ -170,8 +170,8 @@ def _is_directory(action: argparse.Action) -> bool:
     return action.dest.endswith(("_dir", "_root", "cwd", "directory"))
 
 
-PATIENCE = 0.5
-"""Seconds for which you wait after pressing a key."""
+PATIENCE, TIMEOUT = 0.5, "SANDBOX_AGENT_COMPLETION_TIMEOUT"
+"""Seconds for which you wait after pressing a key, and the variable that says otherwise."""
 
 _WHERE = ("config_dir", "data_dir", "agents_dir", "agents_file")
 
@@ -239,7 +239,8 @@ def _listed(given: Mapping[str, str], path: str, key: str) -> list[dict[str, obj
         scheme, _, rest = server.url.partition("://")
         host, _, prefix = rest.partition("/")
         # No proxy: it takes longer than you would wait for a completion.
-        connection = (HTTPSConnection if scheme == "https" else HTTPConnection)(host, timeout=PATIENCE)
+        patience = float(os.environ.get(TIMEOUT) or PATIENCE)
+        connection = (HTTPSConnection if scheme == "https" else HTTPConnection)(host, timeout=patience)
         headers = {"Authorization": f"Bearer {server.token}"} if server.token else {}
         try:
             connection.request("GET", f"/{prefix}{path}" if prefix else path, headers=headers)
@@ -342,7 +343,8 @@ SHELLS = ("bash", "zsh", "fish")
 
 DESCRIPTION = """\
 Print a script that lets a shell complete the command line: commands, flags, agents, paths. It asks
-this program for them, so it stays up to date after an upgrade.
+this program for them, so it stays up to date after an upgrade. Sessions and remote files are asked of
+the server, which has half a second to answer, or the seconds in SANDBOX_AGENT_COMPLETION_TIMEOUT.
 """
 
 EPILOG = """\

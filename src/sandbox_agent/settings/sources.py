@@ -12,7 +12,7 @@ from sandbox_agent.settings.options import OPTIONS, PREFIX, Settings
 from sandbox_agent.settings.values import FILE, FLAG, PATH, SWITCH, TOKEN, VARIABLE, Given, is_loopback
 
 # Read elsewhere: the marks by which a server finds the processes it left behind, and where the command line calls one.
-_OTHER_VARIABLES = frozenset({f"{PREFIX}OWNER", f"{PREFIX}ENDPOINT"})
+_OTHER_VARIABLES = frozenset({f"{PREFIX}OWNER", f"{PREFIX}ENDPOINT", f"{PREFIX}COMPLETION_TIMEOUT"})
 
 
 def load(
