@@ -75,7 +75,7 @@ class Guard:
     def needs_token(self, scope: Scope) -> bool:
         """Whether the request is one that only those with the token may make."""
         path = scope["path"]
-        public = not f"{path}/".startswith(_PRIVATE) or (self.public_health and path == "/v1/health")
+        public = not (path == "/acp" or path.startswith(_PRIVATE)) or (self.public_health and path == "/v1/health")
         return not public and not self.is_preflight(scope)
 
     def cors(self, scope: Scope) -> Headers:
