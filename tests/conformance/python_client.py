@@ -13,7 +13,9 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import acp
+from acp.http import client as http_client
 from acp.http.client import create_http_stream
+from acp.schema import ClientCapabilities, TextContentBlock
 from acp.ws.client import create_websocket_stream
 
 SETTINGS = json.loads(sys.argv[1])
@@ -30,6 +32,8 @@ ASK = [
         ],
     },
 ]
+httpx: Any = getattr(http_client, "httpx2", None) or vars(http_client)["httpx"]
+"""Releases differ in which one they use."""
 Scenario = Callable[[], Awaitable[None]]
 SCENARIOS: dict[str, Scenario] = {}
 
@@ -86,7 +90,7 @@ class Person:
 
     async def prompt(self, session: str, program: object) -> str:
         text = program if isinstance(program, str) else json.dumps(program)
-        answer = await self.agent.prompt(session_id=session, prompt=[acp.text_block(text)])
+        answer = await self.agent.prompt(session_id=session, prompt=[TextContentBlock(type="text", text=text)])
         return answer.stop_reason
 
     async def join(self, session: str) -> None:
@@ -96,12 +100,9 @@ class Person:
 async def transport() -> Any:
     match SETTINGS["transport"]:
         case "http":
-            own: dict[str, Any] = {}
-            if SETTINGS.get("plain"):
-                import httpx
-
-                own = {"client": httpx.AsyncClient(timeout=httpx.Timeout(None), trust_env=False, verify=False)}
-            return create_http_stream(f"{SETTINGS['url']}/acp", headers=HEADERS, **own)
+            # The SDK's own would load certificates, which takes longer than most scenarios.
+            client = httpx.AsyncClient(timeout=httpx.Timeout(None), trust_env=False, verify=False)
+            return create_http_stream(f"{SETTINGS['url']}/acp", headers=HEADERS, client=client)
         case kind:
             path = "/acp" if kind == "websocket" else "/v1/rpc"
             return await create_websocket_stream(SETTINGS["url"].replace("http", "ws", 1) + path, headers=HEADERS)
@@ -117,7 +118,7 @@ async def people(count: int, *, answers: bool = True, fs: bool = False) -> Async
             capabilities = {"fs": {"readTextFile": True}} if fs else {}
             person.greeting = await person.agent.initialize(
                 protocol_version=acp.PROTOCOL_VERSION,
-                client_capabilities=acp.schema.ClientCapabilities.model_validate(capabilities),
+                client_capabilities=ClientCapabilities.model_validate(capabilities),
             )
             found.append(person)
         yield found
