@@ -251,12 +251,9 @@ async def _errors() -> None:
             (one.prompt("nonesuch", "x"), -32002),
             (one.agent.new_session(cwd="relative", mcp_servers=[]), -32602),
         ):
-            try:
-                await asking
-            except acp.RequestError as error:
-                assert error.code == code, error
-            else:
-                raise AssertionError(f"no error {code}")
+            [failed] = await asyncio.gather(asking, return_exceptions=True)
+            assert isinstance(failed, acp.RequestError), failed
+            assert failed.code == code, failed
         session = await one.new_session()
         assert await one.prompt(session, "well") == "end_turn"
 

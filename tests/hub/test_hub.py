@@ -93,7 +93,7 @@ def test_an_answer_that_changes_nothing_is_no_conflict() -> None:
 def test_the_same_answer_of_another_client_is_a_conflict() -> None:
     async def main() -> None:
         async with world() as own:
-            other = own.hub.open_connection("a", {})
+            other = own.hub.connections.open("a", {})
             own.hub.attach(other, own.session)
             own.asks(7)
             await own.from_client.answer(own.client, envelope(id=7, result=ALLOW))

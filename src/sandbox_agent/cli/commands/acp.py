@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from sandbox_agent.cli.commands.rpc import read_lines
-from sandbox_agent.cli.endpoint import ACCESS, VARIABLE, Endpoint, add_endpoint_flags, endpoint
+from sandbox_agent.cli.flags import ACCESS, VARIABLE, ServerAddress, add_endpoint_flags, find_address
 from sandbox_agent.cli.grammar import Arguments, Command, Parser
 from sandbox_agent.cli.output import EXIT_FAILED, complain, describe
 from sandbox_agent.client.errors import ClientError
@@ -71,7 +71,7 @@ def command() -> Command:
 def _run(arguments: Arguments) -> int:
     import asyncio
 
-    server = endpoint(arguments, os.environ)
+    server = find_address(arguments, os.environ)
     bridge = Bridge(server, arguments.word("agent"), arguments.word("session"))
     try:
         return asyncio.run(bridge.run())
@@ -157,7 +157,7 @@ class Ledger:
 class Bridge:
     """Stdio on one side, a server's WebSocket on the other."""
 
-    def __init__(self, server: Endpoint, agent: str | None, session: str | None) -> None:
+    def __init__(self, server: ServerAddress, agent: str | None, session: str | None) -> None:
         base, _, named = server.url.partition("/acp")
         self._url = re.sub("^http", "ws", base) + "/acp"
         agent = agent or named.strip("/") or None
