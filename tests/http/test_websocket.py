@@ -135,6 +135,8 @@ def test_what_was_sent_before_a_close_is_taken_before_it_ends() -> None:
         (Frame(Opcode.CONT, b"of nothing").serialize(mask=True), 1002),
         (Frame(Opcode.TEXT, b"x" * (LIMIT + 1)).serialize(mask=True), 1009),
     ],
+    # Masks are random.
+    ids=["unmasked", "nonsense", "continuation", "huge"],
 )
 def test_frames_that_break_the_protocol_close_the_socket(bad: bytes, code: int) -> None:
     async def test(site: Site) -> None:

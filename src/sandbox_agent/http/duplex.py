@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import re
 import secrets
 from typing import TYPE_CHECKING
 from urllib.parse import parse_qs
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 NORMAL, GOING_AWAY, PROTOCOL_ERROR, INTERNAL_ERROR, TRY_AGAIN_LATER = 1000, 1001, 1002, 1011, 1013
+_BEGINS_JSON = re.compile(rb"\s*[\[{]")
 CLOSED_FOR_ANOTHER = 4001
 """Close code of a socket whose connection has opened another stream: its client need not come back."""
 
@@ -155,7 +157,7 @@ def _numbered(websocket: "WebSocket", position: int, line: bytes) -> bytes:
 
 def _split_key(message: bytes) -> tuple[str | None, bytes]:
     """The idempotency key in the first line, if there is one, and the envelope."""
-    if message.lstrip()[:1] in (b"{", b"["):
+    if _BEGINS_JSON.match(message):
         return None, message
     key, _, rest = message.partition(b"\n")
     if not 0 < len(key) <= MAX_KEY or not rest:
