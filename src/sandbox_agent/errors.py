@@ -31,6 +31,7 @@ SandboxAgentError
 ├── TooMany                 429  as many of these at once as are allowed
 ├── HeadersTooLarge         431  a request line and headers over 64 KiB, or over 200 headers
 ├── NotImplementedYet       501  in the contract, not in this version
+├── BatchNotSupported       501  several envelopes in one body, on /acp
 ├── AgentBootFailed         502  the agent process did not start or did not shake hands
 ├── RegistryUnavailable     502  the ACP registry cannot be read, and there is no copy of it
 ├── DownloadFailed          502  a package or an archive could not be fetched
@@ -64,6 +65,7 @@ SandboxAgentError
 │   ├── InvalidParams    -32602  a parameter is missing or wrong
 │   ├── MethodNotFound   -32601  the agent does not offer it
 │   ├── InvalidRequest   -32600  not allowed in this state
+│   ├── Unparsable       -32700  a frame of a WebSocket that is not JSON
 │   ├── QueueFull        -32000  too many prompts wait
 │   ├── RequestCancelled -32800  the request was taken back
 │   ├── FileFailed       -32603  the file system does not let an agent have its way
@@ -115,7 +117,8 @@ class MissingConnection(SandboxAgentError):
 
     def __init__(self) -> None:
         super().__init__(
-            "the header X-ACP-Connection-Id is missing; POST initialize without it to open a connection, "
+            "the header X-ACP-Connection-Id (on /acp, Acp-Connection-Id) is missing; "
+            "POST initialize without it to open a connection, "
             "then send the id that came back"
         )
 
@@ -124,7 +127,10 @@ class MissingAgent(SandboxAgentError):
     slug, title, status = "missing-agent", "Missing Agent", 400
 
     def __init__(self) -> None:
-        super().__init__('initialize must name an agent in params._meta["sandboxagent.dev"].agent')
+        super().__init__(
+            'initialize must name an agent in params._meta["sandboxagent.dev"].agent; '
+            "on /acp the URL may name it (/acp/claude), and --default-agent is for clients that name none"
+        )
 
 
 class BadArchive(SandboxAgentError):
@@ -184,6 +190,7 @@ class SessionNotFound(SandboxAgentError):
 
 class NobodyAsked(SandboxAgentError):
     slug, title, status = "nobody-asked", "Nobody Asked", 404
+    rpc_code = -32600
 
     def __init__(self, id: str) -> None:
         super().__init__(f"no agent asked this connection anything under id {id}", id=id)
@@ -261,6 +268,7 @@ class Misdirected(SandboxAgentError):
 
 class WrongAnswer(SandboxAgentError):
     slug, title, status = "wrong-answer", "Wrong Answer", 422
+    rpc_code = -32602
 
     def __init__(self, complaint: str) -> None:
         super().__init__(f"{complaint}; the request is still open")
@@ -306,6 +314,13 @@ class HeadersTooLarge(SandboxAgentError):
 
 class NotImplementedYet(SandboxAgentError):
     slug, title, status = "not-implemented", "Not Implemented", 501
+
+
+class BatchNotSupported(SandboxAgentError):
+    slug, title, status = "batch-not-supported", "Batches Are Not Supported", 501
+
+    def __init__(self) -> None:
+        super().__init__("ACP has no batches; send each envelope by itself")
 
 
 class AgentBootFailed(SandboxAgentError):
@@ -455,6 +470,10 @@ class MethodNotFound(RpcError):
 
 class InvalidRequest(RpcError):
     slug, title, rpc_code = "invalid-request", "Invalid Request", -32600
+
+
+class Unparsable(RpcError):
+    slug, title, rpc_code = "unparsable", "Parse Error", -32700
 
 
 class QueueFull(RpcError):

@@ -50,8 +50,11 @@ from sandbox_agent.host.files import TextFiles
 from sandbox_agent.host.paths.roots import Roots
 from sandbox_agent.host.terminals import TerminalLimits, Terminals
 from sandbox_agent.host.watch.watching import Watches
+from sandbox_agent.http.acp import Acp
 from sandbox_agent.http.app import App
 from sandbox_agent.http.asgi import App as Asgi
+from sandbox_agent.http.delivery import Delivery
+from sandbox_agent.http.duplex import Duplex
 from sandbox_agent.http.guard import Guard
 from sandbox_agent.http.health import Health
 from sandbox_agent.http.protocol import Protocol
@@ -170,7 +173,9 @@ def build(settings: Settings, children: Children) -> Parts:
     extensions = ExtensionMethods(hub, forward, ending, inventory, agent_views, installs)
     file_methods = FileMethods(hub, roots, settings.max_file, pools)
     own_methods = session_methods.table() | extensions.table() | file_methods.table()
-    from_client = FromClient(hub, forward, turns, session_methods.prompt, own_methods, settings.request_timeout)
+    from_client = FromClient(
+        hub, forward, turns, session_methods.prompt, own_methods, settings.request_timeout, settings.default_agent
+    )
     streams = Streams(log, StreamLimits(settings.stream_buffer, settings.stall_timeout, settings.heartbeat))
     health = Health(log, catalog, supervisor)
     watches = Watches(settings.watches, settings.watch_buffer, pools.watches)
@@ -203,7 +208,11 @@ def build(settings: Settings, children: Children) -> Parts:
 
     hosts = {name.lower() for name in settings.allow_host}
     guard = Guard(settings.token, settings.host, hosts, settings.cors_origin, settings.public_health)
-    app = App(guard, Rpc(hub, from_client, streams, settings.max_body), health, control)
+    delivery = Delivery(hub, from_client)
+    duplex = Duplex(hub, from_client, streams, delivery, settings.max_body)
+    rpc = Rpc(hub, from_client, streams, delivery, duplex, settings.max_body)
+    acp = Acp(hub, from_client, streams, delivery, duplex, settings.max_body, settings.session_streams)
+    app = App(guard, rpc, acp, health, control)
     housekeeping = Housekeeping(
         hub,
         settings.request_timeout,
@@ -325,7 +334,9 @@ def _socket_limits(settings: Settings) -> SocketLimits:
     anonymous = settings.anonymous_sockets
     if descriptors != resource.RLIM_INFINITY:
         anonymous = max(min(anonymous, descriptors // 4), 1)
-    return SocketLimits(anonymous, settings.head_timeout, settings.body_timeout, settings.idle_timeout)
+    return SocketLimits(
+        anonymous, settings.head_timeout, settings.body_timeout, settings.idle_timeout, settings.pong_timeout
+    )
 
 
 def _working_directory() -> str:

@@ -26,6 +26,9 @@ OPERATIONS = [
     "POST /v1/rpc",
     "GET /v1/rpc",
     "DELETE /v1/rpc",
+    "POST /acp",
+    "GET /acp",
+    "DELETE /acp",
     "GET /v1/health",
     "GET /v1/agents",
     "GET /v1/agents/{agent}",
@@ -217,8 +220,10 @@ def test_it_does_so_too_for_what_exists(fuzzed: Server, schema: BaseSchema, labe
             case.path_parameters["id"] = session
         if "/v1/fs/" in label:
             use_a_file(case, label, root)
-        if label == "POST /v1/rpc":
+        if label in ("POST /v1/rpc", "POST /acp"):
             case.headers["X-ACP-Connection-Id"] = connection
+            for other in ("Acp-Connection-Id", "Acp-Session-Id"):
+                case.headers.pop(other, None)
             if isinstance(case.body, dict):
                 case.body["jsonrpc"] = "2.0"
         response = case.call_and_validate(headers=AUTHORIZED, excluded_checks=NOT_IN_A_SCHEMA, timeout=BOUND)
@@ -226,7 +231,7 @@ def test_it_does_so_too_for_what_exists(fuzzed: Server, schema: BaseSchema, labe
 
     answers()
     assert not [status for status in statuses if status >= 500]
-    if label not in ("GET /v1/rpc", "DELETE /v1/rpc"):
+    if label not in ("GET /v1/rpc", "DELETE /v1/rpc", "GET /acp"):
         assert any(status < 300 for status in statuses), statuses
 
 

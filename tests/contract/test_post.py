@@ -8,7 +8,7 @@ import socket
 import httpx
 import pytest
 
-from tests.support.asking import ALLOW, PERMISSION, permission
+from tests.support.asking import ALLOW, PERMISSION, REJECT, permission
 from tests.support.client import META, Client, Event, Json, run
 from tests.support.problems import problem
 from tests.support.running import BOUND, Server
@@ -352,7 +352,8 @@ def test_an_answer_to_what_is_answered_is_a_409_with_the_outcome(server: Server)
                 id = (await stream.method(PERMISSION)).data["id"]
                 other_id = (await others.method(PERMISSION)).data["id"]
                 assert (await client.answer(id, ALLOW)).status_code == 202
-                again = problem(await client.answer(id, ALLOW), 409, "already-answered")
+                assert (await client.answer(id, ALLOW)).status_code == 202, "a repeated answer changes nothing"
+                again = problem(await client.answer(id, REJECT), 409, "already-answered")
                 late = problem(await other.answer(other_id, ALLOW), 409, "already-answered")
                 await turn
             assert again["outcome"] == late["outcome"] == "answered"

@@ -18,6 +18,8 @@ from tests.support.shapes import SHAPES
 from tests.support.world import Json, World, envelope, run, world
 
 ALLOW: Json = {"outcome": {"outcome": "selected", "optionId": "yes"}}
+REJECT: Json = {"outcome": {"outcome": "selected", "optionId": "no"}}
+CANCELLED: Json = {"outcome": {"outcome": "cancelled"}}
 
 
 @pytest.mark.requirement("5.bad-agents-stall")
@@ -49,16 +51,54 @@ def test_nothing_is_allowed_after_a_cancel_that_came_while_the_answer_was_on_its
             answer = asyncio.create_task(own.from_client.answer(own.client, envelope(id=7, result=ALLOW)))
             await reached.wait()
             with pytest.raises(AlreadyAnswered):
-                await own.from_client.answer(own.client, envelope(id=7, result=ALLOW))
+                await own.from_client.answer(own.client, envelope(id=7, result=CANCELLED))
+            repeat = asyncio.create_task(own.from_client.answer(own.client, envelope(id=7, result=ALLOW)))
             cancel = envelope(method="session/cancel", params={"sessionId": "s"})
             await own.from_client.notify(own.client, cancel)
             kept.set()
             with pytest.raises(AlreadyAnswered) as refused:
                 await answer
             assert refused.value.fields["outcome"] == "cancelled"
+            with pytest.raises(AlreadyAnswered):
+                await repeat
             answers = [one["result"] for one in own.process.sent if one.get("id") == 7]
             assert answers == [{"outcome": {"outcome": "cancelled"}}]
             assert own.hub.pending.of_session(own.session) == []
+
+    run(main())
+
+
+@pytest.mark.requirement("3.answer-changes-nothing")
+def test_an_answer_that_changes_nothing_is_no_conflict() -> None:
+    async def main() -> None:
+        async with world() as own:
+            own.asks(7)
+            await own.from_client.answer(own.client, envelope(id=7, result=ALLOW))
+            await own.from_client.answer(own.client, envelope(id=7, result=ALLOW))
+            await own.from_client.answer(own.client, envelope(id=7, error={"code": -32800, "message": "cancelled"}))
+            for other in (CANCELLED, REJECT):
+                with pytest.raises(AlreadyAnswered):
+                    await own.from_client.answer(own.client, envelope(id=7, result=other))
+            own.asks(8)
+            await own.from_client.notify(own.client, envelope(method="session/cancel", params={"sessionId": "s"}))
+            await own.from_client.answer(own.client, envelope(id=8, result=CANCELLED))
+            for other in (ALLOW, REJECT):
+                with pytest.raises(AlreadyAnswered):
+                    await own.from_client.answer(own.client, envelope(id=8, result=other))
+
+    run(main())
+
+
+@pytest.mark.requirement("3.answer-changes-nothing")
+def test_the_same_answer_of_another_client_is_a_conflict() -> None:
+    async def main() -> None:
+        async with world() as own:
+            other = own.hub.connections.open("a", {})
+            own.hub.attach(other, own.session)
+            own.asks(7)
+            await own.from_client.answer(own.client, envelope(id=7, result=ALLOW))
+            with pytest.raises(AlreadyAnswered):
+                await own.from_client.answer(other, envelope(id=7, result=ALLOW))
 
     run(main())
 

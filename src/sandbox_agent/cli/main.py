@@ -54,6 +54,7 @@ COMMANDS = Group(
         "permissions": Word("check and test permission rules", _in("commands.permissions", "group")),
         "sessions": Word("see, name and end the sessions of a running server", _in("commands.sessions", "group")),
         "fs": Word("view files on a running server, and copy them", _in("commands.fs", "group")),
+        "acp": Word("let an editor that speaks ACP on stdio use a server", _in("commands.acp", "command")),
         "api": Word("call a running server", _in("commands.api", "group")),
         "doctor": Word("find problems, and how to fix them", _in("doctor.command", "command")),
         "completion": Word("set up completion in a shell", _in("completion", "command")),

@@ -1,4 +1,4 @@
-"""The front door: guards, then /v1/rpc and health directly, then the route table.
+"""The front door: guards, then /v1/rpc, /acp and health directly, then the route table.
 
 No error leaves as anything but a problem document.
 """
@@ -10,6 +10,8 @@ from collections.abc import Callable
 import msgspec
 
 from sandbox_agent.errors import InternalError, SandboxAgentError
+from sandbox_agent.http.acp import PATH as ACP
+from sandbox_agent.http.acp import Acp
 from sandbox_agent.http.asgi import App as Asgi
 from sandbox_agent.http.asgi import (
     Headers,
@@ -35,9 +37,10 @@ logger = logging.getLogger(__name__)
 class App:
     """`control` makes the app for all other routes when the first of them is asked for: start-up need not wait."""
 
-    def __init__(self, guard: Guard, rpc: Rpc, health: Health, control: Callable[[], Asgi]) -> None:
+    def __init__(self, guard: Guard, rpc: Rpc, acp: Acp, health: Health, control: Callable[[], Asgi]) -> None:
         self._guard = guard
         self._rpc = rpc
+        self._acp = acp
         self._health = health
         self._make_control = control
         self._control: Asgi | None = None
@@ -66,6 +69,8 @@ class App:
             await respond(send, 204, [])
         elif path == "/v1/rpc":
             await self._rpc(scope, receive, send)
+        elif path == ACP or path.startswith(f"{ACP}/"):
+            await self._acp(scope, receive, send)
         elif path == "/v1/health" and scope["method"] == "GET":
             body = msgspec.json.encode(self._health.view())
             await respond(send, 200, json_headers(body), body)

@@ -53,6 +53,11 @@ def admit(scope: Scope) -> None:
     scope["extensions"]["sandbox_agent.transport"].admit()
 
 
+def offers_websocket(scope: Scope) -> bool:
+    """Whether a request offers to go on as a WebSocket."""
+    return "sandbox_agent.websocket" in scope.get("extensions", ())
+
+
 def transport(scope: Scope) -> asyncio.Transport:
     """The socket under a request; the server's protocol puts it there."""
     return scope["extensions"]["sandbox_agent.transport"]

@@ -107,6 +107,12 @@ def body_length(headers: Sequence[tuple[bytes, bytes]]) -> int | None:
     return 0
 
 
+def offers_websocket(method: bytes, version: str, headers: Sequence[tuple[bytes, bytes]]) -> bool:
+    """Whether a head with an `Upgrade` offers to go on as a WebSocket."""
+    offered = [value.strip().lower() for name, value in headers if name == b"upgrade"]
+    return method == b"GET" and version == "1.1" and offered == [b"websocket"] and body_length(headers) == 0
+
+
 def without_upgrade(method: bytes, target: bytes, version: str, headers: Sequence[tuple[bytes, bytes]]) -> bytes:
     """A head that offers another protocol, as if it did not: a server may ignore the offer."""
     kept = [b"%b: %b\r\n" % pair for pair in headers if pair[0] not in (b"upgrade", b"http2-settings")]

@@ -1,15 +1,19 @@
 """Who may call: Host, Origin and token, all decided from the headers, before a body is read."""
 
+import binascii
 import hmac
 import ipaddress
 import re
+from base64 import urlsafe_b64decode
 from collections.abc import Collection
 from dataclasses import dataclass
 from functools import lru_cache
 
 from sandbox_agent.errors import BadRequest, ForbiddenOrigin, Misdirected, Unauthorized
-from sandbox_agent.http.asgi import Headers, Scope, header
+from sandbox_agent.http.asgi import Headers, Scope, header, offers_websocket
 from sandbox_agent.wire.headers import (
+    ACP_CONNECTION_ID,
+    ACP_SESSION_ID,
     CONNECTION_ID,
     IDEMPOTENCY_KEY,
     LAST_EVENT,
@@ -18,11 +22,16 @@ from sandbox_agent.wire.headers import (
     RESUME_AFTER,
     raw,
 )
+from sandbox_agent.wire.subprotocols import BEARER
 
 _HOST = re.compile(r"(\[(?P<address>[0-9a-f:.]+)\]|(?P<name>[^\[\]:/@\s]+))(:\d*)?")
-_EXPOSED = f"{CONNECTION_ID}, {LAST_EVENT}, {PREFERENCE_APPLIED}, ETag, Content-Range, Content-Disposition".encode()
+_EXPOSED = (
+    f"{CONNECTION_ID}, {ACP_CONNECTION_ID}, {ACP_SESSION_ID}, {LAST_EVENT}, {PREFERENCE_APPLIED}, "
+    "ETag, Content-Range, Content-Disposition"
+).encode()
 _ALLOWED_HEADERS = (
-    f"Authorization, Content-Type, Accept, {CONNECTION_ID}, {RESUME_AFTER}, {PREFER}, {IDEMPOTENCY_KEY}, "
+    f"Authorization, Content-Type, Accept, {CONNECTION_ID}, {ACP_CONNECTION_ID}, {ACP_SESSION_ID}, {RESUME_AFTER}, "
+    f"{PREFER}, {IDEMPOTENCY_KEY}, "
     "If-Match, If-None-Match, If-Modified-Since, If-Range, Range"
 ).encode()
 _SINGLE = (
@@ -30,11 +39,15 @@ _SINGLE = (
     b"authorization",
     b"origin",
     raw(CONNECTION_ID),
+    raw(ACP_CONNECTION_ID),
+    raw(ACP_SESSION_ID),
     raw(RESUME_AFTER),
     b"content-type",
     raw(IDEMPOTENCY_KEY),
 )
 """Headers that are ambiguous when sent twice: a proxy in between may have read the other value."""
+_PRIVATE = ("/v1/", "/acp/")
+"""What only those with the token may call."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +75,7 @@ class Guard:
     def needs_token(self, scope: Scope) -> bool:
         """Whether the request is one that only those with the token may make."""
         path = scope["path"]
-        public = not path.startswith("/v1/") or (self.public_health and path == "/v1/health")
+        public = not (path == "/acp" or path.startswith(_PRIVATE)) or (self.public_health and path == "/v1/health")
         return not public and not self.is_preflight(scope)
 
     def cors(self, scope: Scope) -> Headers:
@@ -111,10 +124,26 @@ class Guard:
     def _check_token(self, scope: Scope) -> None:
         if self.token is None:
             return
-        scheme, _, given = (header(scope, b"authorization") or b"").partition(b" ")
-        expected = self.token.encode()
-        if scheme.lower() != b"bearer" or not hmac.compare_digest(given.strip(), expected):
+        authorization = header(scope, b"authorization")
+        if authorization is None and offers_websocket(scope):
+            given = _token_among_subprotocols(header(scope, b"sec-websocket-protocol") or b"")
+        else:
+            scheme, _, given = (authorization or b"").partition(b" ")
+            given = given.strip() if scheme.lower() == b"bearer" else b""
+        if not given or not hmac.compare_digest(given, self.token.encode()):
             raise Unauthorized
+
+
+def _token_among_subprotocols(offered: bytes) -> bytes:
+    """The token that a browser, which cannot set headers, offers as a subprotocol; empty when there is none."""
+    found = [name for each in offered.split(b",") if (name := each.strip()).startswith(BEARER.encode())]
+    if len(found) != 1:
+        return b""
+    encoded = found[0].removeprefix(BEARER.encode())
+    try:
+        return urlsafe_b64decode(encoded + b"=" * (-len(encoded) % 4))
+    except (ValueError, binascii.Error):
+        return b""
 
 
 def _is_preflight(scope: Scope) -> bool:

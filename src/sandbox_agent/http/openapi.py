@@ -19,6 +19,7 @@ from sandbox_agent.errors import (
     AgentTimeout,
     AlreadyAnswered,
     BadRequest,
+    BatchNotSupported,
     BodyTooLarge,
     ForbiddenOrigin,
     HeadersTooLarge,
@@ -33,6 +34,8 @@ from sandbox_agent.errors import (
     NotAnEnvelope,
     RequestTimeout,
     SandboxAgentError,
+    ShuttingDown,
+    TooMany,
     Unauthorized,
     UnknownConnection,
     UnsupportedMediaType,
@@ -50,6 +53,10 @@ _POST_PROBLEMS = (
     *(AlreadyAnswered, IdempotencyMismatch, BodyTooLarge, UnsupportedMediaType, WrongAnswer),
     *INSTALL_PROBLEMS,
     *(AgentBootFailed, AgentTimeout, LogUnavailable),
+)
+_ACP_PROBLEMS = (
+    *(NotAnEnvelope, MissingConnection, UnknownConnection, NotAcceptable, BodyTooLarge, UnsupportedMediaType),
+    *(BatchNotSupported, ShuttingDown, LogUnavailable),
 )
 PARTIAL_CONTENT = 206
 _TRUTH: Object = {"type": "boolean"}
@@ -125,7 +132,7 @@ def document(endpoints: Sequence[Endpoint]) -> Object:
     """The whole document."""
     types = [each for end in endpoints for each in (end.returns, end.body) if each is not None]
     refs, components = components_of([*types, Problem, *_ENVELOPES])
-    paths: dict[str, Object] = {"/v1/rpc": _rpc(refs)}
+    paths: dict[str, Object] = {"/v1/rpc": _rpc(refs), "/acp": _acp(refs)}
     for each in endpoints:
         paths.setdefault(each.path, {})[each.method.lower()] = _operation(each, refs)
     return {
@@ -240,6 +247,51 @@ def _rpc(refs: dict[type, Object]) -> Object:
         "parameters": required,
         "responses": {
             "204": {"description": "Closed, now or before."},
+            **_problems((*ALWAYS, MissingConnection), refs),
+        },
+    }
+    return {"post": post, "get": get, "delete": delete}
+
+
+def _acp(refs: dict[type, Object]) -> Object:
+    """The transport of ACP's own SDKs."""
+    envelope = {"application/json": {"schema": {"anyOf": [refs[each] for each in _ENVELOPES]}}}
+    response = {"application/json": {"schema": {"anyOf": [refs[RpcSuccess], refs[RpcFailure]]}}}
+    connection = _parameter(headers.ACP_CONNECTION_ID, "header", "The connection; only the first initialize has none.")
+    required = connection | {"required": True}
+    session = _parameter(headers.ACP_SESSION_ID, "header", "The session that this is about; may be missing.")
+    agent = _parameter("agent", "query", "The agent of a client that names none; `/acp/{agent}` is the same.")
+    last_event = _parameter(headers.RESUME_AFTER, "header", "Go on after this event; else where the last stream ended.")
+    identity = {headers.ACP_CONNECTION_ID: _header("The new connection.")}
+    post: Object = {
+        "operationId": "post_acp",
+        "summary": "One JSON-RPC envelope from a client of ACP's own transport.",
+        "parameters": [connection, session, agent],
+        "requestBody": {"required": True, "content": envelope},
+        "responses": {
+            "200": {"description": "The response to initialize.", "content": response, "headers": identity},
+            "202": {"description": "It was taken; the response to a request comes on a stream."},
+            **_problems((*ALWAYS, *_ACP_PROBLEMS), refs),
+        },
+    }
+    get: Object = {
+        "operationId": "get_acp",
+        "summary": "A stream of the connection or of one session; with an upgrade, a WebSocket for everything.",
+        "parameters": [required, session, last_event],
+        "responses": {
+            "200": {
+                "description": "Events, each an envelope with its position as `id`.",
+                "content": {"text/event-stream": {"schema": {"type": "string"}}},
+            },
+            **_problems((*ALWAYS, MissingConnection, UnknownConnection, NotAcceptable, TooMany), refs),
+        },
+    }
+    delete: Object = {
+        "operationId": "delete_acp",
+        "summary": "Close the connection; never the session, never the agent.",
+        "parameters": [required],
+        "responses": {
+            "202": {"description": "Closed, now or before."},
             **_problems((*ALWAYS, MissingConnection), refs),
         },
     }

@@ -5,7 +5,7 @@ It builds on uvicorn's inside: `pyproject.toml` pins the release, and `tests/htt
 
 import asyncio
 from functools import partial
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 import httptools
 from uvicorn import Config
@@ -14,11 +14,17 @@ from uvicorn.server import ServerState
 
 from sandbox_agent.errors import BadRequest, RequestTimeout, SandboxAgentError
 from sandbox_agent.http import problems
-from sandbox_agent.http.framing import Framing, Part, body_length, check_head, without_upgrade
+from sandbox_agent.http.framing import Framing, Part, body_length, check_head, offers_websocket, without_upgrade
 from sandbox_agent.http.sockets import GatheringTransport, Sockets, Wait
+
+if TYPE_CHECKING:
+    from sandbox_agent.http.websocket import WebSocket
 
 UNREAD = 1 << 20
 """Bytes of an unwanted body that the server still reads, so that the socket can be reused."""
+
+PROTOCOL_ERROR, GOING_AWAY = 1002, 1001
+"""Codes of a WebSocket's close frame."""
 
 BACKLOG = 64 << 10
 """Bytes behind a request under way that may come before the socket is no longer read. While it is, the server notices
@@ -50,6 +56,10 @@ class Protocol(HttpToolsProtocol):
         """The socket goes on after this request if its body is whole by the time it is answered."""
         self._broken = False
         """The body is malformed, and the error response is under way."""
+        self._offers_websocket = False
+        """The head that is being read offers to go on as a WebSocket."""
+        self._websocket: WebSocket | None = None
+        """What the socket has become; HTTP is over then."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """A client has connected."""
@@ -62,6 +72,8 @@ class Protocol(HttpToolsProtocol):
         """The socket is gone."""
         self._sockets.remove(self)
         self._socket.closed()
+        if self._websocket is not None:
+            self._websocket.lost()
         self._backlog = b""
         super().connection_lost(exc)
 
@@ -70,6 +82,10 @@ class Protocol(HttpToolsProtocol):
     def data_received(self, data: bytes) -> None:
         """Bytes from the socket."""
         if self._socket.lingering is not None or self._broken:
+            return
+        if self._websocket is not None:
+            self.waited_since = self._sockets.clock
+            self._websocket.data_received(data)
             return
         if self._framing.part is not Part.HEAD or not self._framing.overhead:
             # The time of a head begins with its first byte, and no further one prolongs it.
@@ -100,9 +116,12 @@ class Protocol(HttpToolsProtocol):
             self.parser.feed_data(piece)
         except httptools.HttpParserUpgrade:
             # The parser leaves all after such a head to the other protocol, its body included.
-            head = without_upgrade(self.parser.get_method(), self.url, self.parser.get_http_version(), self.headers)
+            method, version = self.parser.get_method(), self.parser.get_http_version()
+            head = without_upgrade(method, self.url, version, self.headers)
+            self._offers_websocket = offers_websocket(method, version, self.headers)
             self.parser = httptools.HttpRequestParser(self)
             self._parse(memoryview(head))
+            self._offers_websocket = False
         except httptools.HttpParserError as error:
             # What a callback raised is its context.
             if isinstance(error.__context__, SandboxAgentError):
@@ -120,6 +139,8 @@ class Protocol(HttpToolsProtocol):
         super().on_message_begin()
         self._begun = True
         extensions: dict[str, object] = {"sandbox_agent.transport": self.transport}
+        if self._offers_websocket:
+            extensions["sandbox_agent.websocket"] = self._open_websocket
         cast("dict[str, object]", cast("object", self.scope))["extensions"] = extensions
 
     def on_header(self, name: bytes, value: bytes) -> None:
@@ -179,6 +200,25 @@ class Protocol(HttpToolsProtocol):
         if not self._socket.is_closing():
             self._read_backlog()
 
+    def _open_websocket(self, max_size: int) -> "WebSocket":
+        """The request becomes a WebSocket: no answer of HTTP follows, and what comes now are frames."""
+        from sandbox_agent.http.websocket import WebSocket
+
+        return WebSocket(self._socket, self.flow, max_size, self._become)
+
+    def _become(self, websocket: "WebSocket") -> None:
+        self._websocket = websocket
+        self.cycle.disconnected = True
+        early, self._backlog = self._backlog, b""
+        if early:
+            websocket.data_received(early)
+
+    def resume_writing(self) -> None:
+        """The client has read on."""
+        super().resume_writing()
+        if self._websocket is not None:
+            self._websocket.writable_again()
+
     def _refuse(self, error: SandboxAgentError) -> None:
         """Answer what cannot be read, and hang up: what follows on this socket cannot be trusted."""
         if self._socket.is_closing():
@@ -203,6 +243,8 @@ class Protocol(HttpToolsProtocol):
         """What the socket waits for now."""
         if self._socket.is_closing():
             return Wait.CLOSING
+        if self._websocket is not None:
+            return self._websocket.waits_for()
         if self._framing.part is not Part.HEAD:
             return Wait.BODY if self._socket.is_reading() else Wait.SERVER
         if self._begun:
@@ -211,7 +253,9 @@ class Protocol(HttpToolsProtocol):
 
     def time_out(self, wait: Wait) -> None:
         """The socket has waited too long for its client."""
-        if wait is Wait.HEAD:
+        if wait is Wait.MESSAGE and self._websocket is not None:
+            self._websocket.close(PROTOCOL_ERROR, "initialize did not come in time")
+        elif wait is Wait.HEAD:
             self._refuse(RequestTimeout("the request line and headers", self._sockets.limits.head_timeout))
         elif wait is Wait.BODY and not self._answered and not self.cycle.response_started:
             self._refuse(RequestTimeout("more of the body", self._sockets.limits.body_timeout))
@@ -226,6 +270,9 @@ class Protocol(HttpToolsProtocol):
 
     def shutdown(self) -> None:
         """The server stops: a request that has not come whole will not be answered."""
+        if self._websocket is not None:
+            self._websocket.close(GOING_AWAY, "the server is stopping")
+            return
         more_body = self.cycle is not None and self.cycle.more_body  # pyright: ignore[reportUnnecessaryComparison]
         if more_body or self._socket.lingering is not None:
             self.abort()

@@ -1,26 +1,33 @@
-"""/v1/rpc: POST takes one envelope, GET streams envelopes, DELETE closes the connection. Plain ASGI, for speed."""
+"""/v1/rpc: POST takes one envelope, GET streams envelopes, DELETE closes the connection. Plain ASGI, for speed.
 
-import asyncio
+An upgraded GET is a WebSocket for everything.
+"""
+
 import logging
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 
-from sandbox_agent.envelope import Envelope, Kind, failure, parse
-from sandbox_agent.errors import (
-    AgentTimeout,
-    BadRequest,
-    BodyTooLarge,
-    LogUnavailable,
-    MethodNotAllowed,
-    MissingConnection,
-    SandboxAgentError,
+from sandbox_agent.envelope import Envelope, Kind, parse
+from sandbox_agent.errors import BadRequest, BodyTooLarge, LogUnavailable, MethodNotAllowed, MissingConnection
+from sandbox_agent.http.asgi import (
+    Receive,
+    Scope,
+    Send,
+    header,
+    is_gone,
+    json_headers,
+    offers_websocket,
+    respond,
+    transport,
 )
-from sandbox_agent.http.asgi import Receive, Scope, Send, header, is_gone, json_headers, respond, transport
+from sandbox_agent.http.delivery import Delivery
+from sandbox_agent.http.duplex import Duplex, query
 from sandbox_agent.http.negotiate import EVENT_STREAM, JSON, check_accept, check_json, wants_async
-from sandbox_agent.http.stream import Streams
+from sandbox_agent.http.stream import Stream, Streams
 from sandbox_agent.hub.calls import Answer
 from sandbox_agent.hub.connection import Connection
 from sandbox_agent.hub.from_client import FromClient
 from sandbox_agent.hub.hub import Hub
+from sandbox_agent.hub.idempotency import MAX_KEY
 from sandbox_agent.wire import headers, methods
 
 logger = logging.getLogger(__name__)
@@ -37,7 +44,6 @@ _STREAM_HEADERS = [
     (b"cache-control", b"no-store"),
     (b"x-accel-buffering", b"no"),
 ]
-MAX_IDEMPOTENCY_KEY = 256
 MAX_DIGITS = 19
 """Of a position in the log."""
 
@@ -49,19 +55,28 @@ class ClientGone(Exception):
 class Rpc:
     """The transport of the contract, sections 2 to 4."""
 
-    def __init__(self, hub: Hub, from_client: FromClient, streams: Streams, max_body: int) -> None:
+    def __init__(
+        self,
+        hub: Hub,
+        from_client: FromClient,
+        streams: Streams,
+        delivery: Delivery,
+        duplex: Duplex,
+        max_body: int,
+    ) -> None:
         self._hub = hub
         self._from_client = from_client
         self._streams = streams
+        self._delivery = delivery
+        self._duplex = duplex
         self._max_body = max_body
-        self._background: set[asyncio.Task[None]] = set()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         match scope["method"]:
             case "POST":
                 await self._post(scope, receive, send)
             case "GET":
-                await self._get(scope, receive, send)
+                await (self._upgrade(scope) if offers_websocket(scope) else self._get(scope, send))
             case "DELETE":
                 await self._delete(scope, send)
             case method:
@@ -75,7 +90,7 @@ class Rpc:
         connection_id = header(scope, _CONNECTION)
         connection = None if connection_id is None else self._hub.connections.get(connection_id.decode("latin-1"))
         try:
-            envelope = parse(await self._body(scope, receive))
+            envelope = parse(await read_body(scope, receive, self._max_body))
         except ClientGone:
             return
         if connection is None:
@@ -124,87 +139,36 @@ class Rpc:
 
     async def _accept(self, connection: Connection, envelope: Envelope, key: str | None, send: Send) -> None:
         """202 as soon as the request is kept; its response comes on the stream."""
-        accepted = await self._from_client.accept(connection, envelope, key)
-        task = asyncio.create_task(self._deliver(connection, envelope, accepted.answer))
-        self._background.add(task)
-        task.add_done_callback(self._background.discard)
-        await self._hub.log.committed(accepted.position)
+        await self._hub.log.committed(await self._delivery.begin(connection, envelope, key))
         await respond(send, 202, [(b"content-length", b"0"), _APPLIED])
-
-    async def _deliver(self, connection: Connection, envelope: Envelope, answering: Awaitable[Answer]) -> None:
-        """Put a response on the stream when it is there."""
-        assert envelope.id is not None
-        connection.busy += 1
-        try:
-            answer = await answering
-            await self._hub.log.committed(answer.commit)
-        except AgentTimeout:
-            # No POST waits for it: it is answered when the agent answers, and only then.
-            return
-        except SandboxAgentError as error:
-            answer = Answer(failure(envelope.id, error))
-        finally:
-            connection.busy -= 1
-            connection.used_at = self._hub.monotonic()
-        self._hub.tell_connection(connection, answer.line)
-
-    async def _body(self, scope: Scope, receive: Receive) -> bytes:
-        length = header(scope, b"content-length")
-        if length is not None and int(length) > self._max_body:
-            raise BodyTooLarge(self._max_body)
-        parts: list[bytes] = []
-        size = 0
-        while True:
-            message = await receive()
-            if message["type"] == "http.disconnect":
-                raise ClientGone
-            part: bytes = message.get("body", b"")
-            size += len(part)
-            if size > self._max_body:
-                raise BodyTooLarge(self._max_body)
-            parts.append(part)
-            if not message.get("more_body"):
-                return parts[0] if len(parts) == 1 else b"".join(parts)
 
     @staticmethod
     def _idempotency_key(scope: Scope) -> str | None:
         value = header(scope, _KEY)
         if value is None:
             return None
-        if not value or len(value) > MAX_IDEMPOTENCY_KEY:
-            raise BadRequest(f"Idempotency-Key must be 1 to {MAX_IDEMPOTENCY_KEY} characters long")
+        if not value or len(value) > MAX_KEY:
+            raise BadRequest(f"Idempotency-Key must be 1 to {MAX_KEY} characters long")
         return value.decode("latin-1")
 
     # GET
 
-    async def _get(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _get(self, scope: Scope, send: Send) -> None:
         check_accept(header(scope, b"accept"), EVENT_STREAM)
         connection = self._connection(scope)
-        stream = self._streams.open(connection, self._after(scope), transport(scope))
-        await send({"type": "http.response.start", "status": 200, "headers": _STREAM_HEADERS})
-        try:
-            while (data := await stream.next()) is not None:
-                await send({"type": "http.response.body", "body": data, "more_body": True})
-                if is_gone(scope):
-                    break
-        except LogUnavailable as error:
-            # The response has begun, so all that is left is to end it; the client resumes by id.
-            logger.warning("stream ended connection=%s reason=%s", connection.tag, error)
-        finally:
-            self._streams.forget(connection, stream)
-            connection.used_at = self._hub.monotonic()
-        await send({"type": "http.response.body", "body": b""})
-
-    def _after(self, scope: Scope) -> int:
         value = header(scope, _AFTER)
-        if value is None:
-            return 0
-        if not value.isdigit() or len(value) > MAX_DIGITS:
-            raise BadRequest("Last-Event-ID must be the number of an event", lastEventId=value.decode("latin-1"))
-        after = int(value)
-        if after > self._hub.log.position:
-            raise BadRequest("Last-Event-ID is the number of an event that this server has not sent", lastEventId=after)
-        return after
+        after = 0 if value is None else position(self._hub, value)
+        stream = self._streams.open(connection, after, transport(scope))
+        await stream_events(scope, send, self._hub, self._streams, connection, stream)
+
+    async def _upgrade(self, scope: Scope) -> None:
+        """A WebSocket; a browser, which sets no headers, names its connection in the query."""
+        asked = query(scope)
+        named = header(scope, _CONNECTION)
+        connection_id = asked.get("connection") if named is None else named.decode("latin-1")
+        connection = None if connection_id is None else self._hub.connections.get(connection_id)
+        after = position(self._hub, asked["after"].encode()) if "after" in asked else 0
+        await self._duplex(scope, connection, after, [], headers.CONNECTION_ID)
 
     # DELETE
 
@@ -226,3 +190,61 @@ class Rpc:
 
 async def _send_json(send: Send, body: bytes, headers: list[tuple[bytes, bytes]]) -> None:
     await respond(send, 200, [*json_headers(body), *headers], body)
+
+
+async def read_body(scope: Scope, receive: Receive, max_body: int) -> bytes:
+    """The whole body of a request; raises BodyTooLarge, or ClientGone when it does not come to its end."""
+    length = header(scope, b"content-length")
+    if length is not None and int(length) > max_body:
+        raise BodyTooLarge(max_body)
+    parts: list[bytes] = []
+    size = 0
+    while True:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise ClientGone
+        part: bytes = message.get("body", b"")
+        size += len(part)
+        if size > max_body:
+            raise BodyTooLarge(max_body)
+        parts.append(part)
+        if not message.get("more_body"):
+            return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+def position(hub: Hub, value: bytes) -> int:
+    """The position that a client has read up to; raises BadRequest for one that it cannot have."""
+    if not value.isdigit() or len(value) > MAX_DIGITS:
+        raise BadRequest("Last-Event-ID must be the number of an event", lastEventId=value.decode("latin-1"))
+    after = int(value)
+    if after > hub.log.position:
+        raise BadRequest("Last-Event-ID is the number of an event that this server has not sent", lastEventId=after)
+    return after
+
+
+async def stream_events(
+    scope: Scope,
+    send: Send,
+    hub: Hub,
+    streams: Streams,
+    connection: Connection,
+    stream: Stream,
+    first: Callable[[], Awaitable[None]] | None = None,
+) -> None:
+    """Answer with a stream, to its end; `first` is awaited when the response has begun, before any event."""
+    await send({"type": "http.response.start", "status": 200, "headers": _STREAM_HEADERS})
+    try:
+        while (data := await stream.next()) is not None:
+            await send({"type": "http.response.body", "body": data, "more_body": True})
+            if is_gone(scope):
+                break
+            if first is not None:
+                await first()
+                first = None
+    except LogUnavailable as error:
+        # The response has begun, so all that is left is to end it; the client resumes by id.
+        logger.warning("stream ended connection=%s reason=%s", connection.tag, error)
+    finally:
+        streams.forget(connection, stream)
+        connection.used_at = hub.monotonic()
+    await send({"type": "http.response.body", "body": b""})

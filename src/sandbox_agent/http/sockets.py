@@ -37,6 +37,10 @@ class Wait(Enum):
     """More of a body that the server would take."""
     SERVER = auto()
     """The server: it is the server's turn."""
+    MESSAGE = auto()
+    """The first message on a WebSocket."""
+    PONG = auto()
+    """Any sign of life on a WebSocket."""
     CLOSING = auto()
     """The client, which is to take what is left before the socket is closed."""
 
@@ -49,6 +53,7 @@ class SocketLimits:
     head_timeout: float = 30.0
     body_timeout: float = 60.0
     idle_timeout: float = 75.0
+    pong_timeout: float = 60.0
 
 
 class Socket(Protocol):
@@ -125,7 +130,9 @@ class Sockets:
 
     def _patience(self, wait: Wait) -> float:
         match wait:
-            case Wait.HEAD:
+            case Wait.PONG:
+                return self.limits.pong_timeout
+            case Wait.HEAD | Wait.MESSAGE:
                 return self.limits.head_timeout
             case Wait.BODY | Wait.SERVER:
                 # The server is quick to answer strangers; one that takes longer does not read its answer.

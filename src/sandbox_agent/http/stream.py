@@ -1,19 +1,21 @@
-"""A stream: what one connection has still to read of the log. At most one is live per connection.
+"""A stream: what one connection has still to read of the log.
 
-A reader that keeps up is handed shared chunks from memory. One that fell behind reads pages from the log until it has
-caught up; one that fell behind and takes nothing at all is cut off, and resumes by id. Knows nothing of HTTP.
+At most one is live per connection or, on `/acp`, one for the connection and one for each of its sessions. A reader that
+keeps up is handed shared chunks from memory. One that fell behind reads pages from the log until it has caught up; one
+that fell behind and takes nothing at all is cut off, and resumes by id. Knows nothing of HTTP.
 """
 
 import asyncio
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Protocol
 
 from sandbox_agent.envelope import notification
-from sandbox_agent.hub.connection import Connection
-from sandbox_agent.log.event import Chunk, frames
+from sandbox_agent.http.encoding import SSE, Encoding
+from sandbox_agent.hub.connection import Connection, Downlink
+from sandbox_agent.log.event import Chunk
 from sandbox_agent.log.log import Log
 from sandbox_agent.wire import methods
 
@@ -26,6 +28,7 @@ CATCH_UP_WAIT = 0.25
 LONGEST_PAUSE = 0.5
 """How long an agent's output may wait for a reader that does not keep up: time for a quick one, no loss to others."""
 TICK = 0.25
+TAKEN_OVER = "another stream took over"
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,10 +47,33 @@ class Socket(Protocol):
     def abort(self) -> None: ...
 
 
-class Stream:
-    """One reader: a cursor in the log, and what waits to be written."""
+@dataclass(frozen=True, slots=True)
+class Part:
+    """The events that one stream of a connection has: those of a session, or those of no session's own stream."""
 
-    def __init__(self, connection: Connection, log: Log, after: int, limits: StreamLimits, socket: Socket) -> None:
+    session_id: str | None
+
+    def has(self, connection: Connection, chunk: Chunk) -> bool:
+        return connection.stream_of(chunk) == self.session_id
+
+
+class Stream:
+    """One reader: a cursor in the log, and what waits to be written. Without a part, it has all events."""
+
+    def __init__(
+        self,
+        connection: Connection,
+        log: Log,
+        after: int,
+        limits: StreamLimits,
+        socket: Socket,
+        encoding: Encoding = SSE,
+        part: Part | None = None,
+    ) -> None:
+        self.part = part
+        self.reason: str | None = None
+        """Why it was closed."""
+        self._encoding = encoding
         self._connection = connection
         self._log = log
         self._limits = limits
@@ -60,11 +86,13 @@ class Stream:
         self._queued = 0
         self._paused: list[Callable[[], None]] = []
         self._patience: asyncio.TimerHandle
-        self._comments: list[bytes] = [b": open\n\n"]
+        self._comments: list[bytes] = [encoding.opening] if encoding.opening else []
         self._closed = False
         self._wake: asyncio.Future[None] | None = None
         self._handed = after
         """Last position handed to the socket."""
+        self._newest = after
+        """Last position meant for this stream."""
         self._waiting: list[tuple[int, asyncio.Future[None]]] = []
         self._writing_since: float | None = None
         self._wrote_at = time.monotonic()
@@ -73,6 +101,9 @@ class Stream:
 
     def push(self, chunk: Chunk) -> None:
         """A new chunk for this connection."""
+        if self.part is not None and not self.part.has(self._connection, chunk):
+            return
+        self._newest = chunk.last
         if not self._live:
             # It is on its way through the log and will come to this one there.
             return
@@ -96,7 +127,9 @@ class Stream:
 
     def close(self, reason: str) -> None:
         """End it, with a last comment saying why."""
-        self._comments.append(b": closed: %b\n\n" % reason.encode())
+        if farewell := self._encoding.farewell(reason):
+            self._comments.append(farewell)
+        self.reason = self.reason or reason
         self._closed = True
         self._notify()
 
@@ -112,6 +145,15 @@ class Stream:
         except TimeoutError:
             return
 
+    async def flushed(self) -> None:
+        """Wait until everything meant for it so far has been handed to the socket; not for long."""
+        await self.caught_up(self._newest)
+
+    @property
+    def cursor(self) -> int:
+        """The last position handed to the socket."""
+        return self._handed
+
     def tick(self, now: float) -> None:
         """Cut it off when it is behind and stalled; keep it awake when nothing happens."""
         if self._writing_since is not None:
@@ -124,7 +166,7 @@ class Stream:
                 self._socket.abort()
         elif self._live and now - self._wrote_at >= self._limits.heartbeat:
             self._wrote_at = now
-            self._comments.append(b": \n\n")
+            self._comments.append(self._encoding.heartbeat())
             self._notify()
 
     # What the writer does
@@ -175,7 +217,7 @@ class Stream:
             chunk = self._queue.popleft()
             self._queued -= chunk.size
             self._taken = chunk.last
-            part = self._connection.frames(chunk)
+            part = self._encoding.events(self._connection, chunk)
             parts.append(part)
             size += len(part)
         if self._paused and self._queued < self._limits.buffer // 4:
@@ -191,29 +233,34 @@ class Stream:
         chunks, self._live = in_memory
         if chunks:
             self._taken = chunks[-1].last
-        return b"".join(connection.frames(chunk) for chunk in chunks if connection.sees(chunk))
+        return self._render(chunks)
 
     async def _page(self, after: int) -> bytes:
         """A page from disk; preceded by a gap event if events have been trimmed."""
         connection = self._connection
-        if lost := connection.lost(self._log.trims, after):
+        only = None if self.part is None else self.part.session_id
+        if lost := connection.lost(self._log.trims, after, only):
             self._taken = lost
             return self._gap(after, lost + 1)
         # Read before the await, with the channels: those may be others when the page is there. What is no longer in
         # memory is on disk, and what is not on disk yet is in memory.
         evicted = self._log.evicted
         chunks = await self._log.page(connection.channels(), after, evicted)
-        if connection.lost(self._log.trims, after):
+        if connection.lost(self._log.trims, after, only):
             # Trimmed while we waited: the gap event comes first.
             return b""
         self._taken = chunks[-1].last if chunks else max(after, evicted)
-        return b"".join(connection.frames(chunk) for chunk in chunks if connection.sees(chunk))
+        return self._render(chunks)
 
-    @staticmethod
-    def _gap(after: int, resumes_at: int) -> bytes:
+    def _render(self, chunks: Iterable[Chunk]) -> bytes:
+        connection, part = self._connection, self.part
+        meant = (each for each in chunks if connection.sees(each) and (part is None or part.has(connection, each)))
+        return b"".join(self._encoding.events(connection, chunk) for chunk in meant)
+
+    def _gap(self, after: int, resumes_at: int) -> bytes:
         line = notification(methods.GAP, {"after": after, "resumesAt": resumes_at})
         # Its id is that of the last lost event, so that a client that reconnects here does not get the gap again.
-        return frames(resumes_at - 1, [line])
+        return self._encoding.event(resumes_at - 1, line)
 
     def _writing(self, data: bytes) -> bytes:
         self._writing_since = self._wrote_at = time.monotonic()
@@ -240,6 +287,28 @@ class Stream:
             self._wake.set_result(None)
 
 
+class Several:
+    """The live streams of one connection, when each has a part of its events."""
+
+    def __init__(self) -> None:
+        self.streams: dict[Part, Stream] = {}
+
+    def push(self, chunk: Chunk) -> None:
+        for stream in self.streams.values():
+            stream.push(chunk)
+
+    def close(self, reason: str) -> None:
+        for stream in self.streams.values():
+            stream.close(reason)
+
+    async def caught_up(self, position: int) -> None:
+        """Wait until each was handed what it has to have; not for long."""
+        await asyncio.gather(*(stream.flushed() for stream in self.streams.values()))
+
+    def apply_backpressure(self, resume: Callable[[], None]) -> bool:
+        return any(stream.apply_backpressure(resume) for stream in self.streams.values())
+
+
 class Streams:
     """All live streams, and the one clock they share."""
 
@@ -248,20 +317,52 @@ class Streams:
         self._limits = limits
         self._live: set[Stream] = set()
 
-    def open(self, connection: Connection, after: int, socket: Socket) -> Stream:
+    def open(
+        self,
+        connection: Connection,
+        after: int,
+        socket: Socket,
+        encoding: Encoding = SSE,
+        part: Part | None = None,
+    ) -> Stream:
         """A new stream takes over: a client that reconnects must not be locked out by its own dead socket."""
-        if connection.stream is not None:
-            connection.stream.close("another stream took over")
-        stream = Stream(connection, self._log, max(after, connection.opened_at), self._limits, socket)
-        connection.stream = stream
+        stream = Stream(connection, self._log, max(after, connection.opened_at), self._limits, socket, encoding, part)
+        if part is None:
+            _take_over(connection.stream)
+            connection.stream = stream
+        else:
+            if not isinstance(connection.stream, Several):
+                _take_over(connection.stream)
+                connection.stream = Several()
+            _take_over(connection.stream.streams.get(part))
+            connection.stream.streams[part] = stream
         self._live.add(stream)
         return stream
 
     def forget(self, connection: Connection, stream: Stream) -> None:
         stream.finish()
         self._live.discard(stream)
-        if connection.stream is stream:
-            connection.stream = None
+        if stream.part is None:
+            connection.served = max(connection.served, stream.cursor)
+            if connection.stream is stream:
+                connection.stream = None
+            return
+        name = stream.part.session_id
+        connection.cursors[name] = max(stream.cursor, connection.cursors.get(name, 0))
+        if isinstance(connection.stream, Several) and connection.stream.streams.get(stream.part) is stream:
+            del connection.stream.streams[stream.part]
+            if not connection.stream.streams:
+                connection.stream = None
+
+    def cursor(self, connection: Connection, part: Part) -> int:
+        """How far its client has been served: where a stream goes on when the client does not say."""
+        live = self.find(connection, part)
+        return max(live.cursor if live else 0, connection.cursors.get(part.session_id, 0), connection.served)
+
+    @staticmethod
+    def find(connection: Connection, part: Part) -> Stream | None:
+        """The live stream of a part."""
+        return connection.stream.streams.get(part) if isinstance(connection.stream, Several) else None
 
     def close(self, reason: str) -> None:
         for stream in self._live:
@@ -274,3 +375,8 @@ class Streams:
             now = time.monotonic()
             for stream in tuple(self._live):
                 stream.tick(now)
+
+
+def _take_over(stream: Downlink | None) -> None:
+    if stream is not None:
+        stream.close(TAKEN_OVER)

@@ -3,6 +3,7 @@
 Pure: no I/O, no clock, no event loop.
 """
 
+import hashlib
 from collections import OrderedDict, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -11,7 +12,7 @@ from typing import Protocol
 from sandbox_agent.envelope import META, Envelope, Object, object_at, same_id, text_at, with_id
 from sandbox_agent.errors import AlreadyAnswered, NobodyAsked
 from sandbox_agent.hub.asking import Speech, render
-from sandbox_agent.hub.pending import Outcome, PendingRequest
+from sandbox_agent.hub.pending import Outcome, PendingRequest, leaves_open, takes_back
 from sandbox_agent.log.event import Chunk, agent_channel, connection_channel, frames, session_channel
 
 MAX_NAME = 200
@@ -50,6 +51,7 @@ class Settled:
     outcome: Outcome
     asked: Envelope | None
     """As it was asked, for a client that reads it again; forgotten first."""
+    answered_with: tuple[str, bytes] | None
 
 
 @dataclass(slots=True, eq=False)
@@ -74,6 +76,15 @@ class Connection:
     windows: dict[str, list[Window]] = field(default_factory=dict[str, list[Window]])
     """Session id → when it was attached."""
     stream: Downlink | None = None
+    session_streams: dict[str, int] = field(default_factory=dict[str, int])
+    """Sessions that have a stream of their own (on `/acp`), by id, and after which position their events go there.
+
+    That stays so while such a stream is cut: what its client has missed comes where it was missed, in order.
+    """
+    cursors: dict[str | None, int] = field(default_factory=dict[str | None, int])
+    """Where the last stream of each kind ended: that of a session, or that of the connection (None)."""
+    served: int = 0
+    """Where the last stream of all events ended."""
     last_event: int = 0
     """Position of the last event meant for it."""
     closed: bool = False
@@ -139,13 +150,23 @@ class Connection:
             return any(chunk.channel == agent_channel(a) and chunk.first > met for a, met in self.agents.items())
         return any(window.covers(chunk.first) for window in self.windows.get(chunk.session_id, ()))
 
-    def lost(self, trims: dict[str, int], after: int) -> int:
-        """The last position after `after` that it should have seen and that is no longer kept; 0 when there is none."""
+    def stream_of(self, chunk: Chunk) -> str | None:
+        """The session whose own stream has a chunk; None for the connection's stream."""
+        start = None if chunk.session_id is None else self.session_streams.get(chunk.session_id)
+        return None if start is None or chunk.first <= start else chunk.session_id
+
+    def lost(self, trims: dict[str, int], after: int, only: str | None = None) -> int:
+        """The last position after `after` that it should have seen and that is no longer kept; 0 when there is none.
+
+        `only` asks about one session.
+        """
         ends = [trims.get(self.channel, 0)]
-        for agent, met in self.agents.items():
+        for agent, met in self.agents.items() if only is None else ():
             through = trims.get(agent_channel(agent), 0)
             ends.append(through if through > met else 0)
         for session_id, windows in self.windows.items():
+            if only is not None and session_id != only:
+                continue
             through = trims.get(session_channel(session_id), 0)
             ends += [
                 through if window.end is None else min(through, window.end)
@@ -193,18 +214,39 @@ class Connection:
             raise AlreadyAnswered(id.decode(), Outcome.ANSWERED if pending.open else pending.outcome)
         return pending
 
+    def stands_by(self, answer: Envelope) -> bool:
+        """Whether an answer that comes too late changes nothing, so that its client need not hear of a conflict.
+
+        It repeats the answer that this client gave, or it says of a cancelled request that it is cancelled.
+        """
+        assert answer.id is not None
+        name = same_id(answer.id)
+        settled, pending = self._settled.get(name), self._requests.get(name)
+        kept = settled or pending
+        if kept is None:
+            return False
+        if kept.answered_with == (self.tag, digest_of(answer)) and kept.outcome is not Outcome.CANCELLED:
+            return True
+        return takes_back(answer) or (kept.outcome is Outcome.CANCELLED and leaves_open(answer))
+
+    def find_request(self, id: bytes) -> PendingRequest | None:
+        """The open request under an id that this client knows."""
+        return self._requests.get(same_id(id))
+
     def frames(self, chunk: Chunk) -> bytes:
-        """A chunk as this client should read it."""
-        if chunk.request is None:
-            return chunk.frames()
-        id = self._ids.get(chunk.request)
-        if id is None:
+        """A chunk as this client should read it, as server-sent events."""
+        return chunk.frames() if chunk.request is None else frames(chunk.first, self.lines(chunk))
+
+    def lines(self, chunk: Chunk) -> list[bytes]:
+        """A chunk's envelopes as this client should read them."""
+        id = None if chunk.request is None else self._ids.get(chunk.request)
+        if id is None or chunk.request is None:
             # The oldest requests are forgotten, and with them what their ids were.
-            return chunk.frames()
+            return chunk.lines
         pending, settled = self._requests.get(same_id(id)), self._settled.get(same_id(id))
         asked = pending.request if pending is not None else settled.asked if settled is not None else None
         line = chunk.lines[0] if asked is None else render(asked, self.speech, chunk.request)
-        return frames(chunk.first, [with_id(line, id)])
+        return [with_id(line, id)]
 
     def render_request(self, pending: PendingRequest) -> bytes:
         """An agent's request in the form this client understands, under the id that it may answer."""
@@ -217,7 +259,7 @@ class Connection:
             return
         name, asked = same_id(id), pending.request
         self._requests.pop(name, None)
-        self._settled[name] = Settled(pending.key, pending.outcome, asked)
+        self._settled[name] = Settled(pending.key, pending.outcome, asked, pending.answered_with)
         self._legible.append(name)
         self._asked_bytes += len(asked.line)
         self._id_bytes += len(id)
@@ -238,3 +280,8 @@ class Connection:
         _, settled = self._settled.popitem(last=False)
         self._forget_question(settled)
         self._id_bytes -= len(self._ids.pop(settled.key))
+
+
+def digest_of(answer: Envelope) -> bytes:
+    """What tells one answer from another."""
+    return hashlib.sha256(answer.line).digest()

@@ -29,10 +29,13 @@ class Connections:
         self._by_agent: dict[str, set[Connection]] = {}
         self._by_session: dict[str, set[Connection]] = {}
 
-    def open(self, agent: str, introduction: Object | None = None) -> Connection:
-        """A new one; `introduction` is what its client says of itself, the params of `initialize`."""
+    def open(self, agent: str, introduction: Object | None = None, connection_id: str | None = None) -> Connection:
+        """A new one; `introduction` is what its client says of itself, the params of `initialize`.
+
+        `connection_id` is a new random one that its client knows already.
+        """
         connection = Connection(
-            connection_id=secrets.token_urlsafe(24),
+            connection_id=connection_id or secrets.token_urlsafe(24),
             tag=f"c{next(self._tags)}",
             agent=agent,
             used_at=self._monotonic(),

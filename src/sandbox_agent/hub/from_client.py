@@ -35,7 +35,7 @@ from sandbox_agent.errors import (
 from sandbox_agent.hub.asking import QUESTION, translate_answer
 from sandbox_agent.hub.calls import Accepted, Answer
 from sandbox_agent.hub.checks import Method
-from sandbox_agent.hub.connection import Connection
+from sandbox_agent.hub.connection import Connection, digest_of
 from sandbox_agent.hub.extension_methods import advertise
 from sandbox_agent.hub.forward import Forward
 from sandbox_agent.hub.hub import Hub
@@ -74,25 +74,32 @@ class FromClient:
         prompt: Callable[[Connection, Envelope], Awaitable[Accepted]],
         own: Mapping[str, Method],
         request_timeout: float,
+        default_agent: str | None = None,
     ) -> None:
         self._hub = hub
         self._forward = forward
         self._turns = turns
         self._prompt = prompt
+        self._default_agent = default_agent
         # What we answer or change ourselves. Every other method is the agent's business.
         self._own = {methods.INITIALIZE: _initialize_again, **own}
         self._extensions = advertise([name for name in (*own, *_ANNOUNCED) if name.startswith("_")])
         self._idempotency = Idempotency(hub.log, request_timeout)
 
-    async def open(self, envelope: Envelope) -> tuple[Connection, Answer]:
-        """`initialize` without a connection: opens one. Raises what becomes an HTTP problem."""
+    async def open(
+        self, envelope: Envelope, agent: str | None = None, connection_id: str | None = None
+    ) -> tuple[Connection, Answer]:
+        """`initialize` without a connection: opens one, under a new id of its own unless one is given.
+
+        `agent` is for an envelope that names none. Raises what becomes an HTTP problem.
+        """
         assert envelope.id is not None
         params = envelope.params()
-        agent = text_at(params, "_meta", META, "agent")
+        agent = text_at(params, "_meta", META, "agent") or agent or self._default_agent
         if agent is None:
             raise MissingAgent
         running = await self._forward.start(agent)
-        connection = self._hub.connections.open(running.agent.id, params)
+        connection = self._hub.connections.open(running.agent.id, params, connection_id)
         return connection, Answer(success(envelope.id, self._greeting(running)))
 
     async def accept(self, connection: Connection, envelope: Envelope, key: str | None = None) -> Accepted:
@@ -145,12 +152,22 @@ class FromClient:
         Raises NobodyAsked, AlreadyAnswered, or WrongAnswer for one that does not fit; the request stays open then.
         """
         assert envelope.id is not None
-        pending = connection.request(envelope.id)
+        try:
+            pending = connection.request(envelope.id)
+        except AlreadyAnswered:
+            if not connection.stands_by(envelope):
+                raise
+            await self._hub.log.committed(self._hub.log.position)
+            if not connection.stands_by(envelope):
+                # Cancelled while it was written: its client must not take it for decided.
+                raise
+            return
         if connection not in self._hub.audience(pending):
             # It has detached, so it may no longer decide anything there.
             raise NobodyAsked(envelope.id.decode())
         line = with_id(translate_answer(pending.request, connection.speech, envelope), pending.agent_id)
         outcome = pending.outcome_of(parse(line))
+        pending.answered_with = (connection.tag, digest_of(envelope))
         if pending.session is not None:
             pending.answering = True
             position = self._hub.record(pending.session, pending.translate(line), Direction.FROM_CLIENT).last

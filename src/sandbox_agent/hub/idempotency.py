@@ -11,6 +11,9 @@ from sandbox_agent.hub.calls import Accepted, Answer
 from sandbox_agent.hub.connection import Connection
 from sandbox_agent.log.log import Log
 
+MAX_KEY = 256
+"""Longest key."""
+
 
 @dataclass(frozen=True, slots=True)
 class _Running:

@@ -41,6 +41,20 @@ def kind_of(method: str) -> str:
     return _KINDS.get(method, "request")
 
 
+def leaves_open(answer: Envelope) -> bool:
+    """Whether an answer decides nothing: ACP demands such an answer of a client after a cancellation."""
+    if not answer.succeeded:
+        return takes_back(answer)
+    result = answer.result()
+    said = (text_at(result, "outcome", "outcome"), result.get("status"), result.get("action"))
+    return said in (("cancelled", None, None), (None, "cancelled", None), (None, None, "cancel"))
+
+
+def takes_back(answer: Envelope) -> bool:
+    """Whether an answer says that its client stopped because of `$/cancel_request`."""
+    return answer.error().get("code") == RequestCancelled.rpc_code
+
+
 def _unchanged(answer: bytes) -> bytes:
     return answer
 
@@ -76,6 +90,8 @@ class PendingRequest:
     """Translates an answer back into what the agent expects."""
     answering: bool = False
     """An answer is being written to disk: the request may still be cancelled, but accepts no second answer."""
+    answered_with: tuple[str, bytes] | None = None
+    """The connection whose answer came first, by tag, and a digest of that answer."""
     deciding: bool = False
     """The rules are deciding it: no human is asked, at least not yet."""
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TypeVar, cast, overload
 
 from sandbox_agent.settings.values import (
+    AGENT,
     COUNT,
     DURATION,
     HOST,
@@ -144,6 +145,7 @@ class Settings:
         _AGENTS, PATH, "agents.toml in the configuration directory", "File that lists your own agents."
     )
     acp_registry_url: str = option(_AGENTS, LOCATION, REGISTRY, "ACP registry to use: a URL, or the path of a file.")
+    default_agent: str | None = option(_AGENTS, AGENT, None, "Agent for clients that name none.")
     install_timeout: float = option(_AGENTS, DURATION, "10m", "Longest time that installing an agent may take.")
     require_hashes: bool = switch(_AGENTS, "Refuse to install packages and archives that come without a hash.")
     require_preinstall: bool = switch(_AGENTS, "Do not install agents on first use; refuse them instead.")
@@ -210,6 +212,12 @@ class Settings:
         _TRAFFIC, DURATION, "75s", "Longest time that a socket may stay open between two requests."
     )
     heartbeat: float = option(_TRAFFIC, DURATION, "15s", "Interval between the comments that keep a stream open.")
+    pong_timeout: float = option(
+        _TRAFFIC, DURATION, "60s", "Time that a WebSocket's client has to answer a ping before its socket is closed."
+    )
+    session_streams: int = option(
+        _TRAFFIC, COUNT, "1000", "Most sessions of a connection that may have a stream of their own on /acp."
+    )
     stream_buffer: int = option(
         _TRAFFIC, SIZE, "8MiB", "How far a slow reader may fall behind in memory before it reads from the log."
     )

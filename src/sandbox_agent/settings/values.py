@@ -75,6 +75,10 @@ def _token(given: Given) -> str:
     return _match("[!-~]+", _text(given))[0]
 
 
+def _agent(given: Given) -> str:
+    return _match("[a-z0-9][a-z0-9._-]{0,63}", _text(given))[0]
+
+
 def _host(given: Given) -> str:
     host = _text(given).lower()
     if ":" not in host:
@@ -163,6 +167,7 @@ _BYTES = {
 
 SWITCH = Kind("", "true or false", _switch, switch=True)
 TOKEN = Kind("TOKEN", "printable ASCII characters without spaces", _token, secret=True)
+AGENT = Kind("AGENT", "an agent's id, such as claude", _agent)
 HOST = Kind("HOST", "a host name or address without scheme or port", _host)
 ORIGIN = Kind("ORIGIN", "an origin such as https://app.example.org", _origin)
 PATH = Kind("PATH", "a path", _path)

@@ -2,6 +2,10 @@
 
 CONNECTION_ID = "X-ACP-Connection-Id"
 """Which connection a request belongs to; the answer to the first `initialize` names it."""
+ACP_CONNECTION_ID = "Acp-Connection-Id"
+"""The same on `/acp`, as the transport of ACP calls it."""
+ACP_SESSION_ID = "Acp-Session-Id"
+"""On `/acp`: which session a message or a stream belongs to."""
 LAST_EVENT = "X-ACP-Last-Event-Id"
 """Of an answer: the last event meant for this connection before it."""
 RESUME_AFTER = "Last-Event-ID"

@@ -341,7 +341,7 @@ def _request_id(line: bytes) -> bytes | None:
 async def _lines(given: list[bytes]) -> AsyncGenerator[tuple[int, bytes]]:
     """The envelopes of the command line, or those of stdin as they come."""
     number = 0
-    async for line in _each(given) if given else _read_lines():
+    async for line in _each(given) if given else read_lines():
         number += 1
         if line.strip():
             yield number, line
@@ -352,7 +352,8 @@ async def _each(given: list[bytes]) -> AsyncGenerator[bytes]:
         yield line
 
 
-async def _read_lines() -> AsyncGenerator[bytes]:
+async def read_lines() -> AsyncGenerator[bytes]:
+    """Lines of stdin, as they come; raises ClientError."""
     rest = bytearray()
     try:
         async with aclosing(read_input(0)) as pieces:

@@ -1,0 +1,247 @@
+"""/acp: the transport that the SDKs of ACP speak, over the same hub as /v1/rpc. Plain ASGI.
+
+POST takes one envelope, GET streams what is for the connection or for one session, DELETE closes the connection; an
+upgraded GET is a WebSocket for everything. All responses come on a stream, but that to `initialize`.
+"""
+
+import secrets
+from collections import Counter
+from functools import partial
+from urllib.parse import quote
+
+from sandbox_agent.envelope import Envelope, Kind, failure, parse
+from sandbox_agent.errors import (
+    BadRequest,
+    BatchNotSupported,
+    MethodNotAllowed,
+    MissingConnection,
+    NotFound,
+    SandboxAgentError,
+    TooMany,
+)
+from sandbox_agent.http.asgi import Receive, Scope, Send, header, json_headers, offers_websocket, respond, transport
+from sandbox_agent.http.delivery import Delivery
+from sandbox_agent.http.duplex import Duplex, query
+from sandbox_agent.http.negotiate import EVENT_STREAM, JSON, check_accept, check_json
+from sandbox_agent.http.rpc import ClientGone, position, read_body, stream_events
+from sandbox_agent.http.stream import Part, Streams
+from sandbox_agent.hub.connection import Connection
+from sandbox_agent.hub.from_client import FromClient
+from sandbox_agent.hub.hub import Hub
+from sandbox_agent.wire import headers, methods
+
+PATH = "/acp"
+METHODS = "DELETE, GET, POST"
+_CONNECTION = headers.raw(headers.ACP_CONNECTION_ID)
+_OUR_CONNECTION = headers.raw(headers.CONNECTION_ID)
+_SESSION = headers.raw(headers.ACP_SESSION_ID)
+_AFTER = headers.raw(headers.RESUME_AFTER)
+_ACCEPTED = [(b"content-length", b"0")]
+MAX_SESSION_ID = 1024
+
+
+class Acp:
+    """The transport of the contract, section 14."""
+
+    def __init__(
+        self,
+        hub: Hub,
+        from_client: FromClient,
+        streams: Streams,
+        delivery: Delivery,
+        duplex: Duplex,
+        max_body: int,
+        max_streams: int,
+    ) -> None:
+        self._hub = hub
+        self._from_client = from_client
+        self._streams = streams
+        self._delivery = delivery
+        self._duplex = duplex
+        self._max_body = max_body
+        self._max_streams = max_streams
+        self._under_way: Counter[tuple[str, str]] = Counter()
+        """Requests that wait for their answers, by connection and session."""
+        # A balancer in front may send a client that returns it to the same server; to us it means nothing.
+        self._affinity = f"acp-affinity={secrets.token_urlsafe(12)}; Path={PATH}; HttpOnly; SameSite=Strict"
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        match scope["method"]:
+            case "POST":
+                await self._post(scope, receive, send)
+            case "GET":
+                await self._get(scope, send)
+            case "DELETE":
+                await self._delete(scope, send)
+            case method:
+                raise MethodNotAllowed(method, scope["path"], METHODS)
+
+    # POST
+
+    async def _post(self, scope: Scope, receive: Receive, send: Send) -> None:
+        check_json(header(scope, b"content-type"))
+        check_accept(header(scope, b"accept"), JSON)
+        agent, connection = self._agent(scope), self._find_connection(scope)
+        try:
+            body = await read_body(scope, receive, self._max_body)
+        except ClientGone:
+            return
+        if body.lstrip()[:1] == b"[":
+            raise BatchNotSupported
+        envelope = parse(body)
+        if connection is None:
+            await self._open(envelope, agent, send)
+            return
+        connection.used_at = self._hub.monotonic()
+        self._check_session(scope, connection, envelope)
+        if envelope.kind is Kind.REQUEST:
+            await self._hub.log.committed(await self._begin(connection, envelope))
+        else:
+            await self._delivery.take(connection, envelope)
+        await respond(send, 202, _ACCEPTED)
+
+    async def _open(self, envelope: Envelope, agent: str | None, send: Send) -> None:
+        if envelope.kind is not Kind.REQUEST or envelope.method != methods.INITIALIZE or envelope.id is None:
+            raise MissingConnection
+        try:
+            connection, answer = await self._from_client.open(envelope, agent)
+            connection_id, line = connection.connection_id, answer.line
+        except SandboxAgentError as error:
+            # Clients look for an id in any case, and show the error only then. There is no connection behind this one.
+            connection_id, line = secrets.token_urlsafe(24), failure(envelope.id, error)
+        identity = [(_CONNECTION, connection_id.encode()), (b"set-cookie", self._affinity.encode())]
+        await respond(send, 200, [*json_headers(line), *identity], line)
+
+    async def _begin(self, connection: Connection, envelope: Envelope) -> int:
+        session_id = self._resolve(envelope.session_id or "")
+        key = (connection.tag, session_id)
+        flush = None
+        if envelope.method in (methods.LOAD, methods.RESUME):
+            # What it replays goes to the session's stream, and its response to the connection's.
+            flush = partial(self._flush, connection, session_id)
+        self._under_way[key] += 1
+        try:
+            after = partial(self._answered, connection, session_id)
+            return await self._delivery.begin(connection, envelope, before=flush, after=after)
+        except BaseException:
+            self._answered(connection, session_id)
+            raise
+
+    def _answered(self, connection: Connection, session_id: str) -> None:
+        key = (connection.tag, session_id)
+        self._under_way[key] -= 1
+        if self._under_way[key] > 0:
+            return
+        del self._under_way[key]
+        if self._streams.find(connection, Part(session_id)) is not None:
+            connection.session_streams.setdefault(session_id, self._hub.log.position)
+
+    async def _flush(self, connection: Connection, session_id: str | None) -> None:
+        stream = self._streams.find(connection, Part(session_id))
+        if stream is not None:
+            await stream.flushed()
+
+    def _check_session(self, scope: Scope, connection: Connection, envelope: Envelope) -> None:
+        """The header may be missing, and may not name another session than the envelope does."""
+        named = self._session(scope)
+        if named is None or envelope.method == methods.CANCEL_REQUEST:
+            return
+        meant = envelope.session_id
+        if envelope.kind is Kind.RESPONSE:
+            pending = connection.find_request(envelope.id or b"null")
+            meant = pending.session.id if pending is not None and pending.session is not None else None
+        if meant is not None and self._resolve(meant) != named:
+            raise BadRequest(f"{headers.ACP_SESSION_ID} names another session than the envelope", sessionId=meant)
+
+    # GET
+
+    async def _get(self, scope: Scope, send: Send) -> None:
+        if offers_websocket(scope):
+            await self._upgrade(scope)
+            return
+        check_accept(header(scope, b"accept"), EVENT_STREAM)
+        self._agent(scope)
+        connection, session_id = self._find_connection(scope), self._session(scope)
+        if connection is None:
+            raise MissingConnection
+        part, given = Part(session_id), header(scope, _AFTER)
+        after = self._streams.cursor(connection, part) if given is None else position(self._hub, given)
+        begins = session_id is not None and self._give_stream(connection, session_id)
+        if session_id is not None:
+            after = max(after, connection.session_streams.get(session_id, self._hub.log.position))
+        stream = self._streams.open(connection, after, transport(scope), part=part)
+        # What went to the connection's stream so far is read before what comes on this one.
+        first = partial(self._flush, connection, None) if begins else None
+        await stream_events(scope, send, self._hub, self._streams, connection, stream, first)
+
+    def _give_stream(self, connection: Connection, session_id: str) -> bool:
+        """From here on the session's events go to its own stream, or, with a request under way, after its answer."""
+        given = connection.session_streams
+        if session_id in given or self._under_way.get((connection.tag, session_id)):
+            return False
+        if len(given) >= self._max_streams:
+            idle = (one for one in given if self._streams.find(connection, Part(one)) is None)
+            oldest = next(idle, None)
+            if oldest is None:
+                raise TooMany("streams of sessions", self._max_streams, "--session-streams")
+            del given[oldest]
+            connection.cursors.pop(oldest, None)
+        given[session_id] = self._hub.log.position
+        return True
+
+    async def _upgrade(self, scope: Scope) -> None:
+        connection, agent = self._find_connection(scope), self._agent(scope)
+        given = query(scope).get("after")
+        after = position(self._hub, given.encode()) if given is not None else connection.served if connection else 0
+        cookie = [("Set-Cookie", self._affinity)]
+        await self._duplex(scope, connection, after, cookie, headers.ACP_CONNECTION_ID, agent)
+
+    # DELETE
+
+    async def _delete(self, scope: Scope, send: Send) -> None:
+        connection_id = _connection_id(scope)
+        if connection_id is None:
+            raise MissingConnection
+        connection = self._hub.connections.find(connection_id)
+        if connection is not None:
+            self._hub.close_connection(connection, "the client closed the connection")
+        await respond(send, 202, _ACCEPTED)
+
+    # What a request names
+
+    def _find_connection(self, scope: Scope) -> Connection | None:
+        """None when it names none; raises UnknownConnection."""
+        connection_id = _connection_id(scope)
+        return None if connection_id is None else self._hub.connections.get(connection_id)
+
+    def _session(self, scope: Scope) -> str | None:
+        value = header(scope, _SESSION)
+        if value is None:
+            return None
+        if not 0 < len(value) <= MAX_SESSION_ID:
+            raise BadRequest(f"{headers.ACP_SESSION_ID} must be 1 to {MAX_SESSION_ID} characters long")
+        return self._resolve(value.decode("latin-1"))
+
+    def _resolve(self, session_id: str) -> str:
+        """An alias as the id of its session; a session need not be known yet."""
+        session = self._hub.find_session(session_id) if session_id else None
+        return session_id if session is None else session.id
+
+    @staticmethod
+    def _agent(scope: Scope) -> str | None:
+        """The agent in the URL: `/acp/claude`, or `/acp?agent=claude`."""
+        _, _, name = scope["path"].removeprefix(PATH).partition("/")
+        if "/" in name:
+            raise NotFound(quote(scope["path"]))
+        return name or query(scope).get("agent")
+
+
+def _connection_id(scope: Scope) -> str | None:
+    """In a header, under either of its names; for a WebSocket also in the query, as browsers set no headers."""
+    named = [value for name in (_CONNECTION, _OUR_CONNECTION) if (value := scope["headers_by_name"].get(name))]
+    found = {value.decode("latin-1") for value in named}
+    if offers_websocket(scope) and not found and (given := query(scope).get("connection")):
+        return given
+    if len(found) > 1:
+        raise BadRequest(f"{headers.ACP_CONNECTION_ID} and {headers.CONNECTION_ID} name two connections")
+    return next(iter(found), None)

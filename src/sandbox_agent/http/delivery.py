@@ -1,0 +1,111 @@
+"""What clients send on transports that answer on the stream: requests are accepted at once, and answered later."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+from msgspec import Raw
+
+from sandbox_agent.envelope import Envelope, Kind, failure
+from sandbox_agent.errors import (
+    AgentTimeout,
+    AlreadyAnswered,
+    LogUnavailable,
+    NobodyAsked,
+    SandboxAgentError,
+    WrongAnswer,
+)
+from sandbox_agent.hub.calls import Answer
+from sandbox_agent.hub.connection import Connection
+from sandbox_agent.hub.from_client import FromClient
+from sandbox_agent.hub.hub import Hub
+from sandbox_agent.hub.session import Session
+from sandbox_agent.wire import methods
+
+_ABOUT_CONNECTION = (methods.NEW, methods.LOAD, methods.RESUME, methods.FORK)
+"""Requests that make a session, or attach to one: their answers belong to the connection."""
+
+
+class Delivery:
+    """Those that are under way."""
+
+    def __init__(self, hub: Hub, from_client: FromClient) -> None:
+        self._hub = hub
+        self._from_client = from_client
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def begin(
+        self,
+        connection: Connection,
+        envelope: Envelope,
+        key: str | None = None,
+        *,
+        before: Callable[[], Awaitable[None]] | None = None,
+        after: Callable[[], None] | None = None,
+    ) -> int:
+        """Accept a request; returns the position that has to be on disk before its client may learn that.
+
+        Raises what is wrong with the exchange. What fails later comes on the stream. `before` is awaited before the
+        response goes there, `after` is called when it has gone.
+        """
+        accepted = await self._from_client.accept(connection, envelope, key)
+        task = asyncio.create_task(self._deliver(connection, envelope, accepted.answer, before))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        if after is not None:
+            task.add_done_callback(lambda _: after())
+        return accepted.position
+
+    async def take(self, connection: Connection, envelope: Envelope) -> None:
+        """Take a notification or an answer. A client that comes too late with one has done nothing wrong.
+
+        One that makes no sense is complained of on the stream: an answer has no response.
+        """
+        if envelope.kind is Kind.NOTIFICATION:
+            await self._from_client.notify(connection, envelope)
+            return
+        try:
+            await self._from_client.answer(connection, envelope)
+        except AlreadyAnswered:
+            # Its client gets `$/cancel_request`, which says what became of it.
+            return
+        except (NobodyAsked, WrongAnswer) as error:
+            self.complain(connection, error, requestId=Raw(envelope.id or b"null"))
+
+    def complain(self, connection: Connection, error: SandboxAgentError, **facts: object) -> None:
+        """Tell a client of a failure that belongs to no request of its own."""
+        error.fields.update(facts)
+        self._hub.tell_connection(connection, failure(b"null", error))
+
+    async def _deliver(
+        self,
+        connection: Connection,
+        envelope: Envelope,
+        answering: Awaitable[Answer],
+        before: Callable[[], Awaitable[None]] | None,
+    ) -> None:
+        """Put a response on the stream when it is there."""
+        assert envelope.id is not None
+        connection.busy += 1
+        try:
+            answer = await answering
+            await self._hub.log.committed(answer.commit)
+        except AgentTimeout:
+            # No POST waits for it: it is answered when the agent answers, and only then.
+            return
+        except SandboxAgentError as error:
+            answer = Answer(failure(envelope.id, error))
+        finally:
+            connection.busy -= 1
+            connection.used_at = self._hub.monotonic()
+        if before is not None:
+            await before()
+        self._hub.tell_connection(connection, answer.line, self._session_of_answer(connection, envelope))
+
+    def _session_of_answer(self, connection: Connection, envelope: Envelope) -> Session | None:
+        """The session on whose own stream a response goes, behind the updates that came before it."""
+        if not connection.session_streams or envelope.method in _ABOUT_CONNECTION:
+            return None
+        try:
+            return self._hub.find_session(envelope.session_id)
+        except LogUnavailable:
+            return None

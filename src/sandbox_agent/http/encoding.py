@@ -1,0 +1,87 @@
+"""How a stream writes its events: as server-sent events, or as text frames of a WebSocket."""
+
+from collections.abc import Callable
+from functools import cache
+from typing import Protocol
+
+from sandbox_agent.hub.connection import Connection
+from sandbox_agent.log.event import Chunk, frames
+
+
+class Encoding(Protocol):
+    """What a stream needs to know of its transport."""
+
+    opening: bytes
+    """Written before the first event; may be empty."""
+
+    def heartbeat(self) -> bytes:
+        """Written when nothing else was for a while."""
+        ...
+
+    def farewell(self, reason: str) -> bytes:
+        """Written last; may be empty."""
+        ...
+
+    def events(self, connection: Connection, chunk: Chunk) -> bytes:
+        """A chunk as a connection should read it."""
+        ...
+
+    def event(self, position: int, line: bytes) -> bytes:
+        """An envelope of the stream's own."""
+        ...
+
+
+class ServerSentEvents:
+    """Each envelope is the data of an event; its position is the event's id."""
+
+    opening = b": open\n\n"
+
+    def heartbeat(self) -> bytes:
+        return b": \n\n"
+
+    def farewell(self, reason: str) -> bytes:
+        return b": closed: %b\n\n" % reason.encode()
+
+    def events(self, connection: Connection, chunk: Chunk) -> bytes:
+        return connection.frames(chunk)
+
+    def event(self, position: int, line: bytes) -> bytes:
+        return frames(position, [line])
+
+
+class TextFrames:
+    """Each envelope is a text frame; with `numbered`, its position and a line break come before it."""
+
+    opening = b""
+
+    def __init__(self, on_ping: Callable[[], None], *, numbered: bool) -> None:
+        self._on_ping = on_ping
+        self._numbered = numbered
+
+    def heartbeat(self) -> bytes:
+        self._on_ping()
+        return _ping()
+
+    def farewell(self, reason: str) -> bytes:
+        # A WebSocket says goodbye with a close frame of its own.
+        return b""
+
+    def events(self, connection: Connection, chunk: Chunk) -> bytes:
+        lines = connection.lines(chunk)
+        return b"".join(self.event(position, line) for position, line in enumerate(lines, chunk.first))
+
+    def event(self, position: int, line: bytes) -> bytes:
+        from websockets.frames import Frame, Opcode
+
+        payload = b"%d\n%b" % (position, line) if self._numbered else line
+        return Frame(Opcode.TEXT, payload).serialize(mask=False)
+
+
+SSE = ServerSentEvents()
+
+
+@cache
+def _ping() -> bytes:
+    from websockets.frames import Frame, Opcode
+
+    return Frame(Opcode.PING, b"").serialize(mask=False)
