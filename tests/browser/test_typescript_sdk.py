@@ -266,7 +266,7 @@ def test_of_two_answers_at_the_same_moment_one_wins(open_page: OpenPage) -> None
             replies: list[tuple[str, Future[Any]]] = [
                 (option, tab.starts(reply, option=option)) for option, tab in answers
             ]
-            failures = {option: replied.result(5) for option, replied in replies}
+            failures = {option: replied.result(60) for option, replied in replies}
             [chosen] = [option for option, failure in failures.items() if failure is None]
             [late] = [failure for failure in failures.values() if failure is not None]
 
