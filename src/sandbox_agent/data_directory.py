@@ -67,6 +67,15 @@ class Notice(msgspec.Struct, rename="camel", frozen=True):
         process = read_process(self.pid)
         return process if process is not None and process.start == self.process_start and process.alive else None
 
+    def read_token(self) -> str | None:
+        """Its token, if that is in a file that this user can read."""
+        if not self.needs_token or self.token_file is None:
+            return None
+        try:
+            return Path(self.token_file).read_text().strip() or None
+        except (OSError, UnicodeDecodeError):
+            return None
+
 
 def check_owner(directory: Path) -> None:
     """Warn of a directory that some others can write, and refuse one that every user can write or another user owns.

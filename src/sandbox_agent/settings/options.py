@@ -235,6 +235,8 @@ class Settings:
     temporary: bool = False
     """The server makes a new data directory and deletes it at the end; `data_dir` is not used."""
     warnings: tuple[str, ...] = ()
+    given: frozenset[str] = frozenset()
+    """The options that a flag, a variable or config.toml sets."""
 
 
 OPTIONS: tuple[Option, ...] = tuple(
