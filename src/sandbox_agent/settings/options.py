@@ -96,8 +96,8 @@ class Settings:
         _LISTEN,
         DURATION,
         None,
-        "Stop after this long without a client, a working agent or an install. sandbox-agent run starts its server "
-        "with 30m.",
+        "Stop after this long without a client, a working agent or an install. Commands that start a server in the "
+        "background set 30m.",
     )
 
     token: str | None = option(
