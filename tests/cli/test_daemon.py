@@ -423,6 +423,7 @@ def test_a_programs_own_server_is_not_taken_for_one_in_the_background(place: Pla
             refused = place.run(*line)
             assert refused.returncode == 1
             assert f"process {own.pid} holds the data directory" in refused.stderr
+        assert "runs for one program alone" in place.run(*STATUS).stdout
         assert own.poll() is None
         own.stdin.close()
         assert own.wait(5) == 0

@@ -57,6 +57,8 @@ class Running:
     """Where its token is, if it is in a file."""
     token: str | None = field(repr=False)
     """None if it needs none, or if none was found."""
+    embedded: bool = False
+    """It serves one program alone, and ends with that."""
 
     @property
     def log_file(self) -> Path | None:
@@ -200,7 +202,9 @@ def _running(found: Notice, settings: Settings) -> Running:
     if found.needs_token:
         # What it says itself is right; what the settings say may be about another start.
         token = found.read_token() or (None if settings.token_generated else settings.token)
-    return Running(found.pid, found.url, found.version, found.started_at, settings.data_dir, path, token)
+    return Running(
+        found.pid, found.url, found.version, found.started_at, settings.data_dir, path, token, found.embedded
+    )
 
 
 def _settled(directory: Path) -> Notice | None:

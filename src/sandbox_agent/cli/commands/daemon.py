@@ -243,7 +243,8 @@ def _status(arguments: Arguments) -> int:
     if arguments.switch("json"):
         _print(document)
     else:
-        _show(document, "does not run" if running is None else "runs")
+        state = "does not run" if running is None else "runs for one program alone" if running.embedded else "runs"
+        _show(document, state)
     return EXIT_NOT_RUNNING if running is None else 0
 
 
@@ -273,6 +274,7 @@ def _document(running: Running) -> Object:
         "dataDirectory": str(running.data_dir),
         "tokenFile": None if running.token_file is None else str(running.token_file),
         "logFile": None if running.log_file is None else str(running.log_file),
+        "embedded": running.embedded,
     }
     try:
         health = running.health()

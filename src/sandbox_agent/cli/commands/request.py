@@ -39,7 +39,9 @@ went wrong.
 
 EXAMPLES = """\
 examples:
+  sandbox-agent api request GET /v1/health
   sandbox-agent api /v1/health
+      the same in short
   sandbox-agent api GET /v1/sessions -f limit=5 | jq '.sessions[].sessionId'
       fields of a GET are its query
   sandbox-agent api POST /v1/agents/claude/install -f 'reinstall:=true' --include
