@@ -46,8 +46,12 @@ def group() -> Group:
             "request": Word("any request; the word may be left out: api GET /v1/health", request.command),
             "v1": Word("the routes that begin with /v1", _v1),
         },
-        implied=lambda argv: "request" if request.is_request(argv) else None,
+        implied=_implied_word,
     )
+
+
+def _implied_word(argv: list[str]) -> str | None:
+    return "request" if request.is_request(argv) else None
 
 
 def _v1() -> Group:
