@@ -21,7 +21,7 @@ from sandbox_agent.cli.server_log import read_lines
 from sandbox_agent.data_directory import find_lock_owner
 from tests.cli.in_process import run_here
 from tests.cli.place import PROGRAM, Place
-from tests.support.running import TOKEN, Server, alive, eventually
+from tests.support.running import BOUND, TOKEN, Server, alive, eventually
 
 START, STATUS, STOP = ("daemon", "start"), ("daemon", "status"), ("daemon", "stop")
 RESTART, LOGS = ("daemon", "restart"), ("daemon", "logs")
@@ -245,12 +245,17 @@ def test_a_restart_without_a_server_starts_one(place: Place) -> None:
     assert place.run(*STATUS).returncode == 0
 
 
-def test_a_server_in_the_foreground_is_restarted_in_the_background(place: Place, tmp_path: Path) -> None:
-    with Server(directory=tmp_path) as server, server.process.stdout or nullcontext():
+def test_a_server_in_the_foreground_is_restarted_in_the_background(place: Place) -> None:
+    command = [*PROGRAM, "server", "--port", "0", "--token", TOKEN]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
+    with subprocess.Popen(command, env=place.environment, **pipes) as server:
+        assert server.stdout is not None
+        url = server.stdout.readline().decode().split()[-1]
+
         again = place.json(*RESTART, "--json")
 
-        assert server.process.wait(5) == 0
-    assert (again["url"], again["logFile"]) == (server.url, str(place.data / "logs" / "server.log"))
+        assert server.wait(BOUND) == 0
+    assert (again["url"], again["logFile"]) == (url, str(place.data / "logs" / "server.log"))
     status = place.json(*STATUS, "--json", SANDBOX_AGENT_TOKEN=TOKEN)
     assert (status["pid"], status["health"]) == (again["pid"], "ok")
     assert TOKEN not in Path(f"/proc/{again['pid']}/cmdline").read_text()
