@@ -220,6 +220,37 @@ def test_a_directory_of_another_user_is_refused_and_root_is_only_warned(
         os.seteuid(0)
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="becoming another user needs root")
+def test_a_notice_of_another_user_names_no_secret_of_ours(tmp_path: Path) -> None:
+    ours, theirs = tmp_path / "ours", tmp_path / "theirs"
+    ours.write_text("our-secret")
+    theirs.write_text("their-token")
+    os.chown(theirs, 12345, 12345)
+
+    def believed(secret: Path) -> Notice | None:
+        leave(tmp_path, mine(needs_token=True, token_file=str(secret)))
+        os.chown(tmp_path / NOTICE, 12345, 12345)
+        return read_notice(tmp_path)
+
+    with lock_directory(tmp_path):
+        to_root = believed(ours)
+        assert to_root is not None
+        assert (to_root.token_file, to_root.read_token()) == (None, None)
+        own = believed(theirs)
+        assert own is not None
+        assert own.read_token() == "their-token"
+        for path in (tmp_path, *tmp_path.parents):
+            if path.is_relative_to(tempfile.gettempdir()) and path != Path(tempfile.gettempdir()):
+                path.chmod(0o755)
+        (tmp_path / LOCK).chmod(0o644)
+        os.seteuid(54321)
+        try:
+            assert find_lock_owner(tmp_path) == os.getpid()
+            assert read_notice(tmp_path) is None
+        finally:
+            os.seteuid(0)
+
+
 def test_a_temporary_directory_that_is_a_link_is_never_swept(tmp_path: Path) -> None:
     with make_temporary() as directory:
         (directory / LOCK).write_text("1")

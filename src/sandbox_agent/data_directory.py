@@ -67,6 +67,15 @@ class Notice(msgspec.Struct, rename="camel", frozen=True):
         process = read_process(self.pid)
         return process if process is not None and process.start == self.process_start and process.alive else None
 
+    def read_token(self) -> str | None:
+        """Its token, if that is in a file that this user can read."""
+        if not self.needs_token or self.token_file is None:
+            return None
+        try:
+            return Path(self.token_file).read_text().strip() or None
+        except (OSError, UnicodeDecodeError):
+            return None
+
 
 def check_owner(directory: Path) -> None:
     """Warn of a directory that some others can write, and refuse one that every user can write or another user owns.
@@ -212,11 +221,31 @@ def read_notice(directory: Path) -> Notice | None:
         return None
     try:
         with _open_checked(directory / NOTICE) as file:
+            owner = os.fstat(file.fileno()).st_uid
             found = msgspec.json.decode(file.read(_NOTICE_BYTES), type=Notice)
     except (OSError, msgspec.DecodeError):
         return None
+    found = _as_trusted(found, owner)
+    if found is None:
+        return None
     # A killed server leaves its notice, and its successor may not have written one yet.
     return found if found.pid == pid and found.process is not None else None
+
+
+def _as_trusted(found: Notice, owner: int) -> Notice | None:
+    """What another user's notice may say: to root, where that user's server is, and a token that is that user's own.
+
+    Otherwise a notice could have us send any secret that we can read to any address.
+    """
+    user = os.geteuid()
+    if owner == user:
+        return found
+    if owner != 0 and user != 0:
+        return None
+    with suppress(OSError):
+        if found.token_file is not None and Path(found.token_file).stat().st_uid == owner:
+            return found
+    return msgspec.structs.replace(found, token_file=None)
 
 
 @contextmanager

@@ -9,7 +9,7 @@ import subprocess
 import time
 from collections.abc import Generator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import nullcontext
+from contextlib import closing, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +17,14 @@ import httpx
 import pytest
 
 from sandbox_agent import __version__
+from sandbox_agent.cli.server_log import read_lines
 from sandbox_agent.data_directory import find_lock_owner
+from tests.cli.in_process import run_here
 from tests.cli.place import PROGRAM, Place
-from tests.support.running import TOKEN, Server, alive, eventually
+from tests.support.running import BOUND, TOKEN, Server, alive, eventually
 
 START, STATUS, STOP = ("daemon", "start"), ("daemon", "status"), ("daemon", "stop")
+RESTART, LOGS = ("daemon", "restart"), ("daemon", "logs")
 NOT_RUNNING = 3
 
 
@@ -196,6 +199,118 @@ def test_what_is_not_for_the_background_is_refused(place: Place, flag: str) -> N
     assert find_lock_owner(place.data) is None
 
 
+# --- again ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_restart_keeps_flags_variables_port_and_token(place: Place, tmp_path: Path) -> None:
+    (tmp_path / "secret").write_text("of-the-file")
+    first = started(
+        place,
+        "--public-health",
+        "--allow-host",
+        "a.example",
+        "--rotate-token",
+        SANDBOX_AGENT_MAX_BODY="2MiB",
+        KEY="old",
+    )
+    token = Path(first["tokenFile"]).read_text()
+
+    second = place.json(*RESTART, "--json", KEY="new")
+
+    assert second["pid"] != first["pid"]
+    assert not alive(first["pid"])
+    assert (second["url"], Path(second["tokenFile"]).read_text()) == (first["url"], token)
+    flags = Path(f"/proc/{second['pid']}/cmdline").read_text().split("\0")
+    assert {"--public-health", "--allow-host=a.example"} <= set(flags)
+    assert "--rotate-token" not in flags
+    variables = Path(f"/proc/{second['pid']}/environ").read_text().split("\0")
+    assert {"SANDBOX_AGENT_MAX_BODY=2MiB", "KEY=new"} <= set(variables)
+    third = place.json(*RESTART, "--json", SANDBOX_AGENT_MAX_BODY="3MiB", SANDBOX_AGENT_TOKEN_FILE=f"{tmp_path}/secret")
+    assert "SANDBOX_AGENT_MAX_BODY=3MiB" in Path(f"/proc/{third['pid']}/environ").read_text()
+    assert (third["tokenFile"], health(third)) == (f"{tmp_path}/secret", 200)
+
+
+def test_a_restart_with_a_mistake_leaves_the_server_running(place: Place) -> None:
+    told = started(place)
+
+    refused = place.run(*RESTART, SANDBOX_AGENT_MAX_BODY="much")
+
+    assert refused.returncode == 2
+    assert "SANDBOX_AGENT_MAX_BODY" in refused.stderr
+    assert alive(told["pid"])
+
+
+def test_a_restart_without_a_server_starts_one(place: Place) -> None:
+    assert place.run(*RESTART, SANDBOX_AGENT_PORT="0").returncode == 0
+    assert place.run(*STATUS).returncode == 0
+
+
+def test_a_server_in_the_foreground_is_restarted_in_the_background(place: Place) -> None:
+    command = [*PROGRAM, "server", "--port", "0", "--token", TOKEN]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
+    with subprocess.Popen(command, env=place.environment, **pipes) as server:
+        assert server.stdout is not None
+        url = server.stdout.readline().decode().split()[-1]
+
+        again = place.json(*RESTART, "--json")
+
+        assert server.wait(BOUND) == 0
+    assert (again["url"], again["logFile"]) == (url, str(place.data / "logs" / "server.log"))
+    status = place.json(*STATUS, "--json", SANDBOX_AGENT_TOKEN=TOKEN)
+    assert (status["pid"], status["health"]) == (again["pid"], "ok")
+    assert TOKEN not in Path(f"/proc/{again['pid']}/cmdline").read_text()
+
+
+# --- its log ----------------------------------------------------------------------------------------------------------
+
+
+def test_the_last_lines_of_the_log_are_printed(place: Place) -> None:
+    log = place.data / "logs" / "server.log"
+    log.parent.mkdir(parents=True)
+    log.write_text("".join(f"line {number}\n" for number in range(150)))
+
+    def logs(*flags: str) -> list[str]:
+        code, out, _ = run_here([*LOGS, *flags], place.environment)
+        assert code == 0
+        return out.decode().splitlines()
+
+    assert logs() == [f"line {number}" for number in range(50, 150)]
+    assert logs("-n", "2") == ["line 148", "line 149"]
+    assert logs("-n", "0") == []
+    assert len(logs("--lines", "1000")) == 150
+
+
+@pytest.mark.parametrize("text", ["", "a", "a\n", "a\nb", "a\nb\n", "\n\n", "x" * 70000 + "\ny\n"])
+@pytest.mark.parametrize("count", [0, 1, 2, 3])
+def test_lines_are_counted_from_the_end(tmp_path: Path, text: str, count: int) -> None:
+    (tmp_path / "log").write_text(text)
+
+    found = b"".join(read_lines(tmp_path / "log", count, follow=False)).decode()
+
+    lines = text.splitlines(keepends=True)
+    assert found == "".join(lines[len(lines) - min(count, len(lines)) :])
+
+
+def test_following_goes_on_when_the_log_begins_anew(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    log.write_text("one\n")
+    with closing(read_lines(log, 10, follow=True)) as pieces:
+        assert next(pieces) == b"one\n"
+        with log.open("a") as file:
+            file.write("two\n")
+        assert next(pieces) == b"two\n"
+        log.rename(tmp_path / "log.1")
+        log.write_text("three\n")
+        assert next(pieces) == b"three\n"
+
+
+def test_without_a_log_it_is_one_line(place: Place) -> None:
+    code, out, err = run_here(LOGS, place.environment)
+
+    assert (code, out) == (1, b"")
+    assert err.decode() == f"sandbox-agent: no log at {place.data}/logs/server.log: No such file or directory\n"
+
+
 # --- what goes wrong --------------------------------------------------------------------------------------------------
 
 
@@ -313,6 +428,7 @@ def test_a_programs_own_server_is_not_taken_for_one_in_the_background(place: Pla
             refused = place.run(*line)
             assert refused.returncode == 1
             assert f"process {own.pid} holds the data directory" in refused.stderr
+        assert "runs for one program alone" in place.run(*STATUS).stdout
         assert own.poll() is None
         own.stdin.close()
         assert own.wait(5) == 0

@@ -358,13 +358,12 @@ def test_an_address_of_another_machine_cannot_be_listened_on(place: Place, nowhe
     assert found["server/port"]["sentence"].startswith("a server cannot listen on 192.0.2.1: ")
 
 
-def test_settings_with_a_port_that_commands_would_not_call_are_a_warning(place: Place) -> None:
-    port = free_port()
+def test_without_a_server_that_is_named_commands_start_one(place: Place) -> None:
+    found = examine(place, SANDBOX_AGENT_PORT=str(free_port()))
 
-    found = examine(place, SANDBOX_AGENT_PORT=str(port))
-
-    assert found["server/endpoint"]["status"] == "warning"
-    assert found["server/endpoint"]["advice"] == f"export SANDBOX_AGENT_ENDPOINT=http://127.0.0.1:{port}"
+    assert statuses(found, "server/server", "server/port") == ["note", "ok"]
+    assert str(place.data) in found["server/server"]["sentence"]
+    assert found["server/server"]["advice"].startswith("Commands start one when they need it; ")
 
 
 def test_an_endpoint_that_is_no_address_is_a_problem(place: Place) -> None:

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.calling import Ran, ended, interrupted
-from tests.cli.place import LONGEST, PROGRAM, Place
+from tests.cli.calling import ended, interrupted
+from tests.cli.place import LONGEST, Place
 from tests.cli.talking import PERMISSION, Talking, asks, form, program, questions, reading
-from tests.support.running import BOUND, Server, eventually, scripted
+from tests.support.running import Server, eventually, scripted
 
 
 @pytest.fixture(scope="module")
@@ -419,80 +419,3 @@ def test_an_agent_is_installed_on_first_use(place: Place) -> None:
     assert ran.code == 1, "the made-up agent makes no sessions"
     assert dies.code == 1
     assert "  | out of it" in dies.err
-
-
-# --- which server -----------------------------------------------------------------------------------------------------
-
-
-class Alone:
-    """Runs without a server that is named."""
-
-    def __init__(self, place: Place) -> None:
-        self.place = place
-        self.environ = {**place.environment, "MOCK_AGENT_STATE_DIR": str(place.directory / "mock")}
-
-    def __call__(self, *arguments: str) -> Ran:
-        done = subprocess.run(
-            [*PROGRAM, *arguments],
-            env=self.environ,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            timeout=LONGEST,
-            cwd=self.place.home,
-        )
-        return Ran(done.returncode, done.stdout, done.stderr)
-
-
-@pytest.fixture
-def alone(place: Place) -> Alone:
-    return Alone(place)
-
-
-def test_without_a_server_one_is_started_and_the_session_stays(alone: Alone) -> None:
-    first = alone("run", "mock", "hello", "--json").objects[-1]["result"]
-    second = alone("run", "mock", "and now?", "--session", first["sessionId"][:12])
-
-    assert second.out.startswith("You said: and now?\n"), second.err
-    assert second.err == ""
-
-
-def test_the_server_on_the_data_directory_is_found(alone: Alone) -> None:
-    with Server(directory=alone.place.directory / "server", token=None) as server:
-        alone.environ["SANDBOX_AGENT_DATA_DIR"] = str(server.directory / "data")
-
-        result = alone("run", "mock", "hello", "--json").objects[-1]["result"]
-
-        # Its own token is in the data directory, too.
-        listed = json.loads(alone("sessions", "list", "--json", "--endpoint", server.url).raw)["sessions"]
-    assert [session["sessionId"] for session in listed] == [result["sessionId"]]
-
-
-def test_two_at_once_each_have_a_server(alone: Alone) -> None:
-    command = [*PROGRAM, "run", "mock", "slow 600"]
-    first = subprocess.Popen(
-        command, env=alone.environ, cwd=alone.place.home, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE
-    )
-    try:
-        assert first.stdout is not None
-        assert first.stdout.read(6) == b"word 1"
-
-        second = alone("run", "mock", "hello")
-
-        assert second.out.startswith("You said: hello\n"), second.err
-        assert second.err.endswith("so another one is started; its session is not kept\n")
-        first.send_signal(signal.SIGINT)
-        assert first.wait(timeout=2 * BOUND) == 130
-    finally:
-        first.kill()
-        first.wait()
-        first.stdout.close()
-
-
-def test_what_keeps_its_own_server_from_starting_is_told(alone: Alone) -> None:
-    (alone.place.config / "config.toml").write_text("max_body = 'many'\n")
-
-    ran = alone("run", "mock", "hello")
-
-    assert ran.code != 0
-    assert ran.err.count("\n") == 1
-    assert "config.toml, line 1" in ran.err

@@ -1,6 +1,7 @@
 """The Python SDK when the network breaks and when the server goes away: nothing lost, nothing twice."""
 
 import asyncio
+import json
 import signal
 from collections.abc import Generator
 from pathlib import Path
@@ -16,6 +17,7 @@ from sandbox_agent.client import (
     SessionItem,
     text_of,
 )
+from sandbox_agent.client.sync import SandboxAgent as BlockingSandboxAgent
 from tests.support.client import run
 from tests.support.cutting import proxy
 from tests.support.running import BOUND, Server, scripted
@@ -116,6 +118,30 @@ def test_restart_of_the_server_is_survived_by_sessions_and_their_followers(own: 
     seen = run(scenario())
     assert [text_of(item) for item in seen if text_of(item)] == ["one", "three"]
     assert [item.reason for item in seen if isinstance(item, SessionEnded)] == ["error", "terminated"]
+
+
+def test_a_client_with_the_generated_token_survives_the_servers_crash(tmp_path: Path) -> None:
+    keeping = scripted("--state", str(tmp_path / "state"))
+    with Server(directory=tmp_path, agents={"keeping": keeping}, token=None) as server:
+        # The next start is at the same address, as it is with any port but 0.
+        server.flags = ("--port", server.url.rpartition(":")[2])
+        token = (tmp_path / "data" / "token").read_text().strip()
+
+        async def scenario() -> None:
+            async with SandboxAgent.connect(server.url, token, reconnect_timeout=BOUND) as client:
+                session = await new_session(client, server, "keeping")
+                assert await play(session, [["say", "one"]]).text() == "one"
+                await asyncio.to_thread(server.kill)
+                await asyncio.to_thread(server.start)
+                assert await play(session, [["say", "two"]]).text() == "two"
+
+        run(scenario())
+        with BlockingSandboxAgent.connect(server.url, token, reconnect_timeout=BOUND) as client:
+            session = client.sessions.create("keeping", cwd=server.work)
+            assert session.prompt(json.dumps([["say", "one"]])).text() == "one"
+            server.kill()
+            server.start()
+            assert session.prompt(json.dumps([["say", "two"]])).text() == "two"
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])

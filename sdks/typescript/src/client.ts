@@ -106,6 +106,9 @@ export class SandboxAgent implements AsyncDisposable {
   /**
    * Starts a private server on a free port, with its own token; it stops when you close it or your process ends.
    *
+   * Its sessions are in a temporary directory, and are deleted when it stops. With `dataDir` they stay there: start
+   * with the same directory again, and `sessions.attach` continues them. One server can use a directory at a time.
+   *
    * @throws StartFailed with what the server said.
    */
   static async start(options: StartOptions = {}): Promise<SandboxAgent> {

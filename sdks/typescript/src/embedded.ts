@@ -26,7 +26,7 @@ const OURS = new Set(["embedded", "data-dir", "token", "token-file", "no-token"]
 export interface EmbeddedOptions {
   /** How to run `sandbox-agent`; else `SANDBOX_AGENT_BIN` of the environment, else `sandbox-agent` on the PATH. */
   readonly command?: readonly string[];
-  /** Where to keep sessions; without it, they are lost when the server ends. */
+  /** The directory that keeps the sessions; without it, they are deleted when the server stops. */
   readonly dataDir?: string;
   /** Flags of `sandbox-agent server` by name: `true` is a switch, a list is a flag for each item. */
   readonly options?: Readonly<Record<string, string | number | boolean | readonly (string | number)[] | undefined>>;

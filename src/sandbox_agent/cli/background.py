@@ -19,19 +19,16 @@ from typing import cast
 from urllib.parse import urlsplit
 
 from sandbox_agent.cli.output import EXIT_FAILED
+from sandbox_agent.cli.server_log import log_file, open_log, read_since
 from sandbox_agent.data_directory import Notice, find_lock_owner, read_notice
 from sandbox_agent.envelope import Object
 from sandbox_agent.errors import SettingsError
-from sandbox_agent.settings import Settings
+from sandbox_agent.settings import OPTIONS, Settings
 
 START_PATIENCE, STOP_PATIENCE, SETTLE_PATIENCE = 30.0, 10.0, 5.0
 """Seconds to answer after a start; to be gone after SIGTERM; for one that starts or ends already to have done so."""
 INTERVAL = 0.02
 HEALTH_TIMEOUT = 3.0
-LOG_BYTES = 1 << 20
-"""A log that is larger at a start becomes the old one; there is one old one."""
-SHOWN = 1 << 14
-"""What is read of the log of a server that did not start."""
 
 
 class Failed(Exception):
@@ -60,6 +57,8 @@ class Running:
     """Where its token is, if it is in a file."""
     token: str | None = field(repr=False)
     """None if it needs none, or if none was found."""
+    embedded: bool = False
+    """It serves one program alone, and ends with that."""
 
     @property
     def log_file(self) -> Path | None:
@@ -91,15 +90,42 @@ class Running:
             link.close()
 
 
-def log_file(directory: Path) -> Path:
-    """Where a server in the background writes its log."""
-    return directory / "logs" / "server.log"
-
-
 def find(settings: Settings) -> Running | None:
     """The server that runs on the data directory; None when there is none that listens."""
     found = read_notice(settings.data_dir)
     return None if found is None else _running(found, settings)
+
+
+def find_settled(settings: Settings) -> Running | None:
+    """The same, after waiting for one that starts or stops. Raises Failed when the directory cannot be used."""
+    found = _settled(settings.data_dir)
+    return None if found is None else _running(found, settings)
+
+
+@dataclass(frozen=True, slots=True)
+class Beginning:
+    """How a server was started."""
+
+    flags: list[str]
+    variables: dict[str, str] = field(repr=False)
+    """Those that are settings."""
+    directory: Path
+
+
+def read_beginning(pid: int) -> Beginning:
+    """How this server was started. Raises Failed."""
+    process = Path(f"/proc/{pid}")
+    try:
+        words = [os.fsdecode(word) for word in (process / "cmdline").read_bytes().split(b"\0")[:-1]]
+        pairs = [os.fsdecode(each).partition("=") for each in (process / "environ").read_bytes().split(b"\0")]
+        flags = words[words.index("server") + 1 :]
+        directory = (process / "cwd").readlink()
+    except (OSError, ValueError) as error:
+        raise Failed(
+            f"how the server (process {pid}) was started cannot be read; stop it, and start it with its flags"
+        ) from error
+    settings = {option.variable for option in OPTIONS}
+    return Beginning(flags, {name: value for name, _, value in pairs if name in settings}, directory)
 
 
 def start(
@@ -116,12 +142,13 @@ def start(
     for name in ("no_persist", "embedded"):
         if getattr(settings, name):
             raise SettingsError(
-                f"--{name.replace('_', '-')} cannot be used in the background; run: sandbox-agent server"
+                f"--{name.replace('_', '-')} cannot be used in the background; "
+                "use: sandbox-agent server, or sandbox-agent run --no-daemon"
             )
     found = _settled(settings.data_dir)
     if found is not None:
         return _running(found, settings), False
-    log, begin = _open_log(settings.data_dir)
+    log, begin = open_log(settings.data_dir)
     places = [f"--config-dir={settings.config_dir}", f"--data-dir={settings.data_dir}"]
     command = [sys.executable, "-P", "-m", "sandbox_agent", "server", "--quiet", *flags, *places]
     try:
@@ -146,7 +173,7 @@ def start(
     found = _settled(settings.data_dir)
     if found is not None:
         return _running(found, settings), False
-    raise _not_started(process.returncode, _said(settings.data_dir, begin))
+    raise _not_started(process.returncode, read_since(settings.data_dir, begin))
 
 
 def stop(settings: Settings) -> Running | None:
@@ -174,10 +201,10 @@ def _running(found: Notice, settings: Settings) -> Running:
     token = None
     if found.needs_token:
         # What it says itself is right; what the settings say may be about another start.
-        token = None if settings.token_generated else settings.token
-        with suppress(OSError, UnicodeDecodeError):
-            token = (path.read_text().strip() if path is not None else None) or token
-    return Running(found.pid, found.url, found.version, found.started_at, settings.data_dir, path, token)
+        token = found.read_token() or (None if settings.token_generated else settings.token)
+    return Running(
+        found.pid, found.url, found.version, found.started_at, settings.data_dir, path, token, found.embedded
+    )
 
 
 def _settled(directory: Path) -> Notice | None:
@@ -187,13 +214,13 @@ def _settled(directory: Path) -> Notice | None:
     ):
         raise Failed(
             f"process {find_lock_owner(directory) or 'unknown'} holds the data directory {directory}, "
-            "but does not say where it listens; it may run in another container, or hang"
+            "but does not say where it listens; if it runs in another container, give its address with --endpoint"
         )
     found = read_notice(directory)
     if found is not None and found.embedded:
         raise Failed(
-            f"process {found.pid} holds the data directory {directory} for a program of its own, such as "
-            "sandbox-agent run, and ends with that; wait for it, or choose another --data-dir"
+            f"process {found.pid} holds the data directory {directory} for one program alone: sandbox-agent run "
+            "--no-daemon, or an SDK's start(); wait until that ends, or choose another with --data-dir"
         )
     return found
 
@@ -243,28 +270,6 @@ def _terminate(found: Notice) -> None:
                 signal.pidfd_send_signal(descriptor, signal.SIGTERM)
     finally:
         os.close(descriptor)
-
-
-def _open_log(directory: Path) -> tuple[int, int]:
-    """The log, to be written at its end, and where that is."""
-    path = log_file(directory)
-    try:
-        directory.mkdir(parents=True, exist_ok=True, mode=0o700)
-        path.parent.mkdir(exist_ok=True, mode=0o700)
-        if path.exists() and path.stat().st_size > LOG_BYTES:
-            path.replace(path.with_suffix(".log.1"))
-        descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-    except OSError as error:
-        raise SettingsError(f"--data-dir {directory}: {error.strerror}") from error
-    return descriptor, os.fstat(descriptor).st_size
-
-
-def _said(directory: Path, begin: int) -> str:
-    """The end of what was written into the log since then."""
-    with log_file(directory).open("rb") as file:
-        size = file.seek(0, os.SEEK_END)
-        file.seek(max(begin, size - SHOWN))
-        return file.read().decode(errors="replace")
 
 
 def _eventually(condition: Callable[[], bool], patience: float) -> bool:

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, TypeVar
 import msgspec
 from msgspec import Raw, Struct
 
-from sandbox_agent.cli.flags import ServerAddress, find_address
+from sandbox_agent.cli.flags import ServerAddress
 from sandbox_agent.cli.grammar import Arguments
-from sandbox_agent.cli.output import EXIT_FAILED, describe, one_line
+from sandbox_agent.cli.output import EXIT_FAILED, complain, describe, one_line
 from sandbox_agent.client.errors import (
     ClientError,
     ConnectionLost,
@@ -190,10 +190,18 @@ class Remote:
 
 
 def call(arguments: Arguments, work: Callable[[Remote], Awaitable[int]]) -> int:
-    """Do something with the server that the arguments name; gives the exit code."""
+    """Do something with the server that the arguments name, or that of the data directory; gives the exit code."""
     import asyncio
 
-    return asyncio.run(_call(find_address(arguments, os.environ), work))
+    from sandbox_agent.cli.background import Failed
+    from sandbox_agent.cli.local_server import reach_server
+
+    try:
+        server = reach_server(arguments, complain)
+    except Failed as failed:
+        describe(str(failed), failed.stderr)
+        return failed.code
+    return asyncio.run(_call(server, work))
 
 
 async def _call(server: ServerAddress, work: Callable[[Remote], Awaitable[int]]) -> int:

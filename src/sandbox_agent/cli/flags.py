@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 
 from sandbox_agent.cli.grammar import Arguments, Parser
 from sandbox_agent.cli.output import complain
-from sandbox_agent.data_directory import read_notice
+from sandbox_agent.data_directory import Notice, read_notice
 from sandbox_agent.errors import SettingsError
 from sandbox_agent.settings import OPTIONS, Option, Settings, is_loopback, load
 from sandbox_agent.settings.options import PREFIX
@@ -64,15 +64,18 @@ def _help(option: Option) -> str:
     return option.text if option.kind.switch or option.default is None else f"{option.text} (default: {option.default})"
 
 
-DEFAULT = "http://127.0.0.1:2468"
+USUAL_PORT = 2468
+DEFAULT = f"http://127.0.0.1:{USUAL_PORT}"
 VARIABLE = f"{PREFIX}ENDPOINT"
 ACCESS = """\
 Give the token with --token or SANDBOX_AGENT_TOKEN, --token-file or SANDBOX_AGENT_TOKEN_FILE. For a
 server on this machine, it is also read from config.toml and from the file token in the data
-directory.
+directory. Without --endpoint and SANDBOX_AGENT_ENDPOINT, the server is the one that runs on the data
+directory; if there is none, one is started in the background, which stops after 30 minutes without
+work.
 """
 """For the help of commands with these flags."""
-_WAYS = ("token", "token_file")
+WAYS = ("token", "token_file")
 
 
 def add_endpoint_flags(parser: Parser) -> None:
@@ -80,7 +83,7 @@ def add_endpoint_flags(parser: Parser) -> None:
     parser.add_argument(
         "--endpoint",
         metavar="URL",
-        help=f"The server's address; else {VARIABLE}, else the one on the data directory, else {DEFAULT}.",
+        help=f"The server's address; else {VARIABLE}, else the one on the data directory.",
     )
     parser.add_argument("--token", metavar="TOKEN", help="The server's token.")
     parser.add_argument("--token-file", metavar="PATH", help="File that holds the token.")
@@ -96,10 +99,17 @@ class ServerAddress:
     token: str | None = field(repr=False)
 
 
+def is_named(arguments: Arguments, environ: Mapping[str, str]) -> bool:
+    """Whether the arguments or the environment name a server's address."""
+    return bool(arguments.word("endpoint") or environ.get(VARIABLE))
+
+
 def find_address(arguments: Arguments, environ: Mapping[str, str]) -> ServerAddress:
-    """What the arguments and the environment say; raises SettingsError."""
+    """What the arguments, the environment and the data directory say; starts nothing. Raises SettingsError."""
+    if not is_named(arguments, environ):
+        return _find_here(arguments, environ)
     flag, variable = arguments.word("endpoint"), environ.get(VARIABLE)
-    url = (flag or variable or _running_here(arguments, environ) or DEFAULT).rstrip("/")
+    url = (flag or variable or "").rstrip("/")
     parts = urlsplit(url) if re.fullmatch(r"https?://[^\s/?#@]+(/[^\s?#]*)?", url) else None
     try:
         port = parts and (parts.port or (443 if parts.scheme == "https" else 80))
@@ -112,26 +122,65 @@ def find_address(arguments: Arguments, environ: Mapping[str, str]) -> ServerAddr
     return ServerAddress(url, local, _token(arguments, environ, local=local, port=port))
 
 
-def _running_here(arguments: Arguments, environ: Mapping[str, str]) -> str | None:
-    """Where the server is that holds the data directory, whichever port it has."""
-    found = read_notice(settings_of(arguments, environ, {"config_dir", "data_dir"}).data_dir)
+def _find_here(arguments: Arguments, environ: Mapping[str, str]) -> ServerAddress:
+    """The server that holds the data directory, whichever port it has; else the usual address."""
+    settings = settings_of(arguments, environ, {"config_dir", "data_dir", *WAYS})
+    found = read_notice(settings.data_dir)
     # A program's own server talks to that program alone.
-    return None if found is None or found.embedded else found.url
+    if found is not None and not found.embedded:
+        return ServerAddress(found.url, local=True, token=token_for(found, arguments, settings))
+    # Another user may listen at the usual address: it never gets the token that the next server here will use.
+    token = _read_token(settings.data_dir / f"token-{USUAL_PORT}") if settings.token_generated else settings.token
+    return ServerAddress(DEFAULT, local=True, token=token)
+
+
+def token_for(found: Notice, arguments: Arguments, settings: Settings) -> str | None:
+    """The token of the server on the data directory: the one that a flag gives, else what that server says itself.
+
+    What the environment and config.toml say may be about another start.
+    """
+    if not found.needs_token:
+        return None
+    given = None if settings.token_generated else settings.token
+    if any(arguments.word(way) for way in WAYS):
+        return given
+    return found.read_token() or given
 
 
 def _token(arguments: Arguments, environ: Mapping[str, str], *, local: bool, port: int) -> str | None:
-    given = any(arguments.word(way) or environ.get(PREFIX + way.upper()) for way in _WAYS)
+    given = any(arguments.word(way) or environ.get(PREFIX + way.upper()) for way in WAYS)
     if not given and not local:
         return None  # What this machine's own server is configured with does not go to other machines.
-    settings = settings_of(arguments, environ, {"config_dir", "data_dir", *_WAYS})
+    settings = settings_of(arguments, environ, {"config_dir", "data_dir", *WAYS})
     return _left_in(settings.data_dir, port) if settings.token_generated else settings.token
 
 
 def _left_in(directory: Path, port: int) -> str | None:
-    """The token that a server made itself and left for us; one without a log has its port in the file's name."""
-    for path in (directory / f"token-{port}", directory / "token"):
-        try:
-            return path.read_text().strip() or None
-        except OSError:
-            continue
-    return None
+    """The token of a server on this port: where it says, or as it left it; without a log, the port is in the name."""
+    found = read_notice(directory)
+    if found is not None and urlsplit(found.url).port == port and (token := found.read_token()):
+        return token
+    return _read_token(directory / f"token-{port}") or _read_token(directory / "token")
+
+
+def _read_token(path: Path) -> str | None:
+    try:
+        return path.read_text().strip() or None
+    except (OSError, UnicodeDecodeError):
+        return None
+
+
+def pass_on(arguments: Arguments, environ: Mapping[str, str]) -> tuple[list[str], dict[str, str]]:
+    """The flags for a server, and its environment: that is where a token goes, for a command line can be read."""
+    flags: list[str] = []
+    for option in OPTIONS:
+        value = arguments.values.get(option.name)
+        if value is True:
+            flags.append(option.flag)
+        elif value is not None and option.name != "token":
+            items = arguments.words(option.name) if option.kind.many else [value]
+            flags += [f"{option.flag}={item}" for item in items]
+    token = arguments.word("token")
+    # A token that is given as a flag is meant to be the only one.
+    given = {} if token is None else {f"{PREFIX}TOKEN": token, f"{PREFIX}TOKEN_FILE": ""}
+    return flags, {**environ, **given}

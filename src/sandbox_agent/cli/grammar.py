@@ -157,6 +157,8 @@ class Group(NamedTuple):
     examples: str
     words: Mapping[str, Word]
     version: str | None = None
+    implied: Callable[[list[str]], str | None] | None = None
+    """The word that may be left out before these arguments; None when they need none."""
 
     def run(self, argv: list[str]) -> int:
         """Go where the next word leads; the result is the exit code."""
@@ -169,6 +171,9 @@ class Group(NamedTuple):
             return self.words[name].load().run(rest)
         if name == "help":
             return self.run([*rest, "--help"])
+        left_out = self.implied(argv) if self.implied is not None else None
+        if left_out is not None:
+            return self.words[left_out].load().run(argv)
         parser = self.parser()
         if not name.startswith("-"):
             from sandbox_agent.settings.files import did_you_mean

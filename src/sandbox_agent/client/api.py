@@ -150,6 +150,25 @@ class Api:
         silence: float | None = None,
     ) -> AsyncGenerator[httpx.Response]:
         """An answer whose body is still to be read; what breaks while it is read is a ConnectionLost, too."""
+        async with self.exchange(
+            method, path, params=params, content=content, headers=headers, silence=silence
+        ) as response:
+            if not response.is_success:
+                raise await self._refusal(response)
+            yield response
+
+    @asynccontextmanager
+    async def exchange(
+        self,
+        method: str,
+        path: str,
+        *,
+        params: Params | None = None,
+        content: bytes | AsyncIterable[bytes] | None = None,
+        headers: Mapping[str, str] | None = None,
+        silence: float | None = None,
+    ) -> AsyncGenerator[httpx.Response]:
+        """The same, but a status that says no is an answer like any other."""
         if self._client.is_closed:
             raise InvalidCall("this client is closed")
         query = {name: value for name, value in (params or {}).items() if value is not None}
@@ -159,8 +178,6 @@ class Api:
         with self._translate_failures(f"{method} {path}", silence):
             response = await self._client.send(request, stream=True)
             try:
-                if not response.is_success:
-                    raise await self._refusal(response)
                 yield response
             finally:
                 await response.aclose()

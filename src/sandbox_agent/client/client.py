@@ -116,12 +116,15 @@ class SandboxAgent:
     ) -> AsyncGenerator["SandboxAgent"]:
         """Start a private server on a free port, with its own token; it stops when the block or your process ends.
 
+        Its sessions are in a temporary directory, and are deleted when it stops. With `data_dir` they stay there: start
+        with the same directory again, and `sessions.attach` continues them. One server can use a directory at a time.
+
         Args:
             agent: the agent of sessions that name none.
             on_permission: answers what agents want to be allowed; without one, nothing is.
             on_question: answers agents' questions; without one, they are rejected.
             on_elicitation: fills in agents' forms; without one, forms come as questions.
-            data_dir: keeps sessions there; without one, they are gone with the server.
+            data_dir: the directory that keeps the sessions.
             options: flags of `sandbox-agent server`, such as `{"fs_root": ["/srv"], "log_level": "debug"}`.
             env: variables for the server, beyond our own.
             buffer: as in `connect`.

@@ -130,7 +130,10 @@ class SandboxAgent:
         env: Mapping[str, str] | None = None,
         buffer: int = BUFFER,
     ) -> "Generator[SandboxAgent]":
-        """Start a private server on a free port, with its own token; it stops when the block or your process ends."""
+        """Start a private server on a free port, with its own token; it stops when the block or your process ends.
+
+        Its sessions are deleted when it stops, unless `data_dir` says where to keep them.
+        """
         opened = AsyncSandboxAgent.start(
             agent=agent,
             on_permission=on_permission and _threaded(on_permission),

@@ -97,8 +97,8 @@ class Settings:
         _LISTEN,
         DURATION,
         None,
-        "Stop after this long without a client, a working agent or an install. sandbox-agent run starts its server "
-        "with 30m.",
+        "Stop after this long without a client, a working agent or an install. Commands that start a server in the "
+        "background set 30m.",
     )
 
     token: str | None = option(
@@ -243,6 +243,8 @@ class Settings:
     temporary: bool = False
     """The server makes a new data directory and deletes it at the end; `data_dir` is not used."""
     warnings: tuple[str, ...] = ()
+    given: frozenset[str] = frozenset()
+    """The options that a flag, a variable or config.toml sets."""
 
 
 OPTIONS: tuple[Option, ...] = tuple(

@@ -48,6 +48,7 @@ def load(
     }
     temporary = embedded and "data_dir" not in given
     known = {"config_dir": config_dir, "data_dir": data_dir, "temporary": temporary, "warnings": warnings}
+    known |= {"given": frozenset(given)}
     settings = cast("Callable[..., Settings]", Settings)(**defaults | values | known)
     _check_files(settings, given)
     return _with_token(settings, given)
@@ -122,7 +123,8 @@ def _with_token(settings: Settings, given: Mapping[str, Given]) -> Settings:
         raise SettingsError(f"{ways[0].where} and {ways[1].where} both give a token; give one of them")
     if settings.token_file is not None and ways[0] is given.get("token_file"):
         return replace(settings, token=_token_from(settings.token_file, ways[0].where))
-    return settings
+    # A file that does not count holds another token.
+    return replace(settings, token_file=None)
 
 
 def _check_no_token(settings: Settings, given: Given, ways: list[Given]) -> None:

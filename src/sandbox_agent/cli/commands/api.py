@@ -1,4 +1,4 @@
-"""`sandbox-agent api v1 …`: calls of a running server, by its routes. What it answers is printed as it came."""
+"""`sandbox-agent api …`: calls of a running server, by its routes. What it answers is printed as it came."""
 
 from collections.abc import Callable
 from typing import cast
@@ -8,6 +8,7 @@ import msgspec
 from msgspec import Raw
 
 from sandbox_agent.cli.calling import Remote, call
+from sandbox_agent.cli.commands import request
 from sandbox_agent.cli.commands.agents import add_install_flags
 from sandbox_agent.cli.commands.rpc import exchange
 from sandbox_agent.cli.flags import ACCESS, add_endpoint_flags
@@ -29,6 +30,7 @@ agent's request, send a response with its id.
 """
 
 EXAMPLES = """\
+  sandbox-agent api GET /v1/health
   sandbox-agent api v1 agents list
   sandbox-agent api v1 agents install claude --endpoint http://box.example:2468 --token-file token.txt
 """
@@ -37,8 +39,19 @@ EXAMPLES = """\
 def group() -> Group:
     """All calls."""
     return Group(
-        "sandbox-agent api", "Call a running server.", EXAMPLES, {"v1": Word("the routes that begin with /v1", _v1)}
+        "sandbox-agent api",
+        "Call a running server.",
+        EXAMPLES,
+        {
+            "request": Word("any request; the word may be left out: api GET /v1/health", request.command),
+            "v1": Word("the routes that begin with /v1", _v1),
+        },
+        implied=_implied_word,
     )
+
+
+def _implied_word(argv: list[str]) -> str | None:
+    return "request" if request.is_request(argv) else None
 
 
 def _v1() -> Group:

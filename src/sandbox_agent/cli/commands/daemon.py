@@ -1,15 +1,19 @@
 """`sandbox-agent daemon …`: a server in the background, by its data directory."""
 
 import os
-from collections.abc import Mapping
+import sys
+from codecs import getincrementaldecoder
+from contextlib import closing
 from datetime import UTC, datetime
+from urllib.parse import urlsplit
 
 import msgspec
 
-from sandbox_agent.cli.background import Failed, Running, find, log_file, start, stop
-from sandbox_agent.cli.flags import add_flags, settings_of
-from sandbox_agent.cli.grammar import Arguments, Command, Group, Parser, Word
-from sandbox_agent.cli.output import describe, print_facts, print_json
+from sandbox_agent.cli.background import Failed, Running, find, find_settled, read_beginning, start, stop
+from sandbox_agent.cli.flags import add_flags, pass_on, settings_of
+from sandbox_agent.cli.grammar import Arguments, Command, Group, Parser, Word, natural
+from sandbox_agent.cli.output import EXIT_FAILED, complain, describe, harmless, print_facts, print_json
+from sandbox_agent.cli.server_log import log_file, read_lines
 from sandbox_agent.envelope import Object, list_at, object_at
 from sandbox_agent.settings import OPTIONS, Settings
 from sandbox_agent.settings.options import PREFIX
@@ -18,10 +22,17 @@ EXIT_NOT_RUNNING = 3
 """As with systemctl."""
 _WHICH = ("config_dir", "data_dir", "token", "token_file")
 _NOT_HERE = ("embedded", "no_persist", "quiet")
+_NOT_AGAIN = ("rotate_token", "quiet")
+"""What a restart does not repeat."""
+_TOKENS = (f"{PREFIX}TOKEN", f"{PREFIX}TOKEN_FILE")
+LINES = 100
+"""Of the log, unless you say how many."""
 
 EXAMPLES = """\
   sandbox-agent daemon start
   sandbox-agent daemon status
+  sandbox-agent daemon logs -f
+  sandbox-agent daemon restart
   sandbox-agent daemon stop
 """
 
@@ -64,12 +75,41 @@ examples:
 """
 
 
+RESTART = """\
+Stop the server that runs on the data directory, and start it again in the background. It keeps its
+flags, port and token, so clients continue where they were. It gets the environment of your shell, such
+as new API keys; its SANDBOX_AGENT_* variables stay unless you set them now. Turns that run are cut off.
+If none runs, one is started.
+"""
+
+RESTART_EXAMPLES = """\
+examples:
+  sandbox-agent daemon restart
+  ANTHROPIC_API_KEY=... sandbox-agent daemon restart
+"""
+
+LOGS = """\
+Print the last lines of what the server in the background has logged. The file is logs/server.log in
+the data directory.
+"""
+
+LOGS_EXAMPLES = """\
+examples:
+  sandbox-agent daemon logs
+  sandbox-agent daemon logs -f
+      keep printing new lines until interrupted
+  sandbox-agent daemon logs -n 1000 | grep WARNING
+"""
+
+
 def group() -> Group:
     """The commands, by their words."""
     words = {
         "start": Word("start a server in the background", _start_command),
         "status": Word("show whether one runs, and its health", _status_command),
+        "restart": Word("end it and start it again", _restart_command),
         "stop": Word("end it", _stop_command),
+        "logs": Word("show what it logs", _logs_command),
     }
     return Group("sandbox-agent daemon", "A server in the background.", EXAMPLES, words)
 
@@ -94,21 +134,105 @@ def _stop_command() -> Command:
     return Command(parser, _stop)
 
 
+def _restart_command() -> Command:
+    parser = Parser("sandbox-agent daemon restart", RESTART, RESTART_EXAMPLES)
+    _add_json(parser)
+    add_flags(parser, ("config_dir", "data_dir"))
+    return Command(parser, _restart)
+
+
+def _logs_command() -> Command:
+    parser = Parser("sandbox-agent daemon logs", LOGS, LOGS_EXAMPLES)
+    parser.add_argument("-f", "--follow", action="store_true", help="Keep printing new lines until interrupted.")
+    parser.add_argument(
+        "-n", "--lines", metavar="NUMBER", type=natural, help=f"How many lines to show at first (default: {LINES})."
+    )
+    add_flags(parser, ("config_dir", "data_dir"))
+    return Command(parser, _logs)
+
+
 def _add_json(parser: Parser) -> None:
     parser.add_argument("--json", action="store_true", help="Print JSON.")
 
 
 def _start(arguments: Arguments) -> int:
     settings = settings_of(arguments, os.environ)
-    flags, environ = _passed_on(arguments)
+    flags, environ = pass_on(arguments, os.environ)
     try:
         running, anew = start(settings, flags, environ)
     except Failed as failed:
         return _tell(failed)
+    return _present(arguments, running, "started" if anew else "runs already")
+
+
+def _restart(arguments: Arguments) -> int:
+    which = settings_of(arguments, os.environ, _WHICH)
+    try:
+        running = find_settled(which)
+        if running is None:
+            return _start(arguments)
+        again, environ = _as_before(running)
+        settings = settings_of(again, environ)  # A mistake is found while the old one still runs.
+        flags, environ = pass_on(again, environ)
+        stop(settings)
+        running, _ = start(settings, flags, environ)
+    except Failed as failed:
+        return _tell(failed)
+    return _present(arguments, running, "restarted")
+
+
+def _as_before(running: Running) -> tuple[Arguments, dict[str, str]]:
+    """The flags and the environment for a server that takes the place of this one. Raises Failed."""
+    from sandbox_agent.cli.commands.server import command
+
+    began = read_beginning(running.pid)
+    # Paths in its flags may begin there.
+    try:
+        os.chdir(began.directory)
+    except OSError as error:
+        raise Failed(f"the server's directory {began.directory}: {error.strerror}; stop it, and start it") from error
+    values = {
+        name: value for name, value in command().parser.parse(began.flags).values.items() if name not in _NOT_AGAIN
+    }
+    values["data_dir"] = str(running.data_dir)
+    kept = began.variables
+    if any(os.environ.get(name) for name in _TOKENS):
+        kept = {name: value for name, value in kept.items() if name not in _TOKENS}
+    environ = {**kept, **os.environ}
+    if settings_of(Arguments(values), environ, {"port", "host"}).port == 0:
+        values["port"] = str(urlsplit(running.url).port)
+    return Arguments(values), environ
+
+
+def _logs(arguments: Arguments) -> int:
+    settings = settings_of(arguments, os.environ, _WHICH)
+    path, count = log_file(settings.data_dir), arguments.number("lines")
+    running = find(settings)
+    if running is not None and running.log_file is None:
+        complain(f"the server (process {running.pid}) was not started in the background, and logs elsewhere")
+    decode = getincrementaldecoder("utf-8")("replace").decode
+    try:
+        with closing(read_lines(path, LINES if count is None else count, follow=arguments.switch("follow"))) as pieces:
+            for piece in pieces:
+                if sys.stdout.isatty():
+                    sys.stdout.write(harmless(decode(piece)))
+                    sys.stdout.flush()
+                else:
+                    sys.stdout.buffer.write(piece)
+                    sys.stdout.buffer.flush()
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        complain(f"no log at {path}: {error.strerror}")
+        return EXIT_FAILED
+    return 0
+
+
+def _present(arguments: Arguments, running: Running, state: str) -> int:
     if arguments.switch("json"):
         _print(_document(running))
     else:
-        _show(_document(running), "started" if anew else "runs already")
+        _show(_document(running), state)
     return 0
 
 
@@ -119,7 +243,8 @@ def _status(arguments: Arguments) -> int:
     if arguments.switch("json"):
         _print(document)
     else:
-        _show(document, "does not run" if running is None else "runs")
+        state = "does not run" if running is None else "runs for one program alone" if running.embedded else "runs"
+        _show(document, state)
     return EXIT_NOT_RUNNING if running is None else 0
 
 
@@ -137,22 +262,6 @@ def _tell(failed: Failed) -> int:
     return failed.code
 
 
-def _passed_on(arguments: Arguments) -> tuple[list[str], Mapping[str, str]]:
-    """The flags for the server, and its environment: that is where a token goes, for a command line can be read."""
-    flags: list[str] = []
-    for option in OPTIONS:
-        value = arguments.values.get(option.name)
-        if value is True:
-            flags.append(option.flag)
-        elif value is not None and option.name != "token":
-            items = arguments.words(option.name) if option.kind.many else [value]
-            flags += [f"{option.flag}={item}" for item in items]
-    token = arguments.word("token")
-    # A token that is given as a flag is meant to be the only one.
-    given = {} if token is None else {f"{PREFIX}TOKEN": token, f"{PREFIX}TOKEN_FILE": ""}
-    return flags, {**os.environ, **given}
-
-
 def _document(running: Running) -> Object:
     uptime = datetime.now(UTC) - datetime.fromisoformat(running.started_at)
     told: Object = {
@@ -165,6 +274,7 @@ def _document(running: Running) -> Object:
         "dataDirectory": str(running.data_dir),
         "tokenFile": None if running.token_file is None else str(running.token_file),
         "logFile": None if running.log_file is None else str(running.log_file),
+        "embedded": running.embedded,
     }
     try:
         health = running.health()

@@ -9,9 +9,10 @@ Give an agent a prompt and show what it says and does; without a prompt, talk to
 the argument, or stdin, or both: then stdin follows the argument.
 
 The server is the one that --endpoint or {VARIABLE} names, or the one that runs on the
-data directory; if there is none, a server is started for this run. The session is kept, and you can
-continue it with --session or --continue, which shows its last turns first. If the agent is not installed, it
-is installed first.
+data directory. If there is none, one is started in the background: it serves all your terminals, and
+stops after 30 minutes without work (--idle-exit of sandbox-agent server as a variable or in
+config.toml changes that). The session is kept, and you can continue it with --session or --continue,
+which shows its last turns first. If the agent is not installed, it is installed first.
 
 You answer the agent's requests at the terminal: permissions, questions, forms. Without a terminal
 they are rejected. If stdout is a pipe, it gets only the agent's words; everything else goes to stderr.
@@ -93,6 +94,12 @@ def run_command() -> Command:
     parser.add_argument("--json", action="store_true", help="Print JSON lines.")
     parser.add_argument("-q", "--quiet", action="store_true", help="Show only the agent's words.")
     parser.add_argument("-v", "--verbose", action="store_true", help="Show all of what tools do, however long.")
+    parser.add_argument(
+        "--no-daemon",
+        action="store_true",
+        help="Start a private server that ends with this run. Its sessions stay in the data directory, which no other "
+        "server may use at that time.",
+    )
     add_server_flags(parser)
     return Command(parser, _run)
 

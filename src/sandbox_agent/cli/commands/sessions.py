@@ -403,10 +403,10 @@ def _rename_session(arguments: Arguments) -> int:
 
 
 def _note_facts(arguments: Arguments) -> int:
-    return _set_metadata(arguments, _read_facts(arguments.words("facts")))
+    return _set_metadata(arguments, read_facts(arguments.words("facts")))
 
 
-def _read_facts(given: Sequence[str]) -> Object:
+def read_facts(given: Sequence[str]) -> Object:
     """Facts as they are written on a command line; raises SettingsError."""
     found: Object = {}
     for each in given:

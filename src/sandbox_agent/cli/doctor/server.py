@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from sandbox_agent import __version__
 from sandbox_agent.cli.doctor.finding import Finding, Subject
-from sandbox_agent.cli.flags import VARIABLE, ServerAddress, find_address
+from sandbox_agent.cli.flags import VARIABLE, ServerAddress, find_address, is_named
 from sandbox_agent.data_directory import find_lock_owner, read_notice
 from sandbox_agent.errors import SettingsError
 from sandbox_agent.settings import OPTIONS
@@ -24,6 +24,7 @@ CONNECT, SILENCE = 1.0, 1.2
 """Seconds to reach it, and in which it may say nothing."""
 
 _START = "Start one with: sandbox-agent daemon start"
+_STARTED = "Commands start one when they need it; for one that stays: sandbox-agent daemon start"
 
 
 class Health(Struct, rename="camel"):
@@ -61,18 +62,13 @@ def server(subject: Subject) -> list[Finding]:
 
 
 def _port(subject: Subject, target: ServerAddress, answer: Answer, pid: int | None) -> list[Finding]:
-    """Whether commands would call a server with these settings, and whether a new one could listen."""
+    """Whether a new one could listen."""
     settings = subject.settings
     port, called = settings.port, _port_of(target.url)
-    found: list[Finding] = []
-    chosen = subject.arguments.word("endpoint") or subject.environ.get(VARIABLE)
-    if not chosen and pid is None and port not in (0, called):
-        sentence = f"the settings say port {port}, but commands call {target.url}"
-        found.append(Finding("server", "endpoint", "warning", sentence, f"export {VARIABLE}=http://127.0.0.1:{port}"))
     answered = target.local and called == port and answer.kind != "none"
     if port == 0 or answered or (pid and port in _ports(pid)):
-        return found
-    return [*found, _free_port(settings.host, port)]
+        return []
+    return [_free_port(settings.host, port)]
 
 
 def _known(environ: Mapping[str, str]) -> dict[str, str]:
@@ -168,8 +164,11 @@ def _told(subject: Subject, target: ServerAddress, answer: Answer, *, here: bool
                     f"Check the address ({VARIABLE} or --endpoint) and the network.",
                 )
             ]
-        case "none":
+        case "none" if is_named(subject.arguments, subject.environ):
             return [Finding("server", "server", "note", f"no server answers at {url}", None if here else _START)]
+        case "none":
+            sentence = f"no server runs that commands could call on the data directory {subject.settings.data_dir}"
+            return [Finding("server", "server", "note", sentence, None if here else _STARTED)]
 
 
 def _healthy(target: ServerAddress, health: Health) -> list[Finding]:
@@ -229,6 +228,10 @@ def _who(target: ServerAddress) -> str:
 def _of_this_directory(subject: Subject, target: ServerAddress, pid: int) -> Finding:
     directory = subject.settings.data_dir
     told = read_notice(directory)
+    if told is not None and told.embedded:
+        sentence = f"process {pid} holds the data directory {directory} for one program alone"
+        advice = "Wait until that program ends, or choose another directory with --data-dir."
+        return Finding("server", "data-server", "warning", sentence, advice)
     known = [_port_of(told.url)] if told else _ports(pid)
     where = f"a server (process {pid or 'unknown'}) uses the data directory {directory}"
     if not known:

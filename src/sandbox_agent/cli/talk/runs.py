@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from sandbox_agent.cli.calling import document, tell
+from sandbox_agent.cli.calling import Failure, document, tell
 from sandbox_agent.cli.grammar import Arguments
 from sandbox_agent.cli.output import EXIT_FAILED, complain, show_install
 from sandbox_agent.cli.talk import FAILURES
@@ -21,8 +21,8 @@ from sandbox_agent.cli.talk.conversation import Conversation, OneShot
 from sandbox_agent.cli.talk.history import NAME, InputHistory
 from sandbox_agent.cli.talk.interrupts import Interrupts, run
 from sandbox_agent.cli.talk.log import Live, OwnPrompts, before_last, gap, write_line
-from sandbox_agent.cli.talk.servers import Reports, Served, find, served
-from sandbox_agent.client import ClientError, Gap, SandboxAgent, Session, SessionEnded, SessionInfo
+from sandbox_agent.cli.talk.servers import Choice, Reports, Served, choose_server, find, served
+from sandbox_agent.client import ClientError, Gap, SandboxAgent, Session, SessionEnded, SessionInfo, StartFailed
 from sandbox_agent.client.asking import Handlers
 from sandbox_agent.errors import SettingsError
 from sandbox_agent.settings import load
@@ -175,16 +175,20 @@ def start_run(arguments: Arguments) -> int:
     if wanted.prompt is None and seen.terminal is None:
         raise SettingsError("a prompt is needed: an argument, or stdin")
     Reports(seen.say, seen.warn).install()
-    return run(lambda interrupts: _run(arguments, wanted, seen, interrupts))
+    try:
+        choice = choose_server(arguments, seen.say)
+    except StartFailed as failure:
+        return _report(failure, as_json=wanted.as_json)
+    _remember(arguments, seen)
+    return run(lambda interrupts: _run(choice, wanted, seen, interrupts))
 
 
-async def _run(arguments: Arguments, wanted: Wish, seen: View, interrupts: Interrupts) -> int:
+async def _run(choice: Choice, wanted: Wish, seen: View, interrupts: Interrupts) -> int:
     interrupts.restore = seen.restore
     if wanted.answering == "yes" and not wanted.quiet:
         complain("--yes: whatever the agent asks permission for is allowed, once each time")
-    _remember(arguments, seen)
     async with seen.listening() if wanted.prompt is None else nullcontext():
-        return await _report_failures(_prompt_agent(arguments, wanted, seen, interrupts), seen, as_json=wanted.as_json)
+        return await _report_failures(_prompt_agent(choice, wanted, seen, interrupts), seen, as_json=wanted.as_json)
 
 
 def _remember(arguments: Arguments, seen: View) -> None:
@@ -201,19 +205,23 @@ async def _report_failures(work: Awaitable[int], seen: View, *, as_json: bool) -
         return await work
     except FAILURES as failure:
         seen.screen.finish()
-        if as_json:
-            write_line({"error": document(failure)})
-        tell(failure)
-        return EXIT_FAILED
+        return _report(failure, as_json=as_json)
     finally:
         seen.screen.finish()
 
 
-async def _prompt_agent(arguments: Arguments, wanted: Wish, seen: View, interrupts: Interrupts) -> int:
+def _report(failure: Failure, *, as_json: bool) -> int:
+    if as_json:
+        write_line({"error": document(failure)})
+    tell(failure)
+    return EXIT_FAILED
+
+
+async def _prompt_agent(choice: Choice, wanted: Wish, seen: View, interrupts: Interrupts) -> int:
     own = OwnPrompts()
     # In a session that others use, too, one prompt answers for itself alone.
     only = (lambda: True) if wanted.prompt is None else own.runs
-    async with served(arguments, seen.say, seen.warn, seen.handlers(wanted.answering, only=only)) as server:
+    async with served(choice, seen.handlers(wanted.answering, only=only)) as server:
         own.watch(server.client)
         files = attached(wanted.files, local=server.here)
         if wanted.session is None and not wanted.newest:
@@ -362,25 +370,32 @@ def start_attaching(arguments: Arguments) -> int:
         raise SettingsError("--all and --history exclude each other")
     seen = view(as_json=arguments.switch("json"), quiet=arguments.switch("quiet"), verbose=arguments.switch("verbose"))
     Reports(seen.say, seen.warn).install()
-    return run(lambda interrupts: _attach(arguments, seen, interrupts))
+    try:
+        choice = choose_server(arguments, seen.say)
+    except StartFailed as failure:
+        return _report(failure, as_json=arguments.switch("json"))
+    return run(lambda interrupts: _attach(choice, arguments, seen, interrupts))
 
 
-async def _attach(arguments: Arguments, seen: View, interrupts: Interrupts) -> int:
+async def _attach(choice: Choice, arguments: Arguments, seen: View, interrupts: Interrupts) -> int:
     interrupts.restore = seen.restore
     as_json = arguments.switch("json")
     talks = seen.terminal is not None and not as_json and not arguments.switch("read_only")
     _remember(arguments, seen)
     async with seen.listening() if talks else nullcontext():
-        return await _report_failures(_show_session(arguments, seen, interrupts, talks=talks), seen, as_json=as_json)
+        work = _show_session(choice, arguments, seen, interrupts, talks=talks)
+        return await _report_failures(work, seen, as_json=as_json)
 
 
-async def _show_session(arguments: Arguments, seen: View, interrupts: Interrupts, *, talks: bool) -> int:
+async def _show_session(
+    choice: Choice, arguments: Arguments, seen: View, interrupts: Interrupts, *, talks: bool
+) -> int:
     # Without a terminal, leave requests to other clients.
     handlers = seen.handlers("ask") if talks else Handlers()
     if seen.asking is not None:
         # What waits there is asked when what led to it has been shown.
         seen.asking.hold()
-    async with served(arguments, seen.say, seen.warn, handlers) as server:
+    async with served(choice, handlers) as server:
         info = await find(server.client, arguments.word("session") or "")
         session = await server.client.sessions.attach(info.session_id)
         live = Live(server.client, session)

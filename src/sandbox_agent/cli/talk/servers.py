@@ -1,98 +1,96 @@
-"""Which server a run talks to: one that is named, one that runs on the data directory, or one of its own."""
+"""Which server a run talks to: one that is named, the one on the data directory, or one of its own."""
 
-import asyncio
 import getpass
 import logging
 import os
 from collections.abc import AsyncGenerator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
-from pathlib import Path
 
-from sandbox_agent.cli.background import find as find_running
+from sandbox_agent.cli.background import Failed
 from sandbox_agent.cli.calling import CLIENT, find_session, read_session
-from sandbox_agent.cli.flags import VARIABLE, find_address, settings_of
+from sandbox_agent.cli.flags import VARIABLE, ServerAddress, is_named, settings_of
 from sandbox_agent.cli.grammar import Arguments
+from sandbox_agent.cli.local_server import WHICH, reach_server
 from sandbox_agent.cli.output import one_line
-from sandbox_agent.client import ConnectionLost, SandboxAgent, ServerProblem, SessionInfo, StartFailed
+from sandbox_agent.client import SandboxAgent, SessionInfo, StartFailed
 from sandbox_agent.client.api import Api
 from sandbox_agent.client.asking import Handlers
-from sandbox_agent.data_directory import find_lock_owner
+from sandbox_agent.data_directory import find_lock_owner, read_notice
 from sandbox_agent.errors import SettingsError
 from sandbox_agent.settings import Settings
 
-TRIES = 50
-PAUSE = 0.1
-"""Seconds between two looks for a server that is about to listen, or to end; and how many there are."""
 SIGN_OF_LIFE = 10.0
 """Seconds between two words about a server that cannot be reached."""
 _KNOWN = ("no handler", "the embedded server has ended")
 """Log messages to hide: they are expected, or shown in another way."""
 Say = Callable[[str], None]
-_WHICH = ("config_dir", "data_dir", "agents_dir", "token", "token_file")
 
 
 @dataclass(frozen=True, slots=True)
-class Served:
-    """A client of the server that was found."""
+class Choice:
+    """The server that a run will talk to; without an address, a private one that is started for it."""
 
-    client: SandboxAgent
+    address: ServerAddress | None
+    settings: Settings
     here: bool
     """Whether the server surely sees the files of this machine."""
 
 
-@asynccontextmanager
-async def served(arguments: Arguments, say: Say, warn: Say, handlers: Handlers) -> AsyncGenerator[Served]:
-    """A client for as long as the block lasts; `say` and `warn` tell what was done to have one.
+@dataclass(frozen=True, slots=True)
+class Served:
+    """A client of the server that was chosen."""
+
+    client: SandboxAgent
+    here: bool
+
+
+def choose_server(arguments: Arguments, say: Say) -> Choice:
+    """The server that is named, the one on the data directory, or one that is started there in the background.
 
     Raises:
         SettingsError: what the arguments say makes no sense.
-        ClientError: there is no server, or it does not let us in.
+        StartFailed: the data directory has a server that cannot be used, or none starts.
+    """
+    settings = settings_of(arguments, os.environ, (*WHICH, "agents_dir"))
+    alone = arguments.switch("no_daemon")
+    if alone and is_named(arguments, os.environ):
+        raise SettingsError(f"--no-daemon starts a server, and --endpoint or {VARIABLE} names one that is there")
+    if alone:
+        _check_free(settings)
+        return Choice(None, settings, here=True)
+    try:
+        address = reach_server(arguments, say)
+    except Failed as failed:
+        raise StartFailed(str(failed), failed.stderr) from failed
+    found = None if is_named(arguments, os.environ) else read_notice(settings.data_dir)
+    return Choice(address, settings, here=found is not None and found.url == address.url)
+
+
+def _check_free(settings: Settings) -> None:
+    pid = find_lock_owner(settings.data_dir)
+    if pid is not None:
+        raise StartFailed(
+            f"a server (process {pid or 'unknown'}) holds the data directory {settings.data_dir}; leave --no-daemon "
+            "out to use that server, or choose another directory with --data-dir"
+        )
+
+
+@asynccontextmanager
+async def served(choice: Choice, handlers: Handlers) -> AsyncGenerator[Served]:
+    """A client for as long as the block lasts.
+
+    Raises ClientError: the server does not start, or does not let us in.
     """
     async with AsyncExitStack() as stack:
-        if arguments.word("endpoint") or os.environ.get(VARIABLE):
-            yield await _named(stack, arguments, handlers)
+        if choice.address is None:
+            client = await _started(stack, choice.settings, handlers)
         else:
-            yield await _found(stack, arguments, say, warn, handlers)
-
-
-async def _named(stack: AsyncExitStack, arguments: Arguments, handlers: Handlers) -> Served:
-    server = find_address(arguments, os.environ)
-    try:
-        client = await _connected(stack, server.url, server.token, handlers)
-    except ValueError as error:
-        raise SettingsError(f"--token: {error}") from None
-    return Served(client, here=False)
-
-
-async def _found(stack: AsyncExitStack, arguments: Arguments, say: Say, warn: Say, handlers: Handlers) -> Served:
-    settings = settings_of(arguments, os.environ, _WHICH)
-    for left in reversed(range(TRIES)):
-        running = find_running(settings)
-        try:
-            if running is not None:
-                client = await _connected(stack, running.url, running.token, handlers)
-                return Served(client, here=True)
-            if find_lock_owner(settings.data_dir) is None:
-                say("no server is running; starting one for this run")
-                client = await _started(stack, settings, settings.data_dir, handlers)
-                return Served(client, here=True)
-        except ServerProblem as problem:
-            if running is None or problem.status != 401:
-                raise
-            # Most likely another run's own server, which will be gone with it.
-            warn(
-                f"the server at {running.url} needs a token that was not found (give it with --token), so another one "
-                "is started; its session is not kept"
-            )
-            return Served(await _started(stack, settings, None, handlers), here=True)
-        except (ConnectionLost, StartFailed):
-            # It has just ended, or another process was quicker.
-            if not left or (running is None and find_lock_owner(settings.data_dir) is None):
-                raise
-        await asyncio.sleep(PAUSE)
-    pid = find_lock_owner(settings.data_dir)
-    raise StartFailed(f"process {pid} holds the data directory {settings.data_dir}, and does not say where it listens")
+            try:
+                client = await _connected(stack, choice.address.url, choice.address.token, handlers)
+            except ValueError as error:
+                raise SettingsError(f"--token: {error}") from None
+        yield Served(client, choice.here)
 
 
 async def _connected(stack: AsyncExitStack, url: str, token: str | None, handlers: Handlers) -> SandboxAgent:
@@ -109,9 +107,7 @@ async def _connected(stack: AsyncExitStack, url: str, token: str | None, handler
     )
 
 
-async def _started(
-    stack: AsyncExitStack, settings: Settings, data_dir: Path | None, handlers: Handlers
-) -> SandboxAgent:
+async def _started(stack: AsyncExitStack, settings: Settings, handlers: Handlers) -> SandboxAgent:
     places = {"config_dir": settings.config_dir, "agents_dir": settings.agents_dir}
     # What it reports is seen only when it fails: then the last lines should be about that.
     options = {**places, "quiet": True, "log_level": "warning"}
@@ -120,7 +116,7 @@ async def _started(
             on_permission=handlers.permission,
             on_question=handlers.question,
             on_elicitation=handlers.elicitation,
-            data_dir=data_dir,
+            data_dir=settings.data_dir,
             options=options,
         )
     )
