@@ -68,6 +68,7 @@ from sandbox_agent.hub.host_methods import HostMethods
 from sandbox_agent.hub.housekeeping import Housekeeping
 from sandbox_agent.hub.hub import Hub
 from sandbox_agent.hub.inventory import Inventory
+from sandbox_agent.hub.offers import Offers
 from sandbox_agent.hub.ruling import Ruling
 from sandbox_agent.hub.session_ending import SessionEnding
 from sandbox_agent.hub.session_loading import SessionLoading
@@ -90,7 +91,7 @@ from sandbox_agent.settings import Settings
 logger = logging.getLogger(__name__)
 
 EXIT_PORT_TAKEN = 3
-LOG, TOKEN = "log.db", "token"
+LOG, TOKEN, OFFERS = "log.db", "token", "offers.json"
 GC_THRESHOLDS = (20_000, 10, 10)
 """Envelopes, requests and sockets make no reference cycles, so the collector can run rarely; but not never."""
 LAST_GRACE = 0.5
@@ -108,6 +109,7 @@ class Parts:
     streams: Streams
     supervisor: Supervisor
     installer: Installer
+    offers: Offers
     roots: Roots
     files: TextFiles
     attached: AttachedFiles
@@ -117,7 +119,7 @@ class Parts:
 
     def is_busy(self) -> bool:
         """Whether an agent works, or is being installed; a prompt that waits does so behind one that runs."""
-        return not self.hub.calls.empty or self.installer.busy
+        return not self.hub.calls.empty or self.installer.busy or self.offers.busy
 
     def stop(self) -> None:
         """Release all waiting callers."""
@@ -157,7 +159,10 @@ def build(settings: Settings, children: Children) -> Parts:
     forward = Forward(hub, supervisor, catalog, settings.request_timeout)
     inventory = Inventory(hub)
     session_settings = SessionSettings(hub, forward)
-    agent_views = AgentViews(hub.newest_session, catalog, installer, supervisor, os.environ)
+    offers_file = None if settings.no_persist else settings.data_dir / OFFERS
+    as_installed = Provision(catalog, installer, may_install=False)
+    offers = Offers(catalog, boots, as_installed, os.environ, offers_file, settings.request_timeout)
+    agent_views = AgentViews(hub.newest_session, offers, catalog, installer, supervisor, os.environ)
     installs = AgentInstalls(catalog, installer)
     loading = SessionLoading(hub, forward)
     ending = SessionEnding(hub, forward, turns)
@@ -212,7 +217,20 @@ def build(settings: Settings, children: Children) -> Parts:
         settings.connection_ttl,
     )
     return Parts(
-        app, log, hub, turns, streams, supervisor, installer, roots, files, attached, terminals, watches, housekeeping
+        app,
+        log,
+        hub,
+        turns,
+        streams,
+        supervisor,
+        installer,
+        offers,
+        roots,
+        files,
+        attached,
+        terminals,
+        watches,
+        housekeeping,
     )
 
 
@@ -297,7 +315,10 @@ async def _serve(settings: Settings, listener: socket.socket, owner: str, parent
         parts.stop()
         server.should_exit = True
         await asyncio.gather(
-            parts.installer.close(), parts.supervisor.close(LAST_GRACE), parts.terminals.close(LAST_GRACE)
+            parts.offers.close(),
+            parts.installer.close(),
+            parts.supervisor.close(LAST_GRACE),
+            parts.terminals.close(LAST_GRACE),
         )
         await serving
         for clock in clocks:
@@ -409,7 +430,7 @@ def _check_data_directory(settings: Settings) -> None:
     with suppress(FileExistsError):
         (directory / "logs").mkdir(mode=0o700)
     if not settings.trust_data_dir:
-        files = [] if settings.no_persist else [TOKEN, *(LOG + suffix for suffix in FILE_SUFFIXES)]
+        files = [] if settings.no_persist else [TOKEN, OFFERS, *(LOG + suffix for suffix in FILE_SUFFIXES)]
         check_content(directory, files, ["logs"])
 
 

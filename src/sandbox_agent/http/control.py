@@ -28,8 +28,12 @@ _ROUTES = [
     ("POST", r"/v1/sessions/[^/]+/terminate", "POST /v1/rpc _sandboxagent/session/terminate"),
     ("POST", r"/v1/sessions/[^/]+/permissions/[^/]+/reply", _ANSWER),
     ("POST", r"/v1/sessions/[^/]+/questions/[^/]+/(reply|reject)", _ANSWER),
-    ("GET", r"/v1/agents/[^/]+/models", "GET /v1/agents/{agent}, or POST /v1/rpc _sandboxagent/session/list_models"),
-    ("GET", r"/v1/agents/[^/]+/modes", "GET /v1/agents/{agent}"),
+    (
+        "GET",
+        r"/v1/agents/[^/]+/models",
+        "GET /v1/agents/{agent}?models=true, or POST /v1/rpc _sandboxagent/session/list_models",
+    ),
+    ("GET", r"/v1/agents/[^/]+/modes", "GET /v1/agents/{agent}?models=true"),
 ]
 _COMPILED = [(method, re.compile(pattern), replacement) for method, pattern, replacement in _ROUTES]
 

@@ -56,7 +56,7 @@ _TRUTH: Object = {"type": "boolean"}
 _TEXT: Object = {"type": "string"}
 _IN_PATHS = {"agent": "Its id, or its slug in the ACP registry.", "id": "Its id, or its alias."}
 _KINDS: dict[str, Object] = {
-    **dict.fromkeys(("download", "follow", "hidden", "ignored", "recursive", "regex", "registry"), _TRUTH),
+    **dict.fromkeys(("download", "follow", "hidden", "ignored", "models", "recursive", "regex", "registry"), _TRUTH),
     "limit": {"type": "integer", "minimum": 1},
     "case": {"type": "string", "enum": ["smart", "sensitive", "ignore"]},
     "format": {"type": "string", "enum": ["tar", "tar.gz", "tar.zst"]},

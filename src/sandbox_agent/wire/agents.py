@@ -160,9 +160,9 @@ class AgentView(AgentFacts, rename="camel", kw_only=True):
 
     server_status: ServerStatus
     models: Object | UnsetType = UNSET
-    """As in its newest session; absent before the first one."""
+    """As in its newest session, else as it said when it was asked; absent until then."""
     modes: Object | UnsetType = UNSET
-    """As in its newest session; absent before the first one."""
+    """Like `models`."""
 
 
 class AgentsView(Struct):
