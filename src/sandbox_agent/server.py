@@ -15,10 +15,10 @@ from collections.abc import Generator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from functools import partial
+from functools import cache, partial
 from ipaddress import ip_address
 from pathlib import Path
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 import uvicorn
 import uvloop
@@ -68,6 +68,7 @@ from sandbox_agent.hub.host_methods import HostMethods
 from sandbox_agent.hub.housekeeping import Housekeeping
 from sandbox_agent.hub.hub import Hub
 from sandbox_agent.hub.inventory import Inventory
+from sandbox_agent.hub.offers import FILE as OFFERS_FILE
 from sandbox_agent.hub.offers import Offers
 from sandbox_agent.hub.ruling import Ruling
 from sandbox_agent.hub.session_ending import SessionEnding
@@ -88,10 +89,13 @@ from sandbox_agent.processes.table import read_process
 from sandbox_agent.reports import set_up_logging
 from sandbox_agent.settings import Settings
 
+if TYPE_CHECKING:
+    from sandbox_agent.host.search.searches import Searches
+
 logger = logging.getLogger(__name__)
 
 EXIT_PORT_TAKEN = 3
-LOG, TOKEN, OFFERS = "log.db", "token", "offers.json"
+LOG, TOKEN = "log.db", "token"
 GC_THRESHOLDS = (20_000, 10, 10)
 """Envelopes, requests and sockets make no reference cycles, so the collector can run rarely; but not never."""
 LAST_GRACE = 0.5
@@ -159,7 +163,7 @@ def build(settings: Settings, children: Children) -> Parts:
     forward = Forward(hub, supervisor, catalog, settings.request_timeout)
     inventory = Inventory(hub)
     session_settings = SessionSettings(hub, forward)
-    offers_file = None if settings.no_persist else settings.data_dir / OFFERS
+    offers_file = None if settings.no_persist else settings.data_dir / OFFERS_FILE
     as_installed = Provision(catalog, installer, may_install=False)
     offers = Offers(catalog, boots, as_installed, os.environ, offers_file, settings.request_timeout)
     agent_views = AgentViews(hub.newest_session, offers, catalog, installer, supervisor, os.environ)
@@ -173,7 +177,16 @@ def build(settings: Settings, children: Children) -> Parts:
         hub, forward, turns, from_agent.release, inventory, session_settings, loading, ending, attachments
     )
     extensions = ExtensionMethods(hub, forward, ending, inventory, agent_views, installs)
-    file_methods = FileMethods(hub, roots, settings.max_file, pools)
+
+    @cache
+    def searches() -> "Searches":
+        from sandbox_agent.host.search.search import SearchLimits
+        from sandbox_agent.host.search.searches import Searches
+
+        most = SearchLimits(settings.search_results, settings.search_bytes, settings.search_time, settings.searches)
+        return Searches(roots.confined, children, most, pools.searches)
+
+    file_methods = FileMethods(hub, roots, settings.max_file, pools, searches)
     own_methods = session_methods.table() | extensions.table() | file_methods.table()
     from_client = FromClient(hub, forward, turns, session_methods.prompt, own_methods, settings.request_timeout)
     streams = Streams(log, StreamLimits(settings.stream_buffer, settings.stall_timeout, settings.heartbeat))
@@ -181,13 +194,12 @@ def build(settings: Settings, children: Children) -> Parts:
     watches = Watches(settings.watches, settings.watch_buffer, pools.watches)
 
     def control() -> Asgi:
-        from sandbox_agent.host.search.search import SearchLimits
         from sandbox_agent.host.transfer.unpacking import UploadLimits
         from sandbox_agent.http.archives import Archives
         from sandbox_agent.http.control import make_control_app
         from sandbox_agent.http.files import FileRoutes
         from sandbox_agent.http.paths import Paths
-        from sandbox_agent.http.search import Searches
+        from sandbox_agent.http.search import SearchRoute
         from sandbox_agent.http.views import Installs, Views
         from sandbox_agent.http.watching import Watching
 
@@ -198,12 +210,8 @@ def build(settings: Settings, children: Children) -> Parts:
             settings.archive_bytes, settings.archive_entries, settings.archive_ratio, settings.archive_depth
         )
         archives = Archives(paths, upload_limits, settings.archives, pools.files)
-        search_limits = SearchLimits(
-            settings.search_results, settings.search_bytes, settings.search_time, settings.searches
-        )
-        searches = Searches(paths, children, search_limits, pools.searches)
         watching = Watching(paths, watches, settings.heartbeat)
-        tables = (files, archives, searches, watching)
+        tables = (files, archives, SearchRoute(paths, searches()), watching)
         return make_control_app(views, [endpoint for table in tables for endpoint in table.endpoints()])
 
     hosts = {name.lower() for name in settings.allow_host}
@@ -430,7 +438,7 @@ def _check_data_directory(settings: Settings) -> None:
     with suppress(FileExistsError):
         (directory / "logs").mkdir(mode=0o700)
     if not settings.trust_data_dir:
-        files = [] if settings.no_persist else [TOKEN, OFFERS, *(LOG + suffix for suffix in FILE_SUFFIXES)]
+        files = [] if settings.no_persist else [TOKEN, OFFERS_FILE, *(LOG + suffix for suffix in FILE_SUFFIXES)]
         check_content(directory, files, ["logs"])
 
 

@@ -37,6 +37,8 @@ from sandbox_agent.wire import methods
 
 logger = logging.getLogger(__name__)
 
+FILE = "offers.json"
+"""In the data directory."""
 KEPT_BYTES = 1 << 20
 """Of one agent's answer; a larger one is passed on, and not kept."""
 AT_ONCE = 4

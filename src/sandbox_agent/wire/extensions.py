@@ -13,10 +13,12 @@ from sandbox_agent.wire.files import (
     EntriesPage,
     EntriesParams,
     FileView,
+    Found,
     Moved,
     MoveParams,
     PathParams,
     ReadParams,
+    SearchParams,
     StatParams,
     WriteParams,
     Written,
@@ -357,8 +359,8 @@ TYPES: dict[str, type[Struct]] = {
         *(SessionParams, Nothing, AttachResult, SessionResult, PageParams, SessionsView, ModelsParams, ModelsResult),
         *(MetadataParams, MetadataResult, TerminateResult, EventsParams, EventsResult, PendingParams, PendingResult),
         *(AgentsParams, AgentsView, AgentParams, AgentView, InstallParams, InstallResult),
-        *(PathParams, ReadParams, WriteParams, EntriesParams, StatParams, MoveParams, DeleteParams),
-        *(Content, Written, EntriesPage, FileView, Done, Moved),
+        *(PathParams, ReadParams, WriteParams, EntriesParams, StatParams, MoveParams, DeleteParams, SearchParams),
+        *(Content, Written, EntriesPage, FileView, Done, Moved, Found),
         *(QuestionParams, QuestionAnswer, TurnParams, DecisionParams, MetadataUpdate, EndedParams, Gap, UnparsedParams),
     )
 }

@@ -56,6 +56,7 @@ LIST_ENTRIES = "_sandboxagent/fs/entries"
 STAT = "_sandboxagent/fs/stat"
 MAKE_DIRECTORY = "_sandboxagent/fs/mkdir"
 MOVE = "_sandboxagent/fs/move"
+SEARCH = "_sandboxagent/fs/search"
 DELETE_FILE = "_sandboxagent/fs/delete"
 
 # --- ours: what a client receives -------------------------------------------------------------------------------------
