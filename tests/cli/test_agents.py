@@ -33,7 +33,7 @@ def test_the_list_has_every_agent_of_the_manifest_in_its_order(place: Place) -> 
     assert list(table) == ["agent", *KNOWN]
     assert table["agent"] == ["installed", "source", "credentials", "supported"]
     assert table["mock"] == [__version__, "bundled", "-", "yes"]
-    assert table["claude"] == ["no", "fallback", "no", "yes"]
+    assert table["claude"] == ["no", "registry", "no", "yes"]
     assert table["amp"] == ["no", "registry", "no", "no"]
 
 

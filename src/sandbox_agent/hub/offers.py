@@ -181,6 +181,7 @@ class Offers:
         if self._path is None:
             return
         try:
+            self._path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
             with tempfile.NamedTemporaryFile(dir=self._path.parent, prefix=".offers-", delete=False) as file:
                 file.write(msgspec.json.encode(kept))
             Path(file.name).replace(self._path)

@@ -7,9 +7,9 @@ from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping, Sequen
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from secrets import token_hex
+from typing import TYPE_CHECKING
 
 import msgspec
-import uvloop
 from msgspec import UNSET, Raw, Struct
 
 from sandbox_agent.agents.catalog import Catalog
@@ -34,12 +34,12 @@ from sandbox_agent.cli.output import (
 )
 from sandbox_agent.envelope import Object, objects_at, text_at
 from sandbox_agent.errors import InstallFailed, RegistryUnavailable, SandboxAgentError
-from sandbox_agent.hub.choices import MODE, MODEL
-from sandbox_agent.hub.offers import FILE as OFFERS_FILE
-from sandbox_agent.hub.offers import Offer, Offers
 from sandbox_agent.processes.children import Children
 from sandbox_agent.settings import Settings
 from sandbox_agent.wire.agents import AgentFacts, Artifact, InstallRequest, InstallResult
+
+if TYPE_CHECKING:
+    from sandbox_agent.hub.offers import Offer
 
 TITLES = ("agent", "installed", "source", "credentials", "supported")
 
@@ -59,6 +59,8 @@ def print_agent(
     settings: Settings, environ: Mapping[str, str], name: str, *, asking: bool = False, as_json: bool
 ) -> None:
     """Everything known of one agent, `asking` it for its models; raises UnknownAgent, or why it cannot be asked."""
+    import uvloop
+
     catalog = open_catalog(settings, environ)
     agent = asyncio.run(catalog.find(name))
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
@@ -71,11 +73,13 @@ def print_agent(
         print_facts([*_lines(known), *((name, _choices(shape, name)) for name, shape in announced.items())])
 
 
-async def _find_offer(settings: Settings, catalog: Catalog, agent: Agent, *, asking: bool) -> Offer | None:
+async def _find_offer(settings: Settings, catalog: Catalog, agent: Agent, *, asking: bool) -> "Offer | None":
+    from sandbox_agent.hub.offers import FILE, Offers
+
     children = Children(token_hex(16))
     boots = open_boots(settings, children, catalog.environ)
     provision = Provision(catalog, open_installer(settings, children, catalog, boots), may_install=False)
-    path = settings.data_dir / OFFERS_FILE
+    path = settings.data_dir / FILE
     offers = Offers(catalog, boots, provision, catalog.environ, path, settings.request_timeout)
     try:
         return await offers.ask(agent) if asking else offers.find(agent)
@@ -85,6 +89,8 @@ async def _find_offer(settings: Settings, catalog: Catalog, agent: Agent, *, ask
 
 def _choices(shape: Object, name: str) -> str:
     """Models or modes, one per line; the current one is marked."""
+    from sandbox_agent.hub.choices import MODE, MODEL
+
     category = MODEL if name == MODEL.shape else MODE
     ids = [text_at(each, category.choice_id) or "" for each in objects_at(shape, category.available)]
     return "\n".join(f"{id} (current)" if id == shape.get(category.current) else id for id in ids) or NONE
@@ -325,6 +331,8 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 def run_undoing(work: Coroutine[object, object, None]) -> None:
     """Run something to its end. A signal cancels it: the program ends with 128 and the signal's number."""
+    import uvloop
+
     told: list[signal.Signals] = []
 
     async def watched() -> None:
