@@ -132,7 +132,8 @@ class Packages:
 
     def facts(self, name: str) -> Object:
         """A package's own package.json, wherever npm has put it; empty when it is not there."""
-        return next((facts for home in self._homes(name) if (facts := _json(home / "package.json"))), {})
+        found = (_json(home / "package.json") for home in self._homes(name))
+        return next(filter(None, found), dict[str, object]())
 
     def find_file(self, name: str, path: str) -> Path | None:
         """A file of a package, wherever npm has put that; None when there is none, or it leads out of the folder."""
