@@ -165,7 +165,7 @@ def build(settings: Settings, children: Children) -> Parts:
     session_settings = SessionSettings(hub, forward)
     offers_file = None if settings.no_persist else settings.data_dir / OFFERS_FILE
     as_installed = Provision(catalog, installer, may_install=False)
-    offers = Offers(catalog, boots, as_installed, os.environ, offers_file, settings.request_timeout)
+    offers = Offers(catalog, boots, as_installed, os.environ, offers_file, settings.request_timeout, pools.files)
     agent_views = AgentViews(hub.newest_session, offers, catalog, installer, supervisor, os.environ)
     installs = AgentInstalls(catalog, installer)
     loading = SessionLoading(hub, forward)

@@ -16,6 +16,7 @@ from sandbox_agent.agents.supervisor import AgentStatus
 from sandbox_agent.agents.views import AgentViews
 from sandbox_agent.errors import AgentNotInstalled, OffersUnknown, ShuttingDown
 from sandbox_agent.hub.offers import Offers
+from sandbox_agent.pools import Pool
 from tests.support.running import SCRIPTED, alive, eventually
 from tests.support.workshop import Workshop, run
 
@@ -37,7 +38,7 @@ class Trial(Workshop):
     def open(self) -> Offers:
         """As the next start of a server finds them."""
         provision = Provision(self.catalog, self.installer, may_install=False)
-        return Offers(self.catalog, self.boots, provision, self.environ, self.kept, PATIENCE)
+        return Offers(self.catalog, self.boots, provision, self.environ, self.kept, PATIENCE, Pool("test", 2))
 
     @property
     def agent(self) -> Agent:

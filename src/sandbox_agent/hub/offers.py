@@ -33,6 +33,7 @@ from sandbox_agent.errors import (
     ShuttingDown,
 )
 from sandbox_agent.hub.choices import MODE, MODEL, listing, merge_offers
+from sandbox_agent.pools import Pool
 from sandbox_agent.wire import methods
 
 logger = logging.getLogger(__name__)
@@ -74,6 +75,7 @@ class Offers:
         environ: Mapping[str, str],
         path: Path | None,
         patience: float,
+        pool: Pool,
     ) -> None:
         self._catalog = catalog
         self._boots = boots
@@ -81,6 +83,7 @@ class Offers:
         self._environ = environ
         self._path = path
         self._patience = patience
+        self._pool = pool
         self._kept: dict[str, Offer] = {} if path is None else _read(path)
         self._asking: dict[str, asyncio.Task[Offer]] = {}
         self._slots = asyncio.Semaphore(AT_ONCE)
@@ -131,17 +134,17 @@ class Offers:
             raise ShuttingDown from None
         if len(msgspec.json.encode(offer)) <= KEPT_BYTES:
             self._kept[agent.id] = offer
-            await asyncio.to_thread(self._write, dict(self._kept))
+            await self._pool.run(self._write, dict(self._kept))
         return offer
 
     async def _ask_in_directory(self, agent: Agent) -> Offer:
         # Of before the question: what is installed meanwhile is another edition.
         edition = self._edition(agent)
-        directory = Path(await asyncio.to_thread(tempfile.mkdtemp, prefix="sandbox-agent-offers-"))
+        directory = Path(await self._pool.run(lambda: tempfile.mkdtemp(prefix="sandbox-agent-offers-")))
         try:
             return await self._try_session(agent, edition, directory)
         finally:
-            await asyncio.shield(asyncio.to_thread(discard, directory))
+            await asyncio.shield(self._pool.run(discard, directory))
 
     async def _try_session(self, agent: Agent, edition: list[str], directory: Path) -> Offer:
         launch = await self._provision(agent)

@@ -34,6 +34,7 @@ from sandbox_agent.cli.output import (
 )
 from sandbox_agent.envelope import Object, objects_at, text_at
 from sandbox_agent.errors import InstallFailed, RegistryUnavailable, SandboxAgentError
+from sandbox_agent.pools import Pool
 from sandbox_agent.processes.children import Children
 from sandbox_agent.settings import Settings
 from sandbox_agent.wire.agents import AgentFacts, Artifact, InstallRequest, InstallResult
@@ -80,7 +81,8 @@ async def _find_offer(settings: Settings, catalog: Catalog, agent: Agent, *, ask
     boots = open_boots(settings, children, catalog.environ)
     provision = Provision(catalog, open_installer(settings, children, catalog, boots), may_install=False)
     path = settings.data_dir / FILE
-    offers = Offers(catalog, boots, provision, catalog.environ, path, settings.request_timeout)
+    patience = settings.request_timeout
+    offers = Offers(catalog, boots, provision, catalog.environ, path, patience, Pool("offers", 1))
     try:
         return await offers.ask(agent) if asking else offers.find(agent)
     finally:
