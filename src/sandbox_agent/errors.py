@@ -33,6 +33,7 @@ SandboxAgentError
 ├── NotImplementedYet       501  in the contract, not in this version
 ├── BatchNotSupported       501  several envelopes in one body, on /acp
 ├── AgentBootFailed         502  the agent process did not start or did not shake hands
+├── OffersUnknown           502  the agent opened no session to tell its models and modes
 ├── RegistryUnavailable     502  the ACP registry cannot be read, and there is no copy of it
 ├── DownloadFailed          502  a package or an archive could not be fetched
 ├── ChecksumMismatch        502  what was fetched is not what was pinned
@@ -325,6 +326,10 @@ class BatchNotSupported(SandboxAgentError):
 
 class AgentBootFailed(SandboxAgentError):
     slug, title, status = "agent-boot-failed", "Agent Failed To Start", 502
+
+
+class OffersUnknown(SandboxAgentError):
+    slug, title, status = "offers-unknown", "Offers Unknown", 502
 
 
 class RegistryUnavailable(SandboxAgentError):

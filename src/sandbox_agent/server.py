@@ -15,10 +15,10 @@ from collections.abc import Generator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from functools import partial
+from functools import cache, partial
 from ipaddress import ip_address
 from pathlib import Path
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 import uvicorn
 import uvloop
@@ -71,6 +71,8 @@ from sandbox_agent.hub.host_methods import HostMethods
 from sandbox_agent.hub.housekeeping import Housekeeping
 from sandbox_agent.hub.hub import Hub
 from sandbox_agent.hub.inventory import Inventory
+from sandbox_agent.hub.offers import FILE as OFFERS_FILE
+from sandbox_agent.hub.offers import Offers
 from sandbox_agent.hub.ruling import Ruling
 from sandbox_agent.hub.session_ending import SessionEnding
 from sandbox_agent.hub.session_loading import SessionLoading
@@ -89,6 +91,9 @@ from sandbox_agent.processes.parent import Parent
 from sandbox_agent.processes.table import read_process
 from sandbox_agent.reports import set_up_logging
 from sandbox_agent.settings import Settings
+
+if TYPE_CHECKING:
+    from sandbox_agent.host.search.searches import Searches
 
 logger = logging.getLogger(__name__)
 
@@ -111,6 +116,7 @@ class Parts:
     streams: Streams
     supervisor: Supervisor
     installer: Installer
+    offers: Offers
     roots: Roots
     files: TextFiles
     attached: AttachedFiles
@@ -120,7 +126,7 @@ class Parts:
 
     def is_busy(self) -> bool:
         """Whether an agent works, or is being installed; a prompt that waits does so behind one that runs."""
-        return not self.hub.calls.empty or self.installer.busy
+        return not self.hub.calls.empty or self.installer.busy or self.offers.busy
 
     def stop(self) -> None:
         """Release all waiting callers."""
@@ -160,7 +166,10 @@ def build(settings: Settings, children: Children) -> Parts:
     forward = Forward(hub, supervisor, catalog, settings.request_timeout)
     inventory = Inventory(hub)
     session_settings = SessionSettings(hub, forward)
-    agent_views = AgentViews(hub.newest_session, catalog, installer, supervisor, os.environ)
+    offers_file = None if settings.no_persist else settings.data_dir / OFFERS_FILE
+    as_installed = Provision(catalog, installer, may_install=False)
+    offers = Offers(catalog, boots, as_installed, os.environ, offers_file, settings.request_timeout, pools.files)
+    agent_views = AgentViews(hub.newest_session, offers, catalog, installer, supervisor, os.environ)
     installs = AgentInstalls(catalog, installer)
     loading = SessionLoading(hub, forward)
     ending = SessionEnding(hub, forward, turns)
@@ -171,7 +180,16 @@ def build(settings: Settings, children: Children) -> Parts:
         hub, forward, turns, from_agent.release, inventory, session_settings, loading, ending, attachments
     )
     extensions = ExtensionMethods(hub, forward, ending, inventory, agent_views, installs)
-    file_methods = FileMethods(hub, roots, settings.max_file, pools)
+
+    @cache
+    def searches() -> "Searches":
+        from sandbox_agent.host.search.search import SearchLimits
+        from sandbox_agent.host.search.searches import Searches
+
+        most = SearchLimits(settings.search_results, settings.search_bytes, settings.search_time, settings.searches)
+        return Searches(roots.confined, children, most, pools.searches)
+
+    file_methods = FileMethods(hub, roots, settings.max_file, pools, searches)
     own_methods = session_methods.table() | extensions.table() | file_methods.table()
     from_client = FromClient(
         hub, forward, turns, session_methods.prompt, own_methods, settings.request_timeout, settings.default_agent
@@ -181,13 +199,12 @@ def build(settings: Settings, children: Children) -> Parts:
     watches = Watches(settings.watches, settings.watch_buffer, pools.watches)
 
     def control() -> Asgi:
-        from sandbox_agent.host.search.search import SearchLimits
         from sandbox_agent.host.transfer.unpacking import UploadLimits
         from sandbox_agent.http.archives import Archives
         from sandbox_agent.http.control import make_control_app
         from sandbox_agent.http.files import FileRoutes
         from sandbox_agent.http.paths import Paths
-        from sandbox_agent.http.search import Searches
+        from sandbox_agent.http.search import SearchRoute
         from sandbox_agent.http.views import Installs, Views
         from sandbox_agent.http.watching import Watching
 
@@ -198,12 +215,8 @@ def build(settings: Settings, children: Children) -> Parts:
             settings.archive_bytes, settings.archive_entries, settings.archive_ratio, settings.archive_depth
         )
         archives = Archives(paths, upload_limits, settings.archives, pools.files)
-        search_limits = SearchLimits(
-            settings.search_results, settings.search_bytes, settings.search_time, settings.searches
-        )
-        searches = Searches(paths, children, search_limits, pools.searches)
         watching = Watching(paths, watches, settings.heartbeat)
-        tables = (files, archives, searches, watching)
+        tables = (files, archives, SearchRoute(paths, searches()), watching)
         return make_control_app(views, [endpoint for table in tables for endpoint in table.endpoints()])
 
     hosts = {name.lower() for name in settings.allow_host}
@@ -221,7 +234,20 @@ def build(settings: Settings, children: Children) -> Parts:
         settings.connection_ttl,
     )
     return Parts(
-        app, log, hub, turns, streams, supervisor, installer, roots, files, attached, terminals, watches, housekeeping
+        app,
+        log,
+        hub,
+        turns,
+        streams,
+        supervisor,
+        installer,
+        offers,
+        roots,
+        files,
+        attached,
+        terminals,
+        watches,
+        housekeeping,
     )
 
 
@@ -306,7 +332,10 @@ async def _serve(settings: Settings, listener: socket.socket, owner: str, parent
         parts.stop()
         server.should_exit = True
         await asyncio.gather(
-            parts.installer.close(), parts.supervisor.close(LAST_GRACE), parts.terminals.close(LAST_GRACE)
+            parts.offers.close(),
+            parts.installer.close(),
+            parts.supervisor.close(LAST_GRACE),
+            parts.terminals.close(LAST_GRACE),
         )
         await serving
         for clock in clocks:
@@ -420,7 +449,7 @@ def _check_data_directory(settings: Settings) -> None:
     with suppress(FileExistsError):
         (directory / "logs").mkdir(mode=0o700)
     if not settings.trust_data_dir:
-        files = [] if settings.no_persist else [TOKEN, *(LOG + suffix for suffix in FILE_SUFFIXES)]
+        files = [] if settings.no_persist else [TOKEN, OFFERS_FILE, *(LOG + suffix for suffix in FILE_SUFFIXES)]
         check_content(directory, files, ["logs"])
 
 

@@ -201,9 +201,11 @@ def test_where_an_agent_comes_from_is_said_before_and_after_it_is_installed(tmp_
     assert {id: shop.catalog.source(shop.catalog.agent(id)) for id in ("mock", "mine", "claude", "amp")} == {
         "mock": "bundled",
         "mine": "path",
-        "claude": "fallback",
+        "claude": "registry",
         "amp": "registry",
     }
+    asyncio.run(shop.catalog.all())
+    assert shop.catalog.source(claude) == "fallback", "the registry was read, and does not have it"
 
     entries = [npx("claude-acp", "claude-acp@1.0.0")]
     shop.registry_file.write_text(json.dumps({"version": "1.0.0", "agents": entries}))

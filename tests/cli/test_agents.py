@@ -33,7 +33,7 @@ def test_the_list_has_every_agent_of_the_manifest_in_its_order(place: Place) -> 
     assert list(table) == ["agent", *KNOWN]
     assert table["agent"] == ["installed", "source", "credentials", "supported"]
     assert table["mock"] == [__version__, "bundled", "-", "yes"]
-    assert table["claude"] == ["no", "fallback", "no", "yes"]
+    assert table["claude"] == ["no", "registry", "no", "yes"]
     assert table["amp"] == ["no", "registry", "no", "no"]
 
 
@@ -174,6 +174,21 @@ def test_show_has_everything_of_an_installed_agent(place: Place) -> None:
         "none needed",
     ):
         assert fact in result.stdout
+
+
+@pytest.mark.requirement("9.offers-before-sessions")
+def test_show_asks_an_agent_for_its_models_when_told_to_and_knows_them_then(place: Place) -> None:
+    assert "models" not in place.json("agents", "show", "mock", "--json")
+
+    asked = place.json("agents", "show", "mock", "--models", "--json")
+    known = place.json("agents", "show", "mock", "--json")
+    current = asked["models"]["currentModelId"]
+
+    assert (known["models"], known["modes"]) == (asked["models"], asked["modes"])
+    assert f"{current} (current)" in place.run("agents", "show", "mock").stdout
+    refused = place.run("agents", "show", "claude", "--models")
+    assert refused.returncode == 1
+    assert "agents install claude" in refused.stderr
 
 
 def test_show_says_which_credentials_are_found_and_none_of_their_values(place: Place) -> None:

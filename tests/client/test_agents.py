@@ -65,6 +65,25 @@ def test_agents_are_listed_and_looked_up(server: Server) -> None:
     run(main())
 
 
+@pytest.mark.requirement("9.offers-before-sessions")
+def test_models_are_there_before_a_first_session(shelf: Shelf) -> None:
+    async def main() -> None:
+        async with calling(shelf.server) as api:
+            agents = Agents(api)
+            assert (await agents.get("mock")).models is None
+            models = await agents.models("mock")
+            mock = await agents.get("mock")
+            assert (mock.models, mock.server_status.status) == (models, "stopped")
+            assert models.current_model_id in [each.model_id for each in models.available_models]
+            assert mock.modes is not None
+            assert mock.capabilities
+            with pytest.raises(ServerProblem) as refused:
+                await agents.models("claude")
+            assert (refused.value.slug, refused.value.status) == ("agent-not-installed", 404)
+
+    run(main())
+
+
 def test_models_modes_and_the_process_are_told_once_there_is_a_session(server: Server) -> None:
     async def main() -> None:
         async with Client(server, "models") as client, calling(server) as api:

@@ -4,22 +4,27 @@ import asyncio
 import logging
 from typing import Any
 
+import msgspec
 import pytest
 
 from sandbox_agent.client import (
     Answer,
     ClientError,
+    Decision,
     ElicitationRequest,
     PermissionRequest,
     QuestionRequest,
     SandboxAgent,
     ServerProblem,
+    text_of,
 )
+from sandbox_agent.client.updates import read_item
 from tests.support.client import run
 from tests.support.running import BOUND, Server
 from tests.support.sdk import answered, asking, connected, new_session, permission, play
 
 PERMISSION = "session/request_permission"
+DECISION = "_sandboxagent/session/decision"
 QUESTION = "_sandboxagent/session/request_question"
 FORM = {
     "mode": "form",
@@ -67,6 +72,49 @@ def test_a_permission_handler_decides(server: Server, answer: Any, result: dict[
             assert await answered(play(session, asking(PERMISSION, permission()))) == result
 
     run(scenario())
+
+
+@pytest.mark.requirement("7.reasons")
+def test_a_rejection_may_have_a_reason_which_the_agent_and_the_decision_have(server: Server) -> None:
+    def decide(request: PermissionRequest) -> Answer:
+        return request.reject(reason="Not on a Friday.")
+
+    async def scenario() -> None:
+        async with connected(server, on_permission=decide) as client:
+            session = await new_session(client, server)
+            items = [item async for item in play(session, asking(PERMISSION, permission()))]
+
+        told = msgspec.json.decode("".join(map(text_of, items)), type=dict[str, Any])
+        assert told["result"] == selected("no") | {"_meta": {"sandboxagent.dev": {"reason": "Not on a Friday."}}}
+        [decision] = [item for item in items if isinstance(item, Decision)]
+        assert (decision.reason, decision.option_id, decision.option_kind) == ("Not on a Friday.", "no", "reject_once")
+
+    run(scenario())
+
+
+def test_questions_and_forms_are_rejected_with_a_reason_too() -> None:
+    reason = {"_meta": {"sandboxagent.dev": {"reason": "None of these."}}}
+    asked = QuestionRequest("q-1", "s-1", "Which?", [])
+    form = ElicitationRequest("e-1", "s-1", "Who?", "form")
+
+    assert asked.reject(reason="None of these.").result == {"status": "rejected"} | reason
+    assert form.decline(reason="None of these.").result == {"action": "decline"} | reason
+    assert asked.reject().result == {"status": "rejected"}
+
+
+@pytest.mark.requirement("7.decision-answers")
+def test_a_decision_has_the_answers_and_what_was_filled_in() -> None:
+    facts = {"sessionId": "s", "requestId": 1, "outcome": "answered", "by": {"kind": "client"}, "questionId": "q-1"}
+    question = read_item(DECISION, {**facts, "kind": "question", "answers": [["blue"], []]})
+    form = read_item(DECISION, {**facts, "kind": "elicitation", "content": {"name": "Ada"}})
+    newer = read_item(DECISION, {**facts, "kind": "question", "answers": "blue"})
+
+    assert isinstance(question, Decision)
+    assert isinstance(form, Decision)
+    assert isinstance(newer, Decision)
+    assert (question.question_id, question.answers, question.content) == ("q-1", [["blue"], []], None)
+    assert (form.question_id, form.answers, form.content) == ("q-1", None, {"name": "Ada"})
+    assert (newer.answers, newer.raw["answers"]) == (None, "blue")
 
 
 @pytest.mark.parametrize(

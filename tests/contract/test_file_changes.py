@@ -244,6 +244,28 @@ def test_the_same_is_done_over_acp(files: Filing) -> None:
     run(main())
 
 
+@pytest.mark.requirement("13.search-over-acp")
+def test_a_search_over_acp_is_the_page_of_http(files: Filing) -> None:
+    (files.root / "one.py").write_text("import sys\n")
+    (files.root / "two.txt").write_text("import os\nimport sys\n")
+
+    async def main() -> None:
+        async with Client(files.server) as client:
+            method, here = "_sandboxagent/fs/search", {"path": str(files.root)}
+            found = await client.result(method, {**here, "text": "import", "limit": 2})
+            query = {**here, "text": "import", "limit": "2"}
+            assert found == (await client.http.get("/v1/fs/search", params=query)).json()
+            assert (len(found["matches"]), found["truncated"], found["reason"]) == (2, True, "results")
+            [only] = (await client.result(method, {**here, "name": "*.py"}))["matches"]
+            assert only == {"path": f"{files.root}/one.py"}
+            for wrong in ({}, {"text": ""}, {"text": "(", "regex": True}, {"text": "a", "case": "any"}):
+                assert (await client.error(method, {**here, **wrong}))["data"]["type"] == "invalid-params"
+            outside = await client.error(method, {"path": "/etc", "text": "root"})
+            assert outside["data"]["type"] == "outside-roots"
+
+    run(main())
+
+
 @pytest.mark.requirement("13.over-acp")
 def test_what_an_envelope_cannot_carry_is_refused_with_the_route_that_can(files: Filing) -> None:
     limit = 8 << 20

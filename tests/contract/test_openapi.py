@@ -18,6 +18,7 @@ from schemathesis import Case, GenerationMode
 from schemathesis.schemas import BaseSchema
 from schemathesis.specs.openapi.checks import negative_data_rejection, positive_data_acceptance
 
+from sandbox_agent.http.removed import REMOVED
 from tests.support.bytewise import ask
 from tests.support.client import Client, Json, run
 from tests.support.running import BOUND, TOKEN, Server
@@ -103,7 +104,19 @@ def operations(document: Json) -> dict[str, Json]:
 @pytest.mark.requirement("1.openapi")
 def test_every_route_of_the_contract_is_in_the_document_and_no_other(document: Json) -> None:
     assert document["openapi"].startswith("3.1.")
-    assert sorted(operations(document)) == sorted(OPERATIONS)
+    live = [label for label, operation in operations(document).items() if not operation.get("deprecated")]
+    assert sorted(live) == sorted(OPERATIONS)
+
+
+@pytest.mark.requirement("1.openapi-removed")
+def test_every_removed_route_is_in_the_document_with_what_took_its_place(document: Json) -> None:
+    gone = {label: operation for label, operation in operations(document).items() if operation.get("deprecated")}
+
+    assert sorted(gone) == sorted(f"{each.method} {each.path}" for each in REMOVED)
+    for operation in gone.values():
+        assert operation["responses"]["410"]["x-problems"] == ["removed"]
+        assert not [status for status in operation["responses"] if int(status) < 400]
+    assert gone["POST /v1/sessions/{id}/messages"]["summary"] == "Gone. Use POST /v1/rpc session/prompt."
 
 
 @pytest.mark.requirement("1.openapi")

@@ -13,10 +13,9 @@ from pydantic import TypeAdapter
 
 from sandbox_agent.host.transfer.unpacking import Uploaded
 from sandbox_agent.http.health import HealthView
-from sandbox_agent.http.search import Found
 from sandbox_agent.hub import from_client
 from sandbox_agent.wire.agents import InstallResult
-from sandbox_agent.wire.files import FileView
+from sandbox_agent.wire.files import FileView, Found
 from sandbox_agent.wire.sessions import SessionView
 from tests.docs.source import answered_methods, host_methods, slugs
 from tests.docs.wholeness import fits
@@ -139,6 +138,7 @@ async def _everything(server: Server) -> tuple[set[str], set[str]]:
         await _sessions(caller, session)
         await _files(caller, session)
         await caller("_sandboxagent/agent/list")
+        await caller("_sandboxagent/agent/get", models=True)
         await caller("_sandboxagent/agent/install", agent="mock")
         await _asking(client, caller, stream, session)
         await client.prompt(session, [["raw", "no envelope"], ["say", "x"]])
@@ -208,6 +208,7 @@ async def _files(caller: _Caller, session: str) -> None:
     await caller("_sandboxagent/fs/move", **{"from": "folder/a", "to": "folder/b"}, sessionId=session)
     await caller("_sandboxagent/fs/entries", path="folder", limit=1, sessionId=session)
     await caller("_sandboxagent/fs/stat", path="folder/b", follow=False, sessionId=session)
+    await caller("_sandboxagent/fs/search", path="folder", text="hello", sessionId=session)
     await caller("_sandboxagent/fs/delete", path="folder", recursive=True, sessionId=session)
 
 

@@ -84,6 +84,7 @@ class Operation(Struct, rename="camel"):
     responses: dict[str, Response]
     parameters: list[Parameter] = []
     request_body: Body | None = None
+    deprecated: bool = False
 
 
 class Components(Struct):
@@ -106,6 +107,7 @@ def render_http() -> str:
         f"{method.upper()} {path}": operation
         for path, operations in document.paths.items()
         for method, operation in operations.items()
+        if not operation.deprecated
     }
     parts = [_TOP, _problems({str(error.status): _always(error.status) for error in ALWAYS}), _ELSEWHERE]
     parts += _overview(routes)

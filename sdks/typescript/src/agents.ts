@@ -138,7 +138,7 @@ export interface Model {
   readonly description?: string | null;
 }
 
-/** The models of a session, and the one in use. */
+/** The models of a session or an agent, and the one in use. */
 export interface Models {
   /** Those that can be chosen. */
   readonly availableModels: readonly Model[];
@@ -146,7 +146,7 @@ export interface Models {
   readonly currentModelId: string | null;
 }
 
-/** The modes of a session, and the one it is in. */
+/** The modes of a session or an agent, and the one it is in. */
 export interface Modes {
   /** Those that can be chosen. */
   readonly availableModes: readonly SessionMode[];
@@ -190,9 +190,9 @@ export interface Agent {
   readonly features?: Features;
   /** The state of its shared process. */
   readonly serverStatus: ServerStatus;
-  /** As reported by its newest session. */
+  /** Absent until it has had a session, or was asked: `get(agent, { models: true })`. */
   readonly models?: Models;
-  /** As reported by its newest session. */
+  /** Like `models`. */
   readonly modes?: Modes;
 }
 
@@ -318,9 +318,22 @@ export class Agents {
     return (await this.#http.read<{ agents: Agent[] }>("/v1/agents", query)).agents;
   }
 
-  /** One agent, by its id or its slug in the registry. */
-  async get(agent: string): Promise<Agent> {
-    return await this.#http.read<Agent>(`/v1/agents/${encodeURIComponent(agent)}`);
+  /**
+   * One agent, by its id or its slug in the registry.
+   *
+   * With `models`, the server asks the agent for its models and modes if they are not known: once for each version, in
+   * a session that is not kept.
+   *
+   * @throws ServerProblem when the agent cannot say (`agent-not-installed`, `offers-unknown` and others).
+   */
+  async get(agent: string, options: { models?: boolean } = {}): Promise<Agent> {
+    const query = { models: options.models || undefined };
+    return await this.#http.read<Agent>(`/v1/agents/${encodeURIComponent(agent)}`, query);
+  }
+
+  /** The models that an agent offers, also before its first session; see `get`. */
+  async models(agent: string): Promise<Models> {
+    return (await this.get(agent, { models: true })).models ?? { availableModels: [], currentModelId: null };
   }
 
   /** Installs an agent on the server: `await` it, or iterate over its progress. */

@@ -18,7 +18,7 @@ import { InvalidCall } from "./errors.js";
 import { Files } from "./files.js";
 import { type Fetch, Http } from "./http.js";
 import type { Logger } from "./log.js";
-import { ElicitationRequest, PermissionRequest, QuestionRequest } from "./requests.js";
+import { ElicitationRequest, PermissionRequest, QuestionRequest, type Rejection } from "./requests.js";
 import { type PendingRequest, Sessions } from "./sessions.js";
 import type { Tap } from "./stream.js";
 
@@ -160,8 +160,8 @@ export class SandboxAgent implements AsyncDisposable {
   }
 
   /** Rejects a permission that its handler has left open. */
-  async rejectPermission(id: string): Promise<void> {
-    await this.#connection.asking.reply(PermissionRequest, id, (request) => request.reject());
+  async rejectPermission(id: string, why: Rejection = {}): Promise<void> {
+    await this.#connection.asking.reply(PermissionRequest, id, (request) => request.reject(why));
   }
 
   /**
@@ -174,8 +174,8 @@ export class SandboxAgent implements AsyncDisposable {
   }
 
   /** Declines to answer a question. */
-  async rejectQuestion(id: string): Promise<void> {
-    await this.#connection.asking.reply(QuestionRequest, id, (request) => request.reject());
+  async rejectQuestion(id: string, why: Rejection = {}): Promise<void> {
+    await this.#connection.asking.reply(QuestionRequest, id, (request) => request.reject(why));
   }
 
   /** Hands in a form that its handler has left open. */
@@ -184,8 +184,8 @@ export class SandboxAgent implements AsyncDisposable {
   }
 
   /** Declines a form. */
-  async rejectElicitation(id: string): Promise<void> {
-    await this.#connection.asking.reply(ElicitationRequest, id, (request) => request.decline());
+  async rejectElicitation(id: string, why: Rejection = {}): Promise<void> {
+    await this.#connection.asking.reply(ElicitationRequest, id, (request) => request.decline(why));
   }
 
   /** This client's open requests, in all sessions it is attached to. */

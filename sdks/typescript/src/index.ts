@@ -56,6 +56,7 @@ export {
   type Question,
   type QuestionAnswer,
   QuestionRequest,
+  type Rejection,
 } from "./requests.js";
 export { type Match, Search, type SearchOptions } from "./search.js";
 export { Session } from "./session.js";

@@ -47,10 +47,10 @@ export class PermissionRequest {
     return this.#only("allow_always");
   }
 
-  /** Do not allow it. */
-  reject(): RequestPermissionResponse {
+  /** Do not allow it; the agent is given the reason. */
+  reject(why: Rejection = {}): RequestPermissionResponse {
     const option = this.options.find(({ kind }) => kind === "reject_once");
-    return option ? this.select(option.optionId) : this.cancel();
+    return { ...(option ? this.select(option.optionId) : this.cancel()), ...because(why) };
   }
 
   /** Choose one of the agent's own options. */
@@ -69,6 +69,16 @@ export class PermissionRequest {
     this.#log.warn(`sandbox-agent: rejected, because there is not one ${wanted} option`, { sessionId: this.sessionId });
     return this.reject();
   }
+}
+
+/** How to reject something. */
+export interface Rejection {
+  /** Why, in a person's own words. The agent and every attached client get it. */
+  readonly reason?: string;
+}
+
+function because({ reason }: Rejection): { _meta?: Record<string, unknown> } {
+  return reason === undefined ? {} : { _meta: { "sandboxagent.dev": { reason } } };
 }
 
 /** One of the answers that a question offers. */
@@ -95,7 +105,8 @@ export interface Question {
 
 /** The answer to questions: a list of ids or texts for each, or a rejection. */
 export type QuestionAnswer =
-  { readonly status: "answered"; readonly answers: readonly (readonly string[])[] } | { readonly status: "rejected" };
+  | { readonly status: "answered"; readonly answers: readonly (readonly string[])[] }
+  | { readonly status: "rejected"; readonly _meta?: Readonly<Record<string, unknown>> };
 
 /** An agent asks one or several questions. */
 export class QuestionRequest {
@@ -124,9 +135,9 @@ export class QuestionRequest {
     return { status: "answered", answers: answers.map((each) => (typeof each === "string" ? [each] : [...each])) };
   }
 
-  /** Decline to answer. */
-  reject(): QuestionAnswer {
-    return { status: "rejected" };
+  /** Decline to answer; the agent is given the reason. */
+  reject(why: Rejection = {}): QuestionAnswer {
+    return { status: "rejected", ...because(why) };
   }
 
   /** The short form: one prompt, and options as pairs. */
@@ -170,9 +181,9 @@ export class ElicitationRequest {
     return content ? { action: "accept", content } : { action: "accept" };
   }
 
-  /** Say no. */
-  decline(): CreateElicitationResponse {
-    return { action: "decline" };
+  /** Say no; the agent is given the reason. */
+  decline(why: Rejection = {}): CreateElicitationResponse {
+    return { action: "decline", ...because(why) };
   }
 
   /** Say neither yes nor no. */

@@ -51,9 +51,15 @@ export interface Decision {
   readonly optionId?: string;
   /** Its kind, such as `allow_once`. */
   readonly optionKind?: string;
-  /** `kind` is `rule`, `client`, `timeout`, `cancel` or `agent`; the rest says which. */
+  /** Of a question or a form: its id. */
+  readonly questionId?: string;
+  /** Of a question: what was chosen or written, a list for each question. */
+  readonly answers?: readonly (readonly string[])[];
+  /** Of a form: what was filled in. */
+  readonly content?: Readonly<Record<string, unknown>>;
+  /** `kind` is `rule`, `client`, `timeout`, `limit`, `cancel` or `agent`; the rest says which. */
   readonly by: { readonly kind: string; readonly [fact: string]: unknown };
-  /** The reason in words, if one was given. */
+  /** Why: a person's own words, or the server's. */
   readonly reason?: string;
 }
 

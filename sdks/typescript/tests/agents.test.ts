@@ -47,6 +47,19 @@ describe("agents", () => {
     );
   });
 
+  test("models and modes are there before a first session", BOUNDED, async () => {
+    const models = await client.agents.models("mock");
+    const mock = await client.agents.get("mock");
+
+    assert.ok(models.availableModels.some(({ modelId }) => modelId === models.currentModelId));
+    assert.deepEqual(mock.models, models);
+    assert.ok(mock.modes?.availableModes.length);
+    await assert.rejects(
+      client.agents.models("claude"),
+      (error) => error instanceof ServerProblem && error.slug === "agent-not-installed",
+    );
+  });
+
   test("an install tells of its progress and ends with the result", BOUNDED, async () => {
     const install = client.agents.install("mock");
 

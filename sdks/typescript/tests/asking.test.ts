@@ -124,6 +124,18 @@ describe("what agents ask", () => {
       });
     }
 
+    test("a rejection may have a reason, which the agent and the decision have", BOUNDED, async () => {
+      const reason = "Not on a Friday.";
+      await using made = await asked({ onPermission: (request) => request.reject({ reason }) });
+      const turn = made.session.prompt(program(["ask", "session/request_permission", PERMISSION], ["echo_answer"]));
+      const items = await all(turn);
+
+      const told = JSON.parse(items.map(textOf).join("")) as { result: Record<string, unknown> };
+      assert.deepEqual(told.result["_meta"], { "sandboxagent.dev": { reason } });
+      const decision = items.find((item): item is Decision => item.sessionUpdate === "decision");
+      assert.deepEqual([decision?.reason, decision?.optionId], [reason, "no"]);
+    });
+
     test("cancel chooses nothing", BOUNDED, async () => {
       await using made = await asked({ onPermission: (request) => request.cancel() });
 

@@ -62,7 +62,10 @@ client.onQuestion((request) => request.answer(7));
 // @ts-expect-error a form has no objects
 client.onElicitation((request) => request.accept({ deep: { er: 1 } }));
 same<ReturnType<PermissionRequest["allow"]>["outcome"]["outcome"], "selected" | "cancelled">(true);
-same<Extract<QuestionAnswer, { status: "rejected" }>, { readonly status: "rejected" }>(true);
+same<Extract<QuestionAnswer, { status: "rejected" }>["status"], "rejected">(true);
+client.onQuestion((request) => request.reject({ reason: "None of these." }));
+// @ts-expect-error a reason is a text
+client.onPermission((request) => request.reject({ reason: 7 }));
 
 // Sessions and turns
 

@@ -90,6 +90,8 @@ class Catalog:
         """Where it comes from; or would, as far as the registry's copy says."""
         if (record := self.record(agent)) is not None:
             return record.source
+        if self.registry.cached() is None and agent.registry:
+            return "registry"  # Never read yet: it is where an install looks first.
         return "registry" if any(map(self._kept_entry, agent.registry)) else agent.source
 
     def supported(self, agent: Agent) -> bool:

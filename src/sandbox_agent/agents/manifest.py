@@ -116,6 +116,8 @@ class Native(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """None if the adapter brings its own; another is installed only on request."""
     inside: str | None = None
     """The package that the adapter brings it in."""
+    found_in: str | None = None
+    """The package that has the program then; `inside` unless given."""
     version_field: str = "version"
     integrity: str | None = None
 

@@ -23,12 +23,27 @@ class Announced(Protocol):
     def modes(self) -> Object: ...
 
 
+class Offered(Announced, Protocol):
+    """The same of an agent that was asked without a session of a client."""
+
+    @property
+    def capabilities(self) -> Object: ...
+
+
+class AskedOffers(Protocol):
+    """What agents said when they were asked."""
+
+    def find(self, agent: Agent) -> Offered | None: ...
+    async def ask(self, agent: Agent) -> Offered: ...
+
+
 @dataclass(frozen=True, slots=True)
 class AgentViews:
     """Makes the views from the catalog, the processes and the sessions."""
 
-    find_announced: Callable[[str], Announced | None]
-    """By an agent's id; None when no session has any."""
+    newest_session: Callable[[str], Announced | None]
+    """By an agent's id; None when no session has announced anything."""
+    offers: AskedOffers
     catalog: Catalog
     installer: Installer
     supervisor: Supervisor
@@ -39,15 +54,27 @@ class AgentViews:
         agents = await self.catalog.all() if registry else self.catalog.agents()
         return AgentsView([self.view(agent) for agent in agents])
 
+    def find_announced(self, agent: Agent) -> Announced | None:
+        """What its newest session announced, else what it said when it was asked; starts nothing."""
+        return self.newest_session(agent.id) or self.offers.find(agent)
+
+    async def view_with_models(self, agent: Agent) -> AgentView:
+        """The view, after having asked the agent for its models if they are not known. Raises what hinders that."""
+        if self.find_announced(agent) is None:
+            await self.offers.ask(agent)
+        return self.view(agent)
+
     def view(self, agent: Agent) -> AgentView:
         known = read_facts(agent, self.catalog, self.environ)
+        if not known.capabilities and (offered := self.offers.find(agent)) is not None:
+            known.capabilities = offered.capabilities
         running = self.supervisor.running(agent.id)
         if running is not None:
             known.capabilities, known.install.verified = running.handshake.capabilities, True
         job = self.installer.job(agent.id)
         known.install.progress = job.progress if job else UNSET
         known.install.verification_error = self.installer.failure(agent.id) or UNSET
-        announced = self.find_announced(agent.id)
+        announced = self.find_announced(agent)
         return AgentView(
             **structs.asdict(known),
             server_status=self._status(agent.id),

@@ -8,7 +8,7 @@ import argparse
 import re
 import sys
 from collections.abc import Callable, Mapping
-from itertools import groupby
+from itertools import groupby, takewhile
 from typing import NamedTuple, NoReturn, cast
 
 from sandbox_agent.cli.output import complain
@@ -176,8 +176,14 @@ class Group(NamedTuple):
             return self.words[left_out].load().run(argv)
         parser = self.parser()
         if not name.startswith("-"):
+            from sandbox_agent.cli.removed import find_successor
             from sandbox_agent.settings.files import did_you_mean
 
+            gone = [*self.name.split()[1:], *argv]
+            if (successor := find_successor(gone)) is not None:
+                words = " ".join(takewhile(lambda word: not word.startswith("-"), gone))
+                complain(f"{words} is gone; use: {successor}")
+                raise SystemExit(2)
             parser.error(f"unknown command {name}{did_you_mean(name, self.words)}")
         parser.parse(argv)
         return parser.error("expected a command")

@@ -122,7 +122,7 @@ class Model(Struct, rename="camel", kw_only=True, frozen=True):
 
 
 class Models(Struct, rename="camel", kw_only=True, frozen=True):
-    """The models that an agent's newest session reported."""
+    """The models that an agent reported."""
 
     available_models: list[Model] = []
     current_model_id: str | None = None
@@ -137,7 +137,7 @@ class Mode(Struct, rename="camel", kw_only=True, frozen=True):
 
 
 class Modes(Struct, rename="camel", kw_only=True, frozen=True):
-    """The modes that an agent's newest session reported."""
+    """The modes that an agent reported."""
 
     available_modes: list[Mode] = []
     current_mode_id: str | None = None
@@ -168,7 +168,9 @@ class Agent(Struct, rename="camel", kw_only=True, frozen=True):
     features: Features | None = None
     server_status: ServerStatus = ServerStatus()
     models: Models | None = None
+    """None until it has had a session, or was asked: `get(agent, models=True)`."""
     modes: Modes | None = None
+    """Like `models`."""
 
 
 class AgentHealth(Struct, rename="camel", kw_only=True, frozen=True):
@@ -240,9 +242,19 @@ class Agents:
         """The agents the server knows; with `registry`, also those in the ACP registry that are not installed."""
         return (await self._api.json("GET", "/v1/agents", params={"registry": registry or None}, type=_Listed)).agents
 
-    async def get(self, agent: str) -> Agent:
-        """One agent, by its id or its slug in the registry."""
-        return await self._api.json("GET", f"/v1/agents/{quote(agent, safe='')}", type=Agent)
+    async def get(self, agent: str, *, models: bool = False) -> Agent:
+        """One agent, by its id or its slug in the registry.
+
+        With `models`, the server asks the agent for its models and modes if they are not known: once for each version,
+        in a session that is not kept. Raises ServerProblem, with the slug `agent-not-installed` or `offers-unknown`
+        among others, when the agent cannot say.
+        """
+        path = f"/v1/agents/{quote(agent, safe='')}"
+        return await self._api.json("GET", path, params={"models": models or None}, type=Agent)
+
+    async def models(self, agent: str) -> Models:
+        """The models that an agent offers, also before its first session; see `get`."""
+        return (await self.get(agent, models=True)).models or Models()
 
     def install(
         self,

@@ -15,7 +15,7 @@ from msgspec import ValidationError
 
 from sandbox_agent.client.errors import InvalidCall, RequestError, ServerProblem
 from sandbox_agent.client.incoming import RequestId
-from sandbox_agent.envelope import Object, list_at, object_at, objects_at, text_at
+from sandbox_agent.envelope import META, Object, list_at, object_at, objects_at, text_at
 from sandbox_agent.wire import methods
 from sandbox_agent.wire.acp import PermissionOption, ToolCallUpdate
 from sandbox_agent.wire.reading import read
@@ -31,6 +31,10 @@ class Answer:
     """An answer to a request, made by its methods; `result` is what goes on the wire."""
 
     result: Object
+
+    def because(self, reason: str | None) -> "Answer":
+        """The same answer with a person's reason, which the agent and every attached client get."""
+        return self if reason is None else Answer({**self.result, "_meta": {META: {"reason": reason}}})
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,10 +54,10 @@ class PermissionRequest:
         """Allow it, and what the agent takes for the same, from now on."""
         return self._only("allow_always")
 
-    def reject(self) -> Answer:
-        """Do not allow it."""
+    def reject(self, *, reason: str | None = None) -> Answer:
+        """Do not allow it; the agent is given the reason."""
         kinds = [option for option in self.options if option.kind == "reject_once"]
-        return self.select(kinds[0].option_id) if kinds else self.cancel()
+        return (self.select(kinds[0].option_id) if kinds else self.cancel()).because(reason)
 
     def select(self, option_id: str) -> Answer:
         """Choose one of the agent's own options."""
@@ -104,9 +108,9 @@ class QuestionRequest:
         lists = [[each] if isinstance(each, str) else list(each) for each in answers]
         return Answer({"status": "answered", "answers": lists})
 
-    def reject(self) -> Answer:
-        """Decline to answer."""
-        return Answer({"status": "rejected"})
+    def reject(self, *, reason: str | None = None) -> Answer:
+        """Decline to answer; the agent is given the reason."""
+        return Answer({"status": "rejected"}).because(reason)
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,9 +128,9 @@ class ElicitationRequest:
         """Hand in the form."""
         return Answer({"action": "accept"} if content is None else {"action": "accept", "content": content})
 
-    def decline(self) -> Answer:
-        """Say no."""
-        return Answer({"action": "decline"})
+    def decline(self, *, reason: str | None = None) -> Answer:
+        """Say no; the agent is given the reason."""
+        return Answer({"action": "decline"}).because(reason)
 
     def cancel(self) -> Answer:
         """Say neither yes nor no."""

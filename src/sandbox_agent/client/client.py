@@ -193,9 +193,9 @@ class SandboxAgent:
         """Answer a permission that its handler has left open. Raises ServerProblem when it is settled."""
         await self._reply(id, PermissionRequest, lambda request: request.select(option_id))
 
-    async def reject_permission(self, id: str) -> None:
+    async def reject_permission(self, id: str, *, reason: str | None = None) -> None:
         """Reject a permission that its handler has left open."""
-        await self._reply(id, PermissionRequest, lambda request: request.reject())
+        await self._reply(id, PermissionRequest, lambda request: request.reject(reason=reason))
 
     async def reply_question(self, id: str, answers: Sequence[str | Sequence[str]]) -> None:
         """Answer a question that its handler has left open: one answer, or a list of them, for each question.
@@ -205,17 +205,17 @@ class SandboxAgent:
         """
         await self._reply(id, QuestionRequest, lambda request: request.answer(*answers))
 
-    async def reject_question(self, id: str) -> None:
+    async def reject_question(self, id: str, *, reason: str | None = None) -> None:
         """Decline to answer a question."""
-        await self._reply(id, QuestionRequest, lambda request: request.reject())
+        await self._reply(id, QuestionRequest, lambda request: request.reject(reason=reason))
 
     async def reply_elicitation(self, id: str, content: Object | None = None) -> None:
         """Hand in a form that its handler has left open."""
         await self._reply(id, ElicitationRequest, lambda request: request.accept(content))
 
-    async def reject_elicitation(self, id: str) -> None:
+    async def reject_elicitation(self, id: str, *, reason: str | None = None) -> None:
         """Decline a form."""
-        await self._reply(id, ElicitationRequest, lambda request: request.decline())
+        await self._reply(id, ElicitationRequest, lambda request: request.decline(reason=reason))
 
     def requests(self) -> list[Request]:
         """This client's open requests, in all sessions it is attached to."""

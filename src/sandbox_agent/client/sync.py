@@ -154,6 +154,7 @@ class Agents:
     def __init__(self, portal: BlockingPortal, agents: _agents.Agents) -> None:
         self.list = _waiting(portal, agents.list)
         self.get = _waiting(portal, agents.get)
+        self.models = _waiting(portal, agents.models)
         self.install = _iterating(portal, agents.install)
 
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, Protocol, TypeAlias
 
+import msgspec
 from msgspec import ValidationError
 
 from sandbox_agent.envelope import Object, at, object_at, text_at
@@ -92,10 +93,26 @@ class Decision:
     """What became of something that the agent asked: by whom, and why. `raw` has everything."""
 
     kind: str
+    """`permission`, `question` or `elicitation`."""
     outcome: str
+    """`answered`, `rejected` or `cancelled`."""
     by: Object
+    """`kind` is `rule`, `client`, `timeout`, `limit`, `cancel` or `agent`; the rest says which."""
     reason: str | None
+    """A person's own words, or the server's."""
     raw: Object = field(repr=False)
+    tool_call_id: str | None = None
+    """Of a permission: what it was for."""
+    option_id: str | None = None
+    """Of a permission: the option that was chosen."""
+    option_kind: str | None = None
+    """Of a permission: the kind of that option, such as `allow_once`."""
+    question_id: str | None = None
+    """Of a question or a form: its id."""
+    answers: list[list[str]] | None = None
+    """Of a question: what was chosen or written, a list for each question."""
+    content: Object | None = None
+    """Of a form: what was filled in."""
     session_update: Literal["decision"] = "decision"
 
 
@@ -160,8 +177,7 @@ def read_item(method: str, params: Object) -> SessionItem | None:
         case methods.TURN:
             return _turn(params)
         case methods.DECISION:
-            kind, outcome = str(params.get("kind")), str(params.get("outcome"))
-            return Decision(kind, outcome, object_at(params, "by"), text_at(params, "reason"), params)
+            return _decision(params)
         case methods.METADATA_UPDATE:
             return MetadataUpdated(object_at(params, "metadata"))
         case methods.ENDED:
@@ -208,6 +224,30 @@ def _update(params: Object) -> SessionUpdate:
         # Of a newer protocol, or of an agent's own making: it is the caller's to know.
         update = object_at(params, "update")
         return UnknownUpdate(str(update.get("sessionUpdate")), update)
+
+
+def _decision(params: Object) -> Decision:
+    content = params.get("content")
+    return Decision(
+        kind=str(params.get("kind")),
+        outcome=str(params.get("outcome")),
+        by=object_at(params, "by"),
+        reason=text_at(params, "reason"),
+        raw=params,
+        tool_call_id=text_at(params, "toolCallId"),
+        option_id=text_at(params, "optionId"),
+        option_kind=text_at(params, "optionKind"),
+        question_id=text_at(params, "questionId"),
+        answers=_answers(params.get("answers")),
+        content=None if content is None else object_at(params, "content"),
+    )
+
+
+def _answers(given: object) -> list[list[str]] | None:
+    try:
+        return msgspec.convert(given, list[list[str]] | None)
+    except ValidationError:  # Of a newer server; `raw` has it.
+        return None
 
 
 def _turn(params: Object) -> TurnStarted | TurnEnded:

@@ -1,6 +1,5 @@
 """The route table: every route but /v1/rpc, on Starlette."""
 
-import re
 from collections.abc import Iterable
 from functools import cache
 from urllib.parse import unquote
@@ -15,33 +14,10 @@ from starlette.routing import Route, Router
 from sandbox_agent.errors import BadRequest, MethodNotAllowed, NotFound, Removed, SandboxAgentError
 from sandbox_agent.http import openapi, problems
 from sandbox_agent.http.asgi import App, Receive, Scope, Send
+from sandbox_agent.http.removed import REMOVED, find_replacement
 from sandbox_agent.http.views import Endpoint, Handler, Views, json_bytes
 
-_PROMPT = "POST /v1/rpc session/prompt"
-_EVENTS = "GET /v1/rpc, and POST /v1/rpc _sandboxagent/session/events for the past"
-_ANSWER = "POST /v1/rpc with the JSON-RPC response to the agent's request"
-
-_ROUTES = [
-    ("POST", r"/v1/sessions/[^/]+", "POST /v1/rpc session/new"),
-    ("POST", r"/v1/sessions/[^/]+/messages(/stream)?", _PROMPT),
-    ("GET", r"/v1/sessions/[^/]+/events(/sse)?", _EVENTS),
-    ("POST", r"/v1/sessions/[^/]+/terminate", "POST /v1/rpc _sandboxagent/session/terminate"),
-    ("POST", r"/v1/sessions/[^/]+/permissions/[^/]+/reply", _ANSWER),
-    ("POST", r"/v1/sessions/[^/]+/questions/[^/]+/(reply|reject)", _ANSWER),
-    ("GET", r"/v1/agents/[^/]+/models", "GET /v1/agents/{agent}, or POST /v1/rpc _sandboxagent/session/list_models"),
-    ("GET", r"/v1/agents/[^/]+/modes", "GET /v1/agents/{agent}"),
-]
-_COMPILED = [(method, re.compile(pattern), replacement) for method, pattern, replacement in _ROUTES]
-
 _ALL = ["GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"]
-
-
-def find_replacement(method: str, path: str) -> str | None:
-    """What took the place of a legacy route; None for a route that never was."""
-    for legacy_method, pattern, took_its_place in _COMPILED:
-        if method == legacy_method and pattern.fullmatch(path):
-            return took_its_place
-    return None
 
 
 def make_control_app(views: Views, others: Iterable[Endpoint]) -> App:
@@ -50,7 +26,7 @@ def make_control_app(views: Views, others: Iterable[Endpoint]) -> App:
 
     @cache
     def document_bytes() -> bytes:
-        return msgspec.json.encode(openapi.document(endpoints))
+        return msgspec.json.encode(openapi.document(endpoints, REMOVED))
 
     async def document(request: Request) -> Response:
         return json_bytes(document_bytes())

@@ -32,6 +32,7 @@ from sandbox_agent.errors import (
     NobodyAsked,
     NotAcceptable,
     NotAnEnvelope,
+    Removed,
     RequestTimeout,
     SandboxAgentError,
     ShuttingDown,
@@ -41,6 +42,7 @@ from sandbox_agent.errors import (
     UnsupportedMediaType,
     WrongAnswer,
 )
+from sandbox_agent.http.removed import RemovedRoute
 from sandbox_agent.http.views import INSTALL_PROBLEMS, Endpoint
 from sandbox_agent.wire import headers
 
@@ -61,9 +63,14 @@ _ACP_PROBLEMS = (
 PARTIAL_CONTENT = 206
 _TRUTH: Object = {"type": "boolean"}
 _TEXT: Object = {"type": "string"}
-_IN_PATHS = {"agent": "Its id, or its slug in the ACP registry.", "id": "Its id, or its alias."}
+_IN_PATHS = {
+    "agent": "Its id, or its slug in the ACP registry.",
+    "id": "Its id, or its alias.",
+    "request": "What the agent asked.",
+    "server": "A connection, by the name that its client made up.",
+}
 _KINDS: dict[str, Object] = {
-    **dict.fromkeys(("download", "follow", "hidden", "ignored", "recursive", "regex", "registry"), _TRUTH),
+    **dict.fromkeys(("download", "follow", "hidden", "ignored", "models", "recursive", "regex", "registry"), _TRUTH),
     "limit": {"type": "integer", "minimum": 1},
     "case": {"type": "string", "enum": ["smart", "sensitive", "ignore"]},
     "format": {"type": "string", "enum": ["tar", "tar.gz", "tar.zst"]},
@@ -128,13 +135,15 @@ class RpcFailure(msgspec.Struct):
 _ENVELOPES = (RpcRequest, RpcNotification, RpcSuccess, RpcFailure)
 
 
-def document(endpoints: Sequence[Endpoint]) -> Object:
+def document(endpoints: Sequence[Endpoint], removed: Sequence[RemovedRoute] = ()) -> Object:
     """The whole document."""
     types = [each for end in endpoints for each in (end.returns, end.body) if each is not None]
     refs, components = components_of([*types, Problem, *_ENVELOPES])
     paths: dict[str, Object] = {"/v1/rpc": _rpc(refs), "/acp": _acp(refs)}
     for each in endpoints:
         paths.setdefault(each.path, {})[each.method.lower()] = _operation(each, refs)
+    for gone in removed:
+        paths.setdefault(gone.path, {})[gone.method.lower()] = _removed_operation(gone, refs)
     return {
         "openapi": "3.1.0",
         "info": {
@@ -167,8 +176,7 @@ def _anything(type: type) -> Object:
 
 
 def _operation(endpoint: Endpoint, refs: dict[type, Object]) -> Object:
-    path_names: list[str] = re.findall(r"{(\w+)}", endpoint.path)
-    parameters = [_parameter(name, "path", _IN_PATHS[name]) | {"required": True} for name in path_names]
+    parameters = _path_parameters(endpoint.path)
     parameters += [
         _parameter(name, "query", text) | ({"required": True} if name in endpoint.required else {})
         for name, text in endpoint.query.items()
@@ -195,6 +203,22 @@ def _operation(endpoint: Endpoint, refs: dict[type, Object]) -> Object:
     elif endpoint.takes is not None:
         operation["requestBody"] = {"required": True, "content": {endpoint.takes: {}}}
     return operation
+
+
+def _removed_operation(route: RemovedRoute, refs: dict[type, Object]) -> Object:
+    words: list[str] = re.findall(r"\w+", route.path.removeprefix("/v1"))
+    return {
+        "operationId": "_".join(("removed", route.method.lower(), *words)),
+        "summary": f"Gone. Use {route.replacement}.",
+        "deprecated": True,
+        "parameters": _path_parameters(route.path),
+        "responses": _problems((*ALWAYS, Removed), refs),
+    }
+
+
+def _path_parameters(path: str) -> list[Object]:
+    names: list[str] = re.findall(r"{(\w+)}", path)
+    return [_parameter(name, "path", _IN_PATHS[name]) | {"required": True} for name in names]
 
 
 def _rpc(refs: dict[type, Object]) -> Object:

@@ -2,9 +2,7 @@
 
 import asyncio
 import re
-from collections.abc import AsyncGenerator, Awaitable, Generator
-from contextlib import aclosing, contextmanager
-from dataclasses import replace
+from collections.abc import AsyncGenerator, Awaitable
 from typing import TypeVar
 
 import msgspec
@@ -14,18 +12,14 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from sandbox_agent.errors import BadRequest, TooMany
-from sandbox_agent.host.paths.refusals import file_problems
-from sandbox_agent.host.search.search import Match, Query, Search, SearchLimits
+from sandbox_agent.host.search.search import Query, Search
+from sandbox_agent.host.search.searches import Searches
 from sandbox_agent.http.downloads import Streamed
 from sandbox_agent.http.paths import PATH, PROBLEMS, SESSION, Paths, read_query, read_switch
 from sandbox_agent.http.views import Endpoint, json_response
-from sandbox_agent.pools import Pool
-from sandbox_agent.processes.children import Children
+from sandbox_agent.wire.files import Found, Match
 
 NDJSON = "application/x-ndjson"
-LONGEST = 4096
-"""Characters of a pattern."""
-
 T = TypeVar("T")
 _CASES = ("smart", "sensitive", "ignore")
 _QUERY = {
@@ -41,17 +35,6 @@ _QUERY = {
 }
 
 
-class Found(Struct):
-    """What a search found."""
-
-    matches: list[Match]
-    """By path."""
-    truncated: bool
-    """There may be more."""
-    reason: str | UnsetType = UNSET
-    """Why: `results`, `bytes`, `time` or `lines`."""
-
-
 class Ending(Struct):
     """The last line of a stream of matches."""
 
@@ -59,15 +42,12 @@ class Ending(Struct):
     reason: str | UnsetType = UNSET
 
 
-class Searches:
+class SearchRoute:
     """The handler."""
 
-    def __init__(self, paths: Paths, children: Children, limits: SearchLimits, pool: Pool) -> None:
-        self._pool = pool
+    def __init__(self, paths: Paths, searches: Searches) -> None:
         self._paths = paths
-        self._children = children
-        self._limits = limits
-        self._running = 0
+        self._searches = searches
 
     def endpoints(self) -> list[Endpoint]:
         return [
@@ -86,51 +66,28 @@ class Searches:
         ]
 
     async def get_search(self, request: Request) -> Response:
-        path, (query, limits) = self._paths.read_path(request), self._asked(request)
-        search = Search(self._paths.roots.confined, path, query, limits, self._pool)
-        batches = self._batches(search, path)
+        path = self._paths.read_path(request)
+        search = self._searches.prepare(path, *_asked(request))
         if NDJSON in request.headers.get("accept", ""):
+            batches = self._searches.run(search, path)
             # What is wrong is known before the first match is.
             first = await _unless_gone(request, anext(batches, list[Match]()), list[Match]())
             return _Lines(search, first, batches)
-        matches = await _unless_gone(request, _all(batches), list[Match]())
-        matches.sort(key=lambda match: (match.path, match.line or 0))
-        return json_response(Found(matches, search.reason is not None, search.reason or UNSET))
+        nothing = Found([], truncated=False)
+        return json_response(await _unless_gone(request, self._searches.find(search, path), nothing))
 
-    async def _batches(self, search: Search, path: str) -> AsyncGenerator[list[Match]]:
-        with self._take_slot(), file_problems(path):
-            async with aclosing(search.run(self._children)) as batches:
-                async for batch in batches:
-                    if batch:
-                        yield batch
 
-    @contextmanager
-    def _take_slot(self) -> Generator[None]:
-        if self._running >= self._limits.at_once:
-            raise TooMany("searches running", self._limits.at_once, "--searches")
-        self._running += 1
-        try:
-            yield
-        finally:
-            self._running -= 1
-
-    def _asked(self, request: Request) -> tuple[Query, SearchLimits]:
-        """Raises BadRequest."""
-        query = read_query(request)
-        text, name, case = query.get("text"), query.get("name"), query.get("case", "smart")
-        if not text and not name:
-            raise BadRequest("the query needs text or name", parameter="text")
-        for label, value in (("text", text), ("name", name)):
-            if value is not None and (len(value) > LONGEST or "\0" in value or not value):
-                raise BadRequest(f"{label} has from 1 to {LONGEST} characters, and no NUL", parameter=label)
-        if case not in _CASES:
-            raise BadRequest(f"case is one of {', '.join(_CASES)}", parameter="case")
-        limit = query.get("limit", str(self._limits.results))
-        if re.fullmatch("[0-9]{1,9}", limit) is None or not int(limit):
-            raise BadRequest("limit is a number from 1 to 999999999", parameter="limit")
-        limits = replace(self._limits, results=min(self._limits.results, int(limit)))
-        flags = {each: read_switch(query, each) for each in ("regex", "hidden", "ignored")}
-        return Query(text, name, case=case, **flags), limits
+def _asked(request: Request) -> tuple[Query, int | None]:
+    """What is searched for, and how many results are wanted. Raises BadRequest."""
+    query = read_query(request)
+    case, limit = query.get("case", "smart"), query.get("limit")
+    if case not in _CASES:
+        raise BadRequest(f"case is one of {', '.join(_CASES)}", parameter="case")
+    if limit is not None and (re.fullmatch("[0-9]{1,9}", limit) is None or not int(limit)):
+        raise BadRequest("limit is a number from 1 to 999999999", parameter="limit")
+    flags = {each: read_switch(query, each) for each in ("regex", "hidden", "ignored")}
+    wanted = Query(query.get("text"), query.get("name"), case=case, **flags)
+    return wanted, None if limit is None else int(limit)
 
 
 class _Lines(Streamed):
@@ -156,10 +113,6 @@ class _Lines(Streamed):
             yield encoder.encode_lines(batch)
         reason = self._search.reason
         yield encoder.encode_lines([Ending(reason is not None, reason or UNSET)])
-
-
-async def _all(batches: AsyncGenerator[list[Match]]) -> list[Match]:
-    return [match async for batch in batches for match in batch]
 
 
 async def _unless_gone(request: Request, work: Awaitable[T], otherwise: T) -> T:

@@ -20,7 +20,9 @@ from sandbox_agent.agents.provision import AgentInstalls, read_install_request
 from sandbox_agent.agents.views import AgentViews
 from sandbox_agent.envelope import Object
 from sandbox_agent.errors import (
+    AgentBootFailed,
     AgentNotInstalled,
+    AgentTimeout,
     BadRequest,
     BridgeDisabled,
     ChecksumMismatch,
@@ -30,6 +32,7 @@ from sandbox_agent.errors import (
     InstallFailed,
     InternalError,
     InvalidParams,
+    OffersUnknown,
     RegistryUnavailable,
     SandboxAgentError,
     SessionDamaged,
@@ -65,6 +68,9 @@ INSTALL_PROBLEMS: tuple[type[SandboxAgentError], ...] = (
         ShuttingDown,
         DiskFull,
     ),
+)
+ASKING_PROBLEMS: tuple[type[SandboxAgentError], ...] = (
+    *(UnknownAgent, AgentNotInstalled, AgentBootFailed, OffersUnknown, AgentTimeout, ShuttingDown),
 )
 Handler = Callable[[Request], Awaitable[Response]]
 _PAGE = """<!doctype html>
@@ -235,7 +241,15 @@ class Views:
                 HealthView,
             ),
             Endpoint("GET", "/v1/agents", self.get_agents, "All agents.", AgentsView, which),
-            Endpoint("GET", "/v1/agents/{agent}", self.get_agent, "One agent.", AgentView, problems=(UnknownAgent,)),
+            Endpoint(
+                "GET",
+                "/v1/agents/{agent}",
+                self.get_agent,
+                "One agent.",
+                AgentView,
+                {"models": "`true`: ask the agent for its models and modes if they are not known."},
+                problems=ASKING_PROBLEMS,
+            ),
             Endpoint(
                 "POST",
                 "/v1/agents/{agent}/install",
@@ -274,8 +288,10 @@ class Views:
         return json_response(await self.agent_views.all(registry=registry))
 
     async def get_agent(self, request: Request) -> Response:
-        agent = await self.agent_views.catalog.find(request.path_params["agent"])
-        return json_response(self.agent_views.view(agent))
+        views = self.agent_views
+        agent = await views.catalog.find(request.path_params["agent"])
+        asking = request.query_params.get("models") == "true"
+        return json_response(await views.view_with_models(agent) if asking else views.view(agent))
 
     async def get_sessions(self, request: Request) -> Response:
         query = request.query_params

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 import msgspec
-from msgspec import Raw
+from msgspec import UNSET, Raw
 
 from sandbox_agent.agents.provision import AgentInstalls, read_install_request
 from sandbox_agent.agents.views import AgentViews
@@ -19,7 +19,7 @@ from sandbox_agent.hub.ruling import check_rules
 from sandbox_agent.hub.session import Session, iso
 from sandbox_agent.hub.session_ending import SessionEnding
 from sandbox_agent.wire import methods
-from sandbox_agent.wire.extensions import EventsRange
+from sandbox_agent.wire.extensions import AgentParams, EventsRange
 
 MAX_PAGE = 5000
 
@@ -47,6 +47,7 @@ class ExtensionMethods:
             methods.EVENTS: self.events,
             methods.PENDING: self.pending,
             methods.LIST_AGENTS: self.agent_list,
+            methods.GET_AGENT: self.agent_get,
             methods.INSTALL_AGENT: self.agent_install,
         }
 
@@ -74,9 +75,9 @@ class ExtensionMethods:
     async def list_models(self, connection: Connection, envelope: Envelope) -> Answer:
         if envelope.session_id is not None:
             return _answer(envelope, self.hub.session(envelope.session_id).models())
-        agent = self.forward.find_agent(text_at(envelope.params(), "agent") or connection.agent).id
-        newest = self.hub.newest_session(agent)
-        return _answer(envelope, newest.models() if newest else {"availableModels": [], "currentModelId": None})
+        agent = self.forward.find_agent(text_at(envelope.params(), "agent") or connection.agent)
+        known = self.agent_views.find_announced(agent)
+        return _answer(envelope, known.models() if known else {"availableModels": [], "currentModelId": None})
 
     async def set_metadata(self, connection: Connection, envelope: Envelope) -> Answer:
         session = self.hub.session(envelope.session_id)
@@ -136,6 +137,16 @@ class ExtensionMethods:
     async def agent_list(self, connection: Connection, envelope: Envelope) -> Answer:
         registry = envelope.params().get("registry") is True
         return _answer(envelope, await self.agent_views.all(registry=registry))
+
+    async def agent_get(self, connection: Connection, envelope: Envelope) -> Answer:
+        try:
+            asked = msgspec.convert(envelope.params(), AgentParams)
+        except msgspec.ValidationError as error:
+            raise InvalidParams(f"get takes agent and models: {error}") from None
+        name = connection.agent if asked.agent is UNSET else asked.agent
+        agent = await self.agent_views.catalog.find(name)
+        views = self.agent_views
+        return _answer(envelope, await views.view_with_models(agent) if asked.models else views.view(agent))
 
     async def agent_install(self, connection: Connection, envelope: Envelope) -> Answer:
         params = envelope.params()

@@ -4,12 +4,12 @@ import base64
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
 from sandbox_agent.envelope import Envelope, success
-from sandbox_agent.errors import InvalidParams
+from sandbox_agent.errors import BadRequest, InvalidParams
 from sandbox_agent.file_errors import BadPath, FileTooLarge
 from sandbox_agent.host.paths.names import encode_name
 from sandbox_agent.host.paths.refusals import file_problems
@@ -31,10 +31,14 @@ from sandbox_agent.wire.files import (
     MoveParams,
     PathParams,
     ReadParams,
+    SearchParams,
     StatParams,
     WriteParams,
     Written,
 )
+
+if TYPE_CHECKING:
+    from sandbox_agent.host.search.searches import Searches
 
 CARRIED = 8 << 20
 """Bytes of a file that an envelope may carry."""
@@ -50,6 +54,8 @@ class FileMethods:
     roots: Roots
     max_file: int | None
     pools: Pools
+    searches: "Callable[[], Searches]"
+    """Made on first use."""
 
     def table(self) -> dict[str, Method]:
         return {
@@ -59,6 +65,7 @@ class FileMethods:
             methods.STAT: self._method(StatParams, self._stat),
             methods.MAKE_DIRECTORY: self._method(PathParams, self._mkdir),
             methods.MOVE: self._move,
+            methods.SEARCH: self._search,
             methods.DELETE_FILE: self._method(DeleteParams, self._delete, self.pools.trees),
         }
 
@@ -121,6 +128,18 @@ class FileMethods:
             return Moved(encode_name(source), encode_name(target))
 
         return await _answer(envelope, work, self.pools.trees)
+
+    async def _search(self, connection: Connection, envelope: Envelope) -> Answer:
+        from sandbox_agent.host.search.search import Query
+
+        asked = _params(envelope, SearchParams)
+        path, searches = self._absolute(asked.path, asked.session_id), self.searches()
+        wanted = Query(asked.text, asked.name, asked.regex, asked.case, asked.hidden, asked.ignored)
+        try:
+            found = await searches.find(searches.prepare(path, wanted, asked.limit), path)
+        except BadRequest as error:
+            raise InvalidParams(str(error), **error.fields) from error
+        return await _answer(envelope, lambda: found, self.pools.files)
 
 
 T = TypeVar("T")

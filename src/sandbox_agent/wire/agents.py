@@ -19,11 +19,13 @@ class Features(Struct, frozen=True, forbid_unknown_fields=True):
     """What people and clients should know before they choose an agent."""
 
     permissions: Literal["always", "mode", "configured", "never"]
-    """When it asks: always, in some of its modes, when its own configuration says so, or never."""
+    """When it asks: `always`, in some of its modes (`mode`), when its own configuration says so (`configured`), or
+    `never`."""
     questions: Literal["form", "extension", "none"]
-    """How its questions arrive: as elicitation, as our extension, or not at all."""
+    """How its questions arrive: as elicitation (`form`), as our `extension`, or not at all (`none`)."""
     attachments: Attaching = "link"
-    """What it gets links to: everything, files, short text files, or nothing."""
+    """What it gets links to: everything (`link`), files (`file-link`), short text files (`text-link`), or nothing
+    (`text`)."""
     uris: Literal["encoded", "plain"] = "encoded"
     """Whether it understands a percent-encoded `file://` URI; else the path stands in it as it is."""
     images: bool = False
@@ -160,9 +162,9 @@ class AgentView(AgentFacts, rename="camel", kw_only=True):
 
     server_status: ServerStatus
     models: Object | UnsetType = UNSET
-    """As in its newest session; absent before the first one."""
+    """As in its newest session, else as it said when it was asked; absent until then."""
     modes: Object | UnsetType = UNSET
-    """As in its newest session; absent before the first one."""
+    """Like `models`."""
 
 
 class AgentsView(Struct):

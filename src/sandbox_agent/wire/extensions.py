@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from sandbox_agent.envelope import Object
-from sandbox_agent.wire.agents import AgentsView, InstallRequest, InstallResult
+from sandbox_agent.wire.agents import AgentsView, AgentView, InstallRequest, InstallResult
 from sandbox_agent.wire.files import (
     Content,
     DeleteParams,
@@ -13,10 +13,12 @@ from sandbox_agent.wire.files import (
     EntriesPage,
     EntriesParams,
     FileView,
+    Found,
     Moved,
     MoveParams,
     PathParams,
     ReadParams,
+    SearchParams,
     StatParams,
     WriteParams,
     Written,
@@ -132,7 +134,7 @@ class ModelsParams(Struct, rename="camel"):
     session_id: str | UnsetType = UNSET
     """Those of a session."""
     agent: str | UnsetType = UNSET
-    """Those from an agent's newest session; the connection's own agent by default."""
+    """Those of an agent, as `GET /v1/agents/{agent}` has them; the connection's own agent by default."""
 
 
 class Model(Struct, rename="camel"):
@@ -181,6 +183,15 @@ class AgentsParams(Struct):
 
     registry: bool = False
     """Also agents of the ACP registry that are not installed."""
+
+
+class AgentParams(Struct):
+    """Which agent."""
+
+    agent: str | UnsetType = UNSET
+    """Its id or slug; the connection's own agent unless given."""
+    models: bool = False
+    """`true`: ask the agent for its models and modes if they are not known, which starts it for a moment."""
 
 
 class InstallParams(InstallRequest, rename="camel"):
@@ -347,9 +358,9 @@ TYPES: dict[str, type[Struct]] = {
     for each in (
         *(SessionParams, Nothing, AttachResult, SessionResult, PageParams, SessionsView, ModelsParams, ModelsResult),
         *(MetadataParams, MetadataResult, TerminateResult, EventsParams, EventsResult, PendingParams, PendingResult),
-        *(AgentsParams, AgentsView, InstallParams, InstallResult),
-        *(PathParams, ReadParams, WriteParams, EntriesParams, StatParams, MoveParams, DeleteParams),
-        *(Content, Written, EntriesPage, FileView, Done, Moved),
+        *(AgentsParams, AgentsView, AgentParams, AgentView, InstallParams, InstallResult),
+        *(PathParams, ReadParams, WriteParams, EntriesParams, StatParams, MoveParams, DeleteParams, SearchParams),
+        *(Content, Written, EntriesPage, FileView, Done, Moved, Found),
         *(QuestionParams, QuestionAnswer, TurnParams, DecisionParams, MetadataUpdate, EndedParams, Gap, UnparsedParams),
     )
 }

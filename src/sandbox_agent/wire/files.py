@@ -90,6 +90,32 @@ class Content(Struct, rename="camel"):
     etag: str
 
 
+class Match(Struct):
+    """A file, or a line of it: `line` and `column` count from 1, the column in characters."""
+
+    path: str
+    """Absolute."""
+    line: int | UnsetType = UNSET
+    """From 1."""
+    column: int | UnsetType = UNSET
+    """From 1, in characters."""
+    text: str | UnsetType = UNSET
+    """The line, or a part of it with the match; up to 1,000 characters."""
+    textTruncated: bool | UnsetType = UNSET
+    """The line is longer."""
+
+
+class Found(Struct):
+    """What a search found."""
+
+    matches: list[Match]
+    """By path."""
+    truncated: bool
+    """There may be more."""
+    reason: str | UnsetType = UNSET
+    """Why: `results`, `bytes`, `time` or `lines`."""
+
+
 class PathParams(Struct, rename="camel"):
     """Which file or directory is meant."""
 
@@ -129,6 +155,25 @@ class StatParams(PathParams, rename="camel"):
 
     follow: bool = True
     """`false`: a link itself, and not what it leads to."""
+
+
+class SearchParams(PathParams, rename="camel"):
+    """What to search for: a text in files, or files by name, or both."""
+
+    text: str | None = None
+    """A text in files."""
+    name: str | None = None
+    """A part of a file's name, or a glob: `*.py`, `src/**/test_*`."""
+    regex: bool = False
+    """`true`: the text is a regular expression, of Rust's kind."""
+    case: Literal["smart", "sensitive", "ignore"] = "smart"
+    """`smart`: capitals in the text make it matter."""
+    hidden: bool = False
+    """`true`: also files whose names begin with a dot."""
+    ignored: bool = False
+    """`true`: also what `.gitignore`, `.ignore` and `.rgignore` leave out."""
+    limit: Annotated[int, Meta(ge=1)] | None = None
+    """Most results, up to the server's own limit."""
 
 
 class DeleteParams(PathParams, rename="camel"):

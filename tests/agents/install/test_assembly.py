@@ -135,7 +135,10 @@ def test_an_agent_behind_an_adapter_is_installed_beside_it_and_the_adapter_is_to
     index.npm(
         adapter, "9.0.0", dependencies={"@anthropic-ai/claude-agent-sdk": "1.0.0"}, bin={"claude-agent-acp": "cli.js"}
     )
-    index.npm_files("@anthropic-ai/claude-agent-sdk", "1.0.0", {}, claudeCodeVersion="4.5.6")
+    inside = f"@anthropic-ai/claude-agent-sdk-{npm_platform()}"
+    index.npm_files(inside, "1.0.0", {"claude": "#!/bin/sh\n"})
+    sdk = "@anthropic-ai/claude-agent-sdk"
+    index.npm_files(sdk, "1.0.0", {}, claudeCodeVersion="4.5.6", dependencies={inside: "1.0.0"})
     native = f"@anthropic-ai/claude-code-{npm_platform()}"
     index.npm_files(native, "5.0.0", {"claude": "#!/bin/sh\necho native $1\n"})
 
@@ -143,6 +146,12 @@ def test_an_agent_behind_an_adapter_is_installed_beside_it_and_the_adapter_is_to
         async with Workshop(tmp_path, index) as shop:
             brought = (await shop.install("claude", None, "9.0.0")).record
             assert (brought.native_version, brought.env) == ("4.5.6", {})
+            found = brought.artifacts[1]
+            assert (found.kind, found.name, found.path) == (
+                "native",
+                sdk,
+                str(shop.store.folder(brought) / "node_modules" / inside / "claude"),
+            )
             asked = (await shop.install("claude", "5.0.0", "9.0.0")).record
             assert (asked.version, asked.native_version) == ("9.0.0", "5.0.0")
             assert [artifact.kind for artifact in asked.artifacts] == ["agent_process", "native"]

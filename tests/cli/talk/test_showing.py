@@ -231,6 +231,11 @@ def test_another_plan_is_shown_whole() -> None:
         ),
         ({"kind": "client", "name": "c2"}, {"optionKind": "reject_once"}, "✘ Write it: rejected by c2"),
         (
+            {"kind": "client", "name": "c2"},
+            {"optionKind": "reject_once", "reason": "Not on a Friday."},
+            "✘ Write it: rejected by c2: Not on a Friday.",
+        ),
+        (
             {"kind": "rule", "rule": 2, "source": "server", "name": "no pushing"},
             {"optionKind": "reject_once", "reason": "People push."},
             "✘ Write it: rejected by rule 2 of the server (no pushing): People push.",

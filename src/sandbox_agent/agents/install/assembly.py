@@ -136,10 +136,16 @@ class Assembly:
         version = facts.get(native.version_field)
         if not isinstance(version, str):
             return []
-        unverified = await asyncio.to_thread(self._unverified, None)
+        where = (native.found_in or name).replace("{platform}", self.packages.platform)
+        program = await asyncio.to_thread(self.packages.find_file, where, native.program)
         return [
             Artifact(
-                kind="native", name=name, version=version, path=None, source=self.plan.source, unverified=unverified
+                kind="native",
+                name=name,
+                version=version,
+                path=None if program is None else self._placed(program),
+                source=self.plan.source,
+                unverified=await asyncio.to_thread(self._unverified, None),
             )
         ]
 

@@ -132,11 +132,18 @@ class Packages:
 
     def facts(self, name: str) -> Object:
         """A package's own package.json, wherever npm has put it; empty when it is not there."""
-        places = (path for path in sorted(self._locked()) if path.endswith(f"/node_modules/{name}"))
-        for place in (f"node_modules/{name}", *places):
-            if facts := _json(self.folder / place / "package.json"):
-                return facts
-        return {}
+        found = (_json(home / "package.json") for home in self._homes(name))
+        return next(filter(None, found), dict[str, object]())
+
+    def find_file(self, name: str, path: str) -> Path | None:
+        """A file of a package, wherever npm has put that; None when there is none, or it leads out of the folder."""
+        whole = self.folder.resolve()
+        files = (home / path for home in self._homes(name))
+        return next((each for each in files if each.is_file() and each.resolve().is_relative_to(whole)), None)
+
+    def _homes(self, name: str) -> list[Path]:
+        places = [path for path in sorted(self._locked()) if path.endswith(f"/node_modules/{name}")]
+        return [self.folder / place for place in (f"node_modules/{name}", *places)]
 
     def _locked(self) -> dict[str, Object]:
         """What npm installed, by its place in the folder."""

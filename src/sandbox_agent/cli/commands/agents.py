@@ -58,10 +58,18 @@ def _show() -> Command:
     parser = _parser(
         "show",
         "AGENT",
-        "Show everything known of one agent: programs, hashes, when it was verified, credentials by name.",
-        "  sandbox-agent agents show claude\n  sandbox-agent agents show claude --json\n",
+        "Show everything known of one agent: programs, hashes, when it was verified, credentials by name.\n"
+        "Models and modes are known once the agent was asked for them.",
+        "  sandbox-agent agents show claude\n"
+        "  sandbox-agent agents show claude --models\n"
+        "  sandbox-agent agents show claude --json\n",
     )
     parser.add_argument("agent", metavar="AGENT", help="Its id, or its slug in the ACP registry.")
+    parser.add_argument(
+        "--models",
+        action="store_true",
+        help="Ask the agent for its models and modes if they are not known; starts it for a moment.",
+    )
     return _command(parser, _run_show)
 
 
@@ -142,7 +150,8 @@ def _run_show(arguments: Arguments) -> int:
 
     name = arguments.word("agent")
     assert name is not None
-    print_agent(agent_settings(arguments), os.environ, name, as_json=arguments.switch("json"))
+    asking, as_json = arguments.switch("models"), arguments.switch("json")
+    print_agent(agent_settings(arguments), os.environ, name, asking=asking, as_json=as_json)
     return 0
 
 

@@ -7,9 +7,9 @@ from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping, Sequen
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from secrets import token_hex
+from typing import TYPE_CHECKING
 
 import msgspec
-import uvloop
 from msgspec import UNSET, Raw, Struct
 
 from sandbox_agent.agents.catalog import Catalog
@@ -18,7 +18,7 @@ from sandbox_agent.agents.facts import read_facts, write_instructions
 from sandbox_agent.agents.install.installer import Installer, InstallOutcome
 from sandbox_agent.agents.install.plan import Job
 from sandbox_agent.agents.manifest import Agent
-from sandbox_agent.agents.provision import AgentInstalls
+from sandbox_agent.agents.provision import AgentInstalls, Provision
 from sandbox_agent.cli.output import (
     EXIT_FAILED,
     NONE,
@@ -32,10 +32,15 @@ from sandbox_agent.cli.output import (
     print_table,
     shown,
 )
+from sandbox_agent.envelope import Object, objects_at, text_at
 from sandbox_agent.errors import InstallFailed, RegistryUnavailable, SandboxAgentError
+from sandbox_agent.pools import Pool
 from sandbox_agent.processes.children import Children
 from sandbox_agent.settings import Settings
 from sandbox_agent.wire.agents import AgentFacts, Artifact, InstallRequest, InstallResult
+
+if TYPE_CHECKING:
+    from sandbox_agent.hub.offers import Offer
 
 TITLES = ("agent", "installed", "source", "credentials", "supported")
 
@@ -51,14 +56,46 @@ def print_list(settings: Settings, environ: Mapping[str, str], *, registry: bool
         print_table(TITLES, [_row(each) for each in known])
 
 
-def print_agent(settings: Settings, environ: Mapping[str, str], name: str, *, as_json: bool) -> None:
-    """Everything known of one agent; raises UnknownAgent."""
+def print_agent(
+    settings: Settings, environ: Mapping[str, str], name: str, *, asking: bool = False, as_json: bool
+) -> None:
+    """Everything known of one agent, `asking` it for its models; raises UnknownAgent, or why it cannot be asked."""
+    import uvloop
+
     catalog = open_catalog(settings, environ)
-    known = read_facts(asyncio.run(catalog.find(name)), catalog, environ)
+    agent = asyncio.run(catalog.find(name))
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        offer = runner.run(_find_offer(settings, catalog, agent, asking=asking))
+    known = read_facts(agent, catalog, environ)
+    announced = {} if offer is None else {"models": offer.models(), "modes": offer.modes()}
     if as_json:
-        print_json(msgspec.json.encode(known))
+        print_json(msgspec.json.encode(msgspec.to_builtins(known) | announced))
     else:
-        print_facts(_lines(known))
+        print_facts([*_lines(known), *((name, _choices(shape, name)) for name, shape in announced.items())])
+
+
+async def _find_offer(settings: Settings, catalog: Catalog, agent: Agent, *, asking: bool) -> "Offer | None":
+    from sandbox_agent.hub.offers import FILE, Offers
+
+    children = Children(token_hex(16))
+    boots = open_boots(settings, children, catalog.environ)
+    provision = Provision(catalog, open_installer(settings, children, catalog, boots), may_install=False)
+    path = settings.data_dir / FILE
+    patience = settings.request_timeout
+    offers = Offers(catalog, boots, provision, catalog.environ, path, patience, Pool("offers", 1))
+    try:
+        return await offers.ask(agent) if asking else offers.find(agent)
+    finally:
+        await offers.close()
+
+
+def _choices(shape: Object, name: str) -> str:
+    """Models or modes, one per line; the current one is marked."""
+    from sandbox_agent.hub.choices import MODE, MODEL
+
+    category = MODEL if name == MODEL.shape else MODE
+    ids = [text_at(each, category.choice_id) or "" for each in objects_at(shape, category.available)]
+    return "\n".join(f"{id} (current)" if id == shape.get(category.current) else id for id in ids) or NONE
 
 
 def print_instructions(settings: Settings, environ: Mapping[str, str], name: str | None, *, as_json: bool) -> None:
@@ -296,6 +333,8 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 def run_undoing(work: Coroutine[object, object, None]) -> None:
     """Run something to its end. A signal cancels it: the program ends with 128 and the signal's number."""
+    import uvloop
+
     told: list[signal.Signals] = []
 
     async def watched() -> None:

@@ -280,7 +280,7 @@ class Showing:
         call = self._calls.get(text_at(item.raw, "toolCallId") or "")
         about = f"{one_line(call.title)}: " if call is not None and call.title else ""
         word = "answered" if item.kind != "permission" and allowed else "allowed" if allowed else "rejected"
-        reason = f": {one_line(item.reason)}" if item.reason and item.by.get("kind") == "rule" else ""
+        reason = f": {one_line(item.reason)}" if item.reason and item.by.get("kind") in ("rule", "client") else ""
         mark = Span(*((self._marks.completed, "green") if allowed else (self._marks.failed, "red")))
         return [note(f"{about}{word} {who}{reason}", "dim", mark)]
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 import msgspec
-from msgspec import UNSET, Struct, UnsetType
+from msgspec import UNSET, Struct
 
 from sandbox_agent.errors import BadRequest
 from sandbox_agent.host.paths.confined import Confined
@@ -21,6 +21,7 @@ from sandbox_agent.host.paths.names import decode_name, encode_name
 from sandbox_agent.host.search.ripgrep import Ripgrep
 from sandbox_agent.pools import Pool
 from sandbox_agent.processes.children import Children
+from sandbox_agent.wire.files import Match
 
 MANY = "**"
 
@@ -97,21 +98,6 @@ class SearchLimits:
     bytes: int = 8 << 20
     seconds: float = 30.0
     at_once: int = 8
-
-
-class Match(Struct):
-    """A file, or a line of it: `line` and `column` count from 1, the column in characters."""
-
-    path: str
-    """Absolute."""
-    line: int | UnsetType = UNSET
-    """From 1."""
-    column: int | UnsetType = UNSET
-    """From 1, in characters."""
-    text: str | UnsetType = UNSET
-    """The line, or a part of it with the match; up to 1,000 characters."""
-    textTruncated: bool | UnsetType = UNSET
-    """The line is longer."""
 
 
 class _Text(Struct, rename={"encoded": "bytes"}):
