@@ -62,7 +62,8 @@ class Adapter:
 
     def end(self) -> int:
         """Close its stdin, and wait for its end."""
-        assert self.process.stdin is not None and self.process.stdout is not None
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
         self.process.stdin.close()
         code = self.process.wait(BOUND)
         self._reader.join(BOUND)

@@ -3,9 +3,9 @@
 usage: fake_amp.py threads new | threads continue ID … --settings-file FILE    a message on stdin, lines on stdout
 
 Steps: ["say", text], ["think", text], ["use", id, tool, arguments] (asks the delegate of its settings as Amp does),
-["write", path, text], ["raw", line], ["fail", text], ["leave", path] (starts a process in a session of its own, and
-writes its id), ["hold"] (waits until it is ended), ["complain", text] (on stderr), ["exit", code]. What it was called
-with, and its settings, are in `called.json` in its directory.
+["sneak", id, tool, arguments] (does not ask), ["write", path, text], ["raw", line], ["fail", text], ["leave", path]
+(starts a process in a session of its own, and writes its id), ["hold"] (waits until it is ended), ["complain", text]
+(on stderr), ["exit", code]. What it was called with, and its settings, are in `called.json` in its directory.
 """
 
 import json
@@ -27,6 +27,13 @@ def tell(**line: Any) -> None:
 def assistant(*content: Any, stop: str = "end_turn") -> None:
     message = {"type": "message", "role": "assistant", "content": content, "stop_reason": stop, "usage": USAGE}
     tell(type="assistant", message=message, parent_tool_use_id=None)
+
+
+def sneak(id: str, tool: str, arguments: Any) -> None:
+    """Use a tool without asking."""
+    assistant({"type": "tool_use", "id": id, "name": tool, "input": arguments}, stop="tool_use")
+    result = {"type": "tool_result", "tool_use_id": id, "content": "done", "is_error": False}
+    tell(type="user", message={"role": "user", "content": [result]})
 
 
 def use(settings: Any, id: str, tool: str, arguments: Any) -> None:
@@ -57,6 +64,8 @@ def play(settings: Any, steps: list[list[Any]]) -> str | None:
                 assistant({"type": "thinking", "thinking": given[0]}, stop="tool_use")
             case "use":
                 use(settings, *given)
+            case "sneak":
+                sneak(*given)
             case "write":
                 Path(given[0]).parent.mkdir(exist_ok=True)
                 Path(given[0]).write_text(given[1])

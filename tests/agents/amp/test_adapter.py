@@ -179,7 +179,7 @@ def test_links_are_mentions_and_images_are_passed_on(adapter: Adapter, tmp_path:
 
     assert [block.get("text") for block in content[:4]] == [
         f"@{plain}",
-        f'@"{odd}"',
+        f"@{tmp_path}/déjà\\ vu.txt ({odd})",
         "https://example.com/a%20b",
         '<context ref="file:///a">\nwhat it says\n</context>',
     ]
@@ -251,7 +251,10 @@ def test_thread_is_loaded_with_its_history_and_gone_on_with(tmp_path: Path) -> N
     result = {"type": "tool_result", "toolUseID": "t1", "run": {"status": "done", "result": {"output": "made"}}}
     messages = [
         {"role": "user", "content": [{"type": "text", "text": "remember blue"}]},
-        {"role": "assistant", "content": [{"type": "thinking", "thinking": "hm"}, {"type": "text", "text": "I do"}, use]},
+        {
+            "role": "assistant",
+            "content": [{"type": "thinking", "thinking": "hm"}, {"type": "text", "text": "I do"}, use],
+        },
         {"role": "user", "content": [result]},
     ]
     (folder / f"{thread}.json").write_text(json.dumps({"id": thread, "agentMode": "rush", "messages": messages}))

@@ -132,6 +132,12 @@ def test_turn_ends_when_a_tool_has_changed_what_may_be_done_unasked(adapter: Ada
     assert not [each for each in adapter.asked if each["sessionId"] == session]
 
 
+def test_turn_ends_when_amp_uses_a_tool_without_asking(adapter: Adapter, tmp_path: Path) -> None:
+    answer = adapter.prompt(adapter.session(tmp_path), ["sneak", *BASH[1:]], ["hold"])
+
+    assert answer["error"]["message"].startswith("Amp used a tool without asking for permission")
+
+
 def test_socket_is_private_and_asks_for_a_secret(tmp_path: Path) -> None:
     with Adapter(tmp_path) as adapter:
         session = adapter.session(tmp_path)
@@ -163,8 +169,6 @@ def test_gate_rejects_whatever_is_no_clear_yes(tmp_path: Path, answer: bytes) ->
         asking = start(tmp_path / "s", "any")
         connection, _ = listener.accept()
         with connection, connection.makefile("rb") as questions:
-            assert asking.stdin is not None
-            asking.stdin.close()
             questions.readline()
             connection.sendall(answer)
         assert asking.wait(BOUND) == REJECT

@@ -1,5 +1,6 @@
 """A prompt of ACP as a message for Amp: texts, images, and mentions of files, which Amp reads itself. Pure."""
 
+import re
 from collections.abc import Iterator, Sequence
 from urllib.parse import unquote, urlsplit
 
@@ -7,6 +8,10 @@ from sandbox_agent.agents.mock.stdio import INVALID_PARAMS, Object, RpcError
 
 IMAGES = frozenset({"image/jpeg", "image/png", "image/gif", "image/webp"})
 """What Amp takes."""
+_SPECIAL = re.compile(r"[\s@\\,;]")
+"""What would end a mention, unless a backslash stands before it."""
+_CUT = (*".,;:!?)}]",)
+"""What Amp takes for the end of a sentence and not of a path."""
 
 
 def message(prompt: Sequence[Object]) -> Object:
@@ -21,7 +26,11 @@ def mention(uri: str) -> str:
     if parts.scheme != "file" or parts.netloc not in ("", "localhost"):
         return uri
     path = unquote(parts.path)
-    return f'@"{path}"' if any(letter.isspace() for letter in path) else f"@{path}"
+    if "\n" in path or path.endswith(_CUT):
+        return path
+    escaped = _SPECIAL.sub(r"\\\g<0>", path)
+    # The model sees the mention as it is: it gets the path without escapes, too.
+    return f"@{path}" if escaped == path else f"@{escaped} ({path})"
 
 
 def _blocks(block: Object) -> Iterator[Object]:

@@ -116,6 +116,14 @@ class Stream:
             yield update
 
 
+def used_tools(message: Object) -> set[str]:
+    """The tool calls that a line of the stream has results of, but for those that came to nothing."""
+    said = message.get("message")
+    blocks = objects(cast("Object", said).get("content")) if isinstance(said, dict) else []
+    results = [block for block in blocks if block.get("type") == "tool_result"]
+    return {str(block.get("tool_use_id")) for block in results if not block.get("is_error")}
+
+
 def chunk(kind: str, text: str) -> Object:
     """A piece of text as an update."""
     return {"sessionUpdate": kind, "content": {"type": "text", "text": text}}

@@ -15,7 +15,7 @@ from uuid import uuid4
 from sandbox_agent.agents.amp.cli import GRACE, SAID, AmpCli, failure
 from sandbox_agent.agents.amp.permissions import Doorway, Use, Verdict
 from sandbox_agent.agents.amp.settings import UntrustedWorkspace, check_workspace, turn_settings
-from sandbox_agent.agents.amp.stream import Stream
+from sandbox_agent.agents.amp.stream import Stream, used_tools
 from sandbox_agent.agents.amp.tools import only_looks, tool_call
 from sandbox_agent.agents.mock.stdio import INTERNAL_ERROR, INVALID_REQUEST, Object, Peer, RpcError
 from sandbox_agent.agents.process import AgentProcess, Exit
@@ -59,6 +59,8 @@ class Turn:
         self._news = asyncio.Event()
         self._exit: Exit | None = None
         self._process: AgentProcess | None = None
+        self._permitted: set[str] = set()
+        """Tool calls that Amp has asked about and may make."""
         self._failure: RpcError | None = None
         """Why we ended it ourselves."""
         self.cancelled = False
@@ -133,18 +135,23 @@ class Turn:
             logger.warning("line skipped reason=not_an_object bytes=%d", len(line))
             return
         message = cast("Object", parsed)
-        if message.get("type") == "user":
-            await self._stop_if_untrusted()
         if not self.cancelled:
             await self._send(self._stream.updates(message))
+        if message.get("type") == "user" and self._failure is None:
+            self._failure = self._distrust(message)
+            if self._failure is not None:
+                await self._end()
 
-    async def _stop_if_untrusted(self) -> None:
-        """A tool has run. If it has changed what Amp may do unasked, nothing more is done."""
+    def _distrust(self, message: Object) -> RpcError | None:
+        """Tools have run: why nothing more may be done, if Amp did not ask about one, or need not ask any more."""
         try:
-            check_workspace(self._session.directory)
-        except UntrustedWorkspace as problem:
-            self._failure = RpcError(INVALID_REQUEST, str(problem), {"path": str(problem.path)})
-            await self._end()
+            self._check_workspace()
+        except RpcError as problem:
+            return problem
+        if self._permitted.issuperset(used_tools(message)):
+            return None
+        # Settings of the machine, or of another version of Amp, may keep it from asking.
+        return RpcError(INTERNAL_ERROR, "Amp used a tool without asking for permission, so the turn was ended")
 
     async def _send(self, updates: Iterator[Object]) -> None:
         for update in updates:
@@ -190,6 +197,7 @@ class Turn:
             return Verdict(False, "The user did not allow this.")
         if self.cancelled:
             return Verdict(False, "The turn was cancelled.")
+        self._permitted.add(id)
         running: Object = {"sessionUpdate": "tool_call_update", "toolCallId": id, "status": "in_progress"}
         await self._send(iter([running]))
         return Verdict(True)
