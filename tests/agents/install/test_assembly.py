@@ -56,6 +56,18 @@ def test_a_package_of_npm_is_installed_and_verified_by_a_handshake(tmp_path: Pat
     run(main())
 
 
+def test_a_package_is_checked_against_its_digest_also_through_a_link(tmp_path: Path, index: PackageIndex) -> None:
+    digest = index.npm("tiny-agent")
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "real")
+
+    async def main() -> None:
+        async with Workshop(tmp_path, index, TINY, agents_dir=tmp_path / "link") as shop:
+            assert (await shop.install("tiny")).record.artifacts[0].integrity == digest
+
+    run(main())
+
+
 def test_a_package_of_pypi_is_installed_into_an_environment_of_its_own(tmp_path: Path, index: PackageIndex) -> None:
     index.pypi("py-agent", "2.1")
 
