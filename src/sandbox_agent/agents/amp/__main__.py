@@ -8,7 +8,7 @@ import sys
 from sandbox_agent.agents.amp.agent import AmpAgent
 from sandbox_agent.agents.amp.cli import AmpCli
 from sandbox_agent.agents.amp.permissions import Doorway
-from sandbox_agent.agents.mock.stdio import Peer
+from sandbox_agent.agents.stdio import Peer
 from sandbox_agent.processes.children import OWNER, Children
 
 

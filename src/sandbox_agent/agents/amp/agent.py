@@ -13,7 +13,7 @@ from sandbox_agent.agents.amp.permissions import Doorway
 from sandbox_agent.agents.amp.prompt import message
 from sandbox_agent.agents.amp.threads import history, is_thread_id, read_thread
 from sandbox_agent.agents.amp.turn import Session, Turn
-from sandbox_agent.agents.mock.stdio import (
+from sandbox_agent.agents.stdio import (
     INVALID_PARAMS,
     INVALID_REQUEST,
     Method,

@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from itertools import count
 
 from sandbox_agent.agents.amp.threads import data_directory, is_thread_id
-from sandbox_agent.agents.mock.stdio import INTERNAL_ERROR, RpcError
 from sandbox_agent.agents.process import AgentProcess, Exit, ProcessListener
+from sandbox_agent.agents.stdio import INTERNAL_ERROR, RpcError
 from sandbox_agent.processes.children import Children
 
 AUTH_REQUIRED = -32000

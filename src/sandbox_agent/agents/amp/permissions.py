@@ -21,7 +21,7 @@ from pathlib import Path
 from secrets import token_hex
 from typing import cast
 
-from sandbox_agent.agents.mock.stdio import Object
+from sandbox_agent.agents.stdio import Object
 
 LONGEST = 96 << 20
 """Bytes of a question: what a gate may send, escaped."""

@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterator, Sequence
 from urllib.parse import unquote, urlsplit
 
-from sandbox_agent.agents.mock.stdio import INVALID_PARAMS, Object, RpcError
+from sandbox_agent.agents.stdio import INVALID_PARAMS, Object, RpcError
 
 IMAGES = frozenset({"image/jpeg", "image/png", "image/gif", "image/webp"})
 """What Amp takes."""

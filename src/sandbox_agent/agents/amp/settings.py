@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import cast
 
-from sandbox_agent.agents.mock.stdio import Object
+from sandbox_agent.agents.stdio import Object
 
 LARGEST = 1 << 20
 """Bytes of a settings file that is read."""

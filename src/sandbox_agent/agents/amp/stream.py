@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import cast
 
 from sandbox_agent.agents.amp.tools import decoded, tool_call, tool_result
-from sandbox_agent.agents.mock.stdio import Object
+from sandbox_agent.agents.stdio import Object
 
 _STOPS = {"max_tokens": "max_tokens", "refusal": "refusal"}
 """Reasons of the model for which ACP has a name. All others are the end of a turn."""

@@ -11,7 +11,7 @@ from typing import cast
 
 from sandbox_agent.agents.amp.stream import chunk, objects
 from sandbox_agent.agents.amp.tools import tool_call, tool_result
-from sandbox_agent.agents.mock.stdio import Object
+from sandbox_agent.agents.stdio import Object
 
 LARGEST = 256 << 20
 """Bytes of a thread's file that is read."""

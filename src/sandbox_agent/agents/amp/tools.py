@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import cast
 
-from sandbox_agent.agents.mock.stdio import Object
+from sandbox_agent.agents.stdio import Object
 
 LONGEST_TITLE = 200
 LARGEST_FILE = 1 << 20

@@ -17,8 +17,8 @@ from sandbox_agent.agents.amp.permissions import Doorway, Use, Verdict
 from sandbox_agent.agents.amp.settings import UntrustedWorkspace, check_workspace, turn_settings
 from sandbox_agent.agents.amp.stream import Stream, used_tools
 from sandbox_agent.agents.amp.tools import only_looks, tool_call
-from sandbox_agent.agents.mock.stdio import INTERNAL_ERROR, INVALID_REQUEST, Object, Peer, RpcError
 from sandbox_agent.agents.process import AgentProcess, Exit
+from sandbox_agent.agents.stdio import INTERNAL_ERROR, INVALID_REQUEST, Object, Peer, RpcError
 
 MOST_WAITING = 4 << 20
 """Bytes of Amp's that may wait for the client; then Amp waits, too."""
