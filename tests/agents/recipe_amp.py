@@ -25,4 +25,5 @@ RECIPE = Recipe(
     streams=False,
     reads_links=True,
     modes=("smart", "rush"),
+    option=("mode", "smart", "rush"),
 )

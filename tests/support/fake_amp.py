@@ -3,9 +3,10 @@
 usage: fake_amp.py threads new | threads continue ID … --settings-file FILE    a message on stdin, lines on stdout
 
 Steps: ["say", text], ["think", text], ["use", id, tool, arguments] (asks the delegate of its settings as Amp does),
-["sneak", id, tool, arguments] (does not ask), ["write", path, text], ["raw", line], ["fail", text], ["leave", path]
-(starts a process in a session of its own, and writes its id), ["hold"] (waits until it is ended), ["complain", text]
-(on stderr), ["exit", code]. What it was called with, and its settings, are in `called.json` in its directory.
+["sneak", id, tool, arguments] (does not ask), ["help", id, tool, arguments] (asks, and tells nothing, as a helper of
+Amp's), ["write", path, text], ["raw", line], ["fail", text], ["leave", path] (starts a process in a session of its own,
+and writes its id), ["hold"] (waits until it is ended), ["complain", text] (on stderr), ["exit", code]. What it was
+called with, and its settings, are in `called.json` in its directory.
 """
 
 import json
@@ -39,14 +40,19 @@ def sneak(id: str, tool: str, arguments: Any) -> None:
 def use(settings: Any, id: str, tool: str, arguments: Any) -> None:
     """Use a tool: tell of it, ask, and tell what came of it."""
     assistant({"type": "tool_use", "id": id, "name": tool, "input": arguments}, stop="tool_use")
-    rule = settings["amp.permissions"][-1]
-    environment = {**os.environ, "AGENT": "amp", "AGENT_TOOL_NAME": tool, "AGENT_TOOL_USE_ID": id}
-    asked = subprocess.run(
-        [rule["to"]], input=json.dumps(arguments), env=environment, capture_output=True, text=True, check=False
-    )
+    asked = ask(settings, id, tool, arguments)
     said = json.dumps({"output": "done", "exitCode": 0}) if asked.returncode == 0 else asked.stderr
     result = {"type": "tool_result", "tool_use_id": id, "content": said, "is_error": asked.returncode != 0}
     tell(type="user", message={"role": "user", "content": [result]})
+
+
+def ask(settings: Any, id: str, tool: str, arguments: Any) -> "subprocess.CompletedProcess[str]":
+    """Run the delegate."""
+    rule = settings["amp.permissions"][-1]
+    environment = {**os.environ, "AGENT": "amp", "AGENT_TOOL_NAME": tool, "AGENT_TOOL_USE_ID": id}
+    return subprocess.run(
+        [rule["to"]], input=json.dumps(arguments), env=environment, capture_output=True, text=True, check=False
+    )
 
 
 def leave(path: str) -> None:
@@ -64,6 +70,8 @@ def play(settings: Any, steps: list[list[Any]]) -> str | None:
                 assistant({"type": "thinking", "thinking": given[0]}, stop="tool_use")
             case "use":
                 use(settings, *given)
+            case "help":
+                ask(settings, *given)
             case "sneak":
                 sneak(*given)
             case "write":

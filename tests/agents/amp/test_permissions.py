@@ -132,6 +132,16 @@ def test_turn_ends_when_a_tool_has_changed_what_may_be_done_unasked(adapter: Ada
     assert not [each for each in adapter.asked if each["sessionId"] == session]
 
 
+def test_what_a_helper_does_is_asked_about_and_told(adapter: Adapter, tmp_path: Path) -> None:
+    session = adapter.session(tmp_path)
+    adapter.answer = lambda asked: selected("allow" if asked["toolCall"]["title"] == "make" else "reject")
+    adapter.prompt(session, ["help", *BASH[1:]], ["help", "t2", "Bash", {"cmd": "rm"}], ["say", "done"])
+
+    assert [each["title"] for each in adapter.updates(session, "tool_call")] == ["make", "rm"]
+    last = {each["toolCallId"]: each["status"] for each in adapter.updates(session, "tool_call_update")}
+    assert last == {"t1": "completed", "t2": "failed"}
+
+
 def test_turn_ends_when_amp_uses_a_tool_without_asking(adapter: Adapter, tmp_path: Path) -> None:
     answer = adapter.prompt(adapter.session(tmp_path), ["sneak", *BASH[1:]], ["hold"])
 

@@ -3,7 +3,7 @@
 Knows nothing of processes. A message comes whole: Amp does not tell of one before it is complete.
 """
 
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from dataclasses import dataclass, field
 from typing import cast
 
@@ -90,11 +90,13 @@ class Stream:
         self.open_calls.pop(id, None)
         yield tool_result(id, result, failed=failed)
 
-    def abandon(self) -> Iterator[Object]:
-        """The turn is over: what has no result will never have one."""
+    def close(self, permitted: Container[str]) -> Iterator[Object]:
+        """The turn is over: what has no result will never have one. Of what its helpers did, Amp tells none."""
+        went_well = self.finished and self.error is None
         for id in list(self.open_calls):
             del self.open_calls[id]
-            yield {"sessionUpdate": "tool_call_update", "toolCallId": id, "status": "failed"}
+            status = "completed" if went_well and id in permitted else "failed"
+            yield {"sessionUpdate": "tool_call_update", "toolCallId": id, "status": status}
 
     def _assistant(self, said: Object, *, helper: bool) -> Iterator[Object]:
         for block in objects(said.get("content")):

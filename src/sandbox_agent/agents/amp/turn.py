@@ -75,7 +75,7 @@ class Turn:
             await self._run(self._arguments(str(admitted.settings)), message)
         finally:
             self._doorway.revoke(secret)
-        await self._send(self._stream.abandon())
+        await self._send(self._stream.close(self._permitted))
         return self._result()
 
     async def cancel(self) -> None:
