@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 import threading
 from collections.abc import Callable
 from itertools import count
@@ -25,13 +26,15 @@ class Adapter:
     def __init__(self, directory: Path, **environment: str | None) -> None:
         self.home = directory / "home"
         self.home.mkdir(exist_ok=True)
+        self.temporary = Path(tempfile.mkdtemp(prefix="amp-"))
+        """Where its own files go: a short path, because a socket is among them."""
         program = directory / "amp"
         program.write_text(f'#!/bin/sh\nexec "{sys.executable}" -I "{fake_amp.__file__}" "$@"\n')
         program.chmod(0o755)
         given: dict[str, str | None] = {
             "PATH": os.environ["PATH"],
             "HOME": str(self.home),
-            "TMPDIR": str(directory),
+            "TMPDIR": str(self.temporary),
             "AMP_CLI": str(program),
             "AMP_CLI_VERSION": "1.2.3",
             "AMP_API_KEY": "none",
@@ -68,6 +71,8 @@ class Adapter:
         code = self.process.wait(BOUND)
         self._reader.join(BOUND)
         self.process.stdout.close()
+        # Fails unless it has cleaned up.
+        self.temporary.rmdir()
         return code
 
     def call(self, method: str, **params: object) -> Json:

@@ -133,7 +133,7 @@ def test_end_of_input_ends_the_adapter_and_a_turn_with_it(tmp_path: Path) -> Non
 
     assert code == 0
     eventually(lambda: not alive(int(left.read_text())), "the end of what the turn left running")
-    assert not list(tmp_path.glob("sandbox-agent-amp-*"))
+    assert not adapter.temporary.exists(), "it has cleaned up"
 
 
 def test_second_prompt_of_a_running_turn_is_refused(adapter: Adapter, tmp_path: Path) -> None:

@@ -153,7 +153,7 @@ def test_socket_is_private_and_asks_for_a_secret(tmp_path: Path) -> None:
         session = adapter.session(tmp_path)
         running = adapter.send("session/prompt", **prompt(session, ["say", "first"], ["hold"]))
         adapter.until(lambda each: "first" in json.dumps(each))
-        (folder,) = tmp_path.glob("sandbox-agent-amp-*")
+        (folder,) = adapter.temporary.iterdir()
         modes = [stat.S_IMODE(path.stat().st_mode) for path in (folder, folder / "gate")]
         asked = ask(folder / "gate", "wrong")
         adapter.notify("session/cancel", sessionId=session)
