@@ -164,6 +164,23 @@ def test_socket_is_private_and_asks_for_a_secret(tmp_path: Path) -> None:
     assert adapter.asked == []
 
 
+def test_what_a_killed_adapter_has_left_is_removed_and_what_a_living_one_has_is_not(tmp_path: Path) -> None:
+    first = Adapter(tmp_path)
+    first.result("initialize", protocolVersion=1)
+    first.process.kill()
+    first.process.wait(BOUND)
+    (left,) = first.temporary.iterdir()
+    with Adapter(tmp_path, TMPDIR=str(first.temporary)) as second:
+        second.result("initialize", protocolVersion=1)
+        (living,) = set(first.temporary.iterdir()) - {left}
+        for each in (left, living):
+            os.utime(each, (0, 0))
+        with Adapter(tmp_path, TMPDIR=str(first.temporary)) as third:
+            third.result("initialize", protocolVersion=1)
+            assert (left.exists(), living.exists()) == (False, True)
+    first.end()
+
+
 def test_gate_rejects_when_the_adapter_is_gone(tmp_path: Path) -> None:
     asked = ask(tmp_path / "gone", "any")
 

@@ -11,9 +11,11 @@ import os
 import shlex
 import shutil
 import socket
+import stat
 import struct
 import sys
 import tempfile
+import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass
@@ -27,6 +29,10 @@ LONGEST = 96 << 20
 """Bytes of a question: what a gate may send, escaped."""
 SOCKET_PATH = 100
 """The longest path of a socket that every kernel takes, in bytes."""
+
+PREFIX = "sandbox-agent-amp-"
+YOUNG = 60.0
+"""Seconds in which a directory may belong to an adapter that does not listen yet."""
 
 logger = logging.getLogger(__name__)
 
@@ -113,7 +119,10 @@ class Doorway:
         writer.close()
 
     async def _judge(self, reader: asyncio.StreamReader) -> Verdict:
-        question = cast("Object", json.loads(await reader.readline()))
+        line = await reader.readline()
+        if not line:  # Another adapter looks whether this one is alive.
+            return Verdict(False)
+        question = cast("Object", json.loads(line))
         judge = self._judges.get(str(question.get("secret")))
         tool, id, arguments = question.get("tool"), question.get("id"), question.get("arguments")
         if judge is None or not isinstance(tool, str) or not isinstance(arguments, dict):
@@ -134,11 +143,34 @@ def _private_directory() -> Path:
     """A new directory for this user alone, whose path is short enough for a socket in it."""
     for parent in (os.environ.get("XDG_RUNTIME_DIR"), None, "/tmp"):  # noqa: S108
         with suppress(OSError):
-            made = Path(tempfile.mkdtemp(prefix="sandbox-agent-amp-", dir=parent))
+            made = Path(tempfile.mkdtemp(prefix=PREFIX, dir=parent))
+            _sweep(made.parent)
             if len(os.fsencode(made)) + 6 <= SOCKET_PATH:
                 return made
             made.rmdir()
     raise OSError("there is no place for a socket: the path of the directory for temporary files is too long")
+
+
+def _sweep(parent: Path) -> None:
+    """Remove what killed adapters have left: their settings may hold secrets."""
+    for left in parent.glob(f"{PREFIX}*"):
+        with suppress(OSError):
+            about = left.lstat()
+            old = time.time() - about.st_mtime > YOUNG
+            if old and about.st_uid == os.getuid() and stat.S_ISDIR(about.st_mode) and not _is_served(left / "gate"):
+                shutil.rmtree(left, ignore_errors=True)
+
+
+def _is_served(path: Path) -> bool:
+    with socket.socket(socket.AF_UNIX) as probe:
+        probe.settimeout(1.0)
+        try:
+            probe.connect(str(path))
+        except (ConnectionRefusedError, FileNotFoundError):
+            return False
+        except OSError:
+            return True
+    return True
 
 
 def _is_ours(writer: asyncio.StreamWriter) -> bool:
