@@ -17,7 +17,7 @@ from tests.agents.recipe import Recipe, isolated
 from tests.support.asking import PERMISSION, TURN, texts
 from tests.support.client import Client, Event, Json, Stream
 from tests.support.model.api import Request
-from tests.support.model.gate import BOUND
+from tests.support.model.gate import BOUND, Gate
 from tests.support.model.script import Script, has_marker
 from tests.support.model.server import ModelServer
 from tests.support.running import Server
@@ -243,6 +243,13 @@ class RealAgent:
         params: Json = {"cwd": str(folder), "mcpServers": [], "_meta": {"sandboxagent.dev": meta}}
         settings = await client.result("session/new", params)
         return Session(settings["sessionId"], client, stream, folder, settings)
+
+
+async def begun(real: RealAgent, session: Session, text: str, gate: Gate) -> None:
+    """Wait until the model has said this and is held at the gate, and the agent has passed it on if it streams."""
+    await gate.reached()
+    if real.recipe.streams:
+        await session.said(text)
 
 
 def told(request: Request) -> str:

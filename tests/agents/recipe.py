@@ -29,6 +29,8 @@ class Recipe:
     """Of image, audio, embeddedContext: what a prompt may hold besides text and links."""
     asks: bool
     """Whether it asks before it writes a file."""
+    streams: bool = True
+    """Whether it tells a message piece by piece; else when the model has said all of it."""
     reject_ends: str = "end_turn"
     """The stop reason of a turn in which it was not allowed to write."""
     reject_asks_model: bool = True

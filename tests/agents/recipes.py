@@ -1,6 +1,7 @@
 """The agents of the matrix."""
 
 from tests.agents import (
+    recipe_amp,
     recipe_claude,
     recipe_codex,
     recipe_copilot,
@@ -20,4 +21,5 @@ RECIPES = [
     recipe_goose.RECIPE,
     recipe_copilot.RECIPE,
     recipe_pi.RECIPE,
+    recipe_amp.RECIPE,
 ]

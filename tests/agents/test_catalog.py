@@ -2,12 +2,15 @@
 
 import asyncio
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from sandbox_agent.agents.facts import read_facts
 from sandbox_agent.agents.install.record import Record
 from sandbox_agent.agents.launch import Launch
+from sandbox_agent.agents.manifest import Agent
 from sandbox_agent.errors import UnknownAgent
 from sandbox_agent.wire.agents import Artifact
 from tests.support.package_index import npx
@@ -179,20 +182,38 @@ def test_a_command_in_agents_toml_is_run_whatever_is_installed(tmp_path: Path) -
     assert shop.catalog.record(claude) is None
 
 
+def unsupported(agent: Agent) -> Agent:
+    """An agent for which there is nothing to install but what the registry may have."""
+    reason = "it speaks no ACP"
+    return replace(agent, packages=(), adapter=None, supported=False, unsupported_reason=reason, source="registry")
+
+
 def test_what_we_have_no_package_for_is_supported_once_the_registry_has_it_or_it_is_installed(tmp_path: Path) -> None:
     shop = Workshop(tmp_path)
-    amp = shop.catalog.agent("amp")
+    amp = unsupported(shop.catalog.agent("amp"))
     assert not shop.catalog.supported(amp)
+    assert read_facts(amp, shop.catalog, {}).instructions.startswith("Not supported: it speaks no ACP.")
     assert shop.catalog.supported(shop.catalog.agent("claude"))
 
     shop.registry_file.write_text(json.dumps({"version": "1.0.0", "agents": [npx("amp-acp", "amp-acp@1.0.0")]}))
     asyncio.run(shop.catalog.all())
     assert shop.catalog.supported(amp)
+    assert read_facts(amp, shop.catalog, {}).instructions.startswith("Run: sandbox-agent agents install amp\n")
 
     (tmp_path / "other").mkdir()
     installed = Workshop(tmp_path / "other")
     put(installed, "amp", "amp-acp")
     assert installed.catalog.supported(amp)
+
+
+def test_what_we_know_of_our_adapter_is_not_said_of_the_registrys(tmp_path: Path) -> None:
+    shop = Workshop(tmp_path)
+    put(shop, "amp", None)
+    assert shop.catalog.agent("amp").features == shop.catalog.manifest.agents[-1].features
+
+    put(shop, "amp", "amp-acp")
+    assert shop.catalog.agent("amp").features is None, "so no permissionMode relies on its asking"
+    assert next(agent for agent in shop.catalog.agents() if agent.id == "amp").features is None
 
 
 def test_where_an_agent_comes_from_is_said_before_and_after_it_is_installed(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """How to get an agent, in words made from the manifest."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -18,7 +19,7 @@ def test_what_comes_with_us_needs_nothing() -> None:
     assert write_instructions(agent("mock")).startswith("Nothing to install: it comes with sandbox-agent.")
 
 
-@pytest.mark.parametrize("id", ["claude", "codex", "opencode", "gemini", "qwen", "copilot", "pi", "goose"])
+@pytest.mark.parametrize("id", ["claude", "codex", "opencode", "gemini", "qwen", "copilot", "pi", "goose", "amp"])
 def test_an_agent_that_can_be_installed_says_the_command_its_source_and_what_it_needs(id: str) -> None:
     it = agent(id)
     text = write_instructions(it)
@@ -31,7 +32,7 @@ def test_an_agent_that_can_be_installed_says_the_command_its_source_and_what_it_
 
 
 def test_an_agent_that_is_not_supported_says_why_and_what_would_help() -> None:
-    it = agent("amp")
+    it = replace(agent("amp"), supported=False, unsupported_reason="it speaks no ACP")
 
     assert write_instructions(it).startswith(f"Not supported: {it.unsupported_reason}.")
     assert "sandbox-agent agents install amp" in write_instructions(it)

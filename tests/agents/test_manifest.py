@@ -158,7 +158,16 @@ def test_an_own_slug_replaces_the_pins_of_a_known_agent(load_file: LoadFile) -> 
     assert (pi.source, pi.registry, pi.packages, pi.native) == ("registry", ("another-pi",), (), None)
     assert pi.credentials == found(load_manifest(None), "pi").credentials
     amp = found(load_file('[agents.amp]\nregistry = "my-amp"'), "amp")
-    assert (amp.supported, amp.unsupported_reason) == (True, None)
+    assert (amp.supported, amp.packages, amp.adapter) == (True, (), None)
+
+
+def test_an_empty_list_of_slugs_keeps_our_pins_whatever_the_registry_has(load_file: LoadFile) -> None:
+    amp, pinned = found(load_file("[agents.amp]\nregistry = []"), "amp"), found(load_manifest(None), "amp")
+
+    assert (amp.registry, amp.source) == ((), "fallback")
+    assert (amp.packages, amp.adapter) == (pinned.packages, pinned.adapter)
+    with pytest.raises(SettingsError, match="agent mine has neither a command"):
+        load_file("[agents.mine]\nregistry = []")
 
 
 def test_a_command_is_not_expanded(load_file: LoadFile) -> None:
@@ -200,7 +209,11 @@ def test_values_of_the_environment_are_not_in_the_representation(load_file: Load
         (f'{ECHO}attachments = "words"', 3, 'attachments of agent echo: expected "link", "file-link", "text-link" or'),
         (f"{ECHO}supported = false", 3, "unknown key supported"),
         (f'{ECHO}registry = "x"', 3, "agent echo has both a command and a registry slug"),
-        ("[agents.echo]\nregistry = 3", 2, "registry of agent echo: expected a slug of the ACP registry, got 3"),
+        (
+            "[agents.echo]\nregistry = 3",
+            2,
+            "registry of agent echo: expected a slug of the ACP registry, or [] for none, got 3",
+        ),
     ],
 )
 def test_a_mistake_is_named_with_file_line_and_key(

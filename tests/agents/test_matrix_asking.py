@@ -29,7 +29,7 @@ def test_file_is_written_when_it_is_allowed(real: RealAgent) -> None:
 
         assert turn.stop_reason == "end_turn"
         assert turn.asked.count(PERMISSION) == (1 if real.recipe.asks else 0)
-        assert file.read_text() == "hello"
+        assert file.read_text().strip() == "hello"
         assert "Written." in turn.text
         assert len(script.requests) == 2
 

@@ -6,7 +6,7 @@ import signal
 
 import pytest
 
-from tests.agents.real import RealAgent, Session, Turn, told, tree
+from tests.agents.real import RealAgent, Session, Turn, begun, told, tree
 from tests.support.asking import ENDED, texts
 from tests.support.client import Json, run
 from tests.support.model.script import Say
@@ -24,7 +24,7 @@ def test_crash_fails_the_prompt_and_nothing_else(real: RealAgent) -> None:
         async with real.session() as session, real.other() as other:
             await session.turn(before)
             prompt = session.ask(endless)
-            await session.said("first")
+            await begun(real, session, "first", gate)
             family = tree(real.pid)
             os.kill(real.pid, signal.SIGKILL)
             crashed = await prompt.ended()
@@ -49,7 +49,8 @@ def test_crash_fails_the_prompt_and_nothing_else(real: RealAgent) -> None:
 
 
 def test_server_that_stops_leaves_no_process_and_the_next_loads_the_session_with_its_history(real: RealAgent) -> None:
-    before, endless = real.model.script(Say("remember grey")), real.model.script(Say("first ", real.model.gate()))
+    gate = real.model.gate()
+    before, endless = real.model.script(Say("remember grey")), real.model.script(Say("first ", gate))
     after = real.model.script(Say("here again"))
 
     async def stopped() -> tuple[Session, list[int]]:
@@ -57,7 +58,7 @@ def test_server_that_stops_leaves_no_process_and_the_next_loads_the_session_with
             session = await real.new_session(client, stream)
             await session.turn(before)
             prompt = session.ask(endless)
-            await session.said("first")
+            await begun(real, session, "first", gate)
             family = tree(real.pid)
             assert await asyncio.to_thread(real.server.stop) == 0
             with pytest.raises(AssertionError, match="503"):

@@ -11,6 +11,7 @@ from tests.support.model.script import Call, Say
 
 CODEX, GOOSE, OPENCODE, PI = "codex", "goose", "opencode", "pi"
 RULED = {
+    "amp": {"acceptEdits", "bypassPermissions", "plan", "read-only"},
     "copilot": {"acceptEdits", "bypassPermissions", "read-only"},
     "opencode": {"acceptEdits", "bypassPermissions"},
     "codex": {"plan"},

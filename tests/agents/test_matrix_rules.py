@@ -22,6 +22,7 @@ SHELLS = {
     "gemini": lambda text: Call("run_shell_command", {"command": text, "description": "Runs it"}),
     "qwen": lambda text: Call("run_shell_command", {"command": text, "description": "Runs it", "is_background": False}),
     "copilot": lambda text: Call("bash", {"command": text, "description": "Runs it", "sessionId": "a", "async": False}),
+    "amp": lambda text: Call("Bash", {"cmd": text}),
     "goose": lambda text: Call("shell", {"command": text}),
 }
 
@@ -64,7 +65,7 @@ def test_a_rule_about_paths_decides_what_is_written(real: RealAgent) -> None:
             second = await session.turn(script)
 
         assert PERMISSION not in first.asked + second.asked
-        assert allowed.read_text() == "a"
+        assert allowed.read_text().strip() == "a"
         assert not rejected.exists()
 
     run(scenario())

@@ -34,7 +34,7 @@ def test_the_list_has_every_agent_of_the_manifest_in_its_order(place: Place) -> 
     assert table["agent"] == ["installed", "source", "credentials", "supported"]
     assert table["mock"] == [__version__, "bundled", "-", "yes"]
     assert table["claude"] == ["no", "registry", "no", "yes"]
-    assert table["amp"] == ["no", "registry", "no", "no"]
+    assert table["amp"] == ["no", "registry", "no", "yes"]
 
 
 def test_credentials_of_this_environment_count(place: Place) -> None:

@@ -89,7 +89,6 @@ def test_the_results_as_one_json_document(place: Place) -> None:
         (["works", "--agent-version", "9"], "agent works comes as an archive, which the registry has only in version"),
         (["works", "--agent-process-version", "../../x"], "'../../x' is not a version"),
         (["nobody"], "no agent is called 'nobody'; known agents: mock, "),
-        (["amp"], "agent amp is not supported: "),
     ],
 )
 def test_what_cannot_be_had_is_one_line_and_exit_code_1(place: Place, arguments: list[str], complaint: str) -> None:

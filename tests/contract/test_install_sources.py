@@ -22,7 +22,8 @@ BODY = AGENT.partition("\n")[2]
 
 @pytest.fixture(scope="module")
 def shelf(tmp_path_factory: pytest.TempPathFactory) -> Generator[Shelf]:
-    with Shelf(tmp_path_factory.mktemp("shelf"), "--no-persist") as running:
+    missing = {"missing": 'registry = "no-such-agent"'}
+    with Shelf(tmp_path_factory.mktemp("shelf"), "--no-persist", agents=missing) as running:
         yield running
 
 
@@ -149,7 +150,7 @@ def cut(shelf: Shelf) -> str:
         pytest.param(unsafe_archive, 502, "unsafe-archive", id="an archive that reaches outside"),
         pytest.param(other_system, 422, "unsupported-platform", id="for other machines"),
         pytest.param(lambda shelf: shelf.put(os=["sunos"]), 422, "unsupported-platform", id="for other systems"),
-        pytest.param(lambda shelf: "amp", 422, "unsupported-agent", id="nobody has it"),
+        pytest.param(lambda shelf: "missing", 422, "unsupported-agent", id="nobody has it"),
     ],
 )
 def test_an_install_that_fails_says_why_and_leaves_nothing(shelf: Shelf, prepare: Any, status: int, slug: str) -> None:

@@ -1,7 +1,7 @@
 """Which agents there are, by manifest, agents.toml, ACP registry and installations, and which could be started now."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from sandbox_agent import __version__
@@ -25,7 +25,7 @@ class Catalog:
     def agents(self) -> list[Agent]:
         """Those that we know, the user's own, and whatever else is installed."""
         known = {name for agent in self.manifest.agents for name in (agent.id, *agent.registry)}
-        return [*self.manifest.agents, *map(_installed, self.store.records(known))]
+        return [*map(self._as_installed, self.manifest.agents), *map(_installed, self.store.records(known))]
 
     async def all(self) -> list[Agent]:
         """The same and all that the ACP registry has, as far as it can be read."""
@@ -112,9 +112,20 @@ class Catalog:
 
     def _known(self, id: str) -> Agent | None:
         named = self._find_in_manifest(id)
+        if named is not None:
+            return self._as_installed(named)
         # It comes from a client, and becomes a path.
-        record = self.store.record(id) if named is None and is_id(id) else None
-        return named if record is None else _installed(record)
+        record = self.store.record(id) if is_id(id) else None
+        return None if record is None else _installed(record)
+
+    def _as_installed(self, agent: Agent) -> Agent:
+        """Where the registry's adapter is installed instead of ours, what we know of ours says nothing about it."""
+        record = self.store.record(agent.id) if agent.adapter is not None else None
+        if record is None or record.registry_slug is None:
+            return agent
+        return replace(
+            agent, description=record.description, features=None, echoes_prompts=None, attachments="link", adapter=None
+        )
 
     def _find_in_manifest(self, id: str) -> Agent | None:
         by_slug = (agent for agent in self.manifest.agents if id in agent.registry)

@@ -7,6 +7,7 @@ import json
 import re
 from collections import ChainMap
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import cast
 
@@ -105,7 +106,7 @@ def read_facts(agent: Agent, catalog: Catalog, environ: Mapping[str, str]) -> Ag
         credentials_available=has_credentials(agent, environ),
         credentials=find_credentials(agent, environ),
         install=_read_install(agent, catalog, record),
-        instructions=write_instructions(agent),
+        instructions=write_instructions(replace(agent, supported=supported)),
         capabilities=record.capabilities if record else {},
         unsupported_reason=UNSET if supported else agent.unsupported_reason or UNSET,
         version=version or UNSET,

@@ -43,7 +43,10 @@ KEYS = {
         "a list of texts, the program first",
         "A program that speaks ACP on stdio, and its arguments; run as is: no shell, the server's working directory.",
     ),
-    "registry": ("a slug of the ACP registry", "Install it by that slug, instead of naming a command."),
+    "registry": (
+        "a slug of the ACP registry, or [] for none",
+        "Install it by that slug, instead of naming a command; `[]` installs what sandbox-agent pins.",
+    ),
     "env": ("a table of texts", "Variables added to its environment."),
     "title": ("a text", "Name to show to people."),
     "description": ("a text", "What people should know about it."),
@@ -122,12 +125,21 @@ class Native(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     integrity: str | None = None
 
 
+class Adapter(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A program of ours that speaks ACP, where the first package is an agent that does not."""
+
+    module: str
+    env: str
+    """The variable that tells it where the agent is; with `_VERSION` after it, in which version."""
+
+
 class KnownAgent(OwnAgent, frozen=True, forbid_unknown_fields=True):
     """What `[agents.<id>]` may hold in manifest.toml."""
 
     bundled: bool = False
     packages: tuple[Package, ...] = ()
     native: Native | None = None
+    adapter: Adapter | None = None
     platforms: tuple[str, ...] = ()
     random_env: tuple[str, ...] = ()
     not_offered: tuple[Literal["fs", "terminal"], ...] = ()
@@ -174,6 +186,7 @@ class Agent:
     registry: tuple[str, ...] = ()
     packages: tuple[Package, ...] = ()
     native: Native | None = None
+    adapter: Adapter | None = None
     platforms: tuple[str, ...] = ()
     features: Features | None = None
     command_in_title: bool = False
@@ -221,8 +234,10 @@ def _agent(id: str, known: KnownAgent | None, own: OwnAgent | None) -> Agent:
     known, own = known or KnownAgent(), own or OwnAgent()
     if own.command is not None:  # Another program: what we knew of ours says nothing about it.
         known = KnownAgent(title=known.title, env=known.env, credentials=known.credentials, variables=known.variables)
-    elif own.registry is not None:  # The user's choice, not our pins.
-        known = structs.replace(known, packages=(), native=None, platforms=(), supported=True, unsupported_reason=None)
+    elif own.registry:  # The user's choice, not our pins. An empty list is our pins, whatever the registry has.
+        known = structs.replace(
+            known, packages=(), native=None, adapter=None, platforms=(), supported=True, unsupported_reason=None
+        )
     changed = {key: value for key, value in structs.asdict(own).items() if value is not None}
     entry = structs.replace(known, **changed | {"env": {**known.env, **own.env}})
     return Agent(
@@ -249,6 +264,7 @@ def _agent(id: str, known: KnownAgent | None, own: OwnAgent | None) -> Agent:
         registry=(entry.registry,) if isinstance(entry.registry, str) else entry.registry or (),
         packages=entry.packages,
         native=entry.native,
+        adapter=entry.adapter,
         platforms=entry.platforms,
         features=entry.features,
         command_in_title=entry.command_in_title,
@@ -291,7 +307,7 @@ class _OwnAgents:
             self._check(id, key, value, types[key])
         if "command" in table and "registry" in table:
             raise self._wrong(["agents", id, "registry"], f"agent {id} has both a command and a registry slug")
-        if "command" not in table and "registry" not in table and id not in known:
+        if "command" not in table and not table.get("registry") and id not in known:
             needed = f"a command, which is {KEYS['command'][0]}, nor a registry slug"
             raise self._wrong(["agents", id], f"agent {id} has neither {needed}")
         return msgspec.convert(table, OwnAgent)

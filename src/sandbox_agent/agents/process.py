@@ -162,6 +162,12 @@ class AgentProcess(asyncio.SubprocessProtocol):
         self._gathered += (line, b"\n")
         self._gathered_size += len(line) + 1
 
+    def end_input(self) -> None:
+        """Write what waits, and let it see the end of its stdin."""
+        if STDIN in self._open:
+            self._flush()
+            self._stdin.close()
+
     def pause_reading(self) -> None:
         """Leave its stdout alone: when the pipe is full, the agent process waits."""
         if not self._paused and STDOUT in self._open and self.alive:
@@ -191,9 +197,7 @@ class AgentProcess(asyncio.SubprocessProtocol):
         await start_child(self._children, self.key, self, command, environment, directory, (pipe, pipe, pipe))
 
     async def _stop(self, grace: float) -> Exit:
-        if STDIN in self._open:
-            self._flush()
-            self._stdin.close()
+        self.end_input()
         if not await wait_until(STDIN_PATIENCE, self._dead):
             await end_tree(self._children, self.key, self._dead, grace)
         if not await wait_until(KILL_PATIENCE if self._dead.done() else 0, self._done):

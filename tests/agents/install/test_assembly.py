@@ -1,6 +1,7 @@
 """From a plan to a folder: packages of npm and PyPI, archives, adapters and the agents behind them."""
 
 import subprocess
+import sys
 from collections.abc import Generator
 from pathlib import Path
 
@@ -51,6 +52,18 @@ def test_a_package_of_npm_is_installed_and_verified_by_a_handshake(tmp_path: Pat
             assert Path(artifact.path).is_relative_to(shop.folders("tiny")[0])
             assert shop.catalog.record(await shop.catalog.find("tiny")) == record
             assert shop.installer.failure("tiny") is None
+
+    run(main())
+
+
+def test_a_package_is_checked_against_its_digest_also_through_a_link(tmp_path: Path, index: PackageIndex) -> None:
+    digest = index.npm("tiny-agent")
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "real")
+
+    async def main() -> None:
+        async with Workshop(tmp_path, index, TINY, agents_dir=tmp_path / "link") as shop:
+            assert (await shop.install("tiny")).record.artifacts[0].integrity == digest
 
     run(main())
 
@@ -161,6 +174,22 @@ def test_an_agent_behind_an_adapter_is_installed_beside_it_and_the_adapter_is_to
             assert output_of([wrapper, "works"]) == "native works\n"
             assert (await shop.install("claude")).already, "any version will do"
             assert (await shop.install("claude", "5.0.0")).already
+
+    run(main())
+
+
+def test_an_agent_that_speaks_no_acp_is_started_by_our_adapter(tmp_path: Path, index: PackageIndex) -> None:
+    script = "#!/usr/bin/env node\nconsole.log('amp', ...process.argv.slice(2))\n"
+    index.npm_files("@sourcegraph/amp", "9.9.9", {"main.js": script}, bin={"amp": "main.js"})
+
+    async def main() -> None:
+        async with Workshop(tmp_path, index) as shop:
+            record = (await shop.install("amp", "9.9.9")).record
+            assert record.agent_info == {"name": "amp", "title": "Amp", "version": "9.9.9"}
+            launch = shop.catalog.launch(shop.catalog.agent("amp"))
+            assert launch is not None
+            assert launch.command == (sys.executable, "-m", "sandbox_agent.agents.amp")
+            assert output_of([launch.env["AMP_CLI"], "works"]) == "amp works\n"
 
     run(main())
 

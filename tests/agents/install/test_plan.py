@@ -1,6 +1,7 @@
 """What is to be installed for an agent: the registry wins, then the manifest's pins; versions and platforms."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -120,14 +121,21 @@ def test_what_we_know_of_a_package_holds_for_the_registrys_version_of_it_too() -
 
 
 def test_an_agent_that_nobody_has_a_package_for_says_why() -> None:
-    with pytest.raises(UnsupportedAgent, match="vendor's servers"):
-        planned(agent("amp"))
+    with pytest.raises(UnsupportedAgent, match="it speaks no ACP"):
+        planned(replace(agent("amp"), packages=(), supported=False, unsupported_reason="it speaks no ACP"))
     with pytest.raises(UnsupportedAgent, match="does not have it"):
         planned(slug("it"))
 
 
-def test_an_agent_that_is_not_supported_can_be_had_when_the_registry_has_it() -> None:
-    assert planned(agent("amp"), npx("amp-acp", "amp-acp@1.0.0")).source == "registry"
+def test_the_registrys_adapter_wins_over_ours_unless_ours_is_asked_for_by_name(tmp_path: Path) -> None:
+    listed = npx("amp-acp", "amp-acp@1.0.0")
+    (tmp_path / "agents.toml").write_text("[agents.amp]\nregistry = []\n")
+    ours = load_manifest(tmp_path / "agents.toml").find("amp")
+    assert ours is not None
+
+    assert planned(agent("amp"), listed).source == "registry"
+    chosen = planned(ours, listed)
+    assert (chosen.source, chosen.packages) == ("fallback", agent("amp").packages)
 
 
 def test_a_users_own_slug_is_taken_instead_of_our_pins(tmp_path: Path) -> None:

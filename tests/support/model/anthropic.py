@@ -1,4 +1,4 @@
-"""The Messages API of Anthropic: claude, copilot, pi."""
+"""The Messages API of Anthropic: claude, copilot, pi, amp."""
 
 from collections.abc import Iterator, Sequence
 
@@ -24,7 +24,8 @@ def streams(request: Request) -> bool:
 
 def conversation(request: Request) -> Conversation:
     turns = tuple(turn for message in request.body["messages"] for turn in _turns(message))
-    if not request.body.get("tools"):
+    # Amp has a title made by a tool that must be called.
+    if not request.body.get("tools") or request.body.get("tool_choice", {}).get("type") == "tool":
         return Conversation(turns, '{"title": "A scripted title"}')
     if turns and turns[-1].text.startswith("[SUGGESTION MODE"):
         return Conversation(turns, "run the tests")

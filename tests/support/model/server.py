@@ -9,12 +9,12 @@ from itertools import count
 
 import uvicorn
 
-from tests.support.model import anthropic, chat, gemini, responses
+from tests.support.model import amp, anthropic, chat, gemini, responses
 from tests.support.model.api import Api, Request
 from tests.support.model.gate import BOUND, Gate
 from tests.support.model.script import Fail, Json, Part, Say, Script, Step, find, gates_of, step_of
 
-APIS: Sequence[Api] = (anthropic, responses, chat, gemini)
+APIS: Sequence[Api] = (anthropic, responses, chat, gemini, amp)
 
 Receive = Callable[[], Awaitable[Json]]
 Send = Callable[[Json], Awaitable[None]]

@@ -13,7 +13,7 @@ from msgspec import UNSET, UnsetType
 from sandbox_agent.agents.install.entries import current_platform
 from sandbox_agent.agents.install.packages import Packages
 from sandbox_agent.agents.install.plan import Job, Plan
-from sandbox_agent.agents.install.record import FOLDER, NODE, SHIMS, Record, now
+from sandbox_agent.agents.install.record import FOLDER, NODE, PYTHON, SHIMS, Record, now
 from sandbox_agent.agents.install.registry import BinaryTarget
 from sandbox_agent.agents.install.tools import bundled_node
 from sandbox_agent.agents.manifest import Agent, Package
@@ -57,7 +57,7 @@ class Assembly:
             description=self.agent.description,
             source=self.plan.source,
             version=artifacts[0].version or self.plan.version,
-            command=(*self._find_command(program), *self.plan.arguments),
+            command=self._build_command(program, artifacts[0], env),
             env=env,
             artifacts=artifacts,
             installed_at=now(),
@@ -148,6 +148,15 @@ class Assembly:
                 unverified=await asyncio.to_thread(self._unverified, None),
             )
         ]
+
+    def _build_command(self, program: Path, artifact: Artifact, env: dict[str, str]) -> tuple[str, ...]:
+        """How what was fetched is started: by itself, or by our adapter, which gets its place in `env`."""
+        adapter = self.agent.adapter
+        if adapter is None or self.plan.source == "registry":
+            return (*self._find_command(program), *self.plan.arguments)
+        env[adapter.env] = f"{FOLDER}/bin/{self._wrap(program, adapter.env.lower())}"
+        env[f"{adapter.env}_VERSION"] = artifact.version or self.plan.version
+        return PYTHON, "-m", adapter.module
 
     def _first(self) -> Package | None:
         return self.plan.packages[0] if self.plan.packages else None

@@ -67,7 +67,7 @@ class Packages:
         (self.folder / "package.json").write_text('{"private": true}\n')
         optional = "--include" if all(package.optional for package in packages) else "--omit"
         specs = [f"{package.name}@{package.version}" for package in packages]
-        command = [str(node.program), str(node.npm), "install", "--prefix", str(self.folder), *_NPM_FLAGS]
+        command = [str(node.program), str(node.npm), "install", "--prefix", str(self.folder.resolve()), *_NPM_FLAGS]
         command += [f"--git={self.folder / '.no-git'}", f"{optional}=optional"]
         fetched = 0
 

@@ -8,6 +8,7 @@ import fcntl
 import logging
 import os
 import re
+import sys
 import time
 from collections.abc import Container, Generator, Mapping
 from contextlib import contextmanager, suppress
@@ -28,7 +29,7 @@ from sandbox_agent.wire.agents import Artifact
 
 logger = logging.getLogger(__name__)
 
-NODE, FOLDER, SHIMS = "{node}", "{folder}", ".node"
+NODE, FOLDER, PYTHON, SHIMS = "{node}", "{folder}", "{python}", ".node"
 # Nothing else is ever deleted: the user may have chosen a directory with other files in it.
 _FOLDER = re.compile(r"\d+-[0-9a-f]{8}")
 
@@ -43,7 +44,7 @@ class Record(Struct, rename="camel", kw_only=True, frozen=True, omit_defaults=Tr
     source: Literal["registry", "fallback"]
     version: str
     command: tuple[str, ...]
-    """With `{node}` and `{folder}` in it, so that all of it may be moved."""
+    """With `{node}`, `{folder}` and `{python}` in it, so that all of it may be moved."""
     env: dict[str, str]
     artifacts: list[Artifact]
     installed_at: str
@@ -105,7 +106,7 @@ class Store:
     def launch(self, record: Record, agent: Agent, environ: Mapping[str, str]) -> Launch:
         """How to start it. What the user says of its environment wins; our Node comes last on its PATH."""
         folder = self.folder(record)
-        values = {NODE: str(bundled_node().program), FOLDER: str(folder)}
+        values = {NODE: str(bundled_node().program), FOLDER: str(folder), PYTHON: sys.executable}
         env = {name: _fill(value, values) for name, value in record.env.items() if name not in agent.env}
         path = agent.env.get("PATH") or environ.get("PATH") or os.defpath
         env["PATH"] = f"{path}{os.pathsep}{self.directory / SHIMS}"

@@ -5,7 +5,7 @@ import sys
 
 from sandbox_agent.agents.mock.agent import MockAgent
 from sandbox_agent.agents.mock.sessions import Sessions, state_directory
-from sandbox_agent.agents.mock.stdio import Peer
+from sandbox_agent.agents.stdio import Peer
 
 
 async def serve() -> None:

@@ -10,7 +10,7 @@ from typing import cast
 
 from sandbox_agent.agents.mock.scripts import Turn, play
 from sandbox_agent.agents.mock.sessions import Session, Sessions
-from sandbox_agent.agents.mock.stdio import (
+from sandbox_agent.agents.stdio import (
     INVALID_PARAMS,
     INVALID_REQUEST,
     Method,

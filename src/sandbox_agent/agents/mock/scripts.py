@@ -15,7 +15,7 @@ from typing import cast
 from uuid import uuid4
 
 from sandbox_agent.agents.mock.sessions import Session
-from sandbox_agent.agents.mock.stdio import Object, Peer
+from sandbox_agent.agents.stdio import Object, Peer
 
 STEP = 0.05
 """Seconds between the steps of a tool call or plan, so that they can be seen."""

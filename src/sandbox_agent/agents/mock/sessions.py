@@ -16,7 +16,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from uuid import uuid4
 
-from sandbox_agent.agents.mock.stdio import Object, RpcError
+from sandbox_agent.agents.stdio import Object, RpcError
 
 KEPT = 1000
 """Session files that stay; older ones are removed when a process creates its first session."""

@@ -1,0 +1,40 @@
+"""Starts the Amp adapter on stdin and stdout; it ends when stdin does."""
+
+import asyncio
+import os
+import signal
+import sys
+
+from sandbox_agent.agents.amp.agent import AmpAgent
+from sandbox_agent.agents.amp.cli import AmpCli
+from sandbox_agent.agents.amp.permissions import Doorway
+from sandbox_agent.agents.stdio import Peer
+from sandbox_agent.processes.children import OWNER, Children
+
+
+async def serve() -> None:
+    """Answer on stdio until stdin ends or SIGTERM comes. What runs then is ended."""
+    serving = asyncio.current_task()
+    assert serving is not None
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, serving.cancel)
+    children = Children(os.environ.get(OWNER) or f"amp-{os.getpid()}")
+    peer = await Peer.on_stdio()
+    async with Doorway() as doorway:
+        agent = AmpAgent(peer, AmpCli(os.environ, children), doorway)
+        try:
+            await peer.serve(agent.methods(), agent.notifications())
+        finally:
+            await agent.stop()
+
+
+def main() -> int:
+    """Run until the end of stdin, or a signal."""
+    try:
+        asyncio.run(serve())
+    except (KeyboardInterrupt, asyncio.CancelledError):
+        return 130
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,99 @@
+"""Amp's command line: where it is, what it needs, and running it with its whole process tree.
+
+Knows nothing of ACP's sessions, and nothing of what a turn says.
+"""
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from itertools import count
+
+from sandbox_agent.agents.amp.threads import data_directory, is_thread_id
+from sandbox_agent.agents.process import AgentProcess, Exit, ProcessListener
+from sandbox_agent.agents.stdio import INTERNAL_ERROR, RpcError
+from sandbox_agent.processes.children import Children
+
+AUTH_REQUIRED = -32000
+"""ACP's code for an agent that has to be logged in first."""
+PROGRAM, VERSION = "AMP_CLI", "AMP_CLI_VERSION"
+"""Variables that say where Amp's program is, and in which version."""
+PATIENCE = 60.0
+"""Seconds for a command of Amp's that is no turn. Without a key, Amp would wait for a login for ever."""
+GRACE = 1.0
+"""Seconds to end in after SIGTERM: Amp needs a part of that to keep the thread."""
+LONGEST_LINE = 128 << 20
+SAID = 2000
+"""Characters of what Amp wrote that get into an error."""
+
+
+class AmpCli:
+    """Amp's program on this machine."""
+
+    def __init__(self, environ: Mapping[str, str], children: Children) -> None:
+        self.environ = environ
+        self._program = environ.get(PROGRAM) or "amp"
+        self._children = children
+        self._keys = count(1)
+
+    @property
+    def version(self) -> str:
+        return self.environ.get(VERSION) or "unknown"
+
+    def check_credentials(self) -> None:
+        """Raises RpcError when Amp has no key: it would wait for a login in a browser."""
+        if not self.environ.get("AMP_API_KEY") and not (data_directory(self.environ) / "secrets.json").exists():
+            raise RpcError(AUTH_REQUIRED, "Amp has no key: set AMP_API_KEY, or log in with amp login")
+
+    async def new_thread(self, directory: str) -> str:
+        """Have Amp make a thread, and give its id; raises RpcError."""
+        said = _Said()
+        process = await self.start(["threads", "new"], directory, said)
+        process.end_input()
+        try:
+            async with asyncio.timeout(PATIENCE):
+                ended = await process.exited()
+        except TimeoutError:
+            await process.stop(GRACE)
+            raise failure(f"Amp has made no thread in {PATIENCE:g} s", said.text) from None
+        except BaseException:
+            await asyncio.shield(process.stop(GRACE))
+            raise
+        words = said.text.split()
+        if ended.code != 0 or not words or not is_thread_id(words[-1]):
+            raise failure("Amp has made no thread", f"{said.text}\n{ended.stderr.text(SAID)}")
+        return words[-1]
+
+    async def start(self, arguments: Sequence[str], directory: str, listener: ProcessListener) -> AgentProcess:
+        """Start it below a keeper of its own: its end is the end of all that it has started. Raises RpcError."""
+        environment = {name: value for name, value in self.environ.items() if name not in (PROGRAM, VERSION)}
+        try:
+            return await AgentProcess.spawn(
+                agent="amp",
+                key=f"amp-{next(self._keys)}",
+                command=[self._program, *arguments],
+                environment=environment,
+                directory=directory,
+                listener=listener,
+                children=self._children,
+                max_line=LONGEST_LINE,
+            )
+        except OSError as problem:
+            raise failure(f"Amp cannot be started: {self._program}: {problem.strerror}", "") from problem
+
+
+def failure(text: str, said: str) -> RpcError:
+    """An error with the end of what Amp wrote."""
+    said = said.strip()[-SAID:]
+    return RpcError(INTERNAL_ERROR, f"{text}: {said}" if said else text)
+
+
+class _Said:
+    """Keeps the beginning of what a command writes."""
+
+    def __init__(self) -> None:
+        self.text = ""
+
+    def lines(self, process: AgentProcess, blob: bytes, /) -> None:
+        self.text = (self.text + blob.decode(errors="replace"))[:SAID]
+
+    def oversized(self, process: AgentProcess, head: bytes, /) -> None: ...
+    def exited(self, process: AgentProcess, ended: Exit, /) -> None: ...
