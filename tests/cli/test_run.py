@@ -94,6 +94,13 @@ def test_a_pipe_that_nobody_closes_is_not_waited_for(run: Talking) -> None:
         ended(process)
 
 
+def test_variables_are_passed_to_the_sessions_own_process(run: Talking) -> None:
+    steps = program(["env", "DEPLOY_KEY"], ["env", "OTHER"])
+
+    assert run.well("run", "scripted", steps, "--env", "DEPLOY_KEY=given", "--env", "OTHER=a=b").out == '"given""a=b"\n'
+    assert run.well("run", "scripted", steps).out == "nullnull\n"
+
+
 def test_files_go_with_the_prompt(run: Talking, tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("x")
 
@@ -113,6 +120,7 @@ def test_files_go_with_the_prompt(run: Talking, tmp_path: Path) -> None:
             ("mock", "x", "--session", "a", "--cwd", "."),
             "--cwd is for a new session, and --session names one that is there",
         ),
+        (("mock", "x", "--env", "NOT_SET"), "--env: NOT_SET is not set here; set it, or give --env NOT_SET=VALUE"),
         ((), "the following arguments are required: AGENT; try: sandbox-agent run --help"),
     ],
 )

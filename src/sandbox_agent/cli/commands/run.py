@@ -79,6 +79,14 @@ def run_command() -> Command:
     )
     parser.add_argument("--title", metavar="TITLE", help="The session's title.")
     parser.add_argument(
+        "-e",
+        "--env",
+        metavar="NAME[=VALUE]",
+        action="append",
+        help="Pass a variable to the agent of a new session, such as a key that the server was started without; "
+        "without a value, yours. The session gets a process of its own. May be repeated.",
+    )
+    parser.add_argument(
         "-f",
         "--attach-file",
         metavar="PATH",

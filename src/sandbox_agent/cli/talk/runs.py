@@ -37,7 +37,7 @@ LONGEST = 16 * 1024 * 1024
 """Bytes that are read from stdin."""
 PATIENCE = 3.0
 """Seconds that a pipe may say nothing when there is a prompt already: it may be one that is never closed."""
-_OF_A_NEW_SESSION = ("cwd", "permission_mode")
+_OF_A_NEW_SESSION = ("cwd", "permission_mode", "env")
 
 
 # --- what is wanted ---------------------------------------------------------------------------------------------------
@@ -59,6 +59,7 @@ class Wish:
     mode: str | None
     permission_mode: str | None
     title: str | None
+    env: dict[str, str] | None
     files: list[str]
     answering: Answering
     as_json: bool
@@ -71,7 +72,7 @@ def wish(arguments: Arguments) -> Wish:
     if session is not None and newest:
         raise SettingsError("--session and --continue exclude each other")
     for name in _OF_A_NEW_SESSION:
-        if arguments.word(name) is not None and (session is not None or (newest and name != "cwd")):
+        if arguments.values.get(name) is not None and (session is not None or (newest and name != "cwd")):
             raise SettingsError(
                 f"--{name.replace('_', '-')} is for a new session, and {'--continue' if newest else '--session'} names "
                 "one that is there"
@@ -98,6 +99,7 @@ def wish(arguments: Arguments) -> Wish:
         mode=arguments.word("mode"),
         permission_mode=arguments.word("permission_mode"),
         title=arguments.word("title"),
+        env=environment(arguments.words("env")),
         files=arguments.words("attach_file"),
         answering="yes" if arguments.switch("yes") else "no" if arguments.switch("no") else "ask",
         as_json=arguments.switch("json"),
@@ -116,6 +118,19 @@ def directory(given: str | None, *, local: bool) -> str:
     if local and not Path(path).is_dir():
         raise SettingsError(f"--cwd: {path} is no directory")
     return path
+
+
+def environment(given: list[str]) -> dict[str, str] | None:
+    """The variables of a new session. Raises SettingsError."""
+    found: dict[str, str] = {}
+    for each in given:
+        name, equals, value = each.partition("=")
+        if not name or (not equals and name not in os.environ):
+            raise SettingsError(
+                f"--env: {name or each!r} is not set here; set it, or give --env {name or 'NAME'}=VALUE"
+            )
+        found[name] = value if equals else os.environ[name]
+    return found or None
 
 
 def attached(files: list[str], *, local: bool) -> list[str]:
@@ -258,7 +273,9 @@ async def _new_session(server: Served, wanted: Wish, seen: View) -> Session:
     cwd = directory(wanted.cwd, local=server.here)
     await _install(client, agent, quiet=wanted.quiet)
     seen.screen.status(f"starting {agent} …")
-    session = await client.sessions.create(agent, cwd=cwd, title=wanted.title, permission_mode=wanted.permission_mode)
+    session = await client.sessions.create(
+        agent, cwd=cwd, title=wanted.title, permission_mode=wanted.permission_mode, env=wanted.env
+    )
     try:
         await _choose(session, wanted)
     except FAILURES:
