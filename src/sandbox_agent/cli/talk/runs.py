@@ -125,10 +125,10 @@ def environment(given: list[str]) -> dict[str, str] | None:
     found: dict[str, str] = {}
     for each in given:
         name, equals, value = each.partition("=")
-        if not name or (not equals and name not in os.environ):
-            raise SettingsError(
-                f"--env: {name or each!r} is not set here; set it, or give --env {name or 'NAME'}=VALUE"
-            )
+        if not name:
+            raise SettingsError(f"--env: {each!r} has no name; give NAME or NAME=VALUE")
+        if not equals and name not in os.environ:
+            raise SettingsError(f"--env: {name} is not set here; set it, or give --env {name}=VALUE")
         found[name] = value if equals else os.environ[name]
     return found or None
 
