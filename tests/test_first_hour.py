@@ -1,8 +1,10 @@
 """The README as a new user walks it: installed where nothing else is, what it shows works there."""
 
+import json
 import os
 import re
 import shlex
+import signal
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -48,12 +50,25 @@ def program(language: str) -> str:
     return block.code
 
 
-def test_the_first_command_answers(place: Place) -> None:
+def test_the_commands_of_the_readme_work_one_after_another(place: Place) -> None:
     shown = next(block.code for block in blocks_of(README, "sh") if block.skipped is None)
-    command = shlex.split(shown.splitlines()[0], comments=True)
+    commands = [shlex.split(line, comments=True) for line in shown.splitlines()]
+    assert [command[:2] for command in commands] == [["sandbox-agent", "run"], ["sandbox-agent", "sessions"]]
 
-    assert command[:2] == ["sandbox-agent", "run"]
-    assert "You said: hello" in place.run(str(place.programs / command[0]), *command[1:])
+    said, listed = (place.run(str(place.programs / command[0]), *command[1:]) for command in commands)
+
+    assert "You said: hello" in said
+    assert re.search(r"mock .*idle", listed), listed
+
+
+def test_a_session_goes_on_after_its_server_was_killed(place: Place) -> None:
+    program = str(place.programs / "sandbox-agent")
+    status = json.loads(place.run(program, "daemon", "status", "--json"))
+    os.kill(status["pid"], signal.SIGKILL)
+
+    assert "You said: again" in place.run(program, "run", "-c", "mock", "again")
+    assert json.loads(place.run(program, "daemon", "status", "--json"))["pid"] != status["pid"]
+    assert len(json.loads(place.run(program, "sessions", "list", "--json"))["sessions"]) == 1
 
 
 def test_the_python_program_answers(place: Place) -> None:
