@@ -9,7 +9,8 @@ import pytest
 from sandbox_agent.agents.facts import write_instructions
 from sandbox_agent.agents.launch import Launch
 from sandbox_agent.agents.provision import Provision
-from sandbox_agent.errors import AgentNotInstalled, DownloadFailed
+from sandbox_agent.errors import AgentNotInstalled
+from sandbox_agent.install_errors import DownloadFailed
 from tests.support.package_index import PackageIndex, npx
 from tests.support.workshop import Workshop, run
 

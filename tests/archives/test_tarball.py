@@ -8,7 +8,7 @@ import pytest
 
 from sandbox_agent.archives.tarball import unpack
 from sandbox_agent.archives.tree import Damaged, Folder, Tree
-from sandbox_agent.errors import UnsafeArchive
+from sandbox_agent.install_errors import UnsafeArchive
 from tests.support.archives import member, tar
 
 

@@ -14,7 +14,8 @@ from io import FileIO
 from pathlib import Path
 from typing import Literal, NoReturn, Protocol
 
-from sandbox_agent.errors import DiskFull, UnsafeArchive
+from sandbox_agent.errors import DiskFull
+from sandbox_agent.install_errors import UnsafeArchive
 
 Parts = tuple[str, ...]
 Kind = Literal["folder", "file", "link"]

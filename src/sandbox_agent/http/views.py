@@ -25,30 +25,32 @@ from sandbox_agent.errors import (
     AgentTimeout,
     BadRequest,
     BridgeDisabled,
-    ChecksumMismatch,
     DiskFull,
-    DownloadFailed,
-    HashMissing,
-    InstallFailed,
     InternalError,
     InvalidParams,
     OffersUnknown,
-    RegistryUnavailable,
     SandboxAgentError,
     SessionDamaged,
     SessionNotFound,
     ShuttingDown,
     UnknownAgent,
-    UnknownVersion,
-    UnsafeArchive,
-    UnsupportedAgent,
-    UnsupportedPlatform,
 )
 from sandbox_agent.http import problems
 from sandbox_agent.http.health import Health, HealthView
 from sandbox_agent.http.negotiate import EVENT_STREAM
 from sandbox_agent.hub.hub import Hub
 from sandbox_agent.hub.inventory import Inventory
+from sandbox_agent.install_errors import (
+    ChecksumMismatch,
+    DownloadFailed,
+    HashMissing,
+    InstallFailed,
+    RegistryUnavailable,
+    UnknownVersion,
+    UnsafeArchive,
+    UnsupportedAgent,
+    UnsupportedPlatform,
+)
 from sandbox_agent.wire.agents import AgentsView, AgentView, InstallRequest, InstallResult
 from sandbox_agent.wire.sessions import SessionsView, SessionView
 

@@ -11,13 +11,8 @@ from typing import Any
 import pytest
 
 from sandbox_agent.agents.install.archive import extract, fetch
-from sandbox_agent.errors import (
-    ChecksumMismatch,
-    DiskFull,
-    DownloadFailed,
-    InstallFailed,
-    UnsafeArchive,
-)
+from sandbox_agent.errors import DiskFull
+from sandbox_agent.install_errors import ChecksumMismatch, DownloadFailed, InstallFailed, UnsafeArchive
 from tests.support.client import run
 from tests.support.loopback import Asked, Loopback, answer, redirect
 from tests.support.running import BOUND

@@ -21,14 +21,12 @@ import pytest
 
 from sandbox_agent.agents.install.entries import current_platform
 from sandbox_agent.agents.install.installer import InstallOutcome
-from sandbox_agent.errors import (
+from sandbox_agent.errors import DiskFull, SandboxAgentError, ShuttingDown
+from sandbox_agent.install_errors import (
     ChecksumMismatch,
-    DiskFull,
     DownloadFailed,
     InstallFailed,
     RegistryUnavailable,
-    SandboxAgentError,
-    ShuttingDown,
     UnknownVersion,
     UnsupportedPlatform,
 )

@@ -11,12 +11,11 @@ import pytest
 from sandbox_agent.agents.install.packages import Packages
 from sandbox_agent.agents.install.tools import Finished, ToolSettings, bundled_node
 from sandbox_agent.agents.manifest import Package
-from sandbox_agent.errors import (
+from sandbox_agent.errors import DiskFull, SandboxAgentError
+from sandbox_agent.install_errors import (
     ChecksumMismatch,
-    DiskFull,
     DownloadFailed,
     InstallFailed,
-    SandboxAgentError,
     UnknownVersion,
     UnsupportedPlatform,
 )

@@ -17,7 +17,7 @@ from sandbox_agent.agents.install.record import FOLDER, NODE, PYTHON, SHIMS, Rec
 from sandbox_agent.agents.install.registry import BinaryTarget
 from sandbox_agent.agents.install.tools import bundled_node
 from sandbox_agent.agents.manifest import Agent, Package
-from sandbox_agent.errors import HashMissing, InstallFailed
+from sandbox_agent.install_errors import HashMissing, InstallFailed
 from sandbox_agent.wire.agents import Artifact
 
 MAX_ARCHIVE, MAX_UNPACKED, MAX_ENTRIES = 2 << 30, 8 << 30, 200_000

@@ -26,15 +26,8 @@ from sandbox_agent.agents.install.tools import Runner, read_tool_settings
 from sandbox_agent.agents.launch import Launch
 from sandbox_agent.agents.manifest import Agent
 from sandbox_agent.envelope import object_at
-from sandbox_agent.errors import (
-    AgentBootFailed,
-    AgentTimeout,
-    DiskFull,
-    InstallFailed,
-    RegistryUnavailable,
-    SandboxAgentError,
-    ShuttingDown,
-)
+from sandbox_agent.errors import AgentBootFailed, AgentTimeout, DiskFull, SandboxAgentError, ShuttingDown
+from sandbox_agent.install_errors import InstallFailed, RegistryUnavailable
 
 logger = logging.getLogger(__name__)
 

@@ -13,12 +13,11 @@ from typing import cast
 from sandbox_agent.agents.install.tools import Finished, Runner, ToolSettings, bundled_node
 from sandbox_agent.agents.manifest import Package
 from sandbox_agent.envelope import Object
-from sandbox_agent.errors import (
+from sandbox_agent.errors import DiskFull, SandboxAgentError
+from sandbox_agent.install_errors import (
     ChecksumMismatch,
-    DiskFull,
     DownloadFailed,
     InstallFailed,
-    SandboxAgentError,
     UnknownVersion,
     UnsupportedPlatform,
 )

