@@ -63,7 +63,7 @@ def main() -> int:
         report.sdk, report.sdk_remarks, report.sdk_clean = sdks.table, sdks.remarks, sdks.is_clean
     if not arguments.names or ALONE in arguments.names:
         _say("ours alone")
-        report.alone += alone.persistence(tools.agent, tools.client, rounds, quick=arguments.quick)
+        report.alone += alone.persistence(tools, rounds, quick=arguments.quick)
         report.alone += alone.imports(tools.agent)
     pace.take()
     facts.append(f"CPU used by anything else meanwhile: {bystanders.share():.0%} of the machine")
@@ -104,7 +104,7 @@ def _compare(
     for round_number in range(1, rounds + 1):
         for program in programs:
             pace.take()
-            run = case.run(program, tools.client)
+            run = case.run(program, tools)
             runs[program.name].append(run)
             figure = f"{run.value:,.2f} {case.unit}" if isinstance(run, Sample) else f"failed: {run}"
             _say(f"{scenario.name} round {round_number}/{rounds} {program.name}: {figure}")
