@@ -8,12 +8,15 @@ import asyncio
 import re
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
+from itertools import count
 from pathlib import Path
 from typing import Any
 
 from sandbox_agent.http.rpc import Rpc
 from sandbox_agent.http.stream import StreamLimits, Streams
 from sandbox_agent.hub.connection import Connection
+from sandbox_agent.log.database import Database, Group
+from sandbox_agent.log.event import Chunk, Direction, session_channel
 from tests.support.in_process import PretendedSocket, PretendedTransport, Site, head
 from tests.support.world import World, world
 
@@ -44,15 +47,15 @@ class Client:
 
     def __init__(self, site: Site, connection: Connection, session: str) -> None:
         self._connection = f"X-ACP-Connection-Id: {connection.connection_id}"
-        self._session = session
+        self.session = session
         self._id = 0
-        self._post, self._stream = _connected(site), _connected(site)
+        self._post, self._stream = PretendedSocket(site, Heard()), PretendedSocket(site, Heard())
         self._stream.protocol.data_received(head("GET /v1/rpc", self._connection, "Accept: text/event-stream"))
 
     async def request(self, method: str, params: str, *headers: str) -> bytes:
         """Send a request, and wait for its response."""
         self._id += 1
-        members = f'"sessionId":"{self._session}",{params}'
+        members = f'"sessionId":"{self.session}",{params}'
         body = f'{{"jsonrpc":"2.0","id":{self._id},"method":"{method}","params":{{{members}}}}}'.encode()
         length = f"Content-Length: {len(body)}"
         more = (self._connection, "Content-Type: application/json", length, *headers)
@@ -70,21 +73,47 @@ class MessagePath:
     """Such a server, with some clients."""
 
     def __init__(self, world: World, clients: int) -> None:
-        site = Site()
+        site = self._site = Site()
         site.reached.handle = Rpc(world.hub, world.from_client, Streams(world.log, StreamLimits()), 1 << 20)
         self._world = world
+        self._keys = count()
+        self._database = Database(None)
+        self._position = 0
         pipe: Any = world.process
         pipe.send = self._answer
         self.clients: list[Client] = []
+        self._connections: list[Connection] = []
         for number in range(clients):
             session = world.add_session(f"s{number}")
             connection = world.connect()
             world.hub.attach(connection, session)
+            self._connections.append(connection)
             self.clients.append(Client(site, connection, session.id))
 
-    def update(self, session: str, count: int = 1) -> None:
+    def next_key(self) -> str:
+        """A header with an idempotency key of its own."""
+        return f"Idempotency-Key: key-{next(self._keys)}"
+
+    def update(self, session: str) -> None:
         """The agent says something."""
-        self._world.from_agent.receive(self._world.running, _UPDATE % f'"{session}"'.encode() * count)
+        self._world.from_agent.receive(self._world.running, _UPDATE % f'"{session}"'.encode())
+
+    def write_group(self) -> None:
+        """Write a group of the log as a turn makes it, to a database in memory."""
+        at = self._position = self._position + 5
+        line = _UPDATE % b'"s0"'
+        channels = ("", session_channel("s0"), session_channel("s0"), "", session_channel("s0"))
+        chunks = [
+            Chunk(at + number, [line], Direction.FROM_AGENT, "s0", channel, 1.0)
+            for number, channel in enumerate(channels)
+        ]
+        self._database.write(Group(chunks, {"s0": line}))
+
+    async def close(self) -> None:
+        """End all streams, so that none is left when the event loop ends."""
+        for connection in self._connections:
+            self._world.hub.close_connection(connection, "this is the end")
+        await self._site.settle()
 
     def _answer(self, line: bytes) -> None:
         id, session = _ID.search(line), _SESSION.search(line)
@@ -96,17 +125,9 @@ class MessagePath:
         asyncio.get_running_loop().call_soon(self._world.from_agent.receive, self._world.running, blob)
 
 
-def _connected(site: Site) -> PretendedSocket:
-    socket = PretendedSocket(site)
-    # Instead of a socket that remembers everything.
-    transport = Heard()
-    transport.protocol = socket.protocol
-    socket.transport = transport
-    socket.protocol.connection_made(transport)
-    return socket
-
-
 @asynccontextmanager
 async def message_path(folder: Path, clients: int = 1) -> AsyncGenerator[MessagePath]:
     async with world(folder / "log.db") as one:
-        yield MessagePath(one, clients)
+        path = MessagePath(one, clients)
+        yield path
+        await path.close()
