@@ -1,7 +1,8 @@
-"""Runs a Python program and samples its stacks: `sampled.py OUT PROGRAM ARGUMENTS…`. Writes folded stacks to OUT at its end.
+"""Runs a Python program and samples its stacks: `sampled.py OUT PROGRAM ARGUMENTS…`; they are in OUT at its end.
 
-A signal comes with every millisecond of CPU time that the process uses. Each thread's stack is charged with the CPU time
-that this thread has used since the last signal, so that a thread that only waits costs nothing.
+A signal comes with every millisecond of CPU time that the process uses. Each thread's stack is charged with the CPU
+time that this thread has used since the last signal, so that a thread that only waits costs nothing. A function in C is
+charged to the Python function that called it, or to the next one that begins.
 """
 
 import atexit
