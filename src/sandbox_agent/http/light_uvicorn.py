@@ -25,7 +25,7 @@ if "uvicorn" not in sys.modules:
         del sys.modules[_COMMAND_LINE]
     for name in names:
         delattr(uvicorn, name)
-    vars(uvicorn)["__getattr__"] = _import_later
+    setattr(uvicorn, "__getattr__", _import_later)  # noqa: B010 - a module has no such attribute by type
 
 from uvicorn.config import Config  # noqa: E402 - only now
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol  # noqa: E402

@@ -159,7 +159,8 @@ class Writer:
         if self._group and (self._is_hurried or self._due is None):
             self._schedule(self._loop.call_soon(self._write))
         if self._database.size > self._trim_above:
-            self._trim_now()
+            # Soon, not now: reads that waited for this group come first.
+            self._loop.call_soon(self._trim_now)
 
     def _on_failed(self, group: Group, waiting: list[asyncio.Future[None]], error: Exception) -> None:
         reason = str(error)
