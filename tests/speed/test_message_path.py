@@ -3,8 +3,9 @@
 It measures CPU time of one thread, as a ratio to a piece of work that has nothing to do with the server, taken right
 before and after, so that the machine's pace does not matter. What the thread of the log does for a turn is measured by
 itself (`groups`): how dear it is to change threads is the machine's affair. Of a batch of short samples a good one
-counts, and of several batches the best. It looks for a better one until the bound is met, for a bounded time: a busy
-machine makes it slower, and only a dearer path makes it fail.
+counts, and of several batches the best. It looks for a better one until the bound is met, for a bounded time. When it
+is not met and the machine was busy with something else meanwhile, the test is skipped: after every wait caches are
+cold, and nothing can be said.
 """
 
 import asyncio
@@ -25,11 +26,13 @@ from tests.support.message_path import MessagePath, message_path
 BASELINE = Path(__file__).with_name("baseline.toml")
 VERSION = f"{sys.version_info.major}.{sys.version_info.minor}"
 DEARER = 1.2
-"""Less than a quarter: the figures of the baseline are not the best ones that were seen."""
+"""Less than a quarter: of several batches one is lucky."""
 CLIENTS = 4
 BATCH = 60
-PATIENCE = 40.0
+PATIENCE = 20.0
 """Seconds of CPU time in which to find a good batch."""
+QUIET = 0.95
+"""The part of its time that work has a processor for, on a machine with nothing else to do."""
 
 Sample = Callable[[MessagePath], Awaitable[int]]
 
@@ -87,6 +90,15 @@ async def good_ratio(path: MessagePath, sample: Sample) -> float:
     return sorted(ratios)[BATCH // 10]
 
 
+def share_of_the_machine() -> float:
+    """The part of its time for which some work had a processor."""
+    spent = time.thread_time()
+    began = time.perf_counter()
+    for _ in range(200):
+        reference()
+    return (time.thread_time() - spent) / (time.perf_counter() - began)
+
+
 def measured(sample: Sample, folder: Path, bound: float) -> float:
     """The best ratio of all batches; stops looking once it is below the bound."""
 
@@ -126,6 +138,8 @@ def baseline(name: str) -> float:
 def test_the_message_path_has_not_become_dearer(sample: Sample, tmp_path: Path) -> None:
     expected = baseline(sample.__name__)
     ratio = measured(sample, tmp_path, expected * DEARER)
+    if ratio > expected * DEARER and (share := share_of_the_machine()) < QUIET:
+        pytest.skip(f"the machine is busy: {share:.0%} of a processor is too little to tell")
     assert ratio <= expected * DEARER, (
         f"{sample.__name__} cost {ratio:.3f} of the reference each, {ratio / expected:.0%} of {expected}. If that is "
         f"worth it, change {BASELINE.name} and say why; ./dev bench flame shows where the time goes"
