@@ -12,6 +12,8 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
+from sandbox_agent.http.delivery import Delivery
+from sandbox_agent.http.duplex import Duplex
 from sandbox_agent.http.rpc import Rpc
 from sandbox_agent.http.stream import StreamLimits, Streams
 from sandbox_agent.hub.connection import Connection
@@ -20,6 +22,7 @@ from sandbox_agent.log.event import Chunk, Direction, session_channel
 from tests.support.in_process import PretendedSocket, PretendedTransport, Site, head
 from tests.support.world import World, world
 
+MAX_BODY = 1 << 20
 _ID = re.compile(rb'"id": ?(\d+)')
 _SESSION = re.compile(rb'"sessionId": ?("[^"]*")')
 _UPDATE = (
@@ -74,7 +77,9 @@ class MessagePath:
 
     def __init__(self, world: World, clients: int) -> None:
         site = self._site = Site()
-        site.reached.handle = Rpc(world.hub, world.from_client, Streams(world.log, StreamLimits()), 1 << 20)
+        parts = (world.hub, world.from_client, Streams(world.log, StreamLimits()))
+        delivery = Delivery(world.hub, world.from_client)
+        site.reached.handle = Rpc(*parts, delivery, Duplex(*parts, delivery, MAX_BODY), MAX_BODY)
         self._world = world
         self._keys = count()
         self._database = Database(None)
