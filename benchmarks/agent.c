@@ -5,12 +5,15 @@
  *
  * A prompt (or any request) whose params contain "burst N B TAG" writes N session/update notifications for params.sessionId
  * before it is answered. The text of each is B bytes long and begins with "@TAG:" and a ten-digit sequence number from 0.
+ * "pace N RATE" writes N of them, RATE a second; the text of each is "@now:" and the moment of writing, as CLOCK_MONOTONIC in
+ * nanoseconds.
  */
 #define _GNU_SOURCE /* memmem */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 #define OUT_SIZE (256 * 1024)
@@ -177,6 +180,48 @@ static void burst(Slice session, long count, long size, const char *tag)
     free(line);
 }
 
+static long long nanoseconds(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (long long)t.tv_sec * 1000000000 + t.tv_nsec;
+}
+
+static void keep_pace(Slice session, long count, long rate)
+{
+    char line[512];
+    long long due = nanoseconds(), step = 1000000000 / rate;
+    for (long i = 0; i < count; i++) {
+        due += step;
+        struct timespec at = {due / 1000000000, due % 1000000000};
+        clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &at, NULL);
+        int len = snprintf(line, sizeof line,
+            "{\"jsonrpc\":\"2.0\",\"method\":\"session/update\",\"params\":{\"sessionId\":%.*s,\"update\":"
+            "{\"sessionUpdate\":\"agent_message_chunk\",\"content\":{\"type\":\"text\",\"text\":\"@now:%lld\"}}}}\n",
+            (int)session.len, session.at, nanoseconds());
+        if (len < 0 || (size_t)len >= sizeof line)
+            return;
+        put(line, (size_t)len);
+        flush_out();
+    }
+}
+
+static void grant(Slice params, Slice session)
+{
+    const char *wish = memmem(params.at, params.len, "burst ", 6), *other = memmem(params.at, params.len, "pace ", 5);
+    wish = wish ? wish : other;
+    if (wish == NULL)
+        return;
+    long count = 0, number = 0;
+    char words[96] = "", tag[24] = "";
+    size_t rest = (size_t)(params.at + params.len - wish);
+    memcpy(words, wish, rest < sizeof words - 1 ? rest : sizeof words - 1);
+    if (sscanf(words, "burst %ld %ld %23[A-Za-z0-9]", &count, &number, tag) == 3 && number <= MAX_TEXT)
+        burst(session, count, number, tag);
+    else if (sscanf(words, "pace %ld %ld", &count, &number) == 2 && number > 0)
+        keep_pace(session, count, number);
+}
+
 static void handle(const char *line, const char *end)
 {
     static long sessions;
@@ -194,16 +239,9 @@ static void handle(const char *line, const char *end)
         answer(e.id, result);
         return;
     }
-    const char *wish = e.params.len ? memmem(e.params.at, e.params.len, "burst ", 6) : NULL;
     Slice session = member(e.params.at, e.params.at + e.params.len, "sessionId");
-    if (wish != NULL && session.len > 0) {
-        long count = 0, size = 0;
-        char words[96] = "", tag[24] = "";
-        size_t rest = (size_t)(e.params.at + e.params.len - wish);
-        memcpy(words, wish, rest < sizeof words - 1 ? rest : sizeof words - 1);
-        if (sscanf(words, "burst %ld %ld %23[A-Za-z0-9]", &count, &size, tag) == 3 && size <= MAX_TEXT)
-            burst(session, count, size, tag);
-    }
+    if (session.len > 0)
+        grant(e.params, session);
     answer(e.id, is(e.method, "\"session/prompt\"") ? "{\"stopReason\":\"end_turn\"}" : "{\"ok\":true}");
 }
 

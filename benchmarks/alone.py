@@ -4,8 +4,9 @@ import statistics
 from dataclasses import dataclass
 from pathlib import Path
 
+from build import Tools
 from report import number, samples, spread
-from scenarios import Run, burst, posts
+from scenarios import Run, burst, turns
 from servers import Failed, Ours
 
 HEAVIEST = 8
@@ -18,16 +19,16 @@ class Import:
     total_us: int
 
 
-def persistence(agent: Path, client: Path, rounds: int, *, quick: bool) -> list[tuple[str, str]]:
+def persistence(tools: Tools, rounds: int, *, quick: bool) -> list[tuple[str, str]]:
     """Durable log against --no-persist, interleaved."""
     rows: list[tuple[str, str]] = []
     small, large = burst(1, 20_000 if quick else 200_000, 120), burst(1, 5_000 if quick else 20_000, 4096)
-    for case in (small, large, posts(32, 200 if quick else 2_000)):
+    for case in (small, large, turns(32, 40 if quick else 500, "bare")):
         durable: list[Run] = []
         in_memory: list[Run] = []
         for _ in range(rounds):
-            durable.append(case.run(Ours(agent), client))
-            in_memory.append(case.run(Ours(agent, persist=False), client))
+            durable.append(case.run(Ours(tools.agent), tools))
+            in_memory.append(case.run(Ours(tools.agent, persist=False), tools))
         values = [[sample.value for sample in samples(runs)] for runs in (durable, in_memory)]
         if all(values):
             middles = [number(statistics.median(side)) for side in values]

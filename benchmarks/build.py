@@ -38,6 +38,7 @@ class Unavailable(Exception):
 class Tools:
     agent: Path
     client: Path
+    turns: Path
 
 
 def compile_tools() -> Tools:
@@ -50,12 +51,12 @@ def compile_tools() -> Tools:
     if compiler is None:
         raise Unavailable("no C compiler (gcc or cc) on PATH; the agent and the load client cannot be built")
     BUILD.mkdir(exist_ok=True)
-    return Tools(agent=_compile(compiler, "agent"), client=_compile(compiler, "client"))
+    return Tools(*(_compile(compiler, name) for name in ("agent", "client", "turns")))
 
 
 def _compile(compiler: str, name: str) -> Path:
     binary = BUILD / name
-    sources = [HERE / f"{name}.c", HERE / "http.h"]
+    sources = [HERE / f"{name}.c", HERE / "http.h", HERE / "loop.h"]
     if binary.exists() and all(source.stat().st_mtime < binary.stat().st_mtime for source in sources):
         return binary
     command = [compiler, "-O2", "-Wall", "-Wextra", "-o", str(binary), str(sources[0])]

@@ -1,44 +1,14 @@
 /* The load client of the benchmarks. One thread, epoll, HTTP/1.1 keep-alive; prints one JSON object.
  *
- *   client post PORT TARGETS CLIENTS REQUESTS WARMUP LIMIT     each client POSTs one request after another
+ *   client post PORT TARGETS CLIENTS REQUESTS WARMUP LIMIT     each client POSTs one request after another, with its session if it has one
  *   client sse PORT TARGETS READERS COUNT TAG PROMPT IDLE LIMIT   opens READERS streams, POSTs the file PROMPT, counts events
  *   client idle PORT TARGETS STREAMS LIMIT                    opens streams, says READY, holds them until stdin ends
  *
- * TARGETS is a file with one target a line (path, then headers, tab-separated); client or reader i uses line i, cyclically.
+ * TARGETS is a file with one target a line (path, session, then headers, tab-separated); client or reader i uses line i, cyclically.
  * Times are in seconds. Events are recognised by "@TAG:" and ten digits, the sequence number, in their data.
  */
 #define _GNU_SOURCE
-#include "http.h"
-#include <sys/epoll.h>
-
-#define MAX_EVENTS 256
-
-static int port, poller;
-
-static void watch(int fd, long index)
-{
-    struct epoll_event event = {.events = EPOLLIN, .data = {.u64 = (unsigned long)index}};
-    if (epoll_ctl(poller, EPOLL_CTL_ADD, fd, &event) < 0)
-        die("epoll");
-}
-
-static int await(struct epoll_event *events, double until)
-{
-    double left = until - now();
-    if (left <= 0)
-        return 0;
-    int n = epoll_wait(poller, events, MAX_EVENTS, (int)(left * 1000) + 1);
-    return n < 0 ? 0 : n;
-}
-
-static long number(const char *text)
-{
-    char *end;
-    long value = strtol(text, &end, 10);
-    if (*text == '\0' || *end != '\0' || value < 0)
-        die("not a number in the arguments");
-    return value;
-}
+#include "loop.h"
 
 /* ---- post ---- */
 
@@ -52,12 +22,14 @@ typedef struct {
 
 static void call(Caller *c)
 {
-    char body[128];
+    char body[256], session[128] = "";
     c->id++;
-    snprintf(body, sizeof body, "{\"jsonrpc\":\"2.0\",\"id\":%ld,\"method\":\"x/echo\",\"params\":{\"text\":\"hello\"}}", c->id);
+    if (*c->target->session)
+        snprintf(session, sizeof session, "\"sessionId\":\"%s\",", c->target->session);
+    snprintf(body, sizeof body, "{\"jsonrpc\":\"2.0\",\"id\":%ld,\"method\":\"x/echo\",\"params\":{%s\"text\":\"hello\"}}", c->id, session);
     expect_response(&c->response);
     c->sent_at = now();
-    send_post(c->response.fd, c->target, body);
+    send_post(c->response.fd, c->target, "", body);
 }
 
 static int answered_rightly(Caller *c)
@@ -67,12 +39,6 @@ static int answered_rightly(Caller *c)
     append(&c->response.body, "", 1);
     const char *at = strstr(c->response.body.at, id);
     return c->response.status == 200 && at != NULL && (at[len] == ',' || at[len] == '}') && strstr(c->response.body.at, "\"result\"");
-}
-
-static int by_value(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return x < y ? -1 : x > y;
 }
 
 /* Lets every caller make `requests` calls; returns how many were answered rightly, their latencies in `latencies`. */
@@ -307,7 +273,7 @@ static void sse(const Target *targets, long target_count, long count, Burst *b, 
     watch(trigger.fd, count);
     double sent = now(), active = sent;
     b->last_event = sent;
-    send_post(trigger.fd, &targets[0], prompt);
+    send_post(trigger.fd, &targets[0], "", prompt);
     long waiting = count;
     while ((waiting > 0 || answered == 0) && now() < until && now() - active < idle) {
         int n = await(events, until < active + idle ? until : active + idle);

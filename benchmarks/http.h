@@ -21,9 +21,9 @@ typedef struct {
     size_t used, size;
 } Buffer;
 
-/* Where to send: a path, and headers that already end in CRLF each. */
+/* Where to send: a path, the client's own session (empty without one), and headers that already end in CRLF each. */
 typedef struct {
-    char *path, *headers;
+    char *path, *session, *headers;
 } Target;
 
 enum phase { HEAD, CHUNK_SIZE, CHUNK_DATA, CHUNK_END, TRAILER, LENGTH, UNTIL_CLOSE, COMPLETE };
@@ -80,7 +80,7 @@ static inline char *read_file(const char *path)
     return text.at;
 }
 
-/* One target a line: the path, then headers, separated by tabs. */
+/* One target a line: the path, the session, then headers, separated by tabs. */
 static inline Target *read_targets(const char *path, long *count)
 {
     Target *targets = NULL;
@@ -89,9 +89,11 @@ static inline Target *read_targets(const char *path, long *count)
     while ((line = strsep(&rest, "\n")) != NULL) {
         if (*line == '\0')
             continue;
-        Target target = {strsep(&line, "\t"), NULL};
+        Target target = {strsep(&line, "\t"), strsep(&line, "\t"), NULL};
         Buffer headers = {0};
         char *header;
+        if (target.session == NULL)
+            die("a target without a session");
         while ((header = strsep(&line, "\t")) != NULL) {
             append(&headers, header, strlen(header));
             append(&headers, "\r\n", 2);
@@ -147,11 +149,13 @@ static inline void send_get(int fd, const Target *t, const char *last_event_id)
     send_all(fd, text, (size_t)len);
 }
 
-static inline void send_post(int fd, const Target *t, const char *body)
+/* `more` are headers of this one request, each ending in CRLF. */
+static inline void send_post(int fd, const Target *t, const char *more, const char *body)
 {
     char text[8192];
-    int len = snprintf(text, sizeof text, "POST %s HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n%sContent-Length: %zu\r\n\r\n%s",
-                       t->path, t->headers, strlen(body), body);
+    int len = snprintf(text, sizeof text,
+                       "POST %s HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n%s%sContent-Length: %zu\r\n\r\n%s",
+                       t->path, t->headers, more, strlen(body), body);
     if (len < 0 || (size_t)len >= sizeof text)
         die("request too long");
     send_all(fd, text, (size_t)len);

@@ -5,9 +5,9 @@ import json
 import subprocess
 import time
 from collections.abc import Sequence
-from pathlib import Path
 
 import msgspec
+from build import Tools
 from servers import Failed, Running, Target
 
 LIMIT_SECONDS = 45
@@ -22,6 +22,20 @@ class Posts(msgspec.Struct, frozen=True):
     wanted: int
     wrong: int
     seconds: float
+    p50_us: float
+    p99_us: float
+    max_us: float
+
+
+class Turns(Posts, frozen=True):
+    early: int
+    """Responses that came on a stream before the update of their turn."""
+
+
+class Paced(msgspec.Struct, frozen=True):
+    arrived: int
+    wanted: int
+    status: int
     p50_us: float
     p99_us: float
     max_us: float
@@ -48,10 +62,10 @@ class Held(msgspec.Struct, frozen=True):
 
 
 class Load:
-    """The load client, bound to one running server."""
+    """The load clients, bound to one running server."""
 
-    def __init__(self, client: Path, running: Running) -> None:
-        self._client = client
+    def __init__(self, tools: Tools, running: Running) -> None:
+        self._tools = tools
         self._running = running
 
     def post(self, targets: list[Target], clients: int, requests: int, warmup: int) -> Posts:
@@ -65,6 +79,29 @@ class Load:
         if posts.answered != posts.wanted:
             raise Failed(f"{posts.answered} of {posts.wanted} requests answered, {posts.wrong} wrongly")
         return posts
+
+    def turn(self, targets: list[Target], turns: int, warmup: int, headers: str) -> Turns:
+        """A client for each target, each with one turn after another and a stream of its own.
+
+        Raises:
+            Failed: a turn was not taken, or not whole.
+        """
+        numbers = [len(targets), turns, warmup, headers, LIMIT_SECONDS]
+        done = msgspec.json.decode(self._run("turn", targets, numbers), type=Turns)
+        if done.answered != done.wanted or done.wrong:
+            raise Failed(f"{done.answered} of {done.wanted} turns taken, {done.wrong} refused")
+        return done
+
+    def pace(self, target: Target, count: int, rate: int) -> Paced:
+        """One turn with so many updates, so many a second.
+
+        Raises:
+            Failed: the prompt was refused, or no update came.
+        """
+        paced = msgspec.json.decode(self._run("pace", [target], [count, rate, LIMIT_SECONDS]), type=Paced)
+        if paced.status not in (200, 202) or paced.arrived == 0:
+            raise Failed(f"prompt answered {paced.status}, {paced.arrived} updates arrived")
+        return paced
 
     def burst(self, targets: list[Target], session: str, count: int, size: int) -> Burst:
         """One stream on each target, and a prompt on the first that makes the agent send `count` updates.
@@ -113,7 +150,8 @@ class Load:
     def _command(self, mode: str, targets: list[Target], arguments: Sequence[object]) -> list[str]:
         file = self._running.folder / "targets.txt"
         file.write_text("".join(target.line() + "\n" for target in targets))
-        return [str(self._client), mode, str(self._running.port), str(file), *map(str, arguments)]
+        program = self._tools.turns if mode in ("turn", "pace") else self._tools.client
+        return [str(program), mode, str(self._running.port), str(file), *map(str, arguments)]
 
     def _run(self, mode: str, targets: list[Target], arguments: Sequence[object]) -> bytes:
         command = self._command(mode, targets, arguments)

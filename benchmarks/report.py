@@ -2,13 +2,15 @@
 
 import statistics
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from scenarios import Case, Losses, Run, Sample
 from servers import Failed
 
 HEADER = ["scenario", "ours", "peer", "ours/peer, median (min–max)", "expected", "lost, ours / peer"]
+
+NOTES_HEADER = ["scenario", "figure", "ours", "peer", "ours/peer"]
 
 LEGEND = """\
 Each figure is the median of its rounds; the ratio is taken round by round. ↓: lower is better; otherwise higher is.
@@ -63,7 +65,7 @@ class Report:
             parts += ["", *table(HEADER, [self._row(outcome) for outcome in self.outcomes]), "", LEGEND]
             notes = [row for outcome in self.outcomes for row in _note_rows(outcome)]
             if notes:
-                parts += ["", "## Side figures (medians)", "", *table(["scenario", "figure", "ours", "peer"], notes)]
+                parts += ["", "## Side figures (medians)", "", *table(NOTES_HEADER, notes)]
         if self.files:
             parts += ["", "## Files", "", *table(self.files[0], self.files[1:]), "", FILES_LEGEND]
         if self.sdk:
@@ -123,9 +125,11 @@ def _value(case: Case, runs: Sequence[Run]) -> str:
     return f"{number(statistics.median(values))} {case.unit}" if values else "failed" if runs else "–"
 
 
-def _ratio(outcome: Outcome) -> str:
+def _ratio(outcome: Outcome, value: Callable[[Sample], float] = lambda sample: sample.value) -> str:
+    """Round by round."""
     pairs = zip(outcome.ours, outcome.peer, strict=False)
-    ratios = [a.value / b.value for a, b in pairs if isinstance(a, Sample) and isinstance(b, Sample) and b.value > 0]
+    both = [(value(a), value(b)) for a, b in pairs if isinstance(a, Sample) and isinstance(b, Sample)]
+    ratios = [ours / peer for ours, peer in both if peer > 0]
     return spread(ratios) if ratios else "–"
 
 
@@ -154,7 +158,9 @@ def _note_rows(outcome: Outcome) -> list[list[str]]:
     for name in names:
         values = [[sample.notes[name] for sample in side if name in sample.notes] for side in by_side]
         middles = [number(statistics.median(side)) if side else "–" for side in values]
-        rows.append([outcome.name, name, *middles])
+        rows.append(
+            [outcome.name, name, *middles, _ratio(outcome, lambda sample, name=name: sample.notes.get(name, 0))]
+        )
     return rows
 
 

@@ -8,6 +8,7 @@ from types import FrameType
 
 import alone
 import files
+import flame
 import machine
 import sdk
 import soak
@@ -18,7 +19,7 @@ from servers import Failed, Ours, Peer, Program
 
 ROUNDS = 3
 RESULTS = HERE / "RESULTS.md"
-ALONE, FILES, SDK, SOAK = "alone", "files", "sdk", "soak"
+ALONE, FILES, SDK, SOAK, FLAME = "alone", "files", "sdk", "soak", "flame"
 SESSIONS = 10_000
 """Of a soak; `--quick` has a twentieth."""
 
@@ -37,6 +38,8 @@ def main() -> int:
         return 1
     if arguments.names == [SOAK]:
         return _soak(tools, facts, quick=arguments.quick, write=arguments.write)
+    if arguments.names == [FLAME]:
+        return _flame(tools, facts, quick=arguments.quick, write=arguments.write)
     programs: list[Program] = [ours]
     missing = None
     try:
@@ -63,7 +66,7 @@ def main() -> int:
         report.sdk, report.sdk_remarks, report.sdk_clean = sdks.table, sdks.remarks, sdks.is_clean
     if not arguments.names or ALONE in arguments.names:
         _say("ours alone")
-        report.alone += alone.persistence(tools.agent, tools.client, rounds, quick=arguments.quick)
+        report.alone += alone.persistence(tools, rounds, quick=arguments.quick)
         report.alone += alone.imports(tools.agent)
     pace.take()
     facts.append(f"CPU used by anything else meanwhile: {bystanders.share():.0%} of the machine")
@@ -89,6 +92,15 @@ def _soak(tools: Tools, facts: list[str], *, quick: bool, write: bool) -> int:
     return 1 if done.failures else 0
 
 
+def _flame(tools: Tools, facts: list[str], *, quick: bool, write: bool) -> int:
+    """By itself: what is sampled is slower, and compared with nothing."""
+    profile = flame.measure(tools, 30 if quick else 300)
+    print(flame.page(profile, facts))
+    if write:
+        (HERE / "FLAME.svg").write_text(flame.plot(profile))
+    return 0
+
+
 def _warm_up(program: Program) -> None:
     """Start once unmeasured: byte code and page cache are there afterwards, and a server that cannot start is known."""
     with program.start():
@@ -104,7 +116,7 @@ def _compare(
     for round_number in range(1, rounds + 1):
         for program in programs:
             pace.take()
-            run = case.run(program, tools.client)
+            run = case.run(program, tools)
             runs[program.name].append(run)
             figure = f"{run.value:,.2f} {case.unit}" if isinstance(run, Sample) else f"failed: {run}"
             _say(f"{scenario.name} round {round_number}/{rounds} {program.name}: {figure}")
@@ -119,7 +131,7 @@ class Arguments(argparse.Namespace):
 
 
 def _arguments() -> Arguments:
-    known = [*(scenario.name for scenario in SCENARIOS), FILES, SDK, ALONE, SOAK]
+    known = [*(scenario.name for scenario in SCENARIOS), FILES, SDK, ALONE, SOAK, FLAME]
     parser = argparse.ArgumentParser(prog="./dev bench", description="Ratios against the Rust peer; takes minutes.")
     parser.add_argument("names", nargs="*", metavar="name", help=f"only these: {', '.join(known)}")
     parser.add_argument("--quick", action="store_true", help="one round with small numbers")
@@ -129,8 +141,9 @@ def _arguments() -> Arguments:
     unknown = [name for name in arguments.names if name not in known]
     if unknown:
         parser.error(f"unknown scenario {', '.join(unknown)}; there are {', '.join(known)}")
-    if SOAK in arguments.names and arguments.names != [SOAK]:
-        parser.error("soak runs by itself")
+    for name in (SOAK, FLAME):
+        if name in arguments.names and arguments.names != [name]:
+            parser.error(f"{name} runs by itself")
     return arguments
 
 

@@ -3,9 +3,9 @@
 import statistics
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TypeAlias
 
+from build import Tools
 from load import Load
 from servers import Failed, Program
 
@@ -48,12 +48,12 @@ class Case:
 
     title: str
     unit: str
-    measure: Callable[[Program, Path], Sample]
+    measure: Callable[[Program, Tools], Sample]
 
-    def run(self, program: Program, client: Path) -> Run:
+    def run(self, program: Program, tools: Tools) -> Run:
         """Measure once. A failure is a result too, and must not end the other runs."""
         try:
-            return self.measure(program, client)
+            return self.measure(program, tools)
         except Failed as failure:
             return failure
         except OSError as error:
@@ -68,32 +68,71 @@ class Scenario:
     quick: Case
 
 
-def posts(clients: int, requests: int) -> Case:
-    """Requests per second of small requests that the agent answers at once."""
+def posts(clients: int, requests: int, *, in_session: bool) -> Case:
+    """Requests per second of small requests that the agent answers at once, of one session each or of none."""
 
-    def measure(program: Program, client: Path) -> Sample:
+    def measure(program: Program, tools: Tools) -> Sample:
         with program.start() as running:
-            targets = program.connect(running, clients)
+            connect = program.connect_apart if in_session else program.connect
+            targets = connect(running, clients)
             warmup = requests // 10
             cpu = running.cpu_seconds()
-            result = Load(client, running).post(targets, clients, requests, warmup)
+            result = Load(tools, running).post(targets, clients, requests, warmup)
             cpu_us = (running.cpu_seconds() - cpu) / (clients * (requests + warmup)) * 1e6
             notes = {"p50 µs": result.p50_us, "p99 µs": result.p99_us, "server CPU µs/request": cpu_us}
             return Sample(result.answered / result.seconds, notes=notes)
 
-    return Case(f"POST, {clients} client{'s' * (clients > 1)} × {_count(requests)}", "requests/s", measure)
+    what = "request with a session" if in_session else "nothing but the way through"
+    return Case(f"{what}, {_clients(clients)} × {_count(requests)}", "requests/s", measure)
+
+
+def turns(clients: int, count: int, headers: str) -> Case:
+    """Whole turns per second: a prompt, one update on the client's own stream, the response."""
+
+    def measure(program: Program, tools: Tools) -> Sample:
+        with program.start() as running:
+            targets = program.connect_apart(running, clients)
+            warmup = count // 10
+            cpu = running.cpu_seconds()
+            result = Load(tools, running).turn(targets, count, warmup, headers)
+            cpu_us = (running.cpu_seconds() - cpu) / (clients * (count + warmup)) * 1e6
+            notes = {"p50 µs": result.p50_us, "p99 µs": result.p99_us, "server CPU µs/turn": cpu_us}
+            losses = Losses(clients * count, reordered=result.early)
+            return Sample(result.answered / result.seconds, losses, notes)
+
+    return Case(f"turns{_SENT[headers]}, {_clients(clients)} × {_count(count)}", "turns/s", measure)
+
+
+_SENT = {"bare": "", "keyed": " with `Idempotency-Key`", "async": " with `Idempotency-Key` and `Prefer: respond-async`"}
+
+
+def pace(count: int, rate: int) -> Case:
+    """How long an update takes from the agent's write to its reader, when they come steadily."""
+
+    def measure(program: Program, tools: Tools) -> Sample:
+        with program.start() as running:
+            (target,) = program.connect_apart(running, 1)
+            cpu = running.cpu_seconds()
+            result = Load(tools, running).pace(target, count, rate)
+            cpu_us = (running.cpu_seconds() - cpu) / result.arrived * 1e6
+            notes = {"p99 µs": result.p99_us, "slowest µs": result.max_us, "server CPU µs/update": cpu_us}
+            repeated = max(0, result.arrived - result.wanted)
+            losses = Losses(result.wanted, lost=max(0, result.wanted - result.arrived), repeated=repeated)
+            return Sample(result.p50_us, losses, notes)
+
+    return Case(f"an update reaches its reader, {_count(count)} at {rate}/s, p50", "µs ↓", measure)
 
 
 def burst(readers: int, count: int, size: int) -> Case:
     """Events per second delivered to all readers together, from the prompt to the last event that arrived."""
 
-    def measure(program: Program, client: Path) -> Sample:
+    def measure(program: Program, tools: Tools) -> Sample:
         with program.start() as running:
             targets = program.connect(running, readers)
             session = program.new_session(running, targets[0])
             program.attach(running, targets[1:], session)
             cpu = running.cpu_seconds()
-            result = Load(client, running).burst(targets, session, count, size)
+            result = Load(tools, running).burst(targets, session, count, size)
             cpu_us = (running.cpu_seconds() - cpu) / result.delivered * 1e6
             notes = {
                 "seconds to last event": result.seconds,
@@ -111,9 +150,9 @@ def burst(readers: int, count: int, size: int) -> Case:
 def idle(streams: int, history: int) -> Case:
     """Resident memory that one idle stream costs the server, its connection and attachment included."""
 
-    def measure(program: Program, client: Path) -> Sample:
+    def measure(program: Program, tools: Tools) -> Sample:
         with program.start() as running:
-            load = Load(client, running)
+            load = Load(tools, running)
             first = program.connect(running, 1)
             session = program.new_session(running, first[0])
             if history:
@@ -132,26 +171,34 @@ def idle(streams: int, history: int) -> Case:
 def start(starts: int) -> Case:
     """Milliseconds from spawning the server to its first answer on the health route; the median of some starts."""
 
-    def measure(program: Program, client: Path) -> Sample:
-        del client
+    def measure(program: Program, tools: Tools) -> Sample:
+        del tools
         times: list[float] = []
+        cpu: list[float] = []
         for _ in range(starts):
             with program.start() as running:
                 times.append(running.started_after * 1000)
-        return Sample(statistics.median(times), notes={"fastest ms": min(times), "slowest ms": max(times)})
+                cpu.append(running.cpu_seconds() * 1000)
+        notes = {"fastest ms": min(times), "slowest ms": max(times), "server CPU ms": statistics.median(cpu)}
+        return Sample(statistics.median(times), notes=notes)
 
     return Case("start to first health answer", "ms ↓", measure)
 
 
-def resident() -> Case:
-    """Resident memory right after the first answer of the health route."""
+def memory() -> Case:
+    """Memory right after the first answer of the health route."""
 
-    def measure(program: Program, client: Path) -> Sample:
-        del client
+    def measure(program: Program, tools: Tools) -> Sample:
+        del tools
         with program.start() as running:
-            return Sample(running.resident() / 2**20)
+            notes = {"MiB resident": running.resident() / 2**20}
+            return Sample(running.proportional() / 2**20, notes=notes)
 
-    return Case("resident memory at start", "MiB ↓", measure)
+    return Case("memory at start (PSS)", "MiB ↓", measure)
+
+
+def _clients(number: int) -> str:
+    return f"{number} client{'s' * (number > 1)}"
 
 
 def _count(number: int) -> str:
@@ -164,13 +211,21 @@ def _bytes(number: int) -> str:
 
 # Expected: the ratio ours/peer that we mean to keep.
 SCENARIOS = [
-    Scenario("post-1", "–", posts(1, 20_000), posts(1, 3_000)),
-    Scenario("post-32", "≥ 1.3", posts(32, 2_000), posts(32, 200)),
-    Scenario("sse-1", "≥ 8", burst(1, 200_000, 120), burst(1, 50_000, 120)),
-    Scenario("sse-4k", "≥ 5", burst(1, 20_000, 4096), burst(1, 10_000, 4096)),
-    Scenario("sse-50", "≥ 20", burst(50, 20_000, 120), burst(50, 4_000, 120)),
-    Scenario("idle", "≤ 0.1", idle(1_000, 0), idle(200, 0)),
+    Scenario("call-1", "≥ 1.0", posts(1, 10_000, in_session=True), posts(1, 2_000, in_session=True)),
+    Scenario("call-32", "≥ 1.5", posts(32, 1_000, in_session=True), posts(32, 100, in_session=True)),
+    Scenario("turn-1", "≥ 1.0", turns(1, 5_000, "bare"), turns(1, 1_000, "bare")),
+    Scenario("turn-32", "≥ 1.2", turns(32, 500, "bare"), turns(32, 60, "bare")),
+    Scenario("turn-keyed-1", "–", turns(1, 3_000, "keyed"), turns(1, 600, "keyed")),
+    Scenario("turn-keyed-32", "–", turns(32, 300, "keyed"), turns(32, 40, "keyed")),
+    Scenario("turn-async-32", "–", turns(32, 300, "async"), turns(32, 40, "async")),
+    Scenario("pace", "≤ 1.0", pace(4_000, 400), pace(800, 400)),
+    Scenario("sse-1", "≥ 15", burst(1, 200_000, 120), burst(1, 50_000, 120)),
+    Scenario("sse-4k", "≥ 7", burst(1, 20_000, 4096), burst(1, 10_000, 4096)),
+    Scenario("sse-50", "≥ 60", burst(50, 20_000, 120), burst(50, 4_000, 120)),
+    Scenario("idle", "≤ 0.055", idle(1_000, 0), idle(200, 0)),
     Scenario("idle-history", "–", idle(1_000, 2_000), idle(200, 2_000)),
-    Scenario("start", "–", start(STARTS), start(1)),
-    Scenario("rss", "–", resident(), resident()),
+    Scenario("start", "≤ 3.5", start(STARTS), start(1)),
+    Scenario("memory", "≤ 1.8", memory(), memory()),
+    Scenario("through-1", "–", posts(1, 20_000, in_session=False), posts(1, 3_000, in_session=False)),
+    Scenario("through-32", "–", posts(32, 2_000, in_session=False), posts(32, 200, in_session=False)),
 ]

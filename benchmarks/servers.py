@@ -17,7 +17,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from build import CACHE
@@ -36,13 +36,14 @@ class Failed(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Where a client of the load program sends to."""
+    """Where a client of the load program sends to, and the session that it uses, if it has one."""
 
     path: str
     headers: tuple[tuple[str, str], ...] = ()
+    session: str = ""
 
     def line(self) -> str:
-        return "\t".join([self.path, *(f"{name}: {value}" for name, value in self.headers)])
+        return "\t".join([self.path, self.session, *(f"{name}: {value}" for name, value in self.headers)])
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,10 +62,17 @@ class Running:
 
     def resident(self) -> int:
         """Resident memory of the server process in bytes, without the agent."""
+        return self._memory("Rss:")
+
+    def proportional(self) -> int:
+        """The same, with a share only of what other processes have in memory, too."""
+        return self._memory("Pss:")
+
+    def _memory(self, kind: str) -> int:
         for line in Path(f"/proc/{self.process.pid}/smaps_rollup").read_text().splitlines():
-            if line.startswith("Rss:"):
+            if line.startswith(kind):
                 return int(line.split()[1]) * 1024
-        raise Failed("no Rss in smaps_rollup")
+        raise Failed(f"no {kind} in smaps_rollup")
 
     def cpu_seconds(self) -> float:
         """CPU time of the server process so far, without the agent."""
@@ -108,6 +116,11 @@ class Program(ABC):
     @abstractmethod
     def connect(self, running: Running, count: int) -> list[Target]:
         """Targets for so many clients, ready for requests."""
+
+    def connect_apart(self, running: Running, count: int) -> list[Target]:
+        """The same, with a session for each, whose updates no other client sees."""
+        targets = self.connect(running, count)
+        return [replace(target, session=self.new_session(running, target)) for target in targets]
 
     @abstractmethod
     def attach(self, running: Running, targets: list[Target], session: str) -> None:
@@ -208,7 +221,7 @@ class Ours(Program):
 
 
 class Peer(Program):
-    """The Rust program with its logging off. All clients share one server id, hence one agent process, as in ours."""
+    """The Rust program with its logging off. Clients that are not apart share one server id and one agent process."""
 
     name = "peer"
 
@@ -233,10 +246,19 @@ class Peer(Program):
         return {}
 
     def connect(self, running: Running, count: int) -> list[Target]:
+        return [self._initialized(running, "bench")] * count
+
+    def connect_apart(self, running: Running, count: int) -> list[Target]:
+        """A server id for each, as the peer's SDK has it: with one for all, every stream would carry every turn."""
+        targets = [self._initialized(running, f"bench-{number}") for number in range(count)]
+        return [replace(target, session=self.new_session(running, target)) for target in targets]
+
+    @staticmethod
+    def _initialized(running: Running, server_id: str) -> Target:
         params: dict[str, object] = {"protocolVersion": 1, "clientCapabilities": {}}
-        first = Target("/v1/acp/bench?agent=pi")
+        first = Target(f"/v1/acp/{server_id}?agent=pi")
         running.call(first, {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": params})
-        return [Target("/v1/acp/bench")] * count
+        return Target(f"/v1/acp/{server_id}")
 
     def attach(self, running: Running, targets: list[Target], session: str) -> None:
         """Nothing to do: every stream of a server id carries everything."""

@@ -20,7 +20,6 @@ from ipaddress import ip_address
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
-import uvicorn
 import uvloop
 
 from sandbox_agent import __version__
@@ -57,6 +56,7 @@ from sandbox_agent.http.delivery import Delivery
 from sandbox_agent.http.duplex import Duplex
 from sandbox_agent.http.guard import Guard
 from sandbox_agent.http.health import Health
+from sandbox_agent.http.light_uvicorn import Config, Server
 from sandbox_agent.http.protocol import Protocol
 from sandbox_agent.http.rpc import Rpc
 from sandbox_agent.http.sockets import SocketLimits, Sockets
@@ -298,7 +298,7 @@ async def _serve(settings: Settings, listener: socket.socket, owner: str, parent
     parts = build(settings, children)
     await asyncio.to_thread(Store(settings.agents_dir).sweep)
     sockets = Sockets(_socket_limits(settings))
-    config = uvicorn.Config(
+    config = Config(
         parts.app,
         http=cast("type[asyncio.Protocol]", partial(Protocol, sockets)),
         ws="none",
@@ -376,7 +376,7 @@ def _working_directory() -> str:
         return "/"
 
 
-class _Server(uvicorn.Server):
+class _Server(Server):
     """Uvicorn without its signal handlers: agents and streams are ended first, here."""
 
     @contextmanager

@@ -340,9 +340,9 @@ def test_a_session_s_record_and_outcomes_are_kept_with_the_events_before_them(tm
             say(log)
             log.save_session("s", b"{}")
             log.save_outcome("s", "key", b"digest", None)
-            assert await log.outcome("s", "key") == (b"digest", None)
+            assert log.outcome("s", "key") == (b"digest", None)
             log.save_outcome("s", "key", b"digest", b"answer")
-            assert await log.outcome("s", "key") == (b"digest", b"answer")
+            assert log.outcome("s", "key") == (b"digest", b"answer")
             await log.flushed()
             other = Database(tmp_path / "log.db")
 
@@ -497,6 +497,68 @@ def test_whoever_produces_is_told_to_pause_and_called_back_when_the_disk_has_cau
                 await drained.wait()
 
             assert not log.full
+
+    run(main())
+
+
+def test_a_disk_that_stalls_keeps_no_reader_waiting() -> None:
+    """Only those wait that wait for the disk: everything else goes on, and the event loop with it."""
+
+    async def main() -> None:
+        database = FragileDatabase()
+        async with opened(database) as log:
+            follower = Follower()
+            log.follow(T, follower)
+            database.go.clear()
+            stalled = asyncio.create_task(log.committed(say(log, "s").last))
+            for _ in range(10):
+                # If the event loop waited for the disk, it would wait for this test to end.
+                await asyncio.sleep(0)
+                say(log, "t")
+            assert len(follower.positions) == 10
+            assert not stalled.done()
+            database.go.set()
+            await stalled
+            await log.committed(log.position)
+            assert len(await page(log, T)) == 10
+
+    run(main())
+
+
+def test_an_outcome_is_known_at_once_and_is_on_disk_after_a_flush(tmp_path: Path) -> None:
+    async def main() -> None:
+        database = FragileDatabase(tmp_path / "log.db")
+        async with opened(database) as log:
+            database.go.clear()
+            log.save_outcome("s", "key", b"digest", None)
+            assert log.outcome("s", "key") == (b"digest", None)
+            log.forget_outcome("s", "key")
+            assert log.outcome("s", "key") is None
+            log.save_outcome("s", "key", b"digest", b"answer")
+            database.go.set()
+            await log.flushed()
+            other = Database(tmp_path / "log.db")
+
+            assert other.outcome("s", "key") == log.outcome("s", "key") == (b"digest", b"answer")
+            other.close()
+
+    run(main())
+
+
+def test_what_could_not_be_written_when_the_log_closes_is_tried_once_more(tmp_path: Path) -> None:
+    async def main() -> None:
+        database = FragileDatabase(tmp_path / "log.db")
+        log = Log(database, Limits())
+        database.broken = True
+        expected = [say(log).first]
+        await until(lambda: log.failure is not None)
+        expected.append(say(log).first)
+        database.broken = False
+        log.close()
+        other = Database(tmp_path / "log.db")
+
+        assert positions(other.follow([S], 0, 1 << 30, 1 << 30)) == expected
+        other.close()
 
     run(main())
 

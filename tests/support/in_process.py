@@ -159,9 +159,9 @@ class Site:
 class PretendedSocket:
     """A client's side of one socket."""
 
-    def __init__(self, site: Site) -> None:
+    def __init__(self, site: Site, transport: PretendedTransport | None = None) -> None:
         self.site = site
-        self.transport = PretendedTransport()
+        self.transport = transport or PretendedTransport()
         self.protocol = Protocol(site.sockets, site.config, site.state, {}, asyncio.get_running_loop())
         self.transport.protocol = self.protocol
         site.protocols.add(self.protocol)

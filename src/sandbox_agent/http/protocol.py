@@ -8,13 +8,11 @@ from functools import partial
 from typing import TYPE_CHECKING, cast
 
 import httptools
-from uvicorn import Config
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
-from uvicorn.server import ServerState
 
 from sandbox_agent.errors import BadRequest, RequestTimeout, SandboxAgentError
 from sandbox_agent.http import problems
 from sandbox_agent.http.framing import Framing, Part, body_length, check_head, offers_websocket, without_upgrade
+from sandbox_agent.http.light_uvicorn import STATUS_LINE, Config, HttpToolsProtocol, ServerState
 from sandbox_agent.http.sockets import GatheringTransport, Sockets, Wait
 
 if TYPE_CHECKING:

@@ -39,13 +39,11 @@ class Idempotency:
     ) -> Accepted:
         """Begin a request, unless it was begun before; raises IdempotencyMismatch for another body under its key."""
         digest = hashlib.sha256(envelope.line).digest()
-        if (scope, key) not in self._running:
-            kept = await self._log.outcome(scope, key)
-            # Another request under the same key may have begun while we looked.
-            if kept is not None and (scope, key) not in self._running:
-                return Accepted(0, _kept(envelope, key, digest, *kept))
         running = self._running.get((scope, key))
         if running is None:
+            kept = self._log.outcome(scope, key)
+            if kept is not None:
+                return Accepted(0, _kept(envelope, key, digest, *kept))
             running = self._start(scope, key, digest, begin)
         elif running.digest != digest:
             raise IdempotencyMismatch(key)

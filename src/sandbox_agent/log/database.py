@@ -1,7 +1,7 @@
 """The SQLite file: schema and queries. No SQL leaves this module, but for looking for damage and mending it.
 
-Used from one thread at a time (see writer.py), but for `cards`: these are read by the event loop. `--no-persist` is the
-same code on a database in memory.
+Used by one thread (see worker.py), but for `cards` and `outcome`: these are read by the event loop. `--no-persist` is
+the same code on a database in memory.
 """
 
 import heapq
@@ -11,6 +11,7 @@ from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import cast
 
 from sandbox_agent.log import cards
 from sandbox_agent.log.age import Age, AgeClock, boot_id, boot_ticks
@@ -57,6 +58,10 @@ _MARKS = 50
 """How many marks of age there are in the time for which events are kept."""
 
 
+Outcome = tuple[bytes, bytes | None]
+"""Of a request under an idempotency key: a digest of its body, and the response, once there is one."""
+
+
 class DatabaseError(Exception):
     """The file cannot be read or written; the text says why."""
 
@@ -72,9 +77,7 @@ class Group:
     """Session id → its card, when that has changed."""
     deleted: dict[str, int] = field(default_factory=dict[str, int])
     """Session id → the position up to which its events go, with it."""
-    outcomes: dict[tuple[str, str], tuple[bytes, bytes | None] | None] = field(
-        default_factory=dict[tuple[str, str], tuple[bytes, bytes | None] | None]
-    )
+    outcomes: dict[tuple[str, str], Outcome | None] = field(default_factory=dict[tuple[str, str], "Outcome | None"])
     """Scope and idempotency key → digest and response; None forgets the key."""
     forgotten_channels: list[str] = field(default_factory=list[str])
     reserve: int = 0
@@ -197,19 +200,27 @@ class Database:
         for session_id, through in group.deleted.items():
             for channel, last in self._delete_session(session_id, through).items():
                 trims[channel] = max(last, trims.get(channel, 0))
-        sessions = [(*session, checksum(*session)) for session in group.sessions.items()]
-        many("insert or replace into sessions values (?, ?, ?)", sessions)
-        many(cards.WRITE, [card.row() for card in group.cards.values()])
-        # No client can ask for the deliveries of a closed connection any more; what is history stays.
-        forgotten = [(channel,) for channel in group.forgotten_channels]
-        many("delete from events where channel = ? and not history", forgotten)
-        many("delete from trims where channel = ?", forgotten)
-        now = self.age.now().seconds
-        kept = [(*name, *outcome, now) for name, outcome in group.outcomes.items() if outcome is not None]
-        kept = [(*outcome, checksum(*outcome)) for outcome in kept]
-        many("insert or replace into outcomes values (?, ?, ?, ?, ?, ?)", kept)
-        many("delete from outcomes where scope = ? and key = ?", [n for n, o in group.outcomes.items() if o is None])
+        if group.sessions:
+            sessions = [(*session, checksum(*session)) for session in group.sessions.items()]
+            many("insert or replace into sessions values (?, ?, ?)", sessions)
+        if group.cards:
+            many(cards.WRITE, [card.row() for card in group.cards.values()])
+        if group.forgotten_channels:
+            # No client can ask for the deliveries of a closed connection any more; what is history stays.
+            forgotten = [(channel,) for channel in group.forgotten_channels]
+            many("delete from events where channel = ? and not history", forgotten)
+            many("delete from trims where channel = ?", forgotten)
+        if group.outcomes:
+            self._write_outcomes(group.outcomes)
         return trims
+
+    def _write_outcomes(self, outcomes: dict[tuple[str, str], Outcome | None]) -> None:
+        now = self.age.now().seconds
+        kept = [(*name, *outcome, now) for name, outcome in outcomes.items() if outcome is not None]
+        kept = [(*outcome, checksum(*outcome)) for outcome in kept]
+        many = self._cursor.executemany
+        many("insert or replace into outcomes values (?, ?, ?, ?, ?, ?)", kept)
+        many("delete from outcomes where scope = ? and key = ?", [n for n, o in outcomes.items() if o is None])
 
     def _delete_session(self, session_id: str, through: int) -> dict[str, int]:
         self._sqlite.execute("delete from sessions where session_id = ?", (session_id,))
@@ -263,19 +274,17 @@ class Database:
                 break
         return chunks
 
-    def outcome(self, scope: str, key: str) -> tuple[bytes, bytes | None] | None:
-        """Digest of the body and the response kept under an idempotency key."""
-        query = "select * from outcomes where scope = ? and key = ?"
-        with _translate_errors():
-            row = self._sqlite.execute(query, (scope, key)).fetchone()
-        if row is None:
+    def outcome(self, scope: str, key: str) -> Outcome | None:
+        """What is kept under an idempotency key. Read by the event loop, at any time, as `cards` are."""
+        rows = self._ask("select * from outcomes where scope = ? and key = ?", (scope, key))
+        if not rows:
             return None
-        *values, check = row
+        *values, check = rows[0]
         if check is not None and check != checksum(*values):
             # Not "unknown": the request would run a second time.
             self._damage.report(f"what came of the request with the idempotency key {key!r} is damaged")
             raise DatabaseError(f"what came of the request with the idempotency key {key!r} is damaged")
-        return values[2], values[3]
+        return cast(Outcome, (values[2], values[3]))
 
     def trim(self, max_bytes: int, max_age: float, ended: Sequence[str]) -> dict[str, int]:
         """Drop what is too old or too much, ended sessions first; gives the last dropped position per channel."""

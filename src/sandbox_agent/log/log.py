@@ -17,7 +17,7 @@ from typing import Protocol, TypeVar
 from sandbox_agent.errors import LogUnavailable
 from sandbox_agent.log.cards import Card, Cards
 from sandbox_agent.log.damage import Damage
-from sandbox_agent.log.database import Database, DatabaseError, Group
+from sandbox_agent.log.database import Database, DatabaseError, Group, Outcome
 from sandbox_agent.log.event import NO_CLIENT, Chunk, Direction
 from sandbox_agent.log.writer import Writer
 
@@ -87,11 +87,13 @@ class Log:
         self._tail_size = 0
         self._backlog = 0
         self._drained: list[Callable[[], None]] = []
-        self._cards = database.cards
+        self._database = database
         self._unsaved: dict[str, bytes] = {}
         """Session id → the record that is on its way to the disk."""
         self._undeleted: dict[str, int] = {}
         """Session id → up to where it is about to be deleted on disk."""
+        self._unwritten_outcomes: dict[tuple[str, str], Outcome | None] = {}
+        """Scope and key → the outcome that is on its way to the disk."""
         self.evicted = self.position
         """Everything after this position is in memory."""
         loop = asyncio.get_running_loop()
@@ -129,7 +131,7 @@ class Log:
             entry.tail.append(chunk)
             for follower in tuple(entry.followers):
                 follower.appended(chunk)
-        self._writer.write(lambda group: group.chunks.append(chunk))
+        self._writer.group.chunks.append(chunk)
         self._evict()
         if self.position > self._reserved - RESERVE // 2:
             self._reserve()
@@ -138,26 +140,20 @@ class Log:
     def save_session(self, session_id: str, record: bytes, card: Card | None = None) -> None:
         """Keep a session's record, with the events before it; `card` when that has changed."""
         self._unsaved[session_id] = record
-
-        def change(group: Group) -> None:
-            group.sessions[session_id] = record
-            if card is not None:
-                group.cards[session_id] = card
-
-        self._writer.write(change)
+        group = self._writer.group
+        group.sessions[session_id] = record
+        if card is not None:
+            group.cards[session_id] = card
 
     def delete_session(self, session_id: str) -> None:
         """Forget a session and its events."""
         through = self.position
         self._unsaved.pop(session_id, None)
         self._undeleted[session_id] = through
-
-        def change(group: Group) -> None:
-            group.sessions.pop(session_id, None)
-            group.cards.pop(session_id, None)
-            group.deleted[session_id] = through
-
-        self._writer.write(change)
+        group = self._writer.group
+        group.sessions.pop(session_id, None)
+        group.cards.pop(session_id, None)
+        group.deleted[session_id] = through
 
     def is_saved(self, session_id: str) -> bool:
         """Whether the disk has the newest record of a session."""
@@ -170,7 +166,7 @@ class Log:
     def ask(self, question: Callable[[Cards], T]) -> T:
         """Look something up about sessions, at once, as the disk has it. Raises LogUnavailable."""
         try:
-            return question(self._cards)
+            return question(self._database.cards)
         except DatabaseError as error:
             raise LogUnavailable(str(error)) from error
 
@@ -189,14 +185,15 @@ class Log:
         """Nothing came of the request under this key: it may be tried again."""
         self._write_outcome(scope, key, None)
 
-    def _write_outcome(self, scope: str, key: str, outcome: tuple[bytes, bytes | None] | None) -> None:
-        def change(group: Group) -> None:
-            group.outcomes[scope, key] = outcome
+    def _write_outcome(self, scope: str, key: str, outcome: Outcome | None) -> None:
+        self._unwritten_outcomes[scope, key] = outcome
+        self._writer.group.outcomes[scope, key] = outcome
 
-        self._writer.write(change)
-
-    async def outcome(self, scope: str, key: str) -> tuple[bytes, bytes | None] | None:
-        return await self._read(lambda database: database.outcome(scope, key))
+    def outcome(self, scope: str, key: str) -> Outcome | None:
+        """What is kept under an idempotency key, at once. Raises LogUnavailable."""
+        if (scope, key) in self._unwritten_outcomes:
+            return self._unwritten_outcomes[scope, key]
+        return self.ask(lambda _: self._database.outcome(scope, key))
 
     async def committed(self, position: int) -> None:
         """Wait until everything up to a position is on disk; raises LogUnavailable when it cannot be."""
@@ -209,9 +206,10 @@ class Log:
 
     async def flushed(self) -> None:
         """Wait until everything handed over so far is on disk, sessions and outcomes included."""
-        await self._read(lambda _: None)
-        if self.failure is not None:
-            raise LogUnavailable(self.failure)
+        try:
+            await self._writer.flush()
+        except DatabaseError as error:
+            raise LogUnavailable(str(error)) from error
 
     def follow(self, channel: str, follower: Follower) -> None:
         self._channel(channel).followers.add(follower)
@@ -225,7 +223,7 @@ class Log:
     def forget(self, channel: str) -> None:
         """Drop this channel's deliveries: no client can ask for them again."""
         self.trims.pop(channel, None)
-        self._writer.write(lambda group: group.forgotten_channels.append(channel))
+        self._writer.group.forgotten_channels.append(channel)
 
     def in_memory(self, channels: Iterable[str], after: int, limit: int) -> tuple[list[Chunk], bool] | None:
         """Chunks after a position and whether these are all; None when memory does not reach back that far."""
@@ -304,11 +302,7 @@ class Log:
 
     def _reserve(self) -> None:
         self._reserved = self.position + RESERVE
-
-        def change(group: Group) -> None:
-            group.reserve = max(group.reserve, self._reserved)
-
-        self._writer.write(change)
+        self._writer.group.reserve = self._reserved
 
     def _on_committed(self, group: Group, trims: dict[str, int]) -> None:
         self._note_trims(trims)
@@ -318,6 +312,9 @@ class Log:
         for session_id, through in group.deleted.items():
             if self._undeleted.get(session_id) == through:
                 del self._undeleted[session_id]
+        for name, outcome in group.outcomes.items():
+            if self._unwritten_outcomes.get(name) is outcome:
+                self._unwritten_outcomes.pop(name, None)
         if self.failure is not None:
             logger.warning("log is written again events=%d", len(group.chunks))
             self.failure = None

@@ -1,0 +1,138 @@
+"""The way of a message through the server, from a client's bytes to the agent and back, with nothing else around it.
+
+HTTP's protocol, the guard, the hub and the log on disk are real; the client's sockets and the agent's pipe are not,
+so that CPU time is the server's own. The agent answers a request at once, and a prompt after one update.
+"""
+
+import asyncio
+import re
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+from sandbox_agent.http.delivery import Delivery
+from sandbox_agent.http.duplex import Duplex
+from sandbox_agent.http.rpc import Rpc
+from sandbox_agent.http.stream import StreamLimits, Streams
+from sandbox_agent.hub.connection import Connection
+from sandbox_agent.log.database import Database, Group
+from sandbox_agent.log.event import Chunk, Direction, session_channel
+from tests.support.in_process import PretendedSocket, PretendedTransport, Site, head
+from tests.support.world import World, world
+
+MAX_BODY = 1 << 20
+_ID = re.compile(rb'"id": ?(\d+)')
+_SESSION = re.compile(rb'"sessionId": ?("[^"]*")')
+_UPDATE = (
+    b'{"jsonrpc":"2.0","method":"session/update","params":{"sessionId":%b,"update":{"sessionUpdate":'
+    b'"agent_message_chunk","content":{"type":"text","text":"' + b"x" * 120 + b'"}}}}\n'
+)
+_RESULT = b'{"jsonrpc":"2.0","id":%b,"result":{"stopReason":"end_turn"}}\n'
+
+
+class Heard(PretendedTransport):
+    """A socket whose other side only notes that something has come."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.news: asyncio.Future[None] | None = None
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        self.written = [bytes(data)]
+        if self.news is not None and not self.news.done():
+            self.news.set_result(None)
+
+
+class Client:
+    """A client with a connection, a session and a stream of its own."""
+
+    def __init__(self, site: Site, connection: Connection, session: str) -> None:
+        self._connection = f"X-ACP-Connection-Id: {connection.connection_id}"
+        self.session = session
+        self._id = 0
+        self._post, self._stream = PretendedSocket(site, Heard()), PretendedSocket(site, Heard())
+        self._stream.protocol.data_received(head("GET /v1/rpc", self._connection, "Accept: text/event-stream"))
+
+    async def request(self, method: str, params: str, *headers: str) -> bytes:
+        """Send a request, and wait for its response."""
+        self._id += 1
+        members = f'"sessionId":"{self.session}",{params}'
+        body = f'{{"jsonrpc":"2.0","id":{self._id},"method":"{method}","params":{{{members}}}}}'.encode()
+        length = f"Content-Length: {len(body)}"
+        more = (self._connection, "Content-Type: application/json", length, *headers)
+        transport: Any = self._post.transport
+        transport.news = asyncio.get_running_loop().create_future()
+        self._post.protocol.data_received(head("POST /v1/rpc", *more) + body)
+        await transport.news
+        return transport.written[0]
+
+    async def take_turn(self, *headers: str) -> bytes:
+        return await self.request("session/prompt", '"prompt":[{"type":"text","text":"hello"}]', *headers)
+
+
+class MessagePath:
+    """Such a server, with some clients."""
+
+    def __init__(self, world: World, clients: int) -> None:
+        site = self._site = Site()
+        parts = (world.hub, world.from_client, Streams(world.log, StreamLimits()))
+        delivery = Delivery(world.hub, world.from_client)
+        site.reached.handle = Rpc(*parts, delivery, Duplex(*parts, delivery, MAX_BODY), MAX_BODY)
+        self._world = world
+        self._keys = count()
+        self._database = Database(None)
+        self._position = 0
+        pipe: Any = world.process
+        pipe.send = self._answer
+        self.clients: list[Client] = []
+        self._connections: list[Connection] = []
+        for number in range(clients):
+            session = world.add_session(f"s{number}")
+            connection = world.connect()
+            world.hub.attach(connection, session)
+            self._connections.append(connection)
+            self.clients.append(Client(site, connection, session.id))
+
+    def next_key(self) -> str:
+        """A header with an idempotency key of its own."""
+        return f"Idempotency-Key: key-{next(self._keys)}"
+
+    def update(self, session: str) -> None:
+        """The agent says something."""
+        self._world.from_agent.receive(self._world.running, _UPDATE % f'"{session}"'.encode())
+
+    def write_group(self) -> None:
+        """Write a group of the log as a turn makes it, to a database in memory."""
+        at = self._position = self._position + 5
+        line = _UPDATE % b'"s0"'
+        channels = ("", session_channel("s0"), session_channel("s0"), "", session_channel("s0"))
+        chunks = [
+            Chunk(at + number, [line], Direction.FROM_AGENT, "s0", channel, 1.0)
+            for number, channel in enumerate(channels)
+        ]
+        self._database.write(Group(chunks, {"s0": line}))
+
+    async def close(self) -> None:
+        """End all streams, so that none is left when the event loop ends."""
+        for connection in self._connections:
+            self._world.hub.close_connection(connection, "this is the end")
+        await self._site.settle()
+
+    def _answer(self, line: bytes) -> None:
+        id, session = _ID.search(line), _SESSION.search(line)
+        assert id is not None
+        assert session is not None
+        blob = _RESULT % id[1]
+        if b'"session/prompt"' in line:
+            blob = _UPDATE % session[1] + blob
+        asyncio.get_running_loop().call_soon(self._world.from_agent.receive, self._world.running, blob)
+
+
+@asynccontextmanager
+async def message_path(folder: Path, clients: int = 1) -> AsyncGenerator[MessagePath]:
+    async with world(folder / "log.db") as one:
+        path = MessagePath(one, clients)
+        yield path
+        await path.close()
