@@ -7,22 +7,18 @@ import logging
 import os
 import resource
 import secrets
-import shlex
 import signal
 import socket
 import sys
 from collections.abc import Generator
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from functools import cache, partial
-from ipaddress import ip_address
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 import uvloop
 
-from sandbox_agent import __version__
 from sandbox_agent.agents.depot import open_boots, open_catalog, open_installer
 from sandbox_agent.agents.install.installer import Installer
 from sandbox_agent.agents.install.record import Store
@@ -32,16 +28,13 @@ from sandbox_agent.agents.views import AgentViews
 from sandbox_agent.archives.removal import discard
 from sandbox_agent.data_directory import (
     DirectoryLocked,
-    Notice,
     Untrusted,
     check_content,
     check_owner,
     find_leftovers,
-    keep_token,
     lock_directory,
     make_temporary,
     owner_of,
-    publish_notice,
 )
 from sandbox_agent.errors import SettingsError, ShuttingDown
 from sandbox_agent.host.attached import AttachedFiles
@@ -80,6 +73,7 @@ from sandbox_agent.hub.session_methods import SessionMethods
 from sandbox_agent.hub.session_settings import SessionSettings
 from sandbox_agent.hub.turns import Turns
 from sandbox_agent.idling import Idling
+from sandbox_agent.listening import TOKEN, announce, bind, hold_token, publish
 from sandbox_agent.log.database import DatabaseError
 from sandbox_agent.log.log import Limits, Log
 from sandbox_agent.log.recovery import FILE_SUFFIXES, open_database
@@ -88,7 +82,6 @@ from sandbox_agent.permissions.policy import Policy
 from sandbox_agent.pools import Pools
 from sandbox_agent.processes.children import Children, open_cgroup
 from sandbox_agent.processes.parent import Parent
-from sandbox_agent.processes.table import read_process
 from sandbox_agent.reports import set_up_logging
 from sandbox_agent.settings import Settings
 
@@ -98,7 +91,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 EXIT_PORT_TAKEN = 3
-LOG, TOKEN = "log.db", "token"
+LOG = "log.db"
 GC_THRESHOLDS = (20_000, 10, 10)
 """Envelopes, requests and sockets make no reference cycles, so the collector can run rarely; but not never."""
 LAST_GRACE = 0.5
@@ -259,7 +252,7 @@ def run(settings: Settings) -> int:
     set_up_logging(settings.log_level, settings.log_format)
     parent = Parent() if settings.embedded else None
     try:
-        listener = _bind(settings.host, settings.port)
+        listener = bind(settings.host, settings.port)
     except OSError as error:
         if error.errno == errno.EADDRINUSE:
             print(
@@ -274,7 +267,7 @@ def run(settings: Settings) -> int:
             listener,
             _temporary(settings) as settings,
             _data_directory(settings) as owner,
-            _token_file(settings, listener) as settings,
+            hold_token(settings, listener) as settings,
             asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner,
         ):
             runner.run(_serve(settings, listener, owner, parent))
@@ -324,8 +317,8 @@ async def _serve(settings: Settings, listener: socket.socket, owner: str, parent
         idling = Idling(lambda: sockets.in_use or parts.is_busy(), settings.idle_exit)
         clocks.append(asyncio.create_task(_stop_when_idle(idling, stopping)))
     try:
-        with _noticed(settings, listener):
-            _announce(settings, listener)
+        with publish(settings, listener):
+            announce(settings, listener)
             await stopping.wait()
     finally:
         logger.info("stopping")
@@ -384,22 +377,6 @@ class _Server(Server):
         yield
 
 
-def _bind(host: str, port: int) -> socket.socket:
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    address = socket.getaddrinfo(host, port, family, socket.SOCK_STREAM)[0]
-    listener = socket.socket(address[0], socket.SOCK_STREAM)
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        listener.bind(address[4])
-        # Two servers may bind one port as long as neither listens: ask now, not after having started.
-        listener.listen(2048)
-    except OSError:
-        listener.close()
-        raise
-    listener.setblocking(False)
-    return listener
-
-
 @contextmanager
 def _temporary(settings: Settings) -> Generator[Settings]:
     """The settings, with a data directory that ends with the server if there is to be one."""
@@ -451,80 +428,3 @@ def _check_data_directory(settings: Settings) -> None:
     if not settings.trust_data_dir:
         files = [] if settings.no_persist else [TOKEN, OFFERS_FILE, *(LOG + suffix for suffix in FILE_SUFFIXES)]
         check_content(directory, files, ["logs"])
-
-
-def _noticed(settings: Settings, listener: socket.socket) -> AbstractContextManager[None]:
-    """Lets those who use the same data directory find this server."""
-    if settings.no_persist:
-        return nullcontext()
-    pid = os.getpid()
-    process = read_process(pid)
-    where = settings.token_file
-    notice = Notice(
-        pid=pid,
-        process_start=process.start if process else 0,
-        url=_addresses(listener)[1],
-        version=__version__,
-        started_at=datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z"),
-        token_file=None if where is None else str(where),
-        needs_token=settings.token is not None,
-        embedded=settings.embedded,
-    )
-    return publish_notice(settings.data_dir, notice)
-
-
-def _addresses(listener: socket.socket) -> tuple[str, str]:
-    """Where it listens, and where it is reached from this machine."""
-    host, port = listener.getsockname()[:2]
-    url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
-    return url, f"http://127.0.0.1:{port}" if ip_address(host).is_unspecified else url
-
-
-def _announce(settings: Settings, listener: socket.socket) -> None:
-    """One line on stdout that a program can wait for; for people, the rest on stderr."""
-    url, reachable = _addresses(listener)
-    hints = [f"token: {settings.token}  (also in {settings.token_file})"] if settings.token_generated else []
-    hints += [f"open:  {reachable}/ui/", f"try:   {_first_call(settings, reachable)}"]
-    if settings.quiet:
-        hints = []
-    if url != reachable and settings.token is None:
-        hints.append("warning: anyone who can reach this machine can run commands on it")
-    if url != reachable and not settings.allow_host:
-        hints.append("note:  clients that use a name for this machine are refused until --allow-host gives that name")
-    if hints:
-        print("\n".join(hints), file=sys.stderr, flush=True)
-    print(f"sandbox-agent listening on {url}", flush=True)
-
-
-def _first_call(settings: Settings, url: str) -> str:
-    bearer = settings.token if settings.token_generated else "$TOKEN"
-    if settings.token_file is not None and not settings.token_generated:
-        bearer = f"$(cat {shlex.quote(str(settings.token_file))})"
-    authorization = f'-H "Authorization: Bearer {bearer}" ' if settings.token else ""
-    hint = "  # with TOKEN set to the token you gave" if bearer == "$TOKEN" and settings.token else ""
-    body = (
-        '{"jsonrpc":"2.0","id":1,"method":"initialize","params":'
-        '{"protocolVersion":1,"_meta":{"sandboxagent.dev":{"agent":"mock"}}}}'
-    )
-    return f"curl -i {url}/v1/rpc {authorization}-H 'Content-Type: application/json' -d '{body}'{hint}"
-
-
-@contextmanager
-def _token_file(settings: Settings, listener: socket.socket) -> Generator[Settings]:
-    """The settings with the generated token, which is in a file for this user alone; kept if the sessions are."""
-    if settings.token is None or not settings.token_generated:
-        yield settings
-        return
-    # Without a log, several servers may share the directory.
-    name = f"token-{listener.getsockname()[1]}" if settings.no_persist else TOKEN
-    path = settings.data_dir / name
-    rotate = settings.rotate_token or settings.no_persist
-    try:
-        token = keep_token(path, settings.token, rotate=rotate)
-    except OSError as error:
-        raise SettingsError(f"--data-dir {settings.data_dir}: no token can be kept: {error.strerror}") from error
-    try:
-        yield replace(settings, token=token, token_file=path)
-    finally:
-        if settings.no_persist:
-            path.unlink(missing_ok=True)

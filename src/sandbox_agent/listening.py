@@ -1,0 +1,114 @@
+"""Where a server listens, and who learns of it: the socket, the token, the notice, and what is printed at the start."""
+
+import os
+import shlex
+import socket
+import sys
+from collections.abc import Generator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import replace
+from datetime import UTC, datetime
+from ipaddress import ip_address
+
+from sandbox_agent import __version__
+from sandbox_agent.data_directory import Notice, keep_token, publish_notice
+from sandbox_agent.errors import SettingsError
+from sandbox_agent.processes.table import read_process
+from sandbox_agent.settings import Settings
+
+TOKEN = "token"  # noqa: S105 - the name of a file
+"""In the data directory."""
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """A socket that listens; raises OSError."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    address = socket.getaddrinfo(host, port, family, socket.SOCK_STREAM)[0]
+    listener = socket.socket(address[0], socket.SOCK_STREAM)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind(address[4])
+        # Two servers may bind one port as long as neither listens: ask now, not after having started.
+        listener.listen(2048)
+    except OSError:
+        listener.close()
+        raise
+    listener.setblocking(False)
+    return listener
+
+
+def publish(settings: Settings, listener: socket.socket) -> AbstractContextManager[None]:
+    """Let programs that use the same data directory find this server, while the block runs."""
+    if settings.no_persist:
+        return nullcontext()
+    pid = os.getpid()
+    process = read_process(pid)
+    where = settings.token_file
+    notice = Notice(
+        pid=pid,
+        process_start=process.start if process else 0,
+        url=_find_addresses(listener)[1],
+        version=__version__,
+        started_at=datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z"),
+        token_file=None if where is None else str(where),
+        needs_token=settings.token is not None,
+        embedded=settings.embedded,
+    )
+    return publish_notice(settings.data_dir, notice)
+
+
+def _find_addresses(listener: socket.socket) -> tuple[str, str]:
+    """Where it listens, and where it is reached from this machine."""
+    host, port = listener.getsockname()[:2]
+    url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+    return url, f"http://127.0.0.1:{port}" if ip_address(host).is_unspecified else url
+
+
+def announce(settings: Settings, listener: socket.socket) -> None:
+    """One line on stdout that a program can wait for; for people, the rest on stderr."""
+    url, reachable = _find_addresses(listener)
+    hints = [f"token: {settings.token}  (also in {settings.token_file})"] if settings.token_generated else []
+    hints += [f"open:  {reachable}/ui/", f"try:   {_write_first_call(settings, reachable)}"]
+    if settings.quiet:
+        hints = []
+    if url != reachable and settings.token is None:
+        hints.append("warning: anyone who can reach this machine can run commands on it")
+    if url != reachable and not settings.allow_host:
+        hints.append("note:  clients that use a name for this machine are refused until --allow-host gives that name")
+    if hints:
+        print("\n".join(hints), file=sys.stderr, flush=True)
+    print(f"sandbox-agent listening on {url}", flush=True)
+
+
+def _write_first_call(settings: Settings, url: str) -> str:
+    bearer = settings.token if settings.token_generated else "$TOKEN"
+    if settings.token_file is not None and not settings.token_generated:
+        bearer = f"$(cat {shlex.quote(str(settings.token_file))})"
+    authorization = f'-H "Authorization: Bearer {bearer}" ' if settings.token else ""
+    hint = "  # with TOKEN set to the token you gave" if bearer == "$TOKEN" and settings.token else ""
+    body = (
+        '{"jsonrpc":"2.0","id":1,"method":"initialize","params":'
+        '{"protocolVersion":1,"_meta":{"sandboxagent.dev":{"agent":"mock"}}}}'
+    )
+    return f"curl -i {url}/v1/rpc {authorization}-H 'Content-Type: application/json' -d '{body}'{hint}"
+
+
+@contextmanager
+def hold_token(settings: Settings, listener: socket.socket) -> Generator[Settings]:
+    """The settings with the generated token, which is in a file for this user alone; kept if the sessions are."""
+    if settings.token is None or not settings.token_generated:
+        yield settings
+        return
+    # Without a log, several servers may share the directory.
+    name = f"token-{listener.getsockname()[1]}" if settings.no_persist else TOKEN
+    path = settings.data_dir / name
+    rotate = settings.rotate_token or settings.no_persist
+    try:
+        token = keep_token(path, settings.token, rotate=rotate)
+    except OSError as error:
+        raise SettingsError(f"--data-dir {settings.data_dir}: no token can be kept: {error.strerror}") from error
+    try:
+        yield replace(settings, token=token, token_file=path)
+    finally:
+        if settings.no_persist:
+            path.unlink(missing_ok=True)
