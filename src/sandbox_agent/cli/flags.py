@@ -5,14 +5,17 @@ import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from sandbox_agent.cli.grammar import Arguments, Parser
 from sandbox_agent.cli.output import complain
-from sandbox_agent.data_directory import Notice, read_notice
 from sandbox_agent.errors import SettingsError
 from sandbox_agent.settings import OPTIONS, Option, Settings, is_loopback, load
 from sandbox_agent.settings.options import PREFIX
+
+if TYPE_CHECKING:
+    from sandbox_agent.data_directory import Notice
 
 AGENTS = frozenset(
     {
@@ -124,6 +127,8 @@ def find_address(arguments: Arguments, environ: Mapping[str, str]) -> ServerAddr
 
 def _find_here(arguments: Arguments, environ: Mapping[str, str]) -> ServerAddress:
     """The server that holds the data directory, whichever port it has; else the usual address."""
+    from sandbox_agent.data_directory import read_notice
+
     settings = settings_of(arguments, environ, {"config_dir", "data_dir", *WAYS})
     found = read_notice(settings.data_dir)
     # A program's own server talks to that program alone.
@@ -134,7 +139,7 @@ def _find_here(arguments: Arguments, environ: Mapping[str, str]) -> ServerAddres
     return ServerAddress(DEFAULT, local=True, token=token)
 
 
-def token_for(found: Notice, arguments: Arguments, settings: Settings) -> str | None:
+def token_for(found: "Notice", arguments: Arguments, settings: Settings) -> str | None:
     """The token of the server on the data directory: the one that a flag gives, else what that server says itself.
 
     What the environment and config.toml say may be about another start.
@@ -156,11 +161,16 @@ def _token(arguments: Arguments, environ: Mapping[str, str], *, local: bool, por
 
 
 def _left_in(directory: Path, port: int) -> str | None:
-    """The token of a server on this port: where it says, or as it left it; without a log, the port is in the name."""
+    """The token of a server on this port: where that server says, or in a file with the port in its name.
+
+    Never the kept token alone: another user may listen there while our server is stopped.
+    """
+    from sandbox_agent.data_directory import read_notice
+
     found = read_notice(directory)
     if found is not None and urlsplit(found.url).port == port and (token := found.read_token()):
         return token
-    return _read_token(directory / f"token-{port}") or _read_token(directory / "token")
+    return _read_token(directory / f"token-{port}")
 
 
 def _read_token(path: Path) -> str | None:
