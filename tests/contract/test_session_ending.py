@@ -310,7 +310,7 @@ def test_what_a_dead_agent_asked_is_withdrawn(server: Server) -> None:
             [asked] = [event for event in events if event.method == "session/request_permission"]
             assert events[-1].data["params"]["requestId"] == asked.data["id"]
             assert await client.result("_sandboxagent/session/pending", {"sessionId": session}) == {"pending": []}
-            late = await client.answer(asked.data["id"], {"outcome": {"outcome": "cancelled"}})
+            late = await client.answer(asked.data["id"], {"outcome": {"outcome": "selected", "optionId": "yes"}})
             assert late.status_code == 409
 
     run(main())

@@ -90,7 +90,8 @@ def understood(arguments: str) -> bool:
     while isinstance(below, Group):
         if not words or words[0].startswith(("-", "<", "…", "[")):
             return True
-        word = below.words.get(words.pop(0))
+        implied = below.implied(words) if below.implied is not None and words[0] not in below.words else None
+        word = below.words.get(implied or words.pop(0))
         if word is None:
             return False
         below = word.load()

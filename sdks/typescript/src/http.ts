@@ -5,7 +5,16 @@
  */
 
 import { isNode } from "./environment.js";
-import { ClientError, ConnectionLost, ForeignAnswer, InvalidCall, closed, foreign, isAway, problemIn } from "./errors.js";
+import {
+  ClientError,
+  ConnectionLost,
+  ForeignAnswer,
+  InvalidCall,
+  closed,
+  foreign,
+  isAway,
+  problemIn,
+} from "./errors.js";
 
 /** What `fetch` has to be able to do. */
 export type Fetch = (input: string, init: RequestInit) => Promise<Response>;

@@ -18,7 +18,7 @@ const SHAPES: Record<string, string> = {
   AgentHealth: "AgentHealth",
   Artifact: "Artifact",
   Credential: "Credential",
-  Entry: "Entry",
+  Entry: "FileView",
   Features: "Features",
   Health: "HealthView",
   InstallInfo: "InstallFacts",

@@ -95,7 +95,8 @@ class FromClient:
         """
         assert envelope.id is not None
         params = envelope.params()
-        agent = text_at(params, "_meta", META, "agent") or agent or self._default_agent
+        named = text_at(params, "_meta", META, "agent")
+        agent = named if named is not None else agent or self._default_agent
         if agent is None:
             raise MissingAgent
         running = await self._forward.start(agent)

@@ -86,7 +86,8 @@ function imports(node: ts.ImportDeclaration, report: (rule: Finding["rule"], nod
   }
   for (const element of namedBindings.elements) {
     // The one value that says nothing of a protocol: the class of its errors.
-    if (!element.isTypeOnly && (element.propertyName ?? element.name).text !== "RequestError") report("uses upstream's insides", element);
+    if (element.isTypeOnly || (element.propertyName ?? element.name).text === "RequestError") continue;
+    report("uses upstream's insides", element);
   }
 }
 
