@@ -5,7 +5,7 @@ import shlex
 import socket
 import sys
 from collections.abc import Generator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from ipaddress import ip_address
@@ -16,12 +16,26 @@ from sandbox_agent.errors import SettingsError
 from sandbox_agent.processes.table import read_process
 from sandbox_agent.settings import Settings
 
-TOKEN = "token"  # noqa: S105 - the name of a file
-"""In the data directory."""
+TOKEN, PORT = "token", "port"
+"""Files in the data directory."""
 
 
-def bind(host: str, port: int) -> socket.socket:
-    """A socket that listens; raises OSError."""
+def open_listener(settings: Settings) -> socket.socket:
+    """A socket that listens. Any port is the one of the last start, if it is free: clients find the server again.
+
+    Raises OSError.
+    """
+    if settings.port == 0 and _is_remembered(settings):
+        with suppress(OSError, ValueError):
+            return _bind(settings.host, int((settings.data_dir / PORT).read_text()[:5]))
+    return _bind(settings.host, settings.port)
+
+
+def _is_remembered(settings: Settings) -> bool:
+    return not settings.no_persist and not settings.temporary and not settings.embedded
+
+
+def _bind(host: str, port: int) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     address = socket.getaddrinfo(host, port, family, socket.SOCK_STREAM)[0]
     listener = socket.socket(address[0], socket.SOCK_STREAM)
@@ -41,6 +55,9 @@ def publish(settings: Settings, listener: socket.socket) -> AbstractContextManag
     """Let programs that use the same data directory find this server, while the block runs."""
     if settings.no_persist:
         return nullcontext()
+    if _is_remembered(settings):
+        with suppress(OSError):
+            (settings.data_dir / PORT).write_text(f"{listener.getsockname()[1]}\n")
     pid = os.getpid()
     process = read_process(pid)
     where = settings.token_file

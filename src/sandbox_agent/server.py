@@ -73,7 +73,7 @@ from sandbox_agent.hub.session_methods import SessionMethods
 from sandbox_agent.hub.session_settings import SessionSettings
 from sandbox_agent.hub.turns import Turns
 from sandbox_agent.idling import Idling
-from sandbox_agent.listening import TOKEN, announce, bind, hold_token, publish
+from sandbox_agent.listening import PORT, TOKEN, announce, hold_token, open_listener, publish
 from sandbox_agent.log.database import DatabaseError
 from sandbox_agent.log.log import Limits, Log
 from sandbox_agent.log.recovery import FILE_SUFFIXES, open_database
@@ -252,7 +252,7 @@ def run(settings: Settings) -> int:
     set_up_logging(settings.log_level, settings.log_format)
     parent = Parent() if settings.embedded else None
     try:
-        listener = bind(settings.host, settings.port)
+        listener = open_listener(settings)
     except OSError as error:
         if error.errno == errno.EADDRINUSE:
             print(
@@ -426,5 +426,5 @@ def _check_data_directory(settings: Settings) -> None:
     with suppress(FileExistsError):
         (directory / "logs").mkdir(mode=0o700)
     if not settings.trust_data_dir:
-        files = [] if settings.no_persist else [TOKEN, OFFERS_FILE, *(LOG + suffix for suffix in FILE_SUFFIXES)]
+        files = [] if settings.no_persist else [TOKEN, PORT, OFFERS_FILE, *(LOG + suffix for suffix in FILE_SUFFIXES)]
         check_content(directory, files, ["logs"])

@@ -182,15 +182,15 @@ def test_a_server_that_dies_and_comes_back_is_gone_on_with(context: Context, ori
         wire.lead_to(server.url)
         failure = page.run("return await failure(turn);")
         said = page.run("return await session.prompt('after').text();")
-        seen = page.run("await over; return seen;")
         page.run("await session.terminate();")
+        seen = page.run("await over; return seen;")
         stored, history = page.run("return [await storing, await all(session.history())];")
 
     assert failure["name"] == "RequestError"
     assert failure["data"]["type"] == "outcome-unknown"
     assert said == "after"
-    # The session has ended with the server, and was resumed by the prompt: the log goes on.
-    assert seen == ["before", "half"]
+    # The session has ended with the server, and was resumed by the prompt: its updates go on, and so does the log.
+    assert seen == ["before", "half", "after"]
     assert stored == history
     updates = [event["envelope"].get("params", {}).get("update", {}) for event in history]
     assert [update["content"]["text"] for update in updates if update] == ["before", "half", "after"]

@@ -237,6 +237,8 @@ def test_a_restart_with_a_mistake_leaves_the_server_running(place: Place) -> Non
 
     assert refused.returncode == 2
     assert "SANDBOX_AGENT_MAX_BODY" in refused.stderr
+    (place.config / "permissions.toml").write_text('[[rules]]\naction = "perhaps"\n')
+    assert place.run(*RESTART).returncode == 2
     assert alive(told["pid"])
 
 

@@ -229,3 +229,32 @@ def test_a_token_file_that_does_not_count_is_not_in_the_notice(tmp_path: Path) -
 
     assert notice is not None
     assert (notice.needs_token, notice.token_file) == (True, None)
+
+
+# --- where it is ------------------------------------------------------------------------------------------------------
+
+
+def test_paths_are_relative_to_where_you_are_wherever_the_server_was_started(alone: Alone) -> None:
+    elsewhere = alone.place.directory / "elsewhere"
+    for directory in (elsewhere, alone.place.home):
+        directory.mkdir(exist_ok=True)
+        (directory / "data.txt").write_text(directory.name)
+    start = ["daemon", "start", "--port", "0"]
+    subprocess.run([*PROGRAM, *start], env=alone.environ, cwd=elsewhere, check=True, capture_output=True)
+
+    assert alone("fs", "cat", "data.txt").out == alone.place.home.name
+    assert alone("fs", "rm", "data.txt").code == 0
+    assert (elsewhere / "data.txt").exists()
+    assert not (alone.place.home / "data.txt").exists()
+
+
+def test_a_server_that_was_killed_comes_back_at_the_same_address(alone: Alone) -> None:
+    assert alone("run", "mock", "hello").code == 0
+    before = alone("daemon", "status", "--json").json
+    os.kill(before["pid"], signal.SIGKILL)
+    eventually(lambda: not alive(before["pid"]), "the end of the server")
+
+    assert alone("run", "-c", "again").code == 0, "a word is a prompt, if no agent is called so"
+    after = alone("daemon", "status", "--json").json
+    assert (after["url"], after["pid"] != before["pid"]) == (before["url"], True)
+    assert len(alone.sessions()) == 1

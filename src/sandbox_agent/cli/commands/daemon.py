@@ -165,6 +165,15 @@ def _start(arguments: Arguments) -> int:
     return _present(arguments, running, "started" if anew else "runs already")
 
 
+def _check_files(settings: Settings) -> None:
+    """Raises SettingsError for a mistake in agents.toml or in the rules."""
+    from sandbox_agent.agents.manifest import load_manifest
+    from sandbox_agent.permissions.file import load_rules
+
+    load_manifest(settings.agents_file)
+    load_rules(settings.permissions_file)
+
+
 def _restart(arguments: Arguments) -> int:
     which = settings_of(arguments, os.environ, _WHICH)
     try:
@@ -173,6 +182,7 @@ def _restart(arguments: Arguments) -> int:
             return _start(arguments)
         again, environ = _as_before(running)
         settings = settings_of(again, environ)  # A mistake is found while the old one still runs.
+        _check_files(settings)
         flags, environ = pass_on(again, environ)
         stop(settings)
         running, _ = start(settings, flags, environ)

@@ -1,9 +1,11 @@
 """`sandbox-agent fs …`: the files of a running server: its grammar. `files.py` does the work."""
 
+import os
 from collections.abc import Callable
+from pathlib import Path
 
 from sandbox_agent.cli.commands import files
-from sandbox_agent.cli.flags import ACCESS, add_endpoint_flags
+from sandbox_agent.cli.flags import ACCESS, add_endpoint_flags, is_named
 from sandbox_agent.cli.grammar import Arguments, Command, Group, Parser, Word, natural
 
 EXAMPLES = """\
@@ -12,7 +14,10 @@ EXAMPLES = """\
   sandbox-agent fs put report.pdf /srv/app/
   sandbox-agent fs get -r /srv/app/results
 """
-_PATH = "Absolute, or relative to the session's directory, or else to the server's root directory."
+_PATH = (
+    "Absolute, or relative: to the session's directory with --session, to the server's root directory with --endpoint, "
+    "else to where you are."
+)
 _CASES = ("smart", "sensitive", "ignore")
 
 
@@ -204,4 +209,25 @@ def _command(parser: Parser, act: Callable[[Arguments], int], json: str | None =
     if json:
         parser.add_argument("--json", action="store_true", help=json)
     add_endpoint_flags(parser)
-    return Command(parser, act)
+    remote = [action.dest for action in parser.actions() if action.metavar == "REMOTE"]
+
+    def act_from_here(arguments: Arguments) -> int:
+        return act(_from_here(arguments, remote))
+
+    return Command(parser, act_from_here)
+
+
+def _from_here(arguments: Arguments, names: list[str]) -> Arguments:
+    """Arguments with paths as you mean them: the server on your own machine may have been started anywhere."""
+    if arguments.word("session") or is_named(arguments, os.environ):
+        return arguments
+    values = dict(arguments.values)
+    for name in names:
+        given = values.get(name)
+        # Joined, not normalised: a slash at the end means something.
+        values[name] = [_join(each) for each in arguments.words(name)] if isinstance(given, list) else _join(str(given))
+    return Arguments(values)
+
+
+def _join(path: str) -> str:
+    return str(Path.cwd()) if path == "." else os.path.join(Path.cwd(), path)  # noqa: PTH118 - it keeps the slash

@@ -78,9 +78,10 @@ def wish(arguments: Arguments) -> Wish:
                 "one that is there"
             )
     agent, given = arguments.word("agent"), arguments.word("prompt")
-    if newest and given is None and agent is not None and (agent == "-" or any(map(str.isspace, agent))):
-        agent, given = None, agent  # No agent is called so: it is the prompt.
-    if agent is None and not newest:
+    goes_on = newest or session is not None
+    if goes_on and given is None and agent is not None and not _is_agent(agent, arguments):
+        agent, given = None, agent  # It is the prompt: `run -c yes`.
+    if agent is None and not goes_on:
         raise SettingsError("the following arguments are required: AGENT; try: sandbox-agent run --help")
     if arguments.switch("yes") and arguments.switch("no"):
         raise SettingsError("--yes and --no exclude each other")
@@ -105,6 +106,16 @@ def wish(arguments: Arguments) -> Wish:
         as_json=arguments.switch("json"),
         quiet=arguments.switch("quiet"),
     )
+
+
+def _is_agent(word: str, arguments: Arguments) -> bool:
+    """Whether an agent is called so, as far as this machine knows. Raises SettingsError."""
+    from sandbox_agent.agents.manifest import load_manifest
+
+    flags = {name: value for name, value in arguments.values.items() if name in ("config_dir", "data_dir")}
+    settings = load(flags, os.environ, ["data_dir", "agents_dir", "agents_file"])
+    known = load_manifest(settings.agents_file).agents
+    return any(word in (agent.id, *agent.registry) for agent in known) or (settings.agents_dir / word).is_dir()
 
 
 def here(path: str) -> str:
