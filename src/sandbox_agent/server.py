@@ -409,7 +409,7 @@ def _data_directory(settings: Settings) -> Generator[str]:
         except DirectoryLocked as other:
             raise SettingsError(
                 f"--data-dir {directory} is in use by another sandbox-agent (pid {other.pid or 'unknown'}); "
-                "stop it, choose another directory, or use --no-persist"
+                "stop it (sandbox-agent daemon stop), choose another directory, or use --no-persist"
             ) from None
         except Untrusted as reason:
             raise SettingsError(f"--data-dir {directory}: {reason}; or use --trust-data-dir") from None
