@@ -27,7 +27,7 @@ def test_another_mode_is_heard_in_both_forms_by_who_did_not_ask_for_it(real: Rea
         if real.recipe.modes is None:
             return
         first, second = real.recipe.modes
-        async with real.any_session() as session, real.client() as other, other.stream() as stream:
+        async with real.session() as session, real.client() as other, other.stream() as stream:
             await other.result(ATTACH, {"sessionId": session.id})
             params = {"sessionId": session.id, "configId": "mode", "value": second}
             answer = await session.client.result("session/set_config_option", params)

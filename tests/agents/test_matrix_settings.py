@@ -10,7 +10,7 @@ NOT_OFFERED = -32601
 
 def test_mode_is_changed(real: RealAgent) -> None:
     async def scenario() -> None:
-        async with real.any_session() as session:
+        async with real.session() as session:
             if real.recipe.modes is None:
                 error = await session.client.error("session/set_mode", {"sessionId": session.id, "modeId": "plan"})
                 assert error["code"] == NOT_OFFERED

@@ -261,7 +261,7 @@ def test_agent_that_is_killed_fails_the_turn_alone_and_the_next_knows_what_was_s
             os.kill(real.pid, signal.SIGKILL)
             with pytest.raises(RequestError) as failed:
                 await turn
-            ended = [item async for item in updates][-1]
+            ended = await anext(item async for item in updates if isinstance(item, SessionEnded))
             real.age()
             elsewhere = await client.sessions.create("mock", cwd=session.cwd)
             assert (await elsewhere.prompt("hello")).stop_reason == "end_turn"

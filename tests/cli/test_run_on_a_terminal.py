@@ -104,10 +104,13 @@ def test_what_an_agent_says_does_a_terminal_no_harm(run: Talking) -> None:
 def test_a_run_that_starts_a_server_says_so(run: Talking) -> None:
     run.environ = {"MOCK_AGENT_STATE_DIR": str(run.place.directory / "mock")}
 
-    with run.on_terminal("run", "mock", "hello") as terminal:
-        assert terminal.expect_end() == 0
+    try:
+        with run.on_terminal("run", "mock", "hello") as terminal:
+            assert terminal.expect_end() == 0
 
-        assert terminal.screen.lines[0] == "no server is running; starting one for this run"
+            assert terminal.screen.lines[0].startswith("started a server in the background; it stops after 30m")
+    finally:
+        assert run.place.run("daemon", "stop").returncode == 0
 
 
 def test_a_pipe_for_stdout_gets_words_and_the_terminal_the_rest(run: Talking, tmp_path: Path) -> None:

@@ -50,6 +50,7 @@ def test_a_problem_document_is_read_as_it_was_written(error: SandboxAgentError) 
         b'{"type": "urn:sandbox-agent:error:x", "title": "X", "status": "404"}',
         b'{"type": "urn:sandbox-agent:error:x", "status": 404}',
         b"\xff\xfe",
+        b'{"type": "urn:sandbox-agent:error:x\x80"}',
     ],
 )
 def test_what_is_no_problem_of_the_server_is_not_taken_for_one(body: bytes) -> None:

@@ -125,9 +125,11 @@ def test_prompts_sent_at_once_run_in_the_order_of_sending(acp: Server) -> None:
             session = await socket.session(acp.work)
             for number in range(10):
                 await socket.say("session/prompt", Client.prompt_params(session, [["say", str(number)]]), 100 + number)
-            await socket.until(lambda one: is_answer(109, one))
-            answers = [one["id"] for one in socket.seen if one.get("id", 0) >= 100]
-            assert answers == list(range(100, 110))
+            for number in range(10):
+                if not any(is_answer(100 + number, one) for one in socket.seen):
+                    await socket.until(lambda one, id=100 + number: is_answer(id, one))
+            said = [one["params"]["update"] for one in socket.seen if one.get("method") == "session/update"]
+            assert [each["content"]["text"] for each in said] == [str(number) for number in range(10)]
 
     run(main())
 

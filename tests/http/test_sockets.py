@@ -145,10 +145,10 @@ def test_a_flood_is_reported_once_a_minute(caplog: pytest.LogCaptureFixture) -> 
 @pytest.mark.requirement("11.idle-exit")
 def test_a_server_is_in_use_while_a_socket_that_showed_the_token_is_open() -> None:
     sockets, stranger, client = Sockets(LIMITS), Pretended(), Pretended()
-    sockets.opened(stranger)
-    sockets.opened(client)
+    sockets.add(stranger)
+    sockets.add(client)
     assert not sockets.in_use
-    sockets.admitted(client)
+    sockets.admit(client)
     assert sockets.in_use
-    sockets.closed(client)
+    sockets.remove(client)
     assert not sockets.in_use

@@ -290,7 +290,7 @@ def read_session(session: Raw) -> "SessionInfo":
 
     try:
         return msgspec.json.decode(session, type=SessionInfo)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise ClientError(f"the server's answer is invalid: {error}") from error
 
 

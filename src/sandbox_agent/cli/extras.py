@@ -12,6 +12,7 @@ EXTRAS = {
     "uv": "server",
     "uvicorn": "server",
     "uvloop": "server",
+    "websockets": "server",
 }
 """The extra of pyproject.toml by the module that is imported."""
 

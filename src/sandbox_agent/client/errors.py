@@ -125,7 +125,7 @@ def problem(document: bytes) -> ServerProblem | None:
     """The problem that a document describes; None if it is not one of sandbox-agent's."""
     try:
         decoded = msgspec.json.decode(document)
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, UnicodeDecodeError):
         return None
     if not isinstance(decoded, dict):
         return None

@@ -166,7 +166,7 @@ async def _asked(request: Request) -> InstallRequest:
         return InstallRequest()
     try:
         return read_install_request(msgspec.json.decode(body, type=Object))
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise BadRequest(f"the body of an install is a JSON object, or empty: {error}") from None
 
 

@@ -268,6 +268,6 @@ def _read(path: Path) -> dict[str, Offer]:
         return msgspec.json.decode(path.read_bytes(), type=dict[str, Offer])
     except FileNotFoundError:
         return {}
-    except (OSError, msgspec.DecodeError) as error:
+    except (OSError, UnicodeDecodeError, msgspec.DecodeError) as error:
         logger.warning("offers not read, agents are asked again path=%s reason=%s", path, error)
         return {}

@@ -165,7 +165,7 @@ class OpenCode:
             if _EVENT in line and line.startswith(b"data:"):
                 try:
                     self._event(object_at(msgspec.json.decode(line[5:])))
-                except msgspec.DecodeError:
+                except (msgspec.DecodeError, UnicodeDecodeError):
                     logger.warning("event of an agent is no JSON bytes=%d", len(line))
 
     def _event(self, event: Object) -> None:

@@ -171,7 +171,7 @@ def _agents(document: bytes) -> tuple[Raw, ...]:
         return msgspec.json.decode(document, type=_Document).agents
     except msgspec.ValidationError as error:
         raise NotARegistry(f"it is JSON of another shape: {error}") from None
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise NotARegistry(f"it is not whole JSON: {error}") from None
     except RecursionError:
         raise NotARegistry("its JSON is nested too deep") from None

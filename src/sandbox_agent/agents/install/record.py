@@ -214,7 +214,7 @@ class Store:
     def _read(self, agent: str, path: Path) -> Record | None:
         try:
             record = msgspec.json.decode(path.read_bytes(), type=Record)
-        except (OSError, msgspec.DecodeError):
+        except (OSError, UnicodeDecodeError, msgspec.DecodeError):
             # Of another version, or broken: as good as not installed, and the next install puts it right.
             return None
         usable = record.agent == agent and _FOLDER.fullmatch(record.folder) and record.artifacts

@@ -418,7 +418,7 @@ def read_facts(given: Sequence[str]) -> Object:
             continue
         try:
             found[key.removesuffix(":")] = msgspec.json.decode(value)
-        except msgspec.DecodeError as error:
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise SettingsError(
                 f"{key}= is followed by JSON: {error}; a text is {key.removesuffix(':')}=TEXT"
             ) from None

@@ -78,7 +78,7 @@ def _tail(descriptor: int) -> bytes:
 def _texts(data: bytes) -> list[str]:
     texts: list[str] = []
     for line in data.splitlines()[-MOST_ENTRIES:]:
-        with suppress(msgspec.DecodeError):
+        with suppress(msgspec.DecodeError, UnicodeDecodeError):
             texts.append(msgspec.json.decode(line, type=str))
     return texts
 

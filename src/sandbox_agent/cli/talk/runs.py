@@ -13,6 +13,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from sandbox_agent.cli.calling import Failure, document, tell
+from sandbox_agent.cli.flags import is_named
 from sandbox_agent.cli.grammar import Arguments
 from sandbox_agent.cli.output import EXIT_FAILED, complain, show_install
 from sandbox_agent.cli.talk import FAILURES
@@ -109,7 +110,14 @@ def wish(arguments: Arguments) -> Wish:
 
 
 def _is_agent(word: str, arguments: Arguments) -> bool:
-    """Whether an agent is called so, as far as this machine knows. Raises SettingsError."""
+    """Whether an agent may be called so: this machine knows its own, and not those of a server elsewhere.
+
+    Raises SettingsError.
+    """
+    if word == "-" or any(map(str.isspace, word)):
+        return False
+    if is_named(arguments, os.environ):
+        return True
     from sandbox_agent.agents.manifest import load_manifest
 
     flags = {name: value for name, value in arguments.values.items() if name in ("config_dir", "data_dir")}

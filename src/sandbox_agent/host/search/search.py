@@ -218,7 +218,7 @@ class Search:
     def _line(self, record: bytes) -> Match | None:
         try:
             found = _decode(record)
-        except msgspec.DecodeError:  # Statistics, and what else it may say.
+        except (msgspec.DecodeError, UnicodeDecodeError):  # Statistics, and what else it may say.
             return None
         data = found.data
         if found.type != "match" or data.path is None or data.lines is None:
