@@ -254,7 +254,9 @@ def test_a_server_that_was_killed_comes_back_at_the_same_address(alone: Alone) -
     os.kill(before["pid"], signal.SIGKILL)
     eventually(lambda: not alive(before["pid"]), "the end of the server")
 
-    assert alone("run", "-c", "again").code == 0, "a word is a prompt, if no agent is called so"
+    again = alone("run", "-c", "again")
+    log = (alone.place.data / "logs" / "server.log").read_text()
+    assert again.code == 0, f"{again.err}\n{before}\n{log}"
     after = alone("daemon", "status", "--json").json
     assert (after["url"], after["pid"] != before["pid"]) == (before["url"], True)
     assert len(alone.sessions()) == 1

@@ -2,6 +2,7 @@
 
 import os
 import socket
+import time
 from collections.abc import Callable
 
 from sandbox_agent.cli.background import Failed, Running, Unauthorized, find_settled, start
@@ -13,7 +14,8 @@ from sandbox_agent.settings.options import PREFIX
 
 IDLE_EXIT = "30m"
 """How long a server that was started here stays without work."""
-TRIES = 3
+TRIES, PAUSE = 20, 0.05
+"""How often a server that drops connections is looked at, and the seconds between."""
 CONNECT = 1.0
 WHICH = ("config_dir", "data_dir", *WAYS)
 """The options that say which server is meant, and its token."""
@@ -66,8 +68,9 @@ def _use_running(arguments: Arguments, settings: Settings) -> Running | None:
                 return running  # The call itself says so, too; and perhaps the flag is right.
             raise Failed(_without_token(running, settings)) from refused
         except Failed as failed:
-            if isinstance(failed.__cause__, ConnectionRefusedError):
-                continue
+            if isinstance(failed.__cause__, ConnectionError):
+                time.sleep(PAUSE)
+                continue  # It is ending, or was killed a moment ago.
             # It may only be slow.
         return running
     return None
