@@ -53,7 +53,7 @@ def test_model_is_changed(real: RealAgent) -> None:
 
 def test_option_is_changed(real: RealAgent) -> None:
     async def scenario() -> None:
-        async with real.any_session() as session:
+        async with real.session() as session:
             if real.recipe.option is None:
                 params = {"sessionId": session.id, "configId": "any", "value": "any"}
                 assert (await session.client.error("session/set_config_option", params))["code"] == NOT_OFFERED

@@ -170,9 +170,10 @@ def test_session_that_is_not_kept_is_said_to_be_lost(tmp_path: Path) -> None:
             await asyncio.to_thread(server.kill)
             await asyncio.to_thread(server.start)
             cutting.target = server.url
-            with pytest.raises(RequestError) as lost:
-                await anext(updates)
-            assert lost.value.code == -32002
+            lost = await anext(updates)
+            assert isinstance(lost, SessionEnded)
+            assert lost.reason == "deleted"
+            assert [item async for item in updates] == []
 
     with Server("--no-persist", directory=tmp_path) as server:
         run(scenario(server))
@@ -258,6 +259,7 @@ def test_the_past_of_an_idle_session_does_not_come_as_new_after_a_restart(own: S
             await asyncio.to_thread(own.stop)
             await asyncio.to_thread(own.start)
             cutting.target = own.url
+            await session.terminate()
             assert "old" not in [text_of(item) async for item in updates]
 
     run(scenario())
