@@ -198,6 +198,7 @@ def build(settings: Settings, children: Children) -> Parts:
         from sandbox_agent.http.files import FileRoutes
         from sandbox_agent.http.paths import Paths
         from sandbox_agent.http.search import SearchRoute
+        from sandbox_agent.http.ui import Ui
         from sandbox_agent.http.views import Installs, Views
         from sandbox_agent.http.watching import Watching
 
@@ -210,7 +211,8 @@ def build(settings: Settings, children: Children) -> Parts:
         archives = Archives(paths, upload_limits, settings.archives, pools.files)
         watching = Watching(paths, watches, settings.heartbeat)
         tables = (files, archives, SearchRoute(paths, searches()), watching)
-        return make_control_app(views, [endpoint for table in tables for endpoint in table.endpoints()])
+        ui = Ui((), pools.files)
+        return make_control_app(views, ui, [endpoint for table in tables for endpoint in table.endpoints()])
 
     hosts = {name.lower() for name in settings.allow_host}
     guard = Guard(settings.token, settings.host, hosts, settings.cors_origin, settings.public_health)

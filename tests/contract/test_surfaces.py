@@ -183,16 +183,40 @@ def test_a_file_route_that_is_asked_for_a_session_that_is_not_there_says_so(
 
 
 @pytest.mark.requirement("1.ui")
-def test_the_page_says_what_runs_and_how_to_make_a_first_call(server: Server) -> None:
-    with httpx.Client(base_url=server.url, trust_env=False, verify=False) as http:
-        response = http.get("/ui/")
+@pytest.mark.parametrize("path", ["/ui/", "/ui/sessions/a%2Fb", "/ui/agents", "/ui/embed/s-1", "/ui/../ui/x", "/ui"])
+def test_every_path_of_the_inspector_is_its_page(server: Server, path: str) -> None:
+    with httpx.Client(base_url=server.url, trust_env=False, verify=False, follow_redirects=True) as http:
+        response = http.get(path)
 
     assert response.status_code == 200
     assert response.headers["content-type"].startswith("text/html")
     assert response.headers["cache-control"] == "no-store"
-    assert "sandbox-agent" in response.text
-    assert "/v1/rpc" in response.text
-    assert "initialize" in response.text
+    policy = response.headers["content-security-policy"]
+    assert "frame-ancestors 'none'" in policy
+    assert "unsafe" not in policy
+    assert "default-src 'self'; img-src 'self' data: blob:; connect-src 'self'" in policy
+    assert "<title>" in response.text
+    assert not re.search(r"(src|href)=.(https?:)?//", response.text)
+
+
+@pytest.mark.requirement("1.ui-files")
+def test_the_files_of_the_inspector_are_cached_for_ever_by_their_names(server: Server) -> None:
+    with httpx.Client(base_url=server.url, trust_env=False, verify=False) as http:
+        page = http.get("/ui/").text
+        assert "./dev inspector" not in page, "the Inspector is not built; ./dev inspector does that"
+        (script,) = re.findall(r'src="(/ui/assets/[^"]+[.]js)"', page)
+        packed = http.get(script)
+        plain = http.get(script, headers={"Accept-Encoding": "identity"})
+        missing = http.get(script.replace(".js", "x.js"))
+        outside = http.get("/ui/assets/..%2f..%2fui.py")
+
+    assert packed.headers["content-encoding"] == "gzip"
+    assert "content-encoding" not in plain.headers
+    assert packed.text == plain.text
+    assert packed.headers["content-type"].startswith("text/javascript")
+    assert packed.headers["cache-control"] == "public, max-age=31536000, immutable"
+    problem(missing, 404, "not-found")
+    assert "import" not in outside.text or outside.headers["content-type"].startswith("text/html")
 
 
 @pytest.mark.requirement("1.openapi")

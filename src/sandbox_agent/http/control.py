@@ -15,12 +15,13 @@ from sandbox_agent.errors import BadRequest, MethodNotAllowed, NotFound, Removed
 from sandbox_agent.http import openapi, problems
 from sandbox_agent.http.asgi import App, Receive, Scope, Send
 from sandbox_agent.http.removed import REMOVED, find_replacement
+from sandbox_agent.http.ui import Ui
 from sandbox_agent.http.views import Endpoint, Handler, Views, json_bytes
 
 _ALL = ["GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"]
 
 
-def make_control_app(views: Views, others: Iterable[Endpoint]) -> App:
+def make_control_app(views: Views, ui: Ui, others: Iterable[Endpoint]) -> App:
     """The app for everything that is not /v1/rpc."""
     endpoints = [*views.endpoints(), *others]
 
@@ -34,9 +35,9 @@ def make_control_app(views: Views, others: Iterable[Endpoint]) -> App:
     routes = [Route(each.path, _with_decoded_names(each.handle), methods=[each.method]) for each in endpoints]
     routes += [
         Route("/openapi.json", document, methods=["GET"]),
-        Route("/ui/{rest:path}", views.page, methods=["GET"]),
-        Route("/ui", views.to_page, methods=["GET"]),
-        Route("/", views.to_page, methods=["GET"]),
+        Route("/ui/{rest:path}", ui.get, methods=["GET"]),
+        Route("/ui", ui.lead_here, methods=["GET"]),
+        Route("/", ui.lead_here, methods=["GET"]),
         Route("/opencode/{rest:path}", views.opencode, methods=_ALL),
         Route("/opencode", views.opencode, methods=_ALL),
     ]

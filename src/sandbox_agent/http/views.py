@@ -1,19 +1,17 @@
-"""The control plane: health, agents, sessions, the page at /ui/, and what answers for routes that are not there yet.
+"""The control plane: health, agents, sessions, and what answers for routes that are not there yet.
 
 One table of endpoints: the router and the OpenAPI document are both made from it.
 """
 
 import asyncio
-import html
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from dataclasses import dataclass, field
 
 import msgspec
 from msgspec import UNSET, Struct
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import RedirectResponse, Response, StreamingResponse
+from starlette.responses import Response, StreamingResponse
 
-from sandbox_agent import __version__
 from sandbox_agent.agents.install.installer import InstallOutcome
 from sandbox_agent.agents.install.plan import Job
 from sandbox_agent.agents.provision import AgentInstalls, read_install_request
@@ -75,42 +73,6 @@ ASKING_PROBLEMS: tuple[type[SandboxAgentError], ...] = (
     *(UnknownAgent, AgentNotInstalled, AgentBootFailed, OffersUnknown, AgentTimeout, ShuttingDown),
 )
 Handler = Callable[[Request], Awaitable[Response]]
-_PAGE = """<!doctype html>
-<html lang="en">
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<title>sandbox-agent</title>
-<style>
-  :root {{ color-scheme: light dark; font: 16px/1.5 system-ui, sans-serif; }}
-  body {{ max-width: 46rem; margin: 3rem auto; padding: 0 1rem; }}
-  pre {{ padding: 1rem; overflow: auto; border: 1px solid; border-radius: .5rem; font-size: .85rem; }}
-</style>
-<main>
-<h1>sandbox-agent {version}</h1>
-<p>The server is running. Agents that are ready: {agents}. The web Inspector is not part of this version; everything it
-will show is there over HTTP, and <a href="/openapi.json">/openapi.json</a> describes it.</p>
-<h2>A first prompt</h2>
-<p>With <code>TOKEN</code> set to the server's token, which it printed when it started unless you gave it one:</p>
-<pre>rpc() {{ curl -s {url}/v1/rpc -H "Authorization: Bearer $TOKEN" -H 'Content-Type: application/json' "$@"; }}
-
-# initialize opens a connection; its id comes back in the header X-ACP-Connection-Id
-rpc -i -d '{{"jsonrpc":"2.0","id":1,"method":"initialize","params":
-  {{"protocolVersion":1,"_meta":{{"sandboxagent.dev":{{"agent":"mock"}}}}}}}}'
-
-ID=...        # as it came back; it goes into every later call
-
-# in the background: what the agent says
-curl -sN {url}/v1/rpc -H "Authorization: Bearer $TOKEN" -H "X-ACP-Connection-Id: $ID" &amp;
-
-# a session, and a prompt in it
-rpc -H "X-ACP-Connection-Id: $ID" -d '{{"jsonrpc":"2.0","id":2,"method":"session/new","params":
-  {{"cwd":"/tmp","mcpServers":[]}}}}'
-SESSION=...   # the sessionId that came back
-rpc -H "X-ACP-Connection-Id: $ID" -d '{{"jsonrpc":"2.0","id":3,"method":"session/prompt","params":
-  {{"sessionId":"'"$SESSION"'","prompt":[{{"type":"text","text":"help"}}]}}}}'</pre>
-</main>
-</html>
-"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -308,19 +270,6 @@ class Views:
         if session is None:
             raise SessionNotFound(request.path_params["id"])
         return json_response(self.inventory.view(session))
-
-    async def page(self, request: Request) -> Response:
-        """What /ui/ shows until the Inspector is there."""
-        catalog = self.agent_views.catalog
-        ready = [each.id for each in catalog.agents() if catalog.program(each)]
-        url = html.escape(str(request.base_url).rstrip("/"))
-        body = _PAGE.format(version=__version__, url=url, agents=html.escape(", ".join(ready)))
-        csp = "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'"
-        headers = {"content-security-policy": csp, "cache-control": "no-store"}
-        return Response(body, media_type="text/html", headers=headers)
-
-    async def to_page(self, request: Request) -> Response:
-        return RedirectResponse("/ui/")
 
     async def opencode(self, request: Request) -> Response:
         raise BridgeDisabled

@@ -1,0 +1,5 @@
+import type { ReactNode } from "react";
+
+export function Mission(): ReactNode {
+  return <p>Mission</p>;
+}
