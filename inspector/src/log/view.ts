@@ -55,10 +55,14 @@ export interface SessionView {
   readonly metadata: Readonly<Record<string, unknown>>;
   /** Commands that run or ran in the server's terminals, by their ids. */
   readonly terminals: Readonly<Record<string, Terminal>>;
+  /** Files that the server wrote for the agent (`fs/write_text_file`). */
+  readonly writes: readonly FileWrite[];
   /** How it ended, until it is taken up again. */
   readonly ended: SessionEnded | undefined;
-  /** Requests whose answer is not in the log yet; for `fold` alone. */
+  /** Requests whose answer is not in the log yet. For `fold` alone, as is the following. */
   readonly calls: readonly OpenCall[];
+  /** The newest whole text of each file that the server read or wrote for the agent. */
+  readonly texts: Readonly<Record<string, string>>;
 }
 
 /** A prompt and all that came of it. What happens outside of turns is in one of its own, with the state `outside`. */
@@ -76,6 +80,8 @@ export interface Turn {
   readonly error: { readonly code: number; readonly message: string } | undefined;
   /** Tokens of this turn, when its agent counts them. */
   readonly tokens: Tokens | undefined;
+  /** The events of the turn itself: its prompt, its start, its end and its result. */
+  readonly events: EventIds;
   readonly items: readonly Item[];
 }
 
@@ -214,7 +220,7 @@ export interface Failure extends Common {
 /** A fact worth a line. */
 export interface Notice extends Common {
   readonly type: "notice";
-  readonly about: "mode" | "option" | "ended" | "resumed" | "replayed" | "metadata" | "unparsed" | "agent" | "unknown";
+  readonly about: "mode" | "option" | "ended" | "resumed" | "decision" | "unparsed" | "agent" | "unknown";
   readonly text: string;
 }
 
@@ -264,6 +270,19 @@ export interface Terminal {
   readonly truncated: boolean;
   readonly exit: { readonly exitCode: number | null; readonly signal: string | null } | undefined;
   readonly released: boolean;
+  readonly events: EventIds;
+}
+
+/** A file that the server wrote for the agent. */
+export interface FileWrite {
+  readonly path: string;
+  /** What was in it; undefined when the log does not tell. */
+  readonly oldText: string | undefined;
+  readonly newText: string;
+  readonly turnKey: string;
+  /** Whether it was written; undefined until the server has said so. */
+  readonly done: boolean | undefined;
+  readonly at: string;
   readonly events: EventIds;
 }
 

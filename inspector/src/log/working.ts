@@ -1,0 +1,117 @@
+/** What agents do, as items: tool calls, terminals, tokens (pure). */
+
+import type {
+  ContentBlock,
+  SessionConfigOption,
+  ToolCallContent,
+  ToolCallLocation,
+  ToolCallStatus,
+  ToolKind,
+} from "@agentclientprotocol/sdk";
+
+import { EventIds } from "./event";
+import { type Json, listAt, numberAt, textAt } from "./reading";
+import type { OpenCall, Terminal, Tokens, ToolCall } from "./view";
+
+/** A tool call that nothing is known of but its id. */
+export function newToolCall(toolCallId: string, event: number, at: string): ToolCall {
+  return {
+    type: "tool",
+    key: `tool-${event}`,
+    at,
+    events: EventIds.of(event),
+    toolCallId,
+    title: "",
+    kind: "other",
+    status: "pending",
+    content: [],
+    locations: [],
+    rawInput: undefined,
+    rawOutput: undefined,
+    meta: undefined,
+    endedAt: undefined,
+    askedKey: undefined,
+  };
+}
+
+/** What an update changes in a tool call: what it leaves out, or has as null, stays. */
+export function toolChange(call: ToolCall, update: Json, at: string, askedKey: string | undefined): Partial<ToolCall> {
+  const status = textAt(update, "status") as ToolCallStatus | undefined;
+  const isOver = status === "completed" || status === "failed";
+  const meta = update["_meta"];
+  return {
+    title: textAt(update, "title") ?? call.title,
+    kind: (textAt(update, "kind") as ToolKind | undefined) ?? call.kind,
+    status: status ?? call.status,
+    content: listAt<ToolCallContent>(update, "content") ?? call.content,
+    locations: listAt<ToolCallLocation>(update, "locations") ?? call.locations,
+    rawInput: update["rawInput"] ?? call.rawInput,
+    rawOutput: update["rawOutput"] ?? call.rawOutput,
+    meta: typeof meta === "object" && meta !== null ? { ...call.meta, ...meta } : call.meta,
+    endedAt: isOver ? (call.endedAt ?? at) : status === undefined ? call.endedAt : undefined,
+    askedKey: askedKey ?? call.askedKey,
+  };
+}
+
+/** A terminal that was just made. */
+export function newTerminal(terminalId: string, call: OpenCall): Terminal {
+  const made = call.method === "terminal/create" ? call.params : {};
+  return {
+    terminalId,
+    command: textAt(made, "command") ?? "",
+    args: listAt<string>(made, "args") ?? [],
+    cwd: textAt(made, "cwd"),
+    output: "",
+    truncated: false,
+    exit: undefined,
+    released: false,
+    events: EventIds.of(call.event),
+  };
+}
+
+export function exitOf(status: Json): Terminal["exit"] {
+  return { exitCode: numberAt(status, "exitCode") ?? null, signal: textAt(status, "signal") ?? null };
+}
+
+/** The tokens of a turn; undefined when its agent does not count them. */
+export function tokensOf(usage: Json): Tokens | undefined {
+  const total = numberAt(usage, "totalTokens");
+  if (total === undefined) return undefined;
+  return {
+    total,
+    input: numberAt(usage, "inputTokens") ?? 0,
+    output: numberAt(usage, "outputTokens") ?? 0,
+    thought: numberAt(usage, "thoughtTokens"),
+    cacheRead: numberAt(usage, "cachedReadTokens"),
+    cacheWrite: numberAt(usage, "cachedWriteTokens"),
+  };
+}
+
+export function sumOf(one: Tokens | undefined, other: Tokens): Tokens {
+  if (one === undefined) return other;
+  const both = (a: number | undefined, b: number | undefined): number | undefined =>
+    a === undefined ? b : b === undefined ? a : a + b;
+  return {
+    total: one.total + other.total,
+    input: one.input + other.input,
+    output: one.output + other.output,
+    thought: both(one.thought, other.thought),
+    cacheRead: both(one.cacheRead, other.cacheRead),
+    cacheWrite: both(one.cacheWrite, other.cacheWrite),
+  };
+}
+
+/** Blocks and one more; text goes on where text ended. */
+export function joined(blocks: readonly ContentBlock[], block: ContentBlock): readonly ContentBlock[] {
+  const last = blocks.at(-1);
+  if (last?.type !== "text" || block.type !== "text") return [...blocks, block];
+  return [...blocks.slice(0, -1), { ...last, text: last.text + block.text }];
+}
+
+/** The name of an option's value. */
+export function valueName(option: SessionConfigOption): string {
+  if (option.type === "boolean") return option.currentValue ? "on" : "off";
+  const { currentValue } = option;
+  const choices = option.options.flatMap((each) => ("options" in each ? each.options : [each]));
+  return choices.find(({ value }) => value === currentValue)?.name ?? String(currentValue);
+}
