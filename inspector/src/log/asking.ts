@@ -2,8 +2,8 @@
 
 import type { PermissionOption, ToolCallUpdate } from "@agentclientprotocol/sdk";
 
-import { type Json, listAt, objectAt, textAt } from "./reading";
-import type { Asked, AskedForm, AskedPermission, AskedQuestion, Settled } from "./view";
+import { type Json, listAt, objectAt, textAt } from "./reading.js";
+import type { Asked, AskedForm, AskedPermission, AskedQuestion, Settled } from "./view.js";
 
 type Own<Kind> = Omit<Kind, "type" | "key" | "at" | "events" | "requestId" | "turnKey" | "decision">;
 

@@ -1,6 +1,6 @@
 /** Logs for tests: events by hand, with ids and times that rise. */
 
-import type { Entry, LogEvent } from "./event";
+import type { Entry, LogEvent } from "./event.js";
 
 const SESSION = "s-1";
 const START = Date.UTC(2026, 10, 16, 9, 0, 0);

@@ -1,10 +1,10 @@
 import { describe, expect, it } from "vitest";
 
-import type { Entry } from "./event";
-import { Script } from "./fixtures";
-import { Fold, NOTHING_YET, fold } from "./fold";
-import { SessionLog } from "./session-log";
-import type { Item, SessionView } from "./view";
+import type { Entry } from "./event.js";
+import { Script } from "./fixtures.js";
+import { Fold, NOTHING_YET, fold } from "./fold.js";
+import { SessionLog } from "./session-log.js";
+import type { Item, SessionView } from "./view.js";
 
 /** A log with a bit of everything. */
 function varied(): Script {

@@ -9,10 +9,10 @@
 import type { ContentBlock, PlanEntry, SessionConfigOption, SessionModeState } from "@agentclientprotocol/sdk";
 import type { Decision, SessionEnded } from "sandboxagent";
 
-import { ASKED, given } from "./asking";
-import { type Entry, EventIds, type LogEvent, type RpcId, isGap } from "./event";
-import { type Json, listAt, numberAt, objectAt, objectOf, ours, textAt } from "./reading";
-import { HEARD, type Place, Transcript } from "./transcript";
+import { ASKED, given } from "./asking.js";
+import { type Entry, EventIds, type LogEvent, type RpcId, isGap } from "./event.js";
+import { type Json, listAt, numberAt, objectAt, ours, textAt } from "./reading.js";
+import { HEARD, type Place, Transcript } from "./transcript.js";
 import type {
   Asked,
   Failure,
@@ -23,12 +23,21 @@ import type {
   SessionState,
   SessionView,
   Settled,
-  Terminal,
   ToolCall,
   Turn,
   UserMessage,
-} from "./view";
-import { exitOf, joined, newTerminal, newToolCall, sumOf, tokensOf, toolChange, valueName } from "./working";
+} from "./view.js";
+import {
+  failureFacts,
+  joined,
+  newTerminal,
+  newToolCall,
+  sumOf,
+  terminalChange,
+  tokensOf,
+  toolChange,
+  valueName,
+} from "./working.js";
 
 /** A session of which nothing is known yet. */
 export const NOTHING_YET: SessionView = {
@@ -600,37 +609,6 @@ function fits(call: OpenCall, envelope: Json): boolean {
   if (envelope["error"] !== undefined) return true;
   const isTurn = objectAt(envelope, "result")["stopReason"] !== undefined;
   return isTurn === (call.method === "session/prompt");
-}
-
-function terminalChange(method: string, result: Json): Partial<Terminal> {
-  switch (method) {
-    case "terminal/output": {
-      const status = result["exitStatus"];
-      return {
-        output: textAt(result, "output") ?? "",
-        truncated: result["truncated"] === true,
-        ...(typeof status === "object" && status !== null && { exit: exitOf(objectOf(status)) }),
-      };
-    }
-    case "terminal/wait_for_exit":
-      return { exit: exitOf(result) };
-    case "terminal/release":
-      return { released: true };
-    default:
-      return {};
-  }
-}
-
-function failureFacts(error: Json): Partial<Failure> {
-  const data = objectAt(error, "data");
-  const [code, exitCode, signal] = [numberAt(error, "code"), numberAt(data, "exitCode"), textAt(data, "signal")];
-  return {
-    ...(code !== undefined && { code }),
-    ...(exitCode !== undefined && { exitCode }),
-    ...(signal !== undefined && { signal }),
-    ...(data["stderr"] !== undefined && { stderr: data["stderr"] as Failure["stderr"] }),
-    ...(error["data"] !== undefined && { data: error["data"] }),
-  };
 }
 
 /** Updates by which agents tell the past. */

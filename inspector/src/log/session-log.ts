@@ -5,9 +5,9 @@
  * nothing of where events come from.
  */
 
-import { type Entry, isGap } from "./event";
-import { Fold, NOTHING_YET } from "./fold";
-import type { SessionView } from "./view";
+import { type Entry, isGap } from "./event.js";
+import { Fold, NOTHING_YET } from "./fold.js";
+import type { SessionView } from "./view.js";
 
 /** How many entries lie between two views that are kept, from which those in between are made. */
 const STEP = 512;

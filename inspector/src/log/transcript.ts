@@ -5,8 +5,8 @@
  * has changed since the one before it.
  */
 
-import { EventIds, type RpcId } from "./event";
-import type { Item, Turn } from "./view";
+import { EventIds, type RpcId } from "./event.js";
+import type { Item, Turn } from "./view.js";
 
 /** Where an item is: its turn, and its place in that. */
 export type Place = readonly [turn: number, item: number];

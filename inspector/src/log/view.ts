@@ -21,7 +21,7 @@ import type {
 } from "@agentclientprotocol/sdk";
 import type { Decision, SessionEnded } from "sandboxagent";
 
-import type { EventIds, Gap, RpcId } from "./event";
+import type { EventIds, Gap, RpcId } from "./event.js";
 
 /** How a session stands. */
 export type SessionState = "running" | "waiting" | "idle" | "ended";

@@ -9,9 +9,9 @@ import type {
   ToolKind,
 } from "@agentclientprotocol/sdk";
 
-import { EventIds } from "./event";
-import { type Json, listAt, numberAt, textAt } from "./reading";
-import type { OpenCall, Terminal, Tokens, ToolCall } from "./view";
+import { EventIds } from "./event.js";
+import { type Json, listAt, numberAt, objectAt, objectOf, textAt } from "./reading.js";
+import type { Failure, OpenCall, Terminal, Tokens, ToolCall } from "./view.js";
 
 /** A tool call that nothing is known of but its id. */
 export function newToolCall(toolCallId: string, event: number, at: string): ToolCall {
@@ -69,8 +69,41 @@ export function newTerminal(terminalId: string, call: OpenCall): Terminal {
   };
 }
 
-export function exitOf(status: Json): Terminal["exit"] {
+/** What an answer says of a terminal. */
+export function terminalChange(method: string, result: Json): Partial<Terminal> {
+  switch (method) {
+    case "terminal/output": {
+      const status = result["exitStatus"];
+      return {
+        output: textAt(result, "output") ?? "",
+        truncated: result["truncated"] === true,
+        ...(typeof status === "object" && status !== null && { exit: exitOf(objectOf(status)) }),
+      };
+    }
+    case "terminal/wait_for_exit":
+      return { exit: exitOf(result) };
+    case "terminal/release":
+      return { released: true };
+    default:
+      return {};
+  }
+}
+
+function exitOf(status: Json): Terminal["exit"] {
   return { exitCode: numberAt(status, "exitCode") ?? null, signal: textAt(status, "signal") ?? null };
+}
+
+/** What an error says of what went wrong. */
+export function failureFacts(error: Json): Partial<Failure> {
+  const data = objectAt(error, "data");
+  const [code, exitCode, signal] = [numberAt(error, "code"), numberAt(data, "exitCode"), textAt(data, "signal")];
+  return {
+    ...(code !== undefined && { code }),
+    ...(exitCode !== undefined && { exitCode }),
+    ...(signal !== undefined && { signal }),
+    ...(data["stderr"] !== undefined && { stderr: data["stderr"] as Failure["stderr"] }),
+    ...(error["data"] !== undefined && { data: error["data"] }),
+  };
 }
 
 /** The tokens of a turn; undefined when its agent does not count them. */
