@@ -1,0 +1,172 @@
+/**
+ * The difference of two texts, as lines: what stays, what goes, what comes; and rows of a view, one below the other or
+ * side by side.
+ */
+
+import { diffArrays, diffWordsWithSpace } from "diff";
+
+/** A line of a difference, with its numbers in the old and the new text. */
+export interface Line {
+  readonly kind: "same" | "removed" | "added";
+  readonly text: string;
+  readonly old: number | undefined;
+  readonly new: number | undefined;
+}
+
+/** Lines that stay and are left out of the view. */
+export interface Fold {
+  readonly kind: "fold";
+  /** Which it is, among all lines. */
+  readonly from: number;
+  readonly lines: number;
+}
+
+/** Two lines beside each other; one of them may be missing. */
+export interface Pair {
+  readonly kind: "pair";
+  readonly left: Line | undefined;
+  readonly right: Line | undefined;
+}
+
+/** A part of a line, and whether it differs from its counterpart. */
+export interface Word {
+  readonly text: string;
+  readonly changed: boolean;
+}
+
+/** More than this many insertions and deletions are no longer looked for one by one. */
+const MOST_EDITS = 1_200;
+const CONTEXT = 3;
+/** Comparing words of longer lines helps no reader. */
+const LONGEST_LINE = 600;
+
+/** The lines of two texts; `undefined` is a file that was not there. */
+export function linesOf(before: string | undefined, after: string): Line[] {
+  const olds = split(before ?? "");
+  const news = split(after);
+  const found: Line[] = [];
+  const start = commonStart(olds, news);
+  const end = commonEnd(olds, news, start);
+  const same = (from: number, to: number, shift: number): void => {
+    for (let at = from; at < to; at += 1) {
+      found.push({ kind: "same", text: olds[at] as string, old: at + 1, new: at + 1 + shift });
+    }
+  };
+  same(0, start, 0);
+  const removed = olds.slice(start, olds.length - end);
+  const added = news.slice(start, news.length - end);
+  const parts = diffArrays(removed, added, { maxEditLength: MOST_EDITS }) ?? [
+    { value: removed, removed: true, added: false },
+    { value: added, removed: false, added: true },
+  ];
+  let old = start;
+  let fresh = start;
+  for (const part of parts) {
+    for (const text of part.value) {
+      if (part.removed) found.push({ kind: "removed", text, old: (old += 1), new: undefined });
+      else if (part.added) found.push({ kind: "added", text, old: undefined, new: (fresh += 1) });
+      else found.push({ kind: "same", text, old: (old += 1), new: (fresh += 1) });
+    }
+  }
+  same(olds.length - end, olds.length, news.length - olds.length);
+  return found;
+}
+
+/** How many lines come and go. */
+export function countOf(lines: readonly Line[]): { readonly added: number; readonly removed: number } {
+  let added = 0;
+  let removed = 0;
+  for (const { kind } of lines) {
+    if (kind === "added") added += 1;
+    else if (kind === "removed") removed += 1;
+  }
+  return { added, removed };
+}
+
+/** The lines with long runs of unchanged ones folded, except for those that `opened` names by where they begin. */
+export function folded(lines: readonly Line[], opened: ReadonlySet<number> = new Set()): (Line | Fold)[] {
+  const rows: (Line | Fold)[] = [];
+  for (let at = 0; at < lines.length;) {
+    if (lines[at]?.kind !== "same") {
+      rows.push(lines[at] as Line);
+      at += 1;
+      continue;
+    }
+    let end = at;
+    while (end < lines.length && lines[end]?.kind === "same") end += 1;
+    const from = at === 0 ? 0 : at + CONTEXT;
+    const to = end === lines.length ? end : end - CONTEXT;
+    if (to - from > 2 && !opened.has(from)) {
+      rows.push(...lines.slice(at, from), { kind: "fold", from, lines: to - from }, ...lines.slice(to, end));
+    } else {
+      rows.push(...lines.slice(at, end));
+    }
+    at = end;
+  }
+  return rows;
+}
+
+/** Rows side by side: what goes on the left, what comes in its place on the right. */
+export function paired(rows: readonly (Line | Fold)[]): (Pair | Fold)[] {
+  const pairs: (Pair | Fold)[] = [];
+  for (let at = 0; at < rows.length;) {
+    const row = rows[at] as Line | Fold;
+    if (row.kind === "fold") pairs.push(row);
+    else if (row.kind === "same") pairs.push({ kind: "pair", left: row, right: row });
+    if (row.kind === "fold" || row.kind === "same") {
+      at += 1;
+      continue;
+    }
+    const left: Line[] = [];
+    const right: Line[] = [];
+    for (; rows[at]?.kind === "removed"; at += 1) left.push(rows[at] as Line);
+    for (; rows[at]?.kind === "added"; at += 1) right.push(rows[at] as Line);
+    for (let index = 0; index < Math.max(left.length, right.length); index += 1) {
+      pairs.push({ kind: "pair", left: left[index], right: right[index] });
+    }
+  }
+  return pairs;
+}
+
+/** For each changed line its counterpart: the first removed line of a run and the first added one, and so on. */
+export function counterparts(lines: readonly Line[]): ReadonlyMap<Line, Line> {
+  const found = new Map<Line, Line>();
+  for (const pair of paired(lines)) {
+    if (pair.kind === "pair" && pair.left && pair.right && pair.left !== pair.right) {
+      found.set(pair.left, pair.right);
+      found.set(pair.right, pair.left);
+    }
+  }
+  return found;
+}
+
+/** The words of a line, marked where they differ; undefined when the lines have too little in common to say. */
+export function wordsOf(line: Line, other: Line | undefined): readonly Word[] | undefined {
+  if (!other || line.text.length > LONGEST_LINE || other.text.length > LONGEST_LINE) return undefined;
+  const [before, after] = line.kind === "removed" ? [line.text, other.text] : [other.text, line.text];
+  const parts = diffWordsWithSpace(before, after, { maxEditLength: 200 });
+  const mine = parts?.filter((part) => (line.kind === "removed" ? !part.added : !part.removed));
+  const same = mine?.filter((part) => !part.added && !part.removed).reduce((sum, { value }) => sum + value.trim().length, 0) ?? 0;
+  if (!mine || same * 3 < line.text.trim().length) return undefined;
+  return mine.map((part) => ({ text: part.value, changed: part.added || part.removed }));
+}
+
+function split(text: string): string[] {
+  if (text === "") return [];
+  const lines = text.split("\n");
+  if (lines.at(-1) === "") lines.pop();
+  return lines;
+}
+
+function commonStart(olds: readonly string[], news: readonly string[]): number {
+  let at = 0;
+  while (at < olds.length && at < news.length && olds[at] === news[at]) at += 1;
+  return at;
+}
+
+function commonEnd(olds: readonly string[], news: readonly string[], start: number): number {
+  const most = Math.min(olds.length, news.length) - start;
+  let at = 0;
+  while (at < most && olds[olds.length - 1 - at] === news[news.length - 1 - at]) at += 1;
+  return at;
+}

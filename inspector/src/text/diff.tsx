@@ -1,0 +1,207 @@
+/** The difference of two texts: unified or side by side, with words and colours; only the rows in view are drawn. */
+
+import { useVirtualizer } from "@tanstack/react-virtual";
+import { Fragment, memo, useMemo, useRef, useState, type ReactNode } from "react";
+
+import { type Fold, type Line, type Pair, countOf, counterparts, folded, linesOf, paired, wordsOf } from "./changes";
+import { ColouredPieces, useColours } from "./code";
+import { CopyButton } from "./copy-button";
+import type { Coloured } from "./highlighting";
+import { SafeText } from "./safe-text";
+
+import "./text.css";
+
+const ROW = 20;
+/** Few enough rows are simply there: they can be searched in the page, selected and printed. */
+const PLAIN = 150;
+/** Characters of a line that are shown. */
+const LONGEST_LINE = 2_000;
+const BEYOND_LANGUAGES = 400_000;
+
+export interface DiffProps {
+  /** Of the file, to show and to choose colours by. */
+  readonly path: string;
+  /** Undefined for a file that was not there. */
+  readonly before: string | undefined;
+  readonly after: string;
+  readonly layout?: "unified" | "split";
+  /** How high it may become, in rows, before it scrolls; without it, it is as high as its content, up to 32 rows. */
+  readonly rows?: number;
+  /** Without its head: path, counts, copy. */
+  readonly bare?: boolean;
+}
+
+/** What happened to a file. */
+export const Diff = memo(function Diff({ path, before, after, layout = "unified", rows: most = 32, bare = false }: DiffProps): ReactNode {
+  const lines = useMemo(() => linesOf(before, after), [before, after]);
+  const [opened, setOpened] = useState<ReadonlySet<number>>(new Set());
+  const rows = useMemo(() => {
+    const visible = folded(lines, opened);
+    return layout === "split" ? paired(visible) : visible;
+  }, [lines, opened, layout]);
+  const others = useMemo(() => counterparts(lines), [lines]);
+  const small = (before?.length ?? 0) + after.length < BEYOND_LANGUAGES;
+  const olds = useColours(small ? (before ?? "") : "", path);
+  const news = useColours(small ? after : "", path);
+  const count = useMemo(() => countOf(lines), [lines]);
+  const colours = (line: Line): readonly Coloured[] | undefined =>
+    line.new === undefined ? olds?.[(line.old as number) - 1] : news?.[line.new - 1];
+  const show = (row: Line | Fold | Pair): ReactNode => {
+    if (row.kind === "fold") return <FoldRow fold={row} open={() => setOpened(new Set([...opened, row.from]))} />;
+    if (row.kind === "pair") {
+      return (
+        <div className="diff-row diff-row-split">
+          <Side line={row.left} side="old" other={row.right} colours={colours} />
+          <Side line={row.right} side="new" other={row.left} colours={colours} />
+        </div>
+      );
+    }
+    return <UnifiedRow line={row} other={others.get(row)} colours={colours} />;
+  };
+  return (
+    <figure className={`diff diff-${layout}`} data-path={path}>
+      {!bare && <DiffHead path={path} created={before === undefined} count={count} after={after} />}
+      {lines.length === 0 ? <p className="diff-empty">empty file</p> : <Rows rows={rows} most={most} show={show} path={path} />}
+    </figure>
+  );
+});
+
+function DiffHead({ path, created, count, after }: { path: string; created: boolean; count: { added: number; removed: number }; after: string }): ReactNode {
+  return (
+    <figcaption className="diff-head">
+      <span className="diff-path">
+        <SafeText text={path} limit={500} />
+      </span>
+      {created && <span className="diff-created">new file</span>}
+      <DiffCount {...count} />
+      <CopyButton text={after} label="Copy the new content" />
+    </figcaption>
+  );
+}
+
+/** How many lines come and go: `+12 −3`. */
+export function DiffCount({ added, removed }: { readonly added: number; readonly removed: number }): ReactNode {
+  return (
+    <span className="diff-count">
+      <span className="diff-count-added" aria-label={`${added} lines added`}>
+        +{added}
+      </span>{" "}
+      <span className="diff-count-removed" aria-label={`${removed} lines removed`}>
+        −{removed}
+      </span>
+    </span>
+  );
+}
+
+interface RowsProps {
+  readonly rows: readonly (Line | Fold | Pair)[];
+  readonly most: number;
+  readonly show: (row: Line | Fold | Pair) => ReactNode;
+  readonly path: string;
+}
+
+function Rows({ rows, most, show, path }: RowsProps): ReactNode {
+  const scroller = useRef<HTMLDivElement>(null);
+  const virtual = rows.length > PLAIN;
+  const height = Math.min(rows.length, most) * ROW + 2;
+  const virtualizer = useVirtualizer({
+    count: virtual ? rows.length : 0,
+    getScrollElement: () => scroller.current,
+    estimateSize: () => ROW,
+    overscan: 20,
+    initialRect: { width: 0, height },
+  });
+  const label = `changes of ${path}`;
+  if (!virtual) {
+    return (
+      <div ref={scroller} className="diff-body" style={{ maxHeight: height }} tabIndex={0} role="region" aria-label={label} dir="ltr">
+        <div className="diff-rows">
+          {rows.map((row, index) => (
+            <Fragment key={index}>{show(row)}</Fragment>
+          ))}
+        </div>
+      </div>
+    );
+  }
+  return (
+    <div ref={scroller} className="diff-body" style={{ height }} tabIndex={0} role="region" aria-label={label} dir="ltr">
+      <div className="diff-rows diff-virtual" style={{ height: virtualizer.getTotalSize() }}>
+        {virtualizer.getVirtualItems().map(({ index, start, key }) => (
+          <div key={key} className="diff-placed" style={{ transform: `translateY(${start}px)` }}>
+            {show(rows[index] as Line | Fold | Pair)}
+          </div>
+        ))}
+      </div>
+    </div>
+  );
+}
+
+type Colours = (line: Line) => readonly Coloured[] | undefined;
+
+const SIGNS = { same: " ", removed: "−", added: "+" } as const;
+
+function UnifiedRow({ line, other, colours }: { line: Line; other: Line | undefined; colours: Colours }): ReactNode {
+  return (
+    <div className={`diff-row diff-${line.kind}`}>
+      <span className="diff-number" aria-hidden>
+        {line.old}
+      </span>
+      <span className="diff-number" aria-hidden>
+        {line.new}
+      </span>
+      <Text line={line} other={other} colours={colours} />
+    </div>
+  );
+}
+
+function Side({ line, side, other, colours }: { line: Line | undefined; side: "old" | "new"; other: Line | undefined; colours: Colours }): ReactNode {
+  if (line === undefined) return <div className="diff-side diff-none" />;
+  return (
+    <div className={`diff-side diff-${line.kind}`}>
+      <span className="diff-number" aria-hidden>
+        {line[side]}
+      </span>
+      <Text line={line} other={line === other ? undefined : other} colours={colours} />
+    </div>
+  );
+}
+
+function Text({ line, other, colours }: { line: Line; other: Line | undefined; colours: Colours }): ReactNode {
+  const words = line.kind === "same" ? undefined : wordsOf(line, other);
+  const coloured = words === undefined && line.text.length <= LONGEST_LINE ? colours(line) : undefined;
+  return (
+    <>
+      <span className="diff-sign" aria-label={line.kind === "same" ? undefined : line.kind}>
+        {SIGNS[line.kind]}
+      </span>
+      <span className="diff-text">
+        {words
+          ? words.map((word, index) =>
+              word.changed ? (
+                <mark key={index} className="diff-word">
+                  <SafeText text={word.text} />
+                </mark>
+              ) : (
+                <SafeText key={index} text={word.text} />
+              ),
+            )
+          : coloured && isSame(coloured, line.text)
+            ? <ColouredPieces line={coloured} />
+            : <SafeText text={line.text} limit={LONGEST_LINE} />}
+      </span>
+    </>
+  );
+}
+
+/** Colours must never change what is shown. */
+function isSame(coloured: readonly Coloured[], text: string): boolean {
+  return coloured.map((piece) => piece.text).join("") === text;
+}
+
+function FoldRow({ fold, open }: { readonly fold: Fold; readonly open: () => void }): ReactNode {
+  return (
+    <button type="button" className="diff-row diff-fold" onClick={open}>
+      {fold.lines.toLocaleString("en")} unchanged {fold.lines === 1 ? "line" : "lines"}
+    </button>
+  );
+}
