@@ -3,8 +3,8 @@
 import { useVirtualizer } from "@tanstack/react-virtual";
 import { memo, useLayoutEffect, useMemo, useRef, type CSSProperties, type ReactNode } from "react";
 
-import { SafeText } from "./safe-text";
-import { type Run, type Style, paletteColor, screenOf } from "./terminal";
+import { SafeText } from "./safe-text.js";
+import { type Run, type Style, paletteColor, screenOf } from "./terminal.js";
 
 import "./text.css";
 
@@ -44,7 +44,9 @@ export const Ansi = memo(function Ansi({ output, label = "output", rows = 18 }: 
   const height = rows * ROW + 16;
   return (
     <div className="ansi">
-      {screen.omitted > 0 && <p className="ansi-omitted">{screen.omitted.toLocaleString("en")} earlier characters are not shown</p>}
+      {screen.omitted > 0 && (
+        <p className="ansi-omitted">{screen.omitted.toLocaleString("en")} earlier characters are not shown</p>
+      )}
       <div
         ref={scroller}
         className="ansi-screen"

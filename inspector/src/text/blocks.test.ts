@@ -1,6 +1,6 @@
 import { describe, expect, it } from "vitest";
 
-import { GrowingBlocks, blocksOf } from "./blocks";
+import { GrowingBlocks, blocksOf } from "./blocks.js";
 
 const SAMPLE = [
   "# A title\n\nSome *words*\nand more.\n\n",
@@ -17,7 +17,12 @@ describe("blocks of Markdown that grows", () => {
     const growing = new GrowingBlocks();
     for (let length = 1; length <= SAMPLE.length; length += 1) {
       const text = SAMPLE.slice(0, length);
-      expect(growing.of(text, false).map(({ raw }) => raw).join("")).toBe(text);
+      expect(
+        growing
+          .of(text, false)
+          .map(({ raw }) => raw)
+          .join(""),
+      ).toBe(text);
     }
   });
 
@@ -44,8 +49,17 @@ describe("blocks of Markdown that grows", () => {
   });
 
   it("survive what would overflow a parser", () => {
-    for (const text of [">".repeat(50_000), "- ".repeat(50_000), "[".repeat(50_000), `${"> ".repeat(5_000)}\n`.repeat(3)]) {
-      expect(blocksOf(text).map(({ raw }) => raw).join("")).toBe(text);
+    for (const text of [
+      ">".repeat(50_000),
+      "- ".repeat(50_000),
+      "[".repeat(50_000),
+      `${"> ".repeat(5_000)}\n`.repeat(3),
+    ]) {
+      expect(
+        blocksOf(text)
+          .map(({ raw }) => raw)
+          .join(""),
+      ).toBe(text);
     }
   });
 
@@ -53,6 +67,11 @@ describe("blocks of Markdown that grows", () => {
     const growing = new GrowingBlocks();
     const text = "word ".repeat(200_000);
     for (let length = 10_000; length <= text.length; length += 10_000) growing.of(text.slice(0, length), false);
-    expect(growing.of(text, true).map(({ raw }) => raw).join("")).toBe(text);
+    expect(
+      growing
+        .of(text, true)
+        .map(({ raw }) => raw)
+        .join(""),
+    ).toBe(text);
   });
 });

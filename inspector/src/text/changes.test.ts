@@ -1,12 +1,14 @@
 import { describe, expect, it } from "vitest";
 
-import { counterparts, countOf, folded, type Line, linesOf, paired, wordsOf } from "./changes";
+import { counterparts, countOf, folded, type Line, linesOf, paired, wordsOf } from "./changes.js";
 
 const numbered = (count: number, change: (index: number) => string = (index) => `line ${index}`): string =>
   Array.from({ length: count }, (_, index) => `${change(index)}\n`).join("");
 
-const after = (lines: readonly Line[]): string[] => lines.filter(({ kind }) => kind !== "removed").map(({ text }) => text);
-const before = (lines: readonly Line[]): string[] => lines.filter(({ kind }) => kind !== "added").map(({ text }) => text);
+const after = (lines: readonly Line[]): string[] =>
+  lines.filter(({ kind }) => kind !== "removed").map(({ text }) => text);
+const before = (lines: readonly Line[]): string[] =>
+  lines.filter(({ kind }) => kind !== "added").map(({ text }) => text);
 
 describe("the difference of two texts", () => {
   it("gives back both texts, with the right numbers", () => {
@@ -24,18 +26,27 @@ describe("the difference of two texts", () => {
   });
 
   it("of ten thousand lines that all differ comes to an end", () => {
-    const lines = linesOf(numbered(10_000), numbered(10_000, (index) => `other ${index}`));
+    const lines = linesOf(
+      numbered(10_000),
+      numbered(10_000, (index) => `other ${index}`),
+    );
     expect(countOf(lines)).toEqual({ added: 10_000, removed: 10_000 });
     expect(after(lines)).toHaveLength(10_000);
   });
 
   it("finds single changes in ten thousand lines", () => {
-    const lines = linesOf(numbered(10_000), numbered(10_000, (index) => (index % 1_000 === 500 ? "changed" : `line ${index}`)));
+    const lines = linesOf(
+      numbered(10_000),
+      numbered(10_000, (index) => (index % 1_000 === 500 ? "changed" : `line ${index}`)),
+    );
     expect(countOf(lines)).toEqual({ added: 10, removed: 10 });
   });
 
   it("folds what stays, and opens it again", () => {
-    const lines = linesOf(numbered(100), numbered(100, (index) => (index === 50 ? "changed" : `line ${index}`)));
+    const lines = linesOf(
+      numbered(100),
+      numbered(100, (index) => (index === 50 ? "changed" : `line ${index}`)),
+    );
     const rows = folded(lines);
     expect(rows.filter(({ kind }) => kind === "fold")).toEqual([
       { kind: "fold", from: 0, lines: 47 },
@@ -58,6 +69,8 @@ describe("the difference of two texts", () => {
     const lines = linesOf("the quick brown fox\n", "the slow brown fox\n");
     const others = counterparts(lines);
     const [removed] = lines as [Line];
-    expect(wordsOf(removed, others.get(removed))?.filter(({ changed }) => changed)).toEqual([{ text: "quick", changed: true }]);
+    expect(wordsOf(removed, others.get(removed))?.filter(({ changed }) => changed)).toEqual([
+      { text: "quick", changed: true },
+    ]);
   });
 });

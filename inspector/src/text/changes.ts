@@ -146,7 +146,8 @@ export function wordsOf(line: Line, other: Line | undefined): readonly Word[] | 
   const [before, after] = line.kind === "removed" ? [line.text, other.text] : [other.text, line.text];
   const parts = diffWordsWithSpace(before, after, { maxEditLength: 200 });
   const mine = parts?.filter((part) => (line.kind === "removed" ? !part.added : !part.removed));
-  const same = mine?.filter((part) => !part.added && !part.removed).reduce((sum, { value }) => sum + value.trim().length, 0) ?? 0;
+  const same =
+    mine?.filter((part) => !part.added && !part.removed).reduce((sum, { value }) => sum + value.trim().length, 0) ?? 0;
   if (!mine || same * 3 < line.text.trim().length) return undefined;
   return mine.map((part) => ({ text: part.value, changed: part.added || part.removed }));
 }

@@ -2,9 +2,9 @@
 
 import { Fragment, memo, useEffect, useState, type ReactNode } from "react";
 
-import { CopyButton } from "./copy-button";
-import { type Coloured, colouredLines, languageOf } from "./highlighting";
-import { SafeText } from "./safe-text";
+import { CopyButton } from "./copy-button.js";
+import { type Coloured, colouredLines, languageOf } from "./highlighting.js";
+import { SafeText } from "./safe-text.js";
 
 import "./text.css";
 
@@ -26,7 +26,13 @@ export const Code = memo(function Code({ text, language = "", label }: CodeProps
         <CopyButton text={text} />
       </figcaption>
       <pre tabIndex={0} aria-label={label ?? `code ${language}`.trim()} dir="ltr">
-        <code>{lines === undefined ? <SafeText text={text} /> : lines.map((line, index) => <ColouredLine key={index} line={line} last={index === lines.length - 1} />)}</code>
+        <code>
+          {lines === undefined ? (
+            <SafeText text={text} />
+          ) : (
+            lines.map((line, index) => <ColouredLine key={index} line={line} last={index === lines.length - 1} />)
+          )}
+        </code>
       </pre>
     </figure>
   );

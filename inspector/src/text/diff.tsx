@@ -3,11 +3,11 @@
 import { useVirtualizer } from "@tanstack/react-virtual";
 import { Fragment, memo, useMemo, useRef, useState, type ReactNode } from "react";
 
-import { type Fold, type Line, type Pair, countOf, counterparts, folded, linesOf, paired, wordsOf } from "./changes";
-import { ColouredPieces, useColours } from "./code";
-import { CopyButton } from "./copy-button";
-import type { Coloured } from "./highlighting";
-import { SafeText } from "./safe-text";
+import { type Fold, type Line, type Pair, countOf, counterparts, folded, linesOf, paired, wordsOf } from "./changes.js";
+import { ColouredPieces, useColours } from "./code.js";
+import { CopyButton } from "./copy-button.js";
+import type { Coloured } from "./highlighting.js";
+import { SafeText } from "./safe-text.js";
 
 import "./text.css";
 
@@ -32,7 +32,14 @@ export interface DiffProps {
 }
 
 /** What happened to a file. */
-export const Diff = memo(function Diff({ path, before, after, layout = "unified", rows: most = 32, bare = false }: DiffProps): ReactNode {
+export const Diff = memo(function Diff({
+  path,
+  before,
+  after,
+  layout = "unified",
+  rows: most = 32,
+  bare = false,
+}: DiffProps): ReactNode {
   const lines = useMemo(() => linesOf(before, after), [before, after]);
   const [opened, setOpened] = useState<ReadonlySet<number>>(new Set());
   const rows = useMemo(() => {
@@ -61,12 +68,26 @@ export const Diff = memo(function Diff({ path, before, after, layout = "unified"
   return (
     <figure className={`diff diff-${layout}`} data-path={path}>
       {!bare && <DiffHead path={path} created={before === undefined} count={count} after={after} />}
-      {lines.length === 0 ? <p className="diff-empty">empty file</p> : <Rows rows={rows} most={most} show={show} path={path} />}
+      {lines.length === 0 ? (
+        <p className="diff-empty">empty file</p>
+      ) : (
+        <Rows rows={rows} most={most} show={show} path={path} />
+      )}
     </figure>
   );
 });
 
-function DiffHead({ path, created, count, after }: { path: string; created: boolean; count: { added: number; removed: number }; after: string }): ReactNode {
+function DiffHead({
+  path,
+  created,
+  count,
+  after,
+}: {
+  path: string;
+  created: boolean;
+  count: { added: number; removed: number };
+  after: string;
+}): ReactNode {
   return (
     <figcaption className="diff-head">
       <span className="diff-path">
@@ -114,7 +135,15 @@ function Rows({ rows, most, show, path }: RowsProps): ReactNode {
   const label = `changes of ${path}`;
   if (!virtual) {
     return (
-      <div ref={scroller} className="diff-body" style={{ maxHeight: height }} tabIndex={0} role="region" aria-label={label} dir="ltr">
+      <div
+        ref={scroller}
+        className="diff-body"
+        style={{ maxHeight: height }}
+        tabIndex={0}
+        role="region"
+        aria-label={label}
+        dir="ltr"
+      >
         <div className="diff-rows">
           {rows.map((row, index) => (
             <Fragment key={index}>{show(row)}</Fragment>
@@ -124,7 +153,15 @@ function Rows({ rows, most, show, path }: RowsProps): ReactNode {
     );
   }
   return (
-    <div ref={scroller} className="diff-body" style={{ height }} tabIndex={0} role="region" aria-label={label} dir="ltr">
+    <div
+      ref={scroller}
+      className="diff-body"
+      style={{ height }}
+      tabIndex={0}
+      role="region"
+      aria-label={label}
+      dir="ltr"
+    >
       <div className="diff-rows diff-virtual" style={{ height: virtualizer.getTotalSize() }}>
         {virtualizer.getVirtualItems().map(({ index, start, key }) => (
           <div key={key} className="diff-placed" style={{ transform: `translateY(${start}px)` }}>
@@ -154,7 +191,17 @@ function UnifiedRow({ line, other, colours }: { line: Line; other: Line | undefi
   );
 }
 
-function Side({ line, side, other, colours }: { line: Line | undefined; side: "old" | "new"; other: Line | undefined; colours: Colours }): ReactNode {
+function Side({
+  line,
+  side,
+  other,
+  colours,
+}: {
+  line: Line | undefined;
+  side: "old" | "new";
+  other: Line | undefined;
+  colours: Colours;
+}): ReactNode {
   if (line === undefined) return <div className="diff-side diff-none" />;
   return (
     <div className={`diff-side diff-${line.kind}`}>
@@ -175,19 +222,21 @@ function Text({ line, other, colours }: { line: Line; other: Line | undefined; c
         {SIGNS[line.kind]}
       </span>
       <span className="diff-text">
-        {words
-          ? words.map((word, index) =>
-              word.changed ? (
-                <mark key={index} className="diff-word">
-                  <SafeText text={word.text} />
-                </mark>
-              ) : (
-                <SafeText key={index} text={word.text} />
-              ),
-            )
-          : coloured && isSame(coloured, line.text)
-            ? <ColouredPieces line={coloured} />
-            : <SafeText text={line.text} limit={LONGEST_LINE} />}
+        {words ? (
+          words.map((word, index) =>
+            word.changed ? (
+              <mark key={index} className="diff-word">
+                <SafeText text={word.text} />
+              </mark>
+            ) : (
+              <SafeText key={index} text={word.text} />
+            ),
+          )
+        ) : coloured && isSame(coloured, line.text) ? (
+          <ColouredPieces line={coloured} />
+        ) : (
+          <SafeText text={line.text} limit={LONGEST_LINE} />
+        )}
       </span>
     </>
   );

@@ -42,10 +42,35 @@ const LANGUAGES: Readonly<Record<string, () => Promise<Loaded>>> = {
 };
 
 const ALIASES: Readonly<Record<string, string>> = {
-  cc: "cpp", cs: "csharp", "c++": "cpp", docker: "dockerfile", golang: "go", h: "c", hpp: "cpp", htm: "xml", html: "xml", jsonc: "json",
-  js: "javascript", jsx: "javascript", kt: "kotlin", md: "markdown", mjs: "javascript", patch: "diff", py: "python",
-  rb: "ruby", rs: "rust", sh: "bash", shell: "bash", svg: "xml", toml: "ini", ts: "typescript", tsx: "typescript",
-  vue: "xml", yml: "yaml", zsh: "bash", console: "bash",
+  cc: "cpp",
+  cs: "csharp",
+  "c++": "cpp",
+  docker: "dockerfile",
+  golang: "go",
+  h: "c",
+  hpp: "cpp",
+  htm: "xml",
+  html: "xml",
+  jsonc: "json",
+  js: "javascript",
+  jsx: "javascript",
+  kt: "kotlin",
+  md: "markdown",
+  mjs: "javascript",
+  patch: "diff",
+  py: "python",
+  rb: "ruby",
+  rs: "rust",
+  sh: "bash",
+  shell: "bash",
+  svg: "xml",
+  toml: "ini",
+  ts: "typescript",
+  tsx: "typescript",
+  vue: "xml",
+  yml: "yaml",
+  zsh: "bash",
+  console: "bash",
 };
 
 /** Colouring more than this would be felt. */
@@ -76,7 +101,13 @@ export async function colouredLines(text: string, language: string): Promise<Col
   return linesOf(highlighter.highlight(text, { language, ignoreIllegals: true }).value);
 }
 
-const ENTITIES: Readonly<Record<string, string>> = { "&amp;": "&", "&lt;": "<", "&gt;": ">", "&quot;": '"', "&#x27;": "'" };
+const ENTITIES: Readonly<Record<string, string>> = {
+  "&amp;": "&",
+  "&lt;": "<",
+  "&gt;": ">",
+  "&quot;": '"',
+  "&#x27;": "'",
+};
 
 /** The highlighter's HTML as lines; spans that go over several lines are on each of them. */
 export function linesOf(html: string): Coloured[][] {

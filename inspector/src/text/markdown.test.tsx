@@ -2,16 +2,16 @@
 import { cleanup, render } from "@testing-library/react";
 import { afterEach, describe, expect, it } from "vitest";
 
-import { Ansi } from "./ansi";
-import { Code } from "./code";
-import { Diff } from "./diff";
-import { Markdown, followable } from "./markdown";
+import { Ansi } from "./ansi.js";
+import { Code } from "./code.js";
+import { Diff } from "./diff.js";
+import { Markdown, followable } from "./markdown.js";
 
 afterEach(cleanup);
 
 const HOSTILE = [
   "<script>window.harmed = true</script>",
-  "<img src=x onerror=\"window.harmed = true\">",
+  '<img src=x onerror="window.harmed = true">',
   "<iframe src='https://elsewhere.example'></iframe>",
   "<svg onload='window.harmed = true'><style>body{display:none}</style></svg>",
   "[click](javascript:window.harmed=true)",
@@ -21,8 +21,8 @@ const HOSTILE = [
   "<a href='javascript:alert(1)'>x</a> <form action='https://elsewhere.example'><input name=a></form>",
   "![pixel](https://elsewhere.example/pixel.png)",
   "![svg](data:image/svg+xml;base64,PHN2Zz4=)",
-  "<https://elsewhere.example/\"onmouseover=\"alert(1)>",
-  "```\"><script>window.harmed = true</script>\ncode\n```",
+  '<https://elsewhere.example/"onmouseover="alert(1)>',
+  '```"><script>window.harmed = true</script>\ncode\n```',
   "| <script>a</script> | b |\n|---|---|\n| <b onclick=x>y</b> | z |",
   "a\u202Eb\u0000c",
 ];
@@ -30,7 +30,11 @@ const HOSTILE = [
 describe("Markdown", () => {
   it("becomes elements", () => {
     const { container } = render(
-      <Markdown text={"# Title\n\nSome **bold** and `code`.\n\n- a\n  - nested\n- [x] done\n\n| h | i |\n|---|--:|\n| 1 | 2 |\n\n```ts\nconst a = 1;\n```\n\n1. one\n2. two"} />,
+      <Markdown
+        text={
+          "# Title\n\nSome **bold** and `code`.\n\n- a\n  - nested\n- [x] done\n\n| h | i |\n|---|--:|\n| 1 | 2 |\n\n```ts\nconst a = 1;\n```\n\n1. one\n2. two"
+        }
+      />,
     );
     expect(container.querySelector("h3")?.textContent).toBe("Title");
     expect(container.querySelector("strong")?.textContent).toBe("bold");
@@ -43,7 +47,9 @@ describe("Markdown", () => {
 
   it.each(HOSTILE)("shows %j and does nothing", (text) => {
     const { container } = render(<Markdown text={text} />);
-    expect(container.querySelector("script, iframe, style, form, svg.evil, object, embed, link, meta, base")).toBeNull();
+    expect(
+      container.querySelector("script, iframe, style, form, svg.evil, object, embed, link, meta, base"),
+    ).toBeNull();
     for (const element of container.querySelectorAll("*")) {
       for (const { name } of element.attributes) expect(name.startsWith("on")).toBe(false);
     }
@@ -75,7 +81,14 @@ describe("Markdown", () => {
   });
 
   it("survives what would overflow or stall a parser", () => {
-    for (const text of [">".repeat(20_000), "[".repeat(30_000), "*a ".repeat(10_000), "`a ".repeat(10_000), "![](".repeat(8_000), "<".repeat(30_000)]) {
+    for (const text of [
+      ">".repeat(20_000),
+      "[".repeat(30_000),
+      "*a ".repeat(10_000),
+      "`a ".repeat(10_000),
+      "![](".repeat(8_000),
+      "<".repeat(30_000),
+    ]) {
       expect(render(<Markdown text={text} />).container.textContent?.length).toBeGreaterThan(1_000);
       cleanup();
     }
@@ -92,7 +105,11 @@ describe("Markdown", () => {
 describe("code, output and differences", () => {
   it("show markup as text", () => {
     const evil = "<img src=x onerror=alert(1)>";
-    for (const view of [<Code key={1} text={evil} language="html" />, <Ansi key={2} output={`\u001b[31m${evil}`} />, <Diff key={3} path="a.html" before={undefined} after={evil} />]) {
+    for (const view of [
+      <Code key={1} text={evil} language="html" />,
+      <Ansi key={2} output={`\u001b[31m${evil}`} />,
+      <Diff key={3} path="a.html" before={undefined} after={evil} />,
+    ]) {
       const { container } = render(view);
       expect(container.textContent).toContain(evil);
       expect(container.querySelector("img")).toBeNull();

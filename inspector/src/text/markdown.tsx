@@ -7,9 +7,9 @@
 import { Lexer, type Token, type Tokens } from "marked";
 import { Fragment, memo, useMemo, useRef, type ReactNode } from "react";
 
-import { type Block, GrowingBlocks, isAbsurd } from "./blocks";
-import { Code } from "./code";
-import { SafeText } from "./safe-text";
+import { type Block, GrowingBlocks, isAbsurd } from "./blocks.js";
+import { Code } from "./code.js";
+import { SafeText } from "./safe-text.js";
 
 import "./text.css";
 
@@ -93,7 +93,11 @@ function blockOf(token: Token, key: number): ReactNode {
       return <Code key={key} text={text} language={lang?.split(/\s/)[0] ?? ""} />;
     }
     case "blockquote":
-      return <blockquote key={key}>{(token as Tokens.Blockquote).tokens.map((each, index) => blockOf(each, index))}</blockquote>;
+      return (
+        <blockquote key={key}>
+          {(token as Tokens.Blockquote).tokens.map((each, index) => blockOf(each, index))}
+        </blockquote>
+      );
     case "list":
       return listOf(token as Tokens.List, key);
     case "table":
@@ -113,10 +117,16 @@ function blockOf(token: Token, key: number): ReactNode {
 function listOf(list: Tokens.List, key: number): ReactNode {
   const items = list.items.map((item, index) => (
     <li key={index} className={item.task ? "markdown-task" : undefined} dir="auto">
-      {item.task && <input type="checkbox" checked={item.checked === true} readOnly disabled aria-label={item.checked ? "done" : "to do"} />}
-      {item.tokens
-        .filter(({ type }) => type !== "checkbox")
-        .map((token, at) => blockOf(token, at))}
+      {item.task && (
+        <input
+          type="checkbox"
+          checked={item.checked === true}
+          readOnly
+          disabled
+          aria-label={item.checked ? "done" : "to do"}
+        />
+      )}
+      {item.tokens.filter(({ type }) => type !== "checkbox").map((token, at) => blockOf(token, at))}
     </li>
   ));
   if (!list.ordered) return <ul key={key}>{items}</ul>;
@@ -209,7 +219,11 @@ function inlineOf(token: Token, key: number): ReactNode {
 /** Most text has nothing to mark, and needs no element of its own then. */
 function prose(text: string): ReactNode {
   // eslint-disable-next-line no-control-regex
-  return /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u2028-\u202e\u2066-\u2069]|\udb40/.test(text) ? <SafeText text={text} as="prose" /> : text;
+  return /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u2028-\u202e\u2066-\u2069]|\udb40/.test(text) ? (
+    <SafeText text={text} as="prose" />
+  ) : (
+    text
+  );
 }
 
 /** A link that opens elsewhere, if it is one that a browser may follow; else its text and its address. */

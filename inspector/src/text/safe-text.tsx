@@ -2,7 +2,7 @@
 
 import { memo, useMemo, useState, type ReactNode } from "react";
 
-import { type Piece, type Strictness, pieces } from "./visible";
+import { type Piece, type Strictness, pieces } from "./visible.js";
 
 /** More than this at once makes a browser slow, and helps no reader. */
 const SHOWN = 20_000;

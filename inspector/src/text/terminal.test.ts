@@ -1,6 +1,6 @@
 import { describe, expect, it } from "vitest";
 
-import { plainOf, screenOf } from "./terminal";
+import { plainOf, screenOf } from "./terminal.js";
 
 const shown = (output: string): string => plainOf(screenOf(output));
 
@@ -23,7 +23,11 @@ describe("what a command wrote", () => {
   });
 
   it("drops whatever else steers a terminal", () => {
-    expect(shown("a\u001b[2J\u001b[10;10Hb\u001b]0;title\u0007c\u001b]8;;http://x\u001b\\link\u001b]8;;\u001b\\\u001bPq#0\u001b\\d\u001b(Be")).toBe("abclinkde");
+    expect(
+      shown(
+        "a\u001b[2J\u001b[10;10Hb\u001b]0;title\u0007c\u001b]8;;http://x\u001b\\link\u001b]8;;\u001b\\\u001bPq#0\u001b\\d\u001b(Be",
+      ),
+    ).toBe("abclinkde");
     expect(shown("a\u001b]52;c;ZXZpbA==")).toBe("a");
   });
 

@@ -35,7 +35,8 @@ const LONGEST_LINE = 10_000;
 const PLAIN: Style = {};
 // CSI, OSC, DCS and the other strings, then every other escape of two or three characters.
 // eslint-disable-next-line no-control-regex
-const SEQUENCE = /(?:\u001b\[|\u009b)([0-?]{0,64})[ -/]{0,4}([@-~])|(?:\u001b[\]PX^_]|[\u009d\u0090\u0098\u009e\u009f])[^\u0007\u001b\u009c]{0,4096}(?:\u0007|\u001b\\|\u009c)?|\u001b[ -/]{0,4}[0-~]?|\r\n|[\n\r\b]/g;
+const SEQUENCE =
+  /(?:\u001b\[|\u009b)([0-?]{0,64})[ -/]{0,4}([@-~])|(?:\u001b[\]PX^_]|[\u009d\u0090\u0098\u009e\u009f])[^\u0007\u001b\u009c]{0,4096}(?:\u0007|\u001b\\|\u009c)?|\u001b[ -/]{0,4}[0-~]?|\r\n|[\n\r\b]/g;
 
 /** The lines that a terminal shows after an output. */
 export function screenOf(output: string): Screen {
@@ -53,7 +54,8 @@ export function screenOf(output: string): Screen {
     else if (final === "m") writer.style = restyled(writer.style, parameters ?? "");
     else if (final === "K") writer.erase(Number(parameters) || 0);
     else if (final === "G") writer.column = Math.min(Math.max(0, (Number(parameters) || 1) - 1), LONGEST_LINE);
-    else if (final === "C") writer.column = Math.min(writer.column + Math.min(Number(parameters) || 1, 1_000), LONGEST_LINE);
+    else if (final === "C")
+      writer.column = Math.min(writer.column + Math.min(Number(parameters) || 1, 1_000), LONGEST_LINE);
     else if (final === "D") writer.column = Math.max(0, writer.column - (Number(parameters) || 1));
   }
   if (after < text.length) writer.write(text.slice(after));
@@ -106,7 +108,8 @@ class Writer {
   }
 
   screen(cut: number): Screen {
-    if (this.#lines.length > MOST_LINES) this.#dropped += lengthOf(this.#lines.splice(0, this.#lines.length - MOST_LINES));
+    if (this.#lines.length > MOST_LINES)
+      this.#dropped += lengthOf(this.#lines.splice(0, this.#lines.length - MOST_LINES));
     return { lines: this.#lines, omitted: cut + this.#dropped };
   }
 
@@ -121,7 +124,8 @@ class Writer {
 
 function append(line: Run[], run: Run): void {
   const last = line.at(-1);
-  if (last && (last.style === run.style || line.length >= MOST_RUNS)) line[line.length - 1] = { text: last.text + run.text, style: last.style };
+  if (last && (last.style === run.style || line.length >= MOST_RUNS))
+    line[line.length - 1] = { text: last.text + run.text, style: last.style };
   else line.push(run);
 }
 
@@ -201,7 +205,11 @@ function extended([kind, ...values]: readonly number[]): [Style["color"] | undef
     return [index !== undefined && index >= 0 && index <= 255 ? index : undefined, 2];
   }
   if (kind === 2) {
-    const parts = values.slice(0, 3).map((each) => Math.min(255, Math.max(0, each || 0)).toString(16).padStart(2, "0"));
+    const parts = values.slice(0, 3).map((each) =>
+      Math.min(255, Math.max(0, each || 0))
+        .toString(16)
+        .padStart(2, "0"),
+    );
     return [parts.length === 3 ? `#${parts.join("")}` : undefined, 4];
   }
   return [undefined, 1];

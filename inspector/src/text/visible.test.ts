@@ -1,6 +1,6 @@
 import { describe, expect, it } from "vitest";
 
-import { pieces, spelledOut } from "./visible";
+import { pieces, spelledOut } from "./visible.js";
 
 const marks = (text: string, as: "exact" | "prose" = "exact"): string[] =>
   pieces(text, as).flatMap((piece) => (piece.kind === "mark" ? [piece.name] : []));
@@ -8,7 +8,11 @@ const marks = (text: string, as: "exact" | "prose" = "exact"): string[] =>
 describe("text in which nothing hides", () => {
   it("is together exactly the text", () => {
     const text = "a\u202eb\u0007c\u200bd" + " ".repeat(40) + "е-mail еvil\n\n\n\n\n\n\nend";
-    expect(pieces(text).map((piece) => piece.text).join("")).toBe(text);
+    expect(
+      pieces(text)
+        .map((piece) => piece.text)
+        .join(""),
+    ).toBe(text);
   });
 
   it("marks what reorders a line, in commands and in prose", () => {

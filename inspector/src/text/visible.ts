@@ -117,7 +117,10 @@ function plain(text: string, strictness: Strictness, found: Piece[]): void {
       const [word] = match;
       if (!ALIKE.test(word) || !(LATIN.test(word) || isFullwidth(word))) continue;
       if (match.index > after) found.push({ kind: "text", text: text.slice(after, match.index) });
-      const name = `mixes look-alike letters: ${[...word].filter((each) => ALIKE.test(each)).map(codeOf).join(" ")}`;
+      const name = `mixes look-alike letters: ${[...word]
+        .filter((each) => ALIKE.test(each))
+        .map(codeOf)
+        .join(" ")}`;
       found.push({ kind: "lookalike", text: word, name });
       after = match.index + word.length;
     }
@@ -143,7 +146,8 @@ function mark(text: string): Piece {
     return { kind: "mark", text, label: `\n⏎×${lines}\n`, name: `${lines} empty lines` };
   }
   const code = text.codePointAt(0) as number;
-  if (code < 0x20) return { kind: "mark", text, label: String.fromCodePoint(0x2400 + code), name: CONTROL_NAMES[code] as string };
+  if (code < 0x20)
+    return { kind: "mark", text, label: String.fromCodePoint(0x2400 + code), name: CONTROL_NAMES[code] as string };
   if (code === 0x7f) return { kind: "mark", text, label: "␡", name: "delete" };
   const known = NAMES[code];
   return { kind: "mark", text, label: `‹${codeOf(text)}›`, name: known ?? "a character that cannot be seen" };

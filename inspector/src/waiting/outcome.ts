@@ -1,0 +1,68 @@
+/** What became of a request, in words. */
+
+import type { Asked, Settled } from "../log/view.js";
+
+/** Who settled it: `you`, a person's name, a rule, the server. */
+export function whoOf(by: Settled["by"], isYou: boolean): string {
+  if (isYou) return "you";
+  if (by === undefined) return "someone";
+  switch (by.kind) {
+    case "client": {
+      const names = [by["user"], by["client"], by["name"]].filter(
+        (each): each is string => typeof each === "string" && each !== "",
+      );
+      const [first = "another client", ...others] = names;
+      return others.length === 0 ? first : `${first} (${others.join(", ")})`;
+    }
+    case "rule": {
+      const name = typeof by["name"] === "string" ? ` “${by["name"]}”` : ` ${String(by["rule"] ?? "")}`;
+      return `${by["source"] === "session" ? "the session's" : "the server's"} rule${name.trimEnd()}`;
+    }
+    case "timeout":
+      return "the server, because no answer came in time";
+    case "limit":
+      return "the server, because its rules took too long";
+    case "cancel":
+      return "the end of the turn";
+    case "agent":
+      return "the agent, which took it back";
+    default:
+      return by.kind;
+  }
+}
+
+/** What was chosen: an option by its name, answers, a form. */
+export function choiceOf(asked: Asked, decision: Settled): string {
+  if (decision.outcome === "cancelled") return "Cancelled";
+  if (asked.kind === "permission") {
+    const option = asked.options.find(({ optionId }) => optionId === decision.optionId);
+    if (option) return option.name;
+    return decision.outcome === "rejected" ? "Rejected" : "Answered";
+  }
+  if (decision.outcome === "rejected") return "Declined";
+  if (asked.kind === "question") return answersOf(asked, decision);
+  if (decision.content)
+    return Object.entries(decision.content)
+      .map(([name, value]) => `${name}: ${String(value)}`)
+      .join(", ");
+  return "Accepted";
+}
+
+/** Whether something was allowed, refused, or neither. */
+export function toneOf(asked: Asked, decision: Settled): "ok" | "bad" | "neutral" {
+  if (decision.outcome === "cancelled") return "neutral";
+  if (decision.outcome === "rejected") return "bad";
+  if (asked.kind !== "permission") return "ok";
+  const kind = decision.optionKind ?? asked.options.find(({ optionId }) => optionId === decision.optionId)?.kind;
+  if (kind === undefined) return "neutral";
+  return kind.startsWith("allow") ? "ok" : "bad";
+}
+
+function answersOf(asked: Extract<Asked, { kind: "question" }>, { answers }: Settled): string {
+  return (answers ?? [])
+    .map((given, index) =>
+      given.map((id) => asked.questions[index]?.options.find((option) => option.id === id)?.label ?? id).join(", "),
+    )
+    .filter((each) => each !== "")
+    .join("; ");
+}
