@@ -11,7 +11,7 @@ import type {
 
 import { Agents, type Health } from "./agents.js";
 import type { ElicitationHandler, Handlers, PermissionHandler, QuestionHandler } from "./asking.js";
-import { Connection } from "./connection.js";
+import { Connection, type ConnectionState } from "./connection.js";
 import { type EmbeddedOptions, type EmbeddedServer, startServer } from "./embedded.js";
 import { isNode } from "./environment.js";
 import { InvalidCall } from "./errors.js";
@@ -131,6 +131,17 @@ export class SandboxAgent implements AsyncDisposable {
   /** Closes the client at the end of a block: `await using`. */
   async [Symbol.asyncDispose](): Promise<void> {
     await this.close();
+  }
+
+  /** Whether events of the server reach this client at the moment. */
+  get connection(): ConnectionState {
+    return this.#connection.state;
+  }
+
+  /** Calls back when the connection breaks, and when it is there again. Returns a function that ends it. */
+  onConnectionChange(callback: (state: ConnectionState) => void): () => void {
+    this.#connection.watchers.add(callback);
+    return () => void this.#connection.watchers.delete(callback);
   }
 
   // Answering agents

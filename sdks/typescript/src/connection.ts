@@ -52,6 +52,14 @@ export interface ConnectionSettings {
   readonly log: Logger;
 }
 
+/** Whether events of the server reach this client at the moment. */
+export interface ConnectionState {
+  /** `closed` until the first session or request opens it, and after `close()`. */
+  readonly state: "closed" | "live" | "reconnecting";
+  /** While it reconnects: what broke, such as a ServerProblem when the server has another token by now. */
+  readonly error?: SandboxAgentError;
+}
+
 /** What `attach` answers. */
 export interface Attached {
   readonly session: SessionInfo;
@@ -67,6 +75,7 @@ interface Opened {
 export class Connection implements StreamUser {
   readonly asking: Asking;
   readonly taps: Set<Tap> = new Set();
+  readonly watchers: Set<(state: ConnectionState) => void> = new Set();
   /** By session: who keeps in mind what it tells. */
   readonly observers: Map<string, (heard: Heard) => void> = new Map();
   readonly #http: Http;
@@ -85,6 +94,7 @@ export class Connection implements StreamUser {
   #over: ConnectionLost | undefined;
   /** The newest position of the log that was heard of on this connection. */
   #position = 0;
+  #state: ConnectionState = { state: "closed" };
 
   constructor(http: Http, settings: ConnectionSettings) {
     this.#http = http;
@@ -95,6 +105,11 @@ export class Connection implements StreamUser {
   /** Whether `initialize` was sent, and with it what this client can show. */
   get isOpen(): boolean {
     return this.#opening !== undefined;
+  }
+
+  /** Whether events of the server come in. */
+  get state(): ConnectionState {
+    return this.#state;
   }
 
   /** The agent that the connection was opened for. */
@@ -238,6 +253,7 @@ export class Connection implements StreamUser {
     this.#opened?.rpc.close(failure);
     for (const sessionId of this.#alarms.keys()) this.#ring(sessionId);
     await this.#opened?.stream.close();
+    this.#change({ state: "closed" });
   }
 
   // Opening
@@ -378,6 +394,24 @@ export class Connection implements StreamUser {
   /** An agent's request needs no answer any more. */
   withdrawn(id: JsonRpcId, outcome: unknown): void {
     this.asking.withdrawn(id, outcome);
+  }
+
+  /** Events come now, or no longer. */
+  streaming(live: boolean, why: unknown): void {
+    const error = why instanceof SandboxAgentError ? { error: why } : {};
+    this.#change(live ? { state: "live" } : { state: "reconnecting", ...error });
+  }
+
+  #change(state: ConnectionState): void {
+    if (state.state === this.#state.state && state.error?.slug === this.#state.error?.slug) return;
+    this.#state = state;
+    for (const watcher of [...this.watchers]) {
+      try {
+        watcher(state);
+      } catch (error) {
+        this.#settings.log.error("sandbox-agent: a callback failed", error);
+      }
+    }
   }
 
   /** An envelope was sent or received. */

@@ -33,6 +33,7 @@ export {
 export type { ElicitationHandler, Handlers, PermissionHandler, QuestionHandler } from "./asking.js";
 export type { Data } from "./bytes.js";
 export { type ClientOptions, type ConnectOptions, SandboxAgent, type StartOptions } from "./client.js";
+export type { ConnectionState } from "./connection.js";
 export type { EmbeddedOptions } from "./embedded.js";
 export {
   ClientError,

@@ -32,6 +32,8 @@ export interface LinkUser {
   renewed(): void;
   /** The server was unreachable for as long as a request may wait. */
   away(error: ConnectionLost): void;
+  /** Events come now; or no longer, and `why` says what broke. */
+  streaming(live: boolean, why: unknown): void;
 }
 
 /** One envelope to send. */
@@ -226,6 +228,7 @@ export class Link {
       const triedAt = Date.now();
       let failure = await this.#abortable((reading) => this.#read(reading)).catch((error: unknown) => error);
       if (this.#closed) return;
+      this.#user.streaming(false, failure);
       if (isUnknown(failure)) failure = await this.#renew(generation).catch((error: unknown) => error);
       if (failure !== undefined && !isAway(failure) && !refused) {
         refused = true;
@@ -265,6 +268,7 @@ export class Link {
       const response = await this.#http.send("GET", PATH, { headers, signal });
       this.#heardAt = Date.now();
       this.#wake();
+      this.#user.streaming(true, undefined);
       for await (const events of eventsOf(this.#http.body(response))) {
         this.#heardAt = Date.now();
         for (const event of events) {

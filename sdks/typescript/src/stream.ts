@@ -67,6 +67,8 @@ export interface StreamUser {
   answered(id: JsonRpcId, failure: unknown): void;
   /** The agent's request needs no answer any more. */
   withdrawn(id: JsonRpcId, outcome: unknown): void;
+  /** Events come now; or no longer, and `why` says what broke. */
+  streaming(live: boolean, why: unknown): void;
   readonly tap: Tap;
 }
 
@@ -344,6 +346,11 @@ export class RpcStream implements Stream, LinkUser {
   /** The server stays away. */
   away(error: ConnectionLost): void {
     for (const [id, waiting] of this.#waiting) if (waiting.accepted) this.#fail(id, error);
+  }
+
+  /** The stream is there, or broken. */
+  streaming(live: boolean, why: unknown): void {
+    this.#user.streaming(live, why);
   }
 
   #arrived(envelope: AnyMessage, source: "stream" | undefined): void {

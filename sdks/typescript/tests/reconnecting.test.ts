@@ -104,6 +104,27 @@ for (const respondAsync of [false, true]) {
       assert.equal(await prompted("outlived"), 1);
     });
 
+    test("a client knows whether its connection is there", BOUNDED, async () => {
+      const client = await server.connect({ url: proxy.url, respondAsync });
+      const seen: string[] = [];
+      const stop = client.onConnectionChange(({ state }) => seen.push(state));
+      assert.equal(client.connection.state, "closed");
+
+      await client.sessions.create({ cwd: server.work });
+      await eventually(() => client.connection.state === "live");
+      proxy.leave();
+      await eventually(() => client.connection.state === "reconnecting");
+      assert.equal(client.connection.error?.slug, "connection-lost");
+      proxy.comeBack();
+      await eventually(() => client.connection.state === "live");
+      assert.deepEqual(seen, ["live", "reconnecting", "live"]);
+
+      stop();
+      await client.close();
+      assert.equal(client.connection.state, "closed");
+      assert.equal(seen.length, 3);
+    });
+
     test("a network that is away for a while is waited for", BOUNDED, async () => {
       await using has = await made();
       const turn = has.session.prompt(program(["say", "begun"], ["wait_cancel"], ["say", "ended"]));
