@@ -9,7 +9,7 @@ export function sourceOf(client: SandboxAgent): Source {
   return async function* (sessionId, after, signal) {
     const session = await client.sessions.attach(sessionId);
     const events = session.follow({ after });
-    signal.addEventListener("abort", () => void events.return(undefined), { once: true });
+    signal.addEventListener("abort", () => void events.return(), { once: true });
     if (!signal.aborted) yield* events;
   };
 }
