@@ -1,3 +1,4 @@
+// @vitest-environment node
 import { describe, expect, it } from "vitest";
 
 import { counterparts, countOf, folded, type Line, linesOf, paired, wordsOf } from "./changes.js";
