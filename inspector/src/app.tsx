@@ -1,22 +1,78 @@
-/** The rooms, and which one is shown. */
+/** The frame of the page: the sidebar, the room that the address names, and what stands before both. */
 
-import { type ReactNode, Suspense, lazy } from "react";
+import { Menu as MenuIcon } from "lucide-react";
+import { Component, type ReactNode, Suspense, lazy, useEffect, useState } from "react";
 
-import { Chat } from "./chat/chat.js";
+import { Connect } from "./connect/connect.js";
+import { Button, EmptyState, IconButton, Loading, SplitPane, Toasts } from "./design/index.js";
 import { Mission } from "./mission/mission.js";
-import { type Place, type Tab, usePlace } from "./router.js";
+import { type Place, go, hrefOf, usePlace } from "./router.js";
+import { Connected, titleOf, useInventory, useSessionInfo } from "./server/index.js";
+import { SessionRoom } from "./session/session-room.js";
+import { Sidebar } from "./sidebar/sidebar.js";
+import styles from "./app.module.css";
 
-const Changes = lazy(async () => ({ default: (await import("./changes/changes.js")).Changes }));
-const Envelopes = lazy(async () => ({ default: (await import("./envelopes/envelopes.js")).Envelopes }));
+const AgentsRoom = lazy(async () => ({ default: (await import("./agents/agents-room.js")).AgentsRoom }));
+const FilesRoom = lazy(async () => ({ default: (await import("./files/files-room.js")).FilesRoom }));
+const NewSession = lazy(async () => ({ default: (await import("./new-session/new-session.js")).NewSession }));
 const Replay = lazy(async () => ({ default: (await import("./replay/replay.js")).Replay }));
+
+const NAMES: Partial<Record<Place["room"], string>> = {
+  mission: "Mission control",
+  new: "New session",
+  agents: "Agents",
+  files: "Files",
+  replay: "Replay",
+};
 
 export function App(): ReactNode {
   return (
-    <main>
-      <Suspense>
-        <Room place={usePlace()} />
-      </Suspense>
+    <>
+      <Connected otherwise={<Connect />}>
+        <Frame />
+      </Connected>
+      <Toasts />
+    </>
+  );
+}
+
+function Frame(): ReactNode {
+  const place = usePlace();
+  const narrow = useNarrow();
+  const [open, setOpen] = useState(false);
+  usePageTitle(place);
+  useEffect(() => setOpen(false), [place.room, narrow]);
+  const room = (
+    <main className={styles.main} tabIndex={-1}>
+      <Fence key={hrefOf(place).split("?")[0] ?? ""}>
+        <Suspense fallback={<Loading />}>
+          <Room place={place} />
+        </Suspense>
+      </Fence>
     </main>
+  );
+  if (place.room === "embed") return room;
+  if (!narrow) {
+    return <SplitPane name="sidebar" initial={264} smallest={200} largest={420} first={<Sidebar />} second={room} />;
+  }
+  return (
+    <div className={styles.narrow}>
+      <div className={styles.bar}>
+        <IconButton label="Open the sidebar" aria-expanded={open} onClick={() => setOpen(true)}>
+          <MenuIcon aria-hidden />
+        </IconButton>
+        <span>{NAMES[place.room] ?? "Session"}</span>
+      </div>
+      {room}
+      {open && (
+        <div className={styles.drawer} onKeyDown={(event) => event.key === "Escape" && setOpen(false)}>
+          <div className={styles.shade} onClick={() => setOpen(false)} />
+          <div className={styles.sheet}>
+            <Sidebar onLeave={() => setOpen(false)} />
+          </div>
+        </div>
+      )}
+    </div>
   );
 }
 
@@ -24,25 +80,66 @@ function Room({ place }: { readonly place: Place }): ReactNode {
   switch (place.room) {
     case "mission":
       return <Mission />;
-    case "session":
-    case "embed":
-      return <Session sessionId={place.id} tab={place.tab ?? "chat"} at={place.at} />;
+    case "new":
+      return <NewSession />;
+    case "agents":
+      return <AgentsRoom agent={place.agent} />;
+    case "files":
+      return <FilesRoom path={place.path} />;
     case "replay":
       return <Replay />;
-    default:
-      return <p>{place.room}</p>;
+    case "session":
+    case "embed":
+      return <SessionRoom id={place.id} tab={place.tab ?? "chat"} at={place.at} embedded={place.room === "embed"} />;
+    case "lost":
+      return (
+        <EmptyState title="There is no such page" actions={<Button onClick={() => go({ room: "mission" })}>Mission control</Button>}>
+          <code>{place.path}</code> leads nowhere.
+        </EmptyState>
+      );
   }
 }
 
-interface SessionProps {
-  readonly sessionId: string;
-  readonly tab: Tab;
-  readonly at: number | undefined;
+/** What waits for the person stands in the page's title, where a tab in the background shows it. */
+function usePageTitle(place: Place): void {
+  const { waiting } = useInventory();
+  const session = useSessionInfo("id" in place ? place.id : "");
+  const name = session ? titleOf(session) : (NAMES[place.room] ?? "Session");
+  useEffect(() => {
+    document.title = `${waiting > 0 ? `(${waiting}) ` : ""}${name} · Inspector`;
+  }, [waiting, name]);
 }
 
-function Session({ sessionId, tab, at }: SessionProps): ReactNode {
-  const room = { sessionId, at };
-  if (tab === "changes") return <Changes {...room} />;
-  if (tab === "envelopes") return <Envelopes {...room} />;
-  return <Chat {...room} />;
+function useNarrow(): boolean {
+  const query = "(max-width: 760px)";
+  const [narrow, setNarrow] = useState(() => window.matchMedia(query).matches);
+  useEffect(() => {
+    const media = window.matchMedia(query);
+    const changed = (): void => setNarrow(media.matches);
+    media.addEventListener("change", changed);
+    return () => media.removeEventListener("change", changed);
+  }, []);
+  return narrow;
+}
+
+/** A room that breaks leaves the others standing. */
+class Fence extends Component<{ readonly children: ReactNode }, { readonly error: unknown }> {
+  override state: { readonly error: unknown } = { error: undefined };
+
+  static getDerivedStateFromError(error: unknown): { error: unknown } {
+    return { error };
+  }
+
+  override render(): ReactNode {
+    const { error } = this.state;
+    if (error === undefined) return this.props.children;
+    return (
+      <EmptyState
+        title="This view has failed"
+        actions={<Button onClick={() => this.setState({ error: undefined })}>Try again</Button>}
+      >
+        {error instanceof Error ? error.message : String(error)}
+      </EmptyState>
+    );
+  }
 }

@@ -9,6 +9,9 @@ import { StrictMode } from "react";
 import { createRoot } from "react-dom/client";
 
 import { App } from "./app.js";
+import { applyTheme, keptTheme } from "./sidebar/theme.js";
+
+applyTheme(keptTheme());
 
 // After an update of the server, pieces that this page has not loaded yet have other names.
 window.addEventListener("vite:preloadError", () => window.location.reload());

@@ -1,0 +1,5 @@
+import type { ReactNode } from "react";
+
+export function NewSession(): ReactNode {
+  return <p>New session</p>;
+}
