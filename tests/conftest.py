@@ -1,5 +1,6 @@
 """Fixtures that all black-box tests share: one server per worker and way of keeping the log."""
 
+import gc
 import os
 import signal
 import sys
@@ -11,6 +12,7 @@ from hypothesis import settings
 from xdist.remote import Producer
 from xdist.scheduler import LoadScopeScheduling
 
+from tests.agents.trying import is_whole, remember
 from tests.support.grouping import group_of
 from tests.support.running import Server, scripted
 
@@ -18,6 +20,9 @@ from tests.support.running import Server, scripted
 # tests, and each of the hundreds of servers and commands that tests start compiles its modules again.
 sys.dont_write_bytecode = False
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
+# Thousands of tests are collected, and none of them is garbage: looking for some meanwhile is a third of the time.
+gc.disable()
 
 # A shell that runs the suite in the background ignores the one, nohup the other, and programs would inherit that.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -59,6 +64,21 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     module = metafunc.module.__name__.rpartition(".")[2]
     if "server" in metafunc.fixturenames and module in STORAGE and "server" not in chosen:
         metafunc.parametrize("server", ["persist", "no-persist"], indirect=True, scope="session")
+
+
+def pytest_collection_finish() -> None:
+    """What was collected stays until the end, and is not looked at again."""
+    gc.freeze()
+    gc.enable()
+
+
+def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
+    """Remember that all agents were tried."""
+    config = session.config
+    asked = config.getoption("--all-agents") and not hasattr(config, "workerinput")
+    chosen = config.option.keyword or config.option.markexpr or config.option.deselect
+    if asked and exitstatus == 0 and not chosen and is_whole(config.args, config.invocation_params.dir):
+        remember()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -15,6 +15,7 @@ asking = pytest.mark.parametrize(
 )
 
 
+@pytest.mark.every_run
 def test_file_is_written_when_it_is_allowed(real: RealAgent) -> None:
     async def scenario() -> None:
         async with real.any_session() as session:
@@ -36,6 +37,7 @@ def test_file_is_written_when_it_is_allowed(real: RealAgent) -> None:
     run(scenario())
 
 
+@pytest.mark.every_run
 @asking
 def test_file_is_not_written_when_it_is_rejected(real: RealAgent) -> None:
     async def scenario() -> None:
@@ -54,6 +56,7 @@ def test_file_is_not_written_when_it_is_rejected(real: RealAgent) -> None:
     run(scenario())
 
 
+@pytest.mark.every_run
 @asking
 def test_cancel_withdraws_what_was_asked(real: RealAgent) -> None:
     async def scenario() -> None:

@@ -37,6 +37,7 @@ def name_of(real: RealAgent, path: Path) -> str:
     return path.as_uri() if passes_on else str(path)
 
 
+@pytest.mark.every_run
 @pytest.mark.parametrize("name", ["plain.txt", "déjà vu.txt", "100%25 of #1?.txt"])
 def test_attached_text_reaches_the_model(real: RealAgent, name: str) -> None:
     async def scenario() -> None:

@@ -51,6 +51,7 @@ async def answer(session: Session, request: Event, result: Json) -> None:
     assert response.status_code == 202, response.text
 
 
+@pytest.mark.every_run
 @asking
 @spoken
 def test_model_hears_what_was_chosen(real: RealAgent, speech: str) -> None:
@@ -160,6 +161,7 @@ def test_each_client_is_asked_in_its_own_form_and_the_first_answer_wins(real: Re
     run(scenario())
 
 
+@pytest.mark.every_run
 @asking
 def test_cancel_of_the_turn_withdraws_the_question_from_everybody(real: RealAgent) -> None:
     async def scenario() -> None:
@@ -193,6 +195,7 @@ def test_cancel_of_the_turn_withdraws_the_question_from_everybody(real: RealAgen
     run(scenario())
 
 
+@pytest.mark.every_run
 @asking
 def test_question_waits_for_a_client_that_comes_back(real: RealAgent) -> None:
     async def scenario() -> None:

@@ -17,6 +17,7 @@ from tests.support.pictures import png
 PICTURE = base64.b64encode(png()).decode()
 
 
+@pytest.mark.every_run
 def test_handshake_tells_version_and_capabilities(real: RealAgent) -> None:
     async def scenario() -> None:
         client = real.client()
@@ -32,6 +33,7 @@ def test_handshake_tells_version_and_capabilities(real: RealAgent) -> None:
     run(scenario())
 
 
+@pytest.mark.every_run
 def test_turn_streams_in_chunks_and_ends(real: RealAgent) -> None:
     async def scenario() -> None:
         script = real.model.script(Say("one two three four five"))
@@ -45,6 +47,7 @@ def test_turn_streams_in_chunks_and_ends(real: RealAgent) -> None:
     run(scenario())
 
 
+@pytest.mark.every_run
 def test_cancel_ends_the_turn_and_the_session_goes_on(real: RealAgent) -> None:
     async def scenario() -> None:
         gate = real.model.gate()
@@ -65,6 +68,7 @@ def test_cancel_ends_the_turn_and_the_session_goes_on(real: RealAgent) -> None:
     run(scenario())
 
 
+@pytest.mark.every_run
 def test_failure_of_the_model_ends_the_turn_and_the_session_goes_on(real: RealAgent) -> None:
     async def scenario() -> None:
         failing = real.model.script(Fail(400, "invalid_request_error", "the model is out of order"))
@@ -104,6 +108,7 @@ def test_second_prompt_waits_for_the_first(real: RealAgent) -> None:
     run(scenario())
 
 
+@pytest.mark.every_run
 def test_two_sessions_run_at_once_and_each_sees_its_own(real: RealAgent) -> None:
     async def scenario() -> None:
         gates = real.model.gate(), real.model.gate()

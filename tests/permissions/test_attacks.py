@@ -1,5 +1,6 @@
 """Ways around rules: further words, another folder, names glued to something, files that are not seen."""
 
+from collections.abc import Callable
 from posixpath import normpath
 from typing import Any
 
@@ -288,15 +289,15 @@ def test_a_rejected_file_is_seen_wherever_it_is_named(call: Json) -> None:
 @pytest.mark.parametrize(
     "call",
     [
-        editing(paths=[f"a{number}/b" for number in range(20_000)]),
-        {**running(";".join(["ls a"] * 200)), "locations": [{"path": f"x{number}"} for number in range(20_000)]},
-        editing(deep=[[number] for number in range(300_000)]),
-        editing(patch="".join(f"--- a/x{number}\n" for number in range(50_000))),
-        {"kind": "edit", "locations": [{"path": f"x{number}"} for number in range(50_000)]},
+        lambda: editing(paths=[f"a{number}/b" for number in range(20_000)]),
+        lambda: {**running(";".join(["ls a"] * 200)), "locations": [{"path": f"x{number}"} for number in range(20_000)]},
+        lambda: editing(deep=[[number] for number in range(300_000)]),
+        lambda: editing(patch="".join(f"--- a/x{number}\n" for number in range(50_000))),
+        lambda: {"kind": "edit", "locations": [{"path": f"x{number}"} for number in range(50_000)]},
     ],
     ids=["paths", "parts and paths", "deep", "patch", "locations"],
 )
-def test_what_takes_too_many_steps_is_rejected(call: Json) -> None:
+def test_what_takes_too_many_steps_is_rejected(call: Callable[[], Json]) -> None:
     looked_at: list[str] = []
 
     def resolve(path: str) -> str:
@@ -307,7 +308,7 @@ def test_what_takes_too_many_steps_is_rejected(call: Json) -> None:
         [{"path": ["**/.env", "**/*.pem"], "action": "reject"}, {"tool": "*", "action": "allow"}], "server"
     )
     policy = Policy(rules, HOME, resolve, 50_000)
-    asked = Asked({"toolCall": {"toolCallId": "1", **call}}, "claude", CWD)
+    asked = Asked({"toolCall": {"toolCallId": "1", **call()}}, "claude", CWD)
     decision = policy.decide(asked, ())
     assert (decision.action, decision.rule) == ("reject", None)
     assert decision.why == "the rules would take more than 50000 steps to decide it"
