@@ -34,7 +34,8 @@ Methods
     x/echo                  → {"method", "params", "line": the line as it was received}
     x/hang                  is answered when x/release comes, which answers all that hang with {"released": true}
     x/error                 → an error with `code` and `message` from its params
-    x/received              → {"lines": every line received so far, this one included}
+    x/received              → {"lines": every line received so far, this one included; of long ones only the newest,
+                               and {} in place of the others}
     anything else           → -32601; notifications are only recorded
 
 Programs
@@ -81,8 +82,11 @@ import signal
 import sys
 import threading
 import time
+from collections import deque
 
 UPDATE = "session/update"
+LONG, NEWEST = 4096, 100
+"""Bytes of a line that is kept only while it is one of so many newest."""
 SLEEPER = """
 import os, signal, sys, time
 report, *flags = sys.argv[1:]
@@ -105,6 +109,7 @@ class Wire:
 
     def __init__(self):
         self.received = []
+        self._long = deque()
         self._lock = threading.Lock()
         self._stop, self._wake = os.pipe()
 
@@ -141,9 +146,17 @@ class Wire:
                 whole = b"".join([*pieces, line])
                 pieces = []
                 if whole.strip():
-                    self.received.append(whole.decode("utf-8", "replace"))
+                    self._remember(whole)
                     yield whole
             pieces.append(rest)
+
+    def _remember(self, line):
+        """Tests that share an agent ask for its lines all the time: the images of earlier ones would cost them seconds."""
+        self.received.append(line.decode("utf-8", "replace"))
+        if len(line) > LONG:
+            self._long.append(len(self.received) - 1)
+        while self._long and self._long[0] < len(self.received) - NEWEST:
+            self.received[self._long.popleft()] = "{}"
 
 
 class Answers:
