@@ -135,7 +135,18 @@ def forkery() -> Forkery:
 # --- the program ------------------------------------------------------------------------------------------------------
 
 
-_IMPORTED = ("sandbox_agent.server", "sandbox_agent.cli.commands.server", "sandbox_agent.cli.commands.run")
+_IMPORTED = (
+    "sandbox_agent.server",
+    "sandbox_agent.http.files",
+    "sandbox_agent.cli.main",
+    "sandbox_agent.cli.commands.server",
+    "sandbox_agent.cli.commands.run",
+    "sandbox_agent.cli.server_log",
+    "sandbox_agent.cli.talk.runs",
+    "sandbox_agent.cli.talk.terminal",
+    "prompt_toolkit",
+    "rich.markdown",
+)
 
 
 def serve(descriptor: int) -> NoReturn:
