@@ -290,7 +290,10 @@ def test_a_rejected_file_is_seen_wherever_it_is_named(call: Json) -> None:
     "call",
     [
         lambda: editing(paths=[f"a{number}/b" for number in range(20_000)]),
-        lambda: {**running(";".join(["ls a"] * 200)), "locations": [{"path": f"x{number}"} for number in range(20_000)]},
+        lambda: {
+            **running(";".join(["ls a"] * 200)),
+            "locations": [{"path": f"x{number}"} for number in range(20_000)],
+        },
         lambda: editing(deep=[[number] for number in range(300_000)]),
         lambda: editing(patch="".join(f"--- a/x{number}\n" for number in range(50_000))),
         lambda: {"kind": "edit", "locations": [{"path": f"x{number}"} for number in range(50_000)]},

@@ -151,7 +151,7 @@ class Wire:
             pieces.append(rest)
 
     def _remember(self, line):
-        """Tests that share an agent ask for its lines all the time: the images of earlier ones would cost them seconds."""
+        """Tests that share an agent ask for its lines all the time; the images of earlier ones would cost seconds."""
         self.received.append(line.decode("utf-8", "replace"))
         if len(line) > LONG:
             self._long.append(len(self.received) - 1)
