@@ -14,6 +14,8 @@ describe("addresses", () => {
     ["/ui/replay", { room: "replay" }],
     ["/ui/sessions/s-1", { room: "session", id: "s-1" }],
     ["/ui/sessions/a%2Fb%3Fc?tab=changes&at=17", { room: "session", id: "a/b?c", tab: "changes", at: 17 }],
+    ["/ui/sessions/s-1?tab=envelopes&event=5", { room: "session", id: "s-1", tab: "envelopes", event: 5 }],
+    ["/ui/replay?at=3", { room: "replay", at: 3 }],
     ["/ui/embed/s-1?at=0", { room: "embed", id: "s-1", at: 0 }],
   ])("%s is a place, and its place has that address", (path, expected) => {
     expect(place(path)).toEqual(expected);
