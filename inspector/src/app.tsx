@@ -5,6 +5,7 @@ import { Component, type ReactNode, Suspense, lazy, useEffect, useState } from "
 
 import { Connect } from "./connect/connect.js";
 import { Button, EmptyState, IconButton, Loading, SplitPane, Toasts } from "./design/index.js";
+import { LogsOfServer } from "./log/logs-of-server.js";
 import { Mission } from "./mission/mission.js";
 import { type Place, go, hrefOf, usePlace } from "./router.js";
 import { Connected, titleOf, useInventory, useSessionInfo } from "./server/index.js";
@@ -29,7 +30,9 @@ export function App(): ReactNode {
   return (
     <>
       <Connected otherwise={<Connect />}>
-        <Frame />
+        <LogsOfServer>
+          <Frame />
+        </LogsOfServer>
       </Connected>
       <Toasts />
     </>
