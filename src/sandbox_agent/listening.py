@@ -85,7 +85,7 @@ def announce(settings: Settings, listener: socket.socket) -> None:
     """One line on stdout that a program can wait for; for people, the rest on stderr."""
     url, reachable = _find_addresses(listener)
     hints = [f"token: {settings.token}  (also in {settings.token_file})"] if settings.token_generated else []
-    hints += [f"open:  {reachable}/ui/", f"try:   {_write_first_call(settings, reachable)}"]
+    hints += [f"open:  {_write_link(settings, reachable)}", f"try:   {_write_first_call(settings, reachable)}"]
     if settings.quiet:
         hints = []
     if url != reachable and settings.token is None:
@@ -95,6 +95,13 @@ def announce(settings: Settings, listener: socket.socket) -> None:
     if hints:
         print("\n".join(hints), file=sys.stderr, flush=True)
     print(f"sandbox-agent listening on {url}", flush=True)
+
+
+def _write_link(settings: Settings, url: str) -> str:
+    """The Inspector's address: with the token in its fragment, unless it is one that you set."""
+    if settings.token is None:
+        return f"{url}/ui/"
+    return f"{url}/ui/#token={settings.token}" if settings.token_generated else f"{url}/ui/  (or: sandbox-agent ui)"
 
 
 def _write_first_call(settings: Settings, url: str) -> str:

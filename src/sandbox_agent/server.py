@@ -211,7 +211,7 @@ def build(settings: Settings, children: Children) -> Parts:
         archives = Archives(paths, upload_limits, settings.archives, pools.files)
         watching = Watching(paths, watches, settings.heartbeat)
         tables = (files, archives, SearchRoute(paths, searches()), watching)
-        ui = Ui((), pools.files)
+        ui = Ui(settings.frame_origin, pools.files)
         return make_control_app(views, ui, [endpoint for table in tables for endpoint in table.endpoints()])
 
     hosts = {name.lower() for name in settings.allow_host}

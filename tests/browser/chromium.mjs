@@ -45,10 +45,23 @@ const FONTS = `<?xml version="1.0"?>
 
 /** Starts one; throws with what each of them said when none does. */
 export async function launched() {
+  return (await first())[1];
+}
+
+/** How one is started by others: its program, its arguments, and what it needs in its environment. */
+export async function found() {
+  const [{ executablePath, env = {} }, browser] = await first();
+  await browser.close();
+  const own = Object.entries(env).filter(([name, value]) => process.env[name] !== value);
+  return { program: executablePath, arguments: ARGUMENTS, environment: Object.fromEntries(own) };
+}
+
+async function first() {
   const complaints = [];
   for (const candidate of [onPath, packaged, packagedWithLibraries]) {
     try {
-      return await chromium.launch({ ...(await candidate()), args: ARGUMENTS, timeout: PATIENCE });
+      const options = await candidate();
+      return [options, await chromium.launch({ ...options, args: ARGUMENTS, timeout: PATIENCE })];
     } catch (error) {
       complaints.push(summary(error));
     }

@@ -208,6 +208,16 @@ def test_the_page_and_the_api_document_load_without_the_token(server: Server) ->
     assert ask(server, "/openapi.json").status == 200
 
 
+@pytest.mark.requirement("10.frames")
+def test_only_pages_of_a_frame_origin_may_show_an_embedded_session() -> None:
+    with Server("--frame-origin", "https://app.example") as server:
+        embedded = ask(server, "/ui/embed/s-1").headers["content-security-policy"]
+        others = [ask(server, path).headers["content-security-policy"] for path in ("/ui/", "/ui/sessions/s-1")]
+
+    assert embedded.endswith("frame-ancestors https://app.example")
+    assert all(policy.endswith("frame-ancestors 'none'") for policy in others)
+
+
 # --- Host -------------------------------------------------------------------------------------------------------------
 
 

@@ -119,7 +119,7 @@ interface SessionsProps {
 
 function Sessions({ rows, searching, onLeave }: SessionsProps): ReactNode {
   const place = usePlace();
-  const current = place.room === "session" ? place.id : undefined;
+  const current = place.room === "session" ? place.id : "";
   const scroller = useRef<HTMLDivElement>(null);
   const list = useVirtualizer({
     count: rows.length,

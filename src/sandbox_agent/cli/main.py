@@ -52,6 +52,7 @@ COMMANDS = Group(
         "agents": Word("list, install and remove agents; needs no server", _in("commands.agents", "agents_group")),
         "credentials": Word("see which credentials agents can find", _in("commands.agents", "credentials_group")),
         "permissions": Word("check and test permission rules", _in("commands.permissions", "group")),
+        "ui": Word("open the Inspector in a browser", _in("commands.ui", "command")),
         "sessions": Word("see, name and end the sessions of a running server", _in("commands.sessions", "group")),
         "fs": Word("view files on a running server, and copy them", _in("commands.fs", "group")),
         "acp": Word("let an editor that speaks ACP on stdio use a server", _in("commands.acp", "command")),

@@ -114,6 +114,9 @@ class Settings:
     public_health: bool = switch(_ACCESS, "Answer GET /v1/health without a token.")
     allow_host: tuple[str, ...] = repeated(_ACCESS, HOST, "Another name to accept in a request's Host header.")
     cors_origin: tuple[str, ...] = repeated(_ACCESS, ORIGIN, "Origin whose pages may call the server.")
+    frame_origin: tuple[str, ...] = repeated(
+        _ACCESS, ORIGIN, "Origin whose pages may show a session of the Inspector (/ui/embed/...) in a frame."
+    )
 
     config_dir: Path = derived(_FILES, PATH, "the user's own", "Configuration directory: config.toml and agents.toml.")
     data_dir: Path = derived(_FILES, PATH, "the user's own", "Data directory: the session log and the agents.")

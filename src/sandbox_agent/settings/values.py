@@ -89,7 +89,7 @@ def _host(given: Given) -> str:
 
 
 def _origin(given: Given) -> str:
-    return _match(r"[a-z][a-z0-9+.-]*://[^\s/?#@*,]+", _text(given).lower().removesuffix("/"))[0]
+    return _match(r"[a-z][a-z0-9+.-]*://[^\s/?#@*,;'\"]+", _text(given).lower().removesuffix("/"))[0]
 
 
 def _path(given: Given) -> Path:
