@@ -218,8 +218,8 @@ def build(settings: Settings, children: Children) -> Parts:
     guard = Guard(settings.token, settings.host, hosts, settings.cors_origin, settings.public_health)
     delivery = Delivery(hub, from_client)
     duplex = Duplex(hub, from_client, streams, delivery, settings.max_body)
-    rpc = Rpc(hub, from_client, streams, delivery, duplex, settings.max_body)
-    acp = Acp(hub, from_client, streams, delivery, duplex, settings.max_body, settings.session_streams)
+    shared = (hub, from_client, streams, delivery, duplex, settings.max_body)
+    rpc, acp = Rpc(*shared), Acp(*shared, settings.session_streams)
     app = App(guard, rpc, acp, health, control)
     housekeeping = Housekeeping(
         hub,

@@ -152,6 +152,60 @@ def test_a_request_under_the_same_key_runs_once(acp: Server) -> None:
     run(main())
 
 
+@pytest.mark.requirement("14.ws-receipt")
+def test_what_has_no_answer_is_acknowledged_under_its_key_and_taken_once(acp: Server) -> None:
+    async def main() -> None:
+        async with websocket(acp, "/v1/rpc", subprotocols=(WITH_IDS,)) as socket:
+            await socket.initialize()
+            session = await socket.session(acp.work)
+            steps = [permission(), ["wait_answer"]]
+            await socket.say("session/prompt", Client.prompt_params(session, steps), 7)
+            asked = (await socket.until(lambda one: one.get("method") == PERMISSION))[-1]
+            wrong = {"jsonrpc": "2.0", "id": asked["id"], "result": {"outcome": {"outcome": "selected"}}}
+            right = {"jsonrpc": "2.0", "id": asked["id"], "result": ALLOW}
+
+            async def receipt(envelope: Json, key: str) -> Json:
+                await socket.send(envelope, key)
+                return (await socket.until(lambda one: one.get("id") == key))[-1]
+
+            refused = (await receipt(wrong, "k1"))["error"]["data"]
+            assert (refused["type"], refused["status"]) == ("wrong-answer", 422)
+            assert await receipt(wrong, "k1") == await receipt(wrong, "k1")
+            assert (await receipt(right, "k2"))["result"] == {}
+            assert (await receipt(right, "k2"))["result"] == {}, "the first outcome, not a conflict"
+            rejected = (await receipt({**right, "result": {"outcome": {"outcome": "cancelled"}}, "id": 99}, "k3"))[
+                "error"
+            ]
+            assert rejected["data"]["type"] == "nobody-asked"
+            cancel = {"jsonrpc": "2.0", "method": "session/cancel", "params": {"sessionId": session}}
+            assert (await receipt(cancel, "k4"))["result"] == {}
+            if not any(is_answer(7, one) for one in socket.seen):
+                await socket.until(lambda one: is_answer(7, one))
+            await socket.say("session/prompt", Client.prompt_params(session, [["say", "x"]]), 8)
+            await socket.send(cancel, "k4")
+            answer = (await socket.until(lambda one: is_answer(8, one)))[-1]
+            assert answer["result"]["stopReason"] == "end_turn", "a cancel that comes again ends no other turn"
+
+    run(main())
+
+
+@pytest.mark.requirement("14.ws-refusal")
+def test_a_client_that_cannot_see_a_status_learns_of_a_refusal_by_a_close_code(acp: Server) -> None:
+    async def main() -> None:
+        for query, code in (("?connection=nonesuch", 4404), ("?after=x", 4400)):
+            for path in ("/acp", "/v1/rpc"):
+                async with websocket(acp, path + query, subprotocols=(WITH_IDS,)) as socket:
+                    assert (await socket.closed())[0] == code
+        async with websocket(acp, subprotocols=(WITH_IDS,)) as socket:
+            await socket.initialize()
+            id = socket.connection_id
+            socket.socket.transport.abort()
+        async with websocket(acp, f"/acp?connection={id}", subprotocols=(WITH_IDS,)) as socket:
+            assert await socket.socket.recv() == ""
+
+    run(main())
+
+
 @pytest.mark.requirement("14.ws-bad-frames")
 @pytest.mark.requirement("14.batch")
 def test_bad_frames_are_answered_and_the_socket_goes_on(acp: Server) -> None:

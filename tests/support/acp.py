@@ -87,7 +87,9 @@ class Socket:
     async def next(self) -> Json:
         """The next envelope."""
         async with asyncio.timeout(BOUND):
-            frame = await self.socket.recv()
+            # An empty one is a sign of life.
+            while not (frame := await self.socket.recv()):
+                pass
         assert isinstance(frame, str)
         if self.socket.subprotocol == "sandboxagent.v1":
             number, _, frame = frame.partition("\n")

@@ -20,9 +20,12 @@ import { type Fetch, Http } from "./http.js";
 import type { Logger } from "./log.js";
 import { ElicitationRequest, PermissionRequest, QuestionRequest, type Rejection } from "./requests.js";
 import { type PendingRequest, Sessions } from "./sessions.js";
+import { type SocketConstructor, socketConstructor } from "./socket.js";
 import type { Tap } from "./stream.js";
 
 const RECONNECT_TIMEOUT = 30_000;
+/** The server gives a sign of life every 15 seconds. */
+const SILENCE_TIMEOUT = 60_000;
 const BUFFER = 4 * 1024 * 1024;
 
 /** What `connect` and `start` have in common. */
@@ -37,10 +40,22 @@ export interface ClientOptions extends Handlers {
   readonly reconnectTimeout?: number;
   /** Bytes that an iterator keeps for a slow consumer, 4 MiB unless given; what is more is read from the log later. */
   readonly buffer?: number;
-  /** Whether answers come on the stream, so that none of them holds a socket; else only in browsers, which have few. */
+  /** Milliseconds without a sign of life after which a socket is given up for another; 60,000 unless given. */
+  readonly silenceTimeout?: number;
+  /**
+   * One WebSocket for everything, or HTTP. In browsers, which have few sockets, `"websocket"` unless you give a `fetch`;
+   * elsewhere `"http"`. Where no WebSocket gets through, HTTP does the work.
+   */
+  readonly transport?: "http" | "websocket";
+  /**
+   * Over HTTP, whether answers come on the stream, so that none of them holds a socket; unless given, in browsers and
+   * with `transport: "websocket"`.
+   */
   readonly respondAsync?: boolean;
   /** Used in place of the global `fetch`. */
   readonly fetch?: Fetch;
+  /** Used in place of the global `WebSocket`. */
+  readonly webSocket?: SocketConstructor;
   /** Where reports go; `console` unless given. */
   readonly logger?: Logger;
 }
@@ -75,13 +90,16 @@ export class SandboxAgent implements AsyncDisposable {
     this.token = http.token;
     this.#http = http;
     this.#server = server;
+    const transport = options.transport ?? (isNode() || options.fetch ? "http" : "websocket");
     this.#connection = new Connection(http, {
       agent: options.agent,
       name: options.name,
       user: options.user,
       patience: http.patience,
+      silence: options.silenceTimeout ?? SILENCE_TIMEOUT,
       buffer: options.buffer ?? BUFFER,
-      respondAsync: options.respondAsync ?? !isNode(),
+      respondAsync: options.respondAsync ?? (transport === "websocket" || !isNode()),
+      webSocket: transport === "websocket" ? socketConstructor(options.webSocket) : undefined,
       alone: server !== undefined,
       handlers: handlersOf(options),
       log: options.logger ?? console,

@@ -26,6 +26,7 @@ import { type Http, randomName } from "./http.js";
 import type { Logger } from "./log.js";
 import { Past } from "./past.js";
 import type { SessionInfo } from "./sessions.js";
+import type { SocketConstructor } from "./socket.js";
 import { EVENT, type Envelope, type Heard, RpcStream, type StreamUser, type Tap } from "./stream.js";
 import { ENDED, GAP } from "./updates.js";
 import { VERSION } from "./version.js";
@@ -46,7 +47,9 @@ export interface ConnectionSettings {
   readonly user: string | undefined;
   readonly patience: number;
   readonly buffer: number;
+  readonly silence: number;
   readonly respondAsync: boolean;
+  readonly webSocket: SocketConstructor | undefined;
   readonly alone: boolean;
   readonly handlers: Handlers;
   readonly log: Logger;
@@ -271,8 +274,8 @@ export class Connection implements StreamUser {
     if (agent === undefined) {
       throw new InvalidCall("no agent is named: give one to connect() or start(), or begin with a session");
     }
-    const { patience, respondAsync, log, name, user } = this.#settings;
-    const stream = new RpcStream(this.#http, this, { patience, respondAsync, log });
+    const { name, user } = this.#settings;
+    const stream = new RpcStream(this.#http, this, this.#settings);
     const app = client({ name: "sandbox-agent" });
     app.onNotification(
       EVENT,

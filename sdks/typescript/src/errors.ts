@@ -119,6 +119,9 @@ export class ConnectionLost extends ClientError {
   }
 }
 
+/** The connection that a request belonged to is gone, and the request with it. */
+export class ConnectionGone extends ConnectionLost {}
+
 /** An embedded server did not start; `stderr` is the end of what it said. */
 export class StartFailed extends ClientError {
   override name = "StartFailed";

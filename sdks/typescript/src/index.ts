@@ -68,6 +68,7 @@ export {
   Sessions,
   type Terminated,
 } from "./sessions.js";
+export type { SocketConstructor, SocketLike } from "./socket.js";
 export type { Envelope, Tap } from "./stream.js";
 export { type Attachment, type PromptOptions, Turn } from "./turn.js";
 export {

@@ -1,13 +1,16 @@
 /**
- * A connection of the server's, kept alive: bytes out by POST, events in by one GET.
+ * A connection of the server's, kept alive: bytes out by POST, events in by one GET; or both by one WebSocket.
  *
- * Whatever breaks is mended here: the GET goes on by `Last-Event-ID`, a POST is repeated under its key, and a
- * connection that the server no longer knows is opened anew. Knows nothing of what is in the envelopes.
+ * Whatever breaks is mended here: the stream goes on after the last event, a request is repeated under its key, and a
+ * connection that the server no longer knows is opened anew. Where WebSockets do not get through, it goes on over HTTP.
+ * Knows nothing of what is in the envelopes.
  */
 
-import { ClientError, ConnectionLost, ServerProblem, closed, isAway } from "./errors.js";
+import { ClientError, ConnectionGone, ConnectionLost, ServerProblem, closed, isAway } from "./errors.js";
 import type { Http } from "./http.js";
 import type { Logger } from "./log.js";
+import { Outbox, type Outgoing } from "./outbox.js";
+import { Socket, type SocketConstructor } from "./socket.js";
 import { eventsOf } from "./sse.js";
 
 const PATH = "/v1/rpc";
@@ -16,10 +19,12 @@ const LAST_EVENT = "X-ACP-Last-Event-Id";
 /** Milliseconds between two tries to reach the server again. */
 const FIRST_PAUSE = 100;
 const LONGEST_PAUSE = 5_000;
-/** Milliseconds without a sign of life after which a stream is taken for dead; the server gives one every 15 s. */
-const SILENCE = 60_000;
+/** Milliseconds after which a WebSocket that once worked is tried again, while HTTP does its work. */
+const SOCKET_AGAIN = 30_000;
 /** A try that lasted this long, while the server gave signs of life, was no sign of its absence. */
 const LASTING = 1_000;
+/** How many times longer than a socket may be silent an agent may take to start. */
+const AGENT_START = 5;
 /** How often a new connection may be unknown when it is used. */
 const RENEWALS = 3;
 const FAREWELL = 2_000;
@@ -41,6 +46,10 @@ export interface Post {
   readonly body: string;
   /** A repeat under the same key has the outcome of the first. */
   readonly key?: () => string;
+  /** Of an envelope that is answered by none: the name under which a WebSocket brings a receipt. */
+  readonly receipt?: string;
+  /** By POST, it is sent when the server has the one before it in the same queue; a WebSocket keeps the order anyway. */
+  readonly queue?: unknown;
   /** Whether it means the same on another connection. */
   readonly elsewhere: boolean;
   /** The one connection, by its number, that it may be sent on. */
@@ -63,6 +72,17 @@ export interface Reply {
   readonly generation: number;
 }
 
+/** How a link behaves. */
+export interface LinkOptions {
+  /** Milliseconds that a request waits for a server that cannot be reached. */
+  readonly patience: number;
+  /** Milliseconds without a sign of life after which a socket is taken for dead; the server gives one every 15 s. */
+  readonly silence: number;
+  /** What makes WebSockets; undefined for HTTP alone. */
+  readonly webSocket: SocketConstructor | undefined;
+  readonly log: Logger;
+}
+
 /** The connection, from the first `initialize` until it is closed. */
 export class Link {
   /** How many connections there have been. */
@@ -70,7 +90,21 @@ export class Link {
   readonly #http: Http;
   readonly #user: LinkUser;
   readonly #patience: number;
+  readonly #silence: number;
   readonly #log: Logger;
+  /** What makes WebSockets, while it is worth trying. */
+  #webSocket: SocketConstructor | undefined;
+  /** A WebSocket was open once. */
+  #upgrades = false;
+  #socket: Socket | undefined;
+  /** What goes by WebSocket. */
+  readonly #outbox: Outbox;
+  /** Whether a stream over HTTP is open. */
+  #streaming = false;
+  /** Why there was no stream at the last try. */
+  #failure: unknown;
+  /** By queue: the newest POST, until the server has it. */
+  readonly #queues = new Map<unknown, Promise<unknown>>();
   #closed = false;
   /** What is under way: a signal of its own for each, because one for all would gather their listeners. */
   readonly #underWay = new Set<AbortController>();
@@ -82,11 +116,14 @@ export class Link {
   #renewing: Promise<void> | undefined;
   readonly #sleepers = new Set<() => void>();
 
-  constructor(http: Http, user: LinkUser, patience: number, log: Logger) {
+  constructor(http: Http, user: LinkUser, options: LinkOptions) {
     this.#http = http;
     this.#user = user;
-    this.#patience = patience;
-    this.#log = log;
+    this.#patience = options.patience;
+    this.#silence = options.silence;
+    this.#webSocket = options.webSocket;
+    this.#log = options.log;
+    this.#outbox = new Outbox(this.#patience, () => asLost(this.#failure, this.#http.url));
   }
 
   /** Opens the connection with this `initialize`, and begins to read; gives the answer. */
@@ -103,7 +140,28 @@ export class Link {
    * @throws ServerProblem, or ConnectionLost when there is no answer for too long.
    */
   async post(post: Post): Promise<Reply> {
-    let sentOn: number | undefined;
+    if (this.#closed) throw closed();
+    const bySocket = this.#webSocket !== undefined && !this.#streaming;
+    return await (bySocket ? this.#outbox.send(post) : this.#postInTurn(post));
+  }
+
+  /** Sends by POST, after what is before it in its queue. */
+  async #postInTurn(post: Post, sentOn?: number): Promise<Reply> {
+    if (post.queue === undefined) return await this.#post(post, sentOn);
+    const before = this.#queues.get(post.queue);
+    const sent = Promise.resolve(before).then(() => this.#post(post, sentOn));
+    const done = sent.catch(() => undefined);
+    this.#queues.set(post.queue, done);
+    try {
+      return await sent;
+    } finally {
+      if (this.#queues.get(post.queue) === done) this.#queues.delete(post.queue);
+    }
+  }
+
+  async #post(post: Post, alreadyOn?: number): Promise<Reply> {
+    let sentOn = alreadyOn;
+    let silent = false;
     return await this.#persist(async () => {
       const generation = this.generation;
       if (post.onlyOn !== undefined && post.onlyOn !== generation) {
@@ -113,8 +171,9 @@ export class Link {
         throw new ConnectionGone("the server went away before it had answered", { outcomeUnknown: true });
       }
       try {
-        return await this.#once(post, generation);
+        return await this.#once(post, generation, silent);
       } catch (error) {
+        silent ||= error instanceof Silent;
         if (isUnknown(error)) {
           await this.#renew(generation);
           throw new TryAgain();
@@ -129,9 +188,13 @@ export class Link {
   async close(): Promise<void> {
     if (this.#closed) return;
     this.#closed = true;
+    const socket = this.#socket;
+    socket?.goodbye();
+    this.#outbox.close(closed());
     for (const controller of this.#underWay) controller.abort(closed());
     this.#wake();
     if (this.#id === undefined) return;
+    if (socket !== undefined && (await farewell(socket))) return;
     const signal = AbortSignal.timeout(FAREWELL);
     await this.#http.send("DELETE", PATH, { headers: { [CONNECTION]: this.#id }, signal }).catch(() => undefined);
   }
@@ -169,14 +232,21 @@ export class Link {
     }
   }
 
-  async #once(post: Post, generation: number): Promise<Reply> {
+  async #once(post: Post, generation: number, silent: boolean): Promise<Reply> {
     const headers: Record<string, string> = { "Content-Type": "application/json", [CONNECTION]: this.#id ?? "" };
     if (post.key) headers["Idempotency-Key"] = post.key();
-    if (post.respondAsync) headers["Prefer"] = "respond-async";
+    // An answer may take hours. Where a POST has been silent for long, the stream brings it, and shows that it is alive.
+    if (post.respondAsync || silent) headers["Prefer"] = "respond-async";
     post.trying?.();
-    return await this.#abortable(async ({ signal }) => {
-      const response = await this.#http.send("POST", PATH, { headers, body: post.body, signal });
-      return reply(response, await this.#http.text(response, signal), generation);
+    return await this.#abortable(async (controller) => {
+      const { signal } = controller;
+      const timer = setTimeout(() => controller.abort(new Silent(this.#http.url)), this.#silence);
+      try {
+        const response = await this.#http.send("POST", PATH, { headers, body: post.body, signal });
+        return reply(response, await this.#http.text(response, signal), generation);
+      } finally {
+        clearTimeout(timer);
+      }
     }, post.signal);
   }
 
@@ -184,9 +254,15 @@ export class Link {
 
   async #initialized(): Promise<Reply> {
     const headers = { "Content-Type": "application/json" };
-    const [response, text] = await this.#abortable(async ({ signal }): Promise<[Response, string]> => {
-      const response = await this.#http.send("POST", PATH, { headers, body: this.#initialize, signal });
-      return [response, await this.#http.text(response, signal)];
+    const [response, text] = await this.#abortable(async (controller): Promise<[Response, string]> => {
+      const { signal } = controller;
+      const timer = setTimeout(() => controller.abort(new Silent(this.#http.url)), AGENT_START * this.#silence);
+      try {
+        const response = await this.#http.send("POST", PATH, { headers, body: this.#initialize, signal });
+        return [response, await this.#http.text(response, signal)];
+      } finally {
+        clearTimeout(timer);
+      }
     });
     const id = response.headers.get(CONNECTION);
     if (id === null) {
@@ -226,7 +302,7 @@ export class Link {
       const { generation } = this;
       const seen = this.#seen;
       const triedAt = Date.now();
-      let failure = await this.#abortable((reading) => this.#read(reading)).catch((error: unknown) => error);
+      let failure = await this.#abortable((reading) => this.#listen(reading)).catch((error: unknown) => error);
       if (this.#closed) return;
       this.#user.streaming(false, failure);
       if (isUnknown(failure)) failure = await this.#renew(generation).catch((error: unknown) => error);
@@ -234,6 +310,7 @@ export class Link {
         refused = true;
         this.#log.warn("sandbox-agent: the stream was refused; trying again", failure);
       }
+      this.#failure = failure;
       if (this.#heardAt >= triedAt) {
         awaySince = undefined;
         refused = forgotten = false;
@@ -253,35 +330,101 @@ export class Link {
   }
 
   /** Reads events until the stream ends; what it throws says why. */
+  async #listen(reading: AbortController): Promise<void> {
+    if (this.#webSocket === undefined || !(await this.#readSocket(reading, this.#webSocket))) await this.#read(reading);
+  }
+
+  /** The same over a WebSocket; false when none was to be had. */
+  async #readSocket(reading: AbortController, make: SocketConstructor): Promise<boolean> {
+    const { generation } = this;
+    this.#reading = reading;
+    const query = new URLSearchParams({ connection: this.#id ?? "" });
+    if (this.#seen !== undefined) query.set("after", String(this.#seen));
+    const openedAt = Date.now();
+    const socket = new Socket(make, `${this.#http.url}${PATH}?${query}`, this.#http.token, {
+      opened: () => {
+        this.#upgrades = true;
+        this.#heardAt = Date.now();
+        this.#socket = socket;
+        this.#outbox.opened(socket, generation);
+        this.#wake();
+      },
+      heard: (event) => {
+        this.#heardAt = Date.now();
+        if (event !== undefined && generation === this.generation) this.#take(event.position, event.data);
+      },
+    });
+    const watch = this.#watch(openedAt, () => socket.leave());
+    const leave = (): void => (this.#closed ? undefined : socket.leave());
+    reading.signal.addEventListener("abort", leave);
+    const { opened, tooLarge, failure } = await socket.ended;
+    clearInterval(watch);
+    reading.signal.removeEventListener("abort", leave);
+    this.#socket = undefined;
+    const refused = this.#outbox.gone(socket, tooLarge);
+    // Over HTTP its caller learns what the limit is.
+    if (refused !== undefined) this.#handOver(refused);
+    if (failure !== undefined) throw failure;
+    return opened || reading.signal.aborted;
+  }
+
+  #handOver(outgoing: Outgoing): void {
+    void this.#postInTurn(outgoing.post, outgoing.sentOn).then(
+      (reply) => outgoing.settle(reply),
+      (error: unknown) => outgoing.fail(error),
+    );
+  }
+
+  /** HTTP works where a WebSocket does not. */
+  #goOnOverHttp(reading: AbortController): ReturnType<typeof setTimeout> | undefined {
+    this.#streaming = true;
+    for (const outgoing of this.#outbox.drain()) this.#handOver(outgoing);
+    if (this.#webSocket === undefined) return undefined;
+    if (this.#upgrades) return setTimeout(() => reading.abort(new ConnectionLost("a socket is tried")), SOCKET_AGAIN);
+    this.#webSocket = undefined;
+    this.#log.warn("sandbox-agent: no WebSocket gets through, perhaps because of a proxy; going on over HTTP");
+    return undefined;
+  }
+
+  #take(position: number, data: string): void {
+    this.#seen = position;
+    this.#user.event(position, data);
+  }
+
+  #watch(openedAt: number, end: () => void): ReturnType<typeof setInterval> {
+    return setInterval(() => {
+      if (Date.now() - Math.max(this.#heardAt, openedAt) > this.#silence) end();
+    }, this.#silence / 4);
+  }
+
+  /** The same over HTTP. */
   async #read(reading: AbortController): Promise<void> {
     const { generation } = this;
     const { signal } = reading;
     this.#reading = reading;
     const headers: Record<string, string> = { Accept: "text/event-stream", [CONNECTION]: this.#id ?? "" };
     if (this.#seen !== undefined) headers["Last-Event-ID"] = String(this.#seen);
-    const openedAt = Date.now();
-    const watch = setInterval(() => {
-      const heardAt = Math.max(this.#heardAt, openedAt);
-      if (Date.now() - heardAt > SILENCE) reading.abort(new ConnectionLost("the stream is silent"));
-    }, SILENCE / 4);
+    const watch = this.#watch(Date.now(), () => reading.abort(new ConnectionLost("the stream is silent")));
+    let again: ReturnType<typeof setTimeout> | undefined;
     try {
       const response = await this.#http.send("GET", PATH, { headers, signal });
       this.#heardAt = Date.now();
+      again = this.#goOnOverHttp(reading);
       this.#wake();
       this.#user.streaming(true, undefined);
       for await (const events of eventsOf(this.#http.body(response))) {
         this.#heardAt = Date.now();
         for (const event of events) {
           if (generation !== this.generation || signal.aborted) return;
-          const position = Number(event.id);
-          this.#seen = position;
-          this.#user.event(position, event.data);
+          this.#take(Number(event.id), event.data);
         }
       }
     } catch (error) {
       throw this.#http.lost(error, signal);
     } finally {
       clearInterval(watch);
+      clearTimeout(again);
+      this.#streaming = false;
       // Also after leaving the loop early: the rest is never read.
       reading.abort();
     }
@@ -323,11 +466,26 @@ export class Link {
   }
 }
 
-/** The connection that a request belonged to is gone, and the request with it. */
-class ConnectionGone extends ConnectionLost {}
+/** A POST without an answer, for as long as a socket may be silent. */
+class Silent extends ConnectionLost {
+  constructor(url: string) {
+    super(`${url} is silent`, { outcomeUnknown: true });
+  }
+}
 
 /** The way is free now. */
 class TryAgain extends Error {}
+
+/** Whether a socket that says goodbye is closed in time. */
+async function farewell(socket: Socket): Promise<boolean> {
+  let timer: ReturnType<typeof setTimeout> | undefined;
+  const late = new Promise<false>((resolve) => {
+    timer = setTimeout(() => resolve(false), FAREWELL);
+  });
+  const over = await Promise.race([socket.ended.then(() => true), late]);
+  clearTimeout(timer);
+  return over;
+}
 
 function isUnknown(error: unknown): boolean {
   return error instanceof ServerProblem && error.slug === "unknown-connection";

@@ -10,8 +10,7 @@ import type { AnyMessage, AnyNotification, AnyRequest, AnyResponse, JsonRpcId, S
 
 import { ClientError, ConnectionLost, ServerProblem } from "./errors.js";
 import { type Http, randomName } from "./http.js";
-import { Link, type LinkUser, type Post, type Reply } from "./link.js";
-import type { Logger } from "./log.js";
+import { Link, type LinkOptions, type LinkUser, type Post, type Reply } from "./link.js";
 
 /** An envelope as it goes over the wire. */
 export type Envelope = AnyMessage;
@@ -73,12 +72,9 @@ export interface StreamUser {
 }
 
 /** How the stream behaves. */
-export interface StreamOptions {
-  /** Milliseconds that a request waits for a server that cannot be reached. */
-  readonly patience: number;
+export interface StreamOptions extends LinkOptions {
   /** Have answers on the stream, so that no request holds a socket. */
   readonly respondAsync: boolean;
-  readonly log: Logger;
 }
 
 /** A request of ours that has no answer yet. */
@@ -116,13 +112,13 @@ export class RpcStream implements Stream, LinkUser {
   #handed = 0;
   #dispatched = 0;
   readonly #conditions = new Set<() => void>();
-  /** By session: the newest prompt, until the server has it. */
-  readonly #lastPrompt = new Map<unknown, Promise<unknown>>();
+  /** What the server is to acknowledge, by the name of its receipt. */
+  readonly #receipts = new Map<JsonRpcId, (envelope: AnyResponse) => void>();
 
   constructor(http: Http, user: StreamUser, options: StreamOptions) {
     this.#user = user;
     this.#options = options;
-    this.#link = new Link(http, this, options.patience, options.log);
+    this.#link = new Link(http, this, options);
     this.readable = new ReadableStream<AnyMessage>({
       start: (controller) => {
         this.#incoming = controller;
@@ -178,7 +174,7 @@ export class RpcStream implements Stream, LinkUser {
 
   async #notify(envelope: AnyNotification): Promise<void> {
     try {
-      await this.#link.post({ body: JSON.stringify(envelope), elsewhere: true });
+      await this.#deliver({ body: JSON.stringify(envelope), elsewhere: true });
     } catch (error) {
       if (!this.#closed) this.#options.log.warn(`sandbox-agent: ${envelope.method} was not delivered`, error);
     }
@@ -187,17 +183,7 @@ export class RpcStream implements Stream, LinkUser {
   async #request(envelope: AnyRequest): Promise<void> {
     const waiting = this.#prepared(envelope);
     this.#waiting.set(envelope.id, waiting);
-    if (this.#options.respondAsync && envelope.method === "session/prompt") {
-      // Prompts are queued as they arrive: one is sent when the server has the one before.
-      const session = sessionOf(envelope);
-      const before = this.#lastPrompt.get(session);
-      const sent = Promise.resolve(before).then(() => this.#post(envelope.id, waiting));
-      this.#lastPrompt.set(session, sent);
-      await sent;
-      if (this.#lastPrompt.get(session) === sent) this.#lastPrompt.delete(session);
-    } else {
-      await this.#post(envelope.id, waiting);
-    }
+    await this.#post(envelope.id, waiting);
   }
 
   #prepared(envelope: AnyRequest): Waiting {
@@ -213,12 +199,15 @@ export class RpcStream implements Stream, LinkUser {
       return key;
     };
     const answered = new AbortController();
+    // Prompts are queued as they arrive.
+    const inTurn = this.#options.respondAsync && method === "session/prompt";
     const post: Post = {
       body: JSON.stringify(envelope),
       elsewhere: reads || sessionOf(envelope) !== undefined,
       respondAsync: this.#options.respondAsync,
       signal: answered.signal,
       ...(reads ? {} : { key: renewedKey }),
+      ...(inTurn ? { queue: sessionOf(envelope) } : {}),
     };
     return { post, answered, accepted: false };
   }
@@ -250,7 +239,7 @@ export class RpcStream implements Stream, LinkUser {
     try {
       // Under the same id another connection may ask something else.
       const body = JSON.stringify({ ...envelope, id: asked.id });
-      await this.#link.post({ body, elsewhere: false, onlyOn: asked.generation, trying: () => (tries += 1) });
+      await this.#deliver({ body, elsewhere: false, onlyOn: asked.generation, trying: () => (tries += 1) });
     } catch (error) {
       failure = error;
     }
@@ -268,6 +257,25 @@ export class RpcStream implements Stream, LinkUser {
     this.#user.answered(envelope.id, failure);
   }
 
+  /** Sends what has no answer, until the server has it: by POST it says so at once, on a socket by a receipt. */
+  async #deliver(post: Post): Promise<void> {
+    const receipt = randomName();
+    const received = new AbortController();
+    const acknowledged = new Promise<void>((resolve, reject) => {
+      this.#receipts.set(receipt, (envelope) => {
+        if (isStopping(envelope)) return;
+        if ("error" in envelope) reject(refusal(envelope.error));
+        else resolve();
+      });
+    });
+    try {
+      await Promise.race([this.#link.post({ ...post, receipt, signal: received.signal }), acknowledged]);
+    } finally {
+      this.#receipts.delete(receipt);
+      received.abort("received");
+    }
+  }
+
   // In
 
   /** An event of the stream. */
@@ -279,8 +287,11 @@ export class RpcStream implements Stream, LinkUser {
       this.#options.log.error("sandbox-agent: an event of the stream is no envelope", error);
       return;
     }
-    this.#user.tap("received", envelope, position);
-    if (!("method" in envelope)) {
+    const receipt = "method" in envelope ? undefined : this.#receipts.get(envelope.id);
+    if (receipt === undefined) this.#user.tap("received", envelope, position);
+    if (receipt !== undefined) {
+      receipt(envelope as AnyResponse);
+    } else if (!("method" in envelope)) {
       void this.#late(envelope);
     } else if ("id" in envelope) {
       const { generation } = this;
@@ -427,6 +438,12 @@ function parsed(text: string): AnyMessage {
 function isStopping(envelope: AnyResponse): boolean {
   const data = "error" in envelope ? (envelope.error.data as { type?: unknown } | undefined) : undefined;
   return data?.type === "shutting-down";
+}
+
+/** What is wrong with an answer, as the server says it to a POST as well. */
+function refusal({ message, data }: { message: string; data?: unknown }): ServerProblem {
+  const { type, title, status, ...fields } = (data ?? {}) as Record<string, unknown>;
+  return new ServerProblem(String(type), String(title), Number(status), message, fields);
 }
 
 function sessionOf(envelope: AnyRequest): unknown {

@@ -6,6 +6,7 @@ upgraded GET is a WebSocket for everything. All responses come on a stream, but 
 
 import secrets
 from collections import Counter
+from dataclasses import dataclass, field
 from functools import partial
 from urllib.parse import quote
 
@@ -20,18 +21,14 @@ from sandbox_agent.errors import (
     TooMany,
 )
 from sandbox_agent.http.asgi import Receive, Scope, Send, header, json_headers, offers_websocket, respond, transport
-from sandbox_agent.http.delivery import Delivery
-from sandbox_agent.http.duplex import Duplex, query
+from sandbox_agent.http.duplex import query
+from sandbox_agent.http.exchange import METHODS, ClientGone, Exchange
 from sandbox_agent.http.negotiate import EVENT_STREAM, JSON, check_accept, check_json
-from sandbox_agent.http.rpc import ClientGone, position, read_body, stream_events
-from sandbox_agent.http.stream import Part, Streams
+from sandbox_agent.http.stream import Part
 from sandbox_agent.hub.connection import Connection
-from sandbox_agent.hub.from_client import FromClient
-from sandbox_agent.hub.hub import Hub
 from sandbox_agent.wire import headers, methods
 
 PATH = "/acp"
-METHODS = "DELETE, GET, POST"
 _CONNECTION = headers.raw(headers.ACP_CONNECTION_ID)
 _OUR_CONNECTION = headers.raw(headers.CONNECTION_ID)
 _SESSION = headers.raw(headers.ACP_SESSION_ID)
@@ -40,30 +37,19 @@ _ACCEPTED = [(b"content-length", b"0")]
 MAX_SESSION_ID = 1024
 
 
-class Acp:
+def _make_affinity() -> str:
+    return f"acp-affinity={secrets.token_urlsafe(12)}; Path={PATH}; HttpOnly; SameSite=Strict"
+
+
+@dataclass(slots=True)
+class Acp(Exchange):
     """The transport of the contract, section 14."""
 
-    def __init__(
-        self,
-        hub: Hub,
-        from_client: FromClient,
-        streams: Streams,
-        delivery: Delivery,
-        duplex: Duplex,
-        max_body: int,
-        max_streams: int,
-    ) -> None:
-        self._hub = hub
-        self._from_client = from_client
-        self._streams = streams
-        self._delivery = delivery
-        self._duplex = duplex
-        self._max_body = max_body
-        self._max_streams = max_streams
-        self._under_way: Counter[tuple[str, str]] = Counter()
-        """Requests that wait for their answers, by connection and session."""
-        # A balancer in front may send a client that returns it to the same server; to us it means nothing.
-        self._affinity = f"acp-affinity={secrets.token_urlsafe(12)}; Path={PATH}; HttpOnly; SameSite=Strict"
+    max_streams: int
+    _under_way: Counter[tuple[str, str]] = field(default_factory=Counter[tuple[str, str]])
+    """Requests that wait for their answers, by connection and session."""
+    _affinity: str = field(default_factory=_make_affinity)
+    """A balancer in front may send a client that returns it to the same server; to us it means nothing."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         match scope["method"]:
@@ -83,7 +69,7 @@ class Acp:
         check_accept(header(scope, b"accept"), JSON)
         agent, connection = self._agent(scope), self._find_connection(scope)
         try:
-            body = await read_body(scope, receive, self._max_body)
+            body = await self.read_body(scope, receive)
         except ClientGone:
             return
         if body.lstrip()[:1] == b"[":
@@ -92,19 +78,19 @@ class Acp:
         if connection is None:
             await self._open(envelope, agent, send)
             return
-        connection.used_at = self._hub.monotonic()
+        connection.used_at = self.hub.monotonic()
         self._check_session(scope, connection, envelope)
         if envelope.kind is Kind.REQUEST:
-            await self._hub.log.committed(await self._begin(connection, envelope))
+            await self.hub.log.committed(await self._begin(connection, envelope))
         else:
-            await self._delivery.take(connection, envelope)
+            await self.delivery.take(connection, envelope)
         await respond(send, 202, _ACCEPTED)
 
     async def _open(self, envelope: Envelope, agent: str | None, send: Send) -> None:
         if envelope.kind is not Kind.REQUEST or envelope.method != methods.INITIALIZE or envelope.id is None:
             raise MissingConnection
         try:
-            connection, answer = await self._from_client.open(envelope, agent)
+            connection, answer = await self.from_client.open(envelope, agent)
             connection_id, line = connection.connection_id, answer.line
         except SandboxAgentError as error:
             # Clients look for an id in any case, and show the error only then. There is no connection behind this one.
@@ -122,7 +108,7 @@ class Acp:
         self._under_way[key] += 1
         try:
             after = partial(self._answered, connection, session_id)
-            return await self._delivery.begin(connection, envelope, before=flush, after=after)
+            return await self.delivery.begin(connection, envelope, before=flush, after=after)
         except BaseException:
             self._answered(connection, session_id)
             raise
@@ -133,11 +119,11 @@ class Acp:
         if self._under_way[key] > 0:
             return
         del self._under_way[key]
-        if self._streams.find(connection, Part(session_id)) is not None:
-            connection.session_streams.setdefault(session_id, self._hub.log.position)
+        if self.streams.find(connection, Part(session_id)) is not None:
+            connection.session_streams.setdefault(session_id, self.hub.log.position)
 
     async def _flush(self, connection: Connection, session_id: str | None) -> None:
-        stream = self._streams.find(connection, Part(session_id))
+        stream = self.streams.find(connection, Part(session_id))
         if stream is not None:
             await stream.flushed()
 
@@ -165,36 +151,39 @@ class Acp:
         if connection is None:
             raise MissingConnection
         part, given = Part(session_id), header(scope, _AFTER)
-        after = self._streams.cursor(connection, part) if given is None else position(self._hub, given)
+        after = self.streams.cursor(connection, part) if given is None else self.position(given)
         begins = session_id is not None and self._give_stream(connection, session_id)
         if session_id is not None:
-            after = max(after, connection.session_streams.get(session_id, self._hub.log.position))
-        stream = self._streams.open(connection, after, transport(scope), part=part)
+            after = max(after, connection.session_streams.get(session_id, self.hub.log.position))
+        stream = self.streams.open(connection, after, transport(scope), part=part)
         # What went to the connection's stream so far is read before what comes on this one.
         first = partial(self._flush, connection, None) if begins else None
-        await stream_events(scope, send, self._hub, self._streams, connection, stream, first)
+        await self.stream_events(scope, send, connection, stream, first)
 
     def _give_stream(self, connection: Connection, session_id: str) -> bool:
         """From here on the session's events go to its own stream, or, with a request under way, after its answer."""
         given = connection.session_streams
         if session_id in given or self._under_way.get((connection.tag, session_id)):
             return False
-        if len(given) >= self._max_streams:
-            idle = (one for one in given if self._streams.find(connection, Part(one)) is None)
+        if len(given) >= self.max_streams:
+            idle = (one for one in given if self.streams.find(connection, Part(one)) is None)
             oldest = next(idle, None)
             if oldest is None:
-                raise TooMany("streams of sessions", self._max_streams, "--session-streams")
+                raise TooMany("streams of sessions", self.max_streams, "--session-streams")
             del given[oldest]
             connection.cursors.pop(oldest, None)
-        given[session_id] = self._hub.log.position
+        given[session_id] = self.hub.log.position
         return True
 
     async def _upgrade(self, scope: Scope) -> None:
-        connection, agent = self._find_connection(scope), self._agent(scope)
-        given = query(scope).get("after")
-        after = position(self._hub, given.encode()) if given is not None else connection.served if connection else 0
         cookie = [("Set-Cookie", self._affinity)]
-        await self._duplex(scope, connection, after, cookie, headers.ACP_CONNECTION_ID, agent)
+        await self.upgrade(scope, self._resumed, headers.ACP_CONNECTION_ID, cookie, self._agent(scope))
+
+    def _resumed(self, scope: Scope) -> tuple[Connection | None, int]:
+        connection, given = self._find_connection(scope), query(scope).get("after")
+        if given is not None:
+            return connection, self.position(given.encode())
+        return connection, connection.served if connection else 0
 
     # DELETE
 
@@ -202,9 +191,7 @@ class Acp:
         connection_id = _connection_id(scope)
         if connection_id is None:
             raise MissingConnection
-        connection = self._hub.connections.find(connection_id)
-        if connection is not None:
-            self._hub.close_connection(connection, "the client closed the connection")
+        self.close(connection_id)
         await respond(send, 202, _ACCEPTED)
 
     # What a request names
@@ -212,7 +199,7 @@ class Acp:
     def _find_connection(self, scope: Scope) -> Connection | None:
         """None when it names none; raises UnknownConnection."""
         connection_id = _connection_id(scope)
-        return None if connection_id is None else self._hub.connections.get(connection_id)
+        return None if connection_id is None else self.hub.connections.get(connection_id)
 
     def _session(self, scope: Scope) -> str | None:
         value = header(scope, _SESSION)
@@ -224,7 +211,7 @@ class Acp:
 
     def _resolve(self, session_id: str) -> str:
         """An alias as the id of its session; a session need not be known yet."""
-        session = self._hub.find_session(session_id) if session_id else None
+        session = self.hub.find_session(session_id) if session_id else None
         return session_id if session is None else session.id
 
     @staticmethod

@@ -3,9 +3,10 @@
 import asyncio
 from collections.abc import Awaitable, Callable
 
+import msgspec
 from msgspec import Raw
 
-from sandbox_agent.envelope import Envelope, Kind, failure
+from sandbox_agent.envelope import Envelope, Kind, failure, success
 from sandbox_agent.errors import (
     AgentTimeout,
     AlreadyAnswered,
@@ -71,6 +72,26 @@ class Delivery:
         except (NobodyAsked, WrongAnswer) as error:
             self.complain(connection, error, requestId=Raw(envelope.id or b"null"))
 
+    async def acknowledge(self, connection: Connection, envelope: Envelope, key: str) -> None:
+        """Take a notification or an answer once, and tell its client under the key that it was taken, or why not."""
+        id, receipt = msgspec.json.encode(key), connection.receipts.get(key)
+        if receipt is None:
+            try:
+                if envelope.kind is Kind.NOTIFICATION:
+                    await self._from_client.notify(connection, envelope)
+                else:
+                    await self._from_client.answer(connection, envelope)
+            except LogUnavailable as error:
+                # Nothing was taken: it may come again under the same key.
+                self._hub.tell_connection(connection, _refusal(id, error))
+                return
+            except SandboxAgentError as error:
+                receipt = _refusal(id, error)
+            else:
+                receipt = success(id, {})
+            connection.keep_receipt(key, receipt)
+        self._hub.tell_connection(connection, receipt)
+
     def complain(self, connection: Connection, error: SandboxAgentError, **facts: object) -> None:
         """Tell a client of a failure that belongs to no request of its own."""
         error.fields.update(facts)
@@ -109,3 +130,9 @@ class Delivery:
             return self._hub.find_session(envelope.session_id)
         except LogUnavailable:
             return None
+
+
+def _refusal(id: bytes, error: SandboxAgentError) -> bytes:
+    """With what a client would read in the answer to a POST."""
+    error.fields.update(title=error.title, status=error.status)
+    return failure(id, error)

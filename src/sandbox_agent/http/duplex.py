@@ -11,7 +11,7 @@ import msgspec
 
 from sandbox_agent.envelope import Envelope, Kind, failure, parse
 from sandbox_agent.errors import InvalidRequest, LogUnavailable, NotAnEnvelope, SandboxAgentError, Unparsable
-from sandbox_agent.http.asgi import Scope, transport
+from sandbox_agent.http.asgi import Scope, header, transport
 from sandbox_agent.http.delivery import Delivery
 from sandbox_agent.http.encoding import TextFrames
 from sandbox_agent.http.stream import TAKEN_OVER, Stream, Streams
@@ -20,6 +20,7 @@ from sandbox_agent.hub.from_client import FromClient
 from sandbox_agent.hub.hub import Hub
 from sandbox_agent.hub.idempotency import MAX_KEY
 from sandbox_agent.wire import methods
+from sandbox_agent.wire.subprotocols import WITH_IDS
 
 if TYPE_CHECKING:
     from sandbox_agent.http.websocket import WebSocket
@@ -30,6 +31,8 @@ NORMAL, GOING_AWAY, PROTOCOL_ERROR, INTERNAL_ERROR, TRY_AGAIN_LATER = 1000, 1001
 _BEGINS_JSON = re.compile(rb"\s*[\[{]")
 CLOSED_FOR_ANOTHER = 4001
 """Close code of a socket whose connection has opened another stream: its client need not come back."""
+REFUSED = 4000
+"""Plus the HTTP status of a refusal: its close code."""
 
 
 class Duplex:
@@ -64,6 +67,12 @@ class Duplex:
         except Exception:
             websocket.close(INTERNAL_ERROR, "the server failed")
             raise
+
+    def refuse(self, scope: Scope, error: SandboxAgentError) -> None:
+        """Open the socket, and close it at once with the reason. Raises BadRequest for what is no handshake."""
+        websocket: WebSocket = scope["extensions"]["sandbox_agent.websocket"](self._max_size)
+        websocket.accept(scope, [])
+        websocket.close(REFUSED + error.status, error.slug)
 
     async def _open(self, websocket: "WebSocket", connection_id: str, agent: str | None) -> Connection | None:
         """Wait for `initialize`; one that fails may be tried again. None when the socket is closed before."""
@@ -124,6 +133,9 @@ class Duplex:
             self._delivery.complain(connection, _complaint(message, error))
             return
         if envelope.kind is not Kind.REQUEST:
+            if key is not None:
+                await self._delivery.acknowledge(connection, envelope, key)
+                return
             try:
                 await self._delivery.take(connection, envelope)
             except SandboxAgentError as error:
@@ -142,6 +154,12 @@ def query(scope: Scope) -> dict[str, str]:
     return {name: values[-1] for name, values in found.items()}
 
 
+def offers_ids(scope: Scope) -> bool:
+    """Whether a client offers the subprotocol of our own clients."""
+    offered = header(scope, b"sec-websocket-protocol") or b""
+    return WITH_IDS.encode() in (name.strip() for name in offered.split(b","))
+
+
 def _initialize(message: bytes) -> Envelope | None:
     try:
         envelope = parse(message)
@@ -156,7 +174,7 @@ def _numbered(websocket: "WebSocket", position: int, line: bytes) -> bytes:
 
 
 def _split_key(message: bytes) -> tuple[str | None, bytes]:
-    """The idempotency key in the first line, if there is one, and the envelope."""
+    """The key in the first line, if there is one, and the envelope."""
     if _BEGINS_JSON.match(message):
         return None, message
     key, _, rest = message.partition(b"\n")

@@ -52,15 +52,16 @@ class ServerSentEvents:
 class TextFrames:
     """Each envelope is a text frame; with `numbered`, its position and a line break come before it."""
 
-    opening = b""
-
     def __init__(self, on_ping: Callable[[], None], *, numbered: bool) -> None:
+        # Such a client waits for it: only then is its connection known not to be refused.
+        self.opening = _empty() if numbered else b""
         self._on_ping = on_ping
         self._numbered = numbered
 
     def heartbeat(self) -> bytes:
         self._on_ping()
-        return _ping()
+        # Browsers do not show pings to a page, which must learn that the server is still there.
+        return _ping() + _empty() if self._numbered else _ping()
 
     def farewell(self, reason: str) -> bytes:
         # A WebSocket says goodbye with a close frame of its own.
@@ -85,3 +86,10 @@ def _ping() -> bytes:
     from websockets.frames import Frame, Opcode
 
     return Frame(Opcode.PING, b"").serialize(mask=False)
+
+
+@cache
+def _empty() -> bytes:
+    from websockets.frames import Frame, Opcode
+
+    return Frame(Opcode.TEXT, b"").serialize(mask=False)

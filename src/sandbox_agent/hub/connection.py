@@ -21,6 +21,8 @@ REMEMBERED_REQUESTS = 10_000
 """How many settled requests a connection remembers, to answer a late answer with what became of it."""
 REMEMBERED_BYTES = 1 << 20
 """How much it remembers of what they asked, and how much their ids may take."""
+REMEMBERED_RECEIPTS = 1_000
+"""How many of its notifications and answers a connection remembers by their keys, so that each is taken once."""
 
 
 class Downlink(Protocol):
@@ -90,6 +92,8 @@ class Connection:
     closed: bool = False
     busy: int = 0
     """POSTs of its that wait for an answer."""
+    receipts: OrderedDict[str, bytes] = field(default_factory=OrderedDict[str, bytes])
+    """What became of the newest notifications and answers that came with a key."""
     _forgetful: bool = False
     """Requests have been forgotten, so it is not known any more which ids were never used."""
     _ids: dict[int, bytes] = field(default_factory=dict[int, bytes])
@@ -108,6 +112,11 @@ class Connection:
         self.speech = Speech.of(self.capabilities, meta)
         names = {"client": text_at(params, "clientInfo", "name"), "user": text_at(meta, META, "user")}
         self.who = {kind: name[:MAX_NAME] for kind, name in names.items() if name}
+
+    def keep_receipt(self, key: str, receipt: bytes) -> None:
+        self.receipts[key] = receipt
+        if len(self.receipts) > REMEMBERED_RECEIPTS:
+            self.receipts.popitem(last=False)
 
     @property
     def channel(self) -> str:

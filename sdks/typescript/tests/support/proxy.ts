@@ -15,6 +15,8 @@ export class Proxy {
   /** Take no connections, and have none. */
   #away = false;
   #judge: Judge = () => false;
+  /** Sockets that take everything and pass nothing on. */
+  readonly #mute = new WeakSet<Socket>();
   readonly #sockets = new Set<Socket>();
   readonly #server: Server;
   readonly #target: () => string;
@@ -34,6 +36,11 @@ export class Proxy {
   /** Cuts everything that is open now. */
   cut(): void {
     for (const socket of this.#sockets) socket.resetAndDestroy();
+  }
+
+  /** Everything that is open now stays open, and nothing comes through it any more. */
+  silence(): void {
+    for (const socket of this.#sockets) this.#mute.add(socket);
   }
 
   /** From now on nobody gets through. */
@@ -79,6 +86,7 @@ export class Proxy {
         to.destroy();
       });
       from.on("data", (data) => {
+        if (this.#mute.has(from)) return;
         if (this.#judge(data, direction, passed)) {
           client.resetAndDestroy();
           server.resetAndDestroy();
