@@ -348,6 +348,7 @@ export class Link {
         this.#socket = socket;
         this.#outbox.opened(socket, generation);
         this.#wake();
+        this.#user.streaming(true, undefined);
       },
       heard: (event) => {
         this.#heardAt = Date.now();
@@ -365,7 +366,8 @@ export class Link {
     // Over HTTP its caller learns what the limit is.
     if (refused !== undefined) this.#handOver(refused);
     if (failure !== undefined) throw failure;
-    return opened || reading.signal.aborted;
+    if (opened && !reading.signal.aborted) throw new ConnectionLost("the socket was cut");
+    return reading.signal.aborted;
   }
 
   #handOver(outgoing: Outgoing): void {

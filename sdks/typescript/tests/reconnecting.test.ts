@@ -116,7 +116,7 @@ for (const [name, way, taken, signals] of WAYS) {
     });
 
     test("a client knows whether its connection is there", BOUNDED, async () => {
-      const client = await server.connect({ url: proxy.url, respondAsync });
+      const client = await server.connect({ url: proxy.url, ...way });
       const seen: string[] = [];
       const stop = client.onConnectionChange(({ state }) => seen.push(state));
       assert.equal(client.connection.state, "closed");
