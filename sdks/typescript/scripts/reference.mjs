@@ -23,7 +23,7 @@ const GROUPS = {
   "Agents and installs": ["agents"],
   Files: ["files", "bytes", "search", "watch"],
   Errors: ["errors"],
-  "Under the surface": ["stream", "http", "log"],
+  "Under the surface": ["connection", "stream", "http", "socket", "log"],
 };
 
 const HEAD = `<!-- Written by \`node sdks/typescript/scripts/reference.mjs\`; change the comments in the code. -->

@@ -43,8 +43,8 @@ export interface ClientOptions extends Handlers {
   /** Milliseconds without a sign of life after which a socket is given up for another; 60,000 unless given. */
   readonly silenceTimeout?: number;
   /**
-   * One WebSocket for everything, or HTTP. In browsers, which have few sockets, `"websocket"` unless you give a `fetch`;
-   * elsewhere `"http"`. Where no WebSocket gets through, HTTP does the work.
+   * One WebSocket for everything, or HTTP. In browsers, which have few sockets, `"websocket"` unless you give a
+   * `fetch`; elsewhere `"http"`. Where no WebSocket gets through, HTTP does the work.
    */
   readonly transport?: "http" | "websocket";
   /**

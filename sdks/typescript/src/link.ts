@@ -48,7 +48,7 @@ export interface Post {
   readonly key?: () => string;
   /** Of an envelope that is answered by none: the name under which a WebSocket brings a receipt. */
   readonly receipt?: string;
-  /** By POST, it is sent when the server has the one before it in the same queue; a WebSocket keeps the order anyway. */
+  /** By POST, it is sent when the server has the one before it in the same queue; a WebSocket keeps the order. */
   readonly queue?: unknown;
   /** Whether it means the same on another connection. */
   readonly elsewhere: boolean;
@@ -235,7 +235,7 @@ export class Link {
   async #once(post: Post, generation: number, silent: boolean): Promise<Reply> {
     const headers: Record<string, string> = { "Content-Type": "application/json", [CONNECTION]: this.#id ?? "" };
     if (post.key) headers["Idempotency-Key"] = post.key();
-    // An answer may take hours. Where a POST has been silent for long, the stream brings it, and shows that it is alive.
+    // An answer may take hours. After a long silence the stream is to bring it, which shows that it is alive.
     if (post.respondAsync || silent) headers["Prefer"] = "respond-async";
     post.trying?.();
     return await this.#abortable(async (controller) => {

@@ -1,5 +1,5 @@
 /**
- * What is sent by WebSocket, in the order of sending: each envelope until it has an outcome, on one socket after another.
+ * What is sent by WebSocket, in the order of sending: each envelope until it has an outcome, on socket after socket.
  *
  * An outcome is nothing that this module sees: the caller's signal says that there is one. Knows nothing of HTTP.
  */

@@ -8,10 +8,15 @@ import { InvalidCall, ServerProblem } from "./errors.js";
 
 /** What a `WebSocket` has to be able to do. */
 export interface SocketLike {
+  /** Called with each message. */
   onmessage: ((event: { readonly data: unknown }) => void) | null;
+  /** Called when it is closed, or could not be opened. */
   onclose: ((event: { readonly code: number; readonly reason: string }) => void) | null;
+  /** Called when something goes wrong. */
   onerror: ((event: never) => void) | null;
+  /** Sends a text. */
   send(data: string): void;
+  /** Closes it. */
   close(code?: number, reason?: string): void;
 }
 
