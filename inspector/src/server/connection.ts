@@ -7,6 +7,7 @@
 
 import { ConnectionLost, type Health, SandboxAgent, ServerProblem } from "sandboxagent";
 
+import { OpenRequests, serveRequests } from "../waiting/open-requests.js";
 import { Store } from "./store.js";
 import { acceptToken, forgetToken, wasAccepted } from "./token.js";
 
@@ -46,6 +47,7 @@ export class ServerConnection {
     await this.#leave();
     if (this.view.get().state !== "absent") this.view.set({ state: "connecting" });
     let client: SandboxAgent;
+    const requests = new OpenRequests();
     try {
       client = await SandboxAgent.connect(this.#url, {
         ...(token !== undefined && { token }),
@@ -53,9 +55,7 @@ export class ServerConnection {
         name: "inspector",
         reconnectTimeout: PATIENCE,
         // All are left open, for the person to answer.
-        onPermission: () => undefined,
-        onQuestion: () => undefined,
-        onElicitation: () => undefined,
+        ...requests.handlers,
       });
       if (attempt !== this.#attempt) return await client.close();
       this.health.set(await client.health());
@@ -65,6 +65,7 @@ export class ServerConnection {
     }
     if (attempt !== this.#attempt) return await client.close();
     if (token !== undefined) acceptToken(token);
+    serveRequests(client, requests);
     this.client.set(client);
     this.view.set({ state: "live" });
     client.onConnectionChange(({ state, error }) => {

@@ -113,7 +113,7 @@ function coloursOf({ color, background }: Style): CSSProperties | undefined {
     typeof value === "string" ? value : value !== undefined && value >= 16 ? paletteColor(value) : undefined;
   const [front, back] = [of(color), of(background)];
   if (front === undefined && back === undefined) return undefined;
-  const readable = front && `color-mix(in oklch, ${front} 62%, var(--text))`;
-  const soft = back && `color-mix(in oklch, ${back} 28%, var(--sunken))`;
+  const readable = front && `color-mix(in oklab, ${front} 62%, var(--text))`;
+  const soft = back && `color-mix(in oklab, ${back} 28%, var(--sunken))`;
   return { ...(readable && { color: readable }), ...(soft && { backgroundColor: soft }) };
 }

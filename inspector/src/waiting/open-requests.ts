@@ -1,6 +1,6 @@
 /** What agents ask of this client, as a store: give `handlers` to the SDK, and every request is here until it is settled. */
 
-import type { ElicitationRequest, Handlers, PermissionRequest, QuestionRequest } from "sandboxagent";
+import type { ElicitationRequest, Handlers, PermissionRequest, QuestionRequest, SandboxAgent } from "sandboxagent";
 
 export type OpenRequest = PermissionRequest | QuestionRequest | ElicitationRequest;
 
@@ -34,4 +34,21 @@ export class OpenRequests {
     this.#list = list;
     for (const listener of [...this.#listeners]) listener();
   }
+}
+
+const known = new WeakMap<SandboxAgent, OpenRequests>();
+
+/** What is asked of a client: of one that was made with `handlers` of a store, that store. */
+export function openRequestsOf(client: SandboxAgent): OpenRequests {
+  let requests = known.get(client);
+  if (requests === undefined) {
+    requests = new OpenRequests();
+    known.set(client, requests);
+  }
+  return requests;
+}
+
+/** Says that a client was made with the handlers of a store. */
+export function serveRequests(client: SandboxAgent, requests: OpenRequests): void {
+  known.set(client, requests);
 }

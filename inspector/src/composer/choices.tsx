@@ -1,0 +1,145 @@
+/** Mode, model and the other options of a session, to look at and to change. */
+
+import type { SessionConfigOption, SessionModeState } from "@agentclientprotocol/sdk";
+import { ChevronDown } from "lucide-react";
+import { useEffect, useState, type ReactNode } from "react";
+import type { Modes, Session } from "sandboxagent";
+
+import { toast, wordsOf } from "../design/index.js";
+import type { SessionView } from "../log/view.js";
+import { spelledOut } from "../text/visible.js";
+
+interface Choice {
+  readonly id: string;
+  readonly name: string;
+  readonly description: string | undefined;
+  readonly current: string;
+  readonly values: readonly { readonly value: string; readonly name: string; readonly group?: string }[];
+  readonly set: (value: string) => Promise<unknown>;
+}
+
+/** Selects for everything that can be chosen; nothing when there is nothing to choose. */
+export function Choices({
+  session,
+  view,
+}: {
+  readonly session: Session | undefined;
+  readonly view: SessionView;
+}): ReactNode {
+  const choices = useChoices(session, view);
+  return choices.map((choice) => <ChoiceSelect key={choice.id} choice={choice} isFixed={session === undefined} />);
+}
+
+function ChoiceSelect({ choice, isFixed }: { readonly choice: Choice; readonly isFixed: boolean }): ReactNode {
+  // What was chosen, until the agent has confirmed or refused it.
+  const [wanted, setWanted] = useState<string>();
+  const change = (value: string): void => {
+    setWanted(value);
+    choice
+      .set(value)
+      .catch((error: unknown) => toast(wordsOf(error), "bad"))
+      .finally(() => setWanted(undefined));
+  };
+  const current = wanted ?? choice.current;
+  const groups = [...new Set(choice.values.map(({ group }) => group))];
+  const option = ({ value, name }: Choice["values"][number]): ReactNode => (
+    <option key={value} value={value}>
+      {spelledOut(name, "prose").slice(0, 80)}
+    </option>
+  );
+  return (
+    <label
+      className="composer-choice"
+      title={choice.description ? `${choice.name}: ${choice.description}` : choice.name}
+    >
+      <span className="unseen">{choice.name}</span>
+      <select
+        value={current}
+        disabled={isFixed || wanted !== undefined}
+        onChange={(event) => change(event.target.value)}
+        data-choice={choice.id}
+      >
+        {!choice.values.some(({ value }) => value === current) && <option value={current}>{current}</option>}
+        {groups.map((group) =>
+          group === undefined ? (
+            choice.values.filter((each) => each.group === undefined).map(option)
+          ) : (
+            <optgroup key={group} label={group}>
+              {choice.values.filter((each) => each.group === group).map(option)}
+            </optgroup>
+          ),
+        )}
+      </select>
+      <ChevronDown aria-hidden size={12} />
+    </label>
+  );
+}
+
+function useChoices(session: Session | undefined, view: SessionView): readonly Choice[] {
+  const [offered, setOffered] = useState<{
+    modes: Modes | SessionModeState | undefined;
+    options: readonly SessionConfigOption[];
+  }>();
+  useEffect(() => {
+    if (session === undefined) return undefined;
+    let current = true;
+    // The SDK has what the server adds where an agent leaves something out; the log has not.
+    session.modes().then(
+      (modes) => current && setOffered({ modes, options: session.configOptions }),
+      () => current && setOffered({ modes: undefined, options: session.configOptions }),
+    );
+    return () => {
+      current = false;
+    };
+  }, [session, view.modes, view.configOptions]);
+  const live = session === undefined ? undefined : offered;
+  const modes = live?.modes ?? view.modes;
+  const options = live && live.options.length > 0 ? live.options : view.configOptions;
+  return [...modeChoice(session, modes, view), ...options.flatMap((option) => optionChoice(session, option, modes))];
+}
+
+function modeChoice(
+  session: Session | undefined,
+  modes: Modes | SessionModeState | undefined,
+  view: SessionView,
+): Choice[] {
+  const available = modes?.availableModes ?? [];
+  const current = view.modes?.currentModeId ?? modes?.currentModeId;
+  if (available.length < 2 || !current) return [];
+  return [
+    {
+      id: "mode",
+      name: "Mode",
+      description: available.find(({ id }) => id === current)?.description ?? undefined,
+      current,
+      values: available.map(({ id, name }) => ({ value: id, name: name ?? id })),
+      set: async (value) => await session?.setMode(value),
+    },
+  ];
+}
+
+function optionChoice(
+  session: Session | undefined,
+  option: SessionConfigOption,
+  modes: { availableModes: readonly unknown[] } | undefined,
+): Choice[] {
+  if (option.category === "mode" && (modes?.availableModes.length ?? 0) > 1) return [];
+  const common = { id: option.id, name: option.name, description: option.description ?? undefined };
+  if (option.type === "boolean") {
+    const values = [
+      { value: "true", name: `${option.name}: on` },
+      { value: "false", name: `${option.name}: off` },
+    ];
+    const set = async (value: string): Promise<unknown> => await session?.setConfigOption(option.id, value === "true");
+    return [{ ...common, current: String(option.currentValue), values, set }];
+  }
+  if (option.type !== "select" || !Array.isArray(option.options)) return [];
+  const values = option.options.flatMap((each) =>
+    "options" in each
+      ? each.options.map(({ value, name }) => ({ value, name, group: each.name }))
+      : [{ value: each.value, name: each.name }],
+  );
+  if (values.length === 0) return [];
+  const set = async (value: string): Promise<unknown> => await session?.setConfigOption(option.id, value);
+  return [{ ...common, current: option.currentValue, values, set }];
+}

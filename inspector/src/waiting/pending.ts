@@ -1,0 +1,62 @@
+/** What waits in a session: what the log says, together with what this client is really asked. */
+
+import { ElicitationRequest, PermissionRequest, type QuestionRequest } from "sandboxagent";
+
+import { EventIds } from "../log/event.js";
+import type { Asked, SessionView } from "../log/view.js";
+import { requestOf } from "./answering.js";
+import type { OpenRequest } from "./open-requests.js";
+
+export interface Pending {
+  readonly asked: Asked;
+  /** Undefined until the server asks this client, too. */
+  readonly request: OpenRequest | undefined;
+}
+
+/**
+ * The open requests of a session, oldest first.
+ *
+ * Some agents ask in ways of their own, which the log has as they were and the server makes questions of. What is asked
+ * of this client is then what counts.
+ */
+export function pendingOf(view: SessionView, sessionId: string, open: readonly OpenRequest[]): Pending[] {
+  const here = open.filter((each) => each.sessionId === sessionId);
+  const taken = new Set<OpenRequest>();
+  const found = view.pending.map((asked) => {
+    const request = requestOf(
+      asked,
+      sessionId,
+      here.filter((each) => !taken.has(each)),
+    );
+    if (request) taken.add(request);
+    return { asked, request };
+  });
+  const strangers = here.filter((each) => !taken.has(each));
+  const paired = found.map((each) => {
+    if (each.request) return each;
+    const request = strangers.shift();
+    return request ? { asked: askedOf(request, each.asked.key), request } : each;
+  });
+  return [...paired, ...strangers.map((request) => ({ asked: askedOf(request, `request-${request.id}`), request }))];
+}
+
+function askedOf(request: OpenRequest, key: string): Asked {
+  const common = {
+    type: "asked",
+    key,
+    events: EventIds.of(),
+    at: "",
+    requestId: request.id,
+    turnKey: "",
+    decision: undefined,
+  } as const;
+  if (request instanceof PermissionRequest) {
+    return { ...common, kind: "permission", toolCall: request.toolCall, options: request.options };
+  }
+  if (request instanceof ElicitationRequest) {
+    const { message, mode, schema, url } = request;
+    return { ...common, kind: "elicitation", message, mode, schema, url };
+  }
+  const { prompt, questions } = request as QuestionRequest;
+  return { ...common, kind: "question", questionId: request.id, prompt, questions, toolCallId: undefined };
+}

@@ -1,0 +1,124 @@
+/** What waits for the person in a session, above the composer; and for a moment, what others have answered. */
+
+import { useEffect, useMemo, useRef, useState, useSyncExternalStore, type ReactNode } from "react";
+import type { SandboxAgent } from "sandboxagent";
+
+import type { Asked, SessionView, ToolCall } from "../log/view.js";
+import { SafeText } from "../text/safe-text.js";
+import { actionOf, summaryOf } from "./action.js";
+import { rememberAnswer } from "./answered-here.js";
+import { answerAsked, give, type Answer } from "./answering.js";
+import { openRequestsOf } from "./open-requests.js";
+import { choiceOf, whoOf } from "./outcome.js";
+import { pendingOf, type Pending } from "./pending.js";
+import { RequestCard } from "./request-card.js";
+
+/** Milliseconds that the news of another's answer stays. */
+const NEWS = 8_000;
+/** More at once help nobody decide. */
+const SHOWN = 3;
+
+export interface WaitingProps {
+  readonly client: SandboxAgent;
+  readonly sessionId: string;
+  readonly view: SessionView;
+  readonly agent: string | undefined;
+  /** Called when this page has answered a request. */
+  readonly onAnswered: (key: string) => void;
+}
+
+export function Waiting({ client, sessionId, view, agent, onAnswered }: WaitingProps): ReactNode {
+  const open = openRequestsOf(client);
+  const requests = useSyncExternalStore(open.subscribe, open.list);
+  const pending = useMemo(() => pendingOf(view, sessionId, requests), [view, sessionId, requests]);
+  const mine = useRef(new Set<string>());
+  const news = useNews(view, mine.current);
+  const answer = async ({ asked, request }: Pending, given: Answer): Promise<void> => {
+    mine.current.add(asked.key);
+    try {
+      await (request ? give(client, request, given) : answerAsked(client, open, sessionId, asked, given));
+    } catch (error) {
+      mine.current.delete(asked.key);
+      throw error;
+    }
+    rememberAnswer(sessionId, asked.key);
+    onAnswered(asked.key);
+  };
+  return (
+    <div className="waiting">
+      <div role="status" className="waiting-news">
+        {news.map(({ key, words }) => (
+          <p key={key} className="news">
+            {words}
+          </p>
+        ))}
+      </div>
+      {pending.length > SHOWN && (
+        <p className="waiting-more">{pending.length - SHOWN} more requests wait after these</p>
+      )}
+      {pending.slice(0, SHOWN).map((each, index) => (
+        <RequestCard
+          key={each.asked.key}
+          asked={each.asked}
+          agent={agent}
+          tool={toolOf(view, each.asked)}
+          keys={index === 0}
+          onAnswer={(given) => answer(each, given)}
+          aside={pending.length > 1 && `${index + 1} of ${pending.length}`}
+        />
+      ))}
+    </div>
+  );
+}
+
+/** What is known of the tool call that a permission is for. */
+export function toolOf(view: SessionView, asked: Asked): ToolCall | undefined {
+  if (asked.kind !== "permission") return undefined;
+  const { toolCallId } = asked.toolCall;
+  for (const turn of [...view.turns].reverse()) {
+    const found = turn.items.findLast((item) => item.type === "tool" && item.toolCallId === toolCallId);
+    if (found) return found as ToolCall;
+    if (turn.key === asked.turnKey) return undefined;
+  }
+  return undefined;
+}
+
+/** What others have answered just now. */
+function useNews(view: SessionView, mine: ReadonlySet<string>): readonly { key: string; words: ReactNode }[] {
+  const before = useRef<readonly Asked[]>([]);
+  const [news, setNews] = useState<readonly { key: string; words: ReactNode }[]>([]);
+  useEffect(() => {
+    const gone = before.current.filter(({ key }) => !view.pending.some((each) => each.key === key));
+    before.current = view.pending;
+    const settled = gone.flatMap((asked) => {
+      const found = settledIn(view, asked);
+      return found?.decision && !mine.has(asked.key) ? [{ key: asked.key, words: wordsOf(found) }] : [];
+    });
+    if (settled.length === 0) return;
+    setNews((shown) => [...shown, ...settled]);
+    setTimeout(() => setNews((shown) => shown.filter((each) => !settled.includes(each))), NEWS);
+  }, [view, mine]);
+  return news;
+}
+
+function settledIn(view: SessionView, asked: Asked): Asked | undefined {
+  const turn = view.turns.findLast(({ key }) => key === asked.turnKey);
+  return turn?.items.findLast((item): item is Asked => item.type === "asked" && item.key === asked.key);
+}
+
+function wordsOf(asked: Asked): ReactNode {
+  const { decision } = asked;
+  if (decision === undefined) return null;
+  const about =
+    asked.kind === "permission"
+      ? summaryOf(actionOf(asked.toolCall))
+      : asked.kind === "question"
+        ? asked.prompt
+        : asked.message;
+  return (
+    <>
+      <strong>{choiceOf(asked, decision)}</strong>, answered by {whoOf(decision.by, false)}:{" "}
+      <SafeText text={about} limit={120} />
+    </>
+  );
+}
