@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from sandbox_agent.log.database import Database, DatabaseError, Group
+from sandbox_agent.log.database import Database, DatabaseError
 from sandbox_agent.log.event import NO_CLIENT, Chunk, Direction, connection_channel, session_channel
+from sandbox_agent.log.group import Group
 
 FOREVER = 1e12
 """An age that nothing reaches."""

@@ -12,8 +12,9 @@ import pytest
 
 from sandbox_agent.errors import LogUnavailable
 from sandbox_agent.log.cards import Card
-from sandbox_agent.log.database import Database, DatabaseError, Group
+from sandbox_agent.log.database import Database, DatabaseError
 from sandbox_agent.log.event import NO_CLIENT, Chunk, Direction, connection_channel, session_channel
+from sandbox_agent.log.group import Group
 from sandbox_agent.log.log import RESERVE, Limits, Log
 from tests.support.running import BOUND
 

@@ -16,15 +16,18 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from sandbox_agent.log.damage import PENDING, REASON, Damage
-from sandbox_agent.log.database import Database, DatabaseError, Group
+from sandbox_agent.log.database import Database, DatabaseError
 from sandbox_agent.log.event import Chunk, Direction, session_channel
+from sandbox_agent.log.group import Group
 from sandbox_agent.log.recovery import open_database
 from sandbox_agent.log.rows import DamagedRow
 
 ALL = 1 << 62
 RESERVED = 5000
+JOURNALED = 170
+"""After this position all is in the journal alone."""
 SESSIONS = [f"session-{number}" for number in range(6)]
-FILES = ("log.db", "log.db-wal", "log.db.witness")
+FILES = ("log.db", "log.db-wal", "log.db.witness", "log.db.journal")
 
 KILLED = """
 import os, sys
@@ -40,13 +43,14 @@ def line(position: int) -> bytes:
 
 
 def fill(directory: Path) -> Database:
-    """A log as a server leaves it: some of it in the file, some in the write-ahead log."""
+    """A log as a server leaves it: some of it in the file, some in the write-ahead log, some in the journal."""
     database = open_database(directory / "log.db").database
     database.write(Group(reserve=RESERVED))
     for position in range(1, 181):
         session = SESSIONS[position % len(SESSIONS)]
         chunk = Chunk(position, [line(position)], Direction.FROM_AGENT, session, session_channel(session), 1.0)
-        database.write(Group([chunk], {session: b'{"n":%d}' % position}))
+        write = database.keep if position > JOURNALED else database.write
+        write(Group([chunk], {session: b'{"n":%d}' % position}))
         if position == 120:
             with closing(sqlite3.connect(directory / "log.db")) as other:
                 other.execute("pragma wal_checkpoint(truncate)")
@@ -202,9 +206,10 @@ def test_a_log_that_is_gone_is_told_and_its_positions_are_not_used_again(killed:
     for name in ("log.db", "log.db-wal", "log.db-shm"):
         path.with_name(name).unlink()
 
-    found, damage, reserved = reopened(path)
+    (sessions, events), damage, reserved = reopened(path)
 
-    assert found == ({}, {})
+    assert sessions == WHOLE[0], "the journal has them"
+    assert events == {position: line(position) for position in range(JOURNALED + 1, 181)}
     assert damage.reason is not None
     assert "gone" in damage.reason
     assert reserved >= RESERVED
@@ -277,6 +282,7 @@ def test_a_salvage_that_was_interrupted_is_brought_to_its_end(killed: Path, tmp_
     path = copied(killed, tmp_path / "data")
     flip(path.with_name("log.db-wal"), 5000)
     expected = reopened(copied(killed, tmp_path / "other"))[0] if step == 0 else None
+    witness = path.with_name("log.db.witness").read_bytes()
     whole = reopened(path)[0]
     (case,) = tmp_path.glob("data/log.db.damaged-*")
     # Back to the moments before.
@@ -287,6 +293,7 @@ def test_a_salvage_that_was_interrupted_is_brought_to_its_end(killed: Path, tmp_
     ]
     for moment in moments[:step]:
         moment()
+        path.with_name("log.db.witness").write_bytes(witness)
 
     found, damage, _ = reopened(path)
 

@@ -9,15 +9,17 @@ import sqlite3
 import time
 from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
 
 from sandbox_agent.log import cards
 from sandbox_agent.log.age import Age, AgeClock, boot_id, boot_ticks
-from sandbox_agent.log.cards import Card, Cards, Rows
+from sandbox_agent.log.cards import Cards, Rows
 from sandbox_agent.log.damage import Damage
 from sandbox_agent.log.event import Chunk
+from sandbox_agent.log.group import Group, Outcome
+from sandbox_agent.log.journal import Journal
 from sandbox_agent.log.rows import PAGE_SIZE, DamagedRow, EventRow, checksum, decode_row, encode_chunk, gap_for
 from sandbox_agent.log.witness import Statement, Witness
 
@@ -58,57 +60,8 @@ _MARKS = 50
 """How many marks of age there are in the time for which events are kept."""
 
 
-Outcome = tuple[bytes, bytes | None]
-"""Of a request under an idempotency key: a digest of its body, and the response, once there is one."""
-
-
 class DatabaseError(Exception):
     """The file cannot be read or written; the text says why."""
-
-
-@dataclass(slots=True)
-class Group:
-    """What is written in one transaction."""
-
-    chunks: list[Chunk] = field(default_factory=list[Chunk])
-    sessions: dict[str, bytes] = field(default_factory=dict[str, bytes])
-    """Session id → its record."""
-    cards: dict[str, Card] = field(default_factory=dict[str, Card])
-    """Session id → its card, when that has changed."""
-    deleted: dict[str, int] = field(default_factory=dict[str, int])
-    """Session id → the position up to which its events go, with it."""
-    outcomes: dict[tuple[str, str], Outcome | None] = field(default_factory=dict[tuple[str, str], "Outcome | None"])
-    """Scope and idempotency key → digest and response; None forgets the key."""
-    forgotten_channels: list[str] = field(default_factory=list[str])
-    reserve: int = 0
-
-    def __bool__(self) -> bool:
-        changes = (self.chunks, self.sessions, self.deleted, self.outcomes, self.forgotten_channels, self.reserve)
-        return any(changes)
-
-    def split(self, size: int) -> "Group | None":
-        """Keep about so many bytes of it; gives the rest, which goes into the next transaction."""
-        for count, chunk in enumerate(self.chunks, 1):
-            size -= chunk.size
-            if size <= 0 and count < len(self.chunks):
-                # What is not an event stays with the last of the events it came with.
-                rest = replace(self, chunks=self.chunks[count:])
-                self.chunks = self.chunks[:count]
-                self.sessions, self.deleted, self.outcomes, self.forgotten_channels = {}, {}, {}, []
-                self.cards = {}
-                return rest
-        return None
-
-    def merge(self, later: "Group") -> None:
-        """Take in what came after this group."""
-        self.chunks += later.chunks
-        self.sessions = {id: record for id, record in self.sessions.items() if id not in later.deleted}
-        self.sessions |= later.sessions
-        self.cards = {id: card for id, card in self.cards.items() if id not in later.deleted} | later.cards
-        self.deleted |= later.deleted
-        self.outcomes |= later.outcomes
-        self.forgotten_channels += later.forgotten_channels
-        self.reserve = max(self.reserve, later.reserve)
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +79,7 @@ class Database:
         path: Path | None,
         witness: Witness | None = None,
         damage: Damage | None = None,
+        journal: Journal | None = None,
         *,
         reserved: int = 0,
         wall: Callable[[], float] = time.time,
@@ -134,6 +88,7 @@ class Database:
     ) -> None:
         """`reserved` are positions that may have been given out, whatever the file says."""
         self._witness = witness
+        self._journal = journal
         self._damage = damage or Damage(None)
         try:
             if path is not None:
@@ -188,9 +143,40 @@ class Database:
         """What was kept."""
         return Stored(self._reserved)
 
+    @property
+    def commits(self) -> int:
+        """How many transactions were committed."""
+        return self._commits
+
+    @property
+    def has_journal(self) -> bool:
+        return self._journal is not None
+
+    def keep(self, group: Group) -> None:
+        """Let a group outlive this process before it is written; the next transaction must write all that was kept.
+
+        Raises OSError, or ValueError for a group that the journal cannot hold.
+        """
+        assert self._journal is not None
+        self._journal.append(self._commits, group)
+        if self._witness is not None:
+            self._witness.note(Statement(SCHEMA_VERSION, self._commits, self._reserved, self._journal.count))
+
+    def restore(self, groups: Sequence[Group]) -> None:
+        """Write what a server before this one has kept. Raises DatabaseError."""
+        whole = Group()
+        for group in groups:
+            whole.merge(group)
+        with self._transaction(whole.chunks[-1].last if whole.chunks else 0, counts=True):
+            # Of a file that was damaged, some of them may be there.
+            self._cursor.executemany("delete from events where first = ?", [(each.first,) for each in whole.chunks])
+            # Deliveries to a connection are of use only as long as that connection lives.
+            whole.chunks = [chunk for chunk in whole.chunks if chunk.history]
+            self._write(whole)
+
     def write(self, group: Group) -> dict[str, int]:
         """Write a group whole, or not at all; gives the last dropped position per channel. Raises DatabaseError."""
-        with self._transaction(group.reserve):
+        with self._transaction(group.reserve, counts=self._journal is not None and self._journal.count > 0):
             return self._write(group)
 
     def _write(self, group: Group) -> dict[str, int]:
@@ -351,14 +337,17 @@ class Database:
         return trims
 
     @contextmanager
-    def _transaction(self, reserve: int = 0) -> Generator[None]:
-        """All of it or nothing, and then the witness knows; raises DatabaseError."""
+    def _transaction(self, reserve: int = 0, *, counts: bool = False) -> Generator[None]:
+        """All of it or nothing, and then the witness knows; raises DatabaseError.
+
+        It counts as a commit if it changes anything, or if it `counts`: then the journal is outdated.
+        """
         try:
             self._cursor.execute("begin immediate")
             before = self._sqlite.total_changes
             try:
                 yield
-                changed = reserve > self._reserved or self._sqlite.total_changes > before
+                changed = counts or reserve > self._reserved or self._sqlite.total_changes > before
                 state = Statement(SCHEMA_VERSION, self._commits + 1, max(self._reserved, reserve))
                 if changed:
                     self._save_state(state)
@@ -374,6 +363,8 @@ class Database:
             raise DatabaseError(str(error)) from error
         if changed:
             self._commits, self._reserved = state.commits, state.reserved
+            if self._journal is not None:
+                self._journal.start_over()
             if self._witness is not None:
                 self._witness.note(state)
 
@@ -401,6 +392,8 @@ class Database:
     def close(self) -> None:
         self._reading.close()
         self._sqlite.close()
+        if self._journal is not None:
+            self._journal.close()
         if self._witness is not None:
             self._witness.close()
 

@@ -17,8 +17,9 @@ from typing import Protocol, TypeVar
 from sandbox_agent.errors import LogUnavailable
 from sandbox_agent.log.cards import Card, Cards
 from sandbox_agent.log.damage import Damage
-from sandbox_agent.log.database import Database, DatabaseError, Group, Outcome
+from sandbox_agent.log.database import Database, DatabaseError
 from sandbox_agent.log.event import NO_CLIENT, Chunk, Direction
+from sandbox_agent.log.group import Group, Outcome
 from sandbox_agent.log.writer import Writer
 
 logger = logging.getLogger(__name__)
@@ -80,7 +81,8 @@ class Log:
         self._reserved = self.position + RESERVE
         # Before anything is given out, not in the first group: readers do not wait for the disk.
         database.write(Group(reserve=self._reserved))
-        self._committed = self.position
+        self._committed = self._stored = self.position
+        """Up to where events outlive a crash, and up to where they can be read from disk."""
         self._waiting: list[tuple[int, int, asyncio.Future[None]]] = []
         self._channels: dict[str, _Channel] = {}
         self._tail: deque[Chunk] = deque()
@@ -99,7 +101,14 @@ class Log:
         loop = asyncio.get_running_loop()
         trim_every = min(TRIM_EVERY, limits.max_age / 2)
         self._writer = Writer(
-            database, loop, self._on_committed, self._on_failed, self._trim, trim_every, limits.max_bytes
+            database,
+            loop,
+            self._on_kept,
+            self._on_stored,
+            self._on_failed,
+            self._trim,
+            trim_every,
+            limits.max_bytes,
         )
 
     def append(
@@ -287,7 +296,7 @@ class Log:
 
     def _evict(self) -> None:
         """Keep the tail within its limit, but never drop from memory what is not on disk yet."""
-        while self._tail_size > self._limits.tail_bytes and self._tail[0].last <= self._committed:
+        while self._tail_size > self._limits.tail_bytes and self._tail[0].last <= self._stored:
             chunk = self._tail.popleft()
             self._tail_size -= chunk.size + CHUNK_COST
             self.evicted = chunk.last
@@ -304,7 +313,20 @@ class Log:
         self._reserved = self.position + RESERVE
         self._writer.group.reserve = self._reserved
 
-    def _on_committed(self, group: Group, trims: dict[str, int]) -> None:
+    def _on_kept(self, group: Group) -> None:
+        """A group is safe: those that wait for it go on."""
+        if self.failure is not None:
+            logger.warning("log is written again events=%d", len(group.chunks))
+            self.failure = None
+        if group.chunks:
+            self._committed = max(self._committed, group.chunks[-1].last)
+        while self._waiting and self._waiting[0][0] <= self._committed:
+            future = heapq.heappop(self._waiting)[2]
+            if not future.done():
+                future.set_result(None)
+
+    def _on_stored(self, group: Group, trims: dict[str, int]) -> None:
+        """A group is where it can be read: memory need not have it any more."""
         self._note_trims(trims)
         for session_id, record in group.sessions.items():
             if self._unsaved.get(session_id) is record:
@@ -315,16 +337,9 @@ class Log:
         for name, outcome in group.outcomes.items():
             if self._unwritten_outcomes.get(name) is outcome:
                 self._unwritten_outcomes.pop(name, None)
-        if self.failure is not None:
-            logger.warning("log is written again events=%d", len(group.chunks))
-            self.failure = None
         if group.chunks:
-            self._committed = max(self._committed, group.chunks[-1].last)
+            self._stored = max(self._stored, group.chunks[-1].last)
             self._backlog -= sum(chunk.size for chunk in group.chunks)
-        while self._waiting and self._waiting[0][0] <= self._committed:
-            future = heapq.heappop(self._waiting)[2]
-            if not future.done():
-                future.set_result(None)
         self._evict()
         if not self.full:
             drained, self._drained = self._drained, []

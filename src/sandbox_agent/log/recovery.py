@@ -18,6 +18,7 @@ from typing import NamedTuple
 from sandbox_agent.log.damage import PENDING, REASON, Damage
 from sandbox_agent.log.database import SCHEMA, SCHEMA_VERSION, Database, DatabaseError, prepare, read_text
 from sandbox_agent.log.inspection import Damaged, inspect, inspect_meanwhile, is_intact
+from sandbox_agent.log.journal import Journal, Kept, read_journal
 from sandbox_agent.log.rows import PAGE_SIZE, checksum, encode_chunk, gap_for
 from sandbox_agent.log.witness import Statement, UnreadableWitness, Witness, read_statement
 
@@ -29,7 +30,18 @@ _TABLES = ("sessions", "events", "outcomes", "trims", "ages")
 _MOST = (1 << 63) - 1
 _UNREADABLE = (sqlite3.Error, UnicodeDecodeError)
 
-FILE_SUFFIXES = ("", "-wal", "-shm", ".witness", ".new", ".new-wal", ".new-shm", ".scratch", ".scratch-journal")
+FILE_SUFFIXES = (
+    "",
+    "-wal",
+    "-shm",
+    ".witness",
+    ".journal",
+    ".new",
+    ".new-wal",
+    ".new-shm",
+    ".scratch",
+    ".scratch-journal",
+)
 """What may follow the log's name in the names of its files."""
 SMALL = 64 << 20
 """Bytes up to which a file is looked through before it is used; a larger one is looked through meanwhile."""
@@ -265,18 +277,36 @@ def _open(path: Path, small: int) -> Opened:
         # Of the log it is known that it was ours, and nothing else.
         known = Statement(SCHEMA_VERSION, commits=0, reserved=0)
     thoroughly = path.exists() and path.stat().st_size <= small
-    _mend(path, known, damage, thoroughly=thoroughly)
+    mended = _mend(path, known, damage, thoroughly=thoroughly)
     large = path.exists() and not thoroughly
-    database = Database(path, Witness(place), damage, reserved=known.reserved if known else 0)
+    journal = path.with_name(f"{path.name}.journal")
+    kept = read_journal(journal)
+    database = Database(path, Witness(place), damage, Journal(journal), reserved=known.reserved if known else 0)
+    lost = _restore(database, kept, known, mended=mended)
+    if lost:
+        case = damage.open_case(f"{journal.name} lacks {lost} writes that were acknowledged")
+        shutil.copyfile(journal, case / journal.name)
     return Opened(database, damage, inspect_meanwhile(path, damage.report) if large else None)
 
 
-def _mend(path: Path, known: Statement | None, damage: Damage, *, thoroughly: bool) -> None:
+def _restore(database: Database, kept: Kept, known: Statement | None, *, mended: bool) -> int:
+    """Write what the journal has and the database lacks; gives the number of records that are missing."""
+    # A file that was mended has one commit more than the one that was damaged.
+    commits = database.commits - mended
+    groups = kept.groups if kept.commits == commits else []
+    if groups:
+        database.restore(groups)
+    # A witness of another commit is behind by that commit, which has what was journaled.
+    return max(known.journaled - len(groups), 0) if known is not None and known.commits == commits else 0
+
+
+def _mend(path: Path, known: Statement | None, damage: Damage, *, thoroughly: bool) -> bool:
+    """Look for damage, and salvage what can be read if there is any; gives whether there was."""
     case = damage.pending
     try:
         if case is None:
             _inspect(path, known, thoroughly=thoroughly)
-            return
+            return False
     except Damaged as found:
         case = damage.open_case(str(found))
     try:
@@ -288,6 +318,7 @@ def _mend(path: Path, known: Statement | None, damage: Damage, *, thoroughly: bo
         ) from error
     damage.add(case, result)
     (case / PENDING).unlink(missing_ok=True)
+    return True
 
 
 def _inspect(path: Path, known: Statement | None, *, thoroughly: bool) -> None:

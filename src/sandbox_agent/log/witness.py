@@ -1,8 +1,8 @@
 """The witness: a small file beside the database that knows how much was committed, and which positions were given out.
 
 SQLite drops the end of a write-ahead log that fails its checksums, and says nothing. The witness is written after each
-commit, so it never knows of more than was committed; a database that knows of less has lost something. Knows nothing of
-SQL.
+commit, and after each record of the journal, so it never knows of more than was written; files that know of less have
+lost something. Knows nothing of SQL.
 """
 
 import contextlib
@@ -15,7 +15,7 @@ from zlib import crc32
 logger = logging.getLogger(__name__)
 
 _SLOT = 128
-_TEXT = "schema=%d commits=%020d reserved=%020d crc=%08x"
+_TEXT, _JOURNALED, _CHECK = "schema=%d commits=%020d reserved=%020d", " journaled=%d", " crc=%08x"
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,10 +28,15 @@ class Statement:
     """How many transactions were committed."""
     reserved: int
     """Up to which position all may have been given out."""
+    journaled: int = 0
+    """How many records the journal has since."""
 
     def encode(self) -> bytes:
         values = (self.schema, self.commits, self.reserved)
-        text = _TEXT % (*values, crc32(repr(values).encode()))
+        text = _TEXT % values
+        if self.journaled:
+            values, text = (*values, self.journaled), text + _JOURNALED % self.journaled
+        text += _CHECK % crc32(repr(values).encode())
         return text.encode().ljust(_SLOT - 1) + b"\n"
 
 
@@ -83,13 +88,15 @@ def read_statement(path: Path) -> Statement | None:
     found = [one for line in content.split(b"\n") if (one := _decode(line)) is not None]
     if not found and content:
         raise UnreadableWitness
-    return max(found, key=lambda one: (one.commits, one.reserved), default=None)
+    return max(found, key=lambda one: (one.commits, one.reserved, one.journaled), default=None)
 
 
 def _decode(line: bytes) -> Statement | None:
     with contextlib.suppress(ValueError, KeyError):
         fields = dict(word.split("=") for word in line.decode("ascii").split())
-        found = Statement(int(fields["schema"]), int(fields["commits"]), int(fields["reserved"]))
+        found = Statement(
+            int(fields["schema"]), int(fields["commits"]), int(fields["reserved"]), int(fields.get("journaled", 0))
+        )
         if found.encode() == line + b"\n":
             return found
     return None
