@@ -1,0 +1,88 @@
+/** Changes as a patch that `git apply` takes (pure). */
+
+import { structuredPatch } from "diff";
+
+import type { Change, ChangedFile } from "./review.js";
+
+/** A patch of everything that was done, beneath a directory. */
+export function patchOf(files: readonly ChangedFile[], cwd: string | undefined): string {
+  return files.map(({ path, changes }) => filePatch(path, changes.filter(isDone), cwd)).join("");
+}
+
+function isDone({ state }: Change): boolean {
+  return state === "done";
+}
+
+function filePatch(path: string, changes: readonly Change[], cwd: string | undefined): string {
+  const name = nameOf(path, cwd);
+  return net(changes)
+    .map((change) => onePatch(name, change))
+    .join("");
+}
+
+interface Net {
+  readonly before: string | undefined;
+  readonly after: string;
+  readonly line: number | undefined;
+}
+
+/**
+ * Several changes as one, where one goes on from what the other left: all of the file, or the part that it names.
+ *
+ * Agents show all of a file, or only the lines around a change. Parts that do not meet stay changes of their own.
+ */
+export function net(changes: readonly Net[]): readonly Net[] {
+  const found: Net[] = [];
+  for (const change of changes) {
+    const last = found.at(-1);
+    const after = last && continued(last.after, change);
+    if (last && after !== undefined) found[found.length - 1] = { ...last, after };
+    else found.push({ before: change.before, after: change.after, line: change.line });
+  }
+  return found.filter(({ before, after }) => before !== after);
+}
+
+/** What a text becomes by a change of all of it or of a part of it; undefined when the change is of something else. */
+function continued(text: string, { before, after }: Net): string | undefined {
+  if (before === text) return after;
+  // Written anew, without a word of what was there.
+  if (before === undefined) return after;
+  if (before === "") return undefined;
+  const at = text.indexOf(before);
+  if (at < 0 || text.indexOf(before, at + 1) >= 0) return undefined;
+  return text.slice(0, at) + after + text.slice(at + before.length);
+}
+
+function onePatch(name: string, { before, after, line }: Net): string {
+  const isNew = before === undefined;
+  const { hunks } = structuredPatch("", "", before ?? "", after, "", "", { context: 3 });
+  const head = [
+    `diff --git ${quoted(`a/${name}`)} ${quoted(`b/${name}`)}`,
+    ...(isNew ? ["new file mode 100644"] : []),
+    ...(hunks.length === 0 ? [] : [`--- ${isNew ? "/dev/null" : quoted(`a/${name}`)}`, `+++ ${quoted(`b/${name}`)}`]),
+  ];
+  const shift = Math.max(0, (line ?? 1) - 1);
+  const body = hunks.flatMap(({ oldStart, oldLines, newStart, newLines, lines }) => {
+    // Git looks for a hunk of line 1 at the beginning alone; this may be a part of a file, and be anywhere.
+    const moved = isNew || before === "" ? 0 : oldStart === 1 && shift === 0 ? 1 : shift;
+    const from = isNew || (before === "" && oldLines === 0) ? 0 : oldStart + moved;
+    return [`@@ -${from},${oldLines} +${newStart + moved},${newLines} @@`, ...lines];
+  });
+  return `${[...head, ...body].join("\n")}\n`;
+}
+
+/** A path as a patch names it: beneath the directory where it is to be applied, else beneath the root. */
+function nameOf(path: string, cwd: string | undefined): string {
+  const base = cwd?.endsWith("/") ? cwd : `${cwd ?? ""}/`;
+  return path.startsWith(base) ? path.slice(base.length) : path.replace(/^\/+/, "");
+}
+
+/** A name as git writes it: in quotes, with bytes in octal, when it has what could be misread. */
+function quoted(name: string): string {
+  if (/^[!#-[\]-~]*$/.test(name)) return name;
+  const written = [...new TextEncoder().encode(name)].map((byte) => {
+    if (byte === 0x22 || byte === 0x5c) return `\\${String.fromCharCode(byte)}`;
+    return byte >= 0x20 && byte < 0x7f ? String.fromCharCode(byte) : `\\${byte.toString(8).padStart(3, "0")}`;
+  });
+  return `"${written.join("")}"`;
+}

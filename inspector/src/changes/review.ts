@@ -1,0 +1,178 @@
+/** Everything that a session did to files: per change, per file, per turn; with what was asked and who allowed it (pure). */
+
+import type { Asked, FileWrite, SessionView, Settled, ToolCall, Turn } from "../log/view.js";
+
+/** How far a change has come. */
+export type ChangeState = "done" | "proposed" | "rejected" | "failed" | "unfinished";
+
+/** One change of one file. */
+export interface Change {
+  /** Unique in its session. */
+  readonly key: string;
+  readonly path: string;
+  /** Undefined for a file that was not there, or of which nothing is known. */
+  readonly before: string | undefined;
+  readonly after: string;
+  readonly state: ChangeState;
+  readonly turnKey: string;
+  /** What was asked for in its turn. */
+  readonly prompt: string;
+  /** Which of the turns that change something, from 1. */
+  readonly turnNumber: number;
+  /** What the agent calls it. */
+  readonly title: string;
+  readonly at: string;
+  /** The event that shows it first. */
+  readonly event: number;
+  /** How permission was given or refused; undefined when none was asked for. */
+  readonly decision: Settled | undefined;
+  readonly isAsked: boolean;
+  /** The line where it begins, when the agent says so. */
+  readonly line: number | undefined;
+}
+
+/** All changes of one file, oldest first. */
+export interface ChangedFile {
+  readonly path: string;
+  readonly changes: readonly Change[];
+}
+
+/** All changes of one turn, oldest first. */
+export interface ChangedTurn {
+  readonly key: string;
+  readonly prompt: string;
+  readonly number: number;
+  readonly at: string;
+  readonly changes: readonly Change[];
+}
+
+export interface Review {
+  readonly changes: readonly Change[];
+  readonly files: readonly ChangedFile[];
+  readonly turns: readonly ChangedTurn[];
+}
+
+/** What was changed up to a moment. */
+export function reviewOf(view: SessionView): Review {
+  const changes: Change[] = [];
+  const turns: ChangedTurn[] = [];
+  for (const turn of view.turns) {
+    const writes = view.writes.filter(({ turnKey }) => turnKey === turn.key);
+    const found = changesOf(turn, writes);
+    if (found.length === 0) continue;
+    const number = turns.length + 1;
+    const numbered = found.map((change) => ({ ...change, turnNumber: number }));
+    changes.push(...numbered);
+    turns.push({ key: turn.key, prompt: promptOf(turn), number, at: turn.startedAt, changes: numbered });
+  }
+  const files = grouped(changes);
+  return { changes, turns, files: [...files].map(([path, of]) => ({ path, changes: of })) };
+}
+
+function changesOf(turn: Turn, writes: readonly FileWrite[]): Omit<Change, "turnNumber">[] {
+  const known = memory.get(turn);
+  if (known && known.writes.length === writes.length && known.writes.every((each, index) => each === writes[index])) {
+    return known.changes;
+  }
+  const changes = [...ofTools(turn), ...ofWrites(turn, writes)].sort((one, other) => one.event - other.event);
+  memory.set(turn, { writes, changes });
+  return changes;
+}
+
+/** A turn that has not changed has the same changes. */
+const memory = new WeakMap<Turn, { writes: readonly FileWrite[]; changes: Omit<Change, "turnNumber">[] }>();
+
+function* ofTools(turn: Turn): Generator<Omit<Change, "turnNumber">> {
+  const asked = new Map(turn.items.flatMap((item) => (item.type === "asked" ? [[item.key, item] as const] : [])));
+  for (const item of turn.items) {
+    if (item.type !== "tool") continue;
+    const request = item.askedKey === undefined ? undefined : asked.get(item.askedKey);
+    for (const [index, content] of item.content.entries()) {
+      if (content.type !== "diff" || typeof content.path !== "string" || typeof content.newText !== "string") continue;
+      yield {
+        key: `${item.key}-${index}`,
+        path: content.path,
+        before: content.oldText ?? undefined,
+        after: content.newText,
+        state: stateOf(item, request, turn),
+        turnKey: turn.key,
+        prompt: promptOf(turn),
+        title: item.title,
+        at: item.at,
+        event: item.events.first,
+        decision: request?.decision,
+        isAsked: request !== undefined,
+        line: item.locations.find(({ path }) => path === content.path)?.line ?? undefined,
+      };
+    }
+  }
+}
+
+/** What the server wrote for the agent, unless a tool call shows the same. */
+function* ofWrites(turn: Turn, writes: readonly FileWrite[]): Generator<Omit<Change, "turnNumber">> {
+  const shown = new Set(
+    turn.items.flatMap((item) =>
+      item.type === "tool" ? item.content.flatMap((each) => (each.type === "diff" ? [`${each.path}\0${each.newText}`] : [])) : [],
+    ),
+  );
+  for (const write of writes) {
+    if (shown.has(`${write.path}\0${write.newText}`)) continue;
+    yield {
+      key: `write-${write.events.first}`,
+      path: write.path,
+      before: write.oldText,
+      after: write.newText,
+      state: write.done === undefined ? "proposed" : write.done ? "done" : "failed",
+      turnKey: turn.key,
+      prompt: promptOf(turn),
+      title: "Written by the server for the agent",
+      at: write.at,
+      event: write.events.first,
+      decision: undefined,
+      isAsked: false,
+      line: undefined,
+    };
+  }
+}
+
+function stateOf(call: ToolCall, asked: Asked | undefined, turn: Turn): ChangeState {
+  const outcome = asked?.decision?.outcome;
+  if (outcome !== undefined && outcome !== "answered") return "rejected";
+  if (call.status === "completed") return "done";
+  if (call.status === "failed") return "failed";
+  return turn.state === "running" ? "proposed" : "unfinished";
+}
+
+export function promptOf(turn: Turn): string {
+  const said = turn.items.find(({ type }) => type === "user");
+  if (said?.type !== "user") return "";
+  return said.blocks.map((block) => (block.type === "text" ? block.text : "")).join(" ").trim();
+}
+
+function grouped(changes: readonly Change[]): Map<string, Change[]> {
+  const files = new Map<string, Change[]>();
+  for (const change of changes) files.set(change.path, [...(files.get(change.path) ?? []), change]);
+  return files;
+}
+
+/** Who decided, in words. */
+export function deciderOf(decision: Settled): string {
+  const { by } = decision;
+  const word = (name: string): string | undefined => (typeof by?.[name] === "string" ? String(by[name]) : undefined);
+  switch (by?.kind) {
+    case "client":
+      return word("user") ?? word("client") ?? word("name") ?? "a client";
+    case "rule":
+      return `rule ${word("name") ?? `${String(by["rule"])} of the ${word("source") ?? "server"}`}`;
+    case "timeout":
+      return "no answer in time";
+    case "limit":
+      return "the server, because the rules took too long";
+    case "cancel":
+      return "the end of the turn";
+    case "agent":
+      return "the agent, which took it back";
+    default:
+      return "a client";
+  }
+}
