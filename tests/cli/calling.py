@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import IO, Any
 
 from tests.cli.in_process import run_here
-from tests.cli.place import LONGEST, PROGRAM, Place, runs_here
+from tests.cli.place import LONGEST, Place, runs_here
+from tests.support.program import Program, run_program
 from tests.support.running import BOUND, TOKEN, Server
 
 
@@ -51,14 +52,7 @@ class Calling:
         environ = {**self.place.environment, **self.environ}
         if runs_here(*arguments):
             return Ran(*run_here(arguments, environ, input, cwd))
-        done = subprocess.run(
-            [*PROGRAM, *arguments],
-            env=environ,
-            input=input,
-            capture_output=True,
-            timeout=LONGEST,
-            cwd=cwd,
-        )
+        done = run_program(arguments, environ, cwd, input=input, timeout=LONGEST)
         return Ran(done.returncode, done.stdout, done.stderr)
 
     def well(self, *arguments: str | bytes, input: bytes = b"", cwd: Path | None = None) -> Ran:
@@ -73,11 +67,9 @@ class Calling:
         assert (ran.code, ran.raw, ran.err.count("\n")) == (code, b"", 1), (ran.code, ran.raw, ran.err)
         return ran.err.removeprefix("sandbox-agent: ").rstrip("\n")
 
-    def start(self, *arguments: str, **more: Any) -> "subprocess.Popen[bytes]":
+    def start(self, *arguments: str, stdin: int = subprocess.PIPE, cwd: Path | None = None) -> Program:
         """A command that is spoken with, with pipes."""
-        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-        environ = {**self.place.environment, **self.environ}
-        return subprocess.Popen([*PROGRAM, *arguments], env=environ, **{**pipes, **more})
+        return Program(arguments, {**self.place.environment, **self.environ}, cwd, stdin=stdin)
 
     def on_a_terminal(self, *arguments: str, **environ: str) -> tuple[int, str]:
         return self.place.on_a_terminal(*arguments, **self.environ, **environ)
@@ -92,7 +84,7 @@ def reading(stream: IO[bytes] | None, wanted: Callable[[bytes], bool]) -> bytes:
     raise EOFError
 
 
-def nobody_reads(process: "subprocess.Popen[bytes]") -> tuple[int, bytes]:
+def nobody_reads(process: Program) -> tuple[int, bytes]:
     """Close stdout; the exit code, and what is written to stderr."""
     assert process.stdout is not None
     assert process.stderr is not None
@@ -103,7 +95,7 @@ def nobody_reads(process: "subprocess.Popen[bytes]") -> tuple[int, bytes]:
         ended(process)
 
 
-def ended(process: "subprocess.Popen[bytes]") -> None:
+def ended(process: Program) -> None:
     """End it, if it has not."""
     process.kill()
     process.wait()
@@ -112,7 +104,7 @@ def ended(process: "subprocess.Popen[bytes]") -> None:
             stream.close()
 
 
-def interrupted(process: "subprocess.Popen[bytes]", number: int) -> Ran:
+def interrupted(process: Program, number: int) -> Ran:
     """Send a signal, and wait for the end."""
     process.send_signal(number)
     try:

@@ -15,6 +15,7 @@ from typing import Any
 from sandbox_agent.agents.install.entries import current_platform
 from tests.cli.in_process import run_here
 from tests.support.archives import member, tar
+from tests.support.program import Program, run_program
 from tests.support.running import BOUND
 
 PROGRAM = [sys.executable, "-m", "sandbox_agent"]
@@ -95,14 +96,7 @@ class Place:
 
     def run_apart(self, *arguments: str, **environ: str) -> subprocess.CompletedProcess[str]:
         """The program to its end, in a process of its own, with pipes for stdout and stderr."""
-        return subprocess.run(
-            [*PROGRAM, *arguments],
-            env={**self.environment, **environ},
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=LONGEST,
-        )
+        return run_program(arguments, {**self.environment, **environ}, text=True, timeout=LONGEST)
 
     def json(self, *arguments: str, code: int = 0, **environ: str) -> Any:
         """What it prints, which must be one JSON document on one line."""
@@ -111,27 +105,15 @@ class Place:
         assert result.stdout.count("\n") == 1
         return json.loads(result.stdout)
 
-    def start(self, *arguments: str, **environ: str) -> "subprocess.Popen[str]":
+    def start(self, *arguments: str, **environ: str) -> Program:
         """The program, to be stopped on the way."""
-        return subprocess.Popen(
-            [*PROGRAM, *arguments],
-            env={**self.environment, **environ},
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
+        return Program(arguments, {**self.environment, **environ}, text=True)
 
     def on_a_terminal(self, *arguments: str, **environ: str) -> tuple[int, str]:
         """The program with a terminal for stdout and stderr; its exit code, and all that was written there."""
         ours, theirs = pty.openpty()
-        process = subprocess.Popen(
-            [*PROGRAM, *arguments],
-            env={**self.environment, "TERM": "xterm-256color", "COLUMNS": "100", **environ},
-            stdin=subprocess.DEVNULL,
-            stdout=theirs,
-            stderr=theirs,
-        )
+        shown = {"TERM": "xterm-256color", "COLUMNS": "100"}
+        process = Program(arguments, {**self.environment, **shown, **environ}, stdout=theirs, stderr=theirs)
         os.close(theirs)
         try:
             text = _all_of(ours)
@@ -150,7 +132,7 @@ def entry(id: str, distribution: dict[str, Any]) -> dict[str, Any]:
     return {"id": id, "name": id.title(), "version": "1.2.3", "description": "Made up.", "distribution": distribution}
 
 
-def interrupt(process: "subprocess.Popen[str]", number: int = signal.SIGINT) -> tuple[int, str, str]:
+def interrupt(process: Program, number: int = signal.SIGINT) -> tuple[int, str, str]:
     """Send a signal; the exit code, stdout and stderr."""
     process.send_signal(number)
     try:

@@ -10,19 +10,13 @@ import pytest
 
 from sandbox_agent import __version__
 from sandbox_agent.settings import OPTIONS
+from tests.support.program import run_program
 
 
 def run(*arguments: str, **environ: str) -> subprocess.CompletedProcess[str]:
     """The program in a process of its own, without any setting of this one's environment."""
     clean = {name: value for name, value in os.environ.items() if not name.startswith("SANDBOX_AGENT_")}
-    return subprocess.run(
-        [sys.executable, "-m", "sandbox_agent", *arguments],
-        env={**clean, **environ},
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
+    return run_program(arguments, {**clean, **environ}, text=True, timeout=120)
 
 
 # --- help and version -------------------------------------------------------------------------------------------------

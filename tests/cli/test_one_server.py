@@ -17,6 +17,7 @@ from sandbox_agent.data_directory import find_lock_owner, read_notice
 from tests.cli.calling import Ran, ended
 from tests.cli.in_process import run_here
 from tests.cli.place import LONGEST, PROGRAM, Place, runs_here
+from tests.support.program import Program, run_program
 from tests.support.running import Server, alive, eventually
 
 
@@ -30,14 +31,7 @@ class Alone:
     def __call__(self, *arguments: str, **environ: str) -> Ran:
         if runs_here(*arguments):
             return Ran(*run_here(arguments, {**self.environ, **environ}, cwd=self.place.home))
-        done = subprocess.run(
-            [*PROGRAM, *arguments],
-            env={**self.environ, **environ},
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            timeout=LONGEST,
-            cwd=self.place.home,
-        )
+        done = run_program(arguments, {**self.environ, **environ}, self.place.home, timeout=LONGEST)
         return Ran(done.returncode, done.stdout, done.stderr)
 
     @property
@@ -64,13 +58,8 @@ def alone(place: Place) -> Generator[Alone]:
 @contextmanager
 def holding(place: Place) -> Generator[int]:
     """A program's own server on the data directory; gives its process id."""
-    with subprocess.Popen(
-        [*PROGRAM, "server", "--embedded", "--data-dir", str(place.data)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        env=place.environment,
-    ) as own:
+    command = ["server", "--embedded", "--data-dir", str(place.data)]
+    with Program(command, place.environment, stdin=subprocess.PIPE, stderr=subprocess.DEVNULL) as own:
         try:
             assert own.stdout is not None
             assert own.stdout.readline().startswith(b"sandbox-agent listening on ")

@@ -20,6 +20,7 @@ import pytest
 from sandbox_agent import __version__
 from tests.support.bytewise import ask
 from tests.support.client import Client, run
+from tests.support.program import run_program
 from tests.support.running import BOUND, TOKEN, Server, alive, scripted
 from tests.support.saying import said
 
@@ -34,14 +35,7 @@ def launch(directory: Path, *flags: str, **environ: str) -> subprocess.Completed
     clean = {name: value for name, value in os.environ.items() if not name.startswith("SANDBOX_AGENT_")}
     directory.mkdir(exist_ok=True)
     places = ["--data-dir", str(directory / "data"), "--config-dir", str(directory)]
-    return subprocess.run(
-        [sys.executable, "-m", "sandbox_agent", "server", "--port", "0", *places, *flags],
-        env={**clean, **environ},
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE,
-    )
+    return run_program(["server", "--port", "0", *places, *flags], {**clean, **environ}, text=True, timeout=PATIENCE)
 
 
 def refused(result: subprocess.CompletedProcess[str], *named: str) -> None:

@@ -209,11 +209,14 @@ def _become(request: dict[str, object], descriptors: Sequence[int]) -> NoReturn:
     if request["terminal"]:
         os.setsid()
         fcntl.ioctl(0, termios.TIOCSCTTY, 0)
-    sys.stdin = sys.__stdin__ = open(0, closefd=False)  # noqa: SIM115
-    sys.stdout = sys.__stdout__ = open(1, "w", closefd=False)  # noqa: SIM115
-    sys.stderr = sys.__stderr__ = open(2, "w", buffering=1, errors="backslashreplace", closefd=False)  # noqa: SIM115
     os.environ.clear()
     os.environ.update(request["environment"])  # type: ignore[call-overload]
+    told = os.environ.get("PYTHONIOENCODING")
+    sys.stdin = sys.__stdin__ = open(0, encoding=told, closefd=False)  # noqa: SIM115
+    sys.stdout = sys.__stdout__ = open(1, "w", encoding=told, closefd=False)  # noqa: SIM115
+    sys.stderr = sys.__stderr__ = open(  # noqa: SIM115
+        2, "w", buffering=1, encoding=told, errors="backslashreplace", closefd=False
+    )
     os.chdir(str(request["cwd"]))
     gc.unfreeze()
     sys.argv = ["sandbox-agent", *request["arguments"]]  # type: ignore[misc]
