@@ -232,7 +232,7 @@ def test_progress_comes_as_events_and_the_result_as_the_last(shelf: Shelf) -> No
 
 @pytest.mark.requirement("9.install-events")
 def test_a_failure_comes_as_an_event_that_holds_the_problem(shelf: Shelf) -> None:
-    id = shelf.put("#!/usr/bin/env node\nconsole.error('no key'); process.exit(3)")
+    id = shelf.box("#!/usr/bin/env node\nconsole.error('no key'); process.exit(3)")
 
     async def main() -> None:
         client = bare(shelf.server)
@@ -300,7 +300,7 @@ def test_everybody_sees_that_an_agent_is_being_installed_and_how_far_it_is(shelf
 
 @pytest.mark.requirement("9.install-shared")
 def test_all_who_install_an_agent_at_the_same_time_share_one_install_and_its_result(shelf: Shelf) -> None:
-    id = shelf.put()
+    id = shelf.box()
     held = shelf.index.hold(shelf.tarball(id))
 
     async def main() -> None:
@@ -325,7 +325,7 @@ def test_all_who_install_an_agent_at_the_same_time_share_one_install_and_its_res
 @pytest.mark.requirement("9.install-goes-on")
 @pytest.mark.parametrize("how", ["json", "events", "initialize"])
 def test_a_client_that_goes_away_does_not_stop_an_install(shelf: Shelf, how: str) -> None:
-    id = shelf.put()
+    id = shelf.box()
     held = shelf.index.hold(shelf.tarball(id))
 
     async def main() -> None:
@@ -350,7 +350,7 @@ def test_a_client_that_goes_away_does_not_stop_an_install(shelf: Shelf, how: str
 
 @pytest.mark.requirement("9.shared-directory")
 def test_two_servers_may_share_a_directory_of_agents(shelf: Shelf, tmp_path: Path) -> None:
-    id = shelf.put()
+    id = shelf.box()
     held = shelf.index.hold(shelf.tarball(id))
 
     async def main(other: Server) -> None:
@@ -397,7 +397,7 @@ def test_installing_over_acp_is_the_same(shelf: Shelf) -> None:
                 ({"agent": id, "agentVersion": "9.9.9"}, -32602),
             ):
                 assert (await client.error("_sandboxagent/agent/install", params))["code"] == code, params
-            broken = shelf.put("#!/usr/bin/env node\nprocess.exit(1)")
+            broken = shelf.box("#!/usr/bin/env node\nprocess.exit(1)")
             error = await client.error("_sandboxagent/agent/install", {"agent": broken})
             assert (error["code"], error["data"]["type"]) == (-32603, "install-failed")
 
@@ -406,7 +406,7 @@ def test_installing_over_acp_is_the_same(shelf: Shelf) -> None:
 
 @pytest.mark.requirement("9.install-over-acp")
 def test_installing_over_acp_may_be_answered_on_the_stream(shelf: Shelf) -> None:
-    id = shelf.put()
+    id = shelf.box()
 
     async def main() -> None:
         async with Client(shelf.server) as client, client.stream() as stream:
@@ -444,7 +444,7 @@ def test_what_the_registry_has_is_listed_when_somebody_asks_for_it(shelf: Shelf)
 
 @pytest.mark.requirement("9.lazy-install", "9.registry-agents")
 def test_any_slug_of_the_registry_can_be_named_and_is_installed_on_first_use(shelf: Shelf) -> None:
-    id = shelf.put()
+    id = shelf.box()
 
     async def main() -> None:
         async with Client(shelf.server, id) as client:
@@ -459,7 +459,7 @@ def test_any_slug_of_the_registry_can_be_named_and_is_installed_on_first_use(she
 
 @pytest.mark.requirement("9.lazy-install")
 def test_the_first_use_waits_for_an_install_longer_than_for_an_agent(shelf: Shelf, tmp_path: Path) -> None:
-    first, second = shelf.put(), shelf.put()
+    first, second = shelf.box(), shelf.box()
     held = shelf.index.hold(shelf.tarball(first))
     also_held = shelf.index.hold(shelf.tarball(second))
 
@@ -551,7 +551,7 @@ def test_what_has_no_hash_is_unverified_and_can_be_refused(shelf: Shelf, tmp_pat
 
 @pytest.mark.requirement("9.require-preinstall")
 def test_with_require_preinstall_nothing_is_installed_on_first_use(shelf: Shelf, tmp_path: Path) -> None:
-    id = shelf.put()
+    id = shelf.box()
 
     async def main(server: Server) -> None:
         client = bare(server)
@@ -580,7 +580,7 @@ KEYS = {
 
 @pytest.mark.requirement("9.credentials")
 def test_an_agent_sees_its_own_credentials_and_no_others(shelf: Shelf, tmp_path: Path) -> None:
-    id, own_id = shelf.put(), shelf.put()
+    id, own_id = shelf.box(), shelf.box()
     shelf.index.npm_files("@qwen-code/qwen-code", "8.8.8", {"cli.js": AGENT})
 
     async def main(server: Server) -> None:
@@ -615,7 +615,7 @@ def test_an_agent_sees_its_own_credentials_and_no_others(shelf: Shelf, tmp_path:
 
 @pytest.mark.requirement("9.credentials")
 def test_a_session_may_bring_its_own_environment(shelf: Shelf, tmp_path: Path) -> None:
-    id = shelf.put()
+    id = shelf.box()
 
     async def main(server: Server) -> None:
         async with Client(server, "alone") as client:

@@ -10,7 +10,7 @@ import { TestServer, program } from "./support/server.js";
 import { eventually, logOf, within } from "./support/waiting.js";
 
 const BOUNDED = { timeout: 540_000 };
-const ROUNDS = 5;
+const ROUNDS = 3;
 const EXPECTED = [...Array(200).keys(), ...Array(200).keys()];
 
 for (const respondAsync of [false, true]) {

@@ -301,6 +301,19 @@ def test_what_cannot_be_fetched_leaves_nothing_and_says_why(
     async def main() -> None:
         async with Workshop(tmp_path, index, TINY) as shop:
             assert type(await failure(shop, "tiny")) is error
+
+    run(main())
+
+
+@pytest.mark.parametrize("prepare", [lambda index: index.cut(".tgz"), other_tarball], ids=["cut", "another tarball"])
+def test_after_a_failure_the_next_install_is_as_good_as_the_first(
+    tmp_path: Path, index: PackageIndex, prepare: Any
+) -> None:
+    prepare(index)
+
+    async def main() -> None:
+        async with Workshop(tmp_path, index, TINY) as shop:
+            await failure(shop, "tiny")
             index.repair()
             index.npm("tiny-agent", "1.0.1")
             assert (await shop.install("tiny", "1.0.1")).record.version == "1.0.1"
