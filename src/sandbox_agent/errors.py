@@ -40,7 +40,6 @@ SandboxAgentError
 ├── HashMissing             422  --require-hashes is set, and no hash is known for it
 ├── UnsafeArchive           502  an archive that reaches outside its folder, or is too large
 ├── InstallFailed           502  the agent was fetched and is not usable
-├── BridgeDisabled          503  /opencode/*
 ├── ShuttingDown            503  the server is stopping
 ├── WatchesExhausted        503  the kernel gives no more watches
 ├── AgentTimeout            504  no answer in time
@@ -309,13 +308,6 @@ class AgentBootFailed(SandboxAgentError):
 
 class OffersUnknown(SandboxAgentError):
     slug, title, status = "offers-unknown", "Offers Unknown", 502
-
-
-class BridgeDisabled(SandboxAgentError):
-    slug, title, status = "bridge-disabled", "OpenCode Bridge Disabled", 503
-
-    def __init__(self) -> None:
-        super().__init__("OpenCode bridge is not enabled")
 
 
 class ShuttingDown(SandboxAgentError):

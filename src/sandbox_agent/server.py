@@ -22,6 +22,7 @@ import uvloop
 from sandbox_agent.agents.depot import open_boots, open_catalog, open_installer
 from sandbox_agent.agents.install.installer import Installer
 from sandbox_agent.agents.install.record import Store
+from sandbox_agent.agents.manifest import allowed_environment
 from sandbox_agent.agents.provision import AgentInstalls, Provision
 from sandbox_agent.agents.supervisor import Supervisor
 from sandbox_agent.agents.views import AgentViews
@@ -87,6 +88,7 @@ from sandbox_agent.settings import Settings
 
 if TYPE_CHECKING:
     from sandbox_agent.host.search.searches import Searches
+    from sandbox_agent.opencode.bridge import Bridge
 
 logger = logging.getLogger(__name__)
 
@@ -116,6 +118,8 @@ class Parts:
     terminals: Terminals
     watches: Watches
     housekeeping: Housekeeping
+    bridges: "list[Bridge]"
+    """To OpenCode's programs: none until the first of them calls."""
 
     def is_busy(self) -> bool:
         """Whether an agent works, or is being installed; a prompt that waits does so behind one that runs."""
@@ -126,6 +130,8 @@ class Parts:
         self.hub.stopping = True
         self.roots.close()
         self.watches.close()
+        for bridge in self.bridges:
+            bridge.close()
         self.files.close()
         self.attached.close()
         self.hub.calls.give_up(ShuttingDown())
@@ -214,13 +220,29 @@ def build(settings: Settings, children: Children) -> Parts:
         ui = Ui(settings.frame_origin, pools.files)
         return make_control_app(views, ui, [endpoint for table in tables for endpoint in table.endpoints()])
 
+    bridges: list[Bridge] = []
+
+    def opencode() -> Asgi:
+        from sandbox_agent.opencode.bridge import BridgeLimits, make_bridge
+        from sandbox_agent.opencode.file_routes import Files
+
+        bridge_limits = BridgeLimits(settings.max_body, settings.stream_buffer, settings.opencode_memory)
+        host_files = Files(roots, searches, pools.files)
+        environment = allowed_environment(os.environ, ())
+        bridge = make_bridge(
+            *(hub, from_client, agent_views, terminals, host_files, environment, settings.default_agent),
+            bridge_limits,
+        )
+        bridges.append(bridge)
+        return bridge.app
+
     hosts = {name.lower() for name in settings.allow_host}
     guard = Guard(settings.token, settings.host, hosts, settings.cors_origin, settings.public_health)
     delivery = Delivery(hub, from_client)
     duplex = Duplex(hub, from_client, streams, delivery, settings.max_body)
     shared = (hub, from_client, streams, delivery, duplex, settings.max_body)
     rpc, acp = Rpc(*shared), Acp(*shared, settings.session_streams)
-    app = App(guard, rpc, acp, health, control)
+    app = App(guard, rpc, acp, health, opencode, control)
     housekeeping = Housekeeping(
         hub,
         settings.request_timeout,
@@ -243,6 +265,7 @@ def build(settings: Settings, children: Children) -> Parts:
         terminals,
         watches,
         housekeeping,
+        bridges,
     )
 
 

@@ -1,4 +1,4 @@
-"""The front door: guards, then /v1/rpc, /acp and health directly, then the route table.
+"""The front door: guards, then /v1/rpc, /acp and health directly, then OpenCode's API and the route table.
 
 No error leaves as anything but a problem document.
 """
@@ -26,7 +26,7 @@ from sandbox_agent.http.asgi import (
     respond,
     transport,
 )
-from sandbox_agent.http.guard import Guard
+from sandbox_agent.http.guard import Guard, is_opencode
 from sandbox_agent.http.health import Health
 from sandbox_agent.http.problems import send_problem
 from sandbox_agent.http.rpc import Rpc
@@ -35,13 +35,26 @@ logger = logging.getLogger(__name__)
 
 
 class App:
-    """`control` makes the app for all other routes when the first of them is asked for: start-up need not wait."""
+    """`control` makes the app for all other routes when the first of them is asked for: start-up need not wait.
 
-    def __init__(self, guard: Guard, rpc: Rpc, acp: Acp, health: Health, control: Callable[[], Asgi]) -> None:
+    `opencode` does the same for the routes of OpenCode's programs.
+    """
+
+    def __init__(
+        self,
+        guard: Guard,
+        rpc: Rpc,
+        acp: Acp,
+        health: Health,
+        opencode: Callable[[], Asgi],
+        control: Callable[[], Asgi],
+    ) -> None:
         self._guard = guard
         self._rpc = rpc
         self._acp = acp
         self._health = health
+        self._make_opencode = opencode
+        self._opencode: Asgi | None = None
         self._make_control = control
         self._control: Asgi | None = None
 
@@ -74,6 +87,10 @@ class App:
         elif path == "/v1/health" and scope["method"] == "GET":
             body = msgspec.json.encode(self._health.view())
             await respond(send, 200, json_headers(body), body)
+        elif is_opencode(path):
+            if self._opencode is None:
+                self._opencode = self._make_opencode()
+            await self._opencode(scope, receive, send)
         else:
             if self._control is None:
                 self._control = self._make_control()

@@ -18,8 +18,6 @@ from sandbox_agent.http.removed import REMOVED, find_replacement
 from sandbox_agent.http.ui import Ui
 from sandbox_agent.http.views import Endpoint, Handler, Views, json_bytes
 
-_ALL = ["GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"]
-
 
 def make_control_app(views: Views, ui: Ui, others: Iterable[Endpoint]) -> App:
     """The app for everything that is not /v1/rpc."""
@@ -38,8 +36,6 @@ def make_control_app(views: Views, ui: Ui, others: Iterable[Endpoint]) -> App:
         Route("/ui/{rest:path}", ui.get, methods=["GET"]),
         Route("/ui", ui.lead_here, methods=["GET"]),
         Route("/", ui.lead_here, methods=["GET"]),
-        Route("/opencode/{rest:path}", views.opencode, methods=_ALL),
-        Route("/opencode", views.opencode, methods=_ALL),
     ]
     router = Router(routes, redirect_slashes=False)
 

@@ -4,10 +4,11 @@ import binascii
 import hmac
 import ipaddress
 import re
-from base64 import urlsafe_b64decode
+from base64 import b64decode, urlsafe_b64decode
 from collections.abc import Collection
 from dataclasses import dataclass
 from functools import lru_cache
+from urllib.parse import parse_qs
 
 from sandbox_agent.errors import BadRequest, ForbiddenOrigin, Misdirected, Unauthorized
 from sandbox_agent.http.asgi import Headers, Scope, header, offers_websocket
@@ -17,6 +18,7 @@ from sandbox_agent.wire.headers import (
     CONNECTION_ID,
     IDEMPOTENCY_KEY,
     LAST_EVENT,
+    OPENCODE_DIRECTORY,
     PREFER,
     PREFERENCE_APPLIED,
     RESUME_AFTER,
@@ -32,7 +34,7 @@ _EXPOSED = (
 _ALLOWED_HEADERS = (
     f"Authorization, Content-Type, Accept, {CONNECTION_ID}, {ACP_CONNECTION_ID}, {ACP_SESSION_ID}, {RESUME_AFTER}, "
     f"{PREFER}, {IDEMPOTENCY_KEY}, "
-    "If-Match, If-None-Match, If-Modified-Since, If-Range, Range"
+    f"{OPENCODE_DIRECTORY}, If-Match, If-None-Match, If-Modified-Since, If-Range, Range"
 ).encode()
 _SINGLE = (
     b"host",
@@ -46,7 +48,10 @@ _SINGLE = (
     raw(IDEMPOTENCY_KEY),
 )
 """Headers that are ambiguous when sent twice: a proxy in between may have read the other value."""
-_PRIVATE = ("/v1/", "/acp/")
+OPENCODE, OPENCODE_HEALTH = "/opencode", "/global/health"
+"""Where OpenCode's programs call; the second is beside the first, because its web page drops the path of a server."""
+_PRIVATE = ("/v1/", "/acp/", f"{OPENCODE}/")
+_PRIVATE_PATHS = ("/acp", OPENCODE, OPENCODE_HEALTH)
 """What only those with the token may call."""
 
 
@@ -75,7 +80,9 @@ class Guard:
     def needs_token(self, scope: Scope) -> bool:
         """Whether the request is one that only those with the token may make."""
         path = scope["path"]
-        public = not (path == "/acp" or path.startswith(_PRIVATE)) or (self.public_health and path == "/v1/health")
+        public = not (path in _PRIVATE_PATHS or path.startswith(_PRIVATE)) or (
+            self.public_health and path in ("/v1/health", OPENCODE_HEALTH)
+        )
         return not public and not self.is_preflight(scope)
 
     def cors(self, scope: Scope) -> Headers:
@@ -90,7 +97,7 @@ class Guard:
         ]
         if _is_preflight(scope):
             found += [
-                (b"access-control-allow-methods", b"GET, POST, PUT, DELETE, HEAD"),
+                (b"access-control-allow-methods", b"GET, POST, PUT, PATCH, DELETE, HEAD"),
                 (b"access-control-allow-headers", _ALLOWED_HEADERS),
                 (b"access-control-max-age", b"600"),
             ]
@@ -129,9 +136,34 @@ class Guard:
             given = _token_among_subprotocols(header(scope, b"sec-websocket-protocol") or b"")
         else:
             scheme, _, given = (authorization or b"").partition(b" ")
-            given = given.strip() if scheme.lower() == b"bearer" else b""
+            if is_opencode(scope["path"]) and scheme.lower() != b"bearer":
+                given = _password(given.strip() if scheme.lower() == b"basic" else _query_token(scope))
+            else:
+                given = given.strip() if scheme.lower() == b"bearer" else b""
         if not given or not hmac.compare_digest(given, self.token.encode()):
             raise Unauthorized
+
+
+def is_opencode(path: str) -> bool:
+    """Whether a path is one that OpenCode's programs call."""
+    return path in (OPENCODE, OPENCODE_HEALTH) or path.startswith(f"{OPENCODE}/")
+
+
+def _query_token(scope: Scope) -> bytes:
+    """What a link has in place of a header."""
+    try:
+        given = parse_qs(scope["query_string"].decode("latin-1"), max_num_fields=100).get("auth_token", [])
+    except ValueError:
+        return b""
+    return given[0].encode("latin-1", "replace") if len(given) == 1 else b""
+
+
+def _password(encoded: bytes) -> bytes:
+    """The password of `user:password`; whoever the user is."""
+    try:
+        return b64decode(encoded + b"=" * (-len(encoded) % 4)).partition(b":")[2]
+    except (ValueError, binascii.Error):
+        return b""
 
 
 def _token_among_subprotocols(offered: bytes) -> bytes:

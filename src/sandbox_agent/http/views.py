@@ -22,7 +22,6 @@ from sandbox_agent.errors import (
     AgentNotInstalled,
     AgentTimeout,
     BadRequest,
-    BridgeDisabled,
     DiskFull,
     InternalError,
     InvalidParams,
@@ -270,9 +269,6 @@ class Views:
         if session is None:
             raise SessionNotFound(request.path_params["id"])
         return json_response(self.inventory.view(session))
-
-    async def opencode(self, request: Request) -> Response:
-        raise BridgeDisabled
 
 
 def json_response(value: object) -> Response:

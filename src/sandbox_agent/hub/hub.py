@@ -47,6 +47,20 @@ class Watcher(Protocol):
     def connection_closed(self, connection: Connection) -> None: ...
 
 
+class Observer(Protocol):
+    """Sees what waits for people, and sessions that are deleted. Its methods must not raise."""
+
+    def request_opened(self, pending: PendingRequest) -> None:
+        """People may answer it from now on."""
+        ...
+
+    def request_settled(self, pending: PendingRequest, decision: bytes | None) -> None:
+        """It has its outcome; `decision` is what attached clients get to read of it."""
+        ...
+
+    def session_deleted(self, session: Session) -> None: ...
+
+
 class Hub:
     """Connections, sessions, calls and pending requests, over one log."""
 
@@ -64,6 +78,7 @@ class Hub:
         self._holders = Holders()
         self._shelf = Shelf(log, clock, self._holders.complete)
         self._watchers: list[Watcher] = []
+        self._observers: list[Observer] = []
         self._unreported: dict[str, float] = {}
         self._trims_checked_above = TRIMS
         for session in self._shelf.not_ended():
@@ -72,6 +87,9 @@ class Hub:
 
     def watch(self, watcher: Watcher) -> None:
         self._watchers.append(watcher)
+
+    def observe(self, observer: Observer) -> None:
+        self._observers.append(observer)
 
     # Connections
 
@@ -246,6 +264,8 @@ class Hub:
         self.move(session, Event.DELETE)
         for connection in attached:
             self.tell_connection(connection, line)
+        for observer in self._observers:
+            observer.session_deleted(session)
 
     def _forget(self, session: Session) -> None:
         for connection in list(self.connections.attached(session)):
@@ -387,6 +407,8 @@ class Hub:
         self.pending.ask(pending)
         for connection in self.audience(pending):
             connection.open_request(pending)
+        for observer in self._observers:
+            observer.request_opened(pending)
         return pending
 
     def record_request(self, pending: PendingRequest) -> None:
@@ -401,6 +423,8 @@ class Hub:
         """Send a request that is already recorded to all clients that may answer it."""
         for connection in self.audience(pending):
             self._deliver_request(connection, pending)
+        for observer in self._observers:
+            observer.request_opened(pending)
 
     def belongs_to_other(self, pending: PendingRequest, connection: Connection) -> bool:
         """Whether a request belongs to a call of another connection, which is there to answer it."""
@@ -440,6 +464,8 @@ class Hub:
         line = make_decision(pending, by, answer)
         if line is not None and pending.session is not None:
             self.tell(pending.session, line)
+        for observer in self._observers:
+            observer.request_settled(pending, line)
         if answer is None:
             return
         if by.kind == "client" and by.reason is not None:

@@ -8,14 +8,17 @@ from dataclasses import dataclass
 from itertools import zip_longest
 from typing import Literal, cast
 
-from sandbox_agent.envelope import Object, list_at, object_at, objects_at, text_at
+from sandbox_agent.envelope import Envelope, Object, list_at, object_at, objects_at, text_at
 from sandbox_agent.errors import WrongAnswer
+from sandbox_agent.wire import methods
 
 Kind = Literal["text", "number", "integer", "boolean", "choice", "choices", "other"]
 
 OTHER = "_other"
 """Ends the name of the field that takes a free answer beside a choice."""
 ACCEPT, DECLINE = "accept", "decline"
+_TYPED = ("text", "number", "integer", "other")
+"""Kinds of fields that offer no answers."""
 _NONE_OF_THEM = ("none of the above", "other")
 
 
@@ -269,6 +272,16 @@ def make_question(params: Object, key: int) -> Object:
     if questions:
         asked["questions"] = questions
     return _with_scope(params, asked)
+
+
+def takes_own_answers(asked: Envelope) -> list[bool]:
+    """Of each question that a request is, whether an answer may be none of those that are offered."""
+    params = asked.params()
+    if asked.method != methods.ELICITATION:
+        return [True for _ in _questions(params)]
+    if is_url(params):
+        return [False]
+    return [each.other is not None or each.field.kind in _TYPED for each in _parse_questions(params)] or [False]
 
 
 def question_id(key: int) -> str:

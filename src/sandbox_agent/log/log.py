@@ -85,6 +85,7 @@ class Log:
         """Up to where events outlive a crash, and up to where they can be read from disk."""
         self._waiting: list[tuple[int, int, asyncio.Future[None]]] = []
         self._channels: dict[str, _Channel] = {}
+        self._historians: list[Follower] = []
         self._tail: deque[Chunk] = deque()
         self._tail_size = 0
         self._backlog = 0
@@ -144,6 +145,9 @@ class Log:
         self._evict()
         if self.position > self._reserved - RESERVE // 2:
             self._reserve()
+        if self._historians and history and session_id is not None:
+            for historian in self._historians:
+                historian.appended(chunk)
         return chunk
 
     def save_session(self, session_id: str, record: bytes, card: Card | None = None) -> None:
@@ -222,6 +226,10 @@ class Log:
 
     def follow(self, channel: str, follower: Follower) -> None:
         self._channel(channel).followers.add(follower)
+
+    def follow_history(self, follower: Follower) -> None:
+        """Hear of everything that becomes part of a session's history, whoever sees it. It must not raise."""
+        self._historians.append(follower)
 
     def unfollow(self, channel: str, follower: Follower) -> None:
         entry = self._channels.get(channel)

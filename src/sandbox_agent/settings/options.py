@@ -224,6 +224,12 @@ class Settings:
     stream_buffer: int = option(
         _TRAFFIC, SIZE, "8MiB", "How far a slow reader may fall behind in memory before it reads from the log."
     )
+    opencode_memory: int = option(
+        _TRAFFIC,
+        SIZE,
+        "128MiB",
+        "Memory for what OpenCode's programs read of sessions, a quarter for each; more is left out, oldest first.",
+    )
     stall_timeout: float = option(
         _TRAFFIC, DURATION, "1s", "Time after which such a reader is disconnected if it reads nothing."
     )

@@ -1,0 +1,148 @@
+"""The routes of files, as OpenCode's programs list, read and search them; and of what a repository is on."""
+
+import base64
+import mimetypes
+import posixpath
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from sandbox_agent.envelope import Object
+from sandbox_agent.errors import SandboxAgentError
+from sandbox_agent.host.paths.refusals import file_problems
+from sandbox_agent.host.paths.roots import Roots
+from sandbox_agent.host.transfer.entries import read_page
+from sandbox_agent.opencode.reading import Reading, answer, query, read_number
+from sandbox_agent.opencode.refusals import Refused
+from sandbox_agent.opencode.routing import Routes, Table
+from sandbox_agent.pools import Pool
+
+if TYPE_CHECKING:
+    from sandbox_agent.host.search.searches import Searches
+
+LARGEST = 8 << 20
+"""Bytes of a file that is given out whole."""
+MOST_ENTRIES = 5000
+MOST_FOUND = 200
+_HEAD = "ref: refs/heads/"
+
+
+@dataclass(frozen=True, slots=True)
+class Files:
+    """The host's files."""
+
+    roots: Roots
+    searches: "Callable[[], Searches]"
+    """Made on first use."""
+    pool: Pool
+
+    def read(self, path: str, limit: int = LARGEST) -> bytes:
+        """A file. Raises FileProblem, or Refused for a large one."""
+        with file_problems(path), self.roots.confined.open(path) as file:
+            content = file.read(limit + 1)
+        if len(content) > limit:
+            raise Refused(413, f"{path} is larger than {limit} bytes; use GET /v1/fs/file")
+        return content
+
+
+@dataclass(frozen=True, slots=True)
+class FileRoutes:
+    """The handlers."""
+
+    reading: Reading
+    files: Files
+
+    def table(self) -> Table:
+        routes = Routes()
+        routes.add("GET", "/file", self.list)
+        routes.add("GET", "/file/content", self.content)
+        routes.add("GET", "/file/status", self.nothing)
+        routes.add("GET", "/find", self.find_text)
+        routes.add("GET", "/find/file", self.find_files)
+        routes.add("GET", "/find/symbol", self.nothing)
+        routes.add("GET", "/vcs", self.repository)
+        routes.add("GET", "/vcs/status", self.nothing)
+        routes.add("GET", "/vcs/diff", self.nothing)
+        return routes.table
+
+    async def list(self, request: Request) -> Response:
+        directory = self.reading.directory(request)
+        given = query(request).get("path") or "."
+        path = self.files.roots.absolute(given, directory)
+
+        def work() -> list[Object]:
+            page = read_page(self.files.roots.confined, path, None, MOST_ENTRIES)
+            return [_node(each.name, each.path, directory, each.entry_type == "directory") for each in page.entries]
+
+        return answer(await self.files.pool.run(work))
+
+    async def content(self, request: Request) -> Response:
+        given = query(request).get("path")
+        if not given:
+            raise Refused(400, "the query needs path")
+        path = self.files.roots.absolute(given, self.reading.directory(request))
+        data = await self.files.pool.run(self.files.read, path)
+        mime = mimetypes.guess_type(path)[0]
+        try:
+            text = data.decode()
+        except UnicodeDecodeError:
+            kind = mime or "application/octet-stream"
+            encoded = base64.b64encode(data).decode()
+            return answer({"type": "binary", "content": encoded, "encoding": "base64", "mimeType": kind})
+        return answer({"type": "text", "content": text})
+
+    async def find_files(self, request: Request) -> Response:
+        from sandbox_agent.host.search.search import Query
+
+        asked = query(request)
+        wanted = (asked.get("query") or "").strip()
+        directory = self.reading.directory(request)
+        searches, limit = self.files.searches(), min(read_number(request, "limit") or MOST_FOUND, MOST_FOUND)
+        name = f"**/*{wanted}*" if "/" in wanted else wanted
+        search = searches.prepare(directory, Query(None, name or "*"), limit)
+        found = await searches.find(search, directory)
+        return answer(list(dict.fromkeys(posixpath.relpath(each.path, directory) for each in found.matches)))
+
+    async def find_text(self, request: Request) -> Response:
+        from sandbox_agent.host.search.search import Query
+
+        pattern = query(request).get("pattern")
+        if not pattern:
+            raise Refused(400, "the query needs pattern")
+        directory = self.reading.directory(request)
+        searches = self.files.searches()
+        search = searches.prepare(directory, Query(pattern, None, regex=True), MOST_FOUND)
+        found = await searches.find(search, directory)
+        return answer([_match(each.path, directory, each.line, each.text) for each in found.matches])
+
+    async def repository(self, request: Request) -> Response:
+        """The branch that a directory is on, as git keeps it."""
+        path = posixpath.join(self.reading.directory(request), ".git/HEAD")
+        try:
+            head = (await self.files.pool.run(self.files.read, path, 4096)).decode(errors="replace").strip()
+        except (SandboxAgentError, Refused):
+            return answer({})
+        return answer({"branch": head.removeprefix(_HEAD)} if head.startswith(_HEAD) else {})
+
+    async def nothing(self, request: Request) -> Response:
+        return answer([])
+
+
+def _node(name: str, path: str, directory: str, is_directory: bool) -> Object:
+    kind = "directory" if is_directory else "file"
+    relative = posixpath.relpath(path, directory)
+    return {"name": name, "path": relative, "absolute": path, "type": kind, "ignored": False}
+
+
+def _match(path: str, directory: str, line: object, text: object) -> Object:
+    said = text if isinstance(text, str) else ""
+    return {
+        "path": {"text": posixpath.relpath(path, directory)},
+        "lines": {"text": said},
+        "line_number": line if isinstance(line, int) else 1,
+        "absolute_offset": 0,
+        "submatches": [],
+    }

@@ -1,0 +1,136 @@
+"""OpenCode's programs as a client of the hub: what they want goes the way that every client's envelopes go."""
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from itertools import count
+
+from sandbox_agent.envelope import META, Envelope, Object, notification, parse, request, success, text_at
+from sandbox_agent.errors import AgentTimeout
+from sandbox_agent.hub.connection import Connection
+from sandbox_agent.hub.from_client import FromClient
+from sandbox_agent.hub.hub import Hub
+from sandbox_agent.hub.pending import PendingRequest
+from sandbox_agent.hub.session import Session
+from sandbox_agent.opencode.refusals import Refused
+from sandbox_agent.wire import methods
+
+INTRODUCTION: Object = {"clientInfo": {"name": "opencode"}, "_meta": {META: {"questions": True}}}
+"""What the hub is told of this client: forms become questions."""
+_UNKNOWN_SESSION = "unknown-session"
+
+
+class HubClient:
+    """Sends envelopes, each on a connection of its own, which is there as long as that takes."""
+
+    def __init__(self, hub: Hub, from_client: FromClient) -> None:
+        self.hub = hub
+        self._from_client = from_client
+        self._ids = count(1)
+        self._own: dict[str, Connection] = {}
+        """By tag."""
+
+    @asynccontextmanager
+    async def connected(self, agent: str) -> AsyncGenerator[Connection]:
+        """A connection, for a while."""
+        connection = self.hub.connections.open(agent, INTRODUCTION)
+        # It is in use, however long an agent takes.
+        connection.busy += 1
+        self._own[connection.tag] = connection
+        try:
+            yield connection
+        finally:
+            del self._own[connection.tag]
+            self.hub.close_connection(connection, "done")
+
+    async def call(self, agent: str, method: str, params: Object) -> Object:
+        """The result of a request, once it is on disk. Raises Refused, or what is wrong with the exchange."""
+        async with self.connected(agent) as connection:
+            accepted = await self._from_client.accept(connection, self._make(method, params))
+            answer = await accepted.answer
+            await self.hub.log.committed(answer.commit)
+        return read_result(parse(answer.line))
+
+    async def prompt(self, session: Session, params: Object) -> "Prompted":
+        """Send a prompt; its turn runs, or waits, whether or not the caller waits for it."""
+        taken: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        task = asyncio.create_task(self._run_prompt(session, params, taken), name=f"prompt {session.id}")
+        await asyncio.wait([taken, task], return_when=asyncio.FIRST_COMPLETED)
+        if not taken.done():
+            # It was refused before it was taken.
+            await task
+        return Prompted(await taken, task)
+
+    async def _run_prompt(self, session: Session, params: Object, taken: "asyncio.Future[str]") -> None:
+        async with self.connected(session.facts.agent) as connection:
+            envelope = self._make(methods.PROMPT, params)
+            accepted = await self._from_client.accept(connection, envelope)
+            answering = asyncio.ensure_future(accepted.answer)
+            # One that cannot run is answered without a wait.
+            await asyncio.sleep(0)
+            if answering.done() and answering.exception() is None:
+                read_result(parse(answering.result().line))
+            taken.set_result(f"turn-{accepted.position}")
+            try:
+                answer = await answering
+                await self.hub.log.committed(answer.commit)
+            except AgentTimeout:
+                # The agent is silent. The turn goes on, and the log will have its end.
+                return
+
+    async def notify(self, agent: str, method: str, params: Object) -> None:
+        async with self.connected(agent) as connection:
+            await self._from_client.notify(connection, parse(notification(method, params)))
+
+    async def answer(self, pending: PendingRequest, result: Object) -> None:
+        """Answer an agent's request. Raises NobodyAsked, AlreadyAnswered or WrongAnswer."""
+        assert pending.session is not None
+        own = self._own.get(pending.only_tag or "")
+        if own is not None:
+            await self._answer(own, pending, result)
+            return
+        async with self.connected(pending.session.facts.agent) as connection:
+            self.hub.attach(connection, pending.session)
+            await self._answer(connection, pending, result)
+
+    async def _answer(self, connection: Connection, pending: PendingRequest, result: Object) -> None:
+        id = connection.open_request(pending)
+        await self._from_client.answer(connection, parse(success(id, result)))
+
+    def may_answer(self, pending: PendingRequest) -> bool:
+        """Whether it is for people, and not for another client alone."""
+        if pending.session is None or pending.deciding or pending.kind == "request":
+            return False
+        others = {connection.tag for connection in self.hub.connections.all()} - self._own.keys()
+        return pending.only_tag is None or pending.only_tag not in others
+
+    def _make(self, method: str, params: Object) -> Envelope:
+        return parse(request(b'"opencode-%d"' % next(self._ids), method, params))
+
+
+class Prompted:
+    """A prompt that was taken."""
+
+    def __init__(self, turn_id: str, task: "asyncio.Task[None]") -> None:
+        self.turn_id = turn_id
+        self._task = task
+        task.add_done_callback(_look_at)
+
+    async def over(self) -> None:
+        """Wait until its turn is over; a caller that leaves ends nothing."""
+        await asyncio.wait([self._task])
+
+
+def _look_at(task: "asyncio.Task[None]") -> None:
+    """What went wrong in a turn is in the log."""
+    if not task.cancelled():
+        task.exception()
+
+
+def read_result(response: Envelope) -> Object:
+    """Raises Refused for an error."""
+    if response.succeeded:
+        return response.result()
+    error = response.error()
+    message = text_at(error, "message") or "the agent refused it"
+    raise Refused(404 if text_at(error, "data", "type") == _UNKNOWN_SESSION else 400, message)

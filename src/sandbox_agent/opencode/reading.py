@@ -1,0 +1,75 @@
+"""What a request of OpenCode's programs says: its body, its query, and the directory that it is about."""
+
+from dataclasses import dataclass
+from typing import TypeVar
+from urllib.parse import parse_qsl, unquote
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+
+from sandbox_agent.http.rpc import read_body
+from sandbox_agent.opencode.naming import normalize
+from sandbox_agent.opencode.refusals import Refused
+from sandbox_agent.wire.headers import OPENCODE_DIRECTORY, raw
+
+DIRECTORY = raw(OPENCODE_DIRECTORY)
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """Reads requests."""
+
+    max_body: int
+    base: str
+    """The directory of those who name none."""
+
+    async def body(self, request: Request, type: type[T]) -> T:
+        """Raises Refused."""
+        data = await read_body(request.scope, request.receive, self.max_body)
+        try:
+            return msgspec.json.decode(data or b"{}", type=type)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            raise Refused(400, f"the body is not what is expected here: {error}") from None
+
+    def named_directory(self, request: Request) -> str | None:
+        """The directory that a request names; None when it names none. Raises Refused."""
+        given = query(request).get("directory")
+        if not given:
+            header = request.scope["headers_by_name"].get(DIRECTORY)
+            given = None if header is None else unquote(header.decode("latin-1"), errors="surrogateescape")
+        if not given:
+            return None
+        if not given.startswith("/") or "\0" in given:
+            raise Refused(400, f"directory must be an absolute path: {given[:200]!r}")
+        return normalize(given)
+
+    def directory(self, request: Request) -> str:
+        return self.named_directory(request) or normalize(self.base)
+
+
+def query(request: Request) -> dict[str, str]:
+    """Of a name that is there twice, the last."""
+    try:
+        pairs = parse_qsl(request.scope["query_string"].decode("latin-1"), keep_blank_values=True, max_num_fields=100)
+    except ValueError:
+        raise Refused(400, "the query has too many parameters") from None
+    return dict(pairs)
+
+
+def read_number(request: Request, name: str) -> int | None:
+    """A whole number in the query. Raises Refused."""
+    given = query(request).get(name)
+    if not given:
+        return None
+    try:
+        return max(0, int(float(given)))
+    except (ValueError, OverflowError):
+        raise Refused(400, f"{name} is not a number") from None
+
+
+def answer(value: object, status: int = 200) -> Response:
+    """A JSON response, which must not be cached."""
+    body = msgspec.json.encode(value)
+    return Response(body, status, {"cache-control": "no-store"}, "application/json")

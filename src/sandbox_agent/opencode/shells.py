@@ -1,0 +1,83 @@
+"""Commands that people run on the host from OpenCode (`!command`), in the directory of a session.
+
+A command ends with its client's request, with the session and with the server. The agent does not hear of it.
+"""
+
+import asyncio
+import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from sandbox_agent.host.terminals import Asker, Command, Terminals
+from sandbox_agent.hub.session import Session
+from sandbox_agent.log.event import Direction
+from sandbox_agent.opencode.conversations import Conversations, is_busy
+from sandbox_agent.opencode.hub_client import HubClient
+from sandbox_agent.opencode.objects import Message, ShellBody
+from sandbox_agent.opencode.refusals import Refused
+from sandbox_agent.opencode.shell import Shell
+from sandbox_agent.opencode.transcripts import Transcripts
+
+LONGEST = 600.0
+"""Seconds that a command may take."""
+OWNER = "opencode"
+
+
+@dataclass(frozen=True, slots=True)
+class Shells:
+    """Runs commands."""
+
+    client: HubClient
+    conversations: Conversations
+    transcripts: Transcripts
+    terminals: Terminals
+    environment: Mapping[str, str]
+
+    async def run(self, id: str, body: ShellBody) -> Message:
+        """Run a command to its end; what it wrote is in the session's log then. Raises Refused."""
+        session = await self.conversations.bound(id)
+        if is_busy(session):
+            raise Refused(409, f"Session is busy: {id}")
+        shell = Shell(
+            id=secrets.token_hex(8),
+            command=body.command,
+            agent=body.agent or None,
+            message_id=body.message_id or None,
+        )
+        self._log(session, shell)
+        try:
+            output, code = await self._run(session, body.command)
+        except BaseException:
+            self._log(session, replace(shell, output="the command was not run to its end", exit_code=-1))
+            raise
+        position = self._log(session, replace(shell, output=output, exit_code=code))
+        await self.client.hub.log.committed(position)
+        transcript = await self.transcripts.get(session)
+        message = transcript.find_reply(f"shell-{shell.id}")
+        if message is None:
+            raise Refused(500, "the answer is no longer kept")
+        return message
+
+    def _log(self, session: Session, shell: Shell) -> int:
+        return self.client.hub.tell(session, shell.write(session.id), Direction.FROM_SERVER).last
+
+    async def _run(self, session: Session, line: str) -> tuple[str, int | None]:
+        asker = Asker(OWNER, session.id)
+        command = Command(
+            program="/bin/sh",
+            arguments=("-c", line),
+            environment=self.environment,
+            directory=session.facts.cwd,
+            directories=session.directories,
+        )
+        terminal_id = await self.terminals.create(asker, command)
+        try:
+            terminal = self.terminals.get(asker, terminal_id)
+            try:
+                async with asyncio.timeout(LONGEST):
+                    status = await terminal.exited()
+            except TimeoutError:
+                raise Refused(400, f"the command took longer than {LONGEST:g} s") from None
+            return terminal.output()[0], status.code
+        finally:
+            await self.terminals.release(asker, terminal_id)

@@ -1,0 +1,243 @@
+"""Tool calls of ACP as OpenCode draws them: which tool it is, its input, its output, the change it makes. Pure.
+
+OpenCode's programs draw a tool by its name: `bash`, `edit`, `read` and so on; others are shown as they are.
+"""
+
+import difflib
+import re
+import shlex
+from dataclasses import dataclass, field
+
+import msgspec
+
+from sandbox_agent.envelope import Object, list_at, object_at, objects_at, text_at
+from sandbox_agent.opencode.objects import Completed, Failed, PartTime, Pending, Running, ToolState
+
+_BY_KIND = {
+    "execute": "bash",
+    "edit": "edit",
+    "read": "read",
+    "search": "grep",
+    "fetch": "webfetch",
+    "delete": "delete",
+    "move": "move",
+    "switch_mode": "mode",
+}
+DRAWN = frozenset(
+    {
+        *("bash", "edit", "write", "read", "grep", "glob", "list", "webfetch", "websearch", "todowrite", "task"),
+        *("question", "skill"),
+    }
+)
+"""Tools that OpenCode's programs draw in a way of their own."""
+_FENCED = re.compile(r"\s*(`{3,}|~{3,})[^\n]*\n(.*?)\n?\1\s*", re.DOTALL)
+_OUTPUTS = ("formatted_output", "aggregated_output", "output", "stdout", "stderr", "text", "error", "message")
+_PATHS = ("filePath", "file_path", "path", "abs_path", "filename", "file")
+_OPERANDS = {
+    "grep": ("pattern", "query"),
+    "glob": ("pattern", "query"),
+    "webfetch": ("url", "uri"),
+    "websearch": ("query",),
+}
+MOST_COMPARED = 1000
+"""Lines of two texts that are compared; larger ones are shown as a whole. Comparing takes the square of it."""
+LONGEST_NAME = 80
+
+
+@dataclass(slots=True)
+class ToolCall:
+    """What is known of a tool call by now."""
+
+    call_id: str
+    started: int
+    """When it was first heard of, in milliseconds."""
+    title: str = ""
+    kind: str = ""
+    status: str = "pending"
+    content: list[Object] = field(default_factory=list[Object])
+    locations: list[Object] = field(default_factory=list[Object])
+    raw_input: object = None
+    raw_output: object = None
+    named: str = ""
+    """The agent's own name for the tool."""
+    ended: int | None = None
+    _diff: str | None = None
+
+    def update(self, change: Object, at: int) -> None:
+        """Take in what an update says."""
+        self.title = text_at(change, "title") or self.title
+        self.kind = text_at(change, "kind") or self.kind
+        self.named = _find_name(change) or self.named
+        self.status = text_at(change, "status") or self.status
+        if change.get("rawInput") is not None:
+            self.raw_input = change["rawInput"]
+        if change.get("rawOutput") is not None:
+            self.raw_output = change["rawOutput"]
+        if isinstance(change.get("content"), list):
+            self.content, self._diff = objects_at(change, "content"), None
+        if isinstance(change.get("locations"), list):
+            self.locations = objects_at(change, "locations")
+        if self.is_over and self.ended is None:
+            self.ended = max(at, self.started)
+
+    def start(self) -> None:
+        """It is about to run: its agent asks for permission."""
+        if self.status == "pending":
+            self.status = "in_progress"
+
+    def break_off(self, at: int) -> None:
+        """Its turn is over, and it is not."""
+        self.status, self.ended = "aborted", max(at, self.started)
+
+    @property
+    def is_over(self) -> bool:
+        return self.status in ("completed", "failed", "aborted")
+
+    @property
+    def tool(self) -> str:
+        """Its name, as OpenCode draws it."""
+        for name in (self.named, self.title):
+            if (known := name.strip().lower().replace("_", "")) in DRAWN:
+                return known
+        if objects_at(object_at(self.raw_input), "todos"):
+            return "todowrite"
+        if self.kind == "edit" and self.diffs and all(not text_at(each, "oldText") for each in self.diffs):
+            return "write"
+        if self.kind in _BY_KIND:
+            return _BY_KIND[self.kind]
+        return (self.named or self.title or self.kind or "tool")[:LONGEST_NAME]
+
+    @property
+    def diffs(self) -> list[Object]:
+        return [each for each in self.content if each.get("type") == "diff" and text_at(each, "path")]
+
+    @property
+    def path(self) -> str | None:
+        """The file that it is about."""
+        given = object_at(self.raw_input)
+        stated = [text_at(each, "path") for each in (*self.diffs, *self.locations)]
+        return next((path for path in (*stated, *(text_at(given, name) for name in _PATHS)) if path), None)
+
+    @property
+    def command(self) -> str | None:
+        """The command that it runs."""
+        given = object_at(self.raw_input)
+        value = next((given[name] for name in ("command", "cmd", "script") if given.get(name)), None)
+        if isinstance(value, str):
+            return value
+        words = [word for word in list_at({"words": value}, "words") if isinstance(word, str)]
+        if not words:
+            return None
+        return words[2] if len(words) == 3 and words[1] in ("-c", "-lc") else shlex.join(words)
+
+    @property
+    def input(self) -> Object:
+        """Its arguments under OpenCode's names, beside the agent's own."""
+        raw = object_at(self.raw_input)
+        given: Object = dict(raw) if raw or self.raw_input is None else {"input": self.raw_input}
+        tool = self.tool
+        if tool == "bash":
+            given["command"] = self.command or self.title.strip("`")
+            given.setdefault("description", self.title)
+        elif tool in ("edit", "write", "read", "list", "delete", "move") and self.path:
+            given.setdefault("filePath", self.path)
+            if tool == "list":
+                given.setdefault("path", self.path)
+            if self.diffs and tool in ("edit", "write"):
+                new = text_at(self.diffs[0], "newText") or ""
+                given |= {"content": new} if tool == "write" else {"oldString": self._old, "newString": new}
+        names = _OPERANDS.get(tool, ())
+        for name in names[:1]:
+            given[name] = next((text for other in names if (text := text_at(raw, other))), self.title)
+        if tool == "task":
+            given.setdefault("description", self.title)
+            given.setdefault("subagent_type", "agent")
+        return given
+
+    @property
+    def _old(self) -> str:
+        return text_at(self.diffs[0], "oldText") or ""
+
+    @property
+    def output(self) -> str:
+        """What it says: for people, else what the tool gave."""
+        texts = [text for each in self.content if (text := text_at(each, "content", "text"))]
+        said = "\n".join(texts) or _told(self.raw_output)
+        fenced = _FENCED.fullmatch(said)
+        return fenced[2] if fenced else said
+
+    @property
+    def diff(self) -> str:
+        """The changes of files that it makes, as one unified diff."""
+        if self._diff is None:
+            names = ("path", "oldText", "newText")
+            self._diff = "".join(make_diff(*(text_at(each, name) or "" for name in names)) for each in self.diffs)
+        return self._diff
+
+    def metadata(self) -> Object:
+        """What OpenCode's programs draw beside input and output."""
+        found: Object = {}
+        if self.tool == "bash":
+            found |= {"output": self.output, "description": self.title}
+            code = object_at(self.raw_output).get("exit_code")
+            if isinstance(code, int):
+                found["exit"] = code
+        if self.diffs:
+            found |= {"diff": self.diff, "filepath": self.path}
+        if self.tool == "todowrite":
+            found["todos"] = objects_at(object_at(self.raw_input), "todos")
+        return found
+
+    def state(self) -> ToolState:
+        """How it stands."""
+        metadata = self.metadata()
+        title = self.title or self.tool
+        match self.status:
+            case "completed":
+                time = PartTime(start=self.started, end=self.ended or self.started)
+                return Completed(input=self.input, output=self.output, title=title, metadata=metadata, time=time)
+            case "failed" | "aborted":
+                time = PartTime(start=self.started, end=self.ended or self.started)
+                said = "Tool execution aborted" if self.status == "aborted" else self.output or "the tool failed"
+                return Failed(input=self.input, error=said, metadata=metadata, time=time)
+            case "in_progress":
+                time = PartTime(start=self.started)
+                return Running(input=self.input, title=title, metadata=metadata, time=time)
+            case _:
+                return Pending(input=self.input)
+
+
+def make_diff(path: str, old: str, new: str) -> str:
+    """A unified diff."""
+    before, after = old.splitlines(keepends=True), new.splitlines(keepends=True)
+    if len(before) + len(after) > MOST_COMPARED:
+        counts = f"@@ -{min(1, len(before))},{len(before)} +{min(1, len(after))},{len(after)} @@\n"
+        lines = [
+            f"--- {path}\n",
+            f"+++ {path}\n",
+            counts,
+            *(f"-{each}" for each in before),
+            *(f"+{each}" for each in after),
+        ]
+    else:
+        lines = list(difflib.unified_diff(before, after, path, path))
+    ended = (each if each.endswith("\n") else f"{each}\n\\ No newline at end of file\n" for each in lines)
+    return "".join(ended)
+
+
+def _find_name(change: Object) -> str | None:
+    """What the agent calls the tool; some say it in `_meta`, under their vendor's name."""
+    meta = object_at(change, "_meta")
+    return text_at(change, "name") or next(
+        (name for place in (meta, *meta.values()) if (name := text_at(place, "toolName"))), None
+    )
+
+
+def _told(output: object) -> str:
+    """What a tool gave, as text."""
+    if output is None or isinstance(output, str):
+        return output or ""
+    named = [text for name in _OUTPUTS if (text := text_at(output, name))]
+    if named:
+        return named[0]
+    return msgspec.json.format(msgspec.json.encode(output)).decode()
