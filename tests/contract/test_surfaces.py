@@ -293,13 +293,21 @@ def test_a_removed_route_is_not_shown_to_whoever_has_no_token(server: Server) ->
 
 
 @pytest.mark.requirement("1.opencode")
-@pytest.mark.parametrize("method", ["GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"])
-@pytest.mark.parametrize("path", ["/opencode", "/opencode/", "/opencode/session", "/opencode/session/1/message"])
+@pytest.mark.parametrize("path", ["/opencode", "/opencode/", "/opencode/nothing", "/opencode/api/session"])
 @ONE_SERVER
-def test_the_opencode_bridge_is_not_enabled(server: Server, method: str, path: str) -> None:
-    document = problem(ask(server, method, path), 503)
+def test_what_the_opencode_api_does_not_have_is_a_404_in_json(server: Server, path: str) -> None:
+    response = ask(server, "GET", path)
 
-    assert document["detail"] == "OpenCode bridge is not enabled"
+    assert response.status_code == 404
+    assert response.headers["content-type"] == "application/json"
+    assert response.json()["name"] == "NotFoundError"
+
+
+@pytest.mark.requirement("1.opencode")
+@pytest.mark.parametrize("path", ["/opencode/global/health", "/global/health"])
+@ONE_SERVER
+def test_the_opencode_api_tells_its_health_at_the_root_too(server: Server, path: str) -> None:
+    assert ask(server, "GET", path).json()["healthy"] is True
 
 
 @pytest.mark.requirement("1.wrong-method")
