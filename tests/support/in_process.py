@@ -118,7 +118,7 @@ class Site:
         guard = Guard(TOKEN, "127.0.0.1", (), (), public_health=False)
         health: Any = None
         rpc: Any = self.reached
-        app = App(guard, rpc, rpc, health, lambda: self.reached)
+        app = App(guard, rpc, rpc, health, lambda: self.reached, lambda: self.reached)
         self.methods: list[str] = []
         """Of requests whose head was whole and good, those included that the guard refused."""
 

@@ -56,6 +56,7 @@ _ANNOUNCED = (
     methods.ENDED,
     methods.TURN,
     methods.METADATA_UPDATE,
+    methods.SHELL,
     DECISION,
     methods.GAP,
     methods.UNPARSED,

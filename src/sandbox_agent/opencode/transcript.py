@@ -7,23 +7,21 @@ one by one or all at once after a restart. Knows nothing of where they come from
 from dataclasses import dataclass, field
 
 from msgspec import UNSET
-from msgspec.structs import replace
 
 from sandbox_agent.envelope import Envelope, Kind, Object, at, object_at, objects_at, parse, text_at
 from sandbox_agent.errors import NotAnEnvelope
 from sandbox_agent.hub import choices
 from sandbox_agent.hub.choices import MODE, MODEL
 from sandbox_agent.log.event import Direction
-from sandbox_agent.opencode.ids import Ticks, make_id, milliseconds
+from sandbox_agent.opencode.entries import About, Entries, Entry, Happening, Text
+from sandbox_agent.opencode.ids import milliseconds
 from sandbox_agent.opencode.objects import (
     AssistantMessage,
     Cache,
     CompactionPart,
-    Info,
     Message,
     MessageModel,
     MessageTime,
-    Part,
     PartTime,
     Place,
     ReasoningPart,
@@ -52,55 +50,11 @@ _FINISHES = {"max_tokens": "length", "refusal": "content-filter", "max_turn_requ
 _OPENING = (methods.NEW, methods.LOAD, methods.RESUME, methods.FORK)
 
 
-@dataclass(frozen=True, slots=True)
-class About:
-    """What a transcript is of."""
-
-    session_id: str
-    """OpenCode's id of it."""
-    provider_id: str
-    directory: str
-
-
-@dataclass(frozen=True, slots=True)
-class Happening:
-    """An event of OpenCode's. Of `session.*` without properties, the session as it is now is the content."""
-
-    type: str
-    properties: object = None
-
-
-@dataclass(slots=True, eq=False)
-class Entry:
-    """A message and its parts, in their order."""
-
-    info: Info
-    parts: dict[str, Part] = field(default_factory=dict[str, Part])
-    size: int = 0
-    """Bytes that it takes, more or less."""
-
-
 @dataclass(slots=True)
 class _Prompt:
     user_id: str
     request_id: bytes
     note: Note
-
-
-@dataclass(slots=True)
-class _Text:
-    """A text that is being said."""
-
-    entry: Entry
-    part: TextPart | ReasoningPart
-    name: str | None
-    """The agent's own id of the message."""
-    pieces: list[str] = field(default_factory=list[str])
-    size: int = 0
-
-    def join(self) -> None:
-        self.part.text = "".join(self.pieces)
-        self.pieces = [self.part.text]
 
 
 @dataclass(slots=True)
@@ -129,21 +83,15 @@ class Transcript:
         """Tokens in the agent's memory of the conversation."""
         self.title: str | None = None
         """The beginning of the first prompt."""
-        self.size = 0
-        self._limit = limit
-        self._entries: dict[str, Entry] = {}
-        self._ticks = Ticks()
-        self._created = 0
+        self._kept = Entries(about, limit)
         self._offers: Object = {}
         self._prompts: dict[str, _Prompt] = {}
         self._replies: dict[str, str] = {}
         self._turn: _Turn | None = None
         self._stray: Entry | None = None
         self._last_user: str | None = None
-        self._text: _Text | None = None
         self._calls: dict[str, tuple[ToolCall, ToolPart, Entry]] = {}
         """Of the turn that runs, or ran last."""
-        self._happened: list[Happening] = []
 
     # Reading
 
@@ -159,13 +107,17 @@ class Transcript:
     def running(self) -> bool:
         return self._turn is not None
 
+    @property
+    def size(self) -> int:
+        """Bytes that it takes, more or less."""
+        return self._kept.size
+
     def messages(self) -> list[Message]:
         """From the oldest on."""
-        return [_message(entry) for entry in self._joined().values()]
+        return self._kept.all()
 
     def find(self, message_id: str) -> Message | None:
-        entry = self._joined().get(message_id)
-        return None if entry is None else _message(entry)
+        return self._kept.find(message_id)
 
     def find_reply(self, turn_id: str) -> Message | None:
         """What came of a prompt."""
@@ -176,11 +128,6 @@ class Transcript:
         found = self._calls.get(call_id)
         return None if found is None else found[2].info.id
 
-    def _joined(self) -> dict[str, Entry]:
-        if self._text is not None:
-            self._text.join()
-        return self._entries
-
     # Taking in
 
     def apply(self, position: int, seconds: float, direction: Direction, line: bytes) -> list[Happening]:
@@ -189,8 +136,7 @@ class Transcript:
             envelope = parse(line)
         except NotAnEnvelope:
             return []
-        self._happened = []
-        self._created = ms = max(milliseconds(seconds), self._created)
+        self._kept.now = ms = max(milliseconds(seconds), self._kept.now)
         match envelope.kind:
             case Kind.REQUEST:
                 self._take_request(position, ms, direction, envelope)
@@ -198,8 +144,8 @@ class Transcript:
                 self._take_notification(position, ms, envelope)
             case Kind.RESPONSE:
                 self._take_response(envelope)
-        self._trim()
-        return self._happened
+        self._kept.trim(self._turn.entry if self._turn else self._stray)
+        return self._kept.take_happenings()
 
     def _take_request(self, position: int, ms: int, direction: Direction, envelope: Envelope) -> None:
         match envelope.method:
@@ -210,7 +156,7 @@ class Transcript:
                 if text_at(call, "toolCallId") is not None:
                     self._take_call(position, ms, call, starts=True)
             case methods.NEW | methods.FORK | methods.LOAD if direction is Direction.FROM_CLIENT:
-                self._tell("session.created")
+                self._kept.tell("session.created")
             case _:
                 pass
 
@@ -221,7 +167,7 @@ class Transcript:
             case methods.TURN:
                 self._take_turn(position, ms, envelope.params())
             case methods.METADATA_UPDATE:
-                self._tell("session.updated")
+                self._kept.tell("session.updated")
             case _ if envelope.method == SHELL:
                 self._take_shell(position, ms, envelope.params())
             case _:
@@ -243,40 +189,40 @@ class Transcript:
         params = envelope.params()
         note = read_note(params)
         self._end_stray(ms)
-        given = note.messageID if note.messageID and note.messageID not in self._entries else None
+        given = note.messageID if note.messageID and not self._kept.has(note.messageID) else None
         blocks = objects_at(params, "prompt")
         entry = self._add_user(position, ms, note, given)
         if note.compacts:
-            part_id = self._make_part_id(position, ms)
+            part_id = self._kept.make_part_id(position, ms)
             part = CompactionPart(id=part_id, session_id=self.about.session_id, message_id=entry.info.id)
-            self._put(entry, part, 0)
+            self._kept.put(entry, part, 0)
         else:
             ids = [*note.partIDs, *[None] * len(blocks)]
             for number, (block, id) in enumerate(zip(blocks, ids, strict=False)):
-                self._add_block(entry, block, id or self._make_part_id(position, ms, number), len(envelope.line))
-        self._tell("session.updated")
+                self._add_block(entry, block, id or self._kept.make_part_id(position, ms, number), len(envelope.line))
+        self._kept.tell("session.updated")
         if note.command is not None:
             name, _, arguments = note.command.partition(" ")
             executed = {"name": name, "sessionID": self.about.session_id, "arguments": arguments}
-            self._tell("command.executed", executed | {"messageID": entry.info.id})
+            self._kept.tell("command.executed", executed | {"messageID": entry.info.id})
         assert envelope.id is not None
         self._prompts[f"turn-{position}"] = _Prompt(entry.info.id, envelope.id, note)
 
     def _add_user(self, position: int, ms: int, note: Note, given: str | None) -> Entry:
         if given is not None:
-            self._ticks.note(given)
-        id = given or self._make_message_id(position, ms)
+            self._kept.note_id(given)
+        id = given or self._kept.make_message_id(position, ms)
         model = MessageModel(provider_id=self.about.provider_id, model_id=note.model or self.model)
         time = MessageTime(created=ms)
         session_id, agent = self.about.session_id, note.agent or self.mode
-        entry = self._add(UserMessage(id=id, session_id=session_id, time=time, agent=agent, model=model))
+        entry = self._kept.add(UserMessage(id=id, session_id=session_id, time=time, agent=agent, model=model))
         self._last_user = id
         return entry
 
     def _add_block(self, entry: Entry, block: Object, id: str, size: int) -> None:
-        self._ticks.note(id)
+        self._kept.note_id(id)
         part = make_part(block, id, self.about.session_id, entry.info.id)
-        self._put(entry, part, size)
+        self._kept.put(entry, part, size)
         if self.title is None and isinstance(part, TextPart) and part.text.strip():
             self.title = make_title(part.text)
 
@@ -299,16 +245,16 @@ class Transcript:
     def _start_turn(self, position: int, ms: int, turn_id: str) -> None:
         self._end_stray(ms)
         prompt = self._prompts.pop(turn_id, None)
-        self._tell("session.status", {"sessionID": self.about.session_id, "status": {"type": "busy"}})
+        self._kept.tell("session.status", {"sessionID": self.about.session_id, "status": {"type": "busy"}})
         user_id = prompt.user_id if prompt else self._last_user
         entry = self._add_assistant(position, ms, user_id, prompt.note if prompt else Note())
         self._turn = _Turn(turn_id, entry, prompt, self.cost)
         self._calls = self._turn.calls
         self._remember(turn_id, entry)
         start = StepStartPart(
-            id=self._make_part_id(position, ms), session_id=self.about.session_id, message_id=entry.info.id
+            id=self._kept.make_part_id(position, ms), session_id=self.about.session_id, message_id=entry.info.id
         )
-        self._put(entry, start, 0)
+        self._kept.put(entry, start, 0)
 
     def _end_turn(self, position: int, ms: int, turn: _Turn, params: Object) -> None:
         self._end_text(ms)
@@ -328,26 +274,26 @@ class Transcript:
         else:
             info.finish = _FINISHES.get(stopped, "stop")
             finish = StepFinishPart(
-                id=self._make_part_id(position, ms),
+                id=self._kept.make_part_id(position, ms),
                 session_id=session_id,
                 message_id=info.id,
                 reason=info.finish,
                 cost=info.cost,
                 tokens=info.tokens,
             )
-            self._put(turn.entry, finish, 0)
-            self._show(turn.entry)
+            self._kept.put(turn.entry, finish, 0)
+            self._kept.show(turn.entry)
         if turn.prompt is not None and turn.prompt.note.compacts:
-            self._tell("session.compacted", {"sessionID": session_id})
-        self._tell("session.status", {"sessionID": session_id, "status": {"type": "idle"}})
-        self._tell("session.idle", {"sessionID": session_id})
-        self._tell("session.updated")
+            self._kept.tell("session.compacted", {"sessionID": session_id})
+        self._kept.tell("session.status", {"sessionID": session_id, "status": {"type": "idle"}})
+        self._kept.tell("session.idle", {"sessionID": session_id})
+        self._kept.tell("session.updated")
 
     def _fail(self, entry: Entry, error: Object) -> None:
         assert isinstance(entry.info, AssistantMessage)
         entry.info.error = error
-        self._tell("session.error", {"sessionID": self.about.session_id, "error": error})
-        self._show(entry)
+        self._kept.tell("session.error", {"sessionID": self.about.session_id, "error": error})
+        self._kept.show(entry)
 
     def _make_error(self, params: Object) -> Object:
         if params.get("error") is None:
@@ -388,12 +334,12 @@ class Transcript:
                 self.commands = objects_at(update, "availableCommands")
             case "current_mode_update" if (mode := text_at(update, "currentModeId")) is not None:
                 self._offers = choices.choose(self._offers, MODE, mode)
-                self._tell("session.updated")
+                self._kept.tell("session.updated")
             case "config_option_update":
                 self._offers = choices.merge_offers(self._offers, update)
-                self._tell("session.updated")
+                self._kept.tell("session.updated")
             case "session_info_update":
-                self._tell("session.updated")
+                self._kept.tell("session.updated")
             case _:
                 pass
 
@@ -402,34 +348,31 @@ class Transcript:
         if block.get("type") != "text":
             entry = self._speaker(position, ms)
             self._end_text(ms)
-            self._add_block(entry, block, self._make_part_id(position, ms), len(str(block.get("data", ""))))
+            self._add_block(entry, block, self._kept.make_part_id(position, ms), len(str(block.get("data", ""))))
             return
         said = text_at(block, "text")
         if not said:
             return
-        entry, text = self._speaker(position, ms), self._text
+        entry, text = self._speaker(position, ms), self._kept.text
         new = text is None or text.entry is not entry or type(text.part) is not kind or text.size > LONGEST_TEXT
         if text is None or new or (name is not None and text.name not in (None, name)):
             self._end_text(ms)
-            id, time = self._make_part_id(position, ms), PartTime(start=ms)
+            id, time = self._kept.make_part_id(position, ms), PartTime(start=ms)
             part = kind(id=id, session_id=self.about.session_id, message_id=entry.info.id, text="", time=time)
-            text = self._text = _Text(entry, part, name)
-            self._put(entry, part, 0)
-        text.pieces.append(said)
-        text.size += len(said)
-        entry.size += len(said)
-        self.size += len(said)
+            text = self._kept.text = Text(entry, part, name)
+            self._kept.put(entry, part, 0)
+        self._kept.go_on(text, said)
         ids = {"sessionID": self.about.session_id, "messageID": entry.info.id, "partID": text.part.id}
-        self._tell("message.part.delta", {**ids, "field": "text", "delta": said})
+        self._kept.tell("message.part.delta", {**ids, "field": "text", "delta": said})
 
     def _end_text(self, ms: int) -> None:
-        text, self._text = self._text, None
+        text, self._kept.text = self._kept.text, None
         if text is None:
             return
         text.join()
         assert text.part.time is not UNSET
         text.part.time = PartTime(start=text.part.time.start, end=ms)
-        self._show_part(text.part)
+        self._kept.show_part(text.part)
 
     def _take_echo(self, position: int, ms: int, update: Object) -> None:
         """What a user said: an agent repeats the past, or a prompt that is known."""
@@ -439,7 +382,7 @@ class Transcript:
             self._end_stray(ms)
             self._stray = self._add_user(position, ms, Note(), None)
         block = object_at(update, "content")
-        self._add_block(self._stray, block, self._make_part_id(position, ms), len(str(block.get("text", ""))))
+        self._add_block(self._stray, block, self._kept.make_part_id(position, ms), len(str(block.get("text", ""))))
 
     def _take_call(self, position: int, ms: int, change: Object, *, starts: bool = False) -> None:
         call_id = text_at(change, "toolCallId")
@@ -451,7 +394,7 @@ class Transcript:
             entry = self._speaker(position, ms)
             call = ToolCall(call_id, ms)
             part = ToolPart(
-                id=self._make_part_id(position, ms),
+                id=self._kept.make_part_id(position, ms),
                 session_id=self.about.session_id,
                 message_id=entry.info.id,
                 call_id=call_id,
@@ -472,11 +415,11 @@ class Transcript:
         self._show_call(call, part, entry, len(str(change.get("content", ""))))
         if call.is_over and not was_over and call.status == "completed":
             for diff in call.diffs:
-                self._tell("file.edited", {"file": diff["path"]})
+                self._kept.tell("file.edited", {"file": diff["path"]})
 
     def _show_call(self, call: ToolCall, part: ToolPart, entry: Entry, size: int) -> None:
         part.tool, part.state = call.tool, call.state()
-        self._put(entry, part, size)
+        self._kept.put(entry, part, size)
 
     def _take_plan(self, entries: list[Object]) -> None:
         def make(entry: Object) -> Todo:
@@ -485,7 +428,7 @@ class Transcript:
             return Todo(content=content or "", status=status or "pending", priority=priority or "medium")
 
         self.todos = [make(entry) for entry in entries]
-        self._tell("todo.updated", {"sessionID": self.about.session_id, "todos": self.todos})
+        self._kept.tell("todo.updated", {"sessionID": self.about.session_id, "todos": self.todos})
 
     def _take_shell(self, position: int, ms: int, params: Object) -> None:
         """A command that a person ran, and what it wrote."""
@@ -494,7 +437,7 @@ class Transcript:
             self._end_stray(ms)
             user = self._add_user(position, ms, Note(agent=shell.agent), shell.message_id)
             text: Object = {"type": "text", "text": "The following tool was executed by the user"}
-            self._add_block(user, text, self._make_part_id(position, ms), 0)
+            self._add_block(user, text, self._kept.make_part_id(position, ms), 0)
             entry = self._add_assistant(position, ms, user.info.id, Note(agent=shell.agent))
             self._stray = entry
             self._remember(f"shell-{shell.id}", entry)
@@ -505,7 +448,7 @@ class Transcript:
             assert isinstance(entry.info, AssistantMessage)
             entry.info.time = MessageTime(created=entry.info.time.created, completed=ms)
             entry.info.finish = "stop"
-            self._show(entry)
+            self._kept.show(entry)
 
     # Entries
 
@@ -528,7 +471,7 @@ class Transcript:
     def _add_assistant(
         self, position: int, ms: int, user_id: str | None, note: Note, completed: int | None = None
     ) -> Entry:
-        id, agent = self._make_message_id(position, ms), note.agent or self.mode
+        id, agent = self._kept.make_message_id(position, ms), note.agent or self.mode
         info = AssistantMessage(
             id=id,
             session_id=self.about.session_id,
@@ -542,64 +485,13 @@ class Transcript:
             tokens=Tokens(cache=Cache()),
             summary=True if note.compacts else UNSET,
         )
-        return self._add(info)
-
-    def _add(self, info: Info) -> Entry:
-        entry = self._entries[info.id] = Entry(info)
-        self._show(entry)
-        return entry
-
-    def _put(self, entry: Entry, part: Part, size: int) -> None:
-        entry.parts[part.id] = part
-        entry.size += size
-        self.size += size
-        self._show_part(part)
-
-    def _show(self, entry: Entry) -> None:
-        self._tell("message.updated", {"sessionID": self.about.session_id, "info": replace(entry.info)})
-
-    def _show_part(self, part: Part) -> None:
-        ids = {"sessionID": self.about.session_id, "messageID": part.message_id}
-        self._tell("message.part.updated", {**ids, "part": replace(part), "time": self._created})
-
-    def _tell(self, type: str, properties: object = None) -> None:
-        self._happened.append(Happening(type, properties))
-
-    def _make_message_id(self, position: int, ms: int) -> str:
-        return make_id("msg", self._ticks.next(ms), self.about.session_id, position)
-
-    def _make_part_id(self, position: int, ms: int, number: int = 0) -> str:
-        return make_id("prt", self._ticks.next(ms), self.about.session_id, position, number)
-
-    def _trim(self) -> None:
-        """Forget the oldest messages when all of them take too much memory; the log has them."""
-        while self.size > self._limit and len(self._entries) > 1:
-            oldest = next(iter(self._entries.values()))
-            if oldest is (self._turn.entry if self._turn else self._stray):
-                break
-            del self._entries[oldest.info.id]
-            self.size -= oldest.size
-        if self.size > self._limit:
-            self._trim_last()
-
-    def _trim_last(self) -> None:
-        """Of one message that takes too much alone, only what is newest stays."""
-        entry = next(reversed(self._entries.values()))
-        kept = set[str]() if self._text is None else {self._text.part.id}
-        for id in [id for id in entry.parts if id not in kept][:-1]:
-            del entry.parts[id]
-        size = self._text.size if self._text else 0
-        self.size, entry.size = self.size - entry.size + size, size
+        return self._kept.add(info)
 
 
 def make_title(text: str) -> str:
     """The first line of a prompt, not too long."""
     line = next((line.strip() for line in text.splitlines() if line.strip()), "")
     return line if len(line) <= 60 else f"{line[:59].rstrip()}…"
-
-
-def _message(entry: Entry) -> Message:
-    return Message(info=replace(entry.info), parts=[replace(part) for part in entry.parts.values()])
 
 
 def _read_tokens(usage: Object) -> Tokens:

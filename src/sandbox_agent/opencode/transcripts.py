@@ -15,8 +15,9 @@ from sandbox_agent.hub.hub import Hub
 from sandbox_agent.hub.session import Session
 from sandbox_agent.log.event import Chunk
 from sandbox_agent.opencode.bus import Bus
+from sandbox_agent.opencode.entries import About, Happening
 from sandbox_agent.opencode.naming import describe, id_of
-from sandbox_agent.opencode.transcript import About, Happening, Transcript
+from sandbox_agent.opencode.transcript import Transcript
 
 logger = logging.getLogger(__name__)
 

@@ -303,6 +303,24 @@ class MetadataUpdate(Struct, rename="camel"):
     """All of it, after the change."""
 
 
+class ShellParams(Struct, rename="camel"):
+    """A command that a person runs."""
+
+    session_id: str
+    shell_id: str
+    """The same in both notifications of a command."""
+    command: str
+    """A line for the shell."""
+    agent: str | UnsetType = UNSET
+    """The mode that was chosen where it was typed."""
+    message_id: str | UnsetType = UNSET
+    """What its client calls the message that it shows."""
+    output: str | UnsetType = UNSET
+    """At the end: the newest of what it wrote."""
+    exit_code: int | UnsetType = UNSET
+    """At the end; absent when a signal ended it."""
+
+
 class Decider(Struct):
     """Who decided."""
 
@@ -362,6 +380,7 @@ TYPES: dict[str, type[Struct]] = {
         *(PathParams, ReadParams, WriteParams, EntriesParams, StatParams, MoveParams, DeleteParams, SearchParams),
         *(Content, Written, EntriesPage, FileView, Done, Moved, Found),
         *(QuestionParams, QuestionAnswer, TurnParams, DecisionParams, MetadataUpdate, EndedParams, Gap, UnparsedParams),
+        ShellParams,
     )
 }
 """By name."""
