@@ -141,6 +141,7 @@ async def _everything(server: Server) -> tuple[set[str], set[str]]:
         await caller("_sandboxagent/agent/get", models=True)
         await caller("_sandboxagent/agent/install", agent="mock")
         await _asking(client, caller, stream, session)
+        await _shell(client)
         await client.prompt(session, [["raw", "no envelope"], ["say", "x"]])
         for end in (["exit", 3], ["kill"]):
             await client.prompt(session, [["stderr", "last words"], end])
@@ -151,6 +152,13 @@ async def _everything(server: Server) -> tuple[set[str], set[str]]:
         await caller("_sandboxagent/session/detach", sessionId=session)
         received = {event.method for event in stream.seen if _is_told(event.data)}
     return caller.called, received | await _gap(server)
+
+
+async def _shell(client: Client) -> None:
+    """Run a command as OpenCode's programs do, the one way there is."""
+    [found] = (await client.http.get("/opencode/session")).json()
+    ran = await client.http.post(f"/opencode/session/{found['id']}/shell", json={"command": "echo hello"})
+    assert ran.status_code == 200, ran.text
 
 
 async def _advertised(server: Server) -> list[str]:
