@@ -156,7 +156,7 @@ async def _everything(server: Server) -> tuple[set[str], set[str]]:
 
 async def _shell(client: Client) -> None:
     """Run a command as OpenCode's programs do, the one way there is."""
-    [found] = (await client.http.get("/opencode/session")).json()
+    found = (await client.http.get("/opencode/session")).json()[-1]
     ran = await client.http.post(f"/opencode/session/{found['id']}/shell", json={"command": "echo hello"})
     assert ran.status_code == 200, ran.text
 

@@ -1,5 +1,7 @@
 """Who may call (contract, section 10): decided from a request's head alone. The same over HTTP: test_security.py."""
 
+from base64 import b64encode
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -16,7 +18,11 @@ HOST = ("host", "localhost")
 
 
 def request(
-    *headers: tuple[str, str | bytes], method: str = "GET", path: str = "/v1/agents", server: str = "127.0.0.1"
+    *headers: tuple[str, str | bytes],
+    method: str = "GET",
+    path: str = "/v1/agents",
+    server: str = "127.0.0.1",
+    query: str = "",
 ) -> Scope:
     """A request's head, as the app hands it to the guard."""
     pairs = [(name.encode(), value if isinstance(value, bytes) else value.encode()) for name, value in headers]
@@ -26,6 +32,7 @@ def request(
         "scheme": "http",
         "path": path,
         "server": (server, 2468),
+        "query_string": query.encode(),
         "headers": pairs,
         "headers_by_name": dict(pairs),
     }
@@ -48,9 +55,38 @@ def test_everything_under_v1_needs_the_token(path: str) -> None:
     assert refusal(request(HOST, path=path)) is Unauthorized
 
 
-@pytest.mark.parametrize("path", ["/", "/ui/", "/openapi.json", "/opencode/x", "/v1"])
+@pytest.mark.parametrize("path", ["/", "/ui/", "/openapi.json", "/opencodex", "/v1"])
 def test_what_is_not_under_v1_does_not(path: str) -> None:
     assert refusal(request(HOST, path=path)) is None
+
+
+OPENCODE = ["/opencode", "/opencode/session", "/global/health"]
+AS_PASSWORD = b64encode(f"opencode:{TOKEN}".encode())
+
+
+@pytest.mark.parametrize("path", OPENCODE)
+def test_opencodes_programs_show_the_token_as_a_password_too(path: str) -> None:
+    assert refusal(request(HOST, path=path)) is Unauthorized
+    assert refusal(request(HOST, ("authorization", f"Bearer {TOKEN}"), path=path)) is None
+    assert refusal(request(HOST, ("authorization", b"Basic " + AS_PASSWORD), path=path)) is None
+    assert refusal(request(HOST, path=path, query=f"auth_token={AS_PASSWORD.decode()}")) is None
+
+
+@pytest.mark.parametrize("path", ["/v1/agents", "/acp"])
+def test_other_clients_cannot(path: str) -> None:
+    assert refusal(request(HOST, ("authorization", b"Basic " + AS_PASSWORD), path=path)) is Unauthorized
+    assert refusal(request(HOST, path=path, query=f"auth_token={AS_PASSWORD.decode()}")) is Unauthorized
+
+
+@given(given=st.binary(max_size=40))
+def test_no_other_bytes_are_the_password(given: bytes) -> None:
+    password = b64encode(b"opencode:" + given)
+    wanted = None if given == TOKEN.encode() else Unauthorized
+
+    assert refusal(request(HOST, ("authorization", b"Basic " + password), path="/opencode/x")) is wanted
+    for scheme in (b"Basic ", b"basic", b"Digest ", b""):
+        broken = request(HOST, ("authorization", scheme + given), path="/opencode/x")
+        assert refusal(broken) in (Unauthorized, wanted)
 
 
 @given(given=st.binary(max_size=40))

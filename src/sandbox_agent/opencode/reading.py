@@ -8,7 +8,7 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from sandbox_agent.http.rpc import read_body
+from sandbox_agent.errors import BodyTooLarge
 from sandbox_agent.opencode.naming import normalize
 from sandbox_agent.opencode.refusals import Refused
 from sandbox_agent.wire.headers import OPENCODE_DIRECTORY, raw
@@ -26,8 +26,12 @@ class Reading:
     """The directory of those who name none."""
 
     async def body(self, request: Request, type: type[T]) -> T:
-        """Raises Refused."""
-        data = await read_body(request.scope, request.receive, self.max_body)
+        """Raises Refused and BodyTooLarge."""
+        data = bytearray()
+        async for part in request.stream():
+            data += part
+            if len(data) > self.max_body:
+                raise BodyTooLarge(self.max_body)
         try:
             return msgspec.json.decode(data or b"{}", type=type)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
