@@ -84,7 +84,7 @@ function Room({ place }: { readonly place: Place }): ReactNode {
     case "mission":
       return <Mission />;
     case "new":
-      return <NewSession />;
+      return <NewSession agent={place.agent} cwd={place.cwd} />;
     case "agents":
       return <AgentsRoom agent={place.agent} />;
     case "files":

@@ -8,6 +8,7 @@ describe("addresses", () => {
   test.each<[string, Place]>([
     ["/ui/", { room: "mission" }],
     ["/ui/new", { room: "new" }],
+    ["/ui/new?agent=claude&cwd=%2Fsrv", { room: "new", agent: "claude", cwd: "/srv" }],
     ["/ui/agents", { room: "agents" }],
     ["/ui/agents/claude", { room: "agents", agent: "claude" }],
     ["/ui/files?path=%2Fa+b", { room: "files", path: "/a b" }],

@@ -14,7 +14,7 @@ export interface Spot {
 
 export type Place =
   | { readonly room: "mission" }
-  | { readonly room: "new" }
+  | { readonly room: "new"; readonly agent?: string; readonly cwd?: string }
   | { readonly room: "agents"; readonly agent?: string }
   | { readonly room: "files"; readonly path?: string }
   | ({ readonly room: "replay" } & Spot)
@@ -56,10 +56,12 @@ export function hrefOf(place: Place): string {
     }
     case "replay":
       return `${BASE}/replay${queryOf(spotQuery(place))}`;
+    case "new":
+      return `${BASE}/new${queryOf({ agent: place.agent, cwd: place.cwd })}`;
     case "lost":
       return place.path;
-    default:
-      return `${BASE}/${place.room}`;
+    case "replay":
+      return `${BASE}/replay`;
   }
 }
 

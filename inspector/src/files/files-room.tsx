@@ -1,5 +1,34 @@
-import type { ReactNode } from "react";
+/** The room of all files: the whole machine, or what the operator lets be seen of it. */
+
+import { type ReactNode, useCallback, useState } from "react";
+
+import { ErrorNote, Loading } from "../design/index.js";
+import { go } from "../router.js";
+import { useLoaded, useServer } from "../server/index.js";
+import { FileBrowser } from "./browser.js";
 
 export function FilesRoom({ path }: { readonly path: string | undefined }): ReactNode {
-  return <p>Files {path}</p>;
+  const { client } = useServer();
+  const find = useCallback(async () => (await client.files.stat(".")).path, [client]);
+  const [start] = useLoaded(path === undefined ? find : undefined);
+  const [open, setOpen] = useState<string>();
+  const shown = path ?? start.value;
+  if (shown === undefined) {
+    return start.state === "failed" ? <ErrorNote title="There are no files to show" error={start.error} /> : <Loading />;
+  }
+  return (
+    <>
+      <h1 className="unseen">Files</h1>
+      <FileBrowser
+        files={client.files}
+        path={shown}
+        open={open}
+        onPath={(to) => {
+          setOpen(undefined);
+          go({ room: "files", path: to });
+        }}
+        onOpen={setOpen}
+      />
+    </>
+  );
 }

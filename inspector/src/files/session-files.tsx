@@ -1,6 +1,25 @@
-import type { ReactNode } from "react";
+/** The files of one session: its directory, and what is below. */
+
+import { type ReactNode, useState } from "react";
 import type { SessionInfo } from "sandboxagent";
 
+import { useServer } from "../server/index.js";
+import { FileBrowser } from "./browser.js";
+
 export function SessionFiles({ session }: { readonly session: SessionInfo }): ReactNode {
-  return <p>Files of {session.cwd}</p>;
+  const { client } = useServer();
+  const [path, setPath] = useState(session.cwd);
+  const [open, setOpen] = useState<string>();
+  return (
+    <FileBrowser
+      files={client.files}
+      path={path}
+      open={open}
+      onPath={(to) => {
+        setOpen(undefined);
+        setPath(to);
+      }}
+      onOpen={setOpen}
+    />
+  );
 }

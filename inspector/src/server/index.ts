@@ -11,4 +11,5 @@ export {
 } from "./context.js";
 export type { ConnectionView } from "./connection.js";
 export { type InventoryView, stateOf, titleOf } from "./inventory.js";
+export { type Loaded, useLoaded } from "./loading.js";
 export { Store, useStore } from "./store.js";
