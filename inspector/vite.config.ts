@@ -45,11 +45,8 @@ export default defineConfig({
     reportCompressedSize: false,
   },
   test: {
+    environment: "jsdom",
+    include: ["src/**/*.test.{ts,tsx}"],
     restoreMocks: true,
-    // What draws nothing needs no page, which takes longer to make than its tests take to run.
-    projects: [
-      { extends: true, test: { name: "logic", environment: "node", include: ["src/**/*.test.ts"] } },
-      { extends: true, test: { name: "components", environment: "jsdom", include: ["src/**/*.test.tsx"] } },
-    ],
   },
 });
