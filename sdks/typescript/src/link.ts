@@ -129,7 +129,14 @@ export class Link {
   /** Opens the connection with this `initialize`, and begins to read; gives the answer. */
   async open(initialize: string): Promise<Reply> {
     this.#initialize = initialize;
-    const reply = await this.#persist((): Promise<Reply> => this.#initialized());
+    const reply = await this.#persist(async (): Promise<Reply> => {
+      try {
+        return await this.#initialized();
+      } catch (error) {
+        if (!this.#closed) this.#user.streaming(false, error);
+        throw error;
+      }
+    });
     void this.#follow();
     return reply;
   }

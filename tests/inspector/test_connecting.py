@@ -1,0 +1,97 @@
+"""The token, and what the Inspector says when it is not let in, or no server answers."""
+
+from collections.abc import Generator
+from pathlib import Path
+
+import pytest
+
+from tests.inspector.browsing import Tab
+from tests.support.running import TOKEN, Server
+
+
+def test_the_token_of_the_fragment_is_taken_and_leaves_the_address_bar(tab: Tab) -> None:
+    tab.open("agents", token=TOKEN)
+    tab.sees("Where it comes from")
+
+    assert tab.path == "/ui/agents"
+    tab.reload()
+    tab.sees("Where it comes from")
+    assert tab.run("Object.values(localStorage).join(' ')").find(TOKEN) == -1
+
+
+def test_without_a_token_it_is_asked_for_and_a_wrong_one_is_told_from_none(tab: Tab) -> None:
+    tab.run("sessionStorage.clear()")
+    tab.open(token=None)
+    tab.sees("This server wants its token")
+    tab.is_accessible()
+
+    tab.fill("Token", "not this one")
+    tab.press("Enter")
+    tab.sees("That is not the token of this server")
+    tab.is_accessible()
+
+    tab.fill("Token", TOKEN)
+    tab.click("Connect")
+    tab.sees("Connected")
+
+
+def test_the_token_is_forgotten_when_asked(tab: Tab) -> None:
+    tab.sees("Connected")
+    tab.click("Settings")
+    tab.click("Forget the token", role="menuitem")
+    tab.sees("This server wants its token")
+    tab.reload()
+    tab.sees("This server wants its token")
+
+
+@pytest.fixture
+def restarting(tmp_path: Path, needs_browser: None) -> Generator[tuple[Server, Tab]]:
+    """A server that comes back on the same port, and a tab of its own."""
+    server = Server(directory=tmp_path)
+    with server, Tab(server.url, TOKEN) as tab:
+        server.flags = ["--port", server.url.rpartition(":")[2]]
+        yield server, tab
+
+
+def test_a_page_that_lost_its_server_says_so_and_goes_on_when_it_is_back(restarting: tuple[Server, Tab]) -> None:
+    server, tab = restarting
+    tab.open()
+    tab.sees("Connected")
+
+    server.stop()
+    tab.sees("Reconnecting")
+    server.start()
+    tab.sees("Connected")
+
+
+def test_a_token_that_is_no_longer_valid_is_told_from_a_wrong_one(restarting: tuple[Server, Tab]) -> None:
+    server, tab = restarting
+    tab.open()
+    tab.sees("Connected")
+
+    server.stop()
+    server.token = "another-token"
+    server.start()
+    tab.sees("The token is no longer valid")
+    tab.is_accessible()
+    tab.reload()
+    tab.sees("The token is no longer valid")
+
+    tab.fill("Token", "another-token")
+    tab.click("Connect")
+    tab.sees("Connected")
+
+
+def test_a_page_that_finds_no_server_says_so_and_connects_when_there_is_one(restarting: tuple[Server, Tab]) -> None:
+    server, tab = restarting
+    tab.open(token=None)
+    tab.sees("This server wants its token")
+
+    # The page is there already, and its server is not.
+    server.stop()
+    tab.fill("Token", TOKEN)
+    tab.press("Enter")
+    tab.sees("No server answers")
+    tab.is_accessible()
+    server.start()
+    tab.sees("Connected")
