@@ -306,6 +306,7 @@ export class Connection implements StreamUser {
       this.#opened = undefined;
       rpc.close(error);
       await stream.close();
+      this.#change({ state: "closed" });
       throw error;
     }
     this.#agentName = agent;

@@ -133,7 +133,7 @@ export class Link {
       try {
         return await this.#initialized();
       } catch (error) {
-        if (!this.#closed) this.#user.streaming(false, error);
+        if (!this.#closed && isAway(error)) this.#user.streaming(false, error);
         throw error;
       }
     });
