@@ -11,6 +11,7 @@ from msgspec import UNSET
 from sandbox_agent.agents.manifest import Agent
 from sandbox_agent.envelope import META, Object, objects_at, text_at
 from sandbox_agent.hub.choices import MODE
+from sandbox_agent.hub.forward import resume_params
 from sandbox_agent.hub.hub import Hub
 from sandbox_agent.hub.session import Session
 from sandbox_agent.opencode.bus import Bus
@@ -188,7 +189,8 @@ class Conversations:
             messages = (await self._transcripts.get(one)).messages()
             if not messages or messages[-1].info.id != message_id:
                 raise Refused(400, "agents fork a session as a whole, not from one of its messages")
-        result = await self._client.call(one.facts.agent, methods.FORK, {"sessionId": one.id, "mcpServers": []})
+        params = resume_params(one) | {"sessionId": one.id}
+        result = await self._client.call(one.facts.agent, methods.FORK, params)
         forked = self._hub.session(text_at(result, "sessionId"))
         await self._keep(
             forked, replace(Facts.of(forked), parent_id=None), {"title": f"{self.describe(one).title} (fork)"}

@@ -39,9 +39,9 @@ class Files:
     """Made on first use."""
     pool: Pool
 
-    def read(self, path: str, limit: int = LARGEST) -> bytes:
-        """A file. Raises FileProblem, or Refused for a large one."""
-        with file_problems(path), self.roots.confined.open(path) as file:
+    def read(self, path: str, directory: str, limit: int = LARGEST) -> bytes:
+        """A file in a directory. Raises FileProblem, or Refused for a large one."""
+        with file_problems(path), self.roots.within((directory,)).open(path) as file:
             content = file.read(limit + 1)
         if len(content) > limit:
             raise Refused(413, f"{path} is larger than {limit} bytes; use GET /v1/fs/file")
@@ -74,7 +74,7 @@ class FileRoutes:
         path = self.files.roots.absolute(given, directory)
 
         def work() -> list[Object]:
-            page = read_page(self.files.roots.confined, path, None, MOST_ENTRIES)
+            page = read_page(self.files.roots.within((directory,)), path, None, MOST_ENTRIES)
             return [_node(each.name, each.path, directory, each.entry_type == "directory") for each in page.entries]
 
         return answer(await self.files.pool.run(work))
@@ -83,8 +83,9 @@ class FileRoutes:
         given = query(request).get("path")
         if not given:
             raise Refused(400, "the query needs path")
-        path = self.files.roots.absolute(given, self.reading.directory(request))
-        data = await self.files.pool.run(self.files.read, path)
+        directory = self.reading.directory(request)
+        path = self.files.roots.absolute(given, directory)
+        data = await self.files.pool.run(self.files.read, path, directory)
         mime = mimetypes.guess_type(path)[0]
         try:
             text = data.decode()
@@ -120,9 +121,10 @@ class FileRoutes:
 
     async def repository(self, request: Request) -> Response:
         """The branch that a directory is on, as git keeps it."""
-        path = posixpath.join(self.reading.directory(request), ".git/HEAD")
+        directory = self.reading.directory(request)
+        path = posixpath.join(directory, ".git/HEAD")
         try:
-            head = (await self.files.pool.run(self.files.read, path, 4096)).decode(errors="replace").strip()
+            head = (await self.files.pool.run(self.files.read, path, directory, 4096)).decode(errors="replace").strip()
         except (SandboxAgentError, Refused):
             return answer({})
         return answer({"branch": head.removeprefix(_HEAD)} if head.startswith(_HEAD) else {})

@@ -114,7 +114,6 @@ class Offerings:
             "all": [self._provider(agent) for agent in agents],
             "default": {agent.id: self.default_model(agent) for agent in agents},
             "connected": [agent.id for agent in connected],
-            "failed": [],
         }
 
     async def config_providers(self) -> Object:
