@@ -9,6 +9,7 @@ import hashlib
 import logging
 import os
 import shlex
+import signal
 import stat
 import tempfile
 import time
@@ -25,6 +26,8 @@ from sandbox_agent.processes.table import Process, read_process
 LOCK, NOTICE = "server.lock", "server.json"
 PREFIX, TEMPORARY = "sandbox-agent-", "temporary"
 """What the name of a temporary one begins with, and the file in it that says so: nothing else is ever deleted."""
+STAY = signal.SIGUSR1
+"""Tells a server that `idles` to run until it is stopped."""
 _NOTICE_BYTES = 1 << 16
 _TOKEN_CHARACTERS = 1 << 12
 LOCK_PATIENCE = 0.2
@@ -60,6 +63,8 @@ class Notice(msgspec.Struct, rename="camel", frozen=True):
     needs_token: bool
     embedded: bool = False
     """It is embedded in a program, and ends with that."""
+    idles: bool = False
+    """It stops after a while without work, unless it gets the signal `STAY`."""
 
     @property
     def process(self) -> Process | None:

@@ -70,6 +70,7 @@ def publish(settings: Settings, listener: socket.socket) -> AbstractContextManag
         token_file=None if where is None else str(where),
         needs_token=settings.token is not None,
         embedded=settings.embedded,
+        idles=settings.idle_exit is not None,
     )
     return publish_notice(settings.data_dir, notice)
 

@@ -28,6 +28,7 @@ from sandbox_agent.agents.supervisor import Supervisor
 from sandbox_agent.agents.views import AgentViews
 from sandbox_agent.archives.removal import discard
 from sandbox_agent.data_directory import (
+    STAY,
     DirectoryLocked,
     Untrusted,
     check_content,
@@ -340,7 +341,9 @@ async def _serve(settings: Settings, listener: socket.socket, owner: str, parent
     gc.set_threshold(*GC_THRESHOLDS)
     if settings.idle_exit is not None:
         idling = Idling(lambda: sockets.in_use or parts.is_busy(), settings.idle_exit)
-        clocks.append(asyncio.create_task(_stop_when_idle(idling, stopping)))
+        waiting = asyncio.create_task(_stop_when_idle(idling, stopping))
+        clocks.append(waiting)
+        asyncio.get_running_loop().add_signal_handler(STAY, _stay, waiting)
     try:
         with publish(settings, listener):
             announce(settings, listener)
@@ -360,6 +363,11 @@ async def _serve(settings: Settings, listener: socket.socket, owner: str, parent
             clock.cancel()
         children.close()
         parts.log.close()
+
+
+def _stay(waiting: asyncio.Task[None]) -> None:
+    waiting.cancel()
+    logger.info("idle or not, staying until it is stopped")
 
 
 async def _stop_when_idle(idling: Idling, stopping: asyncio.Event) -> None:

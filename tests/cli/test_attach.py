@@ -4,6 +4,7 @@ import json
 import signal
 import subprocess
 from collections.abc import Generator
+from pathlib import Path
 
 import pytest
 
@@ -195,6 +196,25 @@ def test_it_ends_with_the_agent(call: Talking) -> None:
 
         terminal.expect("the agent has stopped: agent frail exited with code 3")
         assert terminal.expect_end() == 1
+
+
+def test_it_goes_on_when_the_server_was_restarted(place: Place, tmp_path: Path) -> None:
+    with Server(directory=tmp_path / "server") as server:
+        call = Talking(place, server)
+        id = session(call, "hello")
+        with call.on_terminal("attach", id) as terminal:
+            terminal.expect("❯")
+            port = server.url.rpartition(":")[2]
+            assert server.stop() == 0
+            terminal.expect("the connection to the server broke")
+            server.flags = ("--port", port)
+            server.start()
+
+            terminal.expect("the next prompt resumes the session")
+            terminal.type("back again\r")
+            terminal.expect("back again", 2)
+            terminal.type("\x04")
+            assert terminal.expect_end() == 0
 
 
 # --- pipes and JSON ---------------------------------------------------------------------------------------------------

@@ -21,6 +21,7 @@ from sandbox_agent.cli.server_log import read_lines
 from sandbox_agent.data_directory import find_lock_owner
 from tests.cli.in_process import run_here
 from tests.cli.place import PROGRAM, Place
+from tests.support.on_terminal import OnTerminal
 from tests.support.running import BOUND, TOKEN, Server, alive, eventually
 
 START, STATUS, STOP = ("daemon", "start"), ("daemon", "status"), ("daemon", "stop")
@@ -401,6 +402,43 @@ def test_a_server_in_the_foreground_is_found_and_stopped(place: Place, tmp_path:
 
         assert place.run(*STOP).returncode == 0
         assert server.process.wait(5) == 0
+
+
+def test_a_server_that_a_run_has_started_stays_after_a_start(place: Place) -> None:
+    assert place.run("run", "mock", "hello").returncode == 0
+    pid = find_lock_owner(place.data)
+
+    told = place.run(*START)
+
+    assert "runs already, and now stays until you stop it" in told.stdout
+    assert pid == find_lock_owner(place.data)
+    log = place.data / "logs" / "server.log"
+    eventually(lambda: "staying until it is stopped" in log.read_text(), "the server to hear of it")
+    assert "and now stays" not in place.run(*START, "--idle-exit", "1h").stdout
+
+
+@pytest.mark.parametrize("keys", ["n\r", "y\r"])
+def test_you_are_asked_before_turns_are_cut_off(place: Place, keys: str) -> None:
+    told = started(place)
+    turn = place.start("run", "mock", "slow 600")
+    try:
+        eventually(
+            lambda: any(each["running"] for each in place.json("sessions", "list", "--json")["sessions"]), "the turn"
+        )
+        with OnTerminal([*PROGRAM, *STOP], place.environment) as terminal:
+            terminal.expect("one turn runs, and is cut off")
+            terminal.expect("go on? y/n:")
+            terminal.type(keys)
+            assert terminal.expect_end() == (1 if keys == "n\r" else 0)
+        assert alive(told["pid"]) == (keys == "n\r")
+        if keys == "n\r":
+            # Without a terminal it is told, and done.
+            stopped = place.run(*STOP)
+            assert stopped.returncode == 0
+            assert "one turn runs, and is cut off" in stopped.stderr
+    finally:
+        turn.kill()
+        turn.__exit__()
 
 
 def test_a_stop_waits_until_the_server_is_gone(place: Place) -> None:

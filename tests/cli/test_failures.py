@@ -2,7 +2,7 @@
 
 import pytest
 
-from sandbox_agent.cli.calling import Failure, document, exit_code, sentence, stderr
+from sandbox_agent.cli.calling import Failure, document, exit_code, is_told_in, sentence, stderr
 from sandbox_agent.client import ClientError, ConnectionLost, RequestError, ServerProblem, StartFailed
 from sandbox_agent.envelope import META
 
@@ -17,7 +17,9 @@ def test_stop_reasons_have_exit_codes() -> None:
     ("failure", "expected"),
     [
         (RequestError(-32603, "agent x exited with code 3", {"type": "agent-exited"}), "agent x exited with code 3"),
-        (RequestError(-32603, "Internal error", {"details": "no model"}), "Internal error: no model"),
+        (RequestError(-32603, "Internal error", {"details": "no model"}), "no model"),
+        (RequestError(-32603, "Internal error: no model"), "no model"),
+        (RequestError(-32603, "Internal error"), "Internal error"),
         (
             RequestError(-32000, "Authentication required"),
             "Authentication required; see: sandbox-agent credentials check",
@@ -26,6 +28,10 @@ def test_stop_reasons_have_exit_codes() -> None:
         (
             ServerProblem("unknown-agent", "Unknown Agent", 404, "no agent is called 'x'"),
             "Unknown Agent: no agent is called 'x'",
+        ),
+        (
+            ServerProblem("unknown-agent", "Unknown Agent", 404, "it", {"agent": "mok", "known": ["mock", "codex"]}),
+            "Unknown Agent: it; did you mean mock?",
         ),
         (
             ServerProblem("unauthorized", "Unauthorized", 401, "no token"),
@@ -42,6 +48,14 @@ def test_stop_reasons_have_exit_codes() -> None:
 def test_a_failure_is_one_sentence(failure: Failure, expected: str) -> None:
     assert sentence(failure) == expected
     assert document(failure)["message"] == expected
+
+
+def test_what_an_agent_has_said_of_its_failure_is_known() -> None:
+    failure = RequestError(-32603, "Internal error", {"details": "API Error:  401"})
+
+    assert is_told_in(failure, "I tried.\nAPI Error: 401 (see the docs)")
+    assert not is_told_in(failure, "I tried.")
+    assert not is_told_in(ConnectionLost("gone"), "gone")
 
 
 def test_the_end_of_what_a_program_wrote_comes_with_it() -> None:

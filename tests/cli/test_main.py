@@ -19,6 +19,11 @@ def run(*arguments: str, **environ: str) -> subprocess.CompletedProcess[str]:
     return run_program(arguments, {**clean, **environ}, text=True, timeout=120)
 
 
+@pytest.mark.parametrize(("typed", "meant"), [("--modle", "--model"), ("--mod", "--mode"), ("--qiuet", "--quiet")])
+def test_a_flag_that_is_nearly_right_is_offered(typed: str, meant: str) -> None:
+    assert f"did you mean {meant}?" in run("run", "mock", typed, "x").stderr
+
+
 # --- help and version -------------------------------------------------------------------------------------------------
 
 

@@ -30,6 +30,14 @@ def test_the_body_is_printed_as_it_came(api: Calling) -> None:
     assert short.err == ""
 
 
+def test_a_terminal_gets_the_end_of_a_line(api: Calling, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("no newline")
+
+    code, text = api.on_a_terminal("api", "GET", f"/v1/fs/file?path={tmp_path}/file")
+
+    assert (code, text) == (0, "no newline\r\n")
+
+
 def test_fields_are_a_body_or_the_query_of_a_get(api: Calling, tmp_path: Path) -> None:
     made = api.well("api", "POST", f"/v1/fs/mkdir?path={tmp_path}/new")
     query = api.well("api", "GET", "/v1/fs/entries", "-f", f"path={tmp_path}")

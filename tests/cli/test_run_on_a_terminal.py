@@ -128,11 +128,24 @@ def test_a_pipe_for_stdout_gets_words_and_the_terminal_the_rest(run: Talking, tm
     assert (tmp_path / "out.txt").read_text() == "You chose: reject_once\n"
 
 
+def test_an_error_that_the_agent_tells_itself_is_not_told_twice(run: Talking) -> None:
+    steps = program(
+        ["say", "API Error: 401 no key"], ["respond_error", -32603, "Internal error: API Error: 401 no key"]
+    )
+    with run.on_terminal("run", "scripted", steps) as terminal:
+        assert terminal.expect_end() == 1
+
+        shown = str(terminal.screen)
+        assert shown.count("API Error: 401 no key") == 1
+        assert "sandbox-agent: the turn failed with the error that the agent tells above" in shown
+
+
 # --- permissions ------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    ("keys", "option"), [("a\r", "yes"), ("A\r", "always"), ("r\r", "no"), ("1\r", "yes"), ("\x04", "no")]
+    ("keys", "option"),
+    [("A\r", "always"), ("r\r", "no"), ("1\r", "yes"), ("\x04", "no"), ("y\r", "yes"), ("no\r", "no")],
 )
 def test_a_permission_is_given_by_a_key(run: Talking, keys: str, option: str) -> None:
     with run.on_terminal("run", "scripted", asks("session/request_permission", PERMISSION)) as terminal:

@@ -75,11 +75,11 @@ def test_the_list_tells_what_each_session_is_about_and_does(calling: Calling, tm
             for session in (running, waiting):
                 await client.notify("session/cancel", {"sessionId": session})
             await asyncio.gather(*turns)
-            assert [row.split()[0] for row in told.lines[1:]] == ids[::-1], "newest first"
+            assert [row.split()[0] for row in told.lines[1:]] == ids[::-1], "last used first"
             return told.lines
 
     titles, *rows = run(states())
-    assert titles.split() == ["id", "agent", "state", "title", "directory", "age"]
+    assert titles.split() == ["id", "agent", "state", "title", "directory", "used"]
     assert [row.split()[2] for row in rows] == ["ended", "waiting", "running", "idle"]
     assert all(re.fullmatch(r"\S+  scripted  \w+ +-  +\S+ +\d+s", row) for row in rows), rows
 
@@ -92,6 +92,14 @@ def test_json_is_what_the_server_says(calling: Calling, tmp_path: Path) -> None:
 
     assert listed == {"sessions": [one]}
     assert (one["sessionId"], one["metadata"]) == (session, {"ticket": "A-1"})
+
+
+def test_the_session_that_was_used_last_comes_first(calling: Calling, tmp_path: Path) -> None:
+    [first], [second] = new(calling.server, cwd=tmp_path), new(calling.server, cwd=tmp_path)
+    prompt(calling.server, first, "hello")
+
+    listed = calling.well("sessions", "list", "--cwd", str(tmp_path), "--json").json["sessions"]
+    assert [each["sessionId"] for each in listed] == [first, second]
 
 
 def test_all_pages_are_listed_and_a_limit_takes_the_newest(calling: Calling, tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from urllib.parse import urlsplit
 
 from sandbox_agent.cli.output import EXIT_FAILED
 from sandbox_agent.cli.server_log import log_file, open_log, read_since
-from sandbox_agent.data_directory import Notice, find_lock_owner, read_notice
+from sandbox_agent.data_directory import STAY, Notice, find_lock_owner, read_notice
 from sandbox_agent.envelope import Object
 from sandbox_agent.errors import SettingsError
 from sandbox_agent.settings import OPTIONS, Settings
@@ -59,6 +59,8 @@ class Running:
     """None if it needs none, or if none was found."""
     embedded: bool = False
     """It serves one program alone, and ends with that."""
+    idles: bool = False
+    """It stops after a while without work."""
 
     @property
     def log_file(self) -> Path | None:
@@ -176,6 +178,17 @@ def start(
     raise _not_started(process.returncode, read_since(settings.data_dir, begin))
 
 
+def keep(settings: Settings) -> bool:
+    """Have the server on the data directory run until it is stopped; False when it does that anyway."""
+    found = read_notice(settings.data_dir)
+    if found is None or not found.idles:
+        return False
+    with suppress(PermissionError):
+        _send(found, STAY)
+        return True
+    return False
+
+
 def stop(settings: Settings) -> Running | None:
     """End the server that runs on the data directory, and wait until it is gone; None when there was none.
 
@@ -186,7 +199,7 @@ def stop(settings: Settings) -> Running | None:
         return None
     running = _running(found, settings)
     try:
-        _terminate(found)
+        _send(found, signal.SIGTERM)
     except PermissionError as error:
         raise Failed(f"the server (process {found.pid}) is another user's; it is theirs to stop") from error
     if not _eventually(
@@ -203,7 +216,15 @@ def _running(found: Notice, settings: Settings) -> Running:
         # What it says itself is right; what the settings say may be about another start.
         token = found.read_token() or (None if settings.token_generated else settings.token)
     return Running(
-        found.pid, found.url, found.version, found.started_at, settings.data_dir, path, token, found.embedded
+        found.pid,
+        found.url,
+        found.version,
+        found.started_at,
+        settings.data_dir,
+        path,
+        token,
+        found.embedded,
+        found.idles,
     )
 
 
@@ -255,19 +276,19 @@ def _not_started(code: int, said: str) -> Failed:
     return Failed(f"the server ended with exit code {code} before it answered", stderr=said)
 
 
-def _terminate(found: Notice) -> None:
-    """Send SIGTERM to this process, and never to another that reuses its id."""
+def _send(found: Notice, number: signal.Signals) -> None:
+    """Send a signal to this process, and never to another that reuses its id."""
     try:
         descriptor = os.pidfd_open(found.pid)
     except OSError:
         # It is gone, or the kernel has no pidfd.
         if found.process is not None:
-            os.kill(found.pid, signal.SIGTERM)
+            os.kill(found.pid, number)
         return
     try:
         if found.process is not None:
             with suppress(ProcessLookupError):
-                signal.pidfd_send_signal(descriptor, signal.SIGTERM)
+                signal.pidfd_send_signal(descriptor, number)
     finally:
         os.close(descriptor)
 

@@ -5,6 +5,7 @@ import stat
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
@@ -23,6 +24,7 @@ from sandbox_agent.client.errors import (
 )
 from sandbox_agent.envelope import META, Object, at, list_at, object_at, text_at
 from sandbox_agent.errors import SettingsError
+from sandbox_agent.settings.files import did_you_mean
 
 if TYPE_CHECKING:
     from sandbox_agent.client import Health, SandboxAgent, SessionInfo
@@ -42,7 +44,9 @@ CODES = {
 Failure = ClientError | ValueError
 """What calls of the SDK may raise: a ValueError comes from answers that are not what ACP says."""
 
+_EARLIEST = datetime.min.replace(tzinfo=UTC)
 _OURS = "sandbox-agent: "
+_INTERNAL = "Internal error"
 _MORE_TOKEN = "; here: --token, --token-file or SANDBOX_AGENT_TOKEN"  # noqa: S105 - how to give one
 
 
@@ -64,6 +68,9 @@ def sentence(failure: Failure) -> str:
             return f"{url} does not answer like sandbox-agent (status {failure.status}); --endpoint names another"
         case ServerProblem(status=401):
             return f"{failure}{_MORE_TOKEN}"
+        case ServerProblem(slug="unknown-agent"):
+            known = [str(name) for name in list_at(failure.fields, "known")]
+            return f"{failure}{did_you_mean(text_at(failure.fields, 'agent') or '', known)}"
         case StartFailed():
             return _own_words(failure) or failure.sentence
         case RequestError():
@@ -116,7 +123,20 @@ def _of_request(failure: RequestError) -> str:
         hint = "; see: sandbox-agent credentials check"
     else:
         hint = ""
+    # It says no more than that something failed, which the details do better.
+    said = said.removeprefix(f"{_INTERNAL}: ") or said
+    if further and said == _INTERNAL:
+        said = further
     return (f"{said}: {further}" if further and further not in said else said) + hint
+
+
+def is_told_in(failure: Failure, words: str) -> bool:
+    """Whether an agent has told of its failure already, in words of its own."""
+    return isinstance(failure, RequestError) and _squeeze(_of_request(failure)) in _squeeze(words)
+
+
+def _squeeze(text: str) -> str:
+    return " ".join(text.split())
 
 
 def _is_login(said: str) -> bool:
@@ -295,6 +315,11 @@ def read_session(session: Raw) -> "SessionInfo":
 
 
 # --- input ------------------------------------------------------------------------------------------------------------
+
+
+def last_use(session: "SessionInfo") -> tuple[datetime, str]:
+    """When something happened in it last, and its id, for those of the same moment."""
+    return session.updated_at or session.created_at or _EARLIEST, session.session_id
 
 
 async def read_input(descriptor: int) -> AsyncGenerator[bytes]:

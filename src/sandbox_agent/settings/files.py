@@ -48,5 +48,7 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
     """The end of a sentence that offers the nearest known word; empty when none is near."""
     from difflib import get_close_matches
 
-    near = get_close_matches(word, list(known), n=1)
+    near = get_close_matches(word, list(known))
+    # Letters in another order are a slip of the fingers: --modle is --model, and not --mode.
+    near.sort(key=lambda each: sorted(each) != sorted(word))
     return f"; did you mean {near[0]}?" if near else ""

@@ -5,16 +5,16 @@ import sys
 from codecs import getincrementaldecoder
 from contextlib import closing
 from datetime import UTC, datetime
-from urllib.parse import urlsplit
+from urllib.parse import urlencode, urlsplit
 
 import msgspec
 
-from sandbox_agent.cli.background import Failed, Running, find, find_settled, read_beginning, start, stop
+from sandbox_agent.cli.background import Failed, Running, find, find_settled, keep, read_beginning, start, stop
 from sandbox_agent.cli.flags import add_flags, pass_on, settings_of
 from sandbox_agent.cli.grammar import Arguments, Command, Group, Parser, Word, natural
 from sandbox_agent.cli.output import EXIT_FAILED, complain, describe, harmless, print_facts, print_json
 from sandbox_agent.cli.server_log import log_file, read_lines
-from sandbox_agent.envelope import Object, list_at, object_at
+from sandbox_agent.envelope import Object, list_at, object_at, text_at
 from sandbox_agent.settings import OPTIONS, Settings
 from sandbox_agent.settings.options import PREFIX
 
@@ -25,6 +25,8 @@ _NOT_HERE = ("embedded", "no_persist", "quiet")
 _NOT_AGAIN = ("rotate_token", "quiet")
 """What a restart does not repeat."""
 _TOKENS = (f"{PREFIX}TOKEN", f"{PREFIX}TOKEN_FILE")
+MOST_PAGES = 50
+"""Of sessions among which turns are looked for."""
 LINES = 100
 """Of the log, unless you say how many."""
 
@@ -39,7 +41,8 @@ EXAMPLES = """\
 START = """\
 Start a server in the background and wait until it answers. It keeps running when you close the
 terminal; stop it with: sandbox-agent daemon stop. If a server already runs on the data directory,
-that one is shown and nothing is started. Takes all flags of sandbox-agent server except --embedded
+that one is shown and nothing is started; one that sandbox-agent run has started then stays, too,
+instead of stopping after a while without work. Takes all flags of sandbox-agent server except --embedded
 and --no-persist.
 
 The server's log is logs/server.log in the data directory; if it is larger than 1 MiB at a start, it
@@ -65,7 +68,8 @@ examples:
 
 STOP = """\
 Stop the server that runs on the data directory, however it was started, and its agents, and wait
-until it has ended. The exit code is 0 even if none runs.
+until it has ended. The exit code is 0 even if none runs. If turns run, which would be cut off, you are
+asked first, unless there is no terminal, or with --yes.
 """
 
 STOP_EXAMPLES = """\
@@ -78,8 +82,8 @@ examples:
 RESTART = """\
 Stop the server that runs on the data directory, and start it again in the background. It keeps its
 flags, port and token, so clients continue where they were. It gets the environment of your shell, such
-as new API keys; its SANDBOX_AGENT_* variables stay unless you set them now. Turns that run are cut off.
-If none runs, one is started.
+as new API keys; its SANDBOX_AGENT_* variables stay unless you set them now. Turns that run are cut
+off: you are asked first, unless there is no terminal, or with --yes. If no server runs, one is started.
 """
 
 RESTART_EXAMPLES = """\
@@ -130,6 +134,7 @@ def _status_command() -> Command:
 
 def _stop_command() -> Command:
     parser = Parser("sandbox-agent daemon stop", STOP, STOP_EXAMPLES)
+    _add_yes(parser)
     add_flags(parser, _WHICH)
     return Command(parser, _stop)
 
@@ -137,6 +142,7 @@ def _stop_command() -> Command:
 def _restart_command() -> Command:
     parser = Parser("sandbox-agent daemon restart", RESTART, RESTART_EXAMPLES)
     _add_json(parser)
+    _add_yes(parser)
     add_flags(parser, ("config_dir", "data_dir"))
     return Command(parser, _restart)
 
@@ -155,6 +161,10 @@ def _add_json(parser: Parser) -> None:
     parser.add_argument("--json", action="store_true", help="Print JSON.")
 
 
+def _add_yes(parser: Parser) -> None:
+    parser.add_argument("-y", "--yes", action="store_true", help="Do not ask, although turns are cut off.")
+
+
 def _start(arguments: Arguments) -> int:
     settings = settings_of(arguments, os.environ)
     flags, environ = pass_on(arguments, os.environ)
@@ -162,7 +172,10 @@ def _start(arguments: Arguments) -> int:
         running, anew = start(settings, flags, environ)
     except Failed as failed:
         return _tell(failed)
-    return _present(arguments, running, "started" if anew else "runs already")
+    state = "started" if anew else "runs already"
+    if not anew and "idle_exit" not in settings.given and keep(settings):
+        state = "runs already, and now stays until you stop it"
+    return _present(arguments, running, state)
 
 
 def _check_files(settings: Settings) -> None:
@@ -184,6 +197,8 @@ def _restart(arguments: Arguments) -> int:
         settings = settings_of(again, environ)  # A mistake is found while the old one still runs.
         _check_files(settings)
         flags, environ = pass_on(again, environ)
+        if not _may_cut_off(running, arguments):
+            return EXIT_FAILED
         stop(settings)
         running, _ = start(settings, flags, environ)
     except Failed as failed:
@@ -259,12 +274,46 @@ def _status(arguments: Arguments) -> int:
 
 
 def _stop(arguments: Arguments) -> int:
+    settings = settings_of(arguments, os.environ, _WHICH)
     try:
-        stopped = stop(settings_of(arguments, os.environ, _WHICH))
+        running = find_settled(settings)
+        if running is not None and not _may_cut_off(running, arguments):
+            return EXIT_FAILED
+        stopped = stop(settings)
     except Failed as failed:
         return _tell(failed)
     print("no server runs" if stopped is None else f"stopped {stopped.url} (process {stopped.pid})")
     return 0
+
+
+def _may_cut_off(running: Running, arguments: Arguments) -> bool:
+    """Whether turns that run may be cut off: you are asked on a terminal, and told elsewhere."""
+    count = _count_turns(running)
+    if count == 0 or arguments.switch("yes"):
+        return True
+    complain("one turn runs, and is cut off" if count == 1 else f"{count} turns run, and are cut off")
+    if not (sys.stdin.isatty() and sys.stderr.isatty()):
+        return True
+    print("go on? y/n: ", end="", file=sys.stderr, flush=True)
+    if sys.stdin.readline().strip().lower() in ("y", "yes"):
+        return True
+    complain("the server goes on running")
+    return False
+
+
+def _count_turns(running: Running) -> int:
+    """How many turns run, as far as can be seen without its token."""
+    count, cursor = 0, ""
+    for _ in range(MOST_PAGES):
+        try:
+            page = running.get(f"/v1/sessions{cursor and '?' + urlencode({'cursor': cursor})}")
+        except Failed:
+            return count
+        count += sum(object_at(each).get("running") is True for each in list_at(page, "sessions"))
+        cursor = text_at(page, "nextCursor") or ""
+        if not cursor:
+            break
+    return count
 
 
 def _tell(failed: Failed) -> int:

@@ -167,13 +167,17 @@ async def _print_body(response: "httpx.Response") -> bytes:
                 print(harmless(body.decode(errors="replace")))
         return body[:_KEPT]
     sys.stdout.flush()
+    last = b"\n"
     async for piece in response.aiter_bytes():
         kept += piece[: _KEPT - len(kept)]
+        last = piece[-1:] or last
         if sys.stdout.isatty():
             print(harmless(piece.decode(errors="replace")), end="", flush=True)
         else:
             sys.stdout.buffer.write(piece)
             sys.stdout.buffer.flush()
+    if sys.stdout.isatty() and last != b"\n":
+        print(flush=True)
     return bytes(kept)
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import msgspec
 from msgspec import Raw
 
-from sandbox_agent.cli.calling import Remote, attempt, call, find_session, list_sessions, read_session
+from sandbox_agent.cli.calling import Remote, attempt, call, find_session, last_use, list_sessions, read_session
 from sandbox_agent.cli.flags import ACCESS, add_endpoint_flags
 from sandbox_agent.cli.grammar import Arguments, Command, Group, Parser, Word, natural
 from sandbox_agent.cli.output import (
@@ -155,7 +155,7 @@ def _json(value: object) -> str:
     return msgspec.json.encode(value).decode()
 
 
-TITLES = ("id", "agent", "state", "title", "directory", "age")
+TITLES = ("id", "agent", "state", "title", "directory", "used")
 STYLES = {"state": {"running": "green", "waiting": "yellow", "ended": "dim"}}
 
 EXAMPLES = """\
@@ -176,7 +176,7 @@ def group() -> Group:
         "See, name and end the sessions of a running server.",
         EXAMPLES,
         {
-            "list": Word("all sessions, newest first", _list),
+            "list": Word("all sessions, last used first", _list),
             "show": Word("details of one session", _show),
             "events": Word("what was said in a session", _events),
             "rename": Word("give a session another title", _rename),
@@ -199,7 +199,7 @@ def _list() -> Command:
     )
     parser.add_argument("--cwd", metavar="PATH", help="Only sessions in this directory.")
     parser.add_argument("--agent", metavar="AGENT", help="Only sessions of this agent.")
-    parser.add_argument("--limit", metavar="NUMBER", type=natural, help="Show at most this many, newest first.")
+    parser.add_argument("--limit", metavar="NUMBER", type=natural, help="Show at most this many, last used first.")
     return _command(parser, print_sessions)
 
 
@@ -302,11 +302,11 @@ def print_sessions(arguments: Arguments) -> int:
     async def work(remote: Remote) -> int:
         wanted: list[tuple[SessionInfo, Raw]] = []
         async for raw in list_sessions(remote.api, where):
-            if limit is not None and len(wanted) >= limit:
-                break
             session = read_session(raw)
             if agent in (None, session.agent):
                 wanted.append((session, raw))
+        wanted.sort(key=lambda each: last_use(each[0]), reverse=True)
+        del wanted[len(wanted) if limit is None else limit :]
         if arguments.switch("json"):
             print_json(msgspec.json.encode({"sessions": [raw for _, raw in wanted]}))
         else:
@@ -355,8 +355,8 @@ def _when(moment: datetime | None) -> str:
 
 def _row(session: "SessionInfo") -> tuple[str, ...]:
     title, cwd = one_line(session.title or ""), one_line(session.cwd)
-    since = age(session.created_at) if session.created_at else ""
-    return one_line(session.session_id), session.agent, state(session), title, cwd, since
+    moment = session.updated_at or session.created_at
+    return one_line(session.session_id), session.agent, state(session), title, cwd, age(moment) if moment else ""
 
 
 def _lines(session: "SessionInfo") -> list[tuple[str, str]]:

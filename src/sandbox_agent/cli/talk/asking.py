@@ -2,7 +2,7 @@
 
 import asyncio
 import sys
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Literal, TypeVar
@@ -37,6 +37,8 @@ LONGEST_TITLE = 40
 """Columns of a field's title that may stand before the answer; a longer one stands above."""
 TRIES = 2
 """How often a permission is asked for: who does not choose then has rejected it."""
+_WORDS = {"allow_once": ("y", "yes"), "reject_once": ("n", "no")}
+"""What people type besides: it never allows or rejects more than this once."""
 _KEYS = {"allow_once": "a", "allow_always": "A", "reject_once": "r", "reject_always": "R"}
 
 
@@ -86,7 +88,7 @@ class Asking:
                         self._showing.answered_here += 1
                         return request.select(chosen.option_id)
                     if left:
-                        self._say(f"choose one of {', '.join(choices)}, or it is rejected")
+                        self._say(f"choose one of {', '.join(_offered(choices))}, or it is rejected")
             except EOFError:
                 pass
             self._say("rejected")
@@ -110,7 +112,8 @@ class Asking:
         self._tell([head, *few, *rest, *options], key=call_key(request.tool_call.tool_call_id))
 
     async def _choice(self, choices: "dict[str, PermissionOption]", lines: Sequence[Line]) -> PermissionOption | None:
-        mark = f"{'/'.join(key for key in choices if not key.isdecimal()) or '/'.join(choices)}? "
+        offered = _offered(choices)
+        mark = f"{'/'.join(key for key in offered if not key.isdecimal()) or '/'.join(offered)}? "
         while True:
             typed = (await self._terminal.line(mark)).strip()
             if typed != "v":
@@ -339,7 +342,13 @@ def _choices(options: Sequence[PermissionOption]) -> dict[str, PermissionOption]
     """What can be typed."""
     keyed = _keyed(options)
     by_key = {key: option for key, option in keyed if key}
-    return by_key | {str(number): option for number, (_, option) in enumerate(keyed, 1)}
+    by_word = {word: option for option in by_key.values() for word in _WORDS.get(option.kind, ())}
+    return by_key | {str(number): option for number, (_, option) in enumerate(keyed, 1)} | by_word
+
+
+def _offered(choices: Iterable[str]) -> list[str]:
+    """The keys and numbers among what can be typed."""
+    return [each for each in choices if not any(each in words for words in _WORDS.values())]
 
 
 def _about(field: Field) -> list[Line]:

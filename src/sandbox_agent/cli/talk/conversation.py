@@ -7,12 +7,12 @@ from contextlib import suppress
 
 from msgspec import ValidationError
 
-from sandbox_agent.cli.calling import Failure, exit_code, sentence, tell
-from sandbox_agent.cli.output import EXIT_FAILED, one_line
+from sandbox_agent.cli.calling import Failure, exit_code, is_told_in, sentence, tell
+from sandbox_agent.cli.output import EXIT_FAILED, complain, one_line
 from sandbox_agent.cli.talk import FAILURES
 from sandbox_agent.cli.talk.asking import View
 from sandbox_agent.cli.talk.interrupts import Interrupts
-from sandbox_agent.cli.talk.log import JsonLines, OwnPrompts, last_turns, prompt_of
+from sandbox_agent.cli.talk.log import SERVER, JsonLines, OwnPrompts, last_turns, prompt_of
 from sandbox_agent.cli.talk.pieces import Line, Note, Span, joined, note
 from sandbox_agent.client import (
     Gap,
@@ -74,7 +74,7 @@ class OneShot:
             self._view.screen.finish()
             if lines is not None:
                 lines.fail(failure)
-            tell(failure)
+            tell_agents(failure, self._view)
             return EXIT_FAILED
         except asyncio.CancelledError:
             if not work.cancelled():
@@ -123,6 +123,14 @@ class OneShot:
         if not work.done() or work.cancelled():
             return False
         return work.exception() is None or isinstance(work.exception(), (*FAILURES,))
+
+
+def tell_agents(failure: Failure, view: View) -> None:
+    """Say how a turn has failed; on a terminal, what the agent has said of it itself is not said again."""
+    if view.screen.stream.isatty() and is_told_in(failure, view.showing.said):
+        complain("the turn failed with the error that the agent tells above")
+    else:
+        tell(failure)
 
 
 LATE = 5.0
@@ -181,12 +189,14 @@ class Conversation:
     async def watch(self, *, revive: bool = False) -> SessionEnded | None:
         """Show what happens, until the session ends; gives how that was.
 
-        With `revive`, it goes on when the session can be brought back by a prompt.
+        With `revive`, it goes on when the session can be brought back by a prompt; so it does when the server was
+        stopped, which may come back.
         """
         async for item in self._updates:
             await self._live(item)
             if isinstance(item, SessionEnded):
-                if not revive or item.reason in FINAL or not (await self._session.info()).resumable:
+                comes_back = (revive or item.terminated_by == SERVER) and item.reason not in FINAL
+                if not comes_back or not (await self._session.info()).resumable:
                     return item
                 self._say("the next prompt resumes the session")
         return None
@@ -288,7 +298,7 @@ class Conversation:
 
     def _fail(self, failure: Failure) -> None:
         self._view.screen.finish()
-        tell(failure)
+        tell_agents(failure, self._view)
 
     # Talking
 

@@ -18,6 +18,8 @@ from sandbox_agent.wire import methods
 from sandbox_agent.wire.methods import PROMPT, TURN
 from sandbox_agent.wire.reading import to_json
 
+SERVER = "daemon"
+"""What has ended a session when its server was stopped."""
 MOST_EVENTS, MOST_BYTES = 5000, 4 << 20
 """How much of a session's past is shown again when you go on with it."""
 WINDOW = 1000
@@ -206,6 +208,11 @@ class JsonLines:
         write_line(event.envelope)
         if isinstance(item, TurnEnded) and item.turn_id == self._turn_id:
             self._turn_id = None
+
+
+def is_end(envelope: Object) -> bool:
+    """Whether a session ends here; with a server that was stopped, it may come back."""
+    return envelope.get("method") == methods.ENDED and text_at(envelope, "params", "terminatedBy") != SERVER
 
 
 def gap(item: Gap) -> Object:

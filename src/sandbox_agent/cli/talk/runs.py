@@ -9,10 +9,9 @@ import sys
 from collections.abc import Awaitable
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 
-from sandbox_agent.cli.calling import Failure, document, tell
+from sandbox_agent.cli.calling import Failure, document, last_use, tell
 from sandbox_agent.cli.flags import is_named
 from sandbox_agent.cli.grammar import Arguments
 from sandbox_agent.cli.output import EXIT_FAILED, complain, show_install
@@ -21,19 +20,17 @@ from sandbox_agent.cli.talk.asking import Answering, View, has_keyboard, view
 from sandbox_agent.cli.talk.conversation import Conversation, OneShot
 from sandbox_agent.cli.talk.history import NAME, InputHistory
 from sandbox_agent.cli.talk.interrupts import Interrupts, run
-from sandbox_agent.cli.talk.log import Live, OwnPrompts, before_last, gap, write_line
+from sandbox_agent.cli.talk.log import Live, OwnPrompts, before_last, gap, is_end, write_line
 from sandbox_agent.cli.talk.servers import Choice, Reports, Served, choose_server, find, served
 from sandbox_agent.client import ClientError, Gap, SandboxAgent, Session, SessionEnded, SessionInfo, StartFailed
 from sandbox_agent.client.asking import Handlers
 from sandbox_agent.errors import SettingsError
 from sandbox_agent.settings import load
-from sandbox_agent.wire import methods
 
 DISCARD_PATIENCE = 5.0
 """Seconds that the end of a session may take which is not used."""
 MOST_COMPARED = 1000
 """Sessions among which the newest is looked for."""
-EARLIEST = datetime.min.replace(tzinfo=UTC)
 LONGEST = 16 * 1024 * 1024
 """Bytes that are read from stdin."""
 PATIENCE = 3.0
@@ -346,7 +343,7 @@ async def _newest(client: SandboxAgent, cwd: str, agent: str | None) -> SessionI
     if not found:
         of = "" if agent is None else f" of {agent}"
         raise ClientError(f"there is no session{of} in {cwd} to continue; without --continue, run starts one")
-    return max(found, key=lambda info: (info.updated_at or info.created_at or EARLIEST, info.session_id))
+    return max(found, key=last_use)
 
 
 async def _install(client: SandboxAgent, agent: str, *, quiet: bool) -> None:
@@ -468,7 +465,7 @@ async def _lines(session: Session, info: SessionInfo, after: int, before: int) -
         return 0
     async for event in session.follow(after):
         write_line(gap(event) if isinstance(event, Gap) else event.envelope)
-        if not isinstance(event, Gap) and event.id >= before and event.envelope.get("method") == methods.ENDED:
+        if not isinstance(event, Gap) and event.id >= before and is_end(event.envelope):
             break
     return 0
 

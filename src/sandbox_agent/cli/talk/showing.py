@@ -64,6 +64,8 @@ STOPPED = {
 
 
 Shown = Literal["hidden", "folded", "whole"]
+MOST_SAID = 10_000
+"""Letters of what an agent says that are kept, to tell whether it repeats itself."""
 MOST_KEPT = 4 << 20
 """Letters of folded work that are kept, to be shown when you ask for it."""
 
@@ -92,6 +94,8 @@ class Showing:
         self._plans: dict[str, Sequence[PlanEntry]] = {}
         self._message: tuple[str, str | None] | None = None
         """Who speaks, and in which message."""
+        self.said = ""
+        """The end of what the agent has said in this turn."""
         self.answered_here = 0
         """How many answers of this client have not been told of yet: who has given them knows."""
         self.spending = Spending()
@@ -128,7 +132,7 @@ class Showing:
             case Decision():
                 return self._decision(item)
             case TurnStarted():
-                self._message = None
+                self._message, self.said = None, ""
                 self.spending.begin_turn()
                 return []
             case TurnEnded():
@@ -149,6 +153,7 @@ class Showing:
         text = content(item.content)
         match item:
             case AgentMessageChunk():
+                self.said = (self.said + text)[-MOST_SAID:]
                 return [Speech("agent", text, new)] if text else []
             case AgentThoughtChunk():
                 return [Speech("thought", text, new)] if text else []
