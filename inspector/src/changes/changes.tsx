@@ -3,8 +3,9 @@
 import { Braces, ClipboardCopy, Columns2, Files, History, MessageSquare, Rows2 } from "lucide-react";
 import { type ReactNode, type RefObject, useEffect, useMemo, useRef, useState } from "react";
 
-import { Badge, Button, EmptyState, IconButton, type Tone, copy, toast } from "../design/index.js";
-import { useSessionView } from "../log/hooks.js";
+import { Badge, Button, EmptyState, IconButton, Loading, type Tone, copy, toast } from "../design/index.js";
+import { isRefused } from "../log/asking.js";
+import { useSessionLog, useSessionView, useShown } from "../log/hooks.js";
 import { useSpot } from "../router.js";
 import { countOf, linesOf } from "../text/changes.js";
 import { Diff, DiffCount } from "../text/diff.js";
@@ -28,7 +29,9 @@ export function Changes({ sessionId, at }: { readonly sessionId: string; readonl
     u: () => setLayout(layout === "unified" ? "split" : "unified"),
     g: () => setGrouping(grouping === "file" ? "turn" : "file"),
   });
+  const { reading } = useShown(useSessionLog(sessionId));
   if (review.changes.length === 0) {
+    if (reading.state === "loading") return <Loading label="Loading the changes" />;
     return (
       <EmptyState icon={<Files />} title="No changes">
         {at === undefined ? "What the agent does to files comes here." : "Nothing had been changed at this moment."}
@@ -222,7 +225,8 @@ function Allowed({ change }: { readonly change: Change }): ReactNode {
   const time = new Date(decision?.at ?? at).toLocaleTimeString("en-GB");
   if (!isAsked) return `No permission was asked · ${time}`;
   if (decision === undefined) return "Waits for permission";
-  const word = decision.outcome === "answered" ? "Allowed" : decision.outcome === "rejected" ? "Rejected" : "Not allowed";
+  const refused = decision.outcome === "answered" || decision.outcome === "rejected" ? "Rejected" : "Not allowed";
+  const word = isRefused(decision) ? refused : "Allowed";
   const always = decision.optionKind?.endsWith("always") ? ", from now on" : "";
   return (
     <>

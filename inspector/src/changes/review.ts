@@ -1,5 +1,6 @@
 /** Everything that a session did to files: per change, per file, per turn; with what was asked and who allowed it (pure). */
 
+import { isRefused } from "../log/asking.js";
 import type { Asked, FileWrite, SessionView, Settled, ToolCall, Turn } from "../log/view.js";
 
 /** How far a change has come. */
@@ -136,8 +137,7 @@ function* ofWrites(turn: Turn, writes: readonly FileWrite[]): Generator<Omit<Cha
 }
 
 function stateOf(call: ToolCall, asked: Asked | undefined, turn: Turn): ChangeState {
-  const outcome = asked?.decision?.outcome;
-  if (outcome !== undefined && outcome !== "answered") return "rejected";
+  if (asked?.decision && isRefused(asked.decision)) return "rejected";
   if (call.status === "completed") return "done";
   if (call.status === "failed") return "failed";
   return turn.state === "running" ? "proposed" : "unfinished";

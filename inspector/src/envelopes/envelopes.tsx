@@ -3,7 +3,7 @@
 import { ArrowDownToLine, CirclePause, CirclePlay, Search } from "lucide-react";
 import { type ReactNode, useDeferredValue, useMemo, useState } from "react";
 
-import { Button, EmptyState, IconButton, Input, Select, toast } from "../design/index.js";
+import { Button, EmptyState, IconButton, Input, Loading, Select, toast } from "../design/index.js";
 import type { Entry } from "../log/event.js";
 import { useSessionLog, useShown } from "../log/hooks.js";
 import type { SessionLog } from "../log/session-log.js";
@@ -18,7 +18,7 @@ import { rowsOf, useListed } from "./use-rows.js";
 
 export function Envelopes({ sessionId, at }: { readonly sessionId: string; readonly at: number | undefined }): ReactNode {
   const log = useSessionLog(sessionId);
-  const { length } = useShown(log);
+  const { length, reading } = useShown(log);
   const { spot, move } = useSpot();
   const [paused, setPaused] = useState<number>();
   const [filter, setFilter] = useState(EVERYTHING);
@@ -52,7 +52,9 @@ export function Envelopes({ sessionId, at }: { readonly sessionId: string; reado
         </Button>
       </header>
       <div className={styles.panes} data-open={chosen !== undefined || undefined}>
-        {upto === 0 ? (
+        {upto === 0 && reading.state === "loading" ? (
+          <Loading label="Loading the envelopes" />
+        ) : upto === 0 ? (
           <EmptyState title="No envelopes yet">What clients, the server and the agent say to each other comes here.</EmptyState>
         ) : listed.count === 0 && listed.done ? (
           <EmptyState title="No envelope matches" actions={<Button onClick={() => setFilter(EVERYTHING)}>Clear filters</Button>} />

@@ -42,8 +42,7 @@ export function given(asked: Asked, envelope: Json): Omit<Settled, "at"> {
       const optionId = textAt(objectAt(result, "outcome"), "optionId");
       if (optionId === undefined) return { outcome: "cancelled", by: undefined };
       const optionKind = asked.options.find((option) => option.optionId === optionId)?.kind;
-      const outcome = optionKind?.startsWith("reject") ? "rejected" : "answered";
-      return { outcome, optionId, ...(optionKind && { optionKind }), by: undefined };
+      return { outcome: "answered", optionId, ...(optionKind && { optionKind }), by: undefined };
     }
     case "question": {
       const answers = listAt<readonly string[]>(result, "answers");
@@ -54,4 +53,9 @@ export function given(asked: Asked, envelope: Json): Omit<Settled, "at"> {
       return { outcome: result["action"] === "decline" ? "rejected" : "cancelled", by: undefined };
     }
   }
+}
+
+/** Whether a permission was not given: refused, withdrawn, or never answered. */
+export function isRefused({ outcome, optionKind }: Settled): boolean {
+  return outcome !== "answered" || optionKind?.startsWith("reject") === true;
 }

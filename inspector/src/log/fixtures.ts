@@ -108,7 +108,7 @@ export class Script {
   decision(requestId: number, optionId: string, by: Record<string, unknown> = { kind: "client", name: "c1", user: "ada" }): void {
     const allowed = optionId === "yes";
     const optionKind = allowed ? "allow_once" : "reject_once";
-    const outcome = allowed ? "answered" : "rejected";
+    const outcome = allowed || by["kind"] === "client" ? "answered" : "rejected";
     this.server("decision", { requestId, kind: "permission", outcome, optionId, optionKind, by });
   }
 }

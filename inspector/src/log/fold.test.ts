@@ -132,9 +132,9 @@ describe("fold", () => {
     script.answer(asked, "no");
     view = fold(script.entries);
     expect(view).toMatchObject({ state: "running", pending: [] });
-    expect(items(view).at(-1)).toMatchObject({ decision: { outcome: "rejected", optionId: "no", by: undefined } });
+    expect(items(view).at(-1)).toMatchObject({ decision: { outcome: "answered", optionKind: "reject_once", by: undefined } });
     script.decision(asked, "no");
-    expect(items(fold(script.entries)).at(-1)).toMatchObject({ decision: { outcome: "rejected", by: { user: "ada" } } });
+    expect(items(fold(script.entries)).at(-1)).toMatchObject({ decision: { optionKind: "reject_once", by: { user: "ada" } } });
   });
 
   it("takes the server's word for a decision, whether it comes before the answer or after it", () => {
@@ -175,8 +175,8 @@ describe("fold", () => {
       script.decision(0, "no");
     });
     const view = fold(script.entries);
-    const outcomes = items(view).flatMap((item) => (item.type === "asked" ? [item.decision?.outcome] : []));
-    expect(outcomes).toEqual(["answered", "rejected"]);
+    const outcomes = items(view).flatMap((item) => (item.type === "asked" ? [item.decision?.optionKind] : []));
+    expect(outcomes).toEqual(["allow_once", "reject_once"]);
     expect(view.texts).toEqual({ "/srv/app/x": "x" });
   });
 
