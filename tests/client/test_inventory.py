@@ -33,6 +33,7 @@ def test_sessions_are_listed_newest_first_and_looked_up(server: Server) -> None:
             found = await fetch_session(api, ids[0])
             assert (found.agent, found.cwd, found.ended, found.running) == ("scripted", server.work, False, False)
             assert found.event_count > 0
+            assert (found.activity.kind, bool(found.activity.said)) == ("message", True)
             assert found.created_at is not None
             assert found.updated_at is not None
             assert found.created_at <= found.updated_at

@@ -93,6 +93,7 @@ async def _stop_in_a_turn(found: Restarted, client: Client, number: signal.Signa
         _ = turn.exception()
 
 
+@pytest.mark.requirement("6.activity")
 @pytest.mark.requirement("6.restart-sessions")
 def test_sessions_are_there_with_all_that_was_known_of_them(restarted: Restarted) -> None:
     facts = ("sessionId", "agent", "cwd", "title", "createdAt", "model", "mode", "metadata", "alias")
@@ -102,6 +103,8 @@ def test_sessions_are_there_with_all_that_was_known_of_them(restarted: Restarted
             before, now = restarted.views["kept"], await view_of(client, "kept too")
             assert {name: now[name] for name in facts} == {name: before[name] for name in facts}
             assert (now["model"], now["mode"], now["title"]) == ("large", "plan", "Kept")
+            assert now["activity"] == before["activity"]
+            assert now["activity"]["said"]
             assert (now["ended"], now["resumable"], now["running"], now["pending"]) == (True, True, False, 0)
             assert now["terminationInfo"]["terminatedBy"] == "daemon"
             listed = [entry["sessionId"] for entry in (await client.result("session/list"))["sessions"]]

@@ -9,6 +9,7 @@ import httpx
 import pytest
 
 from tests.support.client import META, Client, Json, run
+from tests.support.history import view_of
 from tests.support.running import Server, scripted
 
 TURN = "_sandboxagent/session/turn"
@@ -111,6 +112,49 @@ def test_updated_at_moves_with_every_turn_and_created_at_does_not(server: Server
             assert datetime.fromisoformat(after["updatedAt"]) > datetime.fromisoformat(before["updatedAt"])
             assert after["_meta"][META]["createdAt"] == before["_meta"][META]["createdAt"]
             assert after["_meta"][META]["eventCount"] > before["_meta"][META]["eventCount"]
+
+    run(main())
+
+
+@pytest.mark.requirement("6.activity")
+def test_a_view_says_what_its_agent_did_last_and_what_it_has_used(server: Server) -> None:
+    async def main() -> None:
+        async with Client(server) as client, client.stream() as stream:
+            session = await client.new_session()
+            assert (await view_of(client, session))["activity"] == {
+                "kind": None,
+                "said": "",
+                "turnStartedAt": None,
+                "tokens": None,
+                "context": None,
+                "cost": None,
+            }
+            usage = {
+                "sessionUpdate": "usage_update",
+                "used": 7,
+                "size": 100,
+                "cost": {"amount": 0.5, "currency": "USD"},
+            }
+            program = [
+                ["say", "first line\nsecond "],
+                ["say", "line"],
+                ["update", usage],
+                ["ask", "session/request_permission", PERMISSION],
+                ["wait_answer"],
+                ["respond", {"stopReason": "end_turn", "usage": {"totalTokens": 30}}],
+            ]
+            turn = asyncio.create_task(client.prompt(session, program))
+            asked = await stream.method("session/request_permission")
+            during = (await view_of(client, session))["activity"]
+            assert (during["kind"], during["said"]) == ("message", "second line")
+            assert datetime.fromisoformat(during["turnStartedAt"]).tzinfo is not None
+            assert during["context"] == {"used": 7, "size": 100}
+            assert during["cost"] == {"amount": 0.5, "currency": "USD"}
+            await client.answer(asked.data["id"], {"outcome": {"outcome": "cancelled"}})
+            await turn
+            after = (await view_of(client, session))["activity"]
+            assert after["turnStartedAt"] is None
+            assert (after["said"], after["tokens"]) == ("second line", 30)
 
     run(main())
 

@@ -62,6 +62,7 @@ export {
 export { type Match, Search, type SearchOptions } from "./search.js";
 export { Session } from "./session.js";
 export {
+  type Activity,
   type CreateSessionOptions,
   type PendingRequest,
   type SessionInfo,

@@ -10,6 +10,22 @@ import type { Http } from "./http.js";
 import { type Offers, Session, type SessionStart } from "./session.js";
 import type { Envelope } from "./stream.js";
 
+/** What a session is doing, for lists of many sessions. */
+export interface Activity {
+  /** What its agent did last. */
+  readonly kind: "message" | "thought" | "tool" | null;
+  /** The last line of that, or the title of the tool call; at most 240 characters. */
+  readonly said: string;
+  /** When the turn that runs was started: UTC, ISO 8601 with milliseconds. */
+  readonly turnStartedAt: string | null;
+  /** Tokens of all its turns, if its agent counts them. */
+  readonly tokens: number | null;
+  /** How full its agent's context is, in tokens, as reported last. */
+  readonly context: { readonly used: number; readonly size: number } | null;
+  /** What it has cost, as its agent reported last. */
+  readonly cost: { readonly amount: number; readonly currency: string } | null;
+}
+
 /** A session's state at the time of the call. */
 export interface SessionInfo {
   /** Its id. */
@@ -42,6 +58,8 @@ export interface SessionInfo {
   readonly terminationInfo: Readonly<Record<string, unknown>> | null;
   /** What was given when it was made, and since. */
   readonly metadata: Readonly<Record<string, unknown>>;
+  /** What its agent did last, and what it has used. */
+  readonly activity: Activity;
   /** Its alias, which you can use in place of the id. */
   readonly alias?: string;
 }

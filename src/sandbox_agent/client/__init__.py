@@ -64,7 +64,17 @@ if TYPE_CHECKING:
         Watch,
         Written,
     )
-    from sandbox_agent.client.session import Attachment, ConfigOption, Following, Session, SessionInfo, Updates
+    from sandbox_agent.client.session import (
+        Activity,
+        Attachment,
+        ConfigOption,
+        Context,
+        Cost,
+        Following,
+        Session,
+        SessionInfo,
+        Updates,
+    )
     from sandbox_agent.client.sessions import Sessions
     from sandbox_agent.client.turn import Turn
     from sandbox_agent.client.updates import (
@@ -85,6 +95,7 @@ if TYPE_CHECKING:
     from sandbox_agent.errors import SandboxAgentError
 
 __all__ = [
+    "Activity",
     "Agent",
     "AgentHealth",
     "Agents",
@@ -98,6 +109,8 @@ __all__ = [
     "ConfigOption",
     "ConnectionLost",
     "ContentBlock",
+    "Context",
+    "Cost",
     "Credential",
     "Data",
     "Decision",
@@ -172,7 +185,7 @@ _NAMES = {
     ),
     "feed": "LogEvent",
     "files": "ArchiveFormat Change Entry Files Match RemotePath Search Uploaded Watch Written",
-    "session": "Attachment ConfigOption Following Session SessionInfo Updates",
+    "session": "Activity Attachment ConfigOption Context Cost Following Session SessionInfo Updates",
     "sessions": "Sessions",
     "turn": "Turn",
     "updates": (

@@ -43,6 +43,36 @@ from sandbox_agent.wire.acp import SessionConfigOptionBoolean, SessionConfigOpti
 from sandbox_agent.wire.reading import read
 
 
+class Context(Struct, frozen=True):
+    """How full an agent's context is, in tokens."""
+
+    used: int
+    size: int
+
+
+class Cost(Struct, frozen=True):
+    """What something has cost."""
+
+    amount: float
+    currency: str
+    """ISO 4217, such as `USD`."""
+
+
+class Activity(Struct, rename="camel", kw_only=True, frozen=True):
+    """What a session is doing."""
+
+    kind: str | None = None
+    """What its agent did last: `message`, `thought` or `tool`."""
+    said: str = ""
+    """The last line of that, or the title of the tool call."""
+    turn_started_at: datetime | None = None
+    """When the turn that runs was started."""
+    tokens: int | None = None
+    """Tokens of all its turns, if its agent counts them."""
+    context: Context | None = None
+    cost: Cost | None = None
+
+
 class SessionInfo(Struct, rename="camel", kw_only=True, frozen=True):
     """A session's state at the time of the call."""
 
@@ -65,6 +95,8 @@ class SessionInfo(Struct, rename="camel", kw_only=True, frozen=True):
     termination_info: Object | None = None
     """How and why it ended."""
     metadata: Object = {}
+    activity: Activity = Activity()
+    """What its agent did last, and what it has used."""
     alias: str | None = None
     """Its alias, which you can use in place of the id."""
 

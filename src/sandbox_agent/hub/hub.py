@@ -342,6 +342,7 @@ class Hub:
             lines = [with_param(line, "sessionId", session.id) for line in lines]
         replay = session.replay
         if replay is None:
+            session.recent.add(lines)
             self._append(session, lines, Direction.FROM_AGENT, session_channel(session.id))
         elif replay.channel or replay.history:
             self._append(session, lines, Direction.FROM_AGENT, replay.channel, replay.history)

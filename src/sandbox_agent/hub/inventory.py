@@ -15,7 +15,7 @@ from sandbox_agent.hub.pending import PendingRequest, kind_of
 from sandbox_agent.hub.session import Session, iso
 from sandbox_agent.hub.shelf import sort_key
 from sandbox_agent.log.cards import SortKey
-from sandbox_agent.wire.sessions import PendingView, SessionView
+from sandbox_agent.wire.sessions import ActivityView, ContextView, CostView, PendingView, SessionView
 
 PAGE = 200
 
@@ -51,6 +51,7 @@ class Inventory:
             termination_info=facts.termination,
             metadata=facts.metadata,
             alias=facts.alias or UNSET,
+            activity=_activity(session),
         )
 
     def entry(self, session: Session) -> Object:
@@ -87,6 +88,22 @@ class Inventory:
         envelope = Raw(connection.render_request(pending))
         kind = kind_of(connection.speech.method(pending.request))
         return PendingView(Raw(id), kind, pending.session.id, iso(pending.asked_at), envelope)
+
+
+def _activity(session: Session) -> ActivityView:
+    if session.running is not None:
+        session.note_said()
+    known = session.facts.activity
+    used, size, amount, currency = known.context_used, known.context_size, known.cost_amount, known.cost_currency
+    started = session.turn_started_at if session.running is not None else None
+    return ActivityView(
+        kind=known.kind,
+        said=known.said,
+        turn_started_at=None if started is None else iso(started),
+        tokens=known.tokens,
+        context=None if used is None or size is None else ContextView(used, size),
+        cost=None if amount is None or currency is None else CostView(amount, currency),
+    )
 
 
 def _encode_cursor(session: Session) -> str:

@@ -12,6 +12,7 @@ from msgspec import Raw
 from sandbox_agent.envelope import Object, notification, parse, text_at
 from sandbox_agent.errors import InvalidRequest, QueueFull
 from sandbox_agent.hub import choices, lifecycle
+from sandbox_agent.hub.activity import Activity, Recent
 from sandbox_agent.hub.choices import MODE, MODEL, Category
 from sandbox_agent.hub.lifecycle import AT_REST, Event, Move, State
 from sandbox_agent.hub.process import Process
@@ -61,6 +62,7 @@ class SessionFacts(msgspec.Struct, kw_only=True):
     """What its agent has not heard yet: why people refused what it asked for. The next prompt carries them."""
     own_environment: bool = False
     """A client gave it variables, which are not kept: without them, no process may take it up."""
+    activity: Activity = msgspec.field(default_factory=Activity)
     offers: Object = {}
     """`modes`, `models` and `configOptions` as the agent last announced them."""
 
@@ -112,6 +114,9 @@ class Session:
     event_count: int = 0
     running: Prompt | None = None
     waiting: deque[Prompt] = field(default_factory=deque[Prompt])
+    turn_started_at: float | None = None
+    """When the turn that runs, or the last one, was started."""
+    recent: Recent = field(default_factory=Recent)
     unechoed: Prompt | None = None
     """A prompt that other clients have not seen yet: the agent may echo it itself."""
     heard_at: float = 0.0
@@ -282,9 +287,18 @@ class Session:
             case {"sessionUpdate": "config_option_update", "configOptions": list()}:
                 self.learn_offers(update)
                 self._told_options = update["configOptions"] if self.replay is None else self._told_options
+            case {"sessionUpdate": "usage_update"}:
+                self.facts.activity.note_usage(update)
+                return False
             case _:
                 return False
         return True
+
+    def note_said(self) -> None:
+        """Keep what its agent said last."""
+        last = self.recent.last_line()
+        if last is not None:
+            self.facts.activity.kind, self.facts.activity.said = last
 
     def note_vendor(self, params: Object) -> bool:
         """Learn from a vendor notification that uses ACP's names for these things."""

@@ -144,7 +144,8 @@ class Turns:
         session.facts.turn, session.facts.prompt_id = prompt.turn_id, prompt.prompt_id
         remarks, session.facts.remarks = session.facts.remarks, []
         self._hub.save(session)
-        self._hub.tell_turn(session, prompt.turn_id, prompt.prompt_id, {"state": "started"})
+        started = self._hub.tell_turn(session, prompt.turn_id, prompt.prompt_id, {"state": "started"})
+        session.turn_started_at = started.at
         session.unechoed = prompt
         if process.echoes_prompts is False:
             self.show(session)
@@ -164,7 +165,9 @@ class Turns:
         assert session.running is not None
         self.show(session)
         prompt = session.running
-        end: Object = {"stopReason": text_at(response.result(), "stopReason")}
+        result = response.result()
+        session.facts.activity.note_result(result)
+        end: Object = {"stopReason": text_at(result, "stopReason")}
         if not response.succeeded:
             end = {"error": _error(response)}
         line = with_id(response.line, call.client_id)
@@ -197,6 +200,7 @@ class Turns:
         if session.running is prompt:
             session.facts.turn = session.facts.prompt_id = None
         session.finish(prompt)
+        session.note_said()
         # Saved first: what is on disk up to the position below includes it.
         self._hub.save(session)
         self._hub.record(session, line, direction)

@@ -5,6 +5,38 @@ from msgspec import UNSET, Raw, Struct, UnsetType
 from sandbox_agent.envelope import Object
 
 
+class ContextView(Struct):
+    """How full an agent's context is, in tokens."""
+
+    used: int
+    size: int
+
+
+class CostView(Struct):
+    """What something has cost."""
+
+    amount: float
+    currency: str
+    """ISO 4217, such as `USD`."""
+
+
+class ActivityView(Struct, rename="camel", kw_only=True):
+    """What a session is doing, for lists of many sessions."""
+
+    kind: str | None
+    """What its agent did last: `message`, `thought` or `tool`."""
+    said: str
+    """The last line of that, or the title of the tool call; at most 240 characters."""
+    turn_started_at: str | None
+    """When the turn that runs was started: UTC, ISO 8601 with milliseconds."""
+    tokens: int | None
+    """Tokens of all its turns, if its agent counts them."""
+    context: ContextView | None
+    """As its agent reported it last."""
+    cost: CostView | None
+    """As its agent reported it last."""
+
+
 class SessionView(Struct, rename="camel", kw_only=True, omit_defaults=False):
     """A session, as `GET /v1/sessions` shows it."""
 
@@ -37,6 +69,8 @@ class SessionView(Struct, rename="camel", kw_only=True, omit_defaults=False):
     """How it ended, as in `_sandboxagent/session/ended`."""
     metadata: Object
     """What `session/new` and `_sandboxagent/session/set_metadata` gave, as it was asked for."""
+    activity: ActivityView
+    """What its agent did last, and what it has used."""
     alias: str | UnsetType = UNSET
     """Its `requestedSessionId`, accepted wherever an id is."""
 
