@@ -52,7 +52,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--all-agents", action="store_true", help="try all real agents, not only those that changed")
 
 
-STORAGE = {"test_idempotency", "test_session_deleting", "test_session_inventory", "test_slow_readers", "test_sse"}
+STORAGE = {
+    "test_idempotency",
+    "test_session_deleting",
+    "test_session_inventory",
+    "test_session_metadata",
+    "test_slow_readers",
+    "test_sse",
+}
 """Modules whose promises depend on where the log is: their tests run on disk and with `--no-persist`."""
 SLOW = ("sdk_typescript", "browser", "examples", "docs", "contract", "cli", "client")
 """Rooms whose tests take longest come first, so that no worker has a long test left when the others have ended."""

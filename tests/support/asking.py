@@ -17,6 +17,7 @@ TURN = "_sandboxagent/session/turn"
 DECISION = "_sandboxagent/session/decision"
 UNPARSED = "_sandboxagent/agent/unparsed"
 ENDED = "_sandboxagent/session/ended"
+TERMINATE = "_sandboxagent/session/terminate"
 
 ALLOW: Json = {"outcome": {"outcome": "selected", "optionId": "yes"}}
 REJECT: Json = {"outcome": {"outcome": "selected", "optionId": "no"}}
