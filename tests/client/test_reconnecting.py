@@ -24,6 +24,11 @@ from tests.support.running import BOUND, Server, scripted
 from tests.support.sdk import asked, connected, new_session, play, texts
 
 
+@pytest.fixture(params=["http", "websocket"])
+def way(request: pytest.FixtureRequest) -> str:
+    return request.param
+
+
 @pytest.fixture
 def own(tmp_path: Path) -> Generator[Server]:
     """A server that the test may end; its agent remembers sessions."""
@@ -32,9 +37,9 @@ def own(tmp_path: Path) -> Generator[Server]:
         yield server
 
 
-def test_stream_that_breaks_in_a_flood_goes_on_where_it_was(server: Server) -> None:
+def test_stream_that_breaks_in_a_flood_goes_on_where_it_was(way: str, server: Server) -> None:
     async def scenario() -> None:
-        async with proxy(server.url) as cutting, connected(server, cutting.url) as client:
+        async with proxy(server.url) as cutting, connected(server, cutting.url, transport=way) as client:
             session = await new_session(client, server)
             turn = play(session, [["flood", 300, 500], ["ask", "x/go"], ["wait_answer"], ["flood", 300, 500]])
             said: list[str] = []
@@ -52,15 +57,15 @@ def test_stream_that_breaks_in_a_flood_goes_on_where_it_was(server: Server) -> N
     run(scenario())
 
 
-def test_prompt_whose_socket_breaks_still_gets_its_own_end(server: Server) -> None:
+def test_prompt_whose_socket_breaks_still_gets_its_own_end(way: str, server: Server) -> None:
     async def scenario() -> None:
-        async with proxy(server.url) as cutting, connected(server, cutting.url) as client:
+        async with proxy(server.url) as cutting, connected(server, cutting.url, transport=way) as client:
             session = await new_session(client, server)
             turn = play(session, [["say", "before"], ["wait_cancel"], ["say", "after"]])
             await anext(turn)
             seen = cutting.connections
             cutting.cut()
-            await cutting.reconnected(seen + 1)
+            await cutting.reconnected(seen + (way == "http"))
             await session.cancel()
             assert await texts(turn) == ["after"]
             assert (await turn).stop_reason == "cancelled"
@@ -70,9 +75,9 @@ def test_prompt_whose_socket_breaks_still_gets_its_own_end(server: Server) -> No
     run(scenario())
 
 
-def test_an_outage_is_waited_for(server: Server) -> None:
+def test_an_outage_is_waited_for(way: str, server: Server) -> None:
     async def scenario() -> None:
-        async with proxy(server.url) as cutting, connected(server, cutting.url) as client:
+        async with proxy(server.url) as cutting, connected(server, cutting.url, transport=way) as client:
             session = await new_session(client, server)
             cutting.refusing = True
             cutting.cut()
@@ -84,9 +89,12 @@ def test_an_outage_is_waited_for(server: Server) -> None:
     run(scenario())
 
 
-def test_an_outage_that_lasts_too_long_is_said_aloud(server: Server) -> None:
+def test_an_outage_that_lasts_too_long_is_said_aloud(way: str, server: Server) -> None:
     async def scenario() -> None:
-        async with proxy(server.url) as cutting, connected(server, cutting.url, reconnect_timeout=0.3) as client:
+        async with (
+            proxy(server.url) as cutting,
+            connected(server, cutting.url, transport=way, reconnect_timeout=0.3) as client,
+        ):
             session = await new_session(client, server)
             cutting.refusing = True
             cutting.cut()
@@ -98,9 +106,9 @@ def test_an_outage_that_lasts_too_long_is_said_aloud(server: Server) -> None:
     run(scenario())
 
 
-def test_restart_of_the_server_is_survived_by_sessions_and_their_followers(own: Server) -> None:
+def test_restart_of_the_server_is_survived_by_sessions_and_their_followers(way: str, own: Server) -> None:
     async def scenario() -> list[SessionItem]:
-        async with proxy(own.url) as cutting, connected(own, cutting.url) as client:
+        async with proxy(own.url) as cutting, connected(own, cutting.url, transport=way) as client:
             session = await new_session(client, own, "keeping")
             updates = session.updates()
             await play(session, [["say", "one"]])
@@ -142,9 +150,11 @@ def test_a_client_with_the_generated_token_survives_the_servers_crash(tmp_path: 
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
-def test_turn_that_the_server_took_with_it_fails_and_does_not_run_twice(own: Server, number: signal.Signals) -> None:
+def test_turn_that_the_server_took_with_it_fails_and_does_not_run_twice(
+    way: str, own: Server, number: signal.Signals
+) -> None:
     async def scenario() -> None:
-        async with proxy(own.url) as cutting, connected(own, cutting.url) as client:
+        async with proxy(own.url) as cutting, connected(own, cutting.url, transport=way) as client:
             session = await new_session(client, own, "keeping")
             turn = play(session, [["say", "begun"], ["wait_cancel"]])
             assert text_of(await anext(turn)) == "begun"
@@ -179,9 +189,9 @@ def test_session_that_is_not_kept_is_said_to_be_lost(tmp_path: Path) -> None:
         run(scenario(server))
 
 
-def test_session_new_that_may_have_happened_is_not_repeated_elsewhere(own: Server) -> None:
+def test_session_new_that_may_have_happened_is_not_repeated_elsewhere(way: str, own: Server) -> None:
     async def scenario() -> None:
-        async with proxy(own.url) as cutting, connected(own, cutting.url) as client:
+        async with proxy(own.url) as cutting, connected(own, cutting.url, transport=way) as client:
             await new_session(client, own)
             hanging = asyncio.create_task(client.request("x/hang"))
             async with asyncio.timeout(BOUND):
@@ -228,11 +238,11 @@ def test_closed_client_lets_nobody_wait(server: Server) -> None:
     run(scenario())
 
 
-def test_new_sessions_of_a_server_that_kept_nothing_are_heard(tmp_path: Path) -> None:
+def test_new_sessions_of_a_server_that_kept_nothing_are_heard(way: str, tmp_path: Path) -> None:
     """Its positions begin anew, below those that the client has seen."""
 
     async def scenario(server: Server) -> None:
-        async with proxy(server.url) as cutting, connected(server, cutting.url) as client:
+        async with proxy(server.url) as cutting, connected(server, cutting.url, transport=way) as client:
             old = await new_session(client, server)
             await play(old, [["flood", 100, 10]])
             await asyncio.to_thread(server.stop)

@@ -46,17 +46,20 @@ class Proxy:
             writer.transport.abort()
             return
         address = urlsplit(self.target)
+        ends = {writer}
+        self._sockets |= ends
         try:
             upstream, downstream = await asyncio.open_connection(address.hostname, address.port)
+            ends.add(downstream)
+            self._sockets |= ends
+            if not writer.transport.is_closing():
+                await asyncio.gather(self._pass(reader, downstream), self._pass(upstream, writer))
         except OSError:
-            writer.transport.abort()
+            # There is no server.
             return
-        self._sockets |= {writer, downstream}
-        try:
-            await asyncio.gather(self._pass(reader, downstream), self._pass(upstream, writer))
         finally:
-            self._sockets -= {writer, downstream}
-            for each in (writer, downstream):
+            self._sockets -= ends
+            for each in ends:
                 each.transport.abort()
             async with self._arrived:
                 self._arrived.notify_all()

@@ -12,7 +12,7 @@ EXTRAS = {
     "uv": "server",
     "uvicorn": "server",
     "uvloop": "server",
-    "websockets": "server",
+    "websockets": "websocket",
 }
 """The extra of pyproject.toml by the module that is imported."""
 

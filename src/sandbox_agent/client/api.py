@@ -29,6 +29,7 @@ from sandbox_agent.client.errors import (
     problem,
 )
 from sandbox_agent.client.light_httpx import EventSource, ServerSentEvent, httpx
+from sandbox_agent.client.websocket import Socket, open_socket
 from sandbox_agent.errors import ShuttingDown, UnknownConnection
 
 T = TypeVar("T")
@@ -60,12 +61,11 @@ class Api:
         if token is not None:
             _check_token(token)
             headers["Authorization"] = f"Bearer {token}"
+        transport = _direct(_checked(self.url))
+        self._direct = transport is not None
+        """Whether no proxy leads there."""
         self._client = httpx.AsyncClient(
-            base_url=self.url,
-            headers=headers,
-            timeout=_timeout(None),
-            limits=_LIMITS,
-            transport=_direct(_checked(self.url)),
+            base_url=self.url, headers=headers, timeout=_timeout(None), limits=_LIMITS, transport=transport
         )
 
     def __repr__(self) -> str:
@@ -181,6 +181,14 @@ class Api:
                 yield response
             finally:
                 await response.aclose()
+
+    async def open_socket(self, path: str, headers: Mapping[str, str], silence: float) -> Socket | None:
+        """A WebSocket; None when none gets through. Raises ServerProblem."""
+        authorization = self._client.headers.get("Authorization")
+        shown = {} if authorization is None else {"Authorization": authorization}
+        own = {"User-Agent": self._client.headers["User-Agent"], **shown}
+        url = re.sub("^http", "ws", self.url) + path
+        return await open_socket(url, {**own, **headers}, silence, direct=self._direct)
 
     async def _refusal(self, response: httpx.Response) -> ServerProblem:
         body = bytearray()

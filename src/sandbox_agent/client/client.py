@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path, PurePath
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Literal, TypeVar
 
 from sandbox_agent.client.agents import Agents, Health, health
 from sandbox_agent.client.api import Api
@@ -25,6 +25,8 @@ from sandbox_agent.client.errors import ConnectionLost, InvalidCall
 from sandbox_agent.client.files import Files
 from sandbox_agent.client.session import Parts
 from sandbox_agent.client.sessions import Sessions
+from sandbox_agent.client.transport import SILENCE
+from sandbox_agent.client.websocket import require_websockets
 from sandbox_agent.envelope import Object, objects_at
 from sandbox_agent.wire import methods
 
@@ -74,7 +76,9 @@ class SandboxAgent:
         on_elicitation: ElicitationHandler | None = None,
         name: str | None = None,
         user: str | None = None,
+        transport: Literal["http", "websocket"] = "http",
         reconnect_timeout: float = RECONNECT_TIMEOUT,
+        silence_timeout: float = SILENCE,
         buffer: int = BUFFER,
     ) -> AsyncGenerator["SandboxAgent"]:
         """A client of a server that runs; its sessions and turns go on when the block ends.
@@ -88,15 +92,22 @@ class SandboxAgent:
             on_elicitation: fills in agents' forms, likewise; without one, forms come as questions.
             name: the name other clients see on this client's answers.
             user: who sits in front of it, likewise.
+            transport: "websocket" is one socket for everything (needs `sandbox-agent[websocket]`); where none gets
+                through, HTTP does the work.
             reconnect_timeout: seconds that a request waits for a server that cannot be reached.
+            silence_timeout: seconds without a sign of life after which a socket is given up for another.
             buffer: bytes that an iterator keeps for a slow consumer; what is more is read from the log later.
 
         Raises:
             ConnectionLost: there is no server.
             ServerProblem: it refuses the token.
+            InvalidCall: the package for WebSockets is missing.
         """
+        if transport == "websocket":
+            require_websockets()
         handlers = Handlers(on_permission, on_question, on_elicitation)
-        settings = Settings(agent, name, user, reconnect_timeout, buffer, alone=False)
+        by_socket = transport == "websocket"
+        settings = Settings(agent, name, user, reconnect_timeout, buffer, silence_timeout, by_socket, alone=False)
         async with cls._opened(url, token, settings, handlers, None) as client:
             yield client
 
@@ -135,7 +146,7 @@ class SandboxAgent:
         from sandbox_agent.client.embedded import EmbeddedServer
 
         handlers = Handlers(on_permission, on_question, on_elicitation)
-        settings = Settings(agent, None, None, RECONNECT_TIMEOUT, buffer, alone=True)
+        settings = Settings(agent, None, None, RECONNECT_TIMEOUT, buffer, SILENCE, websocket=False, alone=True)
         directory = None if data_dir is None else Path(data_dir)
         async with (
             await EmbeddedServer.start(data_dir=directory, options=options or {}, env=env or {}) as server,

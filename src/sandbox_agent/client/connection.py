@@ -16,8 +16,8 @@ from sandbox_agent.client.api import Api, retry
 from sandbox_agent.client.asking import Asking, Handlers
 from sandbox_agent.client.errors import ClientError, ConnectionLost, InvalidCall, ServerProblem
 from sandbox_agent.client.feed import Feed, LogReader, Notification
-from sandbox_agent.client.incoming import Arrival, RequestId
-from sandbox_agent.client.transport import Hooks, Transport
+from sandbox_agent.client.incoming import Arrival, Hooks, RequestId
+from sandbox_agent.client.transport import Transport
 from sandbox_agent.client.updates import FINAL
 from sandbox_agent.envelope import META, Object, object_at, text_at
 from sandbox_agent.wire import methods
@@ -40,13 +40,15 @@ Tap = Callable[[str, Object, int | None], None]
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """How a client wants its connection; `patience` is in seconds, `buffer` in bytes."""
+    """How a client wants its connection; `patience` and `silence` are in seconds, `buffer` in bytes."""
 
     agent: str | None
     name: str | None
     user: str | None
     patience: float
     buffer: int
+    silence: float
+    websocket: bool
     alone: bool
     """No other client can be connected: what this client does not answer is rejected."""
 
@@ -242,7 +244,8 @@ class ClientConnection:
         if agent is None:
             raise InvalidCall("no agent is named: give one to connect() or start(), or begin with a session")
         hooks = Hooks(self._lost, self._missed, self.asking.answered, self._received, self._sent)
-        transport = Transport(self._api, hooks, self._settings.patience)
+        settings = self._settings
+        transport = Transport(self._api, hooks, settings.patience, settings.silence, websocket=settings.websocket)
         meta: Object = (
             {"agent": agent} if self._settings.user is None else {"agent": agent, "user": self._settings.user}
         )

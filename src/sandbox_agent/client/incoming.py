@@ -3,10 +3,13 @@
 import asyncio
 import json
 import logging
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import NamedTuple, cast
 
 import msgspec
 
+from sandbox_agent.client.errors import ServerProblem
 from sandbox_agent.envelope import Object
 
 
@@ -42,6 +45,22 @@ def decode(data: str | bytes) -> Object:
     if not isinstance(found, dict):
         raise ValueError("not an envelope")  # noqa: TRY004 - what is sent is wrong, not who calls
     return cast("Object", found)
+
+
+@dataclass(frozen=True, slots=True)
+class Hooks:
+    """The callbacks of a transport."""
+
+    lost: Callable[[], None]
+    """The server knew nothing of the connection, and there is another: what hung on it has to be set up again."""
+    missed: Callable[[], None]
+    """The stream may not have brought everything up to here; the log has it."""
+    answered: Callable[[RequestId, ServerProblem | None], None]
+    """An answer to an agent's request is under way no more; or it does not fit, and the request is open still."""
+    received: Callable[[Arrival], None]
+    """An envelope has arrived: called in the order of the log, for a response after all that came before it."""
+    sent: Callable[[Object], None]
+    """An envelope was sent."""
 
 
 logger = logging.getLogger(__name__)

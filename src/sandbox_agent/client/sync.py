@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Itera
 from concurrent.futures import Future
 from contextlib import AbstractAsyncContextManager, contextmanager
 from pathlib import PurePath
-from typing import Generic, ParamSpec, TypeAlias, TypeVar
+from typing import Generic, Literal, ParamSpec, TypeAlias, TypeVar
 
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 
@@ -31,6 +31,7 @@ from sandbox_agent.client.asking import (
 from sandbox_agent.client.client import BUFFER, RECONNECT_TIMEOUT
 from sandbox_agent.client.client import SandboxAgent as AsyncSandboxAgent
 from sandbox_agent.client.errors import InvalidCall
+from sandbox_agent.client.transport import SILENCE
 from sandbox_agent.client.updates import PromptBlock, TurnEnded, TurnItem
 
 P = ParamSpec("P")
@@ -98,7 +99,9 @@ class SandboxAgent:
         on_elicitation: ElicitationHandler | None = None,
         name: str | None = None,
         user: str | None = None,
+        transport: Literal["http", "websocket"] = "http",
         reconnect_timeout: float = RECONNECT_TIMEOUT,
+        silence_timeout: float = SILENCE,
         buffer: int = BUFFER,
     ) -> "Generator[SandboxAgent]":
         """A client of a server that runs; its sessions and turns go on when the block ends."""
@@ -111,7 +114,9 @@ class SandboxAgent:
             on_elicitation=on_elicitation and _threaded(on_elicitation),
             name=name,
             user=user,
+            transport=transport,
             reconnect_timeout=reconnect_timeout,
+            silence_timeout=silence_timeout,
             buffer=buffer,
         )
         with _opened(opened) as client:

@@ -1,7 +1,8 @@
-"""JSON-RPC over /v1/rpc: requests and their responses by POST, everything else that comes in by one stream of events.
+"""JSON-RPC over /v1/rpc: requests by POST and events by one stream, or both by one WebSocket.
 
-Whatever breaks is mended here: the stream goes on by `Last-Event-ID`, requests are repeated under their key, and a
-connection that the server no longer knows is opened anew. Knows nothing of sessions, and answers nothing.
+Whatever breaks is mended here: the stream goes on after the last event, requests are repeated under their key, and a
+connection that the server no longer knows is opened anew. Where no WebSocket gets through, HTTP does the work. Knows
+nothing of sessions, and answers nothing.
 """
 
 import asyncio
@@ -9,18 +10,24 @@ import itertools
 import logging
 import random
 import secrets
-from collections.abc import Callable
 from contextlib import aclosing, suppress
-from dataclasses import dataclass
 
 import msgspec
 
 from sandbox_agent.client.api import EVENT_STREAM, FIRST_PAUSE, LONGEST_PAUSE, Api, is_passing, read_events, retry
-from sandbox_agent.client.errors import ClientError, ConnectionLost, RequestError, ServerProblem
-from sandbox_agent.client.incoming import Arrival, RequestId, StreamOrder, decode
+from sandbox_agent.client.errors import ClientError, ConnectionLost, RequestError, ServerProblem, foreign
+from sandbox_agent.client.incoming import Arrival, Hooks, RequestId, StreamOrder, decode
 from sandbox_agent.client.light_httpx import httpx
+from sandbox_agent.client.outbox import READS, Expected, Outbox, Outgoing, Reply, find_obstacle
+from sandbox_agent.client.websocket import Socket
 from sandbox_agent.envelope import Object, object_at, text_at
-from sandbox_agent.errors import AlreadyAnswered, LogUnavailable, NobodyAsked, UnknownConnection, WrongAnswer
+from sandbox_agent.errors import (
+    AlreadyAnswered,
+    LogUnavailable,
+    NobodyAsked,
+    UnknownConnection,
+    WrongAnswer,
+)
 from sandbox_agent.wire import headers as names
 from sandbox_agent.wire import methods
 
@@ -33,52 +40,37 @@ LASTING = 5.0
 GOODBYE = 5.0
 """Seconds that a client which is closed waits for a server that does not say goodbye."""
 SILENCE = 60.0
-"""Seconds without a sign of life after which a stream is taken for dead; the server sends one every 15."""
-
-READS = frozenset(
-    {
-        methods.LIST,
-        methods.ATTACH,
-        methods.DETACH,
-        methods.EVENTS,
-        methods.GET_SESSION,
-        methods.LIST_SESSIONS,
-        methods.LIST_MODELS,
-        methods.PENDING,
-        methods.LIST_AGENTS,
-    }
-)
-"""Requests that may be made any number of times: they need no key."""
+"""Seconds without a sign of life after which a socket is taken for dead; the server sends one every 15."""
+AGENT_START = 5
+"""How many times longer than a socket may be silent an agent may take to start."""
+SOCKET_AGAIN = 30.0
+"""Seconds after which a WebSocket that once worked is tried again, while HTTP does the work."""
 
 INTERNAL_ERROR = -32603
 """JSON-RPC's code for an error that has none."""
 
+ACCEPTED = 202
+
 _LATE = frozenset({AlreadyAnswered.slug, NobodyAsked.slug})
-
-
-@dataclass(frozen=True, slots=True)
-class Hooks:
-    """The callbacks of a transport."""
-
-    lost: Callable[[], None]
-    """The server knew nothing of the connection, and there is another: what hung on it has to be set up again."""
-    missed: Callable[[], None]
-    """The stream may not have brought everything up to here; the log has it."""
-    answered: Callable[[RequestId, ServerProblem | None], None]
-    """An answer to an agent's request is under way no more; or it does not fit, and the request is open still."""
-    received: Callable[[Arrival], None]
-    """An envelope has arrived: called in the order of the log, for a response after all that came before it."""
-    sent: Callable[[Object], None]
-    """An envelope was sent."""
 
 
 class Transport:
     """One client's way to the server, which lives as long as the client wants it to."""
 
-    def __init__(self, api: Api, hooks: Hooks, patience: float) -> None:
+    def __init__(
+        self, api: Api, hooks: Hooks, patience: float, silence: float = SILENCE, *, websocket: bool = False
+    ) -> None:
         self._api = api
         self._hooks = hooks
         self._patience = patience
+        self._silence = silence
+        self._wants_socket = websocket
+        """Whether it is worth trying to open a WebSocket."""
+        self._upgrades = False
+        """A WebSocket was open once."""
+        self._socket: Socket | None = None
+        self._outbox = Outbox(patience)
+        self._expected = Expected()
         self._ids = itertools.count()
         self._initialize: bytes | None = None
         self._id: str | None = None
@@ -90,7 +82,9 @@ class Transport:
         self._seen: int | None = None
         """The last event of this connection's stream."""
         self._listening = False
-        """Whether the stream is there."""
+        """Whether a stream over HTTP is there."""
+        self._was_there = False
+        """Whether there was a stream since this was looked at."""
         self.stream_order = StreamOrder(patience)
         self._closed = False
         self._failure: ConnectionLost | None = None
@@ -111,7 +105,7 @@ class Transport:
         id = next(self._ids)
         self._initialize = self._written({"id": id, "method": methods.INITIALIZE, "params": params})
         response = await self._open(0)
-        self._result(response, id, self.generation)
+        self._result(self._reply_in(response), id, self.generation)
 
     async def request(self, method: str, params: Object) -> object:
         """The result of a request, once everything that came before its response has been received.
@@ -126,17 +120,18 @@ class Transport:
         # Under its key a request can be repeated, for as long as the connection or the session is there.
         key = None if method in READS else secrets.token_urlsafe(16)
         scoped = method in READS or text_at(params, "sessionId") is not None
-        response, generation = await self._post(body, key, repeatable_elsewhere=scoped)
+        outgoing = Outgoing(body, key, repeatable_elsewhere=scoped)
+        reply, generation = await self._send(outgoing, id)
         # An old connection brings nothing more, and readers of the log put its pages in order themselves.
         if generation == self.generation and method != methods.EVENTS:
-            in_order = await self.stream_order.after(_last_event(response))
+            in_order = await self.stream_order.after(reply.last_event)
             if not in_order:
                 self._hooks.missed()
-        return self._result(response, id, generation)
+        return self._result(reply, id, generation)
 
     async def notify(self, method: str, params: Object) -> None:
         """Send a notification. Raises as `request` does."""
-        await self._post(self._written({"method": method, "params": params}), None)
+        await self._hand_in(self._written({"method": method, "params": params}))
 
     async def answer(self, id: RequestId, outcome: Object) -> None:
         """Answer a request of an agent with a `result` or an `error`, however long it takes.
@@ -153,19 +148,22 @@ class Transport:
     async def reply(self, id: RequestId, result: Object) -> None:
         """Answer a request of an agent; raises ServerProblem when it is too late, or does not fit."""
         body = self._written({"id": msgspec.json.decode(id.text), "result": result})
-        await self._post(body, None, only_on=id.generation)
+        await self._hand_in(body, id.generation)
 
     async def close(self) -> None:
         """Close the connection; sessions and their turns continue."""
         if self._closed:
             return
         self._closed = True
-        self._let_go()
+        self._let_go(ConnectionLost("this client was closed before the server had answered", outcome_unknown=True))
+        said_goodbye = self._socket is not None
+        if self._socket is not None:
+            await self._socket.close(goodbye=True)
         for task in self._tasks:
             task.cancel()
         if self._tasks:
             await asyncio.wait(self._tasks)
-        if self._id is not None:
+        if self._id is not None and not said_goodbye:
             with suppress(ClientError, TimeoutError):
                 async with asyncio.timeout(GOODBYE):
                     await self._api.request("DELETE", PATH, headers={names.CONNECTION_ID: self._id})
@@ -175,10 +173,12 @@ class Transport:
         self._failure = failure
         if self._following is not None:
             self._following.cancel()
-        self._let_go()
+        self._let_go(failure)
 
-    def _let_go(self) -> None:
+    def _let_go(self, failure: ConnectionLost) -> None:
         self.stream_order.release()
+        self._outbox.close(failure)
+        self._expected.fail(failure)
         if not self._over.done():
             self._over.set_result(None)
 
@@ -190,11 +190,12 @@ class Transport:
         self._hooks.sent(envelope)
         return body
 
-    def _result(self, response: httpx.Response, id: int, generation: int) -> object:
-        envelope = self._envelope(response)
-        if "method" in envelope or type(envelope.get("id")) is not int or envelope["id"] != id:
-            raise self._api.foreign(response, response.content)
-        self._hooks.received(Arrival(envelope, None, len(response.content), generation))
+    def _result(self, reply: Reply, id: int, generation: int) -> object:
+        envelope = reply.envelope
+        if envelope is None or "method" in envelope or type(envelope.get("id")) is not int or envelope["id"] != id:
+            raise foreign(self._api.url, 200, "application/json", msgspec.json.encode(envelope))
+        if not reply.on_stream:
+            self._hooks.received(Arrival(envelope, None, reply.size, generation))
         if envelope.get("error") is None:
             return envelope.get("result")
         error = object_at(envelope, "error")
@@ -210,7 +211,7 @@ class Transport:
         pause = FIRST_PAUSE
         while True:
             try:
-                await self._post(body, None, only_on=id.generation)
+                await self._hand_in(body, id.generation)
             except ServerProblem as problem:
                 if problem.slug != LogUnavailable.slug:
                     if problem.slug not in {*_LATE, WrongAnswer.slug}:
@@ -227,30 +228,41 @@ class Transport:
             await asyncio.wait([self._over], timeout=pause)
             pause = min(2 * pause, LONGEST_PAUSE)
 
-    async def _post(
-        self, body: bytes, key: str | None, *, repeatable_elsewhere: bool = True, only_on: int | None = None
-    ) -> tuple[httpx.Response, int]:
-        """POST until there is an answer, and on which connection. What is `only_on` one is not sent on another.
+    async def _hand_in(self, body: bytes, only_on: int | None = None) -> None:
+        """Send what has no answer, until the server has it. Raises as `_send` does."""
+        receipt = secrets.token_urlsafe(16)
+        await self._send(Outgoing(body, receipt=receipt, only_on=only_on), receipt)
+
+    async def _send(self, outgoing: Outgoing, awaited: int | str) -> tuple[Reply, int]:
+        """Send until there is an answer, and on which connection. The stream may bring it under `awaited`.
 
         Raises:
             ServerProblem: the server refuses.
             ConnectionLost: there is no answer for too long.
         """
+        with self._expected.expecting(outgoing, awaited):
+            while self._wants_socket and not self._listening and not outgoing.by_post:
+                self._usable(outgoing)
+                reply = await self._outbox.send(outgoing)
+                if reply is not None:
+                    return reply, self.generation
+            return await self._post(outgoing)
+
+    async def _post(self, outgoing: Outgoing) -> tuple[Reply, int]:
+        """The same by POST."""
         clock = asyncio.get_running_loop().time
-        failing_since, pause, sent_on, renewed = clock(), FIRST_PAUSE, 0, False
+        failing_since, pause, renewed = clock(), FIRST_PAUSE, False
         while True:
-            id = self._usable(only_on)
-            if sent_on not in (0, self.generation) and not repeatable_elsewhere:
-                raise ConnectionLost("the server went away before it had answered", outcome_unknown=True)
+            id = self._usable(outgoing)
             tried_at, generation = clock(), self.generation
             try:
-                return await self._try(id, body, key), generation
+                return await self._try(id, outgoing), generation
             except ClientError as error:
                 if not is_passing(error):
                     raise
                 lost = error
             if not _is_unknown(lost):
-                sent_on = generation if _may_have_happened(lost) else sent_on
+                outgoing.sent_on = generation if _may_have_happened(lost) else outgoing.sent_on
             else:
                 try:
                     await self._renew(generation)
@@ -276,27 +288,43 @@ class Transport:
         in_passing = self._listening and _may_have_happened(lost) and lasted > min(LASTING, self._patience / 2)
         return in_passing or lasted > self._patience
 
-    def _usable(self, only_on: int | None) -> str:
+    def _usable(self, outgoing: Outgoing) -> str:
         """The id of the connection. Raises ConnectionLost when there is none, or another one than is wanted."""
         if self._failure is not None:
             raise self._failure
         if self._closed or self._id is None:
             raise ConnectionLost("this client is closed")
-        if only_on not in (None, self.generation):
-            raise ConnectionLost("the connection that was asked is gone; what is still open is asked anew")
+        obstacle = find_obstacle(outgoing, self.generation)
+        if obstacle is not None:
+            raise obstacle
         return self._id
 
-    async def _try(self, id: str, body: bytes, key: str | None) -> httpx.Response:
+    async def _try(self, id: str, outgoing: Outgoing) -> Reply:
         headers = {names.CONNECTION_ID: id, "Content-Type": "application/json"}
-        if key is not None:
-            headers[names.IDEMPOTENCY_KEY] = key
-        return await self._api.request("POST", PATH, content=body, headers=headers)
-
-    def _envelope(self, response: httpx.Response) -> Object:
+        if outgoing.key is not None:
+            headers[names.IDEMPOTENCY_KEY] = outgoing.key
+        if outgoing.silent:
+            # An answer may take hours. After a long silence the stream is to bring it, which shows that it is alive.
+            headers[names.PREFER] = names.RESPOND_ASYNC
+        clock = asyncio.get_running_loop().time
+        began = clock()
         try:
-            return decode(response.content)
+            response = await self._api.request(
+                "POST", PATH, content=outgoing.body, headers=headers, silence=self._silence
+            )
+        except ConnectionLost:
+            outgoing.silent = outgoing.silent or clock() - began >= self._silence
+            raise
+        if outgoing.receipt is not None:
+            return Reply(None, 0, 0, on_stream=False)
+        return await self._expected.promised(outgoing) if response.status_code == ACCEPTED else self._reply_in(response)
+
+    def _reply_in(self, response: httpx.Response) -> Reply:
+        try:
+            envelope = decode(response.content)
         except (ValueError, RecursionError) as error:
             raise self._api.foreign(response, response.content) from error
+        return Reply(envelope, len(response.content), _last_event(response), on_stream=False)
 
     # The connection
 
@@ -324,13 +352,15 @@ class Transport:
             # Before those who wait for the old stream go on: what it did not bring is in the log.
             self._hooks.lost()
             self.stream_order.release()
+            self._expected.fail(ConnectionLost("the server went away before it had answered", outcome_unknown=True))
         self.stream_order.brought(_last_event(response))
         self._follow_anew()
         return response
 
     async def _introduce(self) -> httpx.Response:
         headers = {"Content-Type": "application/json"}
-        return await self._api.request("POST", PATH, content=self._initialize, headers=headers)
+        silence = AGENT_START * self._silence
+        return await self._api.request("POST", PATH, content=self._initialize, headers=headers, silence=silence)
 
     # The stream
 
@@ -345,7 +375,8 @@ class Transport:
         self._following.add_done_callback(self._tasks.discard)
 
     async def _follow(self) -> None:
-        pause, renewed = FIRST_PAUSE, False
+        clock = asyncio.get_running_loop().time
+        pause, renewed, there_at = FIRST_PAUSE, False, clock()
         while True:
             generation, seen = self.generation, self._seen
             try:
@@ -354,6 +385,10 @@ class Transport:
                 await self._refused(error, generation)
             except Exception:
                 logger.exception("the stream cannot be read")
+            if self._was_there:
+                self._was_there, there_at = False, clock()
+            elif clock() - there_at > self._patience:
+                self._expected.fail(ConnectionLost(f"{self._api.url} cannot be reached", outcome_unknown=True))
             if generation == self.generation and seen != self._seen:
                 pause, renewed = FIRST_PAUSE, False
             elif generation != self.generation and not renewed:
@@ -376,20 +411,52 @@ class Transport:
             self._hooks.missed()
 
     async def _listen(self) -> None:
+        """Read events until the stream ends. Raises why it did."""
+        if not self._wants_socket or not await self._listen_by_socket():
+            await self._listen_by_stream()
+
+    async def _listen_by_socket(self) -> bool:
+        """False when no WebSocket gets through."""
+        assert self._id is not None
+        place = f"{PATH}?after={self._seen}" if self._seen is not None else PATH
+        opening = self._api.open_socket(place, {names.CONNECTION_ID: self._id}, self._silence)
+        socket, generation = await opening, self.generation
+        if socket is None:
+            return False
+        self._upgrades = self._was_there = True
+        self._socket = socket
+        self._outbox.opened(socket.write, generation)
+        try:
+            async for event in socket.events():
+                if event is not None and generation == self.generation:
+                    self._receive(*event)
+        finally:
+            self._socket = None
+            self._outbox.gone(too_large=socket.was_too_large)
+            await socket.close(goodbye=self._closed)
+        return True
+
+    async def _listen_by_stream(self) -> None:
         assert self._id is not None
         headers = {names.CONNECTION_ID: self._id, "Accept": EVENT_STREAM}
         if self._seen is not None:
             headers[names.RESUME_AFTER] = str(self._seen)
         async with (
-            self._api.stream("GET", PATH, headers=headers, silence=SILENCE) as response,
+            self._api.stream("GET", PATH, headers=headers, silence=self._silence) as response,
             aclosing(read_events(response)) as stream,
         ):
-            self._listening = True
+            self._listening = self._was_there = True
+            self._outbox.hand_over()
+            if self._wants_socket and not self._upgrades:
+                self._wants_socket = False
+                logger.warning("no WebSocket gets through, perhaps because of a proxy; going on over HTTP")
             try:
-                async for event in stream:
-                    if not event.id.isdecimal():
-                        raise self._api.foreign(response, event.data.encode())
-                    self._receive(int(event.id), event.data)
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(SOCKET_AGAIN if self._wants_socket else None):
+                        async for event in stream:
+                            if not event.id.isdecimal():
+                                raise self._api.foreign(response, event.data.encode())
+                            self._receive(int(event.id), event.data)
             finally:
                 self._listening = False
 
@@ -403,7 +470,8 @@ class Transport:
             logger.exception("an event cannot be read position=%d", position)
             self._hooks.missed()
         else:
-            self._hooks.received(Arrival(envelope, position, len(data), self.generation))
+            if not self._expected.bring(envelope, len(data), position):
+                self._hooks.received(Arrival(envelope, position, len(data), self.generation))
         self.stream_order.brought(position)
 
 
