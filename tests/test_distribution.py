@@ -31,6 +31,14 @@ from sandbox_agent.client.sync import SandboxAgent
 with SandboxAgent.connect(*sys.argv[1:]) as client:
     print(client.sessions.create("mock", cwd="/").prompt("hello").text())
 """
+BY_WEBSOCKET = """
+from sandbox_agent.client.sync import SandboxAgent
+try:
+    with SandboxAgent.connect("http://127.0.0.1:9", transport="websocket"):
+        pass
+except ValueError as error:
+    print(error)
+"""
 START = """
 from sandbox_agent.client import StartFailed
 from sandbox_agent.client.sync import SandboxAgent
@@ -164,3 +172,7 @@ def test_a_light_installation_says_which_extra_brings_the_terminal(light: Path, 
 
 def test_the_sdk_of_a_light_installation_that_should_start_a_server_says_which_extra_to_install(light: Path) -> None:
     assert "pip install 'sandbox-agent[server]'" in run(str(light / "python"), "-c", START)
+
+
+def test_the_sdk_of_a_light_installation_that_should_use_a_websocket_says_which_extra_to_install(light: Path) -> None:
+    assert "pip install 'sandbox-agent[websocket]'" in run(str(light / "python"), "-c", BY_WEBSOCKET)

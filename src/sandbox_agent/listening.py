@@ -18,6 +18,8 @@ from sandbox_agent.settings import Settings
 
 TOKEN, PORT = "token", "port"
 """Files in the data directory."""
+KEEPALIVE_PROBES = 3
+"""Unanswered probes after which a silent socket is closed."""
 
 
 def open_listener(settings: Settings) -> socket.socket:
@@ -27,19 +29,20 @@ def open_listener(settings: Settings) -> socket.socket:
     """
     if settings.port == 0 and _is_remembered(settings):
         with suppress(OSError, ValueError):
-            return _bind(settings.host, int((settings.data_dir / PORT).read_text()[:5]))
-    return _bind(settings.host, settings.port)
+            return _bind(settings, int((settings.data_dir / PORT).read_text()[:5]))
+    return _bind(settings, settings.port)
 
 
 def _is_remembered(settings: Settings) -> bool:
     return not settings.no_persist and not settings.temporary and not settings.embedded
 
 
-def _bind(host: str, port: int) -> socket.socket:
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    address = socket.getaddrinfo(host, port, family, socket.SOCK_STREAM)[0]
+def _bind(settings: Settings, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
+    address = socket.getaddrinfo(settings.host, port, family, socket.SOCK_STREAM)[0]
     listener = socket.socket(address[0], socket.SOCK_STREAM)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    _notice_dead_peers(listener, settings.peer_timeout)
     try:
         listener.bind(address[4])
         # Two servers may bind one port as long as neither listens: ask now, not after having started.
@@ -49,6 +52,22 @@ def _bind(host: str, port: int) -> socket.socket:
         raise
     listener.setblocking(False)
     return listener
+
+
+def _notice_dead_peers(listener: socket.socket, seconds: float) -> None:
+    """Let the system close sockets whose other end is gone without a word; those that are accepted inherit it."""
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    idle = max(1, round(seconds / 2))
+    wanted = {
+        "TCP_KEEPIDLE": idle,
+        "TCP_KEEPINTVL": max(1, idle // KEEPALIVE_PROBES),
+        "TCP_KEEPCNT": KEEPALIVE_PROBES,
+        "TCP_USER_TIMEOUT": max(1, round(seconds * 1000)),
+    }
+    for name, value in wanted.items():
+        # Where the system does not know one of them, or not such a value, its own bounds hold.
+        with suppress(AttributeError, OSError):
+            listener.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 
 
 def publish(settings: Settings, listener: socket.socket) -> AbstractContextManager[None]:

@@ -194,7 +194,10 @@ def build(settings: Settings, children: Children) -> Parts:
     from_client = FromClient(
         hub, forward, turns, session_methods.prompt, own_methods, settings.request_timeout, settings.default_agent
     )
-    streams = Streams(log, StreamLimits(settings.stream_buffer, settings.stall_timeout, settings.heartbeat))
+    stream_limits = StreamLimits(
+        settings.stream_buffer, settings.stall_timeout, settings.heartbeat, settings.peer_timeout
+    )
+    streams = Streams(log, stream_limits)
     health = Health(log, catalog, supervisor)
     watches = Watches(settings.watches, settings.watch_buffer, pools.watches)
 

@@ -113,13 +113,14 @@ class Client:
     cut_off: bool = False
     cursor: int = 0
     comments: list[str] = field(default_factory=list)
+    unsent: int = 0
 
     def abort(self) -> None:
         """What a stream does to a socket that takes nothing."""
         self.cut_off = True
 
     def get_write_buffer_size(self) -> int:
-        return 0
+        return self.unsent
 
     async def connect(self, after: int) -> None:
         self.stream = self.world.streams.open(self.connection, after, self)
@@ -230,6 +231,26 @@ def test_a_stream_begins_with_a_comment(world: World) -> None:
         assert first is not None
         assert first.startswith(b":")
         assert sse.parse(first)[0] == []
+
+    world.run(step())
+
+
+@pytest.mark.requirement("4.silent")
+def test_a_client_that_takes_nothing_for_too_long_is_cut_off_though_it_is_not_behind(world: World) -> None:
+    client = open_client(world, "s")
+
+    async def step() -> None:
+        await client.connect(0)
+        assert client.stream is not None
+        now = time.monotonic()
+        client.unsent = 100
+        client.stream.tick(now + 50)
+        client.unsent = 90
+        client.stream.tick(now + 100)
+        client.stream.tick(now + 155)
+        assert not client.cut_off, "it took something, slowly"
+        client.stream.tick(now + 161)
+        assert client.cut_off
 
     world.run(step())
 

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
+from typing import TypeVar
 from urllib.parse import urlsplit
 
 from tests.support.running import BOUND
@@ -20,6 +21,7 @@ class Proxy:
         self.paused = asyncio.Event()
         self.paused.set()
         self._sockets: set[asyncio.StreamWriter] = set()
+        self._mute: set[asyncio.StreamWriter] = set()
         self._arrived = asyncio.Condition()
 
     def cut(self) -> None:
@@ -27,6 +29,14 @@ class Proxy:
         for writer in self._sockets:
             transport = writer.transport
             transport.abort()
+
+    def silence(self) -> None:
+        """Keep every connection there is open, and pass nothing on any more."""
+        self._mute |= self._sockets
+
+    def passes(self, data: bytes) -> bool:
+        """Whether these bytes may pass; if not, their connection breaks."""
+        return True
 
     async def reconnected(self, before: int) -> None:
         """Wait until there have been more than `before` connections."""
@@ -59,6 +69,7 @@ class Proxy:
             return
         finally:
             self._sockets -= ends
+            self._mute -= ends
             for each in ends:
                 each.transport.abort()
             async with self._arrived:
@@ -68,6 +79,11 @@ class Proxy:
         try:
             while data := await reader.read(1 << 16):
                 await self.paused.wait()
+                if writer in self._mute:
+                    continue
+                if not self.passes(data):
+                    writer.transport.abort()
+                    return
                 writer.write(data)
                 await writer.drain()
             if writer.can_write_eof():
@@ -77,10 +93,13 @@ class Proxy:
             writer.transport.abort()
 
 
+P = TypeVar("P", bound=Proxy)
+
+
 @asynccontextmanager
-async def proxy(target: str) -> AsyncGenerator[Proxy]:
+async def proxy(target: str, kind: type[P] = Proxy) -> AsyncGenerator[P]:
     """A proxy in front of a server."""
-    cutting = Proxy(target)
+    cutting = kind(target)
     server = await asyncio.start_server(cutting.serve, "127.0.0.1", 0)
     host, port = server.sockets[0].getsockname()[:2]
     cutting.url = f"http://{host}:{port}"

@@ -38,6 +38,7 @@ class StreamLimits:
     buffer: int = 8 << 20
     stall_timeout: float = 1.0
     heartbeat: float = 15.0
+    peer_timeout: float = 60.0
 
 
 class Socket(Protocol):
@@ -79,6 +80,8 @@ class Stream:
         self._limits = limits
         self._socket = socket
         self._unsent = 0
+        self._taking_at = time.monotonic()
+        """When the client last took something, or nothing waited for it."""
         self._taken = after
         """Last position taken to be written."""
         self._live = False
@@ -156,11 +159,16 @@ class Stream:
 
     def tick(self, now: float) -> None:
         """Cut it off when it is behind and stalled; keep it awake when nothing happens."""
+        unsent = self._socket.get_write_buffer_size()
+        taken, self._unsent = unsent < self._unsent, unsent
+        if taken or not unsent:
+            self._taking_at = now
+        elif now - self._taking_at > self._limits.peer_timeout:
+            # Not behind, and perhaps gone without a word.
+            self._socket.abort()
         if self._writing_since is not None:
-            unsent = self._socket.get_write_buffer_size()
-            if unsent < self._unsent:
+            if taken:
                 self._writing_since = now
-            self._unsent = unsent
             behind = self._closed or not self._live or unsent > self._limits.buffer
             if behind and now - self._writing_since > self._limits.stall_timeout:
                 self._socket.abort()

@@ -218,6 +218,9 @@ class Settings:
     pong_timeout: float = option(
         _TRAFFIC, DURATION, "60s", "Time that a WebSocket's client has to answer a ping before its socket is closed."
     )
+    peer_timeout: float = option(
+        _TRAFFIC, DURATION, "60s", "Time after which a socket is closed whose other end takes nothing of what was sent."
+    )
     session_streams: int = option(
         _TRAFFIC, COUNT, "1000", "Most sessions of a connection that may have a stream of their own on /acp."
     )
