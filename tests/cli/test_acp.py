@@ -3,18 +3,20 @@
 import asyncio
 import json
 import os
+import signal
 import sys
 from collections.abc import AsyncGenerator, Generator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from sandbox_agent.cli.commands.acp import KEPT_BYTES, Ledger
+from sandbox_agent.cli.ledger import Ledger
 from tests.support.asking import ALLOW, PERMISSION, permission
 from tests.support.client import Client, Json, run
 from tests.support.cutting import proxy as proxied
-from tests.support.running import BOUND, TOKEN, Server
+from tests.support.running import BOUND, TOKEN, Server, scripted
 
 
 def frame(number: int, **fields: Any) -> bytes:
@@ -28,25 +30,49 @@ def line(**fields: Any) -> bytes:
 def test_a_request_is_sent_again_under_its_key_until_it_is_answered_and_answered_once() -> None:
     ledger = Ledger()
     sent = ledger.outgoing(line(id=1, method="session/prompt", params={}), "k1")
+    assert sent is not None
     assert sent.startswith(b"k1\n{")
     assert ledger.again() == [sent]
     assert ledger.incoming(frame(7, id=1, result={})) is not None
     assert (ledger.incoming(frame(8, id=1, result={})), ledger.again(), ledger.last) == (None, [], 8)
 
 
-def test_answers_are_sent_again_and_bounded_and_notifications_are_not() -> None:
+def test_answers_and_notifications_are_sent_again_until_the_server_acknowledges_them() -> None:
     ledger = Ledger()
-    ledger.outgoing(line(method="session/cancel", params={"sessionId": "s"}), "k")
-    answer = ledger.outgoing(line(id=5, result=ALLOW), "k")
+    cancel = ledger.outgoing(line(method="session/cancel", params={"sessionId": "s"}), "k1")
+    answer = ledger.outgoing(line(id=5, result=ALLOW), "k2")
+    assert ledger.again() == [cancel, answer]
+    assert ledger.incoming(frame(3, id="k1", result={})) is None
     assert ledger.again() == [answer]
-    for number in range(20):
-        ledger.outgoing(line(id=number, result={"text": "x" * (KEPT_BYTES // 10)}), "k")
-    assert sum(map(len, ledger.again())) <= KEPT_BYTES
+    assert ledger.incoming(frame(4, id="k2", error={"code": -32600, "message": "nobody asked"})) is None
+    assert ledger.again() == []
+
+
+def test_a_new_connection_withdraws_what_was_asked_and_fails_what_may_have_happened() -> None:
+    ledger = Ledger()
+    ledger.incoming(frame(7, id=0, method=PERMISSION, params={"sessionId": "s"}))
+    ledger.outgoing(line(id=1, method="session/new", params={}), "k1")
+    prompt = ledger.outgoing(line(id=2, method="session/prompt", params={"sessionId": "s", "prompt": []}), "k2")
+    told = [json.loads(one) for one in ledger.renew()]
+    assert told[0]["params"] == {"requestId": 0}
+    assert (told[1]["id"], told[1]["error"]["data"]["type"]) == (1, "outcome-unknown")
+    assert ledger.again() == [prompt], "its session knows what became of it"
+    assert ledger.outgoing(line(id=0, result=ALLOW), "k3") is None, "the next request under this id is another one"
+    shown = ledger.incoming(frame(2, id=0, method=PERMISSION, params={"sessionId": "s"}))
+    assert shown is not None
+    name = json.loads(shown)["id"]
+    assert name != 0
+    sent = ledger.outgoing(line(id=name, result=ALLOW), "k4")
+    assert sent is not None
+    assert json.loads(sent.partition(b"\n")[2])["id"] == 0
+    withdrawn = ledger.incoming(frame(3, method="$/cancel_request", params={"requestId": 0}))
+    assert withdrawn is not None
+    assert json.loads(withdrawn)["params"]["requestId"] == name
 
 
 def test_initialize_has_no_key_and_complaints_about_repeats_are_not_shown() -> None:
     ledger = Ledger()
-    assert ledger.outgoing(line(id=0, method="initialize", params={}), "k").startswith(b"{")
+    assert (ledger.outgoing(line(id=0, method="initialize", params={}), "k") or b"").startswith(b"{")
     assert ledger.incoming(frame(3, id=None, error={"code": -32600, "message": "nobody asked"})) is None
     assert ledger.outgoing(b"nonsense", "k") == b"nonsense"
 
@@ -54,6 +80,7 @@ def test_initialize_has_no_key_and_complaints_about_repeats_are_not_shown() -> N
 def test_a_new_session_becomes_the_one_that_was_named() -> None:
     ledger = Ledger("s-1")
     sent = ledger.outgoing(line(id=1, method="session/new", params={"cwd": "/here", "mcpServers": []}), "k")
+    assert sent is not None
     assert json.loads(sent.partition(b"\n")[2])["method"] == "session/resume"
     shown = ledger.incoming(frame(2, id=1, result={"modes": None}))
     assert shown is not None
@@ -140,6 +167,40 @@ def test_an_editor_on_stdio_drives_a_session_across_cuts(server: Server) -> None
             assert len([one for one in own.seen if one.get("method") == PERMISSION]) == 1
 
     run(main())
+
+
+@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL])
+def test_an_editor_goes_on_when_the_server_was_started_anew(tmp_path: Path, how: signal.Signals) -> None:
+    async def main(own_server: Server) -> None:
+        async with proxied(own_server.url) as proxy, editor("--connect", f"{proxy.url}/acp/keeping") as own:
+            await own.call(0, "initialize", {"protocolVersion": 1})
+            where = {"cwd": own_server.work, "mcpServers": []}
+            session = (await own.call(1, "session/new", where))["result"]["sessionId"]
+            await own.send(
+                id=2,
+                method="session/prompt",
+                params=Client.prompt_params(session, [["flood", 50, 10], permission(), ["wait_answer"]]),
+            )
+            while (await own.next()).get("method") != PERMISSION:
+                pass
+            await asyncio.to_thread(own_server.stop, how)
+            await asyncio.to_thread(own_server.start)
+            proxy.target = own_server.url
+            while (answer := await own.next()).get("id") != 2:
+                pass
+            assert answer["error"]["data"]["type"] == "outcome-unknown"
+            withdrawn = [one["params"] for one in own.seen if one.get("method") == "$/cancel_request"]
+            assert [one["requestId"] for one in withdrawn][:1] == [0], withdrawn
+            turn = await own.call(3, "session/prompt", Client.prompt_params(session, [["flood", 50, 10]]))
+            assert turn["result"]["stopReason"] == "end_turn"
+            texts = [
+                one["params"]["update"]["content"]["text"] for one in own.seen if "update" in one.get("params", {})
+            ]
+            assert [int(text.split()[0]) for text in texts] == [*range(50), *range(50)]
+
+    keeping = scripted("--state", str(tmp_path / "state"))
+    with Server(directory=tmp_path, agents={"keeping": keeping}) as own_server:
+        run(main(own_server))
 
 
 def test_an_editor_gets_the_session_that_was_named(server: Server) -> None:

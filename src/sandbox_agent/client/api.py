@@ -186,9 +186,8 @@ class Api:
         """A WebSocket; None when none gets through. Raises ServerProblem."""
         authorization = self._client.headers.get("Authorization")
         shown = {} if authorization is None else {"Authorization": authorization}
-        own = {"User-Agent": self._client.headers["User-Agent"], **shown}
         url = re.sub("^http", "ws", self.url) + path
-        return await open_socket(url, {**own, **headers}, silence, direct=self._direct)
+        return await open_socket(url, {**shown, **headers}, silence, direct=self._direct)
 
     async def _refusal(self, response: httpx.Response) -> ServerProblem:
         body = bytearray()
@@ -248,10 +247,19 @@ def _checked(url: str) -> SplitResult:
     raise InvalidCall(f"{url!r:.100} has no such host or port")
 
 
+def goes_direct(url: str) -> bool:
+    """Whether no proxy of the environment leads to a server."""
+    return not _through_proxy(_checked(url))
+
+
+def _through_proxy(url: SplitResult) -> bool:
+    proxies = getproxies()
+    return not _is_local(url.hostname or "") and (url.scheme in proxies or "all" in proxies)
+
+
 def _direct(url: SplitResult) -> httpx.AsyncHTTPTransport | None:
     """The way to a server; None when the environment names a proxy that leads there, which httpx then takes."""
-    proxies = getproxies()
-    if not _is_local(url.hostname or "") and (url.scheme in proxies or "all" in proxies):
+    if _through_proxy(url):
         return None
     probes = [
         (socket.IPPROTO_TCP, getattr(socket, name), value) for name, value in _PROBES.items() if hasattr(socket, name)

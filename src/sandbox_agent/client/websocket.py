@@ -75,13 +75,9 @@ class Socket:
                 await self._socket.send(frame, text=True)
 
 
-async def open_socket(url: str, headers: Mapping[str, str], silence: float, *, direct: bool) -> Socket | None:
-    """A socket that the server serves; None when none gets through. `silence` is how long the server may say nothing.
-
-    Raises ServerProblem when the server refuses.
-    """
+async def connect_socket(url: str, headers: Mapping[str, str], silence: float, *, direct: bool) -> "ClientConnection":
+    """A WebSocket with our subprotocol; closed when nothing comes for so many seconds. Raises what `connect` does."""
     from websockets.asyncio.client import connect
-    from websockets.exceptions import ConnectionClosed, InvalidHandshake
     from websockets.typing import Subprotocol
 
     class Connect(connect):
@@ -89,20 +85,30 @@ async def open_socket(url: str, headers: Mapping[str, str], silence: float, *, d
             # The token is for this server alone.
             return exc
 
+    return await Connect(
+        url,
+        additional_headers=headers,
+        subprotocols=[Subprotocol(WITH_IDS)],
+        compression=None,
+        max_size=None,
+        proxy=None if direct else True,
+        open_timeout=HANDSHAKE,
+        ping_interval=silence / 3,
+        ping_timeout=silence / 3,
+        close_timeout=CLOSING,
+    )
+
+
+async def open_socket(url: str, headers: Mapping[str, str], silence: float, *, direct: bool) -> Socket | None:
+    """A socket that the server serves; None when none gets through.
+
+    Raises ServerProblem when the server refuses.
+    """
+    from websockets.exceptions import ConnectionClosed, InvalidHandshake
+
     try:
         async with asyncio.timeout(HANDSHAKE):
-            socket = await Connect(
-                url,
-                additional_headers=headers,
-                subprotocols=[Subprotocol(WITH_IDS)],
-                compression=None,
-                max_size=None,
-                proxy=None if direct else True,
-                ping_interval=silence / 3,
-                ping_timeout=silence / 3,
-                close_timeout=CLOSING,
-                user_agent_header=None,
-            )
+            socket = await connect_socket(url, headers, silence, direct=direct)
             try:
                 # One that is served begins with a frame, an empty one if need be.
                 await socket.recv()

@@ -1,28 +1,33 @@
 """`sandbox-agent acp`: a server's session for a program that speaks ACP on stdio, an editor mostly.
 
 Lines of stdin go to the server's WebSocket, and its events to stdout. When the socket is cut it is opened again, and
-goes on after the last event; `Ledger` knows what has to be sent again.
+goes on after the last event; when the server was started anew, the log has what is missing. `Ledger` knows what has to
+be sent again.
 """
 
+import itertools
 import os
 import re
 import secrets
 import sys
-from collections import OrderedDict
 from collections.abc import AsyncIterator
 from contextlib import suppress
-from dataclasses import dataclass, field
+from http import HTTPStatus
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from sandbox_agent.cli.commands.rpc import read_lines
 from sandbox_agent.cli.flags import ACCESS, VARIABLE, ServerAddress, add_endpoint_flags, find_address
 from sandbox_agent.cli.grammar import Arguments, Command, Parser
+from sandbox_agent.cli.ledger import Ledger
 from sandbox_agent.cli.output import EXIT_FAILED, complain, describe
+from sandbox_agent.client.api import goes_direct
 from sandbox_agent.client.errors import ClientError
-from sandbox_agent.envelope import Envelope, Kind, one_line, parse, request, with_result
+from sandbox_agent.client.websocket import connect_socket
+from sandbox_agent.envelope import Envelope, Kind, Object, object_at, objects_at, one_line, parse, request, text_at
 from sandbox_agent.errors import NotAnEnvelope
 from sandbox_agent.wire import headers, methods
-from sandbox_agent.wire.subprotocols import WITH_IDS
 
 if TYPE_CHECKING:
     import asyncio
@@ -31,8 +36,8 @@ if TYPE_CHECKING:
 
 DESCRIPTION = f"""\
 Speak ACP on stdin and stdout, and pass it on to a server: any editor that can start an ACP agent as
-a program can so drive an agent on another machine. A cut connection is opened again, and nothing is
-lost or repeated.
+a program can so drive an agent on another machine. A cut connection is opened again, also when the
+server was started anew, and nothing is lost or repeated.
 
 The server is the one that --connect or {VARIABLE} names, or the one that runs on the data
 directory. The address may be that of the server, or that of its /acp.
@@ -48,10 +53,11 @@ PAUSES = (0.1, 0.3, 1.0, 3.0)
 """Seconds before each further attempt to connect again; the last one repeats."""
 PATIENCE = 300.0
 """Seconds after which a server that cannot be reached is given up."""
-PING = 20.0
-"""Seconds between pings; a server that answers none within as many is taken for gone."""
-KEPT_BYTES = 1 << 20
-"""How much of the newest answers is kept, to be sent again after a cut."""
+PING = 60.0
+"""Seconds without a sign of life after which the server is taken for gone; it is asked for one in between."""
+PASSING = (502, 503, 504)
+"""Statuses of a server that is starting, or of a proxy before one."""
+UNKNOWN_CONNECTION = 4404
 
 
 def command() -> Command:
@@ -80,80 +86,6 @@ def _run(arguments: Arguments) -> int:
         return EXIT_FAILED
 
 
-@dataclass(slots=True)
-class Ledger:
-    """What was sent and may not have arrived. Pure."""
-
-    session: str | None = None
-    """The session that the editor gets instead of a new one."""
-    last: int = 0
-    """The id of the last event."""
-    _requests: dict[bytes, bytes] = field(default_factory=dict[bytes, bytes])
-    """Frames of requests that are not answered, by id."""
-    _answers: OrderedDict[bytes, bytes] = field(default_factory=OrderedDict[bytes, bytes])
-    """The newest answers to what the agent asked, by id."""
-    _answer_bytes: int = 0
-    _opened: set[bytes] = field(default_factory=set[bytes])
-    """Requests for a new session that became requests for this one."""
-
-    def outgoing(self, line: bytes, key: str) -> bytes:
-        """The frame of a line."""
-        try:
-            envelope = parse(line)
-        except NotAnEnvelope:
-            # The server says what is wrong with it.
-            return line
-        match envelope.kind:
-            case Kind.REQUEST:
-                return self._ask(envelope, key)
-            case Kind.RESPONSE:
-                self._answer(envelope)
-                return envelope.line
-            case Kind.NOTIFICATION:
-                return envelope.line
-
-    def _ask(self, envelope: Envelope, key: str) -> bytes:
-        assert envelope.id is not None
-        line = envelope.line
-        if envelope.method == methods.NEW and self.session is not None:
-            self._opened.add(envelope.id)
-            line = request(envelope.id, methods.RESUME, {"sessionId": self.session})
-        # initialize opens the connection, so there is nothing yet that a key could belong to.
-        frame = line if envelope.method == methods.INITIALIZE else b"%b\n%b" % (key.encode(), line)
-        self._requests[envelope.id] = frame
-        return frame
-
-    def _answer(self, envelope: Envelope) -> None:
-        assert envelope.id is not None
-        self._answers[envelope.id] = envelope.line
-        self._answer_bytes += len(envelope.line)
-        while self._answer_bytes > KEPT_BYTES:
-            self._answer_bytes -= len(self._answers.popitem(last=False)[1])
-
-    def incoming(self, frame: bytes) -> bytes | None:
-        """The line of a frame; None for what the editor has got already, or did not ask for."""
-        number, _, line = frame.partition(b"\n")
-        if number.isdigit():
-            self.last = max(self.last, int(number))
-        try:
-            envelope = parse(line)
-        except NotAnEnvelope:
-            # A complaint about an answer that was sent once more.
-            return None
-        if envelope.kind is not Kind.RESPONSE or envelope.id is None:
-            return envelope.line
-        if self._requests.pop(envelope.id, None) is None:
-            return None
-        if envelope.id in self._opened and envelope.succeeded:
-            self._opened.discard(envelope.id)
-            return with_result(envelope.line, "sessionId", self.session)
-        return envelope.line
-
-    def again(self) -> list[bytes]:
-        """Frames to send once more after a cut: whatever of it had arrived changes nothing."""
-        return [*self._answers.values(), *self._requests.values()]
-
-
 class Bridge:
     """Stdio on one side, a server's WebSocket on the other."""
 
@@ -163,6 +95,7 @@ class Bridge:
         agent = agent or named.strip("/") or None
         self._path = f"/{agent}" if agent else ""
         self._headers = {} if server.token is None else {"Authorization": f"Bearer {server.token}"}
+        self._server_url = base
         self._ledger = Ledger(session)
         self._socket: ClientConnection | None = None
         self._connected: asyncio.Event
@@ -199,7 +132,9 @@ class Bridge:
             await self._connected.wait()
             frame = self._ledger.outgoing(one_line(line), secrets.token_hex(16))
             assert self._socket is not None
-            # What does not get through is sent when the socket is there again, if it may be sent twice.
+            if frame is None:
+                continue
+            # What does not get through is sent when the socket is there again.
             with suppress(ConnectionClosed):
                 await self._socket.send(frame.decode(errors="replace"))
 
@@ -207,68 +142,140 @@ class Bridge:
         from websockets.exceptions import ConnectionClosed
 
         while True:
-            try:
+            with suppress(ConnectionClosed):
                 async for frame in socket:
-                    line = self._ledger.incoming(frame.encode() if isinstance(frame, str) else frame)
-                    if line is not None:
-                        sys.stdout.buffer.write(line + b"\n")
-                        sys.stdout.buffer.flush()
-            except ConnectionClosed:
-                pass
+                    self._pass_on(frame)
             if socket.close_code in (1000, 1002, 4001):
                 raise ClientError(f"the server closed the connection: {socket.close_reason or 'without a reason'}")
             self._connected.clear()
             complain("the connection was cut; connecting again")
             socket = self._socket = await self._connect()
-            for frame in self._ledger.again():
-                with suppress(ConnectionClosed):
+            with suppress(ConnectionClosed):
+                for frame in self._ledger.again():
                     await socket.send(frame.decode(errors="replace"))
             self._connected.set()
+
+    def _pass_on(self, frame: "str | bytes") -> None:
+        line = self._ledger.incoming(_bytes(frame))
+        if line is not None:
+            _write(line)
+
+    # Connecting
 
     async def _connect(self) -> "ClientConnection":
         """A socket; keeps trying when there was one before. Raises ClientError."""
         import asyncio
         import time
 
-        from websockets.exceptions import InvalidHandshake, InvalidStatus
+        from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidStatus
 
         first, began, attempt = not self._connection_id, time.monotonic(), 0
         while True:
             try:
-                return await self._open()
+                return await (self._open({}) if first else self._resume())
             except InvalidStatus as refused:
-                raise ClientError(_refusal(refused.response.status_code, first=first)) from None
-            except (OSError, InvalidHandshake, TimeoutError) as error:
-                if first or time.monotonic() - began > PATIENCE:
-                    raise ClientError(f"the server at {self._url} cannot be reached: {error}") from error
-                await asyncio.sleep(PAUSES[min(attempt, len(PAUSES) - 1)])
-                attempt += 1
+                # A proxy before a server that is starting has statuses of its own.
+                if first or refused.response.status_code not in PASSING:
+                    raise ClientError(_refusal(refused.response.status_code)) from None
+                error: Exception = refused
+            except (OSError, InvalidHandshake, TimeoutError, ConnectionClosed) as failure:
+                error = failure
+            if first or time.monotonic() - began > PATIENCE:
+                raise ClientError(f"the server at {self._url} cannot be reached: {error}") from error
+            await asyncio.sleep(PAUSES[min(attempt, len(PAUSES) - 1)])
+            attempt += 1
 
-    async def _open(self) -> "ClientConnection":
-        from websockets.asyncio.client import connect
-        from websockets.typing import Subprotocol
+    async def _resume(self) -> "ClientConnection":
+        """The same connection on another socket; another one if the server knows nothing of it any more."""
+        from websockets.exceptions import ConnectionClosed
 
-        known = {headers.ACP_CONNECTION_ID: self._connection_id} if self._connection_id else {}
+        socket = await self._open({headers.ACP_CONNECTION_ID: self._connection_id})
+        try:
+            # One that the server serves begins with a frame, an empty one if need be.
+            self._pass_on(await socket.recv())
+        except ConnectionClosed:
+            if socket.close_code != UNKNOWN_CONNECTION:
+                raise
+            complain("the server was started anew; going on with the log")
+            return await self._begin_anew()
+        return socket
+
+    async def _begin_anew(self) -> "ClientConnection":
+        seen, introduction = self._ledger.last, self._ledger.introduction
+        socket = await self._open({})
+        if introduction is None:
+            return socket
+        calling = Calling(socket)
+        answer = await calling.exchange(introduction)
+        if not answer.succeeded:
+            await socket.close()
+            raise ClientError(f"the server refuses to go on: {text_at(answer.error(), 'message')}")
+        missed = [line for session_id in self._ledger.sessions async for line in calling.missed(session_id, seen)]
+        # From here on it is this connection that counts.
+        for line in [*missed, *self._ledger.renew()]:
+            _write(line)
+        for frame in calling.others:
+            self._pass_on(frame)
+        return socket
+
+    async def _open(self, known: dict[str, str]) -> "ClientConnection":
         place = f"{self._url}?after={self._ledger.last}" if known else f"{self._url}{self._path}"
-        socket = await connect(
-            place,
-            additional_headers=self._headers | known,
-            subprotocols=[Subprotocol(WITH_IDS)],
-            compression=None,
-            max_size=None,
-            ping_interval=PING,
-            ping_timeout=PING,
-        )
+        socket = await connect_socket(place, self._headers | known, PING, direct=goes_direct(self._server_url))
         assert socket.response is not None
-        self._connection_id = socket.response.headers[headers.ACP_CONNECTION_ID]
+        self._connection_id = socket.response.headers.get(headers.ACP_CONNECTION_ID, self._connection_id)
         return socket
 
 
-def _refusal(status: int, *, first: bool) -> str:
-    match status:
-        case 401:
-            return "the server wants its token; give it with --token or --token-file"
-        case 404 if not first:
-            return "the server has forgotten the connection: it was started anew, or was away for too long"
-        case _:
-            return f"the server refuses the connection with HTTP {status}"
+class Calling:
+    """Requests of the bridge's own, on a socket that nothing else uses yet."""
+
+    def __init__(self, socket: "ClientConnection") -> None:
+        self._socket = socket
+        self._ids = itertools.count()
+        self.others: list[bytes] = []
+        """Frames that came meanwhile."""
+
+    async def exchange(self, line: bytes) -> Envelope:
+        """The response to a request."""
+        wanted = parse(line).id
+        await self._socket.send(line.decode(errors="replace"))
+        while True:
+            frame = _bytes(await self._socket.recv())
+            with suppress(NotAnEnvelope):
+                envelope = parse(frame.partition(b"\n")[2])
+                if envelope.kind is Kind.RESPONSE and envelope.id == wanted:
+                    return envelope
+                self.others.append(frame)
+
+    async def call(self, method: str, params: Object) -> Object:
+        """Its result; empty when it fails."""
+        answer = await self.exchange(request(b'"bridge-%d"' % next(self._ids), method, params))
+        return answer.result()
+
+    async def missed(self, session_id: str, after: int) -> AsyncIterator[bytes]:
+        """Attach to a session; the notifications in it after a position, up to now."""
+        position = (await self.call(methods.ATTACH, {"sessionId": session_id})).get("position")
+        place: object = after
+        while isinstance(position, int) and isinstance(place, int):
+            span: Object = {"sessionId": session_id, "after": place, "before": position + 1}
+            page = await self.call(methods.EVENTS, span)
+            for event in objects_at(page, "events"):
+                envelope = object_at(event, "envelope")
+                if event.get("direction") != "fromClient" and "method" in envelope and "id" not in envelope:
+                    yield msgspec.json.encode(envelope)
+            place = page.get("next")
+
+
+def _write(line: bytes) -> None:
+    sys.stdout.buffer.write(line + b"\n")
+    sys.stdout.buffer.flush()
+
+
+def _bytes(frame: str | bytes) -> bytes:
+    return frame.encode() if isinstance(frame, str) else frame
+
+
+def _refusal(status: int) -> str:
+    if status == HTTPStatus.UNAUTHORIZED:
+        return "the server wants its token; give it with --token or --token-file"
+    return f"the server refuses the connection with HTTP {status}"
