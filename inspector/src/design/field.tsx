@@ -1,6 +1,6 @@
 /** Fields of forms: a label, what is entered, and a word about it. */
 
-import { type InputHTMLAttributes, type ReactNode, type SelectHTMLAttributes, type TextareaHTMLAttributes, useId } from "react";
+import { type ComponentProps, type ReactNode, type SelectHTMLAttributes, type TextareaHTMLAttributes, useId } from "react";
 
 import styles from "./field.module.css";
 
@@ -24,7 +24,7 @@ export function Field({ label, hint, error, children }: FieldProps): ReactNode {
   );
 }
 
-export function Input({ className = "", ...rest }: InputHTMLAttributes<HTMLInputElement>): ReactNode {
+export function Input({ className = "", ...rest }: ComponentProps<"input">): ReactNode {
   return <input {...rest} className={`${styles.input} ${className}`} />;
 }
 

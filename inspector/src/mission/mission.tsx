@@ -1,5 +1,167 @@
-import type { ReactNode } from "react";
+/** All sessions at once: what each is doing, what waits for you, and what it has used. */
+
+import { LayoutGrid, Search } from "lucide-react";
+import { type ReactNode, useDeferredValue, useEffect, useMemo, useRef, useState } from "react";
+
+import { Button, EmptyState, Input, Loading, STATES, Select } from "../design/index.js";
+import type { SessionState } from "../log/view.js";
+import { Link, go } from "../router.js";
+import { titleOf, useInventory, useServer } from "../server/index.js";
+import { SafeText } from "../text/safe-text.js";
+import { type Answer, answerAsked } from "../waiting/answering.js";
+import { openRequestsOf } from "../waiting/open-requests.js";
+import { RequestCard } from "../waiting/request-card.js";
+import { ALL, type Wanted, costText, countsOf, listed, tokensText, usedBy } from "./listing.js";
+import styles from "./mission.module.css";
+import { type Waiting, useWaiting } from "./open-questions.js";
+import { SessionTable } from "./session-table.js";
+
+/** Milliseconds between two looks while this room is shown. */
+const LIVE = 1_000;
+/** Requests that are shown at once. */
+const MOST = 12;
 
 export function Mission(): ReactNode {
-  return <p>Mission</p>;
+  const { inventory } = useServer();
+  const { sessions, loaded } = useInventory();
+  const [wanted, setWanted] = useState(ALL);
+  const shown = useDeferredValue(wanted);
+  const found = useMemo(() => listed(sessions, shown), [sessions, shown]);
+  const waiting = useWaiting(sessions);
+  useEffect(() => {
+    const timer = setInterval(() => {
+      if (!document.hidden) inventory.look();
+    }, LIVE);
+    return () => clearInterval(timer);
+  }, [inventory]);
+  if (!loaded) return <Loading label="Loading the sessions" />;
+  if (sessions.length === 0) {
+    return (
+      <EmptyState
+        icon={<LayoutGrid />}
+        title="No sessions yet"
+        actions={
+          <Button look="primary" onClick={() => go({ room: "new" })}>
+            New session
+          </Button>
+        }
+      >
+        Every session of this server comes here, whichever client made it.
+      </EmptyState>
+    );
+  }
+  return (
+    <section className={styles.room} aria-label="Mission control">
+      <Head wanted={wanted} change={setWanted} />
+      {shown.state !== "idle" && shown.state !== "ended" && <Questions waiting={waiting} />}
+      {found.length === 0 ? (
+        <EmptyState title="No session matches" actions={<Button onClick={() => setWanted(ALL)}>Clear filters</Button>} />
+      ) : (
+        <SessionTable sessions={found} />
+      )}
+    </section>
+  );
+}
+
+const CHOICES: readonly (SessionState | "all")[] = ["all", "waiting", "running", "idle", "ended"];
+
+function Head({ wanted, change }: { readonly wanted: Wanted; readonly change: (wanted: Wanted) => void }): ReactNode {
+  const { sessions } = useInventory();
+  const search = useRef<HTMLInputElement>(null);
+  const counts = countsOf(sessions);
+  const { tokens, cost } = usedBy(sessions);
+  const agents = useMemo(() => [...new Set(sessions.map(({ agent }) => agent))].sort(), [sessions]);
+  useEffect(() => {
+    const press = (event: KeyboardEvent): void => {
+      if (event.key !== "/" || event.target instanceof HTMLInputElement || event.target instanceof HTMLTextAreaElement) return;
+      event.preventDefault();
+      search.current?.focus();
+    };
+    window.addEventListener("keydown", press);
+    return () => window.removeEventListener("keydown", press);
+  }, []);
+  return (
+    <header className={styles.head}>
+      <h1 className={styles.title}>Mission control</h1>
+      <div className={styles.states} role="group" aria-label="State">
+        {CHOICES.map((state) => (
+          <button
+            key={state}
+            type="button"
+            className={styles.state}
+            data-state={state}
+            aria-pressed={wanted.state === state}
+            onClick={() => change({ ...wanted, state })}
+          >
+            {state === "all" ? "All" : STATES[state]} <span>{counts[state].toLocaleString("en")}</span>
+          </button>
+        ))}
+      </div>
+      <span className={styles.used}>
+        {tokens > 0 && `${tokensText(tokens)} tokens`}
+        {cost && ` · ${costText(cost)}`}
+      </span>
+      {agents.length > 1 && (
+        <Select
+          aria-label="Agent"
+          className={styles.agent ?? ""}
+          value={wanted.agent}
+          onChange={(event) => change({ ...wanted, agent: event.target.value })}
+        >
+          <option value="">All agents</option>
+          {agents.map((agent) => (
+            <option key={agent}>{agent}</option>
+          ))}
+        </Select>
+      )}
+      <label className={styles.search}>
+        <Search aria-hidden />
+        <span className="unseen">Find sessions</span>
+        <Input
+          ref={search}
+          type="search"
+          placeholder="Find sessions"
+          value={wanted.text}
+          onChange={(event) => change({ ...wanted, text: event.target.value })}
+          onKeyDown={(event) => event.key === "Escape" && change({ ...wanted, text: "" })}
+        />
+      </label>
+    </header>
+  );
+}
+
+function Questions({ waiting }: { readonly waiting: readonly Waiting[] }): ReactNode {
+  const { client } = useServer();
+  const [all, setAll] = useState(false);
+  if (waiting.length === 0) return null;
+  const shown = all ? waiting : waiting.slice(0, MOST);
+  const answer = async ({ session, asked }: Waiting, given: Answer): Promise<void> => {
+    // Only a client that is attached is asked, and may answer.
+    await client.sessions.attach(session.sessionId);
+    await answerAsked(client, openRequestsOf(client), session.sessionId, asked, given);
+  };
+  return (
+    <section className={styles.questions} aria-label="Waiting for you" data-all={all || undefined}>
+      {shown.map((each, index) => (
+        <RequestCard
+          key={each.asked.key}
+          compact
+          keys={index === 0}
+          asked={each.asked}
+          agent={each.session.agent}
+          onAnswer={(given) => answer(each, given)}
+          aside={
+            <Link to={{ room: "session", id: each.session.sessionId }}>
+              <SafeText text={titleOf(each.session)} as="prose" limit={80} />
+            </Link>
+          }
+        />
+      ))}
+      {waiting.length > shown.length && (
+        <Button look="quiet" onClick={() => setAll(true)}>
+          {waiting.length - shown.length} more
+        </Button>
+      )}
+    </section>
+  );
 }
