@@ -32,6 +32,8 @@ def tool(title: str) -> bytes:
         ([said("text"), line({"sessionUpdate": "plan", "entries": []})], ("message", "text")),
         ([tool("Run"), line({"sessionUpdate": "tool_call_update", "toolCallId": "c"})], ("tool", "Run")),
         ([b"no json", b'"\xff"', b"[]", line({"sessionUpdate": 3})], None),
+        ([said("one "), line({"sessionUpdate": "usage_update"}), said("two")], ("message", "one two")),
+        ([said("before"), tool("Run"), said("after")], ("message", "after")),
         ([said("   ")], None),
     ],
 )

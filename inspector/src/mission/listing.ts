@@ -75,7 +75,7 @@ export function tokensText(tokens: number): string {
 export function costText({ amount, currency }: { readonly amount: number; readonly currency: string }): string {
   try {
     const digits = amount < 1 ? 3 : 2;
-    return new Intl.NumberFormat("en", { style: "currency", currency, maximumFractionDigits: digits }).format(amount);
+    return new Intl.NumberFormat("en", { style: "currency", currency, minimumFractionDigits: digits, maximumFractionDigits: digits }).format(amount);
   } catch {
     return `${amount.toFixed(2)} ${currency}`;
   }

@@ -98,8 +98,7 @@ function Head({ wanted, change }: { readonly wanted: Wanted; readonly change: (w
         ))}
       </div>
       <span className={styles.used}>
-        {tokens > 0 && `${tokensText(tokens)} tokens`}
-        {cost && ` · ${costText(cost)}`}
+        {[tokens > 0 && `${tokensText(tokens)} tokens`, cost && costText(cost)].filter(Boolean).join(" · ")}
       </span>
       {agents.length > 1 && (
         <Select

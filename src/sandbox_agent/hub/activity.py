@@ -64,8 +64,10 @@ class Recent:
         for line in reversed(self._lines):
             update = _update(line)
             said = _SPOKEN.get(text_at(update, "sessionUpdate") or "")
+            if said is None and not _is_tool(update):
+                continue
             if kind is None and said is None:
-                title = text_at(update, "title") if _is_tool(update) else None
+                title = text_at(update, "title")
                 if title:
                     return "tool", _cut(title)
                 continue
