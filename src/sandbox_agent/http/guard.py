@@ -155,7 +155,8 @@ def _query_token(scope: Scope) -> bytes:
         given = parse_qs(scope["query_string"].decode("latin-1"), max_num_fields=100).get("auth_token", [])
     except ValueError:
         return b""
-    return given[0].encode("latin-1", "replace") if len(given) == 1 else b""
+    # A plus sign means a space there, which base64 does not have.
+    return given[0].replace(" ", "+").encode("latin-1", "replace") if len(given) == 1 else b""
 
 
 def _password(encoded: bytes) -> bytes:

@@ -42,9 +42,7 @@ def request_id(pending: PendingRequest) -> str:
 
 def make_permission(pending: PendingRequest, session_id: str, message_id: str | None) -> PermissionRequest:
     """A request for permission, with the true command, file and change."""
-    asked = object_at(pending.request.params(), "toolCall")
-    call = ToolCall(text_at(asked, "toolCallId") or "", 0)
-    call.update(asked, 0)
+    call = _read_call(pending)
     permission = _PERMISSIONS.get(call.tool, call.tool)
     patterns = [pattern] if (pattern := _find_pattern(call)) else [call.title or "*"]
     metadata: Object = dict(call.input)
@@ -64,6 +62,13 @@ def make_permission(pending: PendingRequest, session_id: str, message_id: str | 
         always=patterns,
         tool=tool,
     )
+
+
+def _read_call(pending: PendingRequest) -> ToolCall:
+    asked = object_at(pending.request.params(), "toolCall")
+    call = ToolCall(text_at(asked, "toolCallId") or "", 0)
+    call.update(asked, 0)
+    return call
 
 
 def _find_pattern(call: ToolCall) -> str | None:
@@ -91,6 +96,13 @@ def answer_permission(pending: PendingRequest, reply: Reply, message: str | None
         return _with_reason({"outcome": {"outcome": "cancelled"}}, message)
     offered = ", ".join(str(option.get("kind")) for option in options)
     raise Refused(400, f"the agent offers no option for {reply!r}; it offers: {offered}")
+
+
+def find_rule(pending: PendingRequest) -> tuple[str, ...] | None:
+    """What is remembered of a permission that is given for good: exactly what was asked for, else nothing."""
+    call = _read_call(pending)
+    pattern = call.command if call.tool == "bash" else call.path
+    return None if not pattern else (_PERMISSIONS.get(call.tool, call.tool), call.tool, pattern)
 
 
 def is_remembered_by_agent(pending: PendingRequest) -> bool:

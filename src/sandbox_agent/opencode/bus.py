@@ -17,8 +17,8 @@ from sandbox_agent.opencode.ids import Ticks, make_id, milliseconds
 
 HEARTBEAT = 10.0
 """Seconds between two signs of life, as OpenCode's own server sends them."""
-FLUSH_WAIT = 1.0
-"""Seconds that an answer waits for the readers to be handed the events before it."""
+FLUSH_WAIT = 0.25
+"""Seconds that an answer waits for a reader to be handed the events before it."""
 BATCH = 256 << 10
 """Bytes handed to a socket at a time."""
 
@@ -45,6 +45,7 @@ class Reader:
     _pushed: int = 0
     _written: int = 0
     _taken: int = 0
+    _writing_since: float | None = None
     _wake: "asyncio.Future[None] | None" = None
     _waiting: list[tuple[int, "asyncio.Future[None]"]] = field(default_factory=list[tuple[int, "asyncio.Future[None]"]])
 
@@ -87,11 +88,13 @@ class Reader:
             size += len(frames[-1])
         self._size -= size
         self._taken += len(frames)
+        self._writing_since = time.monotonic()
         return b"".join(frames)
 
     async def flushed(self) -> None:
-        """Wait until everything pushed so far is handed to the socket."""
-        if self._written < self._pushed and not self.closed:
+        """Wait until everything pushed so far is handed to the socket; not for one that takes nothing."""
+        stalled = self._writing_since is not None and time.monotonic() - self._writing_since > FLUSH_WAIT
+        if self._written < self._pushed and not self.closed and not stalled:
             future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._waiting.append((self._pushed, future))
             await future
@@ -104,7 +107,7 @@ class Reader:
         self._release()
 
     def _mark_written(self) -> None:
-        self._written = self._taken
+        self._written, self._writing_since = self._taken, None
         self._release()
 
     def _release(self) -> None:

@@ -113,7 +113,11 @@ class Conversations:
 
     def statuses(self, directory: str | None) -> Object:
         """Of sessions in use, and of the newest others."""
-        sessions = self._hub.sessions(None, directory, MOST)
+        running = [call.session for call in self._hub.calls.find_turns() if call.session is not None]
+        sessions = [
+            *self._hub.sessions(None, directory, MOST),
+            *(each for each in running if directory in (None, each.facts.cwd)),
+        ]
         drafts = [each.id for each in self._drafts.all() if directory in (None, each.directory)]
         idle: Object = {id: {"type": "idle"} for id in drafts}
         return idle | {id_of(each): {"type": "busy" if is_busy(each) else "idle"} for each in sessions}
@@ -209,7 +213,6 @@ class Conversations:
         agent = self._agent(session.facts.agent)
         images, embeds = (self._offerings.takes(agent, name) for name in ("image", "embeddedContext"))
         blocks, note.partIDs = make_blocks(body.parts, images=images, embeds=embeds)
-        note.agent, note.model = body.agent or None, body.model.model_id if body.model else None
         return session, await self._send(session, blocks, note)
 
     async def command(self, id: str, body: CommandBody) -> tuple[Session, Prompted]:
@@ -224,7 +227,6 @@ class Conversations:
         note.command = f"{body.command} {body.arguments}".rstrip()
         session = await self._bind(id, model, body.agent or None, parts)
         blocks, note.partIDs = make_blocks(parts, images=True, embeds=True)
-        note.agent = body.agent or None
         return session, await self._send(session, blocks, note)
 
     async def compact(self, id: str) -> tuple[Session, Prompted]:
@@ -255,6 +257,7 @@ class Conversations:
         await self._bind(id, MessageModel(provider_id=provider_id, model_id=model_id), None, [])
 
     async def _send(self, session: Session, blocks: list[Object], note: Note) -> Prompted:
+        note.agent, note.model = session.mode or DEFAULT, session.model or DEFAULT
         params: Object = {"sessionId": session.id, "prompt": blocks, "_meta": make_meta(note)}
         return await self._client.prompt(session, params)
 

@@ -14,13 +14,17 @@ from sandbox_agent import __version__
 from sandbox_agent.envelope import Object, object_at, objects_at, text_at
 from sandbox_agent.hub.hub import Hub
 from sandbox_agent.hub.session import Session, iso
+from sandbox_agent.hub.shelf import sort_key
+from sandbox_agent.log.cards import SortKey
 from sandbox_agent.opencode.ids import PERIOD_MS, is_session_id, make_session_id, milliseconds, read_created
 from sandbox_agent.opencode.objects import Cache, ModelRef, SessionInfo, SessionTime, Tokens
 from sandbox_agent.opencode.prompts import KEY
 from sandbox_agent.opencode.transcript import DEFAULT, Transcript
 
-SAME_MOMENT = 1000
-"""Sessions that may have been made within the same millisecond."""
+PAGE = 8
+"""Sessions that are looked at in one go: seldom are two made in one millisecond."""
+AHEAD_MS = 24 * 3600 * 1000
+"""How far the clock may have been set back since a session was made."""
 
 
 def id_of(session: Session) -> str:
@@ -39,12 +43,17 @@ def find_session(hub: Hub, id: str, now: float) -> Session | None:
     if session is not None:
         return session
     # The digits of time begin anew every two years: it is the last time that they were these.
-    created = read_created(id)
-    ms = milliseconds(now) + 1000
-    ms -= (ms - created) % PERIOD_MS
-    page = hub.sessions(((ms + 1) / 1000, ""), None, SAME_MOMENT)
-    near = (each for each in page if milliseconds(each.facts.created_at) >= ms - 1)
-    return next((each for each in near if id_of(each) == id), None)
+    ms = milliseconds(now) + AHEAD_MS
+    ms -= (ms - read_created(id)) % PERIOD_MS
+    before: SortKey = ((ms + 2) / 1000, "")
+    while page := hub.sessions(before, None, PAGE):
+        for session in page:
+            if milliseconds(session.facts.created_at) < ms:
+                return None
+            if id_of(session) == id:
+                return session
+        before = sort_key(page[-1])
+    return None
 
 
 def project_id(directory: str) -> str:

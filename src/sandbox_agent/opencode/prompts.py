@@ -106,7 +106,9 @@ def _make_file_block(part: Object, url: str, *, images: bool, embeds: bool) -> O
     try:
         # Without spaces and line breaks, which some put into it; and with the padding that some leave out.
         compact = "".join(rest.split())
-        data = b64decode(compact + "=" * (-len(compact) % 4)) if found["base64"] else unquote_to_bytes(rest)
+        data = (
+            b64decode(compact + "=" * (-len(compact) % 4), validate=True) if found["base64"] else unquote_to_bytes(rest)
+        )
     except (binascii.Error, ValueError):
         raise Refused(400, "the data of a data: URL is not base64") from None
     if mime.startswith("image/"):

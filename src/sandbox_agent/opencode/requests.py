@@ -16,6 +16,7 @@ from sandbox_agent.hub.session import Session
 from sandbox_agent.opencode.asking import (
     answer_permission,
     answer_question,
+    find_rule,
     is_remembered_by_agent,
     label_answers,
     make_permission,
@@ -125,9 +126,8 @@ class Requests:
         """Keep a permission that was given for good with the session: its agent asks each time."""
         session = pending.session
         assert session is not None
-        asked, facts = self._permission(pending), Facts.of(session)
-        rule = (asked.permission, *asked.patterns)
-        if rule in facts.always:
+        rule, facts = find_rule(pending), Facts.of(session)
+        if rule is None or rule in facts.always:
             return
         kept = replace(facts, always=(*facts.always, rule)).write()
         params: Object = {"sessionId": session.id, "metadata": {KEY: kept}}
@@ -192,7 +192,7 @@ class Requests:
         asked = self._permission(pending)
         if _find_action(facts.permission, asked.permission, asked.patterns) == "deny":
             return answer_permission(pending, "reject", None)
-        if (asked.permission, *asked.patterns) in facts.always and not is_remembered_by_agent(pending):
+        if find_rule(pending) in facts.always and not is_remembered_by_agent(pending):
             return answer_permission(pending, "once", None)
         return None
 

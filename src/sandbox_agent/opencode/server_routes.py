@@ -107,11 +107,13 @@ class ServerRoutes:
         return answer(await self.offerings.modes_as_agents())
 
     async def commands(self, request: Request) -> Response:
-        """Those of the newest session of a directory: agents tell their commands in sessions."""
-        for session in self.hub.sessions(None, self.reading.named_directory(request), 1):
-            transcript = await self.transcripts.get(session)
-            return answer([_command(each) for each in transcript.commands if text_at(each, "name")])
-        return answer([])
+        """Those of the newest session of a directory, else of the default agent: agents tell them in sessions."""
+        here = self.hub.sessions(None, self.reading.named_directory(request), 1)
+        session = here[0] if here else self.hub.newest_session(self.offerings.default_agent())
+        if session is None:
+            return answer([])
+        transcript = await self.transcripts.get(session)
+        return answer([_command(each) for each in transcript.commands if text_at(each, "name")])
 
     async def path(self, request: Request) -> Response:
         directory, home = self.reading.directory(request), str(Path.home())

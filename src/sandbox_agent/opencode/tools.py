@@ -61,6 +61,8 @@ class ToolCall:
     named: str = ""
     """The agent's own name for the tool."""
     ended: int | None = None
+    terminals: dict[str, str] = field(default_factory=dict[str, str])
+    """What was written to terminals that it shows, by their ids."""
     _diff: str | None = None
 
     def update(self, change: Object, at: int) -> None:
@@ -161,10 +163,21 @@ class ToolCall:
     @property
     def output(self) -> str:
         """What it says: for people, else what the tool gave."""
-        texts = [text for each in self.content if (text := text_at(each, "content", "text"))]
+        shown = (text_at(each, "content", "text") or self._read_terminal(each) for each in self.content)
+        texts = [text for text in shown if text]
         said = "\n".join(texts) or _told(self.raw_output)
         fenced = _FENCED.fullmatch(said)
         return fenced[2] if fenced else said
+
+    def _read_terminal(self, content: Object) -> str | None:
+        return self.terminals.get(text_at(content, "terminalId") or "")
+
+    def write_terminal(self, id: str, output: str) -> bool:
+        """Note what a terminal shows; False when it is none of this call's."""
+        if not any(each.get("type") == "terminal" and each.get("terminalId") == id for each in self.content):
+            return False
+        self.terminals[id] = output
+        return True
 
     @property
     def diff(self) -> str:

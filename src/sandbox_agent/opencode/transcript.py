@@ -88,6 +88,9 @@ class Transcript:
         self._prompts: dict[str, _Prompt] = {}
         self._replies: dict[str, str] = {}
         self._turn: _Turn | None = None
+        self._busy = False
+        self._terminals: dict[bytes, str] = {}
+        """Requests of the agent for what a terminal shows, until they are answered."""
         self._stray: Entry | None = None
         self._last_user: str | None = None
         self._calls: dict[str, tuple[ToolCall, ToolPart, Entry]] = {}
@@ -155,6 +158,9 @@ class Transcript:
                 call = object_at(envelope.params(), "toolCall")
                 if text_at(call, "toolCallId") is not None:
                     self._take_call(position, ms, call, starts=True)
+            case methods.TERMINAL_OUTPUT if (terminal := text_at(envelope.params(), "terminalId")) is not None:
+                assert envelope.id is not None
+                self._terminals[envelope.id] = terminal
             case methods.NEW | methods.FORK | methods.LOAD if direction is Direction.FROM_CLIENT:
                 self._kept.tell("session.created")
             case _:
@@ -175,6 +181,11 @@ class Transcript:
 
     def _take_response(self, envelope: Envelope) -> None:
         result = envelope.result()
+        terminal, output = self._terminals.pop(envelope.id or b"", None), text_at(result, "output")
+        if terminal is not None and output is not None:
+            for call, part, entry in self._calls.values():
+                if call.write_terminal(terminal, output):
+                    self._show_call(call, part, entry, len(output))
         if any(name in result for name in (MODE.shape, MODEL.shape, choices.OPTIONS)):
             self._offers = choices.merge_offers(self._offers, result)
         turn = self._turn
@@ -207,6 +218,7 @@ class Transcript:
             self._kept.tell("command.executed", executed | {"messageID": entry.info.id})
         assert envelope.id is not None
         self._prompts[f"turn-{position}"] = _Prompt(entry.info.id, envelope.id, note)
+        self._become_busy()
 
     def _add_user(self, position: int, ms: int, note: Note, given: str | None) -> Entry:
         if given is not None:
@@ -241,15 +253,28 @@ class Transcript:
             self._remember(turn_id, entry)
             if params.get("error") is not None or params.get("stopReason") == "cancelled":
                 self._fail(entry, self._make_error(params))
+            if self._turn is None and not self._prompts:
+                self._become_idle()
+
+    def _become_busy(self) -> None:
+        if not self._busy:
+            self._busy = True
+            self._kept.tell("session.status", {"sessionID": self.about.session_id, "status": {"type": "busy"}})
+
+    def _become_idle(self) -> None:
+        self._busy = False
+        self._kept.tell("session.status", {"sessionID": self.about.session_id, "status": {"type": "idle"}})
+        self._kept.tell("session.idle", {"sessionID": self.about.session_id})
 
     def _start_turn(self, position: int, ms: int, turn_id: str) -> None:
         self._end_stray(ms)
         prompt = self._prompts.pop(turn_id, None)
-        self._kept.tell("session.status", {"sessionID": self.about.session_id, "status": {"type": "busy"}})
+        self._become_busy()
         user_id = prompt.user_id if prompt else self._last_user
         entry = self._add_assistant(position, ms, user_id, prompt.note if prompt else Note())
         self._turn = _Turn(turn_id, entry, prompt, self.cost)
         self._calls = self._turn.calls
+        self._terminals.clear()
         self._remember(turn_id, entry)
         start = StepStartPart(
             id=self._kept.make_part_id(position, ms), session_id=self.about.session_id, message_id=entry.info.id
@@ -285,8 +310,7 @@ class Transcript:
             self._kept.show(turn.entry)
         if turn.prompt is not None and turn.prompt.note.compacts:
             self._kept.tell("session.compacted", {"sessionID": session_id})
-        self._kept.tell("session.status", {"sessionID": session_id, "status": {"type": "idle"}})
-        self._kept.tell("session.idle", {"sessionID": session_id})
+        self._become_idle()
         self._kept.tell("session.updated")
 
     def _fail(self, entry: Entry, error: Object) -> None:

@@ -16,7 +16,7 @@ from sandbox_agent.hub.session import Session
 from sandbox_agent.log.event import Chunk
 from sandbox_agent.opencode.bus import Bus
 from sandbox_agent.opencode.entries import About, Happening
-from sandbox_agent.opencode.naming import describe, id_of
+from sandbox_agent.opencode.naming import describe, id_of, normalize
 from sandbox_agent.opencode.transcript import Transcript
 
 logger = logging.getLogger(__name__)
@@ -80,7 +80,7 @@ class Transcripts:
 
     def publish(self, session: Session, type: str, properties: object) -> None:
         """Tell readers of something in a session."""
-        self._bus.publish(session.facts.cwd, type, properties)
+        self._bus.publish(normalize(session.facts.cwd), type, properties)
 
     def publish_session(self, session: Session, type: str) -> None:
         """Tell readers how a session is now."""
@@ -140,7 +140,8 @@ class Transcripts:
         if followed is None:
             about = About(id_of(session), session.facts.agent, session.facts.cwd)
             transcript = Transcript(about, self._memory // SHARE)
-            followed = Followed(session.id, transcript, session.facts.cwd, told_after, told_after)
+            directory = normalize(session.facts.cwd)
+            followed = Followed(session.id, transcript, directory, told_after, told_after)
         elif not followed.live and followed.catching_up is None:
             followed.told_after = told_after
         self._followed[session.id] = followed
@@ -212,6 +213,8 @@ class Transcripts:
     def _tell(self, followed: Followed, happening: Happening) -> None:
         if happening.properties is not None:
             self._bus.publish(followed.directory, happening.type, happening.properties)
+            if happening.type == "session.idle":
+                self._make_room(followed)
             return
         session = self._hub.find_session(followed.session_id)
         if session is not None:

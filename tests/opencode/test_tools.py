@@ -1,0 +1,130 @@
+"""Tool calls as OpenCode's programs draw them."""
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from sandbox_agent.opencode.tools import MOST_COMPARED, ToolCall, make_diff
+
+Json = dict[str, Any]
+
+
+def called(**facts: Any) -> ToolCall:
+    call = ToolCall("c-1", 1000)
+    call.update(facts, 1000)
+    return call
+
+
+def state(call: ToolCall) -> Json:
+    return msgspec.to_builtins(call.state())
+
+
+def diff(path: str, new: str, old: str | None = None) -> Json:
+    return {"type": "diff", "path": path, "newText": new, "oldText": old}
+
+
+def says(text: str) -> Json:
+    return {"type": "content", "content": {"type": "text", "text": text}}
+
+
+@pytest.mark.parametrize(
+    ("facts", "tool"),
+    [
+        ({"kind": "execute"}, "bash"),
+        ({"kind": "edit", "content": [diff("/a", "x", "y")]}, "edit"),
+        ({"kind": "edit", "content": [diff("/a", "x")]}, "write"),
+        ({"kind": "read"}, "read"),
+        ({"kind": "search"}, "grep"),
+        ({"kind": "fetch"}, "webfetch"),
+        ({"kind": "think", "rawInput": {"todos": [{"content": "x"}]}}, "todowrite"),
+        ({"kind": "think", "title": "task"}, "task"),
+        ({"kind": "other", "title": "Lights off"}, "Lights off"),
+        ({"kind": "search", "_meta": {"vendor": {"toolName": "Glob"}}}, "glob"),
+        ({"kind": "other", "title": "WebSearch"}, "websearch"),
+        ({}, "tool"),
+    ],
+)
+def test_a_tool_has_the_name_by_which_it_is_drawn(facts: Json, tool: str) -> None:
+    assert called(**facts).tool == tool
+
+
+@pytest.mark.parametrize(
+    ("raw", "command"),
+    [
+        ({"command": "ls -l"}, "ls -l"),
+        ({"command": ["ls", "a b"]}, "ls 'a b'"),
+        ({"command": ["bash", "-lc", "ls | wc"]}, "ls | wc"),
+        ({"cmd": "ls"}, "ls"),
+        ({}, "List files"),
+        (None, "List files"),
+        ("odd", "List files"),
+    ],
+)
+def test_a_command_is_the_true_one(raw: object, command: str) -> None:
+    call = called(kind="execute", title="`List files`", rawInput=raw)
+
+    assert call.input["command"] == command
+
+
+def test_a_file_is_found_wherever_the_agent_names_it() -> None:
+    assert called(kind="read", rawInput={"file_path": "/a"}).input["filePath"] == "/a"
+    assert called(kind="read", locations=[{"path": "/b"}]).input["filePath"] == "/b"
+    assert called(kind="edit", content=[diff("/c", "x", "y")]).input["filePath"] == "/c"
+
+
+def test_one_call_goes_from_pending_to_completed() -> None:
+    call = called(kind="execute", title="ls", rawInput={"command": "ls"}, status="pending")
+    assert state(call) == {"status": "pending", "input": {"command": "ls", "description": "ls"}, "raw": ""}
+
+    call.update({"status": "in_progress"}, 1100)
+    assert state(call)["status"] == "running"
+    assert state(call)["time"] == {"start": 1000}
+
+    call.update({"status": "completed", "content": [says("```sh\na\nb\n```")]}, 1200)
+    done = state(call)
+    assert (done["status"], done["output"], done["metadata"]["output"]) == ("completed", "a\nb", "a\nb")
+    assert done["time"] == {"start": 1000, "end": 1200}
+    assert done["input"]["command"] == "ls"
+
+
+def test_one_that_failed_says_why() -> None:
+    assert state(called(status="failed", content=[says("no such file")]))["error"] == "no such file"
+    assert state(called(status="failed"))["error"]
+
+
+def test_output_is_what_the_tool_gave_when_nothing_is_said() -> None:
+    assert called(rawOutput="x").output == "x"
+    assert called(rawOutput={"stdout": "x", "exit_code": 0}).output == "x"
+    assert "1" in called(rawOutput={"lines": 1}).output
+
+
+def test_a_change_is_a_unified_diff() -> None:
+    call = called(kind="edit", content=[diff("/a", "one\ntwo\n", "one\n")], status="completed")
+
+    assert state(call)["metadata"]["diff"] == "--- /a\n+++ /a\n@@ -1 +1,2 @@\n one\n+two\n"
+    assert call.input["oldString"] == "one\n"
+
+
+def test_a_diff_says_when_the_last_line_has_no_end() -> None:
+    assert make_diff("/a", "x", "y").endswith("-x\n\\ No newline at end of file\n+y\n\\ No newline at end of file\n")
+
+
+def test_a_large_change_is_shown_as_a_whole() -> None:
+    old, new = "a\n" * MOST_COMPARED, "b\n" * MOST_COMPARED
+
+    assert make_diff("/a", old, new).count("\n") == 2 * MOST_COMPARED + 3
+
+
+def test_a_terminal_shows_what_was_written_to_it() -> None:
+    call = called(kind="execute", content=[{"type": "terminal", "terminalId": "t"}])
+
+    assert call.write_terminal("t", "hello")
+    assert not call.write_terminal("u", "no")
+    assert call.output == "hello"
+
+
+def test_what_is_odd_does_no_harm() -> None:
+    call = called(kind=1, title=None, status=[], content=[1, {"type": "diff"}], locations={}, rawInput=[1])
+
+    assert state(call)["status"] == "pending"
