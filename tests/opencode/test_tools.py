@@ -42,6 +42,8 @@ def says(text: str) -> Json:
         ({"kind": "other", "title": "Lights off"}, "Lights off"),
         ({"kind": "search", "_meta": {"vendor": {"toolName": "Glob"}}}, "glob"),
         ({"kind": "other", "title": "WebSearch"}, "websearch"),
+        ({"kind": "execute", "title": "List"}, "bash"),
+        ({"kind": "search", "title": "glob"}, "glob"),
         ({}, "tool"),
     ],
 )

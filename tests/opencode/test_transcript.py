@@ -157,7 +157,12 @@ def test_the_same_log_gives_the_same_messages(session: Session) -> None:
     assert session.again() == session.messages
 
 
-@given(st.lists(st.sampled_from(["prompt", "start", "say", "think", "tool", "done", "plan", "end", "cancel", "echo", "stray"]), max_size=30))
+@given(
+    st.lists(
+        st.sampled_from(["prompt", "start", "say", "think", "tool", "done", "plan", "end", "cancel", "echo", "stray"]),
+        max_size=30,
+    )
+)
 def test_whatever_happens_the_log_alone_decides(steps: list[str]) -> None:
     session = Session(limit=2000)
     turns: list[str] = []

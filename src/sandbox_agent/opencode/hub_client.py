@@ -57,22 +57,21 @@ class HubClient:
         task = asyncio.create_task(self._run_prompt(session, params, taken), name=f"prompt {session.id}")
         await asyncio.wait([taken, task], return_when=asyncio.FIRST_COMPLETED)
         if not taken.done():
-            # It was refused before it was taken.
             await task
+            raise Refused(500, "the agent could not be given the prompt")
         return Prompted(await taken, task)
 
     async def _run_prompt(self, session: Session, params: Object, taken: "asyncio.Future[str]") -> None:
         async with self.connected(session.facts.agent) as connection:
             envelope = self._make(methods.PROMPT, params)
             accepted = await self._from_client.accept(connection, envelope)
-            answering = asyncio.ensure_future(accepted.answer)
-            # One that cannot run is answered without a wait.
-            await asyncio.sleep(0)
-            if answering.done() and answering.exception() is None:
-                read_result(parse(answering.result().line))
+            if not _is_queued(session, accepted.position):
+                # Refused, and answered at once.
+                read_result(parse((await accepted.answer).line))
+                return
             taken.set_result(f"turn-{accepted.position}")
             try:
-                answer = await answering
+                answer = await accepted.answer
                 await self.hub.log.committed(answer.commit)
             except AgentTimeout:
                 # The agent is silent. The turn goes on, and the log will have its end.
@@ -119,6 +118,12 @@ class Prompted:
     async def over(self) -> None:
         """Wait until its turn is over; a caller that leaves ends nothing."""
         await asyncio.wait([self._task])
+
+
+def _is_queued(session: Session, position: int) -> bool:
+    """Whether the prompt at a position of the log runs, or waits."""
+    prompts = [*session.waiting, *([] if session.running is None else [session.running])]
+    return any(prompt.position == position for prompt in prompts)
 
 
 def _look_at(task: "asyncio.Task[None]") -> None:

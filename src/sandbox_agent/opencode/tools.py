@@ -23,6 +23,7 @@ _BY_KIND = {
     "move": "move",
     "switch_mode": "mode",
 }
+_VAGUE = ("", "other", "think")
 DRAWN = frozenset(
     {
         *("bash", "edit", "write", "read", "grep", "glob", "list", "webfetch", "websearch", "todowrite", "task"),
@@ -98,7 +99,9 @@ class ToolCall:
     @property
     def tool(self) -> str:
         """Its name, as OpenCode draws it."""
-        for name in (self.named, self.title):
+        # A title in other letters than OpenCode's own names may be a sentence about something else.
+        titled = self.title if self.kind in _VAGUE else self.title if self.title.islower() else ""
+        for name in (self.named, titled):
             if (known := name.strip().lower().replace("_", "")) in DRAWN:
                 return known
         if objects_at(object_at(self.raw_input), "todos"):
