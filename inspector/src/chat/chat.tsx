@@ -8,7 +8,7 @@ import { Composer, type Dropped } from "../composer/composer.js";
 import { Button, EmptyState, ErrorNote, Loading } from "../design/index.js";
 import { useSessionLog, useSessionView, useShown } from "../log/hooks.js";
 import type { SessionView } from "../log/view.js";
-import { go, usePlace } from "../router.js";
+import { go, usePlace, useSpot } from "../router.js";
 import { useServer, useSessionInfo } from "../server/index.js";
 import { AnsweredHere, answersFromHere } from "../waiting/answered-here.js";
 import { Waiting } from "../waiting/waiting.js";
@@ -67,7 +67,10 @@ function ChatOf({ sessionId, at }: ChatProps): ReactNode {
                 />
               </>
             ) : (
-              <PastNote at={at} />
+              <>
+                <PlanBar view={view} />
+                <PastNote at={at} />
+              </>
             )}
           </div>
         </DropZone>
@@ -85,7 +88,7 @@ interface ConversationProps {
 /** The transcript, or what stands in its place while there is none. */
 function Conversation({ sessionId, view, isLive }: ConversationProps): ReactNode {
   const { reading } = useShown(useSessionLog(sessionId));
-  const focus = useFocus();
+  const focus = useSpot().spot.event;
   if (reading.state === "failed")
     return <ErrorNote title="The session's log could not be read" error={reading.error} />;
   if (view.turns.length === 0) {
@@ -116,13 +119,6 @@ export function TranscriptRoom({
       <Transcript view={view} rows={rows} focus={focus} isLive={isLive} />
     </Folds>
   );
-}
-
-/** The event that a link points to: `#event-123`. */
-function useFocus(): number | undefined {
-  usePlace();
-  const found = /^#event-(\d+)$/.exec(window.location.hash);
-  return found ? Number(found[1]) : undefined;
 }
 
 function PastNote({ at }: { readonly at: number }): ReactNode {

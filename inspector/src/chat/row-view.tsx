@@ -1,10 +1,11 @@
 /** One row of a transcript. */
 
-import { ChevronRight, CircleStop, Info, TriangleAlert } from "lucide-react";
+import { Braces, ChevronRight, CircleStop, Info, TriangleAlert } from "lucide-react";
 import { memo, type ReactNode } from "react";
 
-import { Spinner, durationText, useNow } from "../design/index.js";
+import { IconButton, Spinner, durationText, useNow } from "../design/index.js";
 import type { Failure, Item, Missing, Notice, SessionView, Thought, ToolCall, Turn, UserMessage } from "../log/view.js";
+import { useSpot } from "../router.js";
 import { Ansi } from "../text/ansi.js";
 import { Markdown } from "../text/markdown.js";
 import { SafeText } from "../text/safe-text.js";
@@ -37,6 +38,7 @@ export const RowView = memo(
         data-focused={isFocused || undefined}
       >
         <ItemView item={row.item} streaming={row.streaming} view={view} isLive={isLive} />
+        {row.item.events.length > 0 && <SourceLink event={row.item.events.first} />}
       </div>
     );
   },
@@ -47,6 +49,21 @@ export const RowView = memo(
     before.isFocused === after.isFocused &&
     (!looksAround(after.row) || isSameAround(before.view, after.view)),
 );
+
+/** The way from what is shown to the envelopes that it came from. */
+function SourceLink({ event }: { readonly event: number }): ReactNode {
+  const { move } = useSpot();
+  return (
+    <IconButton
+      size="small"
+      className="item-source"
+      label={`Show envelope ${event}`}
+      onClick={() => move({ tab: "envelopes", event })}
+    >
+      <Braces aria-hidden />
+    </IconButton>
+  );
+}
 
 function looksAround(row: Row): boolean {
   return row.kind === "working" || (row.kind === "item" && (row.item.type === "tool" || row.item.type === "plan"));

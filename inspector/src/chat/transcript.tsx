@@ -54,15 +54,14 @@ export function Transcript({ view, rows, focus, isLive }: TranscriptProps): Reac
     observer.observe(element);
     return () => observer.disconnect();
   }, []);
+  const focused = focus === undefined ? -1 : rowOfEvent(rows, focus);
   useEffect(() => {
-    if (focus === undefined) return;
-    const index = rowOfEvent(rows, focus);
-    if (index < 0) return;
+    if (focused < 0) return;
     stuck.current = false;
     setAtEnd(false);
-    virtualizer.scrollToIndex(index, { align: "center" });
-    // Again only for another event, not whenever something is added.
-  }, [focus]);
+    virtualizer.scrollToIndex(focused, { align: "center" });
+    // Again only for another event, or once the log has come so far; not whenever something is added.
+  }, [focus, focused]);
 
   const onScroll = (): void => {
     const element = scroller.current;

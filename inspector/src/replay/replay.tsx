@@ -3,7 +3,8 @@
 import { FileUp, History, X } from "lucide-react";
 import { type DragEvent, type ReactNode, Suspense, lazy, useRef, useState } from "react";
 
-import { Chat } from "../chat/chat.js";
+import { TranscriptRoom } from "../chat/chat.js";
+import { PlanBar } from "../chat/plan-bar.js";
 import { Ago, Badge, Button, EmptyState, ErrorNote, IconButton, Loading, Tabs, toast } from "../design/index.js";
 import { readLines } from "../envelopes/exporting.js";
 import { useLogBook, useSessionView } from "../log/hooks.js";
@@ -162,7 +163,14 @@ function Replayed({ id, name, close }: ReplayedProps): ReactNode {
       </header>
       <div className={styles.content}>
         <Suspense fallback={<Loading />}>
-          {tab === "chat" && <Chat {...room} />}
+          {tab === "chat" && (
+            <div className="chat">
+              <TranscriptRoom view={view} focus={spot.event} isLive={false} />
+              <div className="chat-foot">
+                <PlanBar view={view} />
+              </div>
+            </div>
+          )}
           {tab === "changes" && <Changes {...room} />}
           {tab === "envelopes" && <Envelopes {...room} />}
         </Suspense>
