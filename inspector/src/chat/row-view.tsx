@@ -169,10 +169,11 @@ function FailureView({ failure }: { readonly failure: Failure }): ReactNode {
   const output = lines
     ? [...lines.head, ...(lines.truncated ? ["…"] : []), ...lines.tail.slice(lines.truncated ? 0 : lines.tail.length)]
     : [];
+  // Most messages have them already.
   const facts = [
-    failure.exitCode !== undefined && `exit code ${failure.exitCode}`,
-    failure.signal !== undefined && `signal ${failure.signal}`,
-    failure.code !== undefined && `error ${failure.code}`,
+    failure.exitCode !== undefined && !failure.message.includes(`code ${failure.exitCode}`) && `exit code ${failure.exitCode}`,
+    failure.signal !== undefined && !failure.message.includes(failure.signal) && `signal ${failure.signal}`,
+    failure.code !== undefined && failure.exitCode === undefined && failure.signal === undefined && `error ${failure.code}`,
   ].filter((each) => each !== false);
   return (
     <div className="failure" role="alert">

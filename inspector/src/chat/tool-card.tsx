@@ -138,8 +138,10 @@ function ToolBody({
     () => actionOf({ toolCallId: tool.toolCallId, rawInput: tool.rawInput }),
     [tool.toolCallId, tool.rawInput],
   );
+  const isBare = tool.content.length === 0 && (tool.rawInput ?? tool.rawOutput ?? undefined) === undefined;
   return (
     <div className="tool-body">
+      {isBare && <p className="notice">The agent has said nothing more about this.</p>}
       {action.command !== undefined && (
         <pre className="tool-command" tabIndex={0} aria-label="command" dir="ltr">
           <SafeText text={action.command} />

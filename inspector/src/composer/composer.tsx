@@ -109,7 +109,7 @@ export function Composer({ sessionId, session, view, closed, dropped }: Composer
             <UsageView usage={view.usage} />
             {running && (
               <IconButton label="Stop the turn" look="danger" onClick={stop} data-action="stop">
-                <Square aria-hidden fill="currentColor" />
+                <Square aria-hidden fill="currentColor" className="composer-stop" />
               </IconButton>
             )}
             {(!running || text !== "" || draft.attachments.length > 0) && (
