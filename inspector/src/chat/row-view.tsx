@@ -171,9 +171,14 @@ function FailureView({ failure }: { readonly failure: Failure }): ReactNode {
     : [];
   // Most messages have them already.
   const facts = [
-    failure.exitCode !== undefined && !failure.message.includes(`code ${failure.exitCode}`) && `exit code ${failure.exitCode}`,
+    failure.exitCode !== undefined &&
+      !failure.message.includes(`code ${failure.exitCode}`) &&
+      `exit code ${failure.exitCode}`,
     failure.signal !== undefined && !failure.message.includes(failure.signal) && `signal ${failure.signal}`,
-    failure.code !== undefined && failure.exitCode === undefined && failure.signal === undefined && `error ${failure.code}`,
+    failure.code !== undefined &&
+      failure.exitCode === undefined &&
+      failure.signal === undefined &&
+      `error ${failure.code}`,
   ].filter((each) => each !== false);
   return (
     <div className="failure" role="alert">

@@ -53,7 +53,8 @@ export interface ToolCardProps {
   readonly isAsked: boolean;
 }
 
-export const ToolCard = memo(function ToolCard({ tool, terminals, isLive, isAsked }: ToolCardProps): ReactNode {
+export const ToolCard = memo(function ToolCard({ tool: given, terminals, isLive, isAsked }: ToolCardProps): ReactNode {
+  const tool = useMemo(() => tidied(given), [given]);
   const isTelling = tool.content.some(({ type }) => type === "diff" || type === "terminal");
   const [open, toggle] = useFold(tool.key, !(isLive && isAsked) && (isTelling || tool.status === "failed"));
   const KindIcon = ICONS[tool.kind] ?? Wrench;
@@ -231,4 +232,23 @@ function fencedOf(text: string): string | undefined {
 
 function shortPath(path: string): string {
   return path.split("/").slice(-2).join("/");
+}
+
+/** Agents send what they like; here it gets the shape that it should have. */
+function tidied(tool: ToolCall): ToolCall {
+  return {
+    ...tool,
+    title: typeof tool.title === "string" ? tool.title : JSON.stringify(tool.title),
+    content: list(tool.content).filter(isContent),
+    locations: list(tool.locations).filter((each) => typeof each?.path === "string"),
+  };
+}
+
+function isContent(content: ToolCallContent | null): boolean {
+  if (content?.type === "diff") return typeof content.path === "string" && typeof content.newText === "string";
+  return typeof content === "object" && content !== null;
+}
+
+function list<T>(value: readonly T[]): readonly T[] {
+  return Array.isArray(value) ? value : [];
 }
