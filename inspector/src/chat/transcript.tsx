@@ -77,6 +77,7 @@ export function Transcript({ view, rows, focus, isLive }: TranscriptProps): Reac
 
   return (
     <div className="transcript">
+      <h2 className="unseen">Conversation</h2>
       <div
         ref={scroller}
         className="transcript-scroller"

@@ -57,11 +57,17 @@ export function Composer({ sessionId, session, view, closed, dropped }: Composer
   });
   const running = view.state === "running" || view.state === "waiting";
   const text = draft.text.trim();
-  const canSend =
-    session !== undefined && closed === undefined && (text !== "" || draft.attachments.length > 0) && !attaching.isBusy;
+  const isWritten = closed === undefined && (text !== "" || draft.attachments.length > 0 || attaching.isBusy);
+  /** The person has sent it, and something has to come first: this client's attachment, or a file on its way. */
+  const [isDue, setDue] = useState(false);
 
   const send = (): void => {
-    if (!canSend || session === undefined) return;
+    if (!isWritten) return;
+    if (session === undefined || attaching.isBusy) {
+      setDue(true);
+      return;
+    }
+    setDue(false);
     const attachments = draft.attachments.map(({ path, name }) => ({ path, filename: name }));
     const turn = session.prompt(text, attachments.length > 0 ? { attachments } : {});
     const sent = draft;
@@ -80,6 +86,9 @@ export function Composer({ sessionId, session, view, closed, dropped }: Composer
       )
       .finally(() => setSending((now) => now.filter((each) => each.turn !== turn)));
   };
+  useEffect(() => {
+    if (isDue && session !== undefined && !attaching.isBusy) send();
+  }, [isDue, session, attaching.isBusy]);
   const stop = (): void => {
     session?.cancel().catch((error: unknown) => toast(wordsOf(error), "bad"));
   };
@@ -112,11 +121,12 @@ export function Composer({ sessionId, session, view, closed, dropped }: Composer
                 <Square aria-hidden fill="currentColor" className="composer-stop" />
               </IconButton>
             )}
-            {(!running || text !== "" || draft.attachments.length > 0) && (
+            {(!running || isWritten) && (
               <IconButton
                 label={running ? "Queue the prompt" : "Send"}
                 look="primary"
-                disabled={!canSend}
+                disabled={!isWritten}
+                busy={isDue}
                 onClick={send}
                 data-action="send"
               >
