@@ -1,7 +1,7 @@
 /** Files on their way to the server, and those that are there and go with the next prompt. */
 
 import { FileText, X } from "lucide-react";
-import { useRef, useState, type ReactNode } from "react";
+import { useEffect, useRef, useState, type ReactNode } from "react";
 import type { Files } from "sandboxagent";
 
 import { IconButton, Spinner, sizeText, wordsOf } from "../design/index.js";
@@ -29,11 +29,16 @@ type SetAttachments = (change: Draft["attachments"]) => void;
 export function useAttaching(files: Files | undefined, attached: Draft["attachments"], set: SetAttachments): Attaching {
   const [uploading, setUploading] = useState<readonly Uploading[]>([]);
   const last = useRef(0);
+  /** Given before there was a place to put them. */
+  const held = useRef<readonly File[]>([]);
   const latest = useRef(attached);
   latest.current = attached;
   const dismiss = (id: number): void => setUploading((now) => now.filter((each) => each.id !== id));
   const add = (given: readonly File[]): void => {
-    if (files === undefined) return;
+    if (files === undefined) {
+      held.current = [...held.current, ...given];
+      return;
+    }
     for (const file of given) {
       const id = (last.current += 1);
       setUploading((now) => [...now, { id, file, failure: undefined }]);
@@ -48,6 +53,11 @@ export function useAttaching(files: Files | undefined, attached: Draft["attachme
       );
     }
   };
+  useEffect(() => {
+    if (files === undefined || held.current.length === 0) return;
+    add(held.current);
+    held.current = [];
+  }, [files]);
   const detach = (path: string): void => set(latest.current.filter((each) => each.path !== path));
   return { uploading, attached, isBusy: uploading.some(({ failure }) => failure === undefined), add, dismiss, detach };
 }

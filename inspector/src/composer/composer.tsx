@@ -52,6 +52,7 @@ export function Composer({ sessionId, session, view, closed, dropped }: Composer
   );
   useEffect(() => keepDraft(sessionId, draft), [sessionId, draft]);
   useGrowing(field, draft.text);
+  useSlash(field);
   useEffect(() => {
     dropped.take = attaching.add;
   });
@@ -215,6 +216,7 @@ function Writing({ field, draft, setText, view, send, stop, attaching }: Writing
         dir="auto"
         placeholder={running ? "Queue a prompt for when this turn has ended" : "Write to the agent"}
         aria-label="Prompt"
+        aria-keyshortcuts="/"
         role={found ? "combobox" : undefined}
         aria-expanded={found ? true : undefined}
         aria-controls={found ? "composer-commands" : undefined}
@@ -249,6 +251,23 @@ function AttachButton({
       <input ref={input} type="file" multiple hidden aria-label="Files to attach" onChange={chosen} />
     </>
   );
+}
+
+/** The slash goes to the composer from anywhere, as it does to the search of many pages. */
+function useSlash(field: React.RefObject<HTMLTextAreaElement | null>): void {
+  useEffect(() => {
+    const pressed = (event: globalThis.KeyboardEvent): void => {
+      const target = event.target as HTMLElement | null;
+      const isTyping = target?.matches("input, textarea, select, [contenteditable]") ?? false;
+      if (event.key !== "/" || event.defaultPrevented || event.ctrlKey || event.metaKey || event.altKey || isTyping)
+        return;
+      if (document.querySelector("dialog[open]")) return;
+      event.preventDefault();
+      field.current?.focus();
+    };
+    document.addEventListener("keydown", pressed);
+    return () => document.removeEventListener("keydown", pressed);
+  }, [field]);
 }
 
 /** As high as its text, up to what the style sheet allows. */
