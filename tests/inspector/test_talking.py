@@ -238,35 +238,3 @@ def test_hostile_content_is_shown_and_does_nothing(scripted_talk: Conversation) 
     assert talk.run(
         f"{requests}.every((name) => name.startsWith({json.dumps(talk.tab.url)}) || name.startsWith('blob:'))"
     )
-
-
-def test_axe_finds_nothing_wrong_with_a_conversation(scripted_talk: Conversation) -> None:
-    talk = scripted_talk
-    table = "# Title\n\n| a | b |\n|---|---|\n| 1 | 2 |\n\n```python\nx = 1\n```\n\n- [x] done\n\n[a link](https://example.org)"
-    diff = {"type": "diff", "path": "/a.py", "oldText": "a = 1\n", "newText": "a = 2\n"}
-    talk.play(
-        ["update", {"sessionUpdate": "agent_thought_chunk", "content": {"type": "text", "text": "hm"}}],
-        ["update", {"sessionUpdate": "plan", "entries": [{"content": "step", "priority": "low", "status": "pending"}]}],
-        [
-            "update",
-            {
-                "sessionUpdate": "tool_call",
-                "toolCallId": "c1",
-                "title": "Edit",
-                "kind": "edit",
-                "status": "completed",
-                "content": [diff],
-                "rawInput": {"a": 1},
-            },
-        ],
-        ["say", table],
-        [
-            "update",
-            {"sessionUpdate": "usage_update", "used": 10, "size": 100, "cost": {"amount": 0.5, "currency": "USD"}},
-        ],
-        ["respond_error", -32000, "no more credit"],
-    )
-    talk.shows(".failure")
-    talk.tab.is_accessible()
-    talk.tab.theme("dark")
-    talk.tab.is_accessible()

@@ -190,14 +190,3 @@ def test_a_conversation_by_keyboard_alone(talk: Conversation) -> None:
     talk.tab.press("Enter")
 
     talk.is_answered("You chose: reject_once")
-
-
-@pytest.mark.parametrize("word", ["permission", "question", "form"])
-def test_axe_finds_nothing_wrong_with_what_waits(talk: Conversation, word: str) -> None:
-    talk.say(word)
-    talk.shows(".request")
-
-    talk.tab.is_accessible()
-    talk.tab.theme("dark")
-    talk.tab.is_accessible()
-    talk.session.cancel()
