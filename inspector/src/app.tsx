@@ -1,7 +1,7 @@
 /** The frame of the page: the sidebar, the room that the address names, and what stands before both. */
 
 import { Menu as MenuIcon } from "lucide-react";
-import { Component, type ReactNode, Suspense, lazy, useEffect, useState } from "react";
+import { Component, type ReactNode, Suspense, lazy, useEffect, useRef, useState } from "react";
 
 import { Connect } from "./connect/connect.js";
 import { Button, EmptyState, IconButton, Loading, SplitPane, Toasts } from "./design/index.js";
@@ -56,26 +56,36 @@ function Frame(): ReactNode {
   );
   if (place.room === "embed") return room;
   if (!narrow) {
-    return <SplitPane name="sidebar" initial={264} smallest={200} largest={420} first={<Sidebar />} second={room} />;
+    return <SplitPane name="sidebar" label="Sidebar" initial={264} smallest={200} largest={420} first={<Sidebar />} second={room} />;
   }
   return (
     <div className={styles.narrow}>
-      <div className={styles.bar}>
+      <header className={styles.bar}>
         <IconButton label="Open the sidebar" aria-expanded={open} onClick={() => setOpen(true)}>
           <MenuIcon aria-hidden />
         </IconButton>
         <span>{NAMES[place.room] ?? "Session"}</span>
-      </div>
+      </header>
       {room}
-      {open && (
-        <div className={styles.drawer} onKeyDown={(event) => event.key === "Escape" && setOpen(false)}>
-          <div className={styles.shade} onClick={() => setOpen(false)} />
-          <div className={styles.sheet}>
-            <Sidebar onLeave={() => setOpen(false)} />
-          </div>
-        </div>
-      )}
+      {open && <Drawer onClose={() => setOpen(false)} />}
     </div>
+  );
+}
+
+/** The sidebar over the room; Escape and a click beside it close it. */
+function Drawer({ onClose }: { readonly onClose: () => void }): ReactNode {
+  const sheet = useRef<HTMLDialogElement>(null);
+  useEffect(() => sheet.current?.showModal(), []);
+  return (
+    <dialog
+      ref={sheet}
+      className={styles.sheet}
+      aria-label="Sidebar"
+      onClose={onClose}
+      onClick={(event) => event.target === sheet.current && onClose()}
+    >
+      <Sidebar onLeave={onClose} />
+    </dialog>
   );
 }
 
@@ -96,7 +106,7 @@ function Room({ place }: { readonly place: Place }): ReactNode {
       return <SessionRoom id={place.id} tab={place.tab ?? "chat"} at={place.at} embedded={place.room === "embed"} />;
     case "lost":
       return (
-        <EmptyState title="There is no such page" actions={<Button onClick={() => go({ room: "mission" })}>Mission control</Button>}>
+        <EmptyState first title="There is no such page" actions={<Button onClick={() => go({ room: "mission" })}>Mission control</Button>}>
           <code>{place.path}</code> leads nowhere.
         </EmptyState>
       );
@@ -138,6 +148,7 @@ class Fence extends Component<{ readonly children: ReactNode }, { readonly error
     if (error === undefined) return this.props.children;
     return (
       <EmptyState
+        first
         title="This view has failed"
         actions={<Button onClick={() => this.setState({ error: undefined })}>Try again</Button>}
       >

@@ -36,7 +36,10 @@ export function placeOf(url: URL): Place {
   if (name) return { room: "lost", path: url.pathname };
   if (room === "files") return { room, ...(query.has("path") && { path: query.get("path") as string }) };
   if (room === "replay") return { room, ...spotOf(query) };
-  if (room === "new") return { room };
+  if (room === "new") {
+    const [agent, cwd] = [query.get("agent"), query.get("cwd")];
+    return { room, ...(agent && { agent }), ...(cwd && { cwd }) };
+  }
   return room === "" || room === "sessions" ? { room: "mission" } : { room: "lost", path: url.pathname };
 }
 

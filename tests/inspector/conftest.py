@@ -4,10 +4,11 @@ from collections.abc import Generator
 
 import pytest
 
+from sandbox_agent.client.sync import SandboxAgent
 from sandbox_agent.http.ui import BUILT
 from tests.browser.driving import Unavailable
 from tests.inspector.browsing import Tab, chromium, program
-from tests.support.running import TOKEN, Server
+from tests.support.running import BOUND, TOKEN, Server
 
 
 @pytest.fixture(scope="session")
@@ -41,3 +42,10 @@ def tab(shared_tab: Tab) -> Generator[Tab]:
     shared_tab.theme("light")
     yield shared_tab
     shared_tab.is_well()
+
+
+@pytest.fixture
+def client(server: Server) -> Generator[SandboxAgent]:
+    """Another client of the same server: a program, or a second person."""
+    with SandboxAgent.connect(server.url, server.token, reconnect_timeout=BOUND) as connected:
+        yield connected

@@ -90,7 +90,7 @@ function Detail({ agent, onChange }: { readonly agent: Agent; readonly onChange:
         </div>
       </div>
       <div className={styles.acts}>
-        <Button look="quiet" onClick={() => go({ room: "agents" })}>
+        <Button look="quiet" className={styles.back} onClick={() => go({ room: "agents" })}>
           <ArrowLeft aria-hidden /> All agents
         </Button>
         {agent.installed && (

@@ -10,9 +10,11 @@ interface EmptyStateProps {
   readonly title: string;
   readonly children?: ReactNode;
   readonly actions?: ReactNode;
+  /** Nothing else is on the page: it is its heading. */
+  readonly first?: boolean;
 }
 
-export function EmptyState({ icon, title, children, actions }: EmptyStateProps): ReactNode {
+export function EmptyState({ icon, title, children, actions, first = false }: EmptyStateProps): ReactNode {
   return (
     <div className={styles.empty}>
       {icon && (
@@ -20,7 +22,7 @@ export function EmptyState({ icon, title, children, actions }: EmptyStateProps):
           {icon}
         </span>
       )}
-      <h2>{title}</h2>
+      {first ? <h1>{title}</h1> : <h2>{title}</h2>}
       {children && <div className={styles.text}>{children}</div>}
       {actions && <div className={styles.actions}>{actions}</div>}
     </div>

@@ -7,6 +7,8 @@ import styles from "./split-pane.module.css";
 interface SplitPaneProps {
   /** What its place is kept under. */
   readonly name: string;
+  /** What the first is, for those who do not see it. */
+  readonly label: string;
   readonly first: ReactNode;
   readonly second: ReactNode;
   /** Width of the first, in pixels. */
@@ -17,7 +19,7 @@ interface SplitPaneProps {
 
 const STEP = 16;
 
-export function SplitPane({ name, first, second, initial, smallest, largest }: SplitPaneProps): ReactNode {
+export function SplitPane({ name, label, first, second, initial, smallest, largest }: SplitPaneProps): ReactNode {
   const [width, setWidth] = useState(() => bounded(kept(name) ?? initial));
   const from = useRef<{ x: number; width: number }>(undefined);
   function bounded(value: number): number {
@@ -42,10 +44,9 @@ export function SplitPane({ name, first, second, initial, smallest, largest }: S
   };
   return (
     <div className={styles.panes}>
-      <div className={styles.first} style={{ width }}>
+      <aside className={styles.first} style={{ width }} aria-label={label}>
         {first}
-      </div>
-      <div
+        <div
         role="separator"
         aria-orientation="vertical"
         aria-label="Width"
@@ -58,7 +59,8 @@ export function SplitPane({ name, first, second, initial, smallest, largest }: S
         onPointerMove={drag}
         onPointerUp={() => (from.current = undefined)}
         onKeyDown={key}
-      />
+        />
+      </aside>
       <div className={styles.second}>{second}</div>
     </div>
   );

@@ -30,7 +30,8 @@ interface NewSessionProps {
 
 export function NewSession({ agent: given, cwd: there }: NewSessionProps): ReactNode {
   const { client } = useServer();
-  const load = useCallback(() => client.agents.list(), [client]);
+  const [registry, setRegistry] = useState(false);
+  const load = useCallback(() => client.agents.list({ registry }), [client, registry]);
   const [agents, reload] = useLoaded(load);
   const [wanted, setWanted] = useState(given);
   const offered = useMemo(() => [...(agents.value ?? [])].sort(byReadiness), [agents.value]);
@@ -46,7 +47,12 @@ export function NewSession({ agent: given, cwd: there }: NewSessionProps): React
         {chosen && (
           <>
             <fieldset className={styles.agents}>
-              <legend>Agent</legend>
+              <legend>
+                Agent
+                <Button size="small" look="quiet" aria-pressed={registry} onClick={() => setRegistry(!registry)}>
+                  Registry
+                </Button>
+              </legend>
               {offered.map((each) => (
                 <label key={each.id} className={styles.agent}>
                   <input

@@ -74,8 +74,16 @@ export class ServerConnection {
       else if (state === "reconnecting" && isUnauthorized(error)) this.#failed(error, token);
       else if (state === "reconnecting") this.view.set({ state: "reconnecting", error });
     });
-    // Opens the stream of events; should that fail, whatever needs it first says why.
-    client.pending().catch(() => undefined);
+    this.#listen(client, token);
+  }
+
+  /** Opens the stream of events, by asking for anything. */
+  #listen(client: SandboxAgent, token: string | undefined): void {
+    client.pending().catch((error: unknown) => {
+      if (this.client.get() !== client) return;
+      if (isUnauthorized(error)) this.#failed(error, token);
+      else this.#retry = setTimeout(() => this.#listen(client, token), PAUSE);
+    });
   }
 
   /** Forgets the token, and asks for one. */

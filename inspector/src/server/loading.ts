@@ -1,6 +1,6 @@
 /** Something that is asked of the server: on its way, there, or failed; asked again when what it depends on changes. */
 
-import { useCallback, useEffect, useState } from "react";
+import { useCallback, useEffect, useRef, useState } from "react";
 
 export type Loaded<T> =
   | { readonly state: "loading"; readonly value: T | undefined }
@@ -11,9 +11,11 @@ export type Loaded<T> =
 export function useLoaded<T>(load: (() => Promise<T>) | undefined): [Loaded<T>, () => void] {
   const [loaded, setLoaded] = useState<Loaded<T>>({ state: "loading", value: undefined });
   const [times, setTimes] = useState(0);
+  const asked = useRef(load);
   useEffect(() => {
     let current = true;
-    setLoaded((before) => ({ state: "loading", value: times === 0 ? undefined : before.value }));
+    setLoaded((before) => ({ state: "loading", value: asked.current === load ? before.value : undefined }));
+    asked.current = load;
     load?.().then(
       (value) => current && setLoaded({ state: "there", value }),
       (error: unknown) => current && setLoaded((before) => ({ state: "failed", error, value: before.value })),

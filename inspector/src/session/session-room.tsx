@@ -71,7 +71,7 @@ function Absent({ id, error }: { readonly id: string; readonly error: Error }): 
   const gone = error instanceof ServerProblem && error.status === 404;
   if (!gone) return <ErrorNote title="The session could not be read" error={error} />;
   return (
-    <EmptyState title="There is no such session">
+    <EmptyState first title="There is no such session">
       The server has no session <code>{id}</code>. It may have been deleted.
     </EmptyState>
   );

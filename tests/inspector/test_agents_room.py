@@ -1,0 +1,61 @@
+"""The room of agents: what each is, and installing one from a registry on this machine, with its progress."""
+
+from collections.abc import Generator
+from pathlib import Path
+
+import pytest
+
+from tests.inspector.browsing import Tab
+from tests.support.running import Server
+from tests.support.shelf import Shelf
+
+
+@pytest.fixture(scope="module")
+def shelf(tmp_path_factory: pytest.TempPathFactory) -> Generator[Shelf]:
+    with Shelf(tmp_path_factory.mktemp("shelf"), "--no-persist") as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def server(shelf: Shelf) -> Server:
+    return shelf.server
+
+
+def test_an_agent_says_what_it_can_do_where_it_comes_from_and_how_its_process_is(tab: Tab) -> None:
+    tab.open("agents/mock")
+    for words in ("promptCapabilities.image", "Comes with the server", "running", "Process id"):
+        tab.sees(words)
+    tab.is_accessible()
+    tab.theme("dark")
+    tab.is_accessible()
+    tab.open("agents/nobody")
+    tab.sees("There is no such agent")
+
+
+def test_an_agent_is_installed_with_its_progress_and_then_used(tab: Tab, shelf: Shelf, tmp_path: Path) -> None:
+    agent = shelf.box()
+    held = shelf.index.hold(shelf.tarball(agent))
+    tab.open("new")
+    tab.click("Registry")
+    tab.until(f"document.querySelector('input[value=\"{agent}\"]') !== null")
+    tab.run(f"document.querySelector('input[value=\"{agent}\"]').click()")
+    tab.sees("Not installed")
+    tab.sees("Install the agent first.")
+    tab.run("[...document.querySelectorAll('button')].find((each) => each.innerText.startsWith('Install ')).click()")
+    held.wait()
+    tab.sees(f"fetching {agent}.tar.gz")
+    held.release.set()
+    tab.does_not_see("Install the agent first.")
+    tab.fill("Directory", str(tmp_path))
+    tab.click("Start")
+    tab.until("location.pathname.startsWith('/ui/sessions/')")
+
+
+def test_an_install_that_fails_says_why_where_it_was_begun(tab: Tab, shelf: Shelf) -> None:
+    agent = shelf.box("#!/usr/bin/env node\nconsole.error('no key'); process.exit(3)")
+    tab.open(f"agents/{agent}")
+    tab.click("Registry")
+    tab.sees("Install ")
+    tab.run("[...document.querySelectorAll('button')].find((each) => each.innerText.startsWith('Install ')).click()")
+    tab.sees("could not be installed")
+    tab.is_accessible()

@@ -1,0 +1,77 @@
+"""All sessions beside every room: live, found by words, linked to; and what waits is in the title of the page."""
+
+from threading import Event
+
+from sandbox_agent.client import PermissionRequest
+from sandbox_agent.client.sync import SandboxAgent
+from tests.inspector.browsing import Tab
+from tests.support.running import BOUND, Server
+
+
+def test_a_session_that_another_client_makes_appears_and_says_how_it_stands(
+    tab: Tab, server: Server, client: SandboxAgent
+) -> None:
+    tab.sees("Connected")
+    client.sessions.create("mock", cwd=server.work).prompt("a session of another client").text()
+    tab.sees("a session of another client")
+    session = client.sessions.create("mock", cwd=server.work)
+    turn = session.prompt("slow 60")
+    tab.until("document.querySelector('[aria-label=Sessions]').innerText.includes('Running')")
+    session.cancel()
+    turn.result()
+    tab.until("!document.querySelector('[aria-label=Sessions]').innerText.includes('Running')")
+
+
+def test_what_waits_for_a_person_is_counted_in_the_title_until_it_is_answered_elsewhere(
+    tab: Tab, server: Server, client: SandboxAgent
+) -> None:
+    tab.sees("Connected")
+    seen = Event()
+
+    def decide(request: PermissionRequest) -> object:
+        assert seen.wait(BOUND)
+        return request.reject()
+
+    client.on_permission(decide)
+    turn = client.sessions.create("mock", cwd=server.work).prompt("permission")
+    tab.until("document.title.startsWith('(1) ')")
+    tab.sees("Waiting for you")
+    seen.set()
+    tab.until("!document.title.startsWith('(')")
+    turn.result()
+
+
+def test_sessions_are_found_by_their_words(tab: Tab, server: Server, client: SandboxAgent) -> None:
+    for words in ("the red house", "the blue boat"):
+        client.sessions.create("mock", cwd=server.work).prompt(words).text()
+    tab.sees("the red house")
+    tab.sees("the blue boat")
+    tab.fill("Search sessions", "BOAT blue")
+    tab.until("!document.querySelector('[aria-label=Sessions]').innerText.includes('the red house')")
+    tab.sees("the blue boat")
+    tab.fill("Search sessions", "nothing like that")
+    tab.sees("No session matches")
+
+
+def test_a_link_to_a_session_opens_it_and_one_to_no_session_says_so(
+    tab: Tab, server: Server, client: SandboxAgent
+) -> None:
+    session = client.sessions.create("mock", cwd=server.work)
+    session.prompt("linked to").text()
+    tab.open(f"sessions/{session.id}")
+    tab.until("document.title === 'linked to · Inspector'")
+    tab.open("sessions/no-such-session")
+    tab.sees("There is no such session")
+    tab.is_accessible()
+    tab.open("nowhere/at/all")
+    tab.sees("There is no such page")
+
+
+def test_on_a_narrow_page_the_sidebar_opens_over_the_room(tab: Tab) -> None:
+    tab.size(390)
+    tab.open("agents")
+    tab.click("Open the sidebar")
+    tab.sees("Connected")
+    tab.is_accessible()
+    tab.press("Escape")
+    tab.does_not_see("Connected")
