@@ -11,7 +11,7 @@ import socket
 from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Generator, Mapping
 from contextlib import aclosing, asynccontextmanager, contextmanager
 from pathlib import Path
-from typing import BinaryIO, TypeAlias, TypeVar
+from typing import BinaryIO, TypeAlias, TypedDict, TypeVar, Unpack
 from urllib.parse import SplitResult, urlsplit
 from urllib.request import getproxies
 
@@ -46,6 +46,16 @@ _LIMITS = httpx.Limits(max_connections=None, max_keepalive_connections=20, keepa
 # Nothing is sent while a request waits: without these, a peer that vanished would be waited for for ever, and a router
 # in between would forget the connection. In seconds; the second name is what macOS calls the first.
 _PROBES = {"TCP_KEEPIDLE": 30, "TCP_KEEPALIVE": 30, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 6}
+
+
+class Sending(TypedDict, total=False):
+    """What goes with a request."""
+
+    params: Params | None
+    content: bytes | AsyncIterable[bytes] | None
+    headers: Mapping[str, str] | None
+    silence: float | None
+    """Seconds that the server may say nothing."""
 
 
 class Api:
@@ -116,43 +126,21 @@ class Api:
         excerpt = body or headers.get("location", "").encode()
         return foreign(self.url, response.status_code, headers.get("content-type", ""), excerpt)
 
-    async def request(
-        self,
-        method: str,
-        path: str,
-        *,
-        params: Params | None = None,
-        content: bytes | AsyncIterable[bytes] | None = None,
-        headers: Mapping[str, str] | None = None,
-        silence: float | None = None,
-    ) -> httpx.Response:
-        """An answer and all of its body; `silence` is how many seconds the server may say nothing.
+    async def request(self, method: str, path: str, **more: Unpack[Sending]) -> httpx.Response:
+        """An answer and all of its body.
 
         Raises:
             ServerProblem: the server refuses.
             ConnectionLost: there is no answer.
         """
-        async with self.stream(
-            method, path, params=params, content=content, headers=headers, silence=silence
-        ) as response:
+        async with self.stream(method, path, **more) as response:
             await response.aread()
             return response
 
     @asynccontextmanager
-    async def stream(
-        self,
-        method: str,
-        path: str,
-        *,
-        params: Params | None = None,
-        content: bytes | AsyncIterable[bytes] | None = None,
-        headers: Mapping[str, str] | None = None,
-        silence: float | None = None,
-    ) -> AsyncGenerator[httpx.Response]:
+    async def stream(self, method: str, path: str, **more: Unpack[Sending]) -> AsyncGenerator[httpx.Response]:
         """An answer whose body is still to be read; what breaks while it is read is a ConnectionLost, too."""
-        async with self.exchange(
-            method, path, params=params, content=content, headers=headers, silence=silence
-        ) as response:
+        async with self.exchange(method, path, **more) as response:
             if not response.is_success:
                 raise await self._refusal(response)
             yield response
