@@ -50,6 +50,9 @@ AGENTS = {
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--all-agents", action="store_true", help="try all real agents, not only those that changed")
+    parser.addoption(
+        "--opencode-itself", action="store_true", help="try the tests of the bridge on OpenCode's own server"
+    )
 
 
 STORAGE = {

@@ -1,5 +1,6 @@
 """A program on a terminal of its own: keys in, a screen to look at."""
 
+import codecs
 import fcntl
 import os
 import pty
@@ -12,6 +13,7 @@ import termios
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Protocol
 
 from tests.support.emulator import Emulator
 from tests.support.forkery import Forked, forkery
@@ -27,14 +29,26 @@ LONGEST = 60.0
 """Seconds that something may take to be seen on a machine that is busy."""
 
 
+class Screen(Protocol):
+    """What a program's output is drawn on."""
+
+    def feed(self, text: str, /) -> None: ...
+
+
 class OnTerminal:
     """The program; ends with the block."""
 
     def __init__(
-        self, command: Sequence[str], environ: Mapping[str, str], columns: int = 80, cwd: Path | None = None
+        self,
+        command: Sequence[str],
+        environ: Mapping[str, str],
+        columns: int = 80,
+        cwd: Path | None = None,
+        screen: Screen | None = None,
     ) -> None:
         self.raw = b""
-        self.screen = Emulator(columns)
+        self.screen = screen or Emulator(columns)
+        self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
         self._ours, theirs = pty.openpty()
         fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 40, columns, 0, 0))
         self.modes = termios.tcgetattr(theirs)
@@ -62,10 +76,14 @@ class OnTerminal:
 
     def expect(self, text: str, times: int = 1) -> str:
         """Wait until the screen shows a text; gives the screen."""
+        return self.becomes(lambda screen: screen.count(text) >= times, repr(text))
+
+    def becomes(self, as_wanted: Callable[[str], bool], what: str) -> str:
+        """Wait until the screen is as wanted; gives the screen."""
         end = time.monotonic() + LONGEST
-        while str(self.screen).count(text) < times:
-            assert time.monotonic() < end, f"{text!r} was not shown:\n{self.screen}"
-            assert self._read(0.05) or self.process.poll() is None, f"it ended without {text!r}:\n{self.screen}"
+        while not as_wanted(str(self.screen)):
+            assert time.monotonic() < end, f"{what} was not shown:\n{self.screen}"
+            assert self._read(0.05) or self.process.poll() is None, f"it ended without {what}:\n{self.screen}"
         return str(self.screen)
 
     def looks(self, as_wanted: Callable[[str], bool]) -> bool:
@@ -102,7 +120,7 @@ class OnTerminal:
         except OSError:
             return False
         self.raw += data
-        self.screen.feed(data.decode(errors="replace"))
+        self.screen.feed(self._decoder.decode(data))
         return bool(data)
 
     def __enter__(self) -> "OnTerminal":

@@ -1,0 +1,302 @@
+/** Calls of OpenCode's SDK (the export `/v2`) that the bridge answers, and the events of a turn. */
+
+import assert from "node:assert/strict";
+import { suite, test } from "node:test";
+
+import { createOpencodeClient, type Event, type EventMessagePartDelta, type Part } from "@opencode-ai/sdk/v2";
+
+import { Events, LONGEST, can, given, model, ok, options, refused, textOf } from "./support.ts";
+
+const client = createOpencodeClient(options);
+
+async function opened(): Promise<{ sessionID: string }> {
+  const session = ok(
+    await client.session.create({ model: { providerID: model.providerID, id: model.modelID } }),
+  );
+  return { sessionID: session.id };
+}
+
+function said(text: string): { model: typeof model; parts: [{ type: "text"; text: string }] } {
+  return { model, parts: [{ type: "text", text }] };
+}
+
+async function listening(): Promise<Events<Event>> {
+  return await Events.open<Event>(client.event.subscribe());
+}
+
+function idle(sessionID: string): (event: Event) => boolean {
+  return (event) => event.type === "session.idle" && event.properties.sessionID === sessionID;
+}
+
+/** The events of one session, without those that say nothing of its turn. */
+function ofTurn(events: Event[], sessionID: string): Event[] {
+  const beside = ["session.created", "session.updated", "session.diff", "todo.updated"];
+  return events.filter((event) => JSON.stringify(event).includes(sessionID) && !beside.includes(event.type));
+}
+
+suite("what there is", { timeout: LONGEST, concurrency: true }, () => {
+  test("the server is well", async () => {
+    const health = ok(await client.global.health());
+    assert.equal(health.healthy, true);
+    assert.match(health.version, /^\d+\.\d+\.\d+/);
+  });
+
+  test("what clients look at when they start", async () => {
+    assert.equal(typeof ok(await client.global.config.get()), "object");
+    assert.ok(Array.isArray(ok(await client.app.skills())));
+    assert.equal(typeof ok(await client.experimental.capabilities.get()), "object");
+    assert.equal(typeof ok(await client.experimental.console.get()), "object");
+    assert.equal(typeof ok(await client.experimental.resource.list()), "object");
+    assert.ok(Array.isArray(ok(await client.experimental.workspace.list())));
+    const project = ok(await client.project.current());
+    assert.ok(Array.isArray(ok(await client.project.directories({ projectID: project.id }))));
+    assert.ok(Array.isArray(ok(await client.vcs.status())));
+    assert.ok(Array.isArray(ok(await client.vcs.diff({ mode: "git" }))));
+  });
+
+  test("nothing waits for an answer", async () => {
+    assert.ok(Array.isArray(ok(await client.permission.list())));
+    assert.ok(Array.isArray(ok(await client.question.list())));
+  });
+});
+
+suite("turns", { timeout: LONGEST, concurrency: true }, () => {
+  test("its events come in the order that clients need", async () => {
+    const { sessionID } = await opened();
+    const events = await listening();
+    ok(await client.session.prompt({ sessionID, ...said(can.thought.prompt) }));
+    await events.until(idle(sessionID));
+    await events.close();
+    const turn = ofTurn(events.seen, sessionID);
+
+    const user = turn.findIndex((event) => event.type === "message.updated" && event.properties.info.role === "user");
+    const busy = turn.findIndex((event) => event.type === "session.status" && event.properties.status.type === "busy");
+    const begun = turn.findIndex(
+      (event) => event.type === "message.updated" && event.properties.info.role === "assistant",
+    );
+    const rest = turn.findIndex((event) => event.type === "session.status" && event.properties.status.type === "idle");
+    assert.ok(user === 0 && user < begun && busy < begun && begun < rest, turn.map((event) => event.type).join());
+    assert.equal(turn.filter((event) => event.type === "session.idle").length, 1);
+
+    // Every part is told of before what is added to it, and what is added makes up what it is at its end.
+    const texts = new Map<string, string>();
+    const ends = new Map<string, Part>();
+    for (const event of turn) {
+      if (event.type === "message.part.updated") {
+        const { part } = event.properties;
+        if (part.type !== "text" && part.type !== "reasoning") continue;
+        if (!texts.has(part.id)) texts.set(part.id, part.text);
+        if (part.time?.end !== undefined) {
+          assert.equal(part.text.trimEnd(), texts.get(part.id)?.trimEnd());
+          ends.set(part.id, part);
+        }
+      } else if (event.type === "message.part.delta") {
+        const { partID, field, delta } = (event as EventMessagePartDelta).properties;
+        assert.equal(field, "text");
+        assert.ok(texts.has(partID), "a delta of a part that nobody was told of");
+        texts.set(partID, texts.get(partID) + delta);
+      }
+    }
+    const kinds = [...ends.values()].map((part) => part.type);
+    assert.deepEqual(kinds.slice(0, 2), ["reasoning", "text"]);
+    const deltas = turn.filter((event) => event.type === "message.part.delta");
+    assert.ok(deltas.length > 2, "text is streamed");
+  });
+
+  test("the same events come on both streams", async () => {
+    const events = await listening();
+    const everywhere = await Events.open<Event>(client.global.event() as never, "globalEvent");
+    const { sessionID } = await opened();
+    ok(await client.session.prompt({ sessionID, ...said(can.hello.prompt) }));
+    await Promise.all([events.until(idle(sessionID)), everywhere.until(idle(sessionID))]);
+    await Promise.all([events.close(), everywhere.close()]);
+    const ids = (seen: Event[]): string[] =>
+      ofTurn(seen, sessionID)
+        .filter((event) => (event.type as string) !== "sync")
+        .map((event) => event.id);
+    assert.deepEqual(ids(events.seen), ids(everywhere.seen));
+    assert.deepEqual(ids(events.seen), ids(events.seen).toSorted());
+  });
+
+  test("ids that the client makes are taken", async () => {
+    const { sessionID } = await opened();
+    const messageID = `msg_${"f".repeat(12)}00000000000001`;
+    const parts = [{ id: `prt_${"f".repeat(12)}00000000000001`, type: "text" as const, text: can.hello.prompt }];
+    const { info } = ok(await client.session.prompt({ sessionID, messageID, model, parts }));
+    assert.equal(info.parentID, messageID);
+    const [user, assistant] = ok(await client.session.messages({ sessionID }));
+    assert.equal(user?.info.id, messageID);
+    assert.equal(user?.parts[0]?.id, parts[0]?.id);
+    assert.ok(assistant && (!given.bridge || assistant.info.id > messageID), "a reply sorts after its prompt");
+  });
+
+  test("prompts that come while it is busy are played in their order", async () => {
+    const { sessionID } = await opened();
+    const events = await listening();
+    const first = client.session.prompt({ sessionID, ...said(can.endless.prompt) });
+    await events.until((event) => event.type === "message.part.delta" && event.properties.sessionID === sessionID);
+    const second = client.session.promptAsync({ sessionID, ...said(can.hello.prompt) });
+    assert.equal((await second).response.status, 204);
+    if (!given.bridge) {
+      // OpenCode itself drops what is queued when it is interrupted.
+      ok(await client.session.abort({ sessionID }));
+      await first;
+      return await events.close();
+    }
+    ok(await client.session.abort({ sessionID }));
+    await first;
+    await events.until(
+      (event) => event.type === "message.part.delta" && event.properties.delta.includes(can.hello.shows.slice(0, 3)),
+    );
+    await events.until(idle(sessionID));
+    await events.close();
+    const messages = ok(await client.session.messages({ sessionID }));
+    assert.deepEqual(
+      messages.map(({ info }) => info.role),
+      ["user", "assistant", "user", "assistant"],
+    );
+    assert.match(textOf(messages[3] as never), new RegExp(can.hello.shows));
+  });
+
+  test("a reply to be made later: noReply only adds the message", async () => {
+    const { sessionID } = await opened();
+    await client.session.prompt({ sessionID, noReply: true, ...said("remember this") });
+    const messages = ok(await client.session.messages({ sessionID }));
+    assert.deepEqual(
+      messages.map(({ info }) => info.role),
+      ["user"],
+    );
+  });
+
+  test("a file is attached", async () => {
+    const { sessionID } = await opened();
+    const url = `data:text/plain;base64,${btoa("violets are blue")}`;
+    const file = { type: "file" as const, mime: "text/plain", filename: "violets.txt", url };
+    const parts = [{ type: "text" as const, text: can.hello.prompt }, file];
+    ok(await client.session.prompt({ sessionID, model, parts }));
+    const [user] = ok(await client.session.messages({ sessionID }));
+    const attached = user?.parts.find((part) => part.type === "file");
+    assert.ok(attached?.type === "file");
+    assert.equal(attached.filename, "violets.txt");
+  });
+});
+
+suite("permissions and questions", { timeout: LONGEST, concurrency: true }, () => {
+  test("a tool runs, asks, and ends as one part", async () => {
+    const { sessionID } = await opened();
+    const events = await listening();
+    const prompt = client.session.prompt({ sessionID, ...said(can.permission.prompt) });
+    const asked = await events.until(
+      (event) => event.type === "permission.asked" && event.properties.sessionID === sessionID,
+    );
+    assert.ok(asked.type === "permission.asked");
+    const { id, permission, patterns, always, tool } = asked.properties;
+    assert.ok(permission && patterns.length && always.length);
+    const running = events.seen.findLast((event) => event.type === "message.part.updated");
+    assert.ok(running?.type === "message.part.updated" && running.properties.part.type === "tool");
+    // While it is pending, the terminal interface leaves out what it asks for.
+    if (given.bridge) assert.equal(running.properties.part.state.status, "running");
+    assert.equal(running.properties.part.callID, tool?.callID);
+    assert.ok(ok(await client.permission.list()).some((each) => each.id === id));
+
+    assert.equal(ok(await client.permission.reply({ requestID: id, reply: "once" })), true);
+    const replied = await events.until((event) => event.type === "permission.replied");
+    assert.ok(replied.type === "permission.replied");
+    assert.deepEqual(replied.properties, { sessionID, requestID: id, reply: "once" });
+    ok(await prompt);
+    await events.until(idle(sessionID));
+    await events.close();
+    const parts = events.seen.flatMap((event) =>
+      event.type === "message.part.updated" &&
+      event.properties.part.type === "tool" &&
+      event.properties.part.sessionID === sessionID
+        ? [event.properties.part]
+        : [],
+    );
+    assert.equal(new Set(parts.map((part) => part.id)).size, 1);
+    assert.equal(parts.at(-1)?.state.status, "completed");
+    assert.ok(!ok(await client.permission.list()).some((each) => each.id === id));
+  });
+
+  test("a permission is rejected by the session's own path", async () => {
+    const { sessionID } = await opened();
+    const events = await listening();
+    const prompt = client.session.prompt({ sessionID, ...said(can.permission.prompt) });
+    const asked = await events.until(
+      (event) => event.type === "permission.asked" && event.properties.sessionID === sessionID,
+    );
+    assert.ok(asked.type === "permission.asked");
+    const permissionID = asked.properties.id;
+    assert.equal(ok(await client.permission.respond({ sessionID, permissionID, response: "reject" })), true);
+    ok(await prompt);
+    await events.close();
+    const parts = ok(await client.session.messages({ sessionID })).flatMap((message) => message.parts);
+    const tool = parts.find((part) => part.type === "tool");
+    assert.ok(tool?.type === "tool");
+    assert.equal(tool.state.status, "error");
+  });
+
+  test("a question is answered by a label, and one is rejected", async () => {
+    const { sessionID } = await opened();
+    const events = await listening();
+    const asking = (event: Event): boolean =>
+      event.type === "question.asked" && event.properties.sessionID === sessionID;
+    const first = client.session.prompt({ sessionID, ...said(can.question.prompt) });
+    const asked = await events.until(asking);
+    assert.ok(asked.type === "question.asked");
+    const [question] = asked.properties.questions;
+    assert.equal(question?.question, can.question.shows);
+    assert.equal(question?.options[1]?.label, "Green");
+    assert.ok(ok(await client.question.list()).some((each) => each.id === asked.properties.id));
+    const answers = [["Green"]];
+    assert.equal(ok(await client.question.reply({ requestID: asked.properties.id, answers })), true);
+    assert.ok(textOf(ok(await first)).includes(can.question.says));
+
+    const second = client.session.prompt({ sessionID, ...said(can.question.prompt) });
+    const again = await events.until(asking);
+    assert.ok(again.type === "question.asked");
+    assert.equal(ok(await client.question.reject({ requestID: again.properties.id })), true);
+    await events.until((event) => event.type === "question.rejected");
+    ok(await second);
+    await events.close();
+  });
+
+  test("unknown ones are not found", async () => {
+    const permission = `per_${"0".repeat(26)}`;
+    const question = `que_${"0".repeat(26)}`;
+    const message = (kind: string, id: string): object => ({
+      _tag: `${kind}NotFoundError`,
+      requestID: id,
+      message: `${kind} request not found: ${id}`,
+    });
+    assert.deepEqual(refused(await client.permission.reply({ requestID: permission, reply: "once" })), [
+      404,
+      message("Permission", permission),
+    ]);
+    const answers = [["Red"]];
+    const missing = [404, message("Question", question)];
+    assert.deepEqual(refused(await client.question.reply({ requestID: question, answers })), missing);
+    assert.deepEqual(refused(await client.question.reject({ requestID: question })), missing);
+  });
+});
+
+suite("two directories", { timeout: LONGEST }, () => {
+  const elsewhere = createOpencodeClient({ ...options, directory: given.other_directory });
+
+  test("do not mix", async () => {
+    const here = await listening();
+    const there = await Events.open<Event>(elsewhere.event.subscribe());
+    const { sessionID } = await opened();
+    const other = ok(await elsewhere.session.create({}));
+    assert.equal(other.directory, given.other_directory);
+    ok(await client.session.prompt({ sessionID, ...said(can.hello.prompt) }));
+    ok(await elsewhere.session.prompt({ sessionID: other.id, ...said(can.again.prompt) }));
+    await Promise.all([here.until(idle(sessionID)), there.until(idle(other.id))]);
+    await Promise.all([here.close(), there.close()]);
+    assert.ok(!JSON.stringify(here.seen).includes(other.id));
+    assert.ok(!JSON.stringify(there.seen).includes(sessionID));
+    const ids = ok(await elsewhere.session.list({ directory: given.other_directory })).map((session) => session.id);
+    assert.deepEqual(ids, [other.id]);
+    assert.ok(!ok(await client.session.list()).some((session) => session.id === other.id));
+  });
+});

@@ -1,0 +1,100 @@
+"""OpenCode's terminal interface on the bridge: one screen, on which each test goes on where the one before has stopped."""
+
+from tests.opencode.host import Host
+from tests.opencode.terminal import DOWN, ENTER, ESCAPE, RIGHT, Tui
+
+INTERRUPT = "esc interrupt"
+PERMISSION = "Permission required"
+
+
+def test_a_prompt_is_answered(tui: Tui, host: Host) -> None:
+    tui.say(host.can.hello.prompt)
+
+    tui.expect(host.can.hello.shows)
+    tui.gone(INTERRUPT)
+
+
+def test_a_second_prompt_is_answered(tui: Tui, host: Host) -> None:
+    tui.say(host.can.again.prompt)
+
+    tui.expect(host.can.again.shows)
+    tui.gone(INTERRUPT)
+
+
+def test_a_permission_is_asked_for_and_given_once(tui: Tui, host: Host) -> None:
+    tui.say(host.can.permission.prompt)
+    tui.expect(PERMISSION)
+    tui.expect(host.can.permission.shows)
+    tui.type(ENTER)
+
+    tui.expect(host.can.permission.says)
+    tui.gone(PERMISSION)
+    tui.gone(INTERRUPT)
+
+
+def test_a_permission_is_rejected(tui: Tui, host: Host) -> None:
+    tui.say(host.can.permission.prompt)
+    tui.expect(PERMISSION)
+    tui.type(RIGHT + RIGHT + ENTER)
+
+    tui.gone(PERMISSION)
+    tui.expect(host.can.rejected)
+    tui.gone(INTERRUPT)
+
+
+def test_a_question_is_answered(tui: Tui, host: Host) -> None:
+    tui.say(host.can.question.prompt)
+    tui.expect(host.can.question.shows)
+    tui.expect("Green")
+    tui.type(DOWN + ENTER)
+
+    tui.expect(host.can.question.says)
+    tui.gone(INTERRUPT)
+
+
+def test_a_turn_is_interrupted(tui: Tui, host: Host) -> None:
+    tui.say(host.can.endless.prompt)
+    tui.expect(host.can.endless.shows)
+    tui.expect(INTERRUPT)
+    tui.type(ESCAPE)
+    tui.expect("esc again to interrupt")
+    tui.type(ESCAPE)
+
+    tui.expect("interrupted")
+    tui.gone("to interrupt")
+
+
+def test_a_thought_and_what_follows_it_are_shown(tui: Tui, host: Host) -> None:
+    tui.say(host.can.thought.prompt)
+
+    tui.expect(host.can.thought.says)
+    tui.gone(INTERRUPT)
+
+
+def test_another_model_is_chosen_and_stays_chosen(tui: Tui, host: Host) -> None:
+    first, second = host.can.model
+    tui.expect(f"· {first}")
+    tui.say("/models")
+    tui.expect("Select model")
+    tui.type(second)
+    tui.becomes(lambda screen: screen.count(second) > 1, "the model that was looked for")
+    tui.type(ENTER)
+    tui.gone("Select model")
+    tui.say(host.can.hello.prompt)
+
+    tui.expect(f"· {second} ·")
+    tui.gone(INTERRUPT)
+
+
+def test_sessions_are_listed_and_one_is_opened(tui: Tui, host: Host) -> None:
+    tui.say("/new")
+    tui.gone(host.can.hello.shows)
+    tui.say(host.can.again.prompt)
+    tui.expect(host.can.again.shows)
+    tui.gone(INTERRUPT)
+    tui.say("/sessions")
+    tui.expect("Today")
+    tui.type(DOWN + ENTER)
+    tui.gone("Today")
+
+    tui.expect(host.can.hello.shows)
