@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.opencode.host import Host, opencode_itself, ours
+from tests.opencode.host import MOCK, Host, opencode_itself, ours
 from tests.opencode.terminal import READY, Tui
 from tests.support.running import Server
 
@@ -17,7 +17,7 @@ def host(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
         with opencode_itself(tmp_path_factory.mktemp("itself")) as host:
             yield host
         return
-    with Server() as server:
+    with Server("--default-agent", MOCK.provider) as server:
         yield ours(server)
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 import httpx
 
 from tests.opencode.program import environment, program
-from tests.support.model.script import Call, Say, Think
+from tests.support.model.script import Call, Json, Say, Think
 from tests.support.model.server import ModelServer
 from tests.support.running import BOUND, TOKEN, Server
 
@@ -73,6 +73,10 @@ class Host:
     can: Repertoire
 
     @property
+    def is_opencode_itself(self) -> bool:
+        return self.can is not MOCK
+
+    @property
     def client(self) -> httpx.Client:
         """Plain requests, as OpenCode's clients authenticate themselves."""
         auth = ("opencode", self.password)
@@ -98,7 +102,7 @@ def opencode_serving(directory: Path, model: str, *flags: str, password: str | N
     """`opencode serve`, by its address."""
     work = directory / "work"
     work.mkdir(exist_ok=True)
-    port = _free_port()
+    port = free_port()
     secret = {} if password is None else {"OPENCODE_SERVER_PASSWORD": password}
     process = subprocess.Popen(
         [program(), "serve", "--port", str(port), "--hostname", "127.0.0.1", *flags],
@@ -110,8 +114,8 @@ def opencode_serving(directory: Path, model: str, *flags: str, password: str | N
         text=True,
         start_new_session=True,
     )
+    assert process.stdout is not None
     try:
-        assert process.stdout is not None
         for line in process.stdout:
             if "listening on" in line:
                 break
@@ -122,7 +126,7 @@ def opencode_serving(directory: Path, model: str, *flags: str, password: str | N
         process.stdout.close()
 
 
-def _free_port() -> int:
+def free_port() -> int:
     """A port that is free now: given 0, it takes one that it likes."""
     with socket.create_server(("127.0.0.1", 0)) as listening:
         return listening.getsockname()[1]
@@ -134,7 +138,7 @@ def _scripted(model: ModelServer) -> Repertoire:
 
     ask = Call("bash", {"command": "echo of a command", "description": "Writes notes.txt"})
     options = [{"label": "Red", "description": "r"}, {"label": "Green", "description": "g"}]
-    question = {"header": "Color", "question": "Which color do you like?", "options": options}
+    question: Json = {"header": "Color", "question": "Which color do you like?", "options": options}
     return Repertoire(
         hello=play("Good morning to you", Say("Good morning to you")),
         again=play("Good night to you", Say("Good night to you")),

@@ -7,7 +7,7 @@ from collections.abc import Generator
 import pytest
 
 from tests.browser.driving import Browser, Failed, Page, Unavailable
-from tests.opencode.host import Host, opencode_itself, opencode_serving, ours
+from tests.opencode.host import MOCK, Host, opencode_itself, opencode_serving, ours
 from tests.opencode.program import NOWHERE
 from tests.support.running import Server
 
@@ -29,7 +29,7 @@ def host(origin: str, request: pytest.FixtureRequest, tmp_path_factory: pytest.T
         with opencode_itself(tmp_path_factory.mktemp("itself"), "--cors", origin) as host:
             yield host
         return
-    with Server("--cors-origin", origin) as server:
+    with Server("--cors-origin", origin, "--default-agent", MOCK.provider) as server:
         yield ours(server)
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from sandbox_agent.agents.install.tools import bundled_node
 from tests.opencode.document import Document, document
-from tests.opencode.host import MOCK, Host
+from tests.opencode.host import Host
 
 SDK = Path(__file__).with_name("sdk")
 LONGEST = 600.0
@@ -34,7 +34,7 @@ class Suite:
             "password": host.password,
             "directory": host.directory,
             "other_directory": str(elsewhere),
-            "bridge": host.can is MOCK,
+            "bridge": not host.is_opencode_itself,
             "record": str(record),
             "can": asdict(host.can),
         }

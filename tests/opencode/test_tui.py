@@ -1,4 +1,4 @@
-"""OpenCode's terminal interface on the bridge: one screen, on which each test goes on where the one before has stopped."""
+"""OpenCode's terminal interface on the bridge: one screen; each test goes on where the one before has stopped."""
 
 from tests.opencode.host import Host
 from tests.opencode.terminal import DOWN, ENTER, ESCAPE, RIGHT, Tui

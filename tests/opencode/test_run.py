@@ -1,0 +1,84 @@
+"""`opencode run --attach` on the bridge: a program that says one thing, prints the answer and ends."""
+
+import json
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.opencode.host import Host
+from tests.opencode.program import environment, program
+from tests.support.running import BOUND
+
+
+@pytest.fixture(scope="module")
+def run(host: Host, home: Path) -> "Run":
+    return Run(host, home)
+
+
+class Run:
+    """Runs it."""
+
+    def __init__(self, host: Host, home: Path) -> None:
+        self._host, self._home = host, home
+
+    def __call__(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        host = self._host
+        attached = ["--attach", host.url, "--password", host.password, "--dir", host.directory]
+        return subprocess.run(
+            [program(), "run", *attached, *arguments],
+            env=environment(self._home),
+            cwd=host.directory,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=BOUND,
+        )
+
+
+def test_a_prompt_is_answered(run: Run, host: Host) -> None:
+    done = run(host.can.hello.prompt)
+
+    assert done.returncode == 0, done.stderr
+    assert f"· {host.can.model_ids[0]}" in done.stderr
+    # OpenCode's own server answers before it has told of the text, and the program does not wait for it.
+    assert host.is_opencode_itself or host.can.hello.shows in done.stdout
+
+
+def test_permissions_are_rejected_when_it_does_not_say_otherwise(run: Run, host: Host) -> None:
+    done = run(host.can.permission.prompt)
+
+    assert done.returncode == 0, done.stderr
+    assert "permission requested" in done.stderr
+    assert host.is_opencode_itself or host.can.rejected in done.stdout
+
+
+def test_permissions_are_given_when_it_says_so_and_the_session_goes_on(run: Run, host: Host) -> None:
+    done = run("--auto", "--continue", "--format", "json", host.can.permission.prompt)
+    events = [json.loads(line) for line in done.stdout.splitlines()]
+
+    assert done.returncode == 0, done.stderr
+    tools = [event["part"]["state"]["status"] for event in events if event["type"] == "tool_use"]
+    assert tools == ["completed"]
+    with host.client as client:
+        sessions = client.get("/session", params={"directory": host.directory}).json()
+    assert len(sessions) == 2
+
+
+def test_a_model_is_chosen_and_a_file_attached(run: Run, host: Host, tmp_path: Path) -> None:
+    poem = tmp_path / "poem.txt"
+    poem.write_text("roses are red")
+    chosen = f"{host.can.provider}/{host.can.model_ids[1]}"
+
+    done = run("--model", chosen, "--file", str(poem), "--", host.can.hello.prompt)
+
+    assert done.returncode == 0, done.stderr
+    assert f"· {host.can.model_ids[1]}" in done.stderr
+    assert host.is_opencode_itself or "poem.txt" in done.stdout
+
+
+def test_a_session_that_is_not_there_is_not_found(run: Run, host: Host) -> None:
+    done = run("--session", "ses_e1cd74449ffepBpfauh1VBt4Kc", host.can.hello.prompt)
+
+    assert done.returncode == 1
+    assert "Session not found" in done.stderr
