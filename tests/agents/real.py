@@ -3,6 +3,8 @@
 import asyncio
 import json
 import os
+import subprocess
+import sys
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field, replace
@@ -277,7 +279,7 @@ def tree(pid: int) -> list[int]:
 def running(recipe: Recipe) -> Generator[RealAgent]:
     """The agent, installed, behind a new server; nothing of it may have tried to leave the machine."""
     with ModelServer() as model:
-        server = Server(environment=_hidden(recipe))
+        server = Server(environment=hidden(recipe))
         home, registry = server.directory / "home", server.directory / "registry.json"
         home.mkdir()
         # An empty one: the versions of the manifest are what is tried here.
@@ -293,7 +295,17 @@ def running(recipe: Recipe) -> Generator[RealAgent]:
         assert not model.strays, f"{recipe.agent} wanted to leave the machine: {model.strays}"
 
 
-def _hidden(recipe: Recipe) -> dict[str, None]:
+def install(recipe: Recipe) -> None:
+    """Have it in the folder of all runs in the version that is pinned, unless it is; without a server."""
+    record = INSTALLED / recipe.agent / "installed.json"
+    if record.exists() and json.loads(record.read_text())["version"] == recipe.version:
+        return
+    wanted = [recipe.agent, "--agent-process-version", recipe.version, "--agents-dir", str(INSTALLED)]
+    command = [sys.executable, "-m", "sandbox_agent", "agents", "install", *wanted]
+    subprocess.run(command, check=True, timeout=INSTALL_BOUND)
+
+
+def hidden(recipe: Recipe) -> dict[str, None]:
     """What the agent would see of the environment of whoever runs the tests."""
     patterns = [*recipe.manifest["credentials"], *recipe.manifest["variables"]]
     return {name: None for name in os.environ if any(fnmatchcase(name, pattern) for pattern in patterns)}

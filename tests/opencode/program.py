@@ -2,12 +2,10 @@
 
 import json
 import os
-import subprocess
-import sys
 from functools import cache
 from pathlib import Path
 
-from tests.agents.real import INSTALL_BOUND, INSTALLED
+from tests.agents.real import INSTALLED, install
 from tests.agents.recipe import isolated
 from tests.agents.recipe_opencode import RECIPE
 
@@ -18,19 +16,10 @@ NOWHERE = "http://127.0.0.1:9"
 @cache
 def program() -> str:
     """Its path; installed like every other agent when it is not there yet."""
-    record = INSTALLED / "opencode" / "installed.json"
-    if not record.exists() or json.loads(record.read_text())["version"] != RECIPE.version:
-        _install()
-    installed = json.loads(record.read_text())
-    folder = record.parent / installed["folder"]
-    return installed["command"][0].replace("{folder}", str(folder))
-
-
-def _install() -> None:
-    wanted = ["opencode", "--agent-process-version", RECIPE.version, "--agents-dir", str(INSTALLED)]
-    subprocess.run(
-        [sys.executable, "-m", "sandbox_agent", "agents", "install", *wanted], check=True, timeout=INSTALL_BOUND
-    )
+    install(RECIPE)
+    folder = INSTALLED / RECIPE.agent
+    installed = json.loads((folder / "installed.json").read_text())
+    return installed["command"][0].replace("{folder}", str(folder / installed["folder"]))
 
 
 def environment(home: Path, model: str = NOWHERE) -> dict[str, str]:

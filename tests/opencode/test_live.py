@@ -81,7 +81,7 @@ def test_a_permission_of_the_other_clients_prompt_is_given_in_the_terminal(tui: 
 
 def test_an_agent_that_crashes_is_an_error_of_the_turn_and_the_next_prompt_is_answered(tui: Tui, host: Host) -> None:
     tui.say("please crash")
-    tui.expect("exit code 3")
+    tui.expect("exited with code 3")
     tui.say("are you back")
 
     tui.expect("You said: are you back")

@@ -65,7 +65,7 @@ def test_every_answer_and_event_is_as_the_document_of_opencode_says(suite: Suite
     faults = list(dict.fromkeys(faults_of(suite.record, document())))
 
     assert suite.record
-    assert faults == []
+    assert not faults, "\n".join(faults)
 
 
 def faults_of(record: list[Record], document: Document) -> Iterator[str]:

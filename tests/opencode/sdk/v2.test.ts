@@ -120,8 +120,10 @@ suite("turns", { timeout: LONGEST, concurrency: true }, () => {
 
   test("ids that the client makes are taken", async () => {
     const { sessionID } = await opened();
-    const messageID = `msg_${"f".repeat(12)}00000000000001`;
-    const parts = [{ id: `prt_${"f".repeat(12)}00000000000001`, type: "text" as const, text: can.hello.prompt }];
+    // As the web page makes them, whose clock is not the server's.
+    const time = (BigInt(Date.now() + 60_000) * 4096n).toString(16).slice(-12);
+    const messageID = `msg_${time}00000000000001`;
+    const parts = [{ id: `prt_${time}00000000000001`, type: "text" as const, text: can.hello.prompt }];
     const { info } = ok(await client.session.prompt({ sessionID, messageID, model, parts }));
     assert.equal(info.parentID, messageID);
     const [user, assistant] = ok(await client.session.messages({ sessionID }));
@@ -130,42 +132,28 @@ suite("turns", { timeout: LONGEST, concurrency: true }, () => {
     assert.ok(assistant && (!given.bridge || assistant.info.id > messageID), "a reply sorts after its prompt");
   });
 
-  test("prompts that come while it is busy are played in their order", async () => {
+  test("a prompt that comes while it is busy is played after that", { skip: !given.bridge }, async () => {
     const { sessionID } = await opened();
     const events = await listening();
-    const first = client.session.prompt({ sessionID, ...said(can.endless.prompt) });
+    const first = client.session.prompt({ sessionID, ...said(can.thought.prompt) });
     await events.until((event) => event.type === "message.part.delta" && event.properties.sessionID === sessionID);
-    const second = client.session.promptAsync({ sessionID, ...said(can.hello.prompt) });
-    assert.equal((await second).response.status, 204);
-    if (!given.bridge) {
-      // OpenCode itself drops what is queued when it is interrupted.
-      ok(await client.session.abort({ sessionID }));
-      await first;
-      return await events.close();
-    }
-    ok(await client.session.abort({ sessionID }));
-    await first;
-    await events.until(
-      (event) => event.type === "message.part.delta" && event.properties.delta.includes(can.hello.shows.slice(0, 3)),
-    );
-    await events.until(idle(sessionID));
     await events.close();
+    const second = ok(await client.session.prompt({ sessionID, ...said(can.hello.prompt) }));
+    assert.match(textOf(second), new RegExp(can.hello.shows));
+    assert.match(textOf(ok(await first)), new RegExp(can.thought.says));
     const messages = ok(await client.session.messages({ sessionID }));
     assert.deepEqual(
       messages.map(({ info }) => info.role),
       ["user", "assistant", "user", "assistant"],
     );
-    assert.match(textOf(messages[3] as never), new RegExp(can.hello.shows));
+    assert.equal(messages[3]?.info.id, second.info.id);
   });
 
-  test("a reply to be made later: noReply only adds the message", async () => {
+  test("a message that wants no reply is refused: an agent answers every prompt", { skip: !given.bridge }, async () => {
     const { sessionID } = await opened();
-    await client.session.prompt({ sessionID, noReply: true, ...said("remember this") });
-    const messages = ok(await client.session.messages({ sessionID }));
-    assert.deepEqual(
-      messages.map(({ info }) => info.role),
-      ["user"],
-    );
+    const [status] = refused(await client.session.prompt({ sessionID, noReply: true, ...said("remember this") }));
+    assert.equal(status, 400);
+    assert.deepEqual(ok(await client.session.messages({ sessionID })), []);
   });
 
   test("a file is attached", async () => {
@@ -200,7 +188,9 @@ suite("permissions and questions", { timeout: LONGEST, concurrency: true }, () =
     assert.ok(ok(await client.permission.list()).some((each) => each.id === id));
 
     assert.equal(ok(await client.permission.reply({ requestID: id, reply: "once" })), true);
-    const replied = await events.until((event) => event.type === "permission.replied");
+    const replied = await events.until(
+      (event) => event.type === "permission.replied" && event.properties.sessionID === sessionID,
+    );
     assert.ok(replied.type === "permission.replied");
     assert.deepEqual(replied.properties, { sessionID, requestID: id, reply: "once" });
     ok(await prompt);
@@ -256,7 +246,7 @@ suite("permissions and questions", { timeout: LONGEST, concurrency: true }, () =
     const again = await events.until(asking);
     assert.ok(again.type === "question.asked");
     assert.equal(ok(await client.question.reject({ requestID: again.properties.id })), true);
-    await events.until((event) => event.type === "question.rejected");
+    await events.until((event) => event.type === "question.rejected" && event.properties.sessionID === sessionID);
     ok(await second);
     await events.close();
   });
