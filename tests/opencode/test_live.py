@@ -85,6 +85,7 @@ def test_an_agent_that_crashes_is_an_error_of_the_turn_and_the_next_prompt_is_an
     tui.say("are you back")
 
     tui.expect("You said: are you back")
+    tui.gone("esc interrupt")
 
 
 def test_the_terminal_goes_on_after_the_server_was_restarted(

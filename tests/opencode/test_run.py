@@ -42,7 +42,7 @@ def test_a_prompt_is_answered(run: Run, host: Host) -> None:
     assert done.returncode == 0, done.stderr
     assert f"· {host.can.model_ids[0]}" in done.stderr
     # OpenCode's own server answers before it has told of the text, and the program does not wait for it.
-    assert host.is_opencode_itself or host.can.hello.shows in done.stdout
+    assert host.is_opencode_itself or f'You said: "{host.can.hello.prompt}"' in done.stdout
 
 
 def test_permissions_are_rejected_when_it_does_not_say_otherwise(run: Run, host: Host) -> None:

@@ -14,6 +14,7 @@ from sandbox_agent.opencode.bus import Bus
 from sandbox_agent.opencode.conversations import Conversations
 from sandbox_agent.opencode.file_routes import FileRoutes, Files
 from sandbox_agent.opencode.hub_client import HubClient
+from sandbox_agent.opencode.missed import Missed
 from sandbox_agent.opencode.naming import project_id
 from sandbox_agent.opencode.offerings import Offerings
 from sandbox_agent.opencode.reading import Reading
@@ -69,7 +70,7 @@ def make_bridge(
     reading = Reading(limits.body, files.roots.base)
     app = make_app(
         reading,
-        EventStreams(bus, requests),
+        EventStreams(bus, requests, Missed(hub, transcripts, bus)),
         SessionRoutes(reading, conversations, requests, shells).table(),
         AskingRoutes(reading, requests).table(),
         ServerRoutes(reading, hub, offerings, transcripts).table(),

@@ -167,10 +167,16 @@ class Bus:
         for reader in wanting:
             reader.push(wrapped if reader.wrapped else _frame(bare))
 
-    def send(self, reader: Reader, directory: str | None, type: str, properties: object) -> None:
-        """Tell one reader."""
+    def send(
+        self, reader: Reader, directory: str | None, type: str, properties: object, most: int | None = None
+    ) -> int:
+        """Tell one reader, unless that takes more than so many bytes; gives how many it took."""
         bare = self._encode(type, properties)
-        reader.push(self._wrap(directory, bare) if reader.wrapped else _frame(bare))
+        frame = self._wrap(directory, bare) if reader.wrapped else _frame(bare)
+        if most is not None and len(frame) > most:
+            return 0
+        reader.push(frame)
+        return len(frame)
 
     async def flushed(self) -> None:
         """Wait until the readers were handed everything so far; not for long."""

@@ -18,7 +18,7 @@ from sandbox_agent.opencode.bus import Bus
 from sandbox_agent.opencode.drafts import Draft, Drafts
 from sandbox_agent.opencode.hub_client import HubClient, Prompted
 from sandbox_agent.opencode.ids import is_given_id
-from sandbox_agent.opencode.naming import Facts, describe, find_session, id_of
+from sandbox_agent.opencode.naming import Facts, describe, find_session, id_of, is_busy
 from sandbox_agent.opencode.objects import (
     CommandBody,
     Message,
@@ -345,11 +345,6 @@ class Conversations:
     def _tell_draft(self, draft: Draft, type: str) -> None:
         info = draft.describe()
         self._bus.publish(draft.directory, type, {"sessionID": draft.id, "info": info})
-
-
-def is_busy(session: Session) -> bool:
-    """Whether a turn runs, or waits."""
-    return session.running is not None or bool(session.waiting)
 
 
 def _mode_names(session: Session) -> list[str]:

@@ -56,6 +56,11 @@ def find_session(hub: Hub, id: str, now: float) -> Session | None:
     return None
 
 
+def is_busy(session: Session) -> bool:
+    """Whether a turn runs, or waits."""
+    return session.running is not None or bool(session.waiting)
+
+
 def project_id(directory: str) -> str:
     """A project is a directory here."""
     return hashlib.sha1(directory.encode(errors="surrogateescape"), usedforsecurity=False).hexdigest()

@@ -11,8 +11,9 @@ from dataclasses import dataclass, replace
 from sandbox_agent.host.terminals import Asker, Command, Terminals
 from sandbox_agent.hub.session import Session
 from sandbox_agent.log.event import Direction
-from sandbox_agent.opencode.conversations import Conversations, is_busy
+from sandbox_agent.opencode.conversations import Conversations
 from sandbox_agent.opencode.hub_client import HubClient
+from sandbox_agent.opencode.naming import is_busy
 from sandbox_agent.opencode.objects import Message, ShellBody
 from sandbox_agent.opencode.refusals import Refused
 from sandbox_agent.opencode.shell import Shell
