@@ -64,7 +64,7 @@ STORAGE = {
     "test_sse",
 }
 """Modules whose promises depend on where the log is: their tests run on disk and with `--no-persist`."""
-SLOW = ("sdk_typescript", "browser", "examples", "docs", "contract", "cli", "client")
+SLOW = ("opencode", "inspector", "sdk_typescript", "browser", "examples", "docs", "contract", "cli", "client")
 """Rooms whose tests take longest come first, so that no worker has a long test left when the others have ended."""
 
 
