@@ -7,7 +7,7 @@ import pytest
 from hypothesis import HealthCheck, assume, example, given, settings
 from hypothesis import strategies as st
 
-from sandbox_agent.envelope import Kind, one_line, param, parse, with_id, with_param
+from sandbox_agent.envelope import Kind, has_prompt, one_line, param, parse, with_id, with_param
 from sandbox_agent.errors import NotAnEnvelope
 
 QUICK = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -256,6 +256,21 @@ def test_params_that_name_no_session_are_passed_on_as_they_are(params: str) -> N
 
     assert envelope.session_id is None
     assert params.encode() in envelope.line
+
+
+@QUICK
+@given(st.sampled_from(["prompt", "other", "pro\\u006dpt"]), values(SPACE))
+@example("prompt", "null")
+def test_a_prompt_is_found_where_a_member_of_params_has_that_name(name: str, value: str) -> None:
+    line = f'{{"jsonrpc":"2.0","id":1,"method":"x","params":{{"{name}":{value}}},"prompt":1}}'.encode()
+
+    assert has_prompt(line) == (param(line, "prompt") is not None)
+    assert has_prompt(line) == (name != "other")
+
+
+@pytest.mark.parametrize("params", ["1", "null", '"prompt"', '["prompt"]', "{}"])
+def test_params_that_are_no_object_or_an_empty_one_have_no_prompt(params: str) -> None:
+    assert not has_prompt(f'{{"jsonrpc":"2.0","id":1,"method":"x","params":{params}}}'.encode())
 
 
 @QUICK

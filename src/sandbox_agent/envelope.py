@@ -113,10 +113,19 @@ class _WithParams(Struct):
     params: object = None
 
 
+class _Prompt(Struct, gc=False):
+    prompt: Raw | UnsetType = UNSET
+
+
+class _WithPrompt(Struct, gc=False):
+    params: _Prompt | list[Raw] | str | float | bool | None = None
+
+
 T = TypeVar("T")
 _peek = msgspec.json.Decoder(Peek)
 _members = msgspec.json.Decoder(dict[str, Raw])
 _params = msgspec.json.Decoder(_WithParams)
+_prompt = msgspec.json.Decoder(_WithPrompt)
 _any = msgspec.json.Decoder(object)
 _HEX = rb"[0-9a-fA-F]"
 _ESCAPE = re.compile(rb"\\(?:u[dD][89abAB]%b{2}\\u[dD][c-fC-F]%b{2}|(u[dD][89a-fA-F]%b{2})|.)" % (_HEX, _HEX, _HEX))
@@ -250,6 +259,12 @@ def param(line: bytes, name: str) -> bytes | None:
     params = _decode(_members, line).get("params")
     found = _members.decode(params).get(name) if params is not None and bytes(params)[:1] == b"{" else None
     return None if found is None else bytes(found)
+
+
+def has_prompt(line: bytes) -> bool:
+    """Whether `params` has a member called `prompt`: the same as `param` finds, without a look at the others."""
+    params = _decode(_prompt, line).params
+    return isinstance(params, _Prompt) and params.prompt is not UNSET
 
 
 def params_text(line: bytes) -> bytes:

@@ -41,9 +41,9 @@ from sandbox_agent.hub.session_loading import SessionLoading
 from sandbox_agent.hub.session_methods import SessionMethods
 from sandbox_agent.hub.session_settings import SessionSettings
 from sandbox_agent.hub.turns import Turns
-from sandbox_agent.log.database import Database
 from sandbox_agent.log.event import agent_channel, session_channel
 from sandbox_agent.log.log import Limits, Log
+from sandbox_agent.log.recovery import open_database
 from sandbox_agent.permissions.policy import Policy
 from sandbox_agent.pools import Pool
 from sandbox_agent.processes.children import Children
@@ -143,7 +143,7 @@ class World:
     ) -> None:
         self.now = 1000.0
         """The monotonic clock."""
-        self.log = Log(Database(path), Limits(tail_bytes=tail_bytes))
+        self.log = Log(open_database(path).database, Limits(tail_bytes=tail_bytes))
         self.hub = Hub(self.log, monotonic=lambda: self.now)
         self.turns = Turns(self.hub, queue)
         pool = Pool("test", 2)

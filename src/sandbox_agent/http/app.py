@@ -63,8 +63,7 @@ class App:
         if header(scope, b"origin") is not None:
             send = _add_headers(send, self._guard.cors(scope))
         try:
-            self._guard.check(scope)
-            if self._guard.needs_token(scope):
+            if self._guard.check(scope):
                 admit(scope)
             await self._route(scope, receive, send)
         except SandboxAgentError as error:

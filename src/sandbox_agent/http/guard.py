@@ -65,8 +65,11 @@ class Guard:
     cors_origins: Collection[str]
     public_health: bool
 
-    def check(self, scope: Scope) -> None:
-        """Raises BadRequest, Misdirected, ForbiddenOrigin or Unauthorized."""
+    def check(self, scope: Scope) -> bool:
+        """Whether the client has shown that it may call, on a route that asks for that.
+
+        Raises BadRequest, Misdirected, ForbiddenOrigin or Unauthorized.
+        """
         if len(scope["headers"]) != len(scope["headers_by_name"]):
             names = [name for name, _ in scope["headers"]]
             repeated = next((name for name in _SINGLE if names.count(name) > 1), None)
@@ -74,10 +77,12 @@ class Guard:
                 raise BadRequest(f"the header {repeated.decode()} was sent twice", header=repeated.decode())
         self._check_host(scope)
         self._check_origin(scope)
-        if self.needs_token(scope):
-            self._check_token(scope)
+        if not self._needs_token(scope):
+            return False
+        self._check_token(scope)
+        return True
 
-    def needs_token(self, scope: Scope) -> bool:
+    def _needs_token(self, scope: Scope) -> bool:
         """Whether the request is one that only those with the token may make."""
         path = scope["path"]
         public = not (path in _PRIVATE_PATHS or path.startswith(_PRIVATE)) or (

@@ -4,6 +4,7 @@ import asyncio
 import hashlib
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from typing import Generic, TypeVar
 
 from sandbox_agent.envelope import Envelope, failure
 from sandbox_agent.errors import AgentTimeout, IdempotencyMismatch, LogUnavailable, OutcomeUnknown
@@ -11,16 +12,48 @@ from sandbox_agent.hub.calls import Accepted, Answer
 from sandbox_agent.hub.connection import Connection
 from sandbox_agent.log.log import Log
 
+T = TypeVar("T")
+
 MAX_KEY = 256
 """Longest key."""
+
+
+class _Stage(Generic[T]):
+    """What all callers of a request wait for; one that leaves takes it from no other."""
+
+    __slots__ = ("_waiting", "result")
+
+    def __init__(self) -> None:
+        self.result: T | Exception | None = None
+        self._waiting: list[asyncio.Future[T]] = []
+
+    def settle(self, result: T | Exception) -> None:
+        """Reach it; only the first time counts."""
+        if self.result is not None:
+            return
+        self.result = result
+        for future in self._waiting:
+            if not future.done() and isinstance(result, Exception):
+                future.set_exception(result)
+            elif not future.done():
+                future.set_result(result)
+
+    async def wait(self) -> T:
+        if self.result is None:
+            future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+            self._waiting.append(future)
+            return await future
+        if isinstance(self.result, Exception):
+            raise self.result
+        return self.result
 
 
 @dataclass(frozen=True, slots=True)
 class _Running:
     digest: bytes
-    accepted: asyncio.Future[int]
+    accepted: _Stage[int]
     """Where the log has the request, once it was taken in."""
-    first: asyncio.Future[Answer]
+    first: _Stage[Answer]
     """The answer for the client of the first request."""
     outcome: asyncio.Task[Answer]
     """What is kept; later than `first` when the agent took too long."""
@@ -47,24 +80,20 @@ class Idempotency:
             running = self._start(scope, key, digest, begin)
         elif running.digest != digest:
             raise IdempotencyMismatch(key)
-        return Accepted(await asyncio.shield(running.accepted), self._answer(running))
+        return Accepted(await running.accepted.wait(), self._answer(running))
 
     def _start(self, scope: str, key: str, digest: bytes, begin: Callable[[], Awaitable[Accepted]]) -> _Running:
-        loop = asyncio.get_running_loop()
-        accepted: asyncio.Future[int] = loop.create_future()
-        first: asyncio.Future[Answer] = loop.create_future()
+        accepted: _Stage[int] = _Stage()
+        first: _Stage[Answer] = _Stage()
+        # A task of its own: the callers may leave before it has come to its end.
         outcome = asyncio.create_task(self._run(scope, key, digest, begin, accepted, first))
-        for future in (accepted, first, outcome):
-            # The callers may have left before it failed.
-            future.add_done_callback(lambda done: done.cancelled() or done.exception())
-        self._running[scope, key] = _Running(digest, accepted, first, outcome)
-        return self._running[scope, key]
+        outcome.add_done_callback(_forget_failure)
+        running = self._running[scope, key] = _Running(digest, accepted, first, outcome)
+        return running
 
     async def _answer(self, running: _Running) -> Answer:
-        if not running.first.done():
-            return await asyncio.shield(running.first)
-        if running.first.exception() is None:
-            return running.first.result()
+        if not isinstance(running.first.result, Exception):
+            return await running.first.wait()
         done, _ = await asyncio.wait([running.outcome], timeout=self._patience)
         if not done:
             raise AgentTimeout(f"the request under this Idempotency-Key still runs after {self._patience:g} s more")
@@ -76,8 +105,8 @@ class Idempotency:
         key: str,
         digest: bytes,
         begin: Callable[[], Awaitable[Accepted]],
-        taken: asyncio.Future[int],
-        first: asyncio.Future[Answer],
+        taken: _Stage[int],
+        first: _Stage[Answer],
     ) -> Answer:
         answer: Answer | None = None
         try:
@@ -85,7 +114,7 @@ class Idempotency:
             self._log.save_outcome(scope, key, digest, None)
             await self._log.flushed()
             accepted = await begin()
-            taken.set_result(accepted.position)
+            taken.settle(accepted.position)
             answer = await self._outcome(accepted.answer, first)
             self._log.save_outcome(scope, key, digest, answer.line)
             await self._log.flushed()
@@ -93,27 +122,31 @@ class Idempotency:
             if answer is None and isinstance(error, LogUnavailable | AgentTimeout):
                 # Nothing was begun, so it may be tried again under the same key.
                 self._log.forget_outcome(scope, key)
-            for future in (taken, first):
-                if not future.done():
-                    future.set_exception(error)
+            taken.settle(error)
+            first.settle(error)
             raise
         finally:
             del self._running[scope, key]
-        if not first.done():
-            first.set_result(answer)
+        first.settle(answer)
         return answer
 
     @staticmethod
-    async def _outcome(answer: Awaitable[Answer], first: asyncio.Future[Answer]) -> Answer:
+    async def _outcome(answer: Awaitable[Answer], first: _Stage[Answer]) -> Answer:
         try:
             return await answer
         except AgentTimeout as error:
             if error.late is None:
                 raise
-            first.set_exception(error)
+            first.settle(error)
             late = await error.late
             assert isinstance(late, Answer)
             return late
+
+
+def _forget_failure(task: asyncio.Task[Answer]) -> None:
+    """Its callers have it, unless all have left."""
+    if not task.cancelled():
+        task.exception()
 
 
 def scope_of(connection: Connection, session_id: str | None) -> str:

@@ -15,8 +15,8 @@ from sandbox_agent.envelope import (
     META,
     Envelope,
     Object,
+    has_prompt,
     object_at,
-    param,
     params_text,
     parse,
     success,
@@ -267,7 +267,7 @@ class SessionMethods:
         name = prompt_id(envelope.line)
         self.hub.attach(connection, session)
         line = envelope.line
-        if param(line, "prompt") is None and (text := text_at(envelope.params(), "content")) is not None:
+        if not has_prompt(line) and (text := text_at(envelope.params(), "content")) is not None:
             line = with_param(line, "prompt", [{"type": "text", "text": text}])
         if envelope.session_id != session.id:
             line = with_param(line, "sessionId", session.id)
@@ -275,7 +275,7 @@ class SessionMethods:
             line = await self._attached(session, line)
         position = self.hub.record(session, line, Direction.FROM_CLIENT).last
         prompt = Prompt(session.id, connection.tag, line, position, name)
-        answered = self.turns.submit(connection, session, parse(line), prompt)
+        answered = self.turns.submit(connection, session, envelope, prompt)
         return Accepted(position, self._turn(session, prompt, answered))
 
     async def _turn(self, session: Session, prompt: Prompt, answered: asyncio.Future[Answer]) -> Answer:

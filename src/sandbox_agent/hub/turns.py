@@ -227,8 +227,10 @@ def _error(response: Envelope) -> Object:
 
 def _with_remarks(line: bytes, remarks: list[str]) -> bytes:
     """A prompt with what people said about earlier requests before it."""
+    if not remarks:
+        return line
     prompt = param(line, "prompt")
-    if not remarks or prompt is None or prompt[:1] != b"[":
+    if prompt is None or prompt[:1] != b"[":
         return line
     remark: Object = {"type": "text", "text": "\n".join(remarks)}
     return with_param(line, "prompt", [remark, *msgspec.json.decode(prompt, type=list[Raw])])

@@ -59,16 +59,15 @@ class Chunk:
     """Part of the session's history; False for what only repeats history to one client."""
     request: int | None = None
     """For an agent's request: the pending request's key. Such a chunk holds one event, rendered for each reader."""
+    last: int = field(init=False)
     size: int = field(init=False)
     """Bytes it may take in memory, frames included."""
     _frames: bytes | None = field(init=False, default=None, repr=False)
 
     def __post_init__(self) -> None:
-        self.size = sum(map(len, self.lines)) * 2 + len(self.lines) * _FRAME_OVERHEAD
-
-    @property
-    def last(self) -> int:
-        return self.first + len(self.lines) - 1
+        count = len(self.lines)
+        self.last = self.first + count - 1
+        self.size = (len(self.lines[0]) if count == 1 else sum(map(len, self.lines))) * 2 + count * _FRAME_OVERHEAD
 
     def after(self, position: int) -> "Chunk":
         """The part of it that comes after a position."""
