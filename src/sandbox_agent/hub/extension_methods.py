@@ -102,10 +102,10 @@ class ExtensionMethods:
         end = self.hub.log.position + 1 if asked.before is None else asked.before
         events: list[Object] = []
         for chunk in await self.hub.log.history(session.id, asked.after, end, asked.limit + 1):
+            at = iso(chunk.at)
             for position, line in enumerate(chunk.lines, chunk.first):
                 if position < end:
-                    facts = {"id": position, "at": iso(chunk.at), "direction": chunk.direction}
-                    events.append({**facts, "envelope": Raw(line)})
+                    events.append({"id": position, "at": at, "direction": chunk.direction, "envelope": Raw(line)})
         page = events[: asked.limit]
         # The log gives as much as fits a page of bytes: it may have more although the page is not full.
         more = len(events) > asked.limit or (bool(page) and await self._has_more(session, page[-1]["id"], end))

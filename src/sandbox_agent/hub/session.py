@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from typing import cast
 
 import msgspec
-from msgspec import Raw
+from msgspec import UNSET, Raw, UnsetType
 
 from sandbox_agent.envelope import Object, notification, parse, text_at
 from sandbox_agent.errors import InvalidRequest, QueueFull
@@ -108,6 +108,7 @@ class Session:
     """A session as it is now: its facts, its process, its turns."""
 
     facts: SessionFacts
+    id: str = field(init=False)
     state: State = State.STARTING
     process: Process | None = None
     """The process that holds the conversation, or was asked to take it up; None while the session is at rest."""
@@ -128,16 +129,15 @@ class Session:
     saved_card: Card | None = None
     saved_offers: object = None
     """What was saved last, so that only what has changed is written and dated anew."""
-    _told_mode: str | None = field(init=False)
+    _told_offers: Object = field(init=False)
+    """What clients were sent last in an answer."""
+    _told_mode: str | UnsetType | None = field(init=False)
     _told_options: object = field(init=False)
-    """What clients were sent last, in an answer or an update."""
+    """What updates have said since; unset when there were none."""
 
     def __post_init__(self) -> None:
+        self.id = self.facts.session_id
         self.mark_reported()
-
-    @property
-    def id(self) -> str:
-        return self.facts.session_id
 
     @property
     def directories(self) -> list[str]:
@@ -310,19 +310,25 @@ class Session:
 
     def take_unreported_changes(self) -> list[Object]:
         """Updates for changes of mode and options that no update has reported yet. Marks them as reported."""
-        told_mode, told_options = self._told_mode, self._told_options
+        mode, options = _mode_and_options(self.facts.offers)
+        told_mode, told_options = _mode_and_options(self._told_offers)
+        told_mode = told_mode if self._told_mode is UNSET else self._told_mode
+        told_options = told_options if self._told_options is UNSET else self._told_options
         self.mark_reported()
         updates: list[Object] = []
-        if self._told_mode not in (None, told_mode):
-            updates.append({"sessionUpdate": "current_mode_update", "currentModeId": self._told_mode})
-        if self._told_options not in (None, told_options):
-            updates.append({"sessionUpdate": "config_option_update", "configOptions": self._told_options})
+        if mode not in (None, told_mode):
+            updates.append({"sessionUpdate": "current_mode_update", "currentModeId": mode})
+        if options not in (None, told_options):
+            updates.append({"sessionUpdate": "config_option_update", "configOptions": options})
         return updates
 
     def mark_reported(self) -> None:
         """Mark everything as reported."""
-        self._told_mode = self.mode
-        self._told_options = choices.complete_offers(self.facts.offers).get(choices.OPTIONS)
+        self._told_offers, self._told_mode, self._told_options = self.facts.offers, UNSET, UNSET
+
+
+def _mode_and_options(offers: Object) -> tuple[str | None, object]:
+    return choices.find_current(offers, MODE), choices.complete_offers(offers).get(choices.OPTIONS)
 
 
 def iso(at: float) -> str:

@@ -137,7 +137,8 @@ class Shelf:
         ages = sorted(map(sort_key, kept), reverse=True)
         younger = [one for one in ages if before is None or one < before]
         newest = merge(younger, self._pages(before, cwd, limit), reverse=True)
-        return self.all_of(session_id for _, session_id in islice(newest, limit))
+        with self._log.reading():
+            return self.all_of(session_id for _, session_id in islice(newest, limit))
 
     def _pages(self, before: SortKey | None, cwd: str | None, limit: int) -> Iterable[SortKey]:
         """What the disk has of those that are not kept, from the newest on."""

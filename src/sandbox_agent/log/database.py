@@ -125,6 +125,20 @@ class Database:
         with _translate_errors():
             return self._reading.execute(query, values).fetchall()
 
+    @contextmanager
+    def reading(self) -> Generator[None]:
+        """Let several questions of the event loop be one read: alone, each locks the file and lets go of it."""
+        if self._reading is self._sqlite:
+            yield
+            return
+        with _translate_errors():
+            self._reading.execute("begin")
+        try:
+            yield
+        finally:
+            with _translate_errors():
+                self._reading.execute("rollback")
+
     def _upgrade(self, path: Path | None) -> None:
         (version,) = self._sqlite.execute("pragma user_version").fetchone()
         if version not in (0, 1, SCHEMA_VERSION):

@@ -10,7 +10,8 @@ import heapq
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Container, Iterable, Sequence
+from collections.abc import Callable, Container, Generator, Iterable, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Protocol, TypeVar
 
@@ -180,6 +181,15 @@ class Log:
         """Look something up about sessions, at once, as the disk has it. Raises LogUnavailable."""
         try:
             return question(self._database.cards)
+        except DatabaseError as error:
+            raise LogUnavailable(str(error)) from error
+
+    @contextmanager
+    def reading(self) -> Generator[None]:
+        """Ask many questions as one read, without an await between them. Raises LogUnavailable."""
+        try:
+            with self._database.reading():
+                yield
         except DatabaseError as error:
             raise LogUnavailable(str(error)) from error
 
