@@ -9,6 +9,7 @@ from types import FrameType
 import alone
 import files
 import flame
+import growth
 import machine
 import sdk
 import soak
@@ -19,7 +20,7 @@ from servers import Failed, Ours, Peer, Program
 
 ROUNDS = 3
 RESULTS = HERE / "RESULTS.md"
-ALONE, FILES, SDK, SOAK, FLAME = "alone", "files", "sdk", "soak", "flame"
+ALONE, FILES, SDK, SOAK, FLAME, GROWTH = "alone", "files", "sdk", "soak", "flame", "growth"
 SESSIONS = 10_000
 """Of a soak; `--quick` has a twentieth."""
 
@@ -40,6 +41,8 @@ def main() -> int:
         return _soak(tools, facts, quick=arguments.quick, write=arguments.write)
     if arguments.names == [FLAME]:
         return _flame(tools, facts, quick=arguments.quick, write=arguments.write)
+    if arguments.names == [GROWTH]:
+        return _growth(tools, facts, quick=arguments.quick, write=arguments.write)
     programs: list[Program] = [ours]
     missing = None
     try:
@@ -101,6 +104,16 @@ def _flame(tools: Tools, facts: list[str], *, quick: bool, write: bool) -> int:
     return 0
 
 
+def _growth(tools: Tools, facts: list[str], *, quick: bool, write: bool) -> int:
+    """By itself: it compares ours with itself."""
+    curves = growth.measure(tools, growth.QUICK if quick else growth.Sizes())
+    print(growth.page(curves, facts))
+    if write:
+        (HERE / "GROWTH.md").write_text(growth.page(curves, facts))
+        (HERE / "GROWTH.svg").write_text(growth.plot(curves))
+    return 0
+
+
 def _warm_up(program: Program) -> None:
     """Start once unmeasured: byte code and page cache are there afterwards, and a server that cannot start is known."""
     with program.start():
@@ -131,7 +144,7 @@ class Arguments(argparse.Namespace):
 
 
 def _arguments() -> Arguments:
-    known = [*(scenario.name for scenario in SCENARIOS), FILES, SDK, ALONE, SOAK, FLAME]
+    known = [*(scenario.name for scenario in SCENARIOS), FILES, SDK, ALONE, SOAK, FLAME, GROWTH]
     parser = argparse.ArgumentParser(prog="./dev bench", description="Ratios against the Rust peer; takes minutes.")
     parser.add_argument("names", nargs="*", metavar="name", help=f"only these: {', '.join(known)}")
     parser.add_argument("--quick", action="store_true", help="one round with small numbers")
@@ -141,7 +154,7 @@ def _arguments() -> Arguments:
     unknown = [name for name in arguments.names if name not in known]
     if unknown:
         parser.error(f"unknown scenario {', '.join(unknown)}; there are {', '.join(known)}")
-    for name in (SOAK, FLAME):
+    for name in (SOAK, FLAME, GROWTH):
         if name in arguments.names and arguments.names != [name]:
             parser.error(f"{name} runs by itself")
     return arguments
