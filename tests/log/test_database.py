@@ -384,6 +384,19 @@ def test_a_page_of_a_long_log_costs_as_much_as_one_of_a_short_log(tmp_path: Path
     assert long < short * 5
 
 
+def test_a_start_on_a_long_log_costs_as_much_as_one_on_a_short_log(tmp_path: Path) -> None:
+    database = CountingDatabase(tmp_path / "log.db")
+    delivery = chunk(1, session="s", history=False)
+    write(database, delivery)
+    short = database.steps(database.drop_deliveries)
+    write(database, delivery, *(chunk(at, session="s") for at in range(2, 10_001)))
+    long = database.steps(database.drop_deliveries)
+    assert [each.first for each in database.history("s", 0, 3, 10, 1 << 20)] == [2]
+    database.close()
+
+    assert long < short * 2 + 10
+
+
 class CountingDatabase(Database):
     """Counts the steps of SQLite's machine, in hundreds."""
 

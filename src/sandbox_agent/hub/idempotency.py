@@ -33,9 +33,11 @@ class _Stage(Generic[T]):
             return
         self.result = result
         for future in self._waiting:
-            if not future.done() and isinstance(result, Exception):
+            if future.done():
+                continue
+            if isinstance(result, Exception):
                 future.set_exception(result)
-            elif not future.done():
+            else:
                 future.set_result(result)
 
     async def wait(self) -> T:

@@ -54,6 +54,9 @@ insert into state select 1, 0, coalesce(max(reserved), 0), unixepoch(), 0, '', 1
 drop table positions
 """
 
+_DELIVERIES = "create index if not exists deliveries on events(first) where not history"
+"""Those that a start drops: it must not look at all events to find them. Files without it are whole all the same."""
+
 SCHEMA_VERSION = 2
 _EVENT = "first, last, session_id, channel, exclude, direction, at, history, request, size, lines, checksum"
 _MARKS = 50
@@ -102,18 +105,17 @@ class Database:
             self._cursor = self._sqlite.cursor()
             prepare(self._sqlite)
             self._upgrade(path)
+            self._sqlite.execute(_DELIVERIES)
             # A page for each table and index, for their list, and for where pages are.
             self._empty = 2 + self._sqlite.execute("select count(*) from sqlite_schema").fetchone()[0]
-            # Deliveries to a connection are of use only as long as that connection lives, and those died with us.
-            self._sqlite.execute("delete from events where not history")
+            self.drop_deliveries()
             # No connection is left that could be told of a gap; what was dropped from a history stays known.
             self._sqlite.execute(
                 "delete from trims where channel not like 'history:%'"
                 " or substr(channel, 9) not in (select session_id from sessions)"
             )
             self._commits, self._reserved, saved = self._load_state()
-            (last,) = self._sqlite.execute("select coalesce(max(last), 0) from events").fetchone()
-            self._reserved = max(self._reserved, reserved, last)
+            self._reserved = max(self._reserved, reserved, self._last())
             self._size = self._measure()
         except (sqlite3.Error, OSError) as error:
             raise DatabaseError(f"{path}: {error}") from error
@@ -138,6 +140,15 @@ class Database:
         finally:
             with _translate_errors():
                 self._reading.execute("rollback")
+
+    def drop_deliveries(self) -> None:
+        """Drop what was delivered to single connections: these died with the server before this one."""
+        self._sqlite.execute("delete from events where not history")
+
+    def _last(self) -> int:
+        """The last position. Events do not overlap, so that it is that of the row that begins last."""
+        row = self._sqlite.execute("select last from events order by first desc limit 1").fetchone()
+        return 0 if row is None else row[0]
 
     def _upgrade(self, path: Path | None) -> None:
         (version,) = self._sqlite.execute("pragma user_version").fetchone()
@@ -308,7 +319,7 @@ class Database:
     def _too_old(self, now: float, max_age: float) -> int:
         """The position up to which everything is too old. Marks how old the log is now."""
         query = self._sqlite.execute
-        (last,) = query("select coalesce(max(last), 0) from events").fetchone()
+        last = self._last()
         marks = [(at, age) for at, age, check in query("select * from ages") if check in (None, checksum(at, age))]
         marked, seconds = max(marks, default=(0, 0.0))
         if last > marked and now - seconds >= max_age / _MARKS:
