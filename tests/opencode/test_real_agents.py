@@ -10,6 +10,7 @@ import pytest
 from tests.agents.real import INSTALLED, hidden, install
 from tests.agents.recipe import Recipe, isolated
 from tests.agents.recipes import RECIPES
+from tests.agents.trying import REASON, is_unchanged, left_out
 from tests.opencode.host import Host, ours
 from tests.opencode.terminal import ENTER, RIGHT, Tui
 from tests.support.model.script import Say
@@ -29,13 +30,20 @@ def model() -> Generator[ModelServer]:
 
 
 @pytest.fixture(scope="module")
-def host(model: ModelServer) -> Generator[Host]:
+def recipes(pytestconfig: pytest.Config) -> list[Recipe]:
+    """The agents that are tried now."""
+    everything = pytestconfig.getoption("--all-agents") or not is_unchanged()
+    return [recipe for recipe in AGENTS if everything or not left_out(recipe.agent, every_run=False)]
+
+
+@pytest.fixture(scope="module")
+def host(model: ModelServer, recipes: list[Recipe]) -> Generator[Host]:
     """A server that has these agents and no others; OpenCode's programs would have it ask all of them."""
-    server = Server("--default-agent", AGENTS[0].agent)
+    server = Server("--default-agent", recipes[0].agent)
     agents = server.directory / "agents"
     agents.mkdir()
     server.flags = (*server.flags, "--agents-dir", str(agents))
-    for recipe in AGENTS:
+    for recipe in recipes:
         install(recipe)
         (agents / recipe.agent).symlink_to(INSTALLED / recipe.agent)
         server.environment |= hidden(recipe)
@@ -46,7 +54,7 @@ def host(model: ModelServer) -> Generator[Host]:
         with host.client as client:
             # They take their time to say it first, and the terminal asks once.
             eventually(
-                lambda: _models(client).keys() >= {recipe.agent for recipe in AGENTS}, "the models of all agents"
+                lambda: _models(client).keys() >= {recipe.agent for recipe in recipes}, "the models of all agents"
             )
         yield host
 
@@ -64,7 +72,13 @@ def _settings(recipe: Recipe, home: Path, model: str) -> str:
     return f"env = {{ {inline} }}"
 
 
-@pytest.mark.parametrize("recipe", AGENTS, ids=lambda recipe: recipe.agent)
+@pytest.fixture(params=AGENTS, ids=lambda recipe: recipe.agent)
+def recipe(request: pytest.FixtureRequest, recipes: list[Recipe]) -> Recipe:
+    if request.param not in recipes:
+        pytest.skip(REASON)
+    return request.param
+
+
 def test_a_turn_with_a_permission_that_is_given_and_one_that_is_rejected(
     recipe: Recipe, tui: Tui, host: Host, model: ModelServer
 ) -> None:
@@ -111,12 +125,12 @@ def _choose(tui: Tui, recipe: Recipe, host: Host) -> None:
     tui.expect(f"· {name} {recipe.manifest['title']}")
 
 
-def test_models_and_modes_of_all_agents_are_offered(host: Host) -> None:
+def test_models_and_modes_of_all_agents_are_offered(host: Host, recipes: list[Recipe]) -> None:
     with host.client as client:
         offered = _models(client)
         modes = {agent["name"] for agent in client.get("/agent").json()}
 
-    for recipe in AGENTS:
+    for recipe in recipes:
         assert recipe.models is not None
         assert recipe.modes is not None
         assert set(recipe.models) <= offered[recipe.agent]
