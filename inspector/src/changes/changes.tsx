@@ -74,9 +74,9 @@ export function Changes({ sessionId, at }: { readonly sessionId: string; readonl
         <nav className={styles.index} aria-label="Changes">
           {groups.map(({ key, name, changes }) => (
             <div key={key} className={styles.entry}>
-              <h3 title={name}>
+              <h2 title={name}>
                 <SafeText text={name} limit={200} />
-              </h3>
+              </h2>
               {changes.map((change) => (
                 <button
                   key={change.key}

@@ -69,6 +69,7 @@ function Choosing({ open }: { readonly open: (id: string, name: string) => void 
       onDragLeave={() => setOver(false)}
       onDrop={drop}
     >
+      <h1 className="unseen">Replay</h1>
       <EmptyState
         icon={<History />}
         title="Replay a session"

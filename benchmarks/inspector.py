@@ -1,0 +1,93 @@
+"""`./dev bench inspector`: how quick the Inspector is, in a real Chromium (`clients/inspector.mjs`)."""
+
+import json
+import subprocess
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from build import HERE, NODE
+from servers import TOKEN, Failed, Ours, Peer
+
+HEADING = "## The Inspector"
+LONGEST = 1800
+FULL = {"chunks": 5_000, "envelopes": 50_000, "sessions": 200, "seconds": 15, "rounds": 10}
+QUICK = {"chunks": 1_000, "envelopes": 5_000, "sessions": 30, "seconds": 4, "rounds": 3}
+
+
+def measure(agent: Path, peer: Path | None, *, quick: bool) -> dict[str, Any]:
+    """All figures, from one fresh server.
+
+    Raises:
+        Failed: there is no browser, or something did not come to its end.
+    """
+    sizes = QUICK if quick else FULL
+    counts = {f"{name}_count": value for name, value in sizes.items()}
+    with Ours(agent).start() as ours:
+        address = f"http://127.0.0.1:{ours.port}"
+        wanted: dict[str, object] = {"url": address, "token": TOKEN, "peer": None, **sizes}
+        if peer is None:
+            return {**counts, **_browse(wanted)}
+        with Peer(peer, agent).start() as other:
+            return {**counts, **_browse({**wanted, "peer": f"http://127.0.0.1:{other.port}"})}
+
+
+def _browse(wanted: Mapping[str, object]) -> dict[str, Any]:
+    command = [NODE, HERE / "clients" / "inspector.mjs", json.dumps(wanted)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=LONGEST, check=False)
+    if done.returncode:
+        raise Failed(done.stderr.strip()[-600:])
+    return dict(json.loads(done.stdout.strip().splitlines()[-1]))
+
+
+def section(found: Mapping[str, Any], facts: Sequence[str]) -> str:
+    """The figures as a part of the results."""
+    load, chunks, envelopes = found["load"], found["chunks"], found["envelopes"]
+    live, heaps = found["sessions"], found["memory"]["heaps"]
+    peer = found.get("peer")
+    events = found["memory"]["events"] * len(heaps)
+    growth = (heaps[-1] - heaps[0]) / max(1, events - found["memory"]["events"])
+    rows = [
+        ("first load, compressed (page, scripts, styles)", f"{load['bytes'] / 1000:.0f} kB", "< 300 kB"),
+        ("interactive after", f"{load['interactive']:.0f} ms", "< 1 s"),
+        (f"{found['chunks_count']:,} chunks shown after", f"{chunks['milliseconds'] / 1000:.2f} s", "< 2 s"),
+        ("longest frame meanwhile", _frames(chunks), ""),
+        (f"{found['envelopes_count']:,} envelopes listed after", f"{envelopes['loaded'] / 1000:.2f} s", ""),
+        ("longest frame while they scroll", _frames(envelopes["scrolled"]), "< 50 ms"),
+        ("longest frame while they are searched", _frames(envelopes["searched"]), "< 50 ms"),
+        (f"longest frame with {found['sessions_count']} live sessions", _frames(live), "< 50 ms"),
+        ("memory of the page after 2,000 events", f"{heaps[0] / 1e6:.1f} MB", ""),
+        (f"memory of the page after {events:,} events", f"{heaps[-1] / 1e6:.1f} MB, {growth:.0f} B an event", ""),
+    ]
+    if peer:
+        rows.insert(2, ("the peer's: first load", f"{peer['bytes'] / 1000:.0f} kB, {peer['interactive']:.0f} ms", ""))
+    return "\n".join(
+        [
+            HEADING,
+            "",
+            *(f"- {fact}" for fact in facts),
+            "",
+            "| figure | found | wanted |",
+            "|---|---:|---:|",
+            *(f"| {name} | {value} | {wanted} |" for name, value, wanted in rows),
+            "",
+            "A frame is the time between two calls of `requestAnimationFrame`; a task is what held up the page (`longtask`, "
+            "0 when none took 50 ms). On a machine that is busy with other things, frames are late for that reason alone.",
+            "",
+        ]
+    )
+
+
+def _frames(found: Mapping[str, Any]) -> str:
+    return f"{found['longest']:.0f} ms (p99 {found['p99']:.0f} ms, longest task {found['longestTask']:.0f} ms)"
+
+
+def kept(results: str) -> str:
+    """The Inspector's part of results that are written anew."""
+    return results[results.index(HEADING) :] if HEADING in results else ""
+
+
+def replaced(results: str, part: str) -> str:
+    """Results with another part about the Inspector."""
+    before = results[: results.index(HEADING)] if HEADING in results else results.rstrip("\n") + "\n\n"
+    return before + part
