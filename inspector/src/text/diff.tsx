@@ -140,7 +140,7 @@ function Rows({ rows, most, show, path }: RowsProps): ReactNode {
         className="diff-body"
         style={{ maxHeight: height }}
         tabIndex={0}
-        role="region"
+        role="group"
         aria-label={label}
         dir="ltr"
       >
@@ -158,7 +158,7 @@ function Rows({ rows, most, show, path }: RowsProps): ReactNode {
       className="diff-body"
       style={{ height }}
       tabIndex={0}
-      role="region"
+      role="group"
       aria-label={label}
       dir="ltr"
     >
