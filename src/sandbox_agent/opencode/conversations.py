@@ -3,7 +3,7 @@
 Every change goes through the hub as a request of ACP. What is kept is the hub's; only drafts are here.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from msgspec import UNSET
@@ -14,6 +14,7 @@ from sandbox_agent.hub.choices import MODE
 from sandbox_agent.hub.forward import resume_params
 from sandbox_agent.hub.hub import Hub
 from sandbox_agent.hub.session import Session
+from sandbox_agent.hub.shelf import sort_key
 from sandbox_agent.opencode.bus import Bus
 from sandbox_agent.opencode.drafts import Draft, Drafts
 from sandbox_agent.opencode.hub_client import HubClient, Prompted
@@ -38,8 +39,8 @@ from sandbox_agent.wire import methods
 
 MOST = 100
 """Sessions of a list, unless another number is asked for."""
-LOOKED_THROUGH = 5000
-"""Sessions that are looked at for one list."""
+PAGE, LOOKED_THROUGH = 50, 5000
+"""Sessions that are looked at in one go, and for one list."""
 _COMPACT = "compact"
 """What agents call the command that shortens their memory of a conversation."""
 
@@ -88,24 +89,32 @@ class Conversations:
     ) -> list[SessionInfo]:
         """From the newest on."""
         drafts = [each.describe() for each in self._drafts.all() if directory in (None, each.directory)]
-        found: list[SessionInfo] = []
         wanted = MOST if limit is None else limit
 
-        def take(infos: list[SessionInfo]) -> None:
-            for info in infos:
-                old = start is not None and info.time.updated < start
-                unlike = search is not None and search.casefold() not in info.title.casefold()
-                if not (old or unlike or (roots and info.parent_id is not UNSET)):
-                    found.append(info)
+        def is_wanted(info: SessionInfo) -> bool:
+            old = start is not None and info.time.updated < start
+            unlike = search is not None and search.casefold() not in info.title.casefold()
+            return not (old or unlike or (roots and info.parent_id is not UNSET))
 
-        take(drafts)
-        sessions = self._hub.sessions(None, directory, min(LOOKED_THROUGH, max(10 * wanted, 1000)))
-        for session in sessions:
-            if len(found) >= wanted + len(drafts):
+        found = [info for info in drafts if is_wanted(info)]
+        most = len(found) + wanted
+        for session in self._newest(directory):
+            if len(found) >= most:
                 break
-            take([describe(session, self._transcripts.find(session))])
+            info = describe(session, self._transcripts.find(session))
+            found += [info] if is_wanted(info) else []
         found.sort(key=lambda info: info.time.created, reverse=True)
         return found[:wanted]
+
+    def _newest(self, directory: str | None) -> Iterator[Session]:
+        """Sessions from the newest on, as many as are looked through."""
+        before = None
+        for _ in range(LOOKED_THROUGH // PAGE):
+            page = self._hub.sessions(before, directory, PAGE)
+            yield from page
+            if len(page) < PAGE:
+                return
+            before = sort_key(page[-1])
 
     def children(self, id: str) -> list[SessionInfo]:
         self.find(id)

@@ -147,6 +147,7 @@ class SessionRoutes:
 
     async def abort(self, request: Request) -> Response:
         await self.conversations.abort(_id(request))
+        await self.shells.abort(_id(request))
         return answer(True)
 
     async def permit(self, request: Request) -> Response:

@@ -30,9 +30,13 @@ class Shell:
         said = {name: value for name, value in facts.items() if value is not None}
         return notification(SHELL, {"sessionId": session_id, **said})
 
+    @property
+    def call_id(self) -> str:
+        return f"shell-{self.id}"
+
     def as_call(self) -> Object:
         """The same as an update of a tool call."""
-        call: Object = {"toolCallId": f"shell-{self.id}", "title": self.command, "kind": "execute"}
+        call: Object = {"toolCallId": self.call_id, "title": self.command, "kind": "execute"}
         call["rawInput"] = {"command": self.command}
         if self.output is None:
             return call | {"status": "in_progress"}

@@ -1,13 +1,16 @@
 """Commands that people run on the host from OpenCode (`!command`), in the directory of a session.
 
-A command ends with its client's request, with the session and with the server. The agent does not hear of it.
+A command ends when it is aborted, with the session and with the server, and after ten minutes at the latest. The agent
+does not hear of it.
 """
 
 import asyncio
 import secrets
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 
+from sandbox_agent.errors import UnknownTerminal
 from sandbox_agent.host.terminals import Asker, Command, Terminals
 from sandbox_agent.hub.session import Session
 from sandbox_agent.log.event import Direction
@@ -33,6 +36,8 @@ class Shells:
     transcripts: Transcripts
     terminals: Terminals
     environment: Mapping[str, str]
+    _running: dict[str, list[str]] = field(default_factory=dict[str, list[str]])
+    """Session → its terminals."""
 
     async def run(self, id: str, body: ShellBody) -> Message:
         """Run a command to its end; what it wrote is in the session's log then. Raises Refused."""
@@ -59,6 +64,15 @@ class Shells:
             raise Refused(500, "the answer is no longer kept")
         return message
 
+    async def abort(self, id: str) -> None:
+        """End the commands of a session; what they wrote stays."""
+        session = self.conversations.find(id)
+        if isinstance(session, Session):
+            for terminal_id in list(self._running.get(session.id, ())):
+                # It may have come to its end by itself.
+                with suppress(UnknownTerminal):
+                    await self.terminals.kill(Asker(OWNER, session.id), terminal_id)
+
     def _log(self, session: Session, shell: Shell) -> int:
         return self.client.hub.tell(session, shell.write(session.id), Direction.FROM_SERVER).last
 
@@ -72,6 +86,8 @@ class Shells:
             directories=session.directories,
         )
         terminal_id = await self.terminals.create(asker, command)
+        running = self._running.setdefault(session.id, [])
+        running.append(terminal_id)
         try:
             terminal = self.terminals.get(asker, terminal_id)
             try:
@@ -81,4 +97,7 @@ class Shells:
                 raise Refused(400, f"the command took longer than {LONGEST:g} s") from None
             return terminal.output()[0], status.code
         finally:
+            running.remove(terminal_id)
+            if not running:
+                self._running.pop(session.id, None)
             await self.terminals.release(asker, terminal_id)

@@ -89,6 +89,8 @@ class Transcript:
         self._replies: dict[str, str] = {}
         self._turn: _Turn | None = None
         self._busy = False
+        self._shells: dict[str, tuple[ToolCall, ToolPart, Entry]] = {}
+        """Commands of people that run."""
         self._terminals: dict[bytes, str] = {}
         """Requests of the agent for what a terminal shows, until they are answered."""
         self._stray: Entry | None = None
@@ -413,19 +415,7 @@ class Transcript:
         if call_id is None:
             return
         self._end_text(ms)
-        known = self._calls.get(call_id)
-        if known is None:
-            entry = self._speaker(position, ms)
-            call = ToolCall(call_id, ms)
-            part = ToolPart(
-                id=self._kept.make_part_id(position, ms),
-                session_id=self.about.session_id,
-                message_id=entry.info.id,
-                call_id=call_id,
-                tool="",
-                state=call.state(),
-            )
-            known = self._calls[call_id] = call, part, entry
+        known = self._calls.get(call_id) or self._add_call(position, ms, call_id, self._speaker(position, ms))
         call, part, entry = known
         before, was_over = call.status, call.is_over
         call.update(change, ms)
@@ -440,6 +430,19 @@ class Transcript:
         if call.is_over and not was_over and call.status == "completed":
             for diff in call.diffs:
                 self._kept.tell("file.edited", {"file": diff["path"]})
+
+    def _add_call(self, position: int, ms: int, call_id: str, entry: Entry) -> tuple[ToolCall, ToolPart, Entry]:
+        call = ToolCall(call_id, ms)
+        part = ToolPart(
+            id=self._kept.make_part_id(position, ms),
+            session_id=self.about.session_id,
+            message_id=entry.info.id,
+            call_id=call_id,
+            tool="",
+            state=call.state(),
+        )
+        self._calls[call_id] = call, part, entry
+        return self._calls[call_id]
 
     def _show_call(self, call: ToolCall, part: ToolPart, entry: Entry, size: int) -> None:
         part.tool, part.state = call.tool, call.state()
@@ -457,22 +460,26 @@ class Transcript:
     def _take_shell(self, position: int, ms: int, params: Object) -> None:
         """A command that a person ran, and what it wrote."""
         shell = read_shell(params)
+        calls, self._calls = self._calls, self._shells
         if shell.output is None:
+            self._become_busy()
             self._end_stray(ms)
             user = self._add_user(position, ms, Note(agent=shell.agent), shell.message_id)
             text: Object = {"type": "text", "text": "The following tool was executed by the user"}
             self._add_block(user, text, self._kept.make_part_id(position, ms), 0)
             entry = self._add_assistant(position, ms, user.info.id, Note(agent=shell.agent))
-            self._stray = entry
             self._remember(f"shell-{shell.id}", entry)
-            self._calls = {}
-        self._take_call(position, ms, shell.as_call())
-        if shell.output is not None and self._calls:
-            entry = next(iter(self._calls.values()))[2]
-            assert isinstance(entry.info, AssistantMessage)
-            entry.info.time = MessageTime(created=entry.info.time.created, completed=ms)
-            entry.info.finish = "stop"
-            self._kept.show(entry)
+            self._add_call(position, ms, shell.call_id, entry)
+        if shell.call_id in self._shells:
+            self._take_call(position, ms, shell.as_call())
+        if shell.output is not None and (ran := self._shells.pop(shell.call_id, None)) is not None:
+            info = ran[2].info
+            assert isinstance(info, AssistantMessage)
+            info.time, info.finish = MessageTime(created=info.time.created, completed=ms), "stop"
+            self._kept.show(ran[2])
+            if self._turn is None and not self._prompts and not self._shells:
+                self._become_idle()
+        self._calls = calls
 
     # Entries
 
