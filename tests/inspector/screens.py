@@ -1,0 +1,302 @@
+"""Every screen of the Inspector and every state of it, on a server with sessions that look like work.
+
+`test_screens.py` goes through them; as a program this takes their pictures, light and dark, at three widths:
+`python -m tests.inspector.screens dist/screens [name ...]`.
+"""
+
+import json
+import sys
+from collections.abc import Callable, Generator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from sandbox_agent.client import RequestError
+from sandbox_agent.client.sync import SandboxAgent
+from tests.inspector.browsing import WIDTHS, Tab
+from tests.support.running import BOUND, TOKEN, Server, eventually, scripted
+
+AGENT, FRAGILE = "pilot", "fragile"
+ANSWER = """\
+The limiter now keeps **one window per key**. Three things to know:
+
+| file | what changed |
+|---|---|
+| `limits.py` | a sliding window instead of a fixed one |
+| `app.py` | the middleware reads `X-Forwarded-For` only behind a proxy |
+
+1. The old counters expire by themselves.
+2. Tests cover
+   - bursts at the edge of a window
+   - clocks that jump
+
+```python
+def allow(self, key: str, now: float) -> bool:
+    window = self.windows.setdefault(key, deque())
+    while window and window[0] <= now - self.seconds:
+        window.popleft()
+    return len(window) < self.most
+```
+"""
+OLD = """\
+class Limiter:
+    def __init__(self, most: int, seconds: float) -> None:
+        self.most = most
+        self.seconds = seconds
+        self.counts: dict[str, int] = {}
+
+    def allow(self, key: str) -> bool:
+        self.counts[key] = self.counts.get(key, 0) + 1
+        return self.counts[key] <= self.most
+"""
+NEW = """\
+from collections import deque
+
+
+class Limiter:
+    def __init__(self, most: int, seconds: float) -> None:
+        self.most = most
+        self.seconds = seconds
+        self.windows: dict[str, deque[float]] = {}
+
+    def allow(self, key: str, now: float) -> bool:
+        window = self.windows.setdefault(key, deque())
+        while window and window[0] <= now - self.seconds:
+            window.popleft()
+        window.append(now)
+        return len(window) <= self.most
+"""
+TESTS = (
+    "\x1b[1m$ pytest -q tests/test_limits.py\x1b[0m\n\x1b[32m........\x1b[0m\x1b[31mF\x1b[0m\n"
+    "\x1b[31m1 failed\x1b[0m, 8 passed in 0.42s\n"
+)
+OPTIONS = [
+    {"optionId": "once", "name": "Allow once", "kind": "allow_once"},
+    {"optionId": "always", "name": "Always allow", "kind": "allow_always"},
+    {"optionId": "no", "name": "Reject", "kind": "reject_once"},
+]
+STEPS = ("Read how requests are counted", "Keep a sliding window per key", "Test bursts and clocks that jump")
+RTL = "إصلاح حدود الطلبات في الواجهة العامة"
+LONG = "Rename-every-occurrence-of-the-deprecated-configuration-loader-in-the-monorepo-and-its-forty-seven-packages"
+
+
+def plan(done: int) -> list[Any]:
+    states = ["completed"] * done + ["in_progress"] + ["pending"] * len(STEPS)
+    entries = [
+        {"content": step, "priority": "medium", "status": state} for step, state in zip(STEPS, states, strict=False)
+    ]
+    return ["update", {"sessionUpdate": "plan", "entries": entries}]
+
+
+def call(id: str, kind: str, title: str, status: str = "completed", **more: Any) -> list[Any]:
+    return [
+        "update",
+        {"sessionUpdate": "tool_call", "toolCallId": id, "kind": kind, "title": title, "status": status, **more},
+    ]
+
+
+def content(text: str) -> list[Any]:
+    return [{"type": "content", "content": {"type": "text", "text": text}}]
+
+
+def work(folder: str) -> list[Any]:
+    """A turn with a plan, a thought, tool calls, a diff and an answer."""
+    path = f"{folder}/limits.py"
+    thought = (
+        "A fixed window lets twice the limit through at its edge. A deque of times per key is exact and small enough."
+    )
+    return [
+        plan(0),
+        ["update", {"sessionUpdate": "agent_thought_chunk", "content": {"type": "text", "text": thought}}],
+        call("c1", "read", "Read limits.py", locations=[{"path": path, "line": 1}], content=content(OLD)),
+        plan(1),
+        call(
+            "c2",
+            "edit",
+            "Edit limits.py",
+            locations=[{"path": path, "line": 8}],
+            content=[{"type": "diff", "path": path, "oldText": OLD, "newText": NEW}],
+        ),
+        plan(2),
+        call(
+            "c3",
+            "execute",
+            "pytest -q tests/test_limits.py",
+            "failed",
+            content=content(TESTS),
+            rawInput={"command": "pytest -q tests/test_limits.py"},
+        ),
+        ["say", ANSWER],
+        [
+            "update",
+            {
+                "sessionUpdate": "usage_update",
+                "used": 48_211,
+                "size": 200_000,
+                "cost": {"amount": 0.4127, "currency": "USD"},
+            },
+        ],
+    ]
+
+
+def permission(folder: str) -> list[Any]:
+    path = f"{folder}/app.py"
+    diff = {
+        "type": "diff",
+        "path": path,
+        "oldText": "limiter = Limiter(100, 60)\n",
+        "newText": "limiter = Limiter(100, 60)\nproxies = Proxies.from_env()\n",
+    }
+    asked = {
+        "toolCallId": "c9",
+        "title": "Edit app.py",
+        "kind": "edit",
+        "content": [diff],
+        "locations": [{"path": path}],
+    }
+    return [["ask", "session/request_permission", {"toolCall": asked, "options": OPTIONS}], ["wait_answer"]]
+
+
+def command(folder: str) -> list[Any]:
+    asked = {
+        "toolCallId": "c8",
+        "title": "git push --force-with-lease origin rate-limits",
+        "kind": "execute",
+        "rawInput": {"command": "git push --force-with-lease origin rate-limits", "cwd": folder},
+    }
+    return [["ask", "session/request_permission", {"toolCall": asked, "options": OPTIONS}], ["wait_answer"]]
+
+
+@dataclass(slots=True)
+class Workshop:
+    """A server with sessions in every state, by what they show."""
+
+    server: Server
+    sessions: dict[str, str] = field(default_factory=dict[str, str])
+
+    def begin(
+        self, client: SandboxAgent, name: str, title: str, *steps: Any, agent: str = AGENT, ends: bool = True
+    ) -> None:
+        folder = Path(self.server.work) / name
+        folder.mkdir(exist_ok=True)
+        (folder / "limits.py").write_text(NEW)
+        (folder / "app.py").write_text("limiter = Limiter(100, 60)\n")
+        session = client.sessions.create(agent, cwd=str(folder), title=title)
+        self.sessions[name] = session.id
+        program = steps[0](str(folder)) if len(steps) == 1 and callable(steps[0]) else list(steps)
+        turn = session.prompt(json.dumps(program) if agent in (AGENT, FRAGILE) else str(steps[0]))
+        if ends:
+            with suppress(RequestError):  # The one that crashes.
+                turn.result()
+
+    def fill(self, client: SandboxAgent) -> None:
+        self.begin(client, "work", "Rate limits for the public API", work)
+        self.begin(client, "rtl", RTL, ["say", "تم. كل شيء يعمل الآن، و`limits.py` فيه نافذة لكل مفتاح."])
+        self.begin(client, "long", LONG, ["say", "x" * 4_000])
+        self.begin(
+            client,
+            "crash",
+            "Upgrade the database driver",
+            ["stderr", "Segmentation fault"],
+            ["exit", 139],
+            agent=FRAGILE,
+        )
+        self.begin(client, "permission", "Trust proxies of our own network", permission, ends=False)
+        self.begin(client, "command", "Publish the branch", command, ends=False)
+        self.begin(client, "question", "question", "question", agent="mock", ends=False)
+        self.begin(client, "form", "form", "form", agent="mock", ends=False)
+        self.begin(client, "running", "slow 3600", "slow 3600", agent="mock", ends=False)
+        waiting = ("permission", "command", "question", "form")
+        eventually(lambda: all(client.sessions.get(self.sessions[name]).pending for name in waiting))
+
+
+@contextmanager
+def workshop() -> Generator[Workshop]:
+    with Server(agents={AGENT: scripted(), FRAGILE: scripted()}) as server:
+        with SandboxAgent.connect(server.url, server.token, reconnect_timeout=BOUND) as client:
+            made = Workshop(server)
+            made.fill(client)
+        yield made
+
+
+Go = Callable[[Tab, Workshop], None]
+
+
+def session(name: str, sees: str, tab_of: str = "") -> Go:
+    def go(tab: Tab, made: Workshop) -> None:
+        tab.open(f"sessions/{made.sessions[name]}{tab_of}")
+        tab.sees(sees)
+
+    return go
+
+
+def room(path: str, sees: str) -> Go:
+    def go(tab: Tab, made: Workshop) -> None:
+        tab.open(path.format(work=f"{made.server.work}/work"))
+        tab.sees(sees)
+
+    return go
+
+
+def _token(tab: Tab, made: Workshop) -> None:
+    tab.open(token="not this one")
+    tab.sees("That is not the token of this server")
+
+
+def _failed(tab: Tab, made: Workshop) -> None:
+    tab.open("new?agent=mock&cwd=/does/not/exist")
+    tab.click("Start")
+    tab.sees("The session could not be started")
+
+
+def _file(tab: Tab, made: Workshop) -> None:
+    tab.open(f"files?path={made.server.work}/work")
+    tab.sees("limits.py")
+    tab.run("[...document.querySelectorAll('button')].find((each) => each.innerText.includes('limits.py')).click()")
+    tab.sees("setdefault")
+
+
+SCREENS: dict[str, Go] = {
+    "mission": room("", "Trust proxies of our own network"),
+    "chat": session("work", "one window per key"),
+    "changes": session("work", "limits.py", "?tab=changes"),
+    "envelopes": session("work", "session/update", "?tab=envelopes"),
+    "session-files": session("work", "limits.py", "?tab=files"),
+    "permission": session("permission", "proxies = Proxies.from_env()"),
+    "command": session("command", "git push --force-with-lease origin rate-limits"),
+    "question": session("question", "Waiting for you"),
+    "form": session("form", "What would you like?"),
+    "running": session("running", "Running"),
+    "crash": session("crash", "Segmentation fault"),
+    "right-to-left": session("rtl", "limits.py"),
+    "long": session("long", "Rename-every-occurrence"),
+    "new": room("new", "First message"),
+    "new-failed": _failed,
+    "agents": room("agents/mock", "Where it comes from"),
+    "files": room("files?path={work}", "limits.py"),
+    "file": _file,
+    "replay": room("replay", "Replay"),
+    "no-session": room("sessions/none", "There is no such session"),
+    "no-page": room("nowhere", "There is no such page"),
+    "wrong-token": _token,
+}
+
+
+def main(folder: str = "dist/screens", *names: str) -> None:
+    with workshop() as made, Tab(made.server.url, TOKEN) as tab:
+        tab.open()
+        for name in names or SCREENS:
+            tab.size(1440)
+            SCREENS[name](tab, made)
+            for width in WIDTHS:
+                for theme in ("light", "dark"):
+                    tab.size(width)
+                    tab.theme(theme)
+                    tab.run("new Promise((done) => setTimeout(done, 300))")
+                    tab.picture(Path(folder).resolve() / f"{name}-{width}-{theme}.png")
+            print(name, flush=True)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

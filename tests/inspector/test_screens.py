@@ -1,0 +1,58 @@
+"""Every screen: nothing keeps people out (axe), in either theme; and all of it by keyboard."""
+
+from collections.abc import Generator
+
+import pytest
+
+from tests.inspector.browsing import Tab
+from tests.inspector.screens import SCREENS, Workshop, workshop
+from tests.support.running import TOKEN, Server
+
+
+@pytest.fixture(scope="module")
+def made(needs_browser: None) -> Generator[Workshop]:
+    with workshop() as filled:
+        yield filled
+
+
+@pytest.fixture(scope="module")
+def server(made: Workshop) -> Server:
+    return made.server
+
+
+@pytest.mark.parametrize("name", SCREENS)
+def test_axe_finds_nothing_wrong_with_a_screen(tab: Tab, made: Workshop, name: str) -> None:
+    SCREENS[name](tab, made)
+    tab.is_accessible()
+    tab.theme("dark")
+    tab.is_accessible()
+
+
+@pytest.mark.parametrize("name", ["mission", "chat", "agents", "new", "files", "permission"])
+def test_no_screen_is_wider_than_a_phone(tab: Tab, made: Workshop, name: str) -> None:
+    SCREENS[name](tab, made)
+    tab.size(390)
+    tab.until("document.documentElement.scrollWidth <= 390")
+
+
+def test_a_session_is_made_by_keyboard_alone(tab: Tab, server: Server) -> None:
+    tab.open("new?agent=mock", token=TOKEN)
+    tab.sees("First message")
+    tab.run("document.querySelector('input[value=mock]').focus()")
+    for _ in range(40):
+        if tab.run("document.activeElement.innerText") == "Start":
+            break
+        tab.press("Tab")
+        assert tab.run("document.activeElement.matches(':focus-visible')")
+    tab.press("Enter")
+    tab.until("location.pathname.startsWith('/ui/sessions/')")
+
+
+def test_what_the_first_load_takes_is_less_than_300_kilobytes(tab: Tab) -> None:
+    tab.open()
+    tab.sees("Connected")
+    taken = tab.run("""performance.getEntriesByType('resource').concat(performance.getEntriesByType('navigation'))
+      .filter(({ name }) => new URL(name).pathname.startsWith('/ui/'))
+      .reduce((sum, { transferSize }) => sum + transferSize, 0)""")
+
+    assert 0 < taken < 300_000
