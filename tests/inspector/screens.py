@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from sandbox_agent.client import RequestError
-from sandbox_agent.client.sync import SandboxAgent
+from sandbox_agent.client.sync import SandboxAgent, Turn
 from tests.inspector.browsing import WIDTHS, Tab
 from tests.support.running import BOUND, TOKEN, Server, eventually, scripted
 
@@ -168,6 +168,31 @@ def command(folder: str) -> list[Any]:
     return [["ask", "session/request_permission", {"toolCall": asked, "options": OPTIONS}], ["wait_answer"]]
 
 
+PROMPTS: dict[str, tuple[str, str, Callable[[str], list[Any]]]] = {
+    "work": (
+        "Rate limits for the public API",
+        "Bursts at the edge of a minute get through our rate limit. Find out why, and fix it. Keep it small.",
+        work,
+    ),
+    "rtl": (
+        RTL,
+        "لماذا تتجاوز الطلبات الحد؟",
+        lambda _: [["say", "تم. كل شيء يعمل الآن، و`limits.py` فيه نافذة لكل مفتاح."]],
+    ),
+    "long": (LONG, "Rename it everywhere", lambda _: [["say", "x" * 4_000]]),
+    "permission": (
+        "Trust proxies of our own network",
+        "Read the client's address from the proxy, if it is ours.",
+        permission,
+    ),
+    "command": ("Publish the branch", "Push it.", command),
+}
+"""Sessions of the scripted agent: their title, what is asked, and what it does then."""
+CRASH = [["stderr", "libpq: undefined symbol: PQsetChunkedRowsMode"], ["stderr", "Aborted"], ["exit", 134]]
+OTHERS = {"question": "question", "form": "form", "running": "slow 3600"}
+"""Sessions of the mock agent that end when a person acts."""
+
+
 @dataclass(slots=True)
 class Workshop:
     """A server with sessions in every state, by what they show."""
@@ -175,47 +200,44 @@ class Workshop:
     server: Server
     sessions: dict[str, str] = field(default_factory=dict[str, str])
 
-    def begin(
-        self, client: SandboxAgent, name: str, title: str, *steps: Any, agent: str = AGENT, ends: bool = True
-    ) -> None:
-        folder = Path(self.server.work) / name
+    def folder(self, name: str) -> str:
+        return f"{self.server.work}/{name}"
+
+    def prepare(self) -> None:
+        """Write what the scripted agents will do; before they start."""
+        acts = {asked: act(self.folder(name)) for name, (_, asked, act) in PROMPTS.items()}
+        programs = self.server.directory / "programs.json"
+        programs.write_text(json.dumps({**acts, "Upgrade it": CRASH}))
+        self.server.agents |= {name: scripted("--programs", str(programs)) for name in (AGENT, FRAGILE)}
+
+    def begin(self, client: SandboxAgent, name: str, agent: str, asked: str, title: str) -> Turn:
+        folder = Path(self.folder(name))
         folder.mkdir(exist_ok=True)
         (folder / "limits.py").write_text(NEW)
         (folder / "app.py").write_text("limiter = Limiter(100, 60)\n")
         session = client.sessions.create(agent, cwd=str(folder), title=title)
         self.sessions[name] = session.id
-        program = steps[0](str(folder)) if len(steps) == 1 and callable(steps[0]) else list(steps)
-        turn = session.prompt(json.dumps(program) if agent in (AGENT, FRAGILE) else str(steps[0]))
-        if ends:
-            with suppress(RequestError):  # The one that crashes.
-                turn.result()
+        return session.prompt(asked)
 
     def fill(self, client: SandboxAgent) -> None:
-        self.begin(client, "work", "Rate limits for the public API", work)
-        self.begin(client, "rtl", RTL, ["say", "تم. كل شيء يعمل الآن، و`limits.py` فيه نافذة لكل مفتاح."])
-        self.begin(client, "long", LONG, ["say", "x" * 4_000])
-        self.begin(
-            client,
-            "crash",
-            "Upgrade the database driver",
-            ["stderr", "Segmentation fault"],
-            ["exit", 139],
-            agent=FRAGILE,
-        )
-        self.begin(client, "permission", "Trust proxies of our own network", permission, ends=False)
-        self.begin(client, "command", "Publish the branch", command, ends=False)
-        self.begin(client, "question", "question", "question", agent="mock", ends=False)
-        self.begin(client, "form", "form", "form", agent="mock", ends=False)
-        self.begin(client, "running", "slow 3600", "slow 3600", agent="mock", ends=False)
+        for name, (title, asked, act) in PROMPTS.items():
+            turn = self.begin(client, name, AGENT, asked, title)
+            if act not in (permission, command):
+                turn.result()
+        with suppress(RequestError):
+            self.begin(client, "crash", FRAGILE, "Upgrade it", "Upgrade the database driver").result()
+        for name, asked in OTHERS.items():
+            self.begin(client, name, "mock", asked, asked)
         waiting = ("permission", "command", "question", "form")
         eventually(lambda: all(client.sessions.get(self.sessions[name]).pending for name in waiting))
 
 
 @contextmanager
 def workshop() -> Generator[Workshop]:
-    with Server(agents={AGENT: scripted(), FRAGILE: scripted()}) as server:
+    made = Workshop(Server())
+    made.prepare()
+    with made.server as server:
         with SandboxAgent.connect(server.url, server.token, reconnect_timeout=BOUND) as client:
-            made = Workshop(server)
             made.fill(client)
         yield made
 
@@ -268,7 +290,7 @@ SCREENS: dict[str, Go] = {
     "question": session("question", "Waiting for you"),
     "form": session("form", "What would you like?"),
     "running": session("running", "Running"),
-    "crash": session("crash", "Segmentation fault"),
+    "crash": session("crash", "PQsetChunkedRowsMode"),
     "right-to-left": session("rtl", "limits.py"),
     "long": session("long", "Rename-every-occurrence"),
     "new": room("new", "First message"),

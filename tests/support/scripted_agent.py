@@ -19,6 +19,7 @@ Flags
     --state FILE            append a JSON line for every start (`{"started": pid}`) and every session; a later process
                             knows those sessions, and session/load and resume of any other are refused with -32002.
                             Without it they accept every id
+    --programs FILE         JSON: programs by prompts, for prompts that people would write
     --banner                write two lines that are no JSON to stdout before anything else
     --slow-start SECONDS    wait before reading stdin
     --exit-at-once [CODE]   write a line to stderr and exit (1)
@@ -353,6 +354,7 @@ class Agent:
 
     def __init__(self, options):
         self.options = options
+        self.programs = json.load(open(options["programs"])) if "programs" in options else {}
         self.wire = Wire()
         self.answers = Answers()
         self.sessions = {}
@@ -386,7 +388,7 @@ class Agent:
     def _request(self, message, line):
         id, method, params = message["id"], message["method"], message.get("params") or {}
         if method == "session/prompt":
-            program = Program(self, id, params["sessionId"], steps_of(params["prompt"]))
+            program = Program(self, id, params["sessionId"], steps_of(params["prompt"], self.programs))
             threading.Thread(target=program.run, daemon=True).start()
         elif method == "x/hang":
             self._hanging.append(id)
@@ -574,8 +576,10 @@ def chunk(text, kind="agent_message_chunk"):
     return {"sessionUpdate": kind, "content": {"type": "text", "text": text}}
 
 
-def steps_of(prompt):
+def steps_of(prompt, programs):
     text = "".join(block.get("text", "") for block in prompt if block.get("type") == "text")
+    if text in programs:
+        return programs[text]
     try:
         program = json.loads(text)
     except ValueError:
@@ -602,7 +606,17 @@ def parse(arguments):
 FLAGS = {
     *("no-load", "no-list", "no-resume", "no-fork", "no-close", "no-delete", "capabilities", "session-id", "models"),
     *("plain", "auth", "settings", "tells", "lacks"),
-    *("before-new", "state", "banner", "slow-start", "exit-at-once", "bad-handshake", "ignore-sigterm", "ignore-eof"),
+    *(
+        "before-new",
+        "state",
+        "programs",
+        "banner",
+        "slow-start",
+        "exit-at-once",
+        "bad-handshake",
+        "ignore-sigterm",
+        "ignore-eof",
+    ),
 }
 
 
