@@ -131,7 +131,8 @@ class Tab:
         self("set", "viewport", str(width), str(height or WIDTHS[width]))
 
     def theme(self, scheme: Literal["light", "dark"]) -> None:
-        self("set", "media", scheme)
+        # Without motion, which would be judged half-way.
+        self("set", "media", scheme, "reduced-motion")
 
     # Seeing
 
@@ -225,9 +226,9 @@ class Tab:
         errors = self("errors").get("errors", [])
         assert errors == [], errors
 
-    def is_accessible(self) -> None:
+    def is_accessible(self, *, in_colour_only: bool = False) -> None:
         """Fail when axe finds something that keeps people out."""
-        violations = self("a11y").get("violations", [])
+        violations = self("a11y", *(["--tags", "cat.color"] if in_colour_only else [])).get("violations", [])
         assert violations == [], "\n".join(describe(each) for each in violations)
 
     def picture(self, path: Path) -> None:

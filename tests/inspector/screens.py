@@ -298,7 +298,7 @@ SCREENS: dict[str, Go] = {
     "agents": room("agents/mock", "Where it comes from"),
     "files": room("files?path={work}", "limits.py"),
     "file": _file,
-    "replay": room("replay", "Replay"),
+    "replay": room("replay", "Replay a session"),
     "no-session": room("sessions/none", "There is no such session"),
     "no-page": room("nowhere", "There is no such page"),
     "wrong-token": _token,

@@ -21,11 +21,15 @@ def server(made: Workshop) -> Server:
 
 
 @pytest.mark.parametrize("name", SCREENS)
-def test_axe_finds_nothing_wrong_with_a_screen(tab: Tab, made: Workshop, name: str) -> None:
-    SCREENS[name](tab, made)
-    tab.is_accessible()
-    tab.theme("dark")
-    tab.is_accessible()
+def test_axe_finds_nothing_wrong_with_a_screen(shared_tab: Tab, made: Workshop, name: str) -> None:
+    shared_tab("open", "about:blank")
+    shared_tab.size(1440)
+    shared_tab.theme("light")
+    SCREENS[name](shared_tab, made)
+    shared_tab.is_accessible()
+    shared_tab.theme("dark")
+    shared_tab.is_accessible(in_colour_only=True)
+    shared_tab.is_well()
 
 
 @pytest.mark.parametrize("name", ["mission", "chat", "agents", "new", "files", "permission"])

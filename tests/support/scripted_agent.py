@@ -354,7 +354,7 @@ class Agent:
 
     def __init__(self, options):
         self.options = options
-        self.programs = json.load(open(options["programs"])) if "programs" in options else {}
+        self.programs = programs_in(options["programs"]) if "programs" in options else {}
         self.wire = Wire()
         self.answers = Answers()
         self.sessions = {}
@@ -574,6 +574,12 @@ def encode(message):
 
 def chunk(text, kind="agent_message_chunk"):
     return {"sessionUpdate": kind, "content": {"type": "text", "text": text}}
+
+
+def programs_in(path):
+    # Not pathlib: importing it takes longer than the rest of a start.
+    with open(path) as file:
+        return json.load(file)
 
 
 def steps_of(prompt, programs):

@@ -18,7 +18,7 @@ export function Button({ look = "plain", size = "normal", busy = false, ...rest 
     <button
       {...others}
       type={type}
-      className={`${styles.button} ${styles[look]} ${styles[size]} ${className}`}
+      className={`${styles.button} ${styles[look]} ${size === "small" ? styles.small : ""} ${className}`}
       disabled={disabled || busy}
       aria-busy={busy || undefined}
     />

@@ -71,6 +71,7 @@ function Choosing({ open }: { readonly open: (id: string, name: string) => void 
     >
       <h1 className="unseen">Replay</h1>
       <EmptyState
+        first
         icon={<History />}
         title="Replay a session"
         actions={

@@ -57,7 +57,9 @@ export function RequestCard(props: RequestCardProps): ReactNode {
   };
   const common = { busy, answer, keys, compact };
   return (
-    <section
+    <div
+      // No landmark: several may ask the same.
+      role="group"
       className={`request ${compact ? "request-compact" : ""}`}
       aria-label={`${agent ?? "The agent"} ${WORDS[asked.kind]}`}
       data-request={asked.key}
@@ -74,7 +76,7 @@ export function RequestCard(props: RequestCardProps): ReactNode {
       {asked.kind === "question" && <QuestionAnswer {...common} asked={asked} />}
       {asked.kind === "elicitation" && <FormAnswer {...common} asked={asked} />}
       {failure !== undefined && <ErrorNote title="The answer was not taken" error={failure} />}
-    </section>
+    </div>
   );
 }
 
