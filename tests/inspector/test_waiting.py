@@ -97,7 +97,7 @@ def test_a_form_is_filled_in(talk: Conversation) -> None:
     talk.sees("What would you like?", ".request")
     talk.click(".request [type=submit]")
     talk.sees("This is needed", ".request")
-    talk.tab("select", ".request select", "green")
+    talk.tab("find", "text", "green", "click")
     talk.tab("fill", ".request input[type=number]", "7")
     talk.click(".request [type=submit]")
 

@@ -14,6 +14,8 @@ interface Choice {
   readonly name: string;
   readonly description: string | undefined;
   readonly current: string;
+  /** Whether its values say what it is about, as modes and models do. */
+  readonly isPlain: boolean;
   readonly values: readonly { readonly value: string; readonly name: string; readonly group?: string }[];
   readonly set: (value: string) => Promise<unknown>;
 }
@@ -52,7 +54,7 @@ function ChoiceSelect({ choice, isFixed }: { readonly choice: Choice; readonly i
       className="composer-choice"
       title={choice.description ? `${choice.name}: ${choice.description}` : choice.name}
     >
-      <span className="unseen">{choice.name}</span>
+      <span className={choice.isPlain ? "unseen" : "composer-choice-name"}>{choice.name}</span>
       <select
         value={current}
         disabled={isFixed || wanted !== undefined}
@@ -112,6 +114,7 @@ function modeChoice(
       name: "Mode",
       description: available.find(({ id }) => id === current)?.description ?? undefined,
       current,
+      isPlain: true,
       values: available.map(({ id, name }) => ({ value: id, name: name ?? id })),
       set: async (value) => await session?.setMode(value),
     },
@@ -124,11 +127,12 @@ function optionChoice(
   modes: { availableModes: readonly unknown[] } | undefined,
 ): Choice[] {
   if (option.category === "mode" && (modes?.availableModes.length ?? 0) > 1) return [];
-  const common = { id: option.id, name: option.name, description: option.description ?? undefined };
+  const isPlain = option.category === "mode" || option.category === "model";
+  const common = { id: option.id, name: option.name, description: option.description ?? undefined, isPlain };
   if (option.type === "boolean") {
     const values = [
-      { value: "true", name: `${option.name}: on` },
-      { value: "false", name: `${option.name}: off` },
+      { value: "true", name: "On" },
+      { value: "false", name: "Off" },
     ];
     const set = async (value: string): Promise<unknown> => await session?.setConfigOption(option.id, value === "true");
     return [{ ...common, current: String(option.currentValue), values, set }];

@@ -15,6 +15,8 @@ export interface Block {
 const LONGEST_OPEN = 256 * 1024;
 /** Blocks of blocks of blocks: a parser that recurses must not be led down endlessly. */
 const DEEPEST = 24;
+/** More marks of emphasis, links and code than this in one paragraph are no markup. */
+const MOST_MARKS = 1_000;
 
 /** Splits a text that is appended to. Asked with a text that does not begin with the one before, it starts anew. */
 export class GrowingBlocks {
@@ -59,7 +61,18 @@ export function blocksOf(text: string): readonly Block[] {
 
 /** Whether a block is one that a parser might take for ever over, or overflow its stack with. */
 export function isAbsurd(raw: string): boolean {
-  return new RegExp(`^[ \\t]*(?:(?:>|[-+*]|\\d{1,9}[.)])[ \\t]*){${DEEPEST},}`, "m").test(raw);
+  return (
+    TOO_DEEP.test(raw) || (raw.length > MOST_MARKS && raw.split(NEXT_RUN).some((run) => marksIn(run) > MOST_MARKS))
+  );
+}
+
+const TOO_DEEP = new RegExp(`^[ \\t]*(?:(?:>|[-+*]|\\d{1,9}[.)])[ \\t]*){${DEEPEST},}`, "m");
+/** Where a parser of what stands within lines begins anew: at empty lines, items, cells, headings, quotes. */
+const NEXT_RUN = /\n(?=[ \t]*(?:\n|[-+*>#|]|\d{1,9}[.)]))|\|/;
+
+/** Characters that may be markup: the time to find out which of them are grows with their square. */
+function marksIn(run: string): number {
+  return run.length > MOST_MARKS ? (run.match(/[_*`~[\]<!\\@]/g)?.length ?? 0) : 0;
 }
 
 function split(text: string): string[] {

@@ -83,6 +83,8 @@ describe("Markdown", () => {
   it("survives what would overflow or stall a parser", () => {
     for (const text of [
       ">".repeat(20_000),
+      "_a".repeat(8_000),
+      "**a*".repeat(4_000),
       "[".repeat(30_000),
       "*a ".repeat(10_000),
       "`a ".repeat(10_000),

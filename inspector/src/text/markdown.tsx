@@ -14,7 +14,7 @@ import { SafeText } from "./safe-text.js";
 import "./text.css";
 
 /** A block longer than this is shown as plain text: people do not write those, and parsers suffer. */
-const LONGEST = 32 * 1024;
+const LONGEST = 16 * 1024;
 
 export interface MarkdownProps {
   readonly text: string;
@@ -70,12 +70,11 @@ function blockOf(token: Token, key: number): ReactNode {
       return null;
     case "heading": {
       const { depth, tokens } = token as Tokens.Heading;
-      // Headings of a message stand below those of the page.
-      const Tag = `h${Math.min(depth + 2, 6)}` as "h3" | "h4" | "h5" | "h6";
+      // All of one level, below those of the page: a message may skip levels, and a page must not.
       return (
-        <Tag key={key} className={`markdown-h${depth}`} dir="auto">
+        <h3 key={key} className={`markdown-h${depth}`} dir="auto">
           {inline(tokens)}
-        </Tag>
+        </h3>
       );
     }
     case "paragraph":

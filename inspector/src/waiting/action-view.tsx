@@ -10,7 +10,8 @@ import type { Action } from "./action.js";
 
 import "./waiting.css";
 
-const SMALL = 400;
+/** Longer values, and those of several lines, are what a difference shows already. */
+const SHORT = 160;
 
 export interface ActionViewProps {
   readonly action: Action;
@@ -18,12 +19,13 @@ export interface ActionViewProps {
   readonly rows?: number;
 }
 
-/** All of what will be done. Nothing here is folded away but inputs that the difference above shows already. */
+/** All of what will be done. Nothing is folded away, but beside a difference the long inputs that it is made of. */
 export const ActionView = memo(function ActionView({ action, rows = 14 }: ActionViewProps): ReactNode {
   const { command, diffs, texts, paths, inputs, title } = action;
   const others = paths.filter((path) => !diffs.some((diff) => diff.path === path));
-  const size = inputs.reduce((sum, { name, value }) => sum + name.length + value.length, 0);
-  const inputList = inputs.length > 0 && <Inputs inputs={inputs} />;
+  const isLong = ({ value }: { value: string }): boolean =>
+    diffs.length > 0 && (value.length > SHORT || value.includes("\n"));
+  const [long, short] = [inputs.filter(isLong), inputs.filter((input) => !isLong(input))];
   return (
     <div className="action">
       {title !== "" && title !== command && (
@@ -45,13 +47,12 @@ export const ActionView = memo(function ActionView({ action, rows = 14 }: Action
           {others.length > 20 && <li>{others.length - 20} more</li>}
         </ul>
       )}
-      {diffs.length > 0 && size > SMALL ? (
+      {short.length > 0 && <Inputs inputs={short} />}
+      {long.length > 0 && (
         <details className="action-more">
           <summary>All that is passed to the tool</summary>
-          {inputList}
+          <Inputs inputs={long} />
         </details>
-      ) : (
-        inputList
       )}
       {texts.length > 0 && (
         <div className="action-says">

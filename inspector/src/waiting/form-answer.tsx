@@ -1,17 +1,21 @@
 /** A form to fill in, or an address to visit. */
 
 import { ExternalLink } from "lucide-react";
-import { useMemo, useState, type FormEvent, type ReactNode } from "react";
+import { useId, useMemo, useState, type FormEvent, type ReactNode } from "react";
 
-import { Button, Field, Input, Select, TextArea } from "../design/index.js";
+import { Button, Field, Input, Kbd, Select, TextArea } from "../design/index.js";
 import type { AskedForm } from "../log/view.js";
 import { followable, Markdown } from "../text/markdown.js";
 import { SafeText } from "../text/safe-text.js";
 import { spelledOut } from "../text/visible.js";
+import { useAnswerKeys } from "./answer-keys.js";
 import { type Field as FormField, type Value, contentOf, fieldsOf, missing } from "./form-fields.js";
 import type { AnswerProps } from "./permission-answer.js";
 
-export function FormAnswer({ asked, busy, answer, compact }: AnswerProps<AskedForm>): ReactNode {
+/** Up to so many choices are shown at once; more are a list to open. */
+const MOST_SHOWN = 8;
+
+export function FormAnswer({ asked, busy, answer, keys, compact }: AnswerProps<AskedForm>): ReactNode {
   const fields = useMemo(() => fieldsOf(asked.schema), [asked.schema]);
   const [values, setValues] = useState<Readonly<Record<string, Value>>>(() =>
     Object.fromEntries(fields.map(({ name, initial }) => [name, initial])),
@@ -25,6 +29,22 @@ export function FormAnswer({ asked, busy, answer, compact }: AnswerProps<AskedFo
     const isVisit = asked.mode === "url";
     answer({ type: "content", content: isVisit ? undefined : contentOf(fields, values) });
   };
+  const [choice, ...choices] = fields.filter(({ type }) => type === "one");
+  // A form that is one question in disguise is answered by a number, as questions are.
+  const isQuestion =
+    choice !== undefined &&
+    choices.length === 0 &&
+    fields.every((each) => each === choice || (each.type === "text" && !each.required));
+  useAnswerKeys(keys && !busy, (key) => {
+    if (key === "r") {
+      answer({ type: "reject" });
+      return true;
+    }
+    const chosen = isQuestion && /^[1-9]$/.test(key) ? choice.choices[Number(key) - 1] : undefined;
+    if (chosen === undefined || choice === undefined) return false;
+    answer({ type: "content", content: contentOf(fields, { ...values, [choice.name]: chosen.value }) });
+    return true;
+  });
   const size = compact ? "small" : "normal";
   return (
     <form onSubmit={submit} noValidate>
@@ -41,6 +61,7 @@ export function FormAnswer({ asked, busy, answer, compact }: AnswerProps<AskedFo
                 set={(value) => setValues({ ...values, [field.name]: value })}
                 error={tried ? wrong[field.name] : undefined}
                 busy={busy}
+                keys={keys && isQuestion}
               />
             ))}
           </div>
@@ -53,6 +74,11 @@ export function FormAnswer({ asked, busy, answer, compact }: AnswerProps<AskedFo
         <Button look="danger" size={size} disabled={busy} onClick={() => answer({ type: "reject" })}>
           Decline
         </Button>
+        {keys && isQuestion && (
+          <span className="request-hint" aria-hidden>
+            <Kbd>1</Kbd>–<Kbd>9</Kbd> choose <Kbd>R</Kbd> decline
+          </span>
+        )}
       </div>
     </form>
   );
@@ -80,9 +106,11 @@ interface OneFieldProps {
   readonly set: (value: Value) => void;
   readonly error: string | undefined;
   readonly busy: boolean;
+  /** Whether numbers choose. */
+  readonly keys: boolean;
 }
 
-function OneField({ field, value, set, error, busy }: OneFieldProps): ReactNode {
+function OneField({ field, value, set, error, busy, keys }: OneFieldProps): ReactNode {
   const label = spelledOut(field.label, "prose").slice(0, 200);
   const hint = field.description && <SafeText text={field.description} as="prose" limit={1_000} />;
   if (field.type === "boolean") {
@@ -101,8 +129,9 @@ function OneField({ field, value, set, error, busy }: OneFieldProps): ReactNode 
       </label>
     );
   }
-  if (field.type === "many")
-    return <Many field={field} label={label} value={value} set={set} error={error} busy={busy} />;
+  if (field.type === "many" || (field.type === "one" && field.choices.length <= MOST_SHOWN)) {
+    return <Choosing field={field} label={label} value={value} set={set} error={error} busy={busy} keys={keys} />;
+  }
   return (
     <Field label={field.required ? `${label} *` : label} hint={hint} error={error}>
       {(given) => {
@@ -142,23 +171,38 @@ function OneField({ field, value, set, error, busy }: OneFieldProps): ReactNode 
   );
 }
 
-function Many({ field, label, value, set, error, busy }: OneFieldProps & { readonly label: string }): ReactNode {
-  const chosen = Array.isArray(value) ? (value as readonly string[]) : [];
+/** Choices that are all in view: one of them, or several. */
+function Choosing({
+  field,
+  label,
+  value,
+  set,
+  error,
+  busy,
+  keys,
+}: OneFieldProps & { readonly label: string }): ReactNode {
+  const name = useId();
+  const several = field.type === "many";
+  const chosen = Array.isArray(value) ? (value as readonly string[]) : [value as string];
+  const toggle = (choice: string): void => {
+    if (!several) set(choice === value && !field.required ? "" : choice);
+    else set(chosen.includes(choice) ? chosen.filter((each) => each !== choice) : [...chosen, choice]);
+  };
   return (
     <fieldset className="question" disabled={busy}>
       <legend className="question-text">{field.required ? `${label} *` : label}</legend>
+      {field.description && (
+        <p className="choice-description">
+          <SafeText text={field.description} as="prose" limit={1_000} />
+        </p>
+      )}
       {field.choices.map((choice, index) => (
         <label key={index} className="choice">
           <input
-            type="checkbox"
+            type={several ? "checkbox" : "radio"}
+            name={name}
             checked={chosen.includes(choice.value)}
-            onChange={() =>
-              set(
-                chosen.includes(choice.value)
-                  ? chosen.filter((each) => each !== choice.value)
-                  : [...chosen, choice.value],
-              )
-            }
+            onChange={() => toggle(choice.value)}
           />
           <span className="choice-words">
             <SafeText text={choice.label} as="prose" limit={500} />
@@ -168,6 +212,7 @@ function Many({ field, label, value, set, error, busy }: OneFieldProps & { reado
               </span>
             )}
           </span>
+          {keys && index < 9 && <Kbd>{index + 1}</Kbd>}
         </label>
       ))}
       {error && <p className="request-warning">{error}</p>}

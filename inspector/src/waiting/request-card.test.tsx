@@ -295,12 +295,28 @@ describe("a form card", () => {
 
   it("hands in what was filled in, in the types of its schema", () => {
     const { getByLabelText, getByText, answers } = show(form);
-    fireEvent.change(getByLabelText("Color *"), { target: { value: "green" } });
+    fireEvent.click(getByText("green"));
     fireEvent.click(getByText("Wrap it"));
     fireEvent.change(getByLabelText("How many"), { target: { value: "3" } });
     fireEvent.click(getByText("Card"));
     fireEvent.click(getByText("Submit"));
     expect(answers).toEqual([{ type: "content", content: { color: "green", gift: true, amount: 3, extras: ["b"] } }]);
+  });
+
+  it("that is a question in disguise is answered by a number", () => {
+    const properties = {
+      db: {
+        type: "string",
+        oneOf: [
+          { const: "pg", title: "Postgres" },
+          { const: "sq", title: "SQLite" },
+        ],
+      },
+      db_note: { type: "string" },
+    };
+    const { press, answers } = show({ ...form, schema: { type: "object", properties } });
+    press("2");
+    expect(answers).toEqual([{ type: "content", content: { db: "sq" } }]);
   });
 
   it("says what is missing or wrong", () => {
