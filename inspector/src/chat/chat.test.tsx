@@ -80,6 +80,29 @@ describe("the transcript", () => {
     expect(container.querySelector(".ansi-fg-1")?.textContent).toBe("red");
   });
 
+  it("shows what an agent's own terminal wrote", () => {
+    const container = show(
+      viewOf((script) => {
+        const terminal_id = "t-1";
+        const facts = { title: "Test", kind: "execute", rawInput: { command: "make" } };
+        script.tool("c1", {
+          ...facts,
+          content: [{ type: "terminal", terminalId: terminal_id }],
+          _meta: { terminal_info: { terminal_id } },
+        });
+        script.toolUpdate("c1", { _meta: { terminal_output: { terminal_id, data: "one\n" } } });
+        script.toolUpdate("c1", { _meta: { terminal_output: { terminal_id, data: "two\n" } } });
+        script.toolUpdate("c1", {
+          status: "failed",
+          _meta: { terminal_exit: { terminal_id, exit_code: 2, signal: null } },
+        });
+      }),
+    );
+    expect([...container.querySelectorAll(".ansi-line")].map((line) => line.textContent)).toEqual(["one", "two"]);
+    expect(container.querySelector(".terminal-exit")?.textContent).toBe("exit code 2");
+    expect(container.querySelectorAll(".tool-command")).toHaveLength(1);
+  });
+
   it("shows a crash with what the agent wrote to stderr", () => {
     const script = new Script().made();
     const prompt = script.prompt("go");

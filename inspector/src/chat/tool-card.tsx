@@ -181,16 +181,17 @@ function ContentView({ content, terminals, isOutput }: ContentViewProps): ReactN
 }
 
 function TerminalView({ terminal }: { readonly terminal: Terminal | undefined }): ReactNode {
-  if (terminal === undefined) return <p className="notice">A terminal of which nothing is known</p>;
-  const { exit } = terminal;
+  // One of the agent's own that it says nothing of.
+  if (terminal === undefined) return null;
+  const { exit, command, args } = terminal;
   return (
     <div className="terminal">
-      <pre className="tool-command" tabIndex={0} aria-label="command" dir="ltr">
-        <SafeText
-          text={[terminal.command, ...(terminal.args.length > 0 ? [commandLine(terminal.args)] : [])].join(" ")}
-        />
-      </pre>
-      <Ansi output={terminal.output} />
+      {command !== "" && (
+        <pre className="tool-command" tabIndex={0} aria-label="command" dir="ltr">
+          <SafeText text={[command, ...(args.length > 0 ? [commandLine(args)] : [])].join(" ")} />
+        </pre>
+      )}
+      {terminal.output !== "" && <Ansi output={terminal.output} />}
       {exit && (exit.exitCode !== 0 || exit.signal) && (
         <p className="terminal-exit">
           {exit.signal ? `ended by ${exit.signal}` : `exit code ${exit.exitCode ?? "unknown"}`}

@@ -113,9 +113,10 @@ export function Composer({ sessionId, session, view, closed, dropped }: Composer
             attaching={attaching}
           />
           <div className="composer-bar">
-            <AttachButton add={attaching.add} disabled={session === undefined} />
-            <Choices session={session} view={view} />
-            <span className="composer-space" />
+            <div className="composer-choices">
+              <AttachButton add={attaching.add} disabled={session === undefined} />
+              <Choices session={session} view={view} />
+            </div>
             <UsageView usage={view.usage} />
             {running && (
               <IconButton label="Stop the turn" look="danger" onClick={stop} data-action="stop">

@@ -33,6 +33,7 @@ import {
   newTerminal,
   newToolCall,
   sumOf,
+  ownTerminal,
   terminalChange,
   tokensOf,
   toolChange,
@@ -358,6 +359,8 @@ export class Fold {
       const call = newToolCall(toolCallId, entry.id, entry.at);
       this.#transcript.push({ ...call, ...toolChange(call, update, entry.at, askedKey) });
     }
+    const terminal = ownTerminal(this.#facts.terminals, update, entry.id);
+    if (terminal) this.#facts.terminals = { ...this.#facts.terminals, [terminal.terminalId]: terminal };
   }
 
   #terminal(entry: LogEvent, call: OpenCall, result: Json): void {

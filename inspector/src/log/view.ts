@@ -53,7 +53,7 @@ export interface SessionView {
   readonly commands: readonly AvailableCommand[];
   /** What clients keep with the session. */
   readonly metadata: Readonly<Record<string, unknown>>;
-  /** Commands that run or ran in the server's terminals, by their ids. */
+  /** Commands that run or ran in the server's terminals, or in an agent's own, by their ids. */
   readonly terminals: Readonly<Record<string, Terminal>>;
   /** Files that the server wrote for the agent (`fs/write_text_file`). */
   readonly writes: readonly FileWrite[];
@@ -259,7 +259,7 @@ export interface Usage {
   readonly cost: Pick<Cost, "amount" | "currency"> | undefined;
 }
 
-/** A command in a terminal of the server's. */
+/** A command in a terminal of the server's, or in one of the agent's own. */
 export interface Terminal {
   readonly terminalId: string;
   readonly command: string;

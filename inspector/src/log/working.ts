@@ -89,6 +89,41 @@ export function terminalChange(method: string, result: Json): Partial<Terminal> 
   }
 }
 
+/** How much of a terminal's output is kept, from its end. */
+const LONGEST_OUTPUT = 1024 * 1024;
+
+/**
+ * A terminal of an agent's own, after an update of a tool call that says something of it; undefined when it does not.
+ *
+ * Some agents run commands themselves, and tell in `_meta` where (`terminal_info`), what was written since the last time
+ * (`terminal_output`) and how it ended (`terminal_exit`).
+ */
+export function ownTerminal(
+  terminals: Readonly<Record<string, Terminal>>,
+  update: Json,
+  event: number,
+): Terminal | undefined {
+  const meta = objectAt(update, "_meta");
+  const parts = ["terminal_info", "terminal_output", "terminal_exit"].map((name) => objectAt(meta, name));
+  const [info = {}, output = {}, exit = {}] = parts;
+  const terminalId = parts.map((part) => textAt(part, "terminal_id")).find((id) => id !== undefined);
+  if (terminalId === undefined) return undefined;
+  const known = terminals[terminalId] ?? {
+    terminalId, command: "", args: [], cwd: undefined, output: "", truncated: false, exit: undefined, released: false,
+    events: EventIds.of(),
+  };
+  const written = known.output + (textAt(output, "data") ?? "");
+  const isExit = Object.hasOwn(exit, "terminal_id");
+  return {
+    ...known,
+    cwd: textAt(info, "cwd") ?? known.cwd,
+    output: written.slice(-LONGEST_OUTPUT),
+    truncated: known.truncated || written.length > LONGEST_OUTPUT,
+    exit: isExit ? { exitCode: numberAt(exit, "exit_code") ?? null, signal: textAt(exit, "signal") ?? null } : known.exit,
+    events: known.events.with(event),
+  };
+}
+
 function exitOf(status: Json): Terminal["exit"] {
   return { exitCode: numberAt(status, "exitCode") ?? null, signal: textAt(status, "signal") ?? null };
 }
