@@ -1,4 +1,4 @@
-"""One full run each with real Claude and real Codex, seen and steered in the Inspector: plan, edit, question, result."""
+"""One full run each with real Claude and real Codex in the Inspector: plan, edit with permission, question, result."""
 
 from pathlib import Path
 

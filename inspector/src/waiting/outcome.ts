@@ -1,6 +1,7 @@
 /** What became of a request, in words. */
 
 import type { Asked, Settled } from "../log/view.js";
+import { fieldsOf } from "./form-fields.js";
 
 /** Who settled it: `you`, a person's name, a rule, the server. */
 export function whoOf(by: Settled["by"], isYou: boolean): string {
@@ -41,10 +42,7 @@ export function choiceOf(asked: Asked, decision: Settled): string {
   }
   if (decision.outcome === "rejected") return "Declined";
   if (asked.kind === "question") return answersOf(asked, decision);
-  if (decision.content)
-    return Object.entries(decision.content)
-      .map(([name, value]) => `${name}: ${String(value)}`)
-      .join(", ");
+  if (decision.content) return filledIn(asked, decision.content);
   return "Accepted";
 }
 
@@ -56,6 +54,24 @@ export function toneOf(asked: Asked, decision: Settled): "ok" | "bad" | "neutral
   const kind = decision.optionKind ?? asked.options.find(({ optionId }) => optionId === decision.optionId)?.kind;
   if (kind === undefined) return "neutral";
   return kind.startsWith("allow") ? "ok" : "bad";
+}
+
+/** What was filled in, in the form's own words; of a form with one answer, that. */
+function filledIn(
+  { schema }: Extract<Asked, { kind: "elicitation" }>,
+  content: Readonly<Record<string, unknown>>,
+): string {
+  const fields = new Map(fieldsOf(schema).map((field) => [field.name, field]));
+  const entries = Object.entries(content).map(([name, value]) => {
+    const field = fields.get(name);
+    const labels = [value]
+      .flat()
+      .map((each) => field?.choices.find((choice) => choice.value === each)?.label ?? String(each));
+    return { label: field?.label ?? name, words: labels.join(", ") };
+  });
+  const [only, ...others] = entries;
+  if (only && others.length === 0) return only.words;
+  return entries.map(({ label, words }) => `${label}: ${words}`).join("; ");
 }
 
 function answersOf(asked: Extract<Asked, { kind: "question" }>, { answers }: Settled): string {
