@@ -1,0 +1,460 @@
+"""Streams and tables on JetStream: what its API says, on any connection that can ask and subscribe."""
+
+import asyncio
+import json
+import logging
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Protocol
+
+import msgspec
+from msgspec import Struct
+
+from sandbox_agent.bus.ports import (
+    MOST_BYTES,
+    MOST_MESSAGES,
+    Append,
+    BusError,
+    Conflict,
+    Entry,
+    Message,
+    Nowhere,
+    Record,
+    Refused,
+    Unreachable,
+)
+
+logger = logging.getLogger(__name__)
+
+PATIENCE = 5.0
+"""How long JetStream may take for one answer."""
+HEARTBEAT = 0.5
+SILENCE = 3 * HEARTBEAT
+"""A reader that hears nothing for so long begins anew where it was."""
+MARKERS = 3600
+"""Seconds for which a table remembers that a key's time has passed."""
+
+_EXPECTED = "Nats-Expected-Last-Subject-Sequence"
+_BACK = "Sa-Back"
+"""How many messages before it in the same append its subject had its last one."""
+_CONFLICTS = (10071, 10164)
+_FULL = (10047, 10054, 10077)
+_NOT_FOUND = 10037
+_TAKEN = 10058
+_UNAVAILABLE = (408, 503)
+
+Json = dict[str, object]
+
+
+@dataclass(frozen=True, slots=True)
+class Arrival:
+    """A message as it came."""
+
+    subject: str
+    reply: str
+    headers: Mapping[str, str]
+    data: bytes
+
+
+class Connection(Protocol):
+    """What is needed of a connection to a NATS server."""
+
+    async def ask(self, subject: str, body: bytes, headers: Mapping[str, str] | None, patience: float) -> Arrival: ...
+    async def publish(
+        self, subject: str, body: bytes, headers: Mapping[str, str] | None = None, reply: str = ""
+    ) -> None: ...
+    async def subscribe(
+        self, subject: str, take: Callable[[Arrival], Awaitable[None]]
+    ) -> Callable[[], Awaitable[None]]: ...
+    def new_inbox(self) -> str: ...
+
+
+class _Error(Struct):
+    code: int = 0
+    err_code: int = 0
+    description: str = "no reason given"
+
+
+class _Stored(Struct):
+    seq: int
+    data: bytes = b""
+    hdrs: bytes = b""
+
+
+class _State(Struct):
+    first_seq: int
+    last_seq: int
+
+
+class Answer(Struct):
+    """Of JetStream, whatever was asked."""
+
+    error: _Error | None = None
+    seq: int = 0
+    name: str = ""
+    num_pending: int = 0
+    message: _Stored | None = None
+    state: _State | None = None
+
+    @property
+    def error_code(self) -> int | None:
+        return None if self.error is None else self.error.err_code or self.error.code
+
+    def check(self, what: str) -> "Answer":
+        """Raises what the error means, if there is one."""
+        if self.error is None:
+            return self
+        text = f"{what}: {self.error.description}"
+        if self.error_code in _CONFLICTS:
+            raise Conflict(what)
+        if self.error_code not in _FULL and self.error.code in _UNAVAILABLE:
+            raise Unreachable(text)
+        raise Refused(text)
+
+
+async def call_api(connection: Connection, call: str, body: Json) -> Answer:
+    """A call of JetStream's management; raises Refused when the servers have no JetStream."""
+    try:
+        answer = await connection.ask(f"$JS.API.{call}", json.dumps(body).encode(), None, PATIENCE)
+    except Nowhere as error:
+        raise Refused("the NATS servers have no JetStream for this account; turn it on") from error
+    return msgspec.json.decode(answer.data, type=Answer)
+
+
+async def make(connection: Connection, config: Json) -> None:
+    """Make a stream, or give the one that is there these limits."""
+    kept = {"storage": "file", "retention": "limits", "discard": "old", "allow_direct": True, "allow_msg_ttl": True}
+    name = str(config["name"])
+    made = await call_api(connection, f"STREAM.CREATE.{name}", kept | config)
+    if made.error_code == _TAKEN:
+        made = await call_api(connection, f"STREAM.UPDATE.{name}", kept | config)
+    made.check(name)
+
+
+class JetStream:
+    """A stream of JetStream's."""
+
+    def __init__(self, connection: Connection, name: str) -> None:
+        self._connection = connection
+        self._name = name
+
+    async def append(self, append: Append) -> int:
+        messages = append.messages
+        if not 0 < len(messages) <= MOST_MESSAGES:
+            raise Refused(f"an append has 1 to {MOST_MESSAGES} messages")
+        if any(len(message.body) > MOST_BYTES for message in messages):
+            raise Refused(f"a message has at most {MOST_BYTES} bytes")
+        *before, last = _with_headers(append, self._connection.new_inbox().rpartition(".")[2])
+        for message, headers in before:
+            await self._connection.publish(message.subject, message.body, headers)
+        message, headers = last
+        try:
+            answer = await self._connection.ask(message.subject, message.body, headers, PATIENCE)
+        except Nowhere as error:
+            raise Refused(f"no stream takes {message.subject}") from error
+        acknowledged = msgspec.json.decode(answer.data, type=Answer).check(", ".join(append.expected))
+        return acknowledged.seq - len(messages) + 1
+
+    async def last(self, subject: str) -> Record | None:
+        found = await call_api(self._connection, f"STREAM.MSG.GET.{self._name}", {"last_by_subj": subject})
+        if found.error_code == _NOT_FOUND:
+            return None
+        stored = found.check(subject).message
+        return None if stored is None else _record(stored.seq, subject, stored.data, _read_headers(stored.hdrs))
+
+    async def page(self, subject: str, after: int, through: int, limit: int) -> list[Record]:
+        records: list[Record] = []
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        async def take(message: Arrival) -> None:
+            headers = message.headers
+            if done.done():
+                return
+            if "Nats-Sequence" not in headers:
+                if headers.get("Status") in ("204", "404"):
+                    done.set_result(None)
+                else:
+                    done.set_exception(Unreachable(f"{subject}: {headers}"))
+                return
+            record = _record(int(headers["Nats-Sequence"]), headers["Nats-Subject"], message.data, headers)
+            if record.sequence <= through:
+                records.append(record)
+
+        inbox = self._connection.new_inbox()
+        end = await self._connection.subscribe(inbox, take)
+        asked = {"seq": after + 1, "next_by_subj": subject, "batch": 1024, "max_bytes": max(limit, 2 * MOST_BYTES)}
+        try:
+            await self._connection.publish(f"$JS.API.DIRECT.GET.{self._name}", json.dumps(asked).encode(), reply=inbox)
+            async with asyncio.timeout(PATIENCE):
+                await done
+        except TimeoutError as error:
+            raise Unreachable(f"{subject}: no page came") from error
+        finally:
+            await end()
+        return records
+
+    async def ends(self) -> tuple[int, int]:
+        info = (await call_api(self._connection, f"STREAM.INFO.{self._name}", {})).check(self._name)
+        assert info.state is not None
+        return info.state.first_seq, info.state.last_seq
+
+    async def follow(self, subjects: Iterable[str], after: int, deliver: Callable[[Record], None]) -> "_Reader":
+        def take(message: Arrival, sequence: int) -> None:
+            deliver(_record(sequence, message.subject, message.data, message.headers))
+
+        reader = _Reader(self._connection, self._name, take)
+        await reader.start(subjects, {"deliver_policy": "by_start_sequence", "opt_start_seq": after + 1}, after)
+        return reader
+
+    async def purge(self, subject: str) -> None:
+        (await call_api(self._connection, f"STREAM.PURGE.{self._name}", {"filter": subject})).check(subject)
+
+
+class JetStreamTable:
+    """A bucket of JetStream's key-value store."""
+
+    def __init__(self, connection: Connection, name: str) -> None:
+        self._connection = connection
+        self._prefix = f"$KV.{name}."
+        self._stream = f"KV_{name}"
+
+    async def get(self, key: str) -> Entry | None:
+        found = await call_api(self._connection, f"STREAM.MSG.GET.{self._stream}", {"last_by_subj": self._prefix + key})
+        if found.error_code == _NOT_FOUND:
+            return None
+        stored = found.check(key).message
+        if stored is None or _is_marker(_read_headers(stored.hdrs)):
+            return None
+        return Entry(key, stored.data, stored.seq)
+
+    async def put(self, key: str, value: bytes, *, expected: int | None = None, ttl: float | None = None) -> int:
+        headers: dict[str, str] = {}
+        if expected is not None:
+            headers[_EXPECTED] = str(expected)
+        if ttl is not None:
+            headers["Nats-TTL"] = f"{max(1, round(ttl))}s"
+        return await self._publish(key, value, headers)
+
+    async def delete(self, key: str) -> None:
+        await self._publish(key, b"", {"KV-Operation": "DEL"})
+
+    async def _publish(self, key: str, value: bytes, headers: Mapping[str, str]) -> int:
+        answer = await self._connection.ask(self._prefix + key, value, headers or None, PATIENCE)
+        return msgspec.json.decode(answer.data, type=Answer).check(key).seq
+
+    async def watch(self, changed: Callable[[Entry], None]) -> "_Reader":
+        def take(message: Arrival, sequence: int) -> None:
+            gone = _is_marker(message.headers)
+            changed(Entry(message.subject.removeprefix(self._prefix), None if gone else message.data, sequence))
+
+        reader = _Reader(self._connection, self._stream, take)
+        await reader.start([self._prefix + ">"], {"deliver_policy": "last_per_subject"}, 0)
+        await reader.caught_up.wait()
+        return reader
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Where a delivered message stands: in the stream, and in what its consumer has sent."""
+
+    stream: int
+    consumer: int
+    pending: int
+
+
+class _Reader:
+    """A consumer of a stream, made anew from its last message whenever it falls silent or leaves one out.
+
+    nats-py has ordered consumers; they cannot change their subjects while they run.
+    """
+
+    def __init__(self, connection: Connection, stream: str, take: Callable[[Arrival, int], None]) -> None:
+        self.caught_up = asyncio.Event()
+        """Everything that was there at the start has been delivered."""
+        self._connection = connection
+        self._stream = stream
+        self._take = take
+        self._subjects: list[str] = []
+        self._after = 0
+        self._consumer = ""
+        self._consumed: int = 0
+        self._made: Json = {}
+        self._heard_at = 0.0
+        self._end: Callable[[], Awaitable[None]] | None = None
+        self._lock = asyncio.Lock()
+        self._loop = asyncio.get_running_loop()
+        self._watchdog: asyncio.Task[None] | None = None
+
+    async def start(self, subjects: Iterable[str], policy: Json, after: int) -> None:
+        self._subjects, self._after = sorted(subjects), after
+        async with self._lock:
+            await self._make(policy)
+        self._watchdog = asyncio.create_task(self._watch())
+
+    async def change(self, subjects: Iterable[str]) -> None:
+        async with self._lock:
+            had = bool(self._subjects)
+            self._subjects = sorted(subjects)
+            if not self._subjects:
+                await self._drop()
+            elif had and self._consumer:
+                config = self._made | {"name": self._consumer, "filter_subjects": self._subjects}
+                changed = await call_api(
+                    self._connection,
+                    f"CONSUMER.CREATE.{self._stream}.{self._consumer}",
+                    {"stream_name": self._stream, "config": config, "action": "update"},
+                )
+                if changed.error is not None:
+                    logger.info("reader begins anew stream=%s reason=%s", self._stream, changed.error.description)
+                    await self._make(None)
+            else:
+                await self._make({"deliver_policy": "new"})
+
+    async def close(self) -> None:
+        if self._watchdog is not None:
+            self._watchdog.cancel()
+        async with self._lock:
+            await self._drop()
+
+    def _config(self, policy: Json) -> Json:
+        return {
+            "ack_policy": "none",
+            "replay_policy": "instant",
+            "max_deliver": 1,
+            "flow_control": True,
+            "idle_heartbeat": nanoseconds(HEARTBEAT),
+            "inactive_threshold": nanoseconds(10 * SILENCE),
+            "mem_storage": True,
+            "num_replicas": 1,
+            "filter_subjects": self._subjects,
+            **policy,
+        }
+
+    async def _make(self, policy: Json | None) -> None:
+        """A new consumer; without a policy, one that goes on behind the last message."""
+        await self._drop()
+        if not self._subjects:
+            self.caught_up.set()
+            return
+        if policy is None:
+            policy = {"deliver_policy": "by_start_sequence", "opt_start_seq": self._after + 1}
+        inbox = self._connection.new_inbox()
+        self._consumed = 0
+        self._heard_at = self._loop.time()
+        self._end = await self._connection.subscribe(inbox, self._deliver)
+        self._made = self._config(policy) | {"deliver_subject": inbox}
+        made = await call_api(
+            self._connection, f"CONSUMER.CREATE.{self._stream}", {"stream_name": self._stream, "config": self._made}
+        )
+        self._consumer = made.check(self._stream).name
+        if not made.num_pending and not self._consumed:
+            self.caught_up.set()
+
+    async def _drop(self) -> None:
+        end, self._end = self._end, None
+        consumer, self._consumer = self._consumer, ""
+        if end is not None:
+            with suppress(BusError):
+                await end()
+        if consumer:
+            with suppress(BusError):
+                await call_api(self._connection, f"CONSUMER.DELETE.{self._stream}.{consumer}", {})
+
+    async def _deliver(self, message: Arrival) -> None:
+        headers = message.headers
+        if headers.get("Status"):
+            self._heard_at = self._loop.time()
+            # Of flow control: the server asks whether it may go on, or says that it still waits for our word.
+            ready = message.reply or headers.get("Nats-Consumer-Stalled", "")
+            if ready:
+                with suppress(BusError):
+                    await self._connection.publish(ready, b"")
+            elif int(headers.get("Nats-Last-Consumer", 0)) > self._consumed:
+                self._heard_at = 0.0
+            return
+        place = _place_of(message.reply)
+        if place.consumer != self._consumed + 1:
+            # One was left out: begin anew. Until then nothing is taken.
+            self._heard_at = 0.0
+            return
+        self._heard_at = self._loop.time()
+        self._consumed = place.consumer
+        self._after = place.stream
+        try:
+            self._take(message, place.stream)
+        except Exception:
+            logger.exception("message not taken subject=%s", message.subject)
+        if place.pending == 0:
+            self.caught_up.set()
+
+    async def _watch(self) -> None:
+        while True:
+            await asyncio.sleep(HEARTBEAT)
+            if self._consumer and self._loop.time() - self._heard_at < SILENCE:
+                continue
+            async with self._lock:
+                if not self._subjects:
+                    continue
+                try:
+                    await self._make(None)
+                except BusError as error:
+                    logger.info("reader waits stream=%s reason=%s", self._stream, error)
+
+
+def _with_headers(append: Append, batch: str) -> list[tuple[Message, dict[str, str]]]:
+    """Messages with what JetStream has to check, and with where each one's predecessor is."""
+    several = len(append.messages) > 1
+    last: dict[str, int] = {}
+    result: list[tuple[Message, dict[str, str]]] = []
+    for place, message in enumerate(append.messages, 1):
+        headers = dict(message.headers)
+        if message.subject in last:
+            # The first of a subject is checked for all: JetStream checks one of each in an append.
+            headers[_BACK] = str(place - last[message.subject])
+        else:
+            headers[_EXPECTED] = str(append.expected[message.subject])
+        last[message.subject] = place
+        if several:
+            headers |= {"Nats-Batch-Id": batch, "Nats-Batch-Sequence": str(place)}
+        result.append((message, headers))
+    if several:
+        result[-1][1]["Nats-Batch-Commit"] = "1"
+    return result
+
+
+def _record(sequence: int, subject: str, body: bytes, headers: Mapping[str, str]) -> Record:
+    if _BACK in headers:
+        predecessor = sequence - int(headers[_BACK])
+    else:
+        predecessor = int(headers.get(_EXPECTED, 0))
+    ours = {name: value for name, value in headers.items() if not name.startswith("Nats-") and name != _BACK}
+    return Record(sequence, subject, body, ours, predecessor)
+
+
+def _read_headers(raw: bytes) -> dict[str, str]:
+    """Headers as JetStream gives them back: the lines of a head."""
+    lines = raw.decode().split("\r\n")[1:]
+    return {name.strip(): value.strip() for name, _, value in (line.partition(":") for line in lines) if name}
+
+
+def _is_marker(headers: Mapping[str, str]) -> bool:
+    """Whether a message says that a key has no value any more."""
+    return "KV-Operation" in headers or "Nats-Marker-Reason" in headers
+
+
+def _place_of(reply: str) -> _Place:
+    """`$JS.ACK.<stream>.<consumer>.<delivered>.<stream sequence>.<consumer sequence>.<time>.<pending>`, from its end.
+
+    With a domain, it has more parts in front and one behind.
+    """
+    parts = reply.split(".")
+    if len(parts) > 9:
+        parts = parts[:11]
+        return _Place(int(parts[7]), int(parts[8]), int(parts[10]))
+    return _Place(int(parts[5]), int(parts[6]), int(parts[8]))
+
+
+def nanoseconds(seconds: float) -> int:
+    """A time as JetStream takes it."""
+    return round(seconds * 1e9)

@@ -1,0 +1,298 @@
+"""A bus within one process, for tests: the same promises as NATS, and faults on demand."""
+
+import asyncio
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+
+from sandbox_agent.bus.ports import (
+    MOST_BYTES,
+    MOST_MESSAGES,
+    Append,
+    Conflict,
+    Entry,
+    Handler,
+    Nowhere,
+    Record,
+    Refused,
+    Unreachable,
+)
+
+
+@dataclass(slots=True, eq=False)
+class Cluster:
+    """What all members share."""
+
+    streams: dict[str, "MemoryStream"] = field(default_factory=dict[str, "MemoryStream"])
+    tables: dict[str, "MemoryTable"] = field(default_factory=dict[str, "MemoryTable"])
+    served: list[tuple[str, Handler, "MemoryBus"]] = field(default_factory=list[tuple[str, Handler, "MemoryBus"]])
+    answers_to_lose: int = 0
+    """So many of the next appends and puts happen, and their senders do not learn of it."""
+
+    def lose_answer(self) -> None:
+        """To be called when something has happened. Raises Unreachable when its sender must not learn of it."""
+        if self.answers_to_lose:
+            self.answers_to_lose -= 1
+            raise Unreachable("the answer was lost")
+
+
+class MemoryBus:
+    """One member's way to the others; `cut` is as good as pulling its cable."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self.cut = False
+        self._cluster = cluster
+        self._tasks: set[asyncio.Task[bytes | None]] = set()
+
+    async def request(self, subject: str, body: bytes, patience: float) -> bytes:
+        self.check()
+        for pattern, handler, server in self._cluster.served:
+            if not matches(pattern, subject):
+                continue
+            if server.cut:
+                await asyncio.sleep(patience)
+                break
+            task = asyncio.ensure_future(handler(subject, body))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+            try:
+                answer = await asyncio.wait_for(asyncio.shield(task), patience)
+            except TimeoutError:
+                break
+            self.check()
+            if answer is None or server.cut:
+                break
+            return answer
+        else:
+            raise Nowhere(subject)
+        raise Unreachable(subject)
+
+    async def publish(self, subject: str, body: bytes) -> None:
+        self.check()
+        for pattern, handler, server in self._cluster.served:
+            if matches(pattern, subject) and not server.cut:
+                await handler(subject, body)
+
+    async def serve(self, subject: str, handler: Handler, *, answers: Callable[[str], str] | None = None) -> None:
+        # Nothing to check: an answer goes back to the caller by a return, and to no other place.
+        self._cluster.served.append((subject, handler, self))
+
+    async def stream(self, name: str, subjects: Sequence[str], *, max_bytes: int, max_age: float) -> "_Reached":
+        stream = self._cluster.streams.setdefault(name, MemoryStream(self._cluster, subjects))
+        return _Reached(self, stream)
+
+    async def table(self, name: str) -> "_ReachedTable":
+        return _ReachedTable(self, self._cluster.tables.setdefault(name, MemoryTable(self._cluster)))
+
+    async def close(self) -> None:
+        self.cut = True
+        self._cluster.served = [each for each in self._cluster.served if each[2] is not self]
+
+    def check(self) -> None:
+        """Raises Unreachable while it is cut off."""
+        if self.cut:
+            raise Unreachable("cut off")
+
+
+@dataclass(frozen=True, slots=True)
+class _Reached:
+    """A stream, as one member reaches it."""
+
+    bus: MemoryBus
+    whole: "MemoryStream"
+
+    async def append(self, append: Append) -> int:
+        self.bus.check()
+        return self.whole.append(append)
+
+    async def last(self, subject: str) -> Record | None:
+        self.bus.check()
+        return self.whole.newest(subject)
+
+    async def page(self, subject: str, after: int, through: int, limit: int) -> list[Record]:
+        self.bus.check()
+        found: list[Record] = []
+        for record in self.whole.records:
+            if record.subject == subject and after < record.sequence <= through and limit > 0:
+                found.append(record)
+                limit -= len(record.body)
+        return found
+
+    async def ends(self) -> tuple[int, int]:
+        self.bus.check()
+        records = self.whole.records
+        return (records[0].sequence if records else self.whole.position + 1), self.whole.position
+
+    async def follow(self, subjects: Iterable[str], after: int, deliver: Callable[[Record], None]) -> "_Reader":
+        self.bus.check()
+        reader = _Reader(self.whole, set(subjects), deliver, self.bus)
+        for record in self.whole.records:
+            if record.sequence > after:
+                reader.take(record)
+        self.whole.readers.append(reader)
+        return reader
+
+    async def purge(self, subject: str) -> None:
+        self.bus.check()
+        self.whole.records = [record for record in self.whole.records if record.subject != subject]
+
+
+class MemoryStream:
+    """The records of one stream, and those who follow it."""
+
+    def __init__(self, cluster: Cluster, subjects: Sequence[str]) -> None:
+        self.records: list[Record] = []
+        self.readers: list[_Reader] = []
+        self.position = 0
+        self._subjects = subjects
+        self._cluster = cluster
+        self._last: dict[str, int] = {}
+
+    def append(self, append: Append) -> int:
+        if not 0 < len(append.messages) <= MOST_MESSAGES:
+            raise Refused(f"an append has 1 to {MOST_MESSAGES} messages")
+        for message in append.messages:
+            if not any(matches(pattern, message.subject) for pattern in self._subjects):
+                raise Refused(f"no stream takes {message.subject}")
+            if len(message.body) > MOST_BYTES:
+                raise Refused(f"a message has at most {MOST_BYTES} bytes")
+            if append.expected[message.subject] != self._last.get(message.subject, 0):
+                raise Conflict(message.subject)
+        first = self.position + 1
+        for message in append.messages:
+            self.position += 1
+            before = self._last.get(message.subject, 0)
+            self._last[message.subject] = self.position
+            record = Record(self.position, message.subject, message.body, dict(message.headers), before)
+            self.records.append(record)
+            for reader in self.readers:
+                reader.take(record)
+        self._cluster.lose_answer()
+        return first
+
+    def newest(self, subject: str) -> Record | None:
+        return next((record for record in reversed(self.records) if record.subject == subject), None)
+
+    def trim(self, count: int) -> None:
+        """Drop the oldest records, as a stream does that is full."""
+        del self.records[:count]
+
+
+class _Reader:
+    def __init__(
+        self, stream: MemoryStream, subjects: set[str], deliver: Callable[[Record], None], bus: MemoryBus
+    ) -> None:
+        self._stream = stream
+        self._subjects = subjects
+        self._deliver = deliver
+        self._bus = bus
+        self._loop = asyncio.get_running_loop()
+        self._closed = False
+
+    def take(self, record: Record) -> None:
+        if any(matches(pattern, record.subject) for pattern in self._subjects):
+            self._loop.call_soon(self._hand_over, record)
+
+    def _hand_over(self, record: Record) -> None:
+        if not self._closed and not self._bus.cut:
+            self._deliver(record)
+
+    async def change(self, subjects: Iterable[str]) -> None:
+        self._subjects = set(subjects)
+
+    async def close(self) -> None:
+        self._closed = True
+        if self in self._stream.readers:
+            self._stream.readers.remove(self)
+
+
+@dataclass(frozen=True, slots=True)
+class _ReachedTable:
+    """A table, as one member reaches it."""
+
+    bus: MemoryBus
+    whole: "MemoryTable"
+
+    async def get(self, key: str) -> Entry | None:
+        self.bus.check()
+        entry = self.whole.entries.get(key)
+        return entry if entry is not None and entry.value is not None else None
+
+    async def put(self, key: str, value: bytes, *, expected: int | None = None, ttl: float | None = None) -> int:
+        self.bus.check()
+        return self.whole.put(key, value, expected, ttl)
+
+    async def delete(self, key: str) -> None:
+        self.bus.check()
+        self.whole.set(key, None)
+
+    async def watch(self, changed: Callable[[Entry], None]) -> "_Watcher":
+        self.bus.check()
+        for entry in self.whole.entries.values():
+            if entry.value is not None:
+                changed(entry)
+        watcher = _Watcher(self.whole, changed, self.bus)
+        self.whole.watchers.append(watcher)
+        return watcher
+
+
+class MemoryTable:
+    """The entries of one table, and those who watch it."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self.entries: dict[str, Entry] = {}
+        self.watchers: list[_Watcher] = []
+        self._revision = 0
+        self._cluster = cluster
+        self._timers: dict[str, asyncio.TimerHandle] = {}
+
+    def put(self, key: str, value: bytes, expected: int | None, ttl: float | None) -> int:
+        known = self.entries.get(key)
+        if expected is not None and expected != (0 if known is None else known.revision):
+            raise Conflict(key)
+        revision = self.set(key, value)
+        if ttl is not None:
+            self._timers[key] = asyncio.get_running_loop().call_later(ttl, self.set, key, None)
+        self._cluster.lose_answer()
+        return revision
+
+    def set(self, key: str, value: bytes | None) -> int:
+        if timer := self._timers.pop(key, None):
+            timer.cancel()
+        self._revision += 1
+        entry = self.entries[key] = Entry(key, value, self._revision)
+        for watcher in self.watchers:
+            watcher.take(entry)
+        return self._revision
+
+
+class _Watcher:
+    def __init__(self, table: MemoryTable, changed: Callable[[Entry], None], bus: MemoryBus) -> None:
+        self._table = table
+        self._changed = changed
+        self._bus = bus
+        self._loop = asyncio.get_running_loop()
+
+    def take(self, entry: Entry) -> None:
+        self._loop.call_soon(self._hand_over, entry)
+
+    def _hand_over(self, entry: Entry) -> None:
+        if self in self._table.watchers and not self._bus.cut:
+            self._changed(entry)
+
+    async def change(self, subjects: Iterable[str]) -> None:
+        """A table is watched as a whole."""
+
+    async def close(self) -> None:
+        if self in self._table.watchers:
+            self._table.watchers.remove(self)
+
+
+def matches(pattern: str, subject: str) -> bool:
+    """Whether a subject fits a pattern: `*` is one part of it, `>` all that is left."""
+    wanted, parts = pattern.split("."), subject.split(".")
+    for position, part in enumerate(wanted):
+        if part == ">":
+            return len(parts) > position
+        if position >= len(parts) or part not in ("*", parts[position]):
+            return False
+    return len(wanted) == len(parts)

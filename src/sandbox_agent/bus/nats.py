@@ -1,0 +1,200 @@
+"""The bus on NATS JetStream, 2.12 or newer. The only module that imports its client."""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import cast
+
+import nats.errors
+from nats.aio.client import Client
+from nats.aio.msg import Msg
+from nats.aio.subscription import Subscription
+
+from sandbox_agent.bus.jetstream import (
+    MARKERS,
+    PATIENCE,
+    Arrival,
+    JetStream,
+    JetStreamTable,
+    make,
+    nanoseconds,
+)
+from sandbox_agent.bus.ports import BusError, Handler, Nowhere, Refused, Unreachable
+
+logger = logging.getLogger(__name__)
+
+OLDEST = (2, 12)
+"""The first version of the server that appends several messages in one step."""
+FIRST_CONNECT = 5.0
+"""How long the first connection may take."""
+MOST_AT_ONCE = 256
+"""Requests that one member answers at a time."""
+PENDING_BYTES = 32 << 20
+"""Of messages that have arrived and wait for their turn; more than that are dropped, and asked for again."""
+
+
+async def connect(
+    servers: Sequence[str], inbox: str, name: str, credentials: Path | None = None, seed: Path | None = None
+) -> "NatsBus":
+    """Connect; raises Unreachable, or Refused when the servers do not take the credentials or are too old.
+
+    `inbox` is the prefix of all subjects on which answers arrive.
+    """
+    errors: list[Exception] = []
+
+    async def report(error: Exception) -> None:
+        if not client.is_connected:
+            errors.append(error)
+        logger.warning("bus disturbed reason=%s", error or type(error).__name__)
+
+    client = Client()
+    try:
+        # A client that comes back for ever also tries to come for ever.
+        async with asyncio.timeout(FIRST_CONNECT):
+            await client.connect(
+                list(servers),
+                name=name,
+                inbox_prefix=inbox,
+                error_cb=report,
+                connect_timeout=5,
+                reconnect_time_wait=1,
+                max_reconnect_attempts=-1,
+                ping_interval=5,
+                max_outstanding_pings=2,
+                user_credentials=None if credentials is None else str(credentials),
+                nkeys_seed=None if seed is None else str(seed),
+            )
+    except (nats.errors.Error, OSError, TimeoutError) as error:
+        await client.close()
+        reasons = {str(each) or type(each).__name__ for each in (*errors, error) if not isinstance(each, TimeoutError)}
+        refused = [each for each in (*errors, error) if isinstance(each, nats.errors.AuthorizationError)]
+        where = ", ".join(servers)
+        if refused or any("authorization" in reason.lower() for reason in reasons):
+            raise Refused(f"{where}: the credentials are not accepted; invite this node again") from error
+        raise Unreachable(f"{where}: {'; '.join(sorted(reasons)) or 'no answer'}") from error
+    return NatsBus(client)
+
+
+class NatsBus:
+    """One connection to the servers."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._places = asyncio.Semaphore(MOST_AT_ONCE)
+
+    def check_version(self) -> None:
+        """Raises Refused for servers that cannot do what gateways need."""
+        version = self._client.connected_server_version
+        if (version.major, version.minor) < OLDEST:
+            found, needed = f"{version.major}.{version.minor}", ".".join(map(str, OLDEST))
+            raise Refused(f"the NATS server is {found}; version {needed} or newer is needed")
+
+    async def request(self, subject: str, body: bytes, patience: float) -> bytes:
+        return (await self.ask(subject, body, None, patience)).data
+
+    async def ask(self, subject: str, body: bytes, headers: Mapping[str, str] | None, patience: float) -> Arrival:
+        """A request, with headers; the whole answer."""
+        try:
+            answer = await self._client.request(
+                subject, body, timeout=patience, headers=None if headers is None else dict(headers)
+            )
+            return _arrival(answer)
+        except nats.errors.NoRespondersError as error:
+            raise Nowhere(subject) from error
+        except nats.errors.MaxPayloadError as error:
+            raise Refused(f"{subject}: the servers take no message of {len(body)} bytes") from error
+        except (nats.errors.Error, OSError, TimeoutError) as error:
+            raise Unreachable(f"{subject}: {error or type(error).__name__}") from error
+
+    async def publish(
+        self, subject: str, body: bytes, headers: Mapping[str, str] | None = None, reply: str = ""
+    ) -> None:
+        try:
+            await self._client.publish(subject, body, reply, None if headers is None else dict(headers))
+        except (nats.errors.Error, OSError) as error:
+            raise Unreachable(f"{subject}: {error or type(error).__name__}") from error
+
+    async def serve(self, subject: str, handler: Handler, *, answers: Callable[[str], str] | None = None) -> None:
+        async def take(message: Msg) -> None:
+            if answers is not None and message.reply and not message.reply.startswith(answers(message.subject) + "."):
+                logger.warning("request dropped subject=%s reason=answer wanted elsewhere", message.subject)
+                return
+            await self._places.acquire()
+            task = asyncio.create_task(self._answer(message, handler))
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+
+        await self._subscribe(subject, take)
+        await self._settle()
+
+    async def _settle(self) -> None:
+        """Wait until the server knows of a subscription. The client's own ping may overtake what it has not written."""
+        deadline = asyncio.get_running_loop().time() + PATIENCE
+        while self._client.pending_data_size and asyncio.get_running_loop().time() < deadline:  # noqa: ASYNC110 - no event
+            await asyncio.sleep(0)
+        with suppress(nats.errors.Error):
+            await self._client.flush(timeout=round(PATIENCE))
+
+    async def _answer(self, message: Msg, handler: Handler) -> None:
+        try:
+            answer = await handler(message.subject, message.data)
+            if answer is not None and message.reply:
+                await self.publish(message.reply, answer)
+        except BusError as error:
+            logger.warning("request not answered subject=%s reason=%s", message.subject, error)
+        except Exception:
+            logger.exception("request failed subject=%s", message.subject)
+        finally:
+            self._places.release()
+
+    async def subscribe(
+        self, subject: str, take: Callable[[Arrival], Awaitable[None]]
+    ) -> Callable[[], Awaitable[None]]:
+        """Take messages in order; returns what ends that."""
+
+        async def hand_over(message: Msg) -> None:
+            await take(_arrival(message))
+
+        subscription = await self._subscribe(subject, hand_over)
+
+        async def end() -> None:
+            with suppress(nats.errors.Error):
+                await subscription.unsubscribe()
+
+        return end
+
+    async def _subscribe(self, subject: str, take: Callable[[Msg], Awaitable[None]]) -> Subscription:
+        # One parameter that is not used here has half a type.
+        subscribe = cast("Callable[..., Awaitable[Subscription]]", self._client.subscribe)
+        return await subscribe(subject, cb=take, pending_bytes_limit=PENDING_BYTES)
+
+    def new_inbox(self) -> str:
+        """A subject that no other message goes to."""
+        return self._client.new_inbox()
+
+    async def stream(
+        self, name: str, subjects: Sequence[str], *, max_bytes: int, max_age: float, replicas: int = 1
+    ) -> JetStream:
+        self.check_version()
+        limits = {"max_bytes": max_bytes, "max_age": nanoseconds(max_age), "num_replicas": replicas}
+        await make(self, {"name": name, "subjects": list(subjects), "allow_atomic": True, **limits})
+        return JetStream(self, name)
+
+    async def table(self, name: str, replicas: int = 1) -> JetStreamTable:
+        self.check_version()
+        limits = {"max_msgs_per_subject": 1, "subject_delete_marker_ttl": nanoseconds(MARKERS)}
+        await make(self, {"name": f"KV_{name}", "subjects": [f"$KV.{name}.>"], "num_replicas": replicas, **limits})
+        return JetStreamTable(self, name)
+
+    async def close(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        with suppress(nats.errors.Error, OSError, TimeoutError):
+            await self._client.close()
+
+
+def _arrival(message: Msg) -> Arrival:
+    return Arrival(message.subject, message.reply, message.headers or {}, message.data)

@@ -1,0 +1,163 @@
+"""What a fleet needs of the software between its machines, and how that fails. Pure.
+
+`memory.py` and `nats.py` are two of these; one suite holds both to the same promises (`tests/bus`).
+"""
+
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+MOST_BYTES = 512 << 10
+"""Of one message's body. Every server takes 1 MiB, headers included."""
+MOST_MESSAGES = 64
+"""In one append."""
+
+
+class BusError(Exception):
+    """A call of the bus failed; nothing is known of its effect unless the subclass says so."""
+
+
+class Unreachable(BusError):
+    """No answer in time: the append, or the put, may have happened or not."""
+
+
+class Nowhere(BusError):
+    """Nothing serves the subject: the request had no effect."""
+
+
+class Conflict(BusError):
+    """Another append, or put, came first: this one had no effect."""
+
+    def __init__(self, subject: str) -> None:
+        super().__init__(f"{subject} has moved on")
+        self.subject = subject
+
+
+class Refused(BusError):
+    """The bus does not take this, now or later: a right that is missing, a message that is too large, a full stream."""
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One message to append."""
+
+    subject: str
+    body: bytes
+    headers: Mapping[str, str] = field(default_factory=dict[str, str])
+
+
+@dataclass(frozen=True, slots=True)
+class Append:
+    """Messages that are appended all or none, in order, one sequence after the other.
+
+    `expected` has the last sequence of every subject in it before this append; 0 for one that has no message.
+    """
+
+    messages: Sequence[Message]
+    expected: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """A message that was appended."""
+
+    sequence: int
+    subject: str
+    body: bytes
+    headers: Mapping[str, str]
+    predecessor: int
+    """Sequence of the message before it on its subject; 0 for the first one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """The value of a key. `revision` rises with every change of the table; a key without a value has one, too."""
+
+    key: str
+    value: bytes | None
+    revision: int
+
+
+class Following(Protocol):
+    """A reader of new messages. Each arrives once, in order; after a disturbance it goes on where it was."""
+
+    async def change(self, subjects: Iterable[str]) -> None:
+        """Follow these subjects from now on. Messages of a new one that were there before do not come."""
+        ...
+
+    async def close(self) -> None: ...
+
+
+class Stream(Protocol):
+    """Messages in one order, each on a subject."""
+
+    async def append(self, append: Append) -> int:
+        """Append, all or nothing; returns the sequence of the first message. Raises Conflict."""
+        ...
+
+    async def last(self, subject: str) -> Record | None:
+        """The newest message of a subject, as the stream's leader has it."""
+        ...
+
+    async def page(self, subject: str, after: int, through: int, limit: int) -> list[Record]:
+        """Messages of a subject after one sequence and up to another, in order: about `limit` bytes, at least one."""
+        ...
+
+    async def ends(self) -> tuple[int, int]:
+        """The first sequence that is kept, and the last one."""
+        ...
+
+    async def follow(self, subjects: Iterable[str], after: int, deliver: Callable[[Record], None]) -> Following:
+        """Deliver messages after a sequence as they come."""
+        ...
+
+    async def purge(self, subject: str) -> None:
+        """Drop all messages of a subject."""
+        ...
+
+
+class Table(Protocol):
+    """Values by key; one that was put with a time to live goes by itself when that has passed."""
+
+    async def get(self, key: str) -> Entry | None: ...
+
+    async def put(self, key: str, value: bytes, *, expected: int | None = None, ttl: float | None = None) -> int:
+        """Set a value; returns its revision. `expected` is the revision it replaces, 0 for none. Raises Conflict."""
+        ...
+
+    async def delete(self, key: str) -> None: ...
+
+    async def watch(self, changed: Callable[[Entry], None]) -> Following:
+        """Deliver every value that there is, then every change. Returns when those that there are were delivered."""
+        ...
+
+
+Handler = Callable[[str, bytes], Awaitable[bytes | None]]
+"""Takes a request's subject and body; returns the answer, or None for none."""
+
+
+class Bus(Protocol):
+    """One machine's way to the others."""
+
+    async def request(self, subject: str, body: bytes, patience: float) -> bytes:
+        """Ask; raises Nowhere when nothing serves the subject, Unreachable when no answer comes in time."""
+        ...
+
+    async def publish(self, subject: str, body: bytes) -> None: ...
+
+    async def serve(self, subject: str, handler: Handler, *, answers: Callable[[str], str] | None = None) -> None:
+        """Answer requests on a subject, which may have wildcards, each in a task of its own.
+
+        `answers` gives the prefix below which the sender of a request may get its answer; to other places none goes.
+        """
+        ...
+
+    async def stream(self, name: str, subjects: Sequence[str], *, max_bytes: int, max_age: float) -> Stream:
+        """A stream, made if it is not there."""
+        ...
+
+    async def table(self, name: str) -> Table:
+        """A table, made if it is not there."""
+        ...
+
+    async def close(self) -> None: ...

@@ -1,0 +1,81 @@
+"""Subjects: who may write and read what, as names of one form. Pure.
+
+A node's credential lets it publish below `up.<node>` and subscribe below `dn.<node>` and `all`. Everything else belongs
+to gateways.
+"""
+
+import base64
+import hashlib
+import re
+
+EVENTS = "ev.>"
+"""Everything that the stream of events takes."""
+BEACON = "all.gateway"
+"""Where gateways say that they are there."""
+
+_NAME = re.compile(r"[a-z0-9-]{1,40}")
+_LONGEST = 100
+
+
+def is_name(text: str) -> bool:
+    """Whether a node or a gateway may have this name. NATS takes `*` for one, and its rights would match all others."""
+    return _NAME.fullmatch(text) is not None
+
+
+def token(id: str) -> str:
+    """An id as one part of a subject: base64url, or `=` and its SHA-256 when it is long."""
+    raw = id.encode()
+    if len(raw) <= _LONGEST:
+        return _encode(raw)
+    return "=" + _encode(hashlib.sha256(raw).digest())
+
+
+def _encode(raw: bytes) -> str:
+    # An empty id has to be a part of a subject, too.
+    return base64.urlsafe_b64encode(raw).rstrip(b"=").decode() or "="
+
+
+def session_events(session_id: str) -> str:
+    """The log of one session."""
+    return f"ev.s.{token(session_id)}"
+
+
+def agent_events(node: str, agent: str) -> str:
+    """What an agent of a node says outside any session."""
+    return f"ev.a.{node}.{token(agent)}"
+
+
+def request_to_gateway(node: str, verb: str, gateway: str) -> str:
+    """What a node asks of one gateway."""
+    return f"up.{node}.{verb}.{gateway}"
+
+
+def requests_of_nodes(gateway: str) -> str:
+    """All that nodes ask of one gateway."""
+    return f"up.*.*.{gateway}"
+
+
+def sender(subject: str) -> tuple[str, str]:
+    """Which node asks, and for what: the server lets no node publish under another one's name."""
+    _, node, verb, _ = subject.split(".")
+    return node, verb
+
+
+def request_to_node(node: str, verb: str) -> str:
+    """What gateways ask of a node."""
+    return f"dn.{node}.{verb}"
+
+
+def inbox_of_node(node: str) -> str:
+    """Below this a node gets answers, and nowhere else."""
+    return f"dn.{node}.in"
+
+
+def inbox_of_gateway(gateway: str) -> str:
+    """Below this a gateway gets answers."""
+    return f"gw.{gateway}.in"
+
+
+def rights_of_node(node: str) -> dict[str, object]:
+    """What a node's credential allows, as the configuration of a NATS server says it."""
+    return {"publish": {"allow": [f"up.{node}.>"]}, "subscribe": {"allow": [f"dn.{node}.>", "all.>"]}}
