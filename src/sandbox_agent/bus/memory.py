@@ -172,6 +172,10 @@ class MemoryStream:
     def newest(self, subject: str) -> Record | None:
         return next((record for record in reversed(self.records) if record.subject == subject), None)
 
+    def last_sequences(self) -> None:
+        """Take the last sequence of each subject from the records that there are."""
+        self._last = {record.subject: record.sequence for record in self.records}
+
     def trim(self, count: int) -> None:
         """Drop the oldest records, as a stream does that is full."""
         del self.records[:count]

@@ -1,0 +1,1 @@
+"""A gateway: one endpoint for the sessions of many nodes."""

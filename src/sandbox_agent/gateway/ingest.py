@@ -1,0 +1,213 @@
+"""What nodes ask of a gateway: appending their events, keeping their leases, listing their sessions.
+
+A node says what it wants under its own name, which the bus vouches for. Everything else that it says is checked: that a
+session is its own, that a message can be read, that it knows where its subject ends.
+"""
+
+import logging
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+import msgspec
+from msgspec import Struct
+
+from sandbox_agent.bus import subjects
+from sandbox_agent.bus.ports import MOST_MESSAGES, Append, Bus, Conflict, Message, Refused, Stream, Table, Unreachable
+from sandbox_agent.log import wire
+from sandbox_agent.wire import fleet
+from sandbox_agent.wire.fleet import BeatReply, BeatRequest, End, FactsReply, FactsRequest, LogReply, LogRequest
+
+logger = logging.getLogger(__name__)
+
+LEASE = 15.0
+"""Seconds for which a node counts as there after its last beat."""
+REMEMBERED = 50_000
+"""Subjects of which the end is remembered."""
+
+
+@dataclass(frozen=True, slots=True)
+class _End:
+    """Where a subject ends, and whose it is. Without an owner, nothing is there."""
+
+    sequence: int
+    owner: str
+    epoch: int
+    last: int
+
+    def view(self) -> End:
+        return End(self.sequence, self.last, self.owner, self.epoch)
+
+
+_NOTHING = _End(0, "", 0, 0)
+
+
+class Ingest:
+    """Serves all nodes that have chosen this gateway."""
+
+    def __init__(self, gateway: str, events: Stream, leases: Table, listed: Table, *, lease: float = LEASE) -> None:
+        self._gateway = gateway
+        self._events = events
+        self._leases = leases
+        self._listed = listed
+        self._lease = lease
+        self._ends: OrderedDict[str, _End] = OrderedDict()
+        self._verbs: dict[str, Callable[[str, bytes], Awaitable[Struct]]] = {
+            fleet.LOG: self._take_log,
+            fleet.BEAT: self._take_beat,
+            fleet.FACTS: self._take_facts,
+        }
+
+    async def serve(self, bus: Bus) -> None:
+        """Begin to answer. An answer goes below the asking node's own inbox, whatever place it names."""
+        await bus.serve(subjects.requests_of_nodes(self._gateway), self.take, answers=_inbox_of_sender)
+
+    async def take(self, subject: str, body: bytes) -> bytes | None:
+        """Answer one request; None for what makes no sense."""
+        node, verb = subjects.sender(subject)
+        take = self._verbs.get(verb)
+        if take is None or not subjects.is_name(node):
+            logger.warning("request of a node dropped node=%s verb=%s", node, verb)
+            return None
+        try:
+            return msgspec.msgpack.encode(await take(node, body))
+        except (msgspec.DecodeError, wire.NotAChunk, UnicodeDecodeError) as error:
+            logger.warning("request of a node dropped node=%s verb=%s reason=%s", node, verb, error)
+            return None
+
+    # Events
+
+    async def _take_log(self, node: str, body: bytes) -> LogReply:
+        request = msgspec.msgpack.decode(body, type=LogRequest)
+        try:
+            self._check(node, request)
+            return await self._append(node, request)
+        except Refused as error:
+            return LogReply(refused=str(error))
+        except Unreachable as error:
+            return LogReply(slow=str(error))
+
+    def _check(self, node: str, request: LogRequest) -> None:
+        if not 0 < len(request.messages) <= MOST_MESSAGES // 2:
+            # As many grants may come with them.
+            raise Refused(f"a request has 1 to {MOST_MESSAGES // 2} messages")
+        for message in request.messages:
+            wire.check_outgoing(message)
+            session_id = wire.read_meta(message.meta).session_id
+            own_agent = message.subject.startswith(subjects.agent_events(node, "").rstrip("="))
+            if message.subject not in request.expected:
+                raise Refused(f"{message.subject}: the request does not say where it ends")
+            if session_id is None and not own_agent:
+                raise Refused(f"{message.subject} is not a subject of {node}")
+            if session_id is not None and message.subject != subjects.session_events(session_id):
+                raise Refused(f"{message.subject} is not the subject of session {session_id}")
+
+    async def _append(self, node: str, request: LogRequest) -> LogReply:
+        wanted = {message.subject for message in request.messages}
+        ends = {subject: await self._end(subject) for subject in wanted}
+        others = {
+            subject: end.view()
+            for subject, end in ends.items()
+            if end.owner not in ("", node) or request.expected[subject] != end.sequence
+        }
+        if others:
+            return LogReply(ends=others)
+        messages: list[Message] = []
+        granted: set[str] = set()
+        for each in request.messages:
+            end = ends[each.subject]
+            epoch = str(end.epoch or 1)
+            headers = {wire.NODE: node, wire.EPOCH: epoch}
+            if not end.owner and each.subject not in granted:
+                granted.add(each.subject)
+                messages.append(Message(each.subject, b"", {**headers, wire.GRANT: epoch}))
+            headers |= {wire.LAST: str(each.last), wire.META: each.meta}
+            messages.append(Message(each.subject, each.body, headers | ({wire.PART: each.part} if each.part else {})))
+        return await self._write(node, messages, {subject: end.sequence for subject, end in ends.items()})
+
+    async def _write(self, node: str, messages: list[Message], expected: dict[str, int]) -> LogReply:
+        try:
+            first = await self._events.append(Append(messages, expected))
+        except Conflict:
+            # Another gateway was first, or an answer of ours was lost: the node has to know what is there.
+            for subject in expected:
+                self._ends.pop(subject, None)
+            return LogReply(ends={subject: (await self._end(subject)).view() for subject in expected})
+        except Unreachable:
+            for subject in expected:
+                self._ends.pop(subject, None)
+            raise
+        published: dict[str, int] = {}
+        for sequence, message in enumerate(messages, first):
+            published[message.subject] = sequence
+            owner = wire.ownership(message.headers)
+            self._remember(message.subject, _End(sequence, node, owner.epoch, owner.last))
+        return LogReply(published=published)
+
+    async def _end(self, subject: str) -> _End:
+        known = self._ends.get(subject)
+        if known is not None:
+            self._ends.move_to_end(subject)
+            return known
+        record = await self._events.last(subject)
+        if record is None:
+            return _NOTHING
+        owner = wire.ownership(record.headers)
+        end = _End(record.sequence, owner.node, owner.epoch, owner.last)
+        self._remember(subject, end)
+        return end
+
+    def _remember(self, subject: str, end: _End) -> None:
+        self._ends[subject] = end
+        self._ends.move_to_end(subject)
+        while len(self._ends) > REMEMBERED:
+            self._ends.popitem(last=False)
+
+    # Leases
+
+    async def _take_beat(self, node: str, body: bytes) -> BeatReply:
+        request = msgspec.msgpack.decode(body, type=BeatRequest)
+        lease = fleet.Lease(
+            node, request.nonce, request.version, request.labels, request.agents, max(request.running, 0)
+        )
+        value = msgspec.json.encode(lease)
+        try:
+            return BeatReply(await self._leases.put(node, value, expected=request.revision, ttl=self._lease))
+        except Conflict:
+            return await self._beat_again(node, request, value)
+
+    async def _beat_again(self, node: str, request: BeatRequest, value: bytes) -> BeatReply:
+        """The revision was not the one that is there: a repeat, a node that was away, or another one of this name."""
+        entry = await self._leases.get(node)
+        if entry is not None and entry.value is not None:
+            holder = msgspec.json.decode(entry.value, type=fleet.Lease)
+            if holder.nonce != request.nonce:
+                return BeatReply(clash=f"another node is called {node}; join this one under another name")
+        expected = None if entry is None else entry.revision
+        try:
+            return BeatReply(await self._leases.put(node, value, expected=expected, ttl=self._lease))
+        except Conflict:
+            return BeatReply(clash=f"another node is called {node}; join this one under another name")
+
+    # The list
+
+    async def _take_facts(self, node: str, body: bytes) -> FactsReply:
+        request = msgspec.msgpack.decode(body, type=FactsRequest)
+        refused: dict[str, str] = {}
+        for session_id, view in request.sessions.items():
+            subject, key = subjects.session_events(session_id), subjects.token(session_id)
+            end = await self._end(subject)
+            if end.owner != node:
+                refused[session_id] = f"the session belongs to {end.owner}" if end.owner else "it has no events yet"
+            elif view is None:
+                await self._listed.delete(key)
+                await self._events.purge(subject)
+                self._ends.pop(subject, None)
+            else:
+                session = msgspec.Raw(msgspec.json.encode(msgspec.msgpack.decode(view)))
+                await self._listed.put(key, msgspec.json.encode(fleet.Listed(node, session)))
+        return FactsReply(refused)
+
+
+def _inbox_of_sender(subject: str) -> str:
+    return subjects.inbox_of_node(subjects.sender(subject)[0])

@@ -1,0 +1,177 @@
+"""Chunks as messages of a fleet's stream, and back. Pure.
+
+A position there is `sequence · 4096 + place`: one number that rises over all sessions, the same at every gateway.
+"""
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+import msgspec
+from msgspec import Struct
+
+from sandbox_agent.bus import subjects
+from sandbox_agent.bus.ports import MOST_BYTES, Record
+from sandbox_agent.log.event import Chunk, Direction, agent_channel, session_channel
+from sandbox_agent.wire.fleet import Outgoing
+
+PLACES = 4096
+"""Events in one message."""
+NODE, EPOCH, LAST, META, PART = "Sa-Node", "Sa-Epoch", "Sa-Last", "Sa-Meta", "Sa-Part"
+GRANT = "Sa-Grant"
+"""Marks the record that gives a session to a node; its body is empty."""
+MOST_PARTS = 4096
+"""Of one line: 2 GiB, more than any envelope may have."""
+
+
+class Meta(Struct, omit_defaults=True, array_like=True):
+    """What the events of one message have in common."""
+
+    direction: str
+    session_id: str | None
+    at: float
+    public: bool
+    """Every client that is attached sees it; else it is in the history alone."""
+    exclude: str = ""
+    is_request: bool = False
+
+
+class NotAChunk(Exception):
+    """The message is none that a node sends."""
+
+
+def position_of(sequence: int, place: int = 0) -> int:
+    """The position of an event."""
+    return sequence * PLACES + place
+
+
+def sequence_of(position: int) -> int:
+    """The message that has the event at a position."""
+    return position // PLACES
+
+
+def end_of(sequence: int) -> int:
+    """The last position that a message may have: everything up to a sequence is at or before it."""
+    return position_of(sequence + 1) - 1
+
+
+def subject_of(chunk: Chunk, node: str) -> str | None:
+    """Where a chunk is published; None for what is of no use outside its node: deliveries to one connection."""
+    if not chunk.history:
+        return None
+    if chunk.session_id is not None:
+        return subjects.session_events(chunk.session_id)
+    agent = chunk.channel.removeprefix(agent_channel(""))
+    return subjects.agent_events(node, agent) if agent != chunk.channel else None
+
+
+def outgoing(chunk: Chunk, subject: str) -> Iterator[Outgoing]:
+    """A chunk as messages, none of them too large: by lines, and a line that is too long by itself in parts."""
+    meta = Meta(
+        chunk.direction.value,
+        chunk.session_id,
+        chunk.at,
+        chunk.channel != "",
+        chunk.exclude,
+        chunk.request is not None,
+    )
+    # Headers are ASCII, so that no server and no library has to agree on more.
+    text = json.dumps(msgspec.to_builtins(meta), separators=(",", ":"))
+    lines: list[bytes] = []
+    size = 0
+    for place, line in enumerate(chunk.lines, chunk.first):
+        if lines and (len(lines) == PLACES or size + len(line) + 1 > MOST_BYTES):
+            yield Outgoing(subject, text, place - 1, "", b"\n".join(lines))
+            lines, size = [], 0
+        if len(line) > MOST_BYTES:
+            pieces = range(0, len(line), MOST_BYTES)
+            for number, start in enumerate(pieces, 1):
+                last = place if number == len(pieces) else place - 1
+                piece = line[start : start + MOST_BYTES]
+                yield Outgoing(subject, text, last, f"{number}/{len(pieces)}", piece)
+            continue
+        lines.append(line)
+        size += len(line) + 1
+    if lines:
+        yield Outgoing(subject, text, chunk.last, "", b"\n".join(lines))
+
+
+def check_outgoing(message: Outgoing) -> None:
+    """Raises NotAChunk, so that nothing gets into the stream that a reader could not read."""
+    read_meta(message.meta)
+    if len(message.body) > MOST_BYTES or not message.body:
+        raise NotAChunk(f"a message has 1 to {MOST_BYTES} bytes")
+    if message.part:
+        _read_part(message.part)
+    elif message.body.count(b"\n") >= PLACES:
+        raise NotAChunk(f"a message has at most {PLACES} events")
+
+
+def read_meta(text: str) -> Meta:
+    """Raises NotAChunk."""
+    try:
+        meta = msgspec.json.decode(text, type=Meta)
+        Direction(meta.direction)
+    except (msgspec.DecodeError, ValueError) as error:
+        raise NotAChunk(f"meta: {error}") from error
+    return meta
+
+
+def _read_part(text: str) -> tuple[int, int]:
+    number, _, of = text.partition("/")
+    if not (number.isdecimal() and of.isdecimal() and 0 < int(number) <= int(of) <= MOST_PARTS):
+        raise NotAChunk(f"part {text!r}")
+    return int(number), int(of)
+
+
+@dataclass(frozen=True, slots=True)
+class Ownership:
+    """Whom a record is from."""
+
+    node: str
+    epoch: int
+    last: int
+
+
+def ownership(headers: Mapping[str, str]) -> Ownership:
+    """Of a record that a gateway appended."""
+    return Ownership(headers.get(NODE, ""), int(headers.get(EPOCH, 0)), int(headers.get(LAST, 0)))
+
+
+@dataclass(slots=True)
+class Assembly:
+    """Records of one subject, in order, as chunks: parts of a line come together."""
+
+    channel: str
+    parts: list[bytes] = field(default_factory=list[bytes])
+
+    def take(self, record: Record) -> Chunk | None:
+        """The chunk that is complete with this record; None for a grant, or while parts are missing."""
+        if GRANT in record.headers or META not in record.headers:
+            return None
+        meta = read_meta(record.headers[META])
+        lines = record.body.split(b"\n")
+        if part := record.headers.get(PART):
+            number, of = _read_part(part)
+            # A first part after some others: their node began again.
+            del self.parts[number - 1 :]
+            self.parts.append(record.body)
+            if number < of or len(self.parts) < of:
+                return None
+            lines = [b"".join(self.parts)]
+        self.parts.clear()
+        return Chunk(
+            position_of(record.sequence),
+            lines,
+            Direction(meta.direction),
+            meta.session_id,
+            self.channel if meta.public else "",
+            meta.at,
+            meta.exclude,
+            request=position_of(record.sequence) if meta.is_request else None,
+        )
+
+
+def channel_of(subject: str, session_id: str | None) -> str:
+    """The channel on which readers follow a subject."""
+    return subject if session_id is None else session_channel(session_id)

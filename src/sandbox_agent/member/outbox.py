@@ -1,0 +1,162 @@
+"""The outbox: a node's log on its way into the fleet's stream, in the log's own order, one request at a time.
+
+What was published is known by the stream, so that a repeat is recognised there; the cursor only says where to look
+first. Knows nothing of gateways but a function that asks one.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Protocol
+
+from sandbox_agent.bus.ports import MOST_BYTES, MOST_MESSAGES, BusError
+from sandbox_agent.log import wire
+from sandbox_agent.log.event import Chunk
+from sandbox_agent.wire.fleet import LogReply, LogRequest, Outgoing
+
+logger = logging.getLogger(__name__)
+
+PAUSE = 0.2
+"""Seconds until a request that could not be served is sent again."""
+UNKNOWN = -1
+
+Ask = Callable[[LogRequest], Awaitable[LogReply]]
+
+
+class Events(Protocol):
+    """What is needed of a log."""
+
+    async def since(self, position: int) -> list[Chunk]:
+        """Chunks after a position that are on disk, all channels, in order; a page at a time."""
+        ...
+
+
+class Cursor(Protocol):
+    """Where the last run ended."""
+
+    @property
+    def position(self) -> int: ...
+
+    def save(self, position: int) -> None: ...
+
+
+class Outbox:
+    """What has still to be published."""
+
+    def __init__(self, node: str, events: Events, cursor: Cursor, ask: Ask) -> None:
+        self.published = cursor.position
+        """Everything up to here is in the stream, or never goes there."""
+        self.failure: str | None = None
+        """Why nothing is published at the moment."""
+        self.foreign: dict[str, str] = {}
+        """Subject → the node that has it already: nothing of ours is published there."""
+        self._node = node
+        self._events = events
+        self._cursor = cursor
+        self._ask = ask
+        self._sequences: dict[str, int] = {}
+        self._skip: dict[str, int] = {}
+        """Subject → position up to which the stream has its events."""
+        self._more = asyncio.Event()
+        self._waiting: list[tuple[int, asyncio.Future[None]]] = []
+
+    def notify(self) -> None:
+        """There is more on disk."""
+        self._more.set()
+
+    async def drained(self, position: int) -> None:
+        """Wait until everything up to a position is published."""
+        if position > self.published:
+            future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._waiting.append((position, future))
+            await future
+
+    async def run(self) -> None:
+        """Publish until cancelled."""
+        while True:
+            self._more.clear()
+            chunks = await self._events.since(self.published)
+            if not chunks:
+                await self._more.wait()
+                continue
+            await self._publish(chunks)
+
+    async def _publish(self, chunks: list[Chunk]) -> None:
+        for batch in self._batches(chunks):
+            while messages := [each for each in batch if self._is_missing(each)]:
+                request = LogRequest(messages, {each.subject: self._sequence(each.subject) for each in messages})
+                if await self._send(request):
+                    break
+        self._move_on(chunks[-1].last)
+
+    def _batches(self, chunks: Iterable[Chunk]) -> Iterable[list[Outgoing]]:
+        batch: list[Outgoing] = []
+        size = 0
+        for chunk in chunks:
+            subject = wire.subject_of(chunk, self._node)
+            for message in () if subject is None else wire.outgoing(chunk, subject):
+                if batch and (len(batch) == MOST_MESSAGES // 2 or size + len(message.body) > MOST_BYTES):
+                    yield batch
+                    self._move_on(batch[-1].last)
+                    batch, size = [], 0
+                batch.append(message)
+                size += len(message.body)
+        if batch:
+            yield batch
+
+    def _is_missing(self, message: Outgoing) -> bool:
+        if message.subject in self.foreign:
+            return False
+        # A part that is not the last one belongs to the event after its position.
+        completes = message.last + (1 if _is_inner_part(message) else 0)
+        return completes > self._skip.get(message.subject, 0)
+
+    def _sequence(self, subject: str) -> int:
+        return self._sequences.get(subject, UNKNOWN)
+
+    async def _send(self, request: LogRequest) -> bool:
+        """Ask once; whether these messages are done with."""
+        try:
+            reply = await self._ask(request)
+        except BusError as error:
+            self._fail(str(error))
+            await asyncio.sleep(PAUSE)
+            return False
+        if reply.slow is not None:
+            self._fail(reply.slow)
+            await asyncio.sleep(PAUSE)
+            return False
+        if reply.refused is not None:
+            # Nothing that we make is refused; to lose a session's events in the stream is better than to stop all.
+            logger.error("events not published reason=%s", reply.refused)
+            return True
+        self.failure = None
+        for subject, end in (reply.ends or {}).items():
+            if end.owner not in ("", self._node):
+                logger.warning("session not published subject=%s reason=it belongs to %s", subject, end.owner)
+                self.foreign[subject] = end.owner
+            self._sequences[subject] = end.sequence
+            self._skip[subject] = end.last
+        self._sequences |= reply.published or {}
+        return reply.published is not None
+
+    def _fail(self, reason: str) -> None:
+        if self.failure is None:
+            logger.warning("events wait to be published reason=%s", reason)
+        self.failure = reason
+
+    def _move_on(self, position: int) -> None:
+        if position <= self.published:
+            return
+        self.published = position
+        self._cursor.save(position)
+        done = [future for wanted, future in self._waiting if wanted <= position]
+        self._waiting = [each for each in self._waiting if each[0] > position]
+        for future in done:
+            if not future.done():
+                future.set_result(None)
+
+
+def _is_inner_part(message: Outgoing) -> bool:
+    number, _, of = message.part.partition("/")
+    return bool(message.part) and number != of

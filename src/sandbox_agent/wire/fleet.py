@@ -1,0 +1,118 @@
+"""What nodes and gateways say to each other, besides events. Encoded as MessagePack."""
+
+from msgspec import Raw, Struct
+
+PROTOCOL = 1
+"""Version of all this. A gateway speaks this one and, later, the one before."""
+
+LOG, BEAT, FACTS = "log", "beat", "facts"
+"""What a node asks of a gateway."""
+
+
+class Beacon(Struct, rename="camel"):
+    """A gateway is there: once a second, to all nodes."""
+
+    gateway: str
+    oldest: int
+    """Protocol versions that it speaks, from here …"""
+    newest: int
+    """… to here."""
+
+
+class Outgoing(Struct):
+    """One message of a node's log."""
+
+    subject: str
+    meta: str
+    """What the events have in common, as JSON."""
+    last: int
+    """The node's own position of the last event that is complete with this message."""
+    part: str
+    """`2/5` for a part of a long line; empty otherwise."""
+    body: bytes
+
+
+class LogRequest(Struct):
+    """Publish these, all or none."""
+
+    messages: list[Outgoing]
+    expected: dict[str, int]
+    """For each subject the sequence of its last message, as the node knows it; -1 when it does not."""
+
+
+class End(Struct):
+    """Where a subject really ends."""
+
+    sequence: int
+    last: int
+    """Position at the node of the last event that is there; 0 when there is none."""
+    owner: str
+    """The node that it belongs to."""
+    epoch: int
+
+
+class LogReply(Struct, omit_defaults=True):
+    """What became of a LogRequest. Exactly one of these is set."""
+
+    published: dict[str, int] | None = None
+    """Subject → sequence of its last message now."""
+    ends: dict[str, End] | None = None
+    """Nothing was published: subjects end elsewhere than the node thinks."""
+    refused: str | None = None
+    """Nothing was published, and asking again will not help."""
+    slow: str | None = None
+    """Nothing was published; ask again in a moment."""
+
+
+class BeatRequest(Struct):
+    """A node is there: every two seconds."""
+
+    nonce: str
+    """Of this run of the node: tells it from a clone."""
+    revision: int
+    """Of its lease, as it knows it; 0 when it has none."""
+    version: str
+    labels: dict[str, str]
+    agents: list[str]
+    running: int
+    """Turns that run."""
+
+
+class BeatReply(Struct, omit_defaults=True):
+    """Its lease is renewed, or another node has this name."""
+
+    revision: int = 0
+    clash: str | None = None
+    """Why it has no lease."""
+
+
+class FactsRequest(Struct):
+    """What lists show of a node's sessions."""
+
+    sessions: dict[str, Raw | None]
+    """Session id → its view as JSON bytes in MessagePack; None for one that was deleted."""
+
+
+class FactsReply(Struct, omit_defaults=True):
+    """Which of them were not taken, and why."""
+
+    refused: dict[str, str] = {}
+
+
+class Lease(Struct, rename="camel"):
+    """What is known of a node while it is there."""
+
+    node: str
+    nonce: str
+    version: str
+    labels: dict[str, str]
+    agents: list[str]
+    running: int
+
+
+class Listed(Struct, rename="camel"):
+    """A session in the fleet's list."""
+
+    node: str
+    session: Raw
+    """Its view, as the node has it."""

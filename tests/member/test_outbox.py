@@ -1,0 +1,188 @@
+"""From a node's log into the stream: everything once and in order, whatever gets lost on the way."""
+
+import asyncio
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+import msgspec
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sandbox_agent.bus import subjects
+from sandbox_agent.bus.memory import Cluster, MemoryBus, MemoryStream
+from sandbox_agent.bus.ports import MOST_BYTES, Unreachable
+from sandbox_agent.gateway.ingest import Ingest
+from sandbox_agent.log import wire
+from sandbox_agent.log.event import Chunk, Direction, session_channel
+from sandbox_agent.member.outbox import Outbox
+from sandbox_agent.wire import fleet
+from sandbox_agent.wire.fleet import LogReply, LogRequest
+from tests.support.client import run
+
+
+@dataclass
+class Node:
+    """A log in memory, and where it was published up to."""
+
+    chunks: list[Chunk] = field(default_factory=list[Chunk])
+    position: int = 0
+
+    def append(self, session_id: str, lines: list[bytes], *, history: bool = True) -> None:
+        first = self.chunks[-1].last + 1 if self.chunks else 1
+        channel = session_channel(session_id)
+        self.chunks.append(Chunk(first, lines, Direction.FROM_AGENT, session_id, channel, 0.0, history=history))
+
+    async def since(self, position: int) -> list[Chunk]:
+        return [chunk.after(position) for chunk in self.chunks if chunk.last > position]
+
+    def save(self, position: int) -> None:
+        self.position = position
+
+
+@dataclass
+class Fleet:
+    """Two gateways in memory."""
+
+    cluster: Cluster = field(default_factory=Cluster)
+    gateways: list[Ingest] = field(default_factory=list[Ingest])
+
+    async def open(self) -> "Fleet":
+        for name in ("g1", "g2"):
+            bus = MemoryBus(self.cluster)
+            events = await bus.stream("EV", [subjects.EVENTS], max_bytes=1 << 30, max_age=3600)
+            self.gateways.append(Ingest(name, events, await bus.table("nodes"), await bus.table("sess")))
+        return self
+
+    async def ask(self, gateway: int, node: str, verb: str, body: bytes) -> bytes:
+        answer = await self.gateways[gateway].take(subjects.request_to_gateway(node, verb, "g"), body)
+        if answer is None:
+            raise Unreachable("dropped")
+        return answer
+
+    @property
+    def stream(self) -> MemoryStream:
+        return self.cluster.streams["EV"]
+
+    def lines(self, session_id: str) -> list[bytes]:
+        subject = subjects.session_events(session_id)
+        assembly = wire.Assembly(session_channel(session_id))
+        found: list[bytes] = []
+        last = 0
+        for record in self.stream.records:
+            if record.subject == subject:
+                assert record.predecessor == last
+                last = record.sequence
+                if chunk := assembly.take(record):
+                    found += chunk.lines
+        return found
+
+
+FAULTS = st.lists(st.sampled_from(["", "", "lose", "other", "restart", "stale"]), min_size=1, max_size=30)
+SAID = st.lists(st.tuples(st.sampled_from("abc"), st.integers(1, 3)), min_size=1, max_size=40)
+
+
+@settings(max_examples=60, deadline=None)
+@given(SAID, FAULTS)
+def test_lost_answers_other_gateways_and_restarts_neither_lose_nor_repeat_an_event(
+    said: list[tuple[str, int]], faults: list[str]
+) -> None:
+    async def main() -> None:
+        node, net = Node(), await Fleet().open()
+        gateway, step = 0, 0
+        restarting = asyncio.Event()
+
+        async def ask(request: LogRequest) -> LogReply:
+            nonlocal gateway, step
+            fault = faults[step] if step < len(faults) else ""
+            step += 1
+            if fault == "other":
+                gateway = 1 - gateway
+            net.cluster.answers_to_lose = 1 if fault == "lose" else 0
+            answer = await net.ask(gateway, "n1", fleet.LOG, msgspec.msgpack.encode(request))
+            if fault in ("restart", "stale"):
+                if fault == "stale":
+                    node.position = 0
+                restarting.set()
+                raise Unreachable("the node dies here")
+            return msgspec.msgpack.decode(answer, type=LogReply)
+
+        number = 0
+        for session_id, count in said:
+            node.append(session_id, [b'{"n":%d}' % (number + place) for place in range(count)])
+            number += count
+        node.append("a", [b"repeated to one client"], history=False)
+        end = node.chunks[-1].last
+        while True:
+            outbox = Outbox("n1", node, node, ask)
+            running = asyncio.create_task(outbox.run())
+            waits = [asyncio.create_task(outbox.drained(end)), asyncio.create_task(restarting.wait())]
+            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+            for task in (running, *waits):
+                task.cancel()
+            with suppress(asyncio.CancelledError):
+                await running
+            if outbox.published >= end:
+                break
+            restarting.clear()
+        for session_id in "abc":
+            expected = [
+                line for chunk in node.chunks if chunk.session_id == session_id and chunk.history for line in chunk.lines
+            ]
+            assert net.lines(session_id) == expected
+        # In the log's order over all sessions, too.
+        published = [line for record in net.stream.records if record.body for line in record.body.split(b"\n")]
+        assert published == [b'{"n":%d}' % place for place in range(number)]
+
+    run(main())
+
+
+def publish(node: Node, net: Fleet, name: str = "n1") -> Outbox:
+    async def ask(request: LogRequest) -> LogReply:
+        return msgspec.msgpack.decode(
+            await net.ask(0, name, fleet.LOG, msgspec.msgpack.encode(request)), type=LogReply
+        )
+
+    return Outbox(name, node, node, ask)
+
+
+async def drain(outbox: Outbox, node: Node) -> None:
+    running = asyncio.create_task(outbox.run())
+    await outbox.drained(node.chunks[-1].last)
+    running.cancel()
+
+
+def test_a_long_line_is_published_in_parts_and_an_interrupted_one_again() -> None:
+    async def main() -> None:
+        node, net = Node(), await Fleet().open()
+        node.append("s", [b"first", b"x" * (3 * MOST_BYTES), b"last"])
+        await drain(publish(node, net), node)
+        assert net.lines("s") == node.chunks[0].lines
+        # As if it had died after the second part.
+        other = await Fleet().open()
+        await drain(publish(node := Node(node.chunks), other), node)
+        kept = other.stream.records[:4]
+        other.stream.records[:] = kept
+        other.stream.position = kept[-1].sequence
+        again = await Fleet(other.cluster).open()
+        other.stream.last_sequences()
+        await drain(publish(node := Node(node.chunks), again), node)
+        assert again.lines("s") == node.chunks[0].lines
+
+    run(main())
+
+
+def test_a_session_of_another_node_is_left_alone() -> None:
+    async def main() -> None:
+        net = await Fleet().open()
+        first, second = Node(), Node()
+        first.append("same", [b"1"])
+        second.append("same", [b"2"])
+        second.append("own", [b"3"])
+        await drain(publish(first, net, "n1"), first)
+        outbox = publish(second, net, "n2")
+        await drain(outbox, second)
+        assert net.lines("same") == [b"1"]
+        assert net.lines("own") == [b"3"]
+        assert outbox.foreign == {subjects.session_events("same"): "n1"}
+
+    run(main())
