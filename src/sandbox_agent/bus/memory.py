@@ -172,8 +172,10 @@ class MemoryStream:
     def newest(self, subject: str) -> Record | None:
         return next((record for record in reversed(self.records) if record.subject == subject), None)
 
-    def last_sequences(self) -> None:
-        """Take the last sequence of each subject from the records that there are."""
+    def forget_after(self, sequence: int) -> None:
+        """Lose the newest records, as servers do that lose their disks."""
+        self.records = [record for record in self.records if record.sequence <= sequence]
+        self.position = sequence
         self._last = {record.subject: record.sequence for record in self.records}
 
     def trim(self, count: int) -> None:

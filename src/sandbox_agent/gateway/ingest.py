@@ -6,7 +6,7 @@ session is its own, that a message can be read, that it knows where its subject 
 
 import logging
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 
 import msgspec
@@ -45,8 +45,19 @@ _NOTHING = _End(0, "", 0, 0)
 class Ingest:
     """Serves all nodes that have chosen this gateway."""
 
-    def __init__(self, gateway: str, events: Stream, leases: Table, listed: Table, *, lease: float = LEASE) -> None:
+    def __init__(
+        self,
+        gateway: str,
+        events: Stream,
+        leases: Table,
+        listed: Table,
+        holders: Mapping[str, fleet.Lease],
+        *,
+        lease: float = LEASE,
+    ) -> None:
+        """`holders` are the nodes that have a lease, as far as this gateway has heard."""
         self._gateway = gateway
+        self._holders = holders
         self._events = events
         self._leases = leases
         self._listed = listed
@@ -81,6 +92,9 @@ class Ingest:
         request = msgspec.msgpack.decode(body, type=LogRequest)
         try:
             self._check(node, request)
+            holder = self._holders.get(node)
+            if holder is None or holder.nonce != request.nonce:
+                return LogReply(slow=f"{node} has no lease")
             return await self._append(node, request)
         except Refused as error:
             return LogReply(refused=str(error))

@@ -59,6 +59,8 @@ _DELIVERIES = "create index if not exists deliveries on events(first) where not 
 
 SCHEMA_VERSION = 2
 _EVENT = "first, last, session_id, channel, exclude, direction, at, history, request, size, lines, checksum"
+_LAST = (1 << 63) - 1
+"""No position comes after it."""
 _MARKS = 50
 """How many marks of age there are in the time for which events are kept."""
 
@@ -262,6 +264,16 @@ class Database:
             rows = heapq.merge(*walks, key=lambda row: row[1])
             return [chunk.after(after) for chunk in self._until(rows, limit)]
 
+    def since(self, after: int, limit: int) -> list[Chunk]:
+        """All chunks after a position, in order, until they come to about `limit` bytes."""
+        query = (
+            f"select {_EVENT} from events where last > ?"
+            " and first >= coalesce((select max(first) from events where first <= ?), 0) order by first"
+        )
+        with _translate_errors():
+            rows = self._sqlite.execute(query, (after, after))
+            return [chunk.after(after) for chunk in self._until(rows, limit)]
+
     def history(self, session_id: str, after: int, before: int, limit: int, size: int) -> list[Chunk]:
         """Chunks of a session's history between two positions, enough for `limit` events or about `size` bytes."""
         query = (
@@ -297,18 +309,24 @@ class Database:
             raise DatabaseError(f"what came of the request with the idempotency key {key!r} is damaged")
         return cast(Outcome, (values[2], values[3]))
 
-    def trim(self, max_bytes: int, max_age: float, ended: Sequence[str]) -> dict[str, int]:
-        """Drop what is too old or too much, ended sessions first; gives the last dropped position per channel."""
+    def trim(
+        self, max_bytes: int, max_age: float, ended: Sequence[str], through: int | None = None
+    ) -> dict[str, int]:
+        """Drop what is too old or too much, ended sessions first; gives the last dropped position per channel.
+
+        Nothing after `through` is dropped.
+        """
         # A tenth more than necessary, so that not every group has to trim.
         excess = self.size - max_bytes * 9 // 10 if self.size > max_bytes else 0
         now = self.age.now().seconds
         with self._transaction():
-            through = self._too_old(now, max_age)
+            most = _LAST if through is None else through
+            old = min(self._too_old(now, max_age), most)
             query = "select first, size from events where first <= ? and last <= ?"
-            doomed = self._sqlite.execute(query, (through, through)).fetchall()
+            doomed = self._sqlite.execute(query, (old, old)).fetchall()
             excess -= sum(size for _, size in doomed)
             if excess > 0:
-                doomed += self._excess(excess, through, ended)
+                doomed += self._excess(excess, old, most, ended)
             trims = self._drop([first for first, _ in doomed])
             self._sqlite.execute("delete from outcomes where at < ?", (now - max_age,))
         with _translate_errors():
@@ -328,15 +346,15 @@ class Database:
         query("delete from ages where position <= ?", (through,))
         return through
 
-    def _excess(self, excess: int, after: int, ended: Sequence[str]) -> list[tuple[int, int]]:
+    def _excess(self, excess: int, after: int, through: int, ended: Sequence[str]) -> list[tuple[int, int]]:
         self._sqlite.execute("create temp table if not exists ended(session_id text primary key)")
         self._sqlite.execute("delete from ended")
         self._sqlite.executemany("insert or ignore into ended values (?)", [(id,) for id in ended])
         rows = self._sqlite.execute(
-            "select first, size from events where last > ?"
+            "select first, size from events where last > ? and last <= ?"
             # What was delivered to one connection alone is nowhere else: it goes last, whatever became of its session.
             " order by not history or session_id is null or session_id not in (select session_id from ended), first",
-            (after,),
+            (after, through),
         )
         doomed: list[tuple[int, int]] = []
         for first, size in rows:

@@ -44,6 +44,24 @@ class Follower(Protocol):
     def appended(self, chunk: Chunk) -> None: ...
 
 
+class Publisher(Protocol):
+    """What carries the log elsewhere, after it is on disk."""
+
+    @property
+    def published(self) -> int:
+        """Everything up to here is elsewhere, and may be trimmed."""
+        ...
+
+    @property
+    def full(self) -> bool:
+        """Too much waits to be published: producers should pause."""
+        ...
+
+    def committed(self, group: Group) -> None:
+        """A group is on disk."""
+        ...
+
+
 @dataclass(slots=True)
 class _Channel:
     tail: deque[Chunk] = field(default_factory=deque[Chunk])
@@ -76,6 +94,8 @@ class Log:
         """Channel → last position dropped from it since the server started."""
         self.failure: str | None = None
         """Why the log cannot be written at the moment."""
+        self.publisher: Publisher | None = None
+        """What carries the log on to a fleet, if the server has joined one."""
         self._limits = limits
         self._clock = clock
         self.position = database.load().reserved
@@ -269,6 +289,10 @@ class Log:
         """Chunks after one position and up to another, which must be on disk; a page at a time."""
         return await self._read(lambda database: database.follow(channels, after, through, PAGE), fresh=False)
 
+    async def since(self, position: int) -> list[Chunk]:
+        """All chunks after a position that are on disk, in order; a page at a time."""
+        return await self._read(lambda database: database.since(position, PAGE), fresh=False)
+
     async def history(self, session_id: str, after: int, before: int, limit: int) -> list[Chunk]:
         """Chunks of a session's history between two positions (both exclusive), about `limit` events."""
         return await self._read(lambda database: database.history(session_id, after, before, limit, PAGE))
@@ -281,7 +305,7 @@ class Log:
     @property
     def full(self) -> bool:
         """Too much waits for the disk: producers should pause."""
-        return self._backlog > self._limits.backlog_bytes
+        return self._backlog > self._limits.backlog_bytes or (self.publisher is not None and self.publisher.full)
 
     def when_drained(self, callback: Callable[[], None]) -> None:
         """Call back once the disk has caught up."""
@@ -359,6 +383,12 @@ class Log:
             self._stored = max(self._stored, group.chunks[-1].last)
             self._backlog -= sum(chunk.size for chunk in group.chunks)
         self._evict()
+        if self.publisher is not None:
+            self.publisher.committed(group)
+        self.resume_producers()
+
+    def resume_producers(self) -> None:
+        """Call those back that pause, unless too much still waits."""
         if not self.full:
             drained, self._drained = self._drained, []
             for callback in drained:
@@ -379,7 +409,8 @@ class Log:
         limits = self._limits
         try:
             ended = database.ended_sessions() if database.size > limits.max_bytes else ()
-            trims = database.trim(limits.max_bytes, limits.max_age, ended)
+            through = None if self.publisher is None else self.publisher.published
+            trims = database.trim(limits.max_bytes, limits.max_age, ended, through)
         except DatabaseError as error:
             logger.error("log not trimmed reason=%s", error)
             return

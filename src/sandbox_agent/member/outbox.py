@@ -64,6 +64,10 @@ class Outbox:
         """There is more on disk."""
         self._more.set()
 
+    async def moved(self) -> None:
+        """Wait until more is published than now."""
+        await self.drained(self.published + 1)
+
     async def drained(self, position: int) -> None:
         """Wait until everything up to a position is published."""
         if position > self.published:

@@ -38,6 +38,8 @@ class LogRequest(Struct):
     messages: list[Outgoing]
     expected: dict[str, int]
     """For each subject the sequence of its last message, as the node knows it; -1 when it does not."""
+    nonce: str = ""
+    """Of the lease under which the node publishes."""
 
 
 class End(Struct):

@@ -1,0 +1,308 @@
+"""The feed: events of the sessions that clients of this gateway read, from the fleet's stream.
+
+Stands where the log stands at a server: streams follow channels, read the tail in memory, and pages for what is older.
+A channel is complete in memory from the moment on at which the stream's reader has learnt of it.
+"""
+
+import asyncio
+import heapq
+import logging
+from collections import deque
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+from sandbox_agent.bus import subjects
+from sandbox_agent.bus.ports import BusError, Following, Record, Stream
+from sandbox_agent.errors import LogUnavailable
+from sandbox_agent.log.event import Chunk, session_channel
+from sandbox_agent.log.log import CHUNK_COST, PAGE, Follower
+from sandbox_agent.log.wire import Assembly, NotAChunk, end_of, sequence_of
+
+logger = logging.getLogger(__name__)
+
+GATHER = 0.05
+"""Seconds for which changes of what is followed are gathered."""
+MOST_EXACT = 500
+"""Subjects that are followed one by one; more than that, and all are."""
+EVERYTHING = 1 << 62
+BEHIND_ATTEMPTS = 100
+"""How often a server that is behind is asked again, before its reader has to come back."""
+
+
+@dataclass(slots=True)
+class _Channel:
+    session_id: str
+    subject: str
+    assembly: Assembly
+    followers: set[Follower] = field(default_factory=set[Follower])
+    tail: deque[Chunk] = field(default_factory=deque[Chunk])
+    complete_after: int | None = None
+    """Everything after this position is in the tail; None while the stream's reader does not know of it."""
+    sequence: int = 0
+    """Of the last message that came."""
+    held: list[Record] = field(default_factory=list[Record])
+    """Messages that came before it was known where memory begins."""
+
+
+class Feed:
+    """What one gateway reads of the stream, shared by all its clients."""
+
+    def __init__(self, stream: Stream, tail_bytes: int) -> None:
+        self.position = 0
+        """The last position that is known to have been given out."""
+        self.trims: dict[str, int] = {}
+        """Channel → last position that is no longer kept."""
+        self._stream = stream
+        self._tail_bytes = tail_bytes
+        self._tail: deque[tuple[_Channel, Chunk]] = deque()
+        self._size = 0
+        self._channels: dict[str, _Channel] = {}
+        self._by_subject: dict[str, _Channel] = {}
+        self._records: asyncio.Queue[Record] = asyncio.Queue()
+        self._reader: Following | None = None
+        self._changed = asyncio.Event()
+        self._settled = asyncio.Condition()
+        self._tasks: list[asyncio.Task[None]] = []
+
+    async def start(self) -> None:
+        """Begin to read."""
+        await self.refresh()
+        self._reader = await self._stream.follow([], EVERYTHING, self._records.put_nowait)
+        self._tasks = [asyncio.create_task(each) for each in (self._pump(), self._adjust())]
+
+    async def close(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        if self._reader is not None:
+            await self._reader.close()
+
+    async def refresh(self) -> int:
+        """The last position there is, as the stream has it now. Raises LogUnavailable."""
+        try:
+            _, last = await self._stream.ends()
+        except BusError as error:
+            raise LogUnavailable(str(error)) from error
+        self.position = max(self.position, end_of(last))
+        return self.position
+
+    # What connections and streams do
+
+    def follow(self, channel: str, follower: Follower) -> None:
+        found = self._channels.get(channel)
+        if found is None:
+            session_id = channel.removeprefix(session_channel(""))
+            if session_id == channel:
+                # A connection's own: nothing comes to it but from its gateway.
+                return
+            subject = subjects.session_events(session_id)
+            found = self._channels[channel] = _Channel(session_id, subject, Assembly(channel))
+            self._by_subject[subject] = found
+            self._changed.set()
+        found.followers.add(follower)
+
+    def unfollow(self, channel: str, follower: Follower) -> None:
+        found = self._channels.get(channel)
+        if found is None:
+            return
+        found.followers.discard(follower)
+        if not found.followers:
+            del self._channels[channel]
+            del self._by_subject[found.subject]
+            self._changed.set()
+
+    def forget(self, channel: str) -> None:
+        self.trims.pop(channel, None)
+
+    def reach(self, channels: Iterable[str]) -> int:
+        """Everything after this position is in memory, for these channels."""
+        found = [self._channels[name] for name in channels if name in self._channels]
+        return max((each.complete_after or 0 for each in found), default=0)
+
+    def in_memory(self, channels: Iterable[str], after: int, limit: int) -> tuple[list[Chunk], bool] | None:
+        """Chunks after a position and whether these are all; None when memory does not reach back that far."""
+        found = [self._channels[name] for name in channels if name in self._channels]
+        if any(each.complete_after is None or after < each.complete_after for each in found):
+            return None
+        chunks: list[Chunk] = []
+        for chunk in heapq.merge(*(_newer(each.tail, after) for each in found), key=lambda chunk: chunk.first):
+            if limit <= 0:
+                return chunks, False
+            chunks.append(chunk.after(after))
+            limit -= chunk.size
+        return chunks, True
+
+    async def page(self, channels: Sequence[str], after: int, through: int) -> list[Chunk]:
+        """Chunks after one position and up to another, a page at a time. Raises LogUnavailable."""
+        found = [self._channels[name] for name in channels if name in self._channels]
+        await self._wait_for(found)
+        through = max(through, self.reach(channels))
+        runs: list[list[Chunk]] = []
+        for each in found:
+            chunks, more = await self._read(each.session_id, after, through, each.sequence, PAGE)
+            if more:
+                through = min(through, chunks[-1].last)
+            runs.append(chunks)
+        merged = heapq.merge(*runs, key=lambda chunk: chunk.first)
+        return [chunk for chunk in merged if chunk.last <= through and chunk.channel]
+
+    async def history(self, session_id: str, after: int, before: int, limit: int) -> tuple[list[Chunk], int]:
+        """Chunks of a session between two positions (both exclusive), about `limit` events.
+
+        Also gives the last position after `after` that is no longer kept, or 0.
+        """
+        found: list[Chunk] = []
+        cursor, more = after, True
+        needed = await self._last(subjects.session_events(session_id))
+        while more and sum(len(chunk.lines) for chunk in found) < limit:
+            chunks, more = await self._read(session_id, cursor, before - 1, needed, PAGE)
+            found += chunks
+            cursor = chunks[-1].last if chunks else cursor
+        trimmed = self.trims.get(session_channel(session_id), 0)
+        return found, trimmed if trimmed > after else 0
+
+    # Reading
+
+    async def _read(
+        self, session_id: str, after: int, through: int, needed: int, limit: int
+    ) -> tuple[list[Chunk], bool]:
+        """Whole chunks of a session after a position, and whether there may be more.
+
+        Pages come from any server of the cluster, which may be behind: reading goes on until it has come to `needed`,
+        the last message of the subject as the leader knows it.
+        """
+        channel, subject = session_channel(session_id), subjects.session_events(session_id)
+        assembly = Assembly(channel)
+        chunks: list[Chunk] = []
+        # A position inside a message: that one is read again, and cut.
+        whole = after == end_of(sequence_of(after))
+        cursor = sequence_of(after) if whole else max(0, sequence_of(after) - 1)
+        size, first, attempts = 0, True, 0
+        while True:
+            records = await self._page(subject, cursor, limit)
+            for record in records:
+                if record.sequence > sequence_of(through):
+                    return chunks, False
+                if first and record.predecessor > sequence_of(after):
+                    self.trims[channel] = max(self.trims.get(channel, 0), end_of(record.predecessor))
+                first = False
+                cursor = record.sequence
+                chunk = _assemble(assembly, record)
+                if chunk is not None and chunk.last > after:
+                    chunks.append(chunk.after(after))
+                    size += chunk.size
+            if not records and cursor >= needed:
+                return chunks, False
+            if chunks and size >= limit:
+                return chunks, True
+            if not records:
+                attempts += 1
+                if attempts > BEHIND_ATTEMPTS:
+                    raise LogUnavailable(f"a server of the fleet is behind; {subject} cannot be read")
+                await asyncio.sleep(GATHER)
+
+    async def _page(self, subject: str, after: int, limit: int) -> list[Record]:
+        try:
+            return await self._stream.page(subject, after, EVERYTHING, limit)
+        except BusError as error:
+            raise LogUnavailable(str(error)) from error
+
+    async def _last(self, subject: str) -> int:
+        """The sequence of a subject's last message, as the leader knows it."""
+        try:
+            record = await self._stream.last(subject)
+        except BusError as error:
+            raise LogUnavailable(str(error)) from error
+        return 0 if record is None else record.sequence
+
+    async def _wait_for(self, channels: Iterable[_Channel]) -> None:
+        wanted = list(channels)
+        async with self._settled:
+            await self._settled.wait_for(lambda: all(each.complete_after is not None for each in wanted))
+
+    # New events
+
+    async def _adjust(self) -> None:
+        """Follow what is wanted, whenever that has changed."""
+        while True:
+            await self._changed.wait()
+            await asyncio.sleep(GATHER)
+            self._changed.clear()
+            wanted = list(self._by_subject)
+            new = [each for each in self._channels.values() if each.complete_after is None]
+            assert self._reader is not None
+            try:
+                await self._reader.change(wanted if len(wanted) <= MOST_EXACT else [subjects.EVENTS])
+                ends = await asyncio.gather(*(self._last(each.subject) for each in new))
+            except (BusError, LogUnavailable) as error:
+                logger.warning("feed not changed reason=%s", error)
+                self._changed.set()
+                await asyncio.sleep(1)
+                continue
+            async with self._settled:
+                for each, last in zip(new, ends, strict=True):
+                    # What is newer comes by the reader, which knows of the subject by now.
+                    each.sequence = last
+                    each.complete_after = end_of(each.sequence)
+                    held, each.held = each.held, []
+                    for record in held:
+                        if record.sequence > each.sequence:
+                            self._hand_over(each, record)
+                self._settled.notify_all()
+
+    async def _pump(self) -> None:
+        while True:
+            record = await self._records.get()
+            try:
+                await self._take(record)
+            except (BusError, NotAChunk) as error:
+                logger.warning("event not taken subject=%s reason=%s", record.subject, error)
+
+    async def _take(self, record: Record) -> None:
+        self.position = max(self.position, end_of(record.sequence))
+        channel = self._by_subject.get(record.subject)
+        if channel is None or record.sequence <= channel.sequence:
+            return
+        if channel.complete_after is None:
+            channel.held.append(record)
+            return
+        if record.predecessor > channel.sequence:
+            # The reader has left something out, or it was trimmed before it came here.
+            for missed in await self._stream.page(record.subject, channel.sequence, record.predecessor, PAGE):
+                self._hand_over(channel, missed)
+        self._hand_over(channel, record)
+
+    def _hand_over(self, channel: _Channel, record: Record) -> None:
+        channel.sequence = record.sequence
+        chunk = _assemble(channel.assembly, record)
+        if chunk is None or not chunk.channel:
+            return
+        channel.tail.append(chunk)
+        self._tail.append((channel, chunk))
+        self._size += chunk.size + CHUNK_COST
+        for follower in tuple(channel.followers):
+            follower.appended(chunk)
+        while self._size > self._tail_bytes and len(self._tail) > 1:
+            owner, oldest = self._tail.popleft()
+            self._size -= oldest.size + CHUNK_COST
+            with suppress(IndexError):
+                owner.tail.popleft()
+            owner.complete_after = max(owner.complete_after or 0, oldest.last)
+
+
+def _assemble(assembly: Assembly, record: Record) -> Chunk | None:
+    try:
+        return assembly.take(record)
+    except NotAChunk as error:
+        logger.warning("record not read subject=%s sequence=%d reason=%s", record.subject, record.sequence, error)
+        return None
+
+
+def _newer(tail: deque[Chunk], after: int) -> list[Chunk]:
+    newer: list[Chunk] = []
+    for chunk in reversed(tail):
+        if chunk.last <= after:
+            break
+        newer.append(chunk)
+    newer.reverse()
+    return newer

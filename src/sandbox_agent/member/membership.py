@@ -1,0 +1,345 @@
+"""A node's life in a fleet: choosing a gateway by its beacon, beating, publishing, and keeping the list up to date.
+
+Everything goes out: a node is asked nothing, and needs no port that others can reach.
+"""
+
+import asyncio
+import logging
+import os
+import random
+import secrets
+import time
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import msgspec
+from msgspec import Raw, Struct
+
+from sandbox_agent import __version__
+from sandbox_agent.bus import subjects
+from sandbox_agent.bus.ports import MOST_BYTES, Bus, BusError, Nowhere, Unreachable
+from sandbox_agent.log.database import Group
+from sandbox_agent.log.log import Log
+from sandbox_agent.member.outbox import Outbox
+from sandbox_agent.wire import fleet
+from sandbox_agent.wire.fleet import BeatReply, BeatRequest, FactsReply, FactsRequest, LogReply, LogRequest
+from sandbox_agent.wire.sessions import SessionView
+
+logger = logging.getLogger(__name__)
+
+BEAT_EVERY = 2.0
+PATIENCE = 1.0
+"""How long a gateway may take for an answer before another one is asked."""
+SILENCE = 3.0
+"""A gateway without a beacon for so long is not asked."""
+RETRY = 1.0
+FACTS_EVERY = 0.25
+SAVE_EVERY = 1.0
+FILE = "fleet.json"
+
+
+class Kept(Struct, rename="camel"):
+    """What a node remembers of its fleet between runs."""
+
+    node: str
+    published: int = 0
+    revision: int = 0
+
+
+class Memory:
+    """That, in a file; a little behind is fine, because the stream knows better."""
+
+    def __init__(self, path: Path | None, node: str) -> None:
+        self._path = path
+        self._kept = Kept(node)
+        self._saved_at = 0.0
+        if path is None:
+            return
+        try:
+            kept = msgspec.json.decode(path.read_bytes(), type=Kept)
+        except FileNotFoundError:
+            return
+        except (msgspec.DecodeError, OSError, UnicodeDecodeError) as error:
+            logger.warning("what was kept of the fleet is not readable reason=%s", error)
+            return
+        if kept.node == node:
+            self._kept = kept
+
+    @property
+    def position(self) -> int:
+        return self._kept.published
+
+    @property
+    def revision(self) -> int:
+        return self._kept.revision
+
+    def save(self, position: int) -> None:
+        self._kept.published = position
+        if time.monotonic() - self._saved_at > SAVE_EVERY:
+            self.write()
+
+    def save_revision(self, revision: int) -> None:
+        self._kept.revision = revision
+        self.write()
+
+    def write(self) -> None:
+        self._saved_at = time.monotonic()
+        if self._path is None:
+            return
+        temporary = self._path.with_name(f"{self._path.name}.new")
+        try:
+            temporary.write_bytes(msgspec.json.encode(self._kept))
+            os.replace(temporary, self._path)
+        except OSError as error:
+            logger.warning("where the fleet has our log is not kept reason=%s", error)
+
+
+@dataclass(slots=True)
+class Gateways:
+    """Those that were heard of, and the one that is asked."""
+
+    clock: Callable[[], float]
+    heard: dict[str, float] = field(default_factory=dict[str, float])
+    current: str | None = None
+
+    def take_beacon(self, beacon: fleet.Beacon) -> bool:
+        """Whether we can talk to it."""
+        if not beacon.oldest <= fleet.PROTOCOL <= beacon.newest or not subjects.is_name(beacon.gateway):
+            return False
+        self.heard[beacon.gateway] = self.clock()
+        return True
+
+    def choose(self) -> str | None:
+        """The one of last time while it is there; else any."""
+        now = self.clock()
+        self.heard = {name: at for name, at in self.heard.items() if now - at < SILENCE}
+        if self.current not in self.heard:
+            self.current = random.choice(sorted(self.heard)) if self.heard else None
+        return self.current
+
+    def leave(self, name: str) -> None:
+        """It did not answer: another one is asked, if there is one."""
+        self.heard.pop(name, None)
+        if self.current == name:
+            self.current = None
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """How a node names and describes itself."""
+
+    node: str
+    labels: dict[str, str]
+    agents: Callable[[], list[str]]
+    running: Callable[[], int]
+
+
+class Membership:
+    """The node's side of a fleet. `Log.publisher` is one of these."""
+
+    def __init__(
+        self,
+        identity: Identity,
+        connect: Callable[[], Awaitable[Bus]],
+        log: Log,
+        view: Callable[[str], SessionView | None],
+        sessions: Callable[[], Iterable[str]],
+        memory: Memory,
+        backlog: int,
+    ) -> None:
+        self.clash: str | None = None
+        """Why this node has no lease."""
+        self._identity = identity
+        self._connect = connect
+        self._log = log
+        self._view = view
+        self._sessions = sessions
+        self._memory = memory
+        self._most_waiting = backlog
+        self._nonce = secrets.token_urlsafe(12)
+        self._gateways = Gateways(time.monotonic)
+        self._bus: Bus | None = None
+        self._leased = asyncio.Event()
+        self._changed: dict[str, None] = {}
+        self._deleted: set[str] = set()
+        self._facts_wanted = asyncio.Event()
+        self._unpublished: deque[tuple[int, int]] = deque()
+        self._waiting = 0
+        self._outbox = Outbox(identity.node, log, memory, self._publish)
+        self._connecting: str | None = "not connected yet"
+
+    # What the log asks
+
+    @property
+    def published(self) -> int:
+        return self._outbox.published
+
+    @property
+    def full(self) -> bool:
+        return self._waiting > self._most_waiting
+
+    def committed(self, group: Group) -> None:
+        """Note what has to be published, and whose facts may have changed."""
+        for chunk in group.chunks:
+            self._unpublished.append((chunk.last, chunk.size))
+            self._waiting += chunk.size
+            if chunk.session_id is not None:
+                self._changed[chunk.session_id] = None
+        for session_id in group.sessions:
+            self._changed[session_id] = None
+        for session_id in group.deleted:
+            self._changed[session_id] = None
+            self._deleted.add(session_id)
+        self._outbox.notify()
+        if self._changed:
+            self._facts_wanted.set()
+
+    @property
+    def trouble(self) -> str | None:
+        """Why the fleet does not see what happens here."""
+        return self.clash or self._connecting or self._outbox.failure
+
+    # Its life
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        for session_id in self._sessions():
+            self._changed[session_id] = None
+        self._facts_wanted.set()
+        bus = self._bus = await self._reach()
+        await bus.serve(subjects.BEACON, self._take_beacon)
+        tasks = [
+            asyncio.create_task(each) for each in (self._beat(), self._outbox.run(), self._list(), self._count_down())
+        ]
+        try:
+            await asyncio.gather(*tasks)
+        finally:
+            for task in tasks:
+                task.cancel()
+            self._memory.write()
+            await bus.close()
+
+    async def _reach(self) -> Bus:
+        while True:
+            try:
+                bus = await self._connect()
+            except BusError as error:
+                if self._connecting != str(error):
+                    logger.warning("fleet not reached reason=%s", error)
+                self._connecting = str(error)
+                await asyncio.sleep(RETRY)
+            else:
+                self._connecting = "no gateway has been heard of"
+                return bus
+
+    async def _take_beacon(self, subject: str, body: bytes) -> None:
+        try:
+            beacon = msgspec.msgpack.decode(body, type=fleet.Beacon)
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            return
+        if self._gateways.take_beacon(beacon):
+            self._connecting = None
+        elif not self._gateways.heard:
+            self._connecting = (
+                f"gateway {beacon.gateway} speaks protocol {beacon.oldest} to {beacon.newest}, this node "
+                f"{fleet.PROTOCOL}; upgrade the older of them"
+            )
+
+    async def _ask(self, verb: str, body: bytes) -> bytes:
+        gateway = self._gateways.choose()
+        if gateway is None or self._bus is None:
+            raise Unreachable("no gateway has been heard of")
+        try:
+            return await self._bus.request(
+                subjects.request_to_gateway(self._identity.node, verb, gateway), body, PATIENCE
+            )
+        except (Nowhere, Unreachable):
+            self._gateways.leave(gateway)
+            raise
+
+    async def _beat(self) -> None:
+        while True:
+            try:
+                await self._beat_once()
+            except BusError as error:
+                logger.info("no beat reason=%s", error)
+            await asyncio.sleep(BEAT_EVERY)
+
+    async def _beat_once(self) -> None:
+        identity = self._identity
+        request = BeatRequest(
+            self._nonce, self._memory.revision, __version__, identity.labels, identity.agents(), identity.running()
+        )
+        answer = await self._ask(fleet.BEAT, msgspec.msgpack.encode(request))
+        reply = msgspec.msgpack.decode(answer, type=BeatReply)
+        if reply.clash is not None:
+            if self.clash is None:
+                logger.error("no lease reason=%s", reply.clash)
+            self._leased.clear()
+        else:
+            self._memory.save_revision(reply.revision)
+            self._leased.set()
+        self.clash = reply.clash
+
+    async def _publish(self, request: LogRequest) -> LogReply:
+        await self._leased.wait()
+        request.nonce = self._nonce
+        answer = await self._ask(fleet.LOG, msgspec.msgpack.encode(request))
+        return msgspec.msgpack.decode(answer, type=LogReply)
+
+    async def _count_down(self) -> None:
+        """Note what has been published, and let producers go on."""
+        while True:
+            await self._outbox.moved()
+            while self._unpublished and self._unpublished[0][0] <= self._outbox.published:
+                self._waiting -= self._unpublished.popleft()[1]
+            self._log.resume_producers()
+
+    async def _list(self) -> None:
+        """Keep the fleet's list up to date: a moment after a change, when its events are there."""
+        while True:
+            await self._facts_wanted.wait()
+            await self._leased.wait()
+            await asyncio.sleep(FACTS_EVERY)
+            self._facts_wanted.clear()
+            await self._outbox.drained(min(self._log.position, self._last_committed()))
+            changed, self._changed = list(self._changed), {}
+            for batch in self._describe(changed):
+                await self._send_facts(batch)
+
+    def _last_committed(self) -> int:
+        return self._unpublished[-1][0] if self._unpublished else 0
+
+    def _describe(self, session_ids: Iterable[str]) -> Iterable[dict[str, Raw | None]]:
+        batch: dict[str, Raw | None] = {}
+        size = 0
+        for session_id in session_ids:
+            view = self._view(session_id)
+            if view is None and session_id not in self._deleted:
+                continue
+            self._deleted.discard(session_id)
+            fact = None if view is None else Raw(msgspec.msgpack.encode(view))
+            if fact is not None and len(fact) > MOST_BYTES // 2:
+                logger.warning("session not listed session=%s reason=its metadata is too large", session_id)
+                continue
+            batch[session_id] = fact
+            size += 0 if fact is None else len(fact)
+            if size > MOST_BYTES // 2:
+                yield batch
+                batch, size = {}, 0
+        if batch:
+            yield batch
+
+    async def _send_facts(self, batch: dict[str, Raw | None]) -> None:
+        body = msgspec.msgpack.encode(FactsRequest(batch))
+        while True:
+            try:
+                reply = msgspec.msgpack.decode(await self._ask(fleet.FACTS, body), type=FactsReply)
+            except BusError:
+                await asyncio.sleep(RETRY)
+                continue
+            for session_id, reason in reply.refused.items():
+                logger.info("session not listed session=%s reason=%s", session_id, reason)
+            return

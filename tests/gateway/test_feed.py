@@ -1,0 +1,172 @@
+"""A gateway's feed: what streams read of it is the session's log, once and in order."""
+
+import asyncio
+from dataclasses import dataclass, field
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sandbox_agent.bus import subjects
+from sandbox_agent.bus.memory import Cluster, MemoryBus, MemoryStream
+from sandbox_agent.bus.ports import Append, Message, Stream
+from sandbox_agent.gateway.feed import Feed
+from sandbox_agent.log import wire
+from sandbox_agent.log.event import Chunk, Direction, session_channel
+from tests.support.client import run
+
+
+@dataclass
+class Writer:
+    """Appends events of sessions, as gateways do for nodes."""
+
+    stream: Stream
+    said: dict[str, list[bytes]] = field(default_factory=dict[str, list[bytes]])
+    ends: dict[str, int] = field(default_factory=dict[str, int])
+
+    async def say(self, session_id: str, *lines: bytes) -> None:
+        subject = subjects.session_events(session_id)
+        channel = session_channel(session_id)
+        chunk = Chunk(1, list(lines), Direction.FROM_AGENT, session_id, channel, 0.0)
+        for message in wire.outgoing(chunk, subject):
+            headers = {wire.NODE: "n", wire.EPOCH: "1", wire.LAST: "1", wire.META: message.meta}
+            if message.part:
+                headers[wire.PART] = message.part
+            append = Append([Message(subject, message.body, headers)], {subject: self.ends.get(subject, 0)})
+            self.ends[subject] = await self.stream.append(append)
+        self.said.setdefault(session_id, []).extend(lines)
+
+
+@dataclass(eq=False)
+class Reader:
+    """Reads as a stream does: pages until memory has the rest, then what comes."""
+
+    feed: Feed
+    channels: list[str]
+    after: int
+    got: list[tuple[int, bytes]] = field(default_factory=list[tuple[int, bytes]])
+    live: bool = False
+
+    def appended(self, chunk: Chunk) -> None:
+        if self.live:
+            self.take([chunk])
+
+    def take(self, chunks: list[Chunk]) -> None:
+        for chunk in chunks:
+            self.got += enumerate(chunk.lines, chunk.first)
+            self.after = chunk.last
+
+    async def catch_up(self) -> None:
+        while not self.live:
+            found = self.feed.in_memory(self.channels, self.after, 100)
+            if found is not None:
+                self.take(found[0])
+                self.live = found[1]
+                continue
+            reach = self.feed.reach(self.channels)
+            chunks = await self.feed.page(self.channels, self.after, reach)
+            self.take(chunks)
+            if not chunks:
+                self.after = max(self.after, reach)
+
+
+async def open_feed(tail: int = 1 << 20) -> tuple[Feed, Writer, MemoryStream]:
+    cluster = Cluster()
+    stream = await MemoryBus(cluster).stream("EV", [subjects.EVENTS], max_bytes=1 << 30, max_age=3600)
+    feed = Feed(stream, tail)
+    await feed.start()
+    return feed, Writer(stream), cluster.streams["EV"]
+
+
+STEPS = st.lists(
+    st.one_of(
+        st.tuples(st.just("say"), st.sampled_from("ab"), st.integers(1, 4)),
+        st.tuples(st.just("read"), st.sampled_from(["a", "b", "ab"]), st.integers(0, 3)),
+        st.tuples(st.just("pause"), st.just(""), st.just(0)),
+    ),
+    max_size=25,
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(STEPS, st.sampled_from([1, 3000, 1 << 20]))
+def test_readers_that_come_at_any_time_get_everything_once(steps: list[tuple[str, str, int]], tail: int) -> None:
+    async def main() -> None:
+        feed, writer, _ = await open_feed(tail)
+        readers: list[tuple[Reader, asyncio.Task[None]]] = []
+        number = 0
+        for kind, name, count in steps:
+            if kind == "say":
+                await writer.say(name, *(b"%d" % (number + place) for place in range(count)))
+                number += count
+            elif kind == "read":
+                reader = Reader(feed, [session_channel(each) for each in name], 0)
+                for channel in reader.channels:
+                    feed.follow(channel, reader)
+                readers.append((reader, asyncio.create_task(reader.catch_up())))
+            else:
+                await asyncio.sleep(0)
+        await asyncio.gather(*(task for _, task in readers))
+        await writer.say("a", b"end a")
+        await writer.say("b", b"end b")
+        for reader, _ in readers:
+            wanted = [
+                line for each in reader.channels for line in writer.said[each.removeprefix(session_channel(""))]
+            ]
+            while len(reader.got) < len(wanted):
+                await asyncio.sleep(0)
+            positions = [position for position, _ in reader.got]
+            assert positions == sorted(set(positions))
+            assert sorted(line for _, line in reader.got) == sorted(wanted)
+        await feed.close()
+
+    run(main())
+
+
+def test_history_comes_in_pages_by_position() -> None:
+    async def main() -> None:
+        feed, writer, _ = await open_feed()
+        for place in range(30):
+            await writer.say("a", b"%d" % place, b"%d+" % place)
+            await writer.say("b", b"other")
+        position = await feed.refresh()
+        chunks, trimmed = await feed.history("a", 0, position + 1, 1000)
+        events = [(chunk.first + place, line) for chunk in chunks for place, line in enumerate(chunk.lines)]
+        assert [line for _, line in events] == writer.said["a"]
+        assert trimmed == 0
+        middle = events[20][0]
+        chunks, _ = await feed.history("a", middle, position + 1, 1000)
+        assert [line for chunk in chunks for line in chunk.lines] == writer.said["a"][21:]
+        await feed.close()
+
+    run(main())
+
+
+def test_what_the_stream_has_dropped_is_a_gap() -> None:
+    async def main() -> None:
+        feed, writer, stream = await open_feed()
+        for place in range(10):
+            await writer.say("a", b"%d" % place)
+        stream.trim(4)
+        chunks, trimmed = await feed.history("a", 0, await feed.refresh() + 1, 1000)
+        assert [line for chunk in chunks for line in chunk.lines] == [b"%d" % place for place in range(4, 10)]
+        assert trimmed == wire.end_of(4)
+        await feed.close()
+
+    run(main())
+
+
+def test_a_line_of_several_messages_is_read_whole() -> None:
+    async def main() -> None:
+        feed, writer, _ = await open_feed()
+        long = b"x" * 2_000_000
+        reader = Reader(feed, [session_channel("a")], 0)
+        feed.follow(session_channel("a"), reader)
+        await writer.say("a", b"before", long)
+        await reader.catch_up()
+        await writer.say("a", long, b"after")
+        while len(reader.got) < 4:
+            await asyncio.sleep(0)
+        assert [line for _, line in reader.got] == [b"before", long, long, b"after"]
+        await feed.close()
+
+    run(main())
