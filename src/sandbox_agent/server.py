@@ -5,7 +5,6 @@ import errno
 import gc
 import logging
 import os
-import resource
 import secrets
 import signal
 import socket
@@ -13,12 +12,13 @@ import sys
 from collections.abc import Generator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 import uvloop
 
+from sandbox_agent.agents.catalog import Catalog
 from sandbox_agent.agents.depot import open_boots, open_catalog, open_installer
 from sandbox_agent.agents.install.installer import Installer
 from sandbox_agent.agents.install.record import Store
@@ -51,10 +51,7 @@ from sandbox_agent.http.delivery import Delivery
 from sandbox_agent.http.duplex import Duplex
 from sandbox_agent.http.guard import Guard
 from sandbox_agent.http.health import Health
-from sandbox_agent.http.light_uvicorn import Config, Server
-from sandbox_agent.http.protocol import Protocol
 from sandbox_agent.http.rpc import Rpc
-from sandbox_agent.http.sockets import SocketLimits, Sockets
 from sandbox_agent.http.stream import StreamLimits, Streams
 from sandbox_agent.hub.attachment import AttachmentLimits, Attachments
 from sandbox_agent.hub.extension_methods import ExtensionMethods
@@ -85,11 +82,15 @@ from sandbox_agent.pools import Pools
 from sandbox_agent.processes.children import Children, open_cgroup
 from sandbox_agent.processes.parent import Parent
 from sandbox_agent.reports import set_up_logging
+from sandbox_agent.serving import make_server
 from sandbox_agent.settings import Settings
 
 if TYPE_CHECKING:
+    from collections.abc import Coroutine
+
     from sandbox_agent.host.search.searches import Searches
     from sandbox_agent.opencode.bridge import Bridge
+    from sandbox_agent.wire.sessions import SessionView
 
 logger = logging.getLogger(__name__)
 
@@ -121,6 +122,7 @@ class Parts:
     housekeeping: Housekeeping
     bridges: "list[Bridge]"
     """To OpenCode's programs: none until the first of them calls."""
+    catalog: Catalog
 
     def is_busy(self) -> bool:
         """Whether an agent works, or is being installed; a prompt that waits does so behind one that runs."""
@@ -270,6 +272,7 @@ def build(settings: Settings, children: Children) -> Parts:
         watches,
         housekeeping,
         bridges,
+        catalog,
     )
 
 
@@ -319,21 +322,10 @@ async def _serve(settings: Settings, listener: socket.socket, owner: str, parent
         logger.warning("ended processes of an earlier server processes=%d", left_over)
     parts = build(settings, children)
     await asyncio.to_thread(Store(settings.agents_dir).sweep)
-    sockets = Sockets(_socket_limits(settings))
-    config = Config(
-        parts.app,
-        http=cast("type[asyncio.Protocol]", partial(Protocol, sockets)),
-        ws="none",
-        lifespan="off",
-        log_config=None,
-        access_log=False,
-        proxy_headers=False,
-        server_header=False,
-        backlog=max(sockets.limits.anonymous, 64),
-        timeout_graceful_shutdown=1,
-    )
-    server = _Server(config)
-    running = (parts.housekeeping.run(), parts.streams.run(), sockets.run())
+    server, sockets = make_server(parts.app, settings)
+    running: list[Coroutine[None, None, None]] = [parts.housekeeping.run(), parts.streams.run(), sockets.run()]
+    if settings.join:
+        running.append(_join_fleet(settings, parts))
     clocks = [asyncio.create_task(each) for each in running]
     serving = asyncio.create_task(server.serve([listener]))
     while not server.started:  # noqa: ASYNC110 - uvicorn has nothing to wait on
@@ -373,6 +365,48 @@ def _stay(waiting: asyncio.Task[None]) -> None:
     logger.info("idle or not, staying until it is stopped")
 
 
+async def _join_fleet(settings: Settings, parts: Parts) -> None:
+    """Publish the log, as long as the server runs. Nothing of this is imported by a server that stands alone."""
+    from sandbox_agent.bus import subjects
+    from sandbox_agent.bus.nats import connect
+    from sandbox_agent.member.membership import FILE, Identity, Membership, Memory
+
+    hub, inventory = parts.hub, Inventory(parts.hub)
+    identity = Identity(
+        settings.node,
+        dict(label.split("=", 1) for label in settings.label),
+        lambda: [agent.id for agent in parts.catalog.agents() if parts.catalog.program(agent) is not None],
+        lambda: hub.calls.count,
+    )
+
+    def view(session_id: str) -> "SessionView | None":
+        session = hub.find_session(session_id)
+        return None if session is None else inventory.view(session)
+
+    inbox = subjects.inbox_of_node(settings.node)
+    path = None if settings.no_persist else settings.data_dir / FILE
+    membership = Membership(
+        identity,
+        lambda: connect(settings.join, inbox, settings.node, settings.creds),
+        parts.log,
+        view,
+        lambda: _all_sessions(inventory),
+        Memory(path, settings.node),
+        settings.publish_backlog,
+    )
+    parts.log.publisher = membership
+    await membership.run()
+
+
+def _all_sessions(inventory: Inventory) -> Generator[str]:
+    cursor: str | None = None
+    while True:
+        page, cursor = inventory.page(cursor, None)
+        yield from (session.id for session in page)
+        if cursor is None:
+            return
+
+
 async def _stop_when_idle(idling: Idling, stopping: asyncio.Event) -> None:
     await idling.wait()
     logger.info("idle for long enough")
@@ -386,31 +420,12 @@ def _roots(settings: Settings) -> Roots:
         raise SettingsError(f"--fs-root {os.fsdecode(error.filename or '')}: {error.strerror}") from error
 
 
-def _socket_limits(settings: Settings) -> SocketLimits:
-    """With few descriptors, strangers get a part of them: a burst on top must leave enough for clients and agents."""
-    descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    anonymous = settings.anonymous_sockets
-    if descriptors != resource.RLIM_INFINITY:
-        anonymous = max(min(anonymous, descriptors // 4), 1)
-    return SocketLimits(
-        anonymous, settings.head_timeout, settings.body_timeout, settings.idle_timeout, settings.pong_timeout
-    )
-
-
 def _working_directory() -> str:
     try:
         return str(Path.cwd())
     except FileNotFoundError:
         # It was deleted since the shell went there.
         return "/"
-
-
-class _Server(Server):
-    """Uvicorn without its signal handlers: agents and streams are ended first, here."""
-
-    @contextmanager
-    def capture_signals(self) -> Generator[None]:
-        yield
 
 
 @contextmanager

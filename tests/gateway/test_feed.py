@@ -109,10 +109,8 @@ def test_readers_that_come_at_any_time_get_everything_once(steps: list[tuple[str
         await writer.say("a", b"end a")
         await writer.say("b", b"end b")
         for reader, _ in readers:
-            wanted = [
-                line for each in reader.channels for line in writer.said[each.removeprefix(session_channel(""))]
-            ]
-            while len(reader.got) < len(wanted):
+            wanted = [line for each in reader.channels for line in writer.said[each.removeprefix(session_channel(""))]]
+            while len(reader.got) < len(wanted):  # noqa: ASYNC110 - what is tested has no events
                 await asyncio.sleep(0)
             positions = [position for position, _ in reader.got]
             assert positions == sorted(set(positions))
@@ -164,7 +162,7 @@ def test_a_line_of_several_messages_is_read_whole() -> None:
         await writer.say("a", b"before", long)
         await reader.catch_up()
         await writer.say("a", long, b"after")
-        while len(reader.got) < 4:
+        while len(reader.got) < 4:  # noqa: ASYNC110 - what is tested has no events
             await asyncio.sleep(0)
         assert [line for _, line in reader.got] == [b"before", long, long, b"after"]
         await feed.close()

@@ -129,7 +129,10 @@ def test_lost_answers_other_gateways_and_restarts_neither_lose_nor_repeat_an_eve
             restarting.clear()
         for session_id in "abc":
             expected = [
-                line for chunk in node.chunks if chunk.session_id == session_id and chunk.history for line in chunk.lines
+                line
+                for chunk in node.chunks
+                if chunk.session_id == session_id and chunk.history
+                for line in chunk.lines
             ]
             assert net.lines(session_id) == expected
         # In the log's order over all sessions, too.
@@ -141,9 +144,7 @@ def test_lost_answers_other_gateways_and_restarts_neither_lose_nor_repeat_an_eve
 
 def publish(node: Node, net: Fleet, name: str = "n1") -> Outbox:
     async def ask(request: LogRequest) -> LogReply:
-        return msgspec.msgpack.decode(
-            await net.ask(0, name, fleet.LOG, msgspec.msgpack.encode(request)), type=LogReply
-        )
+        return msgspec.msgpack.decode(await net.ask(0, name, fleet.LOG, msgspec.msgpack.encode(request)), type=LogReply)
 
     return Outbox(name, node, node, ask)
 

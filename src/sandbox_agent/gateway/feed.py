@@ -8,7 +8,7 @@ import asyncio
 import heapq
 import logging
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
@@ -43,6 +43,13 @@ class _Channel:
     """Of the last message that came."""
     held: list[Record] = field(default_factory=list[Record])
     """Messages that came before it was known where memory begins."""
+
+
+class _Holding:
+    """Keeps a channel followed until its first reader is there."""
+
+    def appended(self, chunk: Chunk) -> None:
+        pass
 
 
 class Feed:
@@ -100,6 +107,20 @@ class Feed:
             self._by_subject[subject] = found
             self._changed.set()
         found.followers.add(follower)
+
+    async def attach(self, channel: str, follower: Follower, begin: Callable[[int], None]) -> int:
+        """Follow a channel from a position on, which `begin` and the caller learn: no event is missed or comes twice."""
+        holding = _Holding()
+        self.follow(channel, holding)
+        try:
+            await self._wait_for([self._channels[channel]])
+            # No await from here on: everything up to the last message has been handed over, and not to this follower.
+            position = end_of(self._channels[channel].sequence)
+            begin(position)
+            self.follow(channel, follower)
+        finally:
+            self.unfollow(channel, holding)
+        return position
 
     def unfollow(self, channel: str, follower: Follower) -> None:
         found = self._channels.get(channel)

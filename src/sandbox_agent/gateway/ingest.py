@@ -218,7 +218,8 @@ class Ingest:
                 await self._events.purge(subject)
                 self._ends.pop(subject, None)
             else:
-                session = msgspec.Raw(msgspec.json.encode(msgspec.msgpack.decode(view)))
+                # Decoded once, so that nothing gets into the list that is no JSON.
+                session = msgspec.Raw(msgspec.json.encode(msgspec.json.decode(view, type=dict[str, msgspec.Raw])))
                 await self._listed.put(key, msgspec.json.encode(fleet.Listed(node, session)))
         return FactsReply(refused)
 

@@ -18,7 +18,7 @@ logger = logging.getLogger(__name__)
 METHODS = "DELETE, GET, POST"
 MAX_DIGITS = 19
 """Of a position in the log."""
-_STREAM_HEADERS = [
+STREAM_HEADERS = [
     (b"content-type", b"text/event-stream; charset=utf-8"),
     (b"cache-control", b"no-store"),
     (b"x-accel-buffering", b"no"),
@@ -77,7 +77,7 @@ class Exchange:
         first: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
         """Answer with a stream, to its end; `first` is awaited when the response has begun, before any event."""
-        await send({"type": "http.response.start", "status": 200, "headers": _STREAM_HEADERS})
+        await send({"type": "http.response.start", "status": 200, "headers": STREAM_HEADERS})
         try:
             while (data := await stream.next()) is not None:
                 await send({"type": "http.response.body", "body": data, "more_body": True})

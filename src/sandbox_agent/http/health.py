@@ -28,7 +28,8 @@ class HealthView(Struct, rename="camel"):
     """How the server is doing."""
 
     status: Literal["ok", "degraded"]
-    """`degraded` while the session log cannot be written, or was damaged and that is not acknowledged yet."""
+    """`degraded` while the session log cannot be written, or was damaged and that is not acknowledged yet,
+    or does not reach the fleet."""
     version: str
     """Of sandbox-agent."""
     uptime_ms: int
@@ -62,7 +63,10 @@ class Health:
         if self.log.failure is not None:
             return f"the session log cannot be written: {self.log.failure}"
         damage = self.log.damage.reason
-        return None if damage is None else f"the session log was damaged: {damage}"
+        if damage is not None:
+            return f"the session log was damaged: {damage}"
+        apart = None if self.log.publisher is None else self.log.publisher.trouble
+        return None if apart is None else f"the fleet does not see this server: {apart}"
 
     def _agent(self, agent: Agent) -> AgentHealth:
         installed, running = self.catalog.program(agent), self.supervisor.running(agent.id)

@@ -8,7 +8,7 @@ that fell behind and takes nothing at all is cut off, and resumes by id. Knows n
 import asyncio
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -16,7 +16,6 @@ from sandbox_agent.envelope import notification
 from sandbox_agent.http.encoding import SSE, Encoding
 from sandbox_agent.hub.connection import Connection, Downlink
 from sandbox_agent.log.event import Chunk
-from sandbox_agent.log.log import Log
 from sandbox_agent.wire import methods
 
 BATCH = 256 << 10
@@ -58,13 +57,29 @@ class Part:
         return connection.stream_of(chunk) == self.session_id
 
 
+class Source(Protocol):
+    """What streams read: a server's log, or a gateway's feed."""
+
+    @property
+    def trims(self) -> dict[str, int]:
+        """Channel → last position that is no longer kept."""
+        ...
+
+    def reach(self, channels: Iterable[str]) -> int:
+        """Everything after this position is in memory."""
+        ...
+
+    def in_memory(self, channels: Iterable[str], after: int, limit: int) -> tuple[list[Chunk], bool] | None: ...
+    async def page(self, channels: Sequence[str], after: int, through: int) -> list[Chunk]: ...
+
+
 class Stream:
     """One reader: a cursor in the log, and what waits to be written. Without a part, it has all events."""
 
     def __init__(
         self,
         connection: Connection,
-        log: Log,
+        source: Source,
         after: int,
         limits: StreamLimits,
         socket: Socket,
@@ -76,7 +91,7 @@ class Stream:
         """Why it was closed."""
         self._encoding = encoding
         self._connection = connection
-        self._log = log
+        self._source = source
         self._limits = limits
         self._socket = socket
         self._unsent = 0
@@ -235,7 +250,7 @@ class Stream:
     async def _catch_up(self) -> bytes:
         """Read on in the log; becomes live, without an await in between, when there is nothing more."""
         connection, after = self._connection, self._taken
-        in_memory = self._log.in_memory(connection.channels(), after, CATCH_UP_BYTES)
+        in_memory = self._source.in_memory(connection.channels(), after, CATCH_UP_BYTES)
         if in_memory is None:
             return await self._page(after)
         chunks, self._live = in_memory
@@ -247,17 +262,18 @@ class Stream:
         """A page from disk; preceded by a gap event if events have been trimmed."""
         connection = self._connection
         only = None if self.part is None else self.part.session_id
-        if lost := connection.lost(self._log.trims, after, only):
+        if lost := connection.lost(self._source.trims, after, only):
             self._taken = lost
             return self._gap(after, lost + 1)
         # Read before the await, with the channels: those may be others when the page is there. What is no longer in
         # memory is on disk, and what is not on disk yet is in memory.
-        evicted = self._log.evicted
-        chunks = await self._log.page(connection.channels(), after, evicted)
-        if connection.lost(self._log.trims, after, only):
+        channels = connection.channels()
+        reach = self._source.reach(channels)
+        chunks = await self._source.page(channels, after, reach)
+        if connection.lost(self._source.trims, after, only):
             # Trimmed while we waited: the gap event comes first.
             return b""
-        self._taken = chunks[-1].last if chunks else max(after, evicted)
+        self._taken = chunks[-1].last if chunks else max(after, reach)
         return self._render(chunks)
 
     def _render(self, chunks: Iterable[Chunk]) -> bytes:
@@ -320,8 +336,8 @@ class Several:
 class Streams:
     """All live streams, and the one clock they share."""
 
-    def __init__(self, log: Log, limits: StreamLimits) -> None:
-        self._log = log
+    def __init__(self, source: Source, limits: StreamLimits) -> None:
+        self._source = source
         self._limits = limits
         self._live: set[Stream] = set()
 
@@ -334,7 +350,8 @@ class Streams:
         part: Part | None = None,
     ) -> Stream:
         """A new stream takes over: a client that reconnects must not be locked out by its own dead socket."""
-        stream = Stream(connection, self._log, max(after, connection.opened_at), self._limits, socket, encoding, part)
+        start = max(after, connection.opened_at)
+        stream = Stream(connection, self._source, start, self._limits, socket, encoding, part)
         if part is None:
             _take_over(connection.stream)
             connection.stream = stream

@@ -73,6 +73,11 @@ class Calls:
     def empty(self) -> bool:
         return not self._open
 
+    @property
+    def count(self) -> int:
+        """How many there are."""
+        return len(self._open)
+
     def open(self, call: Call) -> Call:
         """Give it its id on stdio."""
         call.stdio_id = b"%d" % next(self._ids)

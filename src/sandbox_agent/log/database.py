@@ -309,9 +309,7 @@ class Database:
             raise DatabaseError(f"what came of the request with the idempotency key {key!r} is damaged")
         return cast(Outcome, (values[2], values[3]))
 
-    def trim(
-        self, max_bytes: int, max_age: float, ended: Sequence[str], through: int | None = None
-    ) -> dict[str, int]:
+    def trim(self, max_bytes: int, max_age: float, ended: Sequence[str], through: int | None = None) -> dict[str, int]:
         """Drop what is too old or too much, ended sessions first; gives the last dropped position per channel.
 
         Nothing after `through` is dropped.

@@ -57,6 +57,11 @@ class Publisher(Protocol):
         """Too much waits to be published: producers should pause."""
         ...
 
+    @property
+    def trouble(self) -> str | None:
+        """Why nothing is published at the moment."""
+        ...
+
     def committed(self, group: Group) -> None:
         """A group is on disk."""
         ...
@@ -271,6 +276,10 @@ class Log:
         """Drop this channel's deliveries: no client can ask for them again."""
         self.trims.pop(channel, None)
         self._writer.group.forgotten_channels.append(channel)
+
+    def reach(self, channels: Iterable[str]) -> int:
+        """Everything after this position is in memory, whatever the channel."""
+        return self.evicted
 
     def in_memory(self, channels: Iterable[str], after: int, limit: int) -> tuple[list[Chunk], bool] | None:
         """Chunks after a position and whether these are all; None when memory does not reach back that far."""

@@ -5,8 +5,6 @@ Everything goes out: a node is asked nothing, and needs no port that others can 
 
 import asyncio
 import logging
-import os
-import random
 import secrets
 import time
 from collections import deque
@@ -15,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import msgspec
-from msgspec import Raw, Struct
+from msgspec import Struct
 
 from sandbox_agent import __version__
 from sandbox_agent.bus import subjects
@@ -91,7 +89,7 @@ class Memory:
         temporary = self._path.with_name(f"{self._path.name}.new")
         try:
             temporary.write_bytes(msgspec.json.encode(self._kept))
-            os.replace(temporary, self._path)
+            temporary.replace(self._path)
         except OSError as error:
             logger.warning("where the fleet has our log is not kept reason=%s", error)
 
@@ -116,7 +114,7 @@ class Gateways:
         now = self.clock()
         self.heard = {name: at for name, at in self.heard.items() if now - at < SILENCE}
         if self.current not in self.heard:
-            self.current = random.choice(sorted(self.heard)) if self.heard else None
+            self.current = secrets.choice(sorted(self.heard)) if self.heard else None
         return self.current
 
     def leave(self, name: str) -> None:
@@ -161,6 +159,7 @@ class Membership:
         self._nonce = secrets.token_urlsafe(12)
         self._gateways = Gateways(time.monotonic)
         self._bus: Bus | None = None
+        self._heard = asyncio.Event()
         self._leased = asyncio.Event()
         self._changed: dict[str, None] = {}
         self._deleted: set[str] = set()
@@ -241,6 +240,7 @@ class Membership:
             return
         if self._gateways.take_beacon(beacon):
             self._connecting = None
+            self._heard.set()
         elif not self._gateways.heard:
             self._connecting = (
                 f"gateway {beacon.gateway} speaks protocol {beacon.oldest} to {beacon.newest}, this node "
@@ -260,6 +260,7 @@ class Membership:
             raise
 
     async def _beat(self) -> None:
+        await self._heard.wait()
         while True:
             try:
                 await self._beat_once()
@@ -312,15 +313,15 @@ class Membership:
     def _last_committed(self) -> int:
         return self._unpublished[-1][0] if self._unpublished else 0
 
-    def _describe(self, session_ids: Iterable[str]) -> Iterable[dict[str, Raw | None]]:
-        batch: dict[str, Raw | None] = {}
+    def _describe(self, session_ids: Iterable[str]) -> Iterable[dict[str, bytes | None]]:
+        batch: dict[str, bytes | None] = {}
         size = 0
         for session_id in session_ids:
             view = self._view(session_id)
             if view is None and session_id not in self._deleted:
                 continue
             self._deleted.discard(session_id)
-            fact = None if view is None else Raw(msgspec.msgpack.encode(view))
+            fact = None if view is None else msgspec.json.encode(view)
             if fact is not None and len(fact) > MOST_BYTES // 2:
                 logger.warning("session not listed session=%s reason=its metadata is too large", session_id)
                 continue
@@ -332,7 +333,7 @@ class Membership:
         if batch:
             yield batch
 
-    async def _send_facts(self, batch: dict[str, Raw | None]) -> None:
+    async def _send_facts(self, batch: dict[str, bytes | None]) -> None:
         body = msgspec.msgpack.encode(FactsRequest(batch))
         while True:
             try:

@@ -13,7 +13,10 @@ from sandbox_agent.settings.values import (
     COUNT,
     DURATION,
     HOST,
+    LABEL,
     LOCATION,
+    NATS,
+    NODE,
     ORIGIN,
     PATH,
     PORT,
@@ -78,6 +81,7 @@ def derived(group: str, kind: Kind[T], default: str, text: str) -> T:
 
 _LISTEN, _ACCESS, _FILES, _AGENTS = "Listening", "Access", "Files", "Agents"
 _HUMAN, _TRAFFIC, _LOG, _OUTPUT = "Permissions", "Requests and streams", "Session log", "Output"
+_FLEET = "Fleet"
 _LEVEL, _FORMAT = choice("debug", "info", "warning", "error"), choice("text", "json")
 
 
@@ -244,6 +248,17 @@ class Settings:
     replay_bytes: int = option(_LOG, SIZE, "32MiB", "How much of the latest log to keep in memory.")
     write_backlog: int = option(
         _LOG, SIZE, "64MiB", "How much of the log may wait for the disk before agents are paused."
+    )
+
+    join: tuple[str, ...] = repeated(_FLEET, NATS, "NATS server of a fleet to join; give one, or several of a cluster.")
+    creds: Path | None = option(_FLEET, PATH, None, "File with the credentials for the fleet's NATS servers.")
+    node: str = derived(_FLEET, NODE, "this machine's name", "Name of this server in the fleet.")
+    label: tuple[str, ...] = repeated(_FLEET, LABEL, "Label that describes this server to the fleet.")
+    publish_backlog: int = option(
+        _FLEET, SIZE, "64MiB", "How much of the log may wait for the fleet before agents are paused."
+    )
+    replicas: int = option(
+        _FLEET, COUNT, "1", "NATS servers on which a gateway keeps each event; 3 for a cluster that may lose one."
     )
 
     log_level: str = option(_OUTPUT, _LEVEL, "info", "Lowest level that the server logs about itself.")

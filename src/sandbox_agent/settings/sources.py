@@ -1,6 +1,7 @@
 """Where settings come from: flags, then environment variables, then config.toml; and the rules between them."""
 
 import os
+import re
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -44,6 +45,7 @@ def load(
         "agents_dir": data_dir / "agents",
         "agents_file": config_dir / "agents.toml",
         "permissions_file": config_dir / "permissions.toml",
+        "node": _node_name(),
         "log_max_bytes": 64 * 1024**2 if values.get("no_persist") else 1024**3,
     }
     temporary = embedded and "data_dir" not in given
@@ -52,6 +54,12 @@ def load(
     settings = cast("Callable[..., Settings]", Settings)(**defaults | values | known)
     _check_files(settings, given)
     return _with_token(settings, given)
+
+
+def _node_name() -> str:
+    """This machine's name, as far as it can be a node's."""
+    name = re.sub("[^a-z0-9-]+", "-", os.uname().nodename.lower()).strip("-")
+    return name[:40] or "node"
 
 
 def _about_this_server(given: Mapping[str, Given]) -> dict[str, Given]:

@@ -79,6 +79,18 @@ def _agent(given: Given) -> str:
     return _match("[a-z0-9][a-z0-9._-]{0,63}", _text(given))[0]
 
 
+def _node(given: Given) -> str:
+    return _match("[a-z0-9-]{1,40}", _text(given))[0]
+
+
+def _nats(given: Given) -> str:
+    return _match(r"(?:nats|tls|ws|wss)://[^\s/?#]+", _text(given))[0]
+
+
+def _label(given: Given) -> str:
+    return _match(r"[A-Za-z0-9_.-]{1,63}=[A-Za-z0-9_.-]{0,63}", _text(given))[0]
+
+
 def _host(given: Given) -> str:
     host = _text(given).lower()
     if ":" not in host:
@@ -168,6 +180,9 @@ _BYTES = {
 SWITCH = Kind("", "true or false", _switch, switch=True)
 TOKEN = Kind("TOKEN", "printable ASCII characters without spaces", _token, secret=True)
 AGENT = Kind("AGENT", "an agent's id, such as claude", _agent)
+NODE = Kind("NAME", "1 to 40 small letters, digits and hyphens", _node)
+NATS = Kind("URL", "an address such as nats://host:4222 or wss://host", _nats)
+LABEL = Kind("KEY=VALUE", "a key and a value, such as zone=eu", _label)
 HOST = Kind("HOST", "a host name or address without scheme or port", _host)
 ORIGIN = Kind("ORIGIN", "an origin such as https://app.example.org", _origin)
 PATH = Kind("PATH", "a path", _path)

@@ -91,8 +91,8 @@ class BeatReply(Struct, omit_defaults=True):
 class FactsRequest(Struct):
     """What lists show of a node's sessions."""
 
-    sessions: dict[str, Raw | None]
-    """Session id → its view as JSON bytes in MessagePack; None for one that was deleted."""
+    sessions: dict[str, bytes | None]
+    """Session id → its view as JSON; None for one that was deleted."""
 
 
 class FactsReply(Struct, omit_defaults=True):

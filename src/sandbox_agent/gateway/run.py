@@ -1,0 +1,123 @@
+"""The composition root of a gateway."""
+
+import asyncio
+import contextlib
+import logging
+import secrets
+import signal
+import socket
+import sys
+
+import msgspec
+import uvloop
+
+from sandbox_agent.bus import subjects
+from sandbox_agent.bus.nats import NatsBus, connect
+from sandbox_agent.bus.ports import BusError
+from sandbox_agent.errors import SettingsError
+from sandbox_agent.gateway.app import GatewayApp
+from sandbox_agent.gateway.feed import Feed
+from sandbox_agent.gateway.ingest import Ingest
+from sandbox_agent.gateway.readers import Readers
+from sandbox_agent.gateway.roster import Roster
+from sandbox_agent.http.guard import Guard
+from sandbox_agent.http.stream import StreamLimits, Streams
+from sandbox_agent.listening import open_listener
+from sandbox_agent.reports import set_up_logging
+from sandbox_agent.serving import make_server
+from sandbox_agent.settings import Settings
+from sandbox_agent.wire import fleet
+
+logger = logging.getLogger(__name__)
+
+BEACON_EVERY = 1.0
+CLEAN_EVERY = 10.0
+
+
+def run(settings: Settings) -> int:
+    """Serve until stopped; returns the exit code."""
+    if not settings.join:
+        raise SettingsError("a gateway needs --join, the address of a NATS server of the fleet")
+    set_up_logging(settings.log_level, settings.log_format)
+    try:
+        listener = open_listener(settings)
+    except OSError as error:
+        raise SettingsError(f"--host {settings.host} --port {settings.port}: {error.strerror}") from error
+    with listener, asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        try:
+            runner.run(_serve(settings, listener))
+        except BusError as error:
+            raise SettingsError(f"--join {error}") from error
+    return 0
+
+
+async def _serve(settings: Settings, listener: socket.socket) -> None:
+    stopping = asyncio.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(number, stopping.set)
+    name = f"g-{secrets.token_hex(6)}"
+    bus = await connect(settings.join, subjects.inbox_of_gateway(name), name, settings.creds)
+    async with contextlib.AsyncExitStack() as stack:
+        stack.push_async_callback(bus.close)
+        await _serve_on(settings, listener, bus, name, stopping)
+
+
+async def _serve_on(
+    settings: Settings, listener: socket.socket, bus: NatsBus, name: str, stopping: asyncio.Event
+) -> None:
+    replicas = settings.replicas
+    events = await bus.stream(
+        "EV",
+        [subjects.EVENTS],
+        max_bytes=settings.log_max_bytes,
+        max_age=settings.log_max_age,
+        replicas=replicas,
+    )
+    leases, listed = await bus.table("nodes", replicas), await bus.table("sess", replicas)
+    roster = Roster()
+    await roster.start(leases, listed)
+    feed = Feed(events, settings.replay_bytes)
+    await feed.start()
+    await Ingest(name, events, leases, listed, roster.leases).serve(bus)
+    streams = Streams(feed, StreamLimits(settings.stream_buffer, settings.stall_timeout, settings.heartbeat))
+    readers = Readers(name, feed, roster)
+    hosts = {host.lower() for host in settings.allow_host}
+    guard = Guard(settings.token, settings.host, hosts, settings.cors_origin, settings.public_health)
+    app = GatewayApp(name, guard, readers, roster, feed, streams, settings.max_body)
+    server, sockets = make_server(app, settings)
+    clocks = [
+        asyncio.create_task(each)
+        for each in (streams.run(), sockets.run(), _show(bus, name), _clean(readers, settings.connection_ttl))
+    ]
+    serving = asyncio.create_task(server.serve([listener]))
+    while not server.started:  # noqa: ASYNC110 - uvicorn has nothing to wait on
+        await asyncio.sleep(0)
+    host, port = listener.getsockname()[:2]
+    if settings.token_generated:
+        print(f"token: {settings.token}", file=sys.stderr, flush=True)
+    print(f"sandbox-agent gateway {name} listening on http://{host}:{port}", flush=True)
+    try:
+        await stopping.wait()
+    finally:
+        streams.close("the gateway is stopping")
+        server.should_exit = True
+        await serving
+        for clock in clocks:
+            clock.cancel()
+        await feed.close()
+        await roster.close()
+
+
+async def _show(bus: NatsBus, name: str) -> None:
+    """Tell nodes once a second that this gateway is there."""
+    beacon = msgspec.msgpack.encode(fleet.Beacon(name, fleet.PROTOCOL, fleet.PROTOCOL))
+    while True:
+        with contextlib.suppress(BusError):
+            await bus.publish(subjects.BEACON, beacon)
+        await asyncio.sleep(BEACON_EVERY)
+
+
+async def _clean(readers: Readers, ttl: float) -> None:
+    while True:
+        await asyncio.sleep(CLEAN_EVERY)
+        readers.close_unused(ttl)

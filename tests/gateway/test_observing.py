@@ -1,0 +1,158 @@
+"""A fleet of real processes: NATS, nodes and gateways. Watched from outside, as clients do."""
+
+import asyncio
+from collections.abc import Generator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tests.support.client import Client, Event, Json, run
+from tests.support.nats import PROGRAM, NatsServer, nats_server
+from tests.support.running import BOUND, Server
+
+pytestmark = pytest.mark.skipif(not PROGRAM.exists(), reason=f"{PROGRAM} is not installed")
+
+
+@dataclass
+class Fleet:
+    """Two nodes and two gateways."""
+
+    nats: NatsServer
+    nodes: list[Server]
+    gateways: list[Server]
+
+
+@pytest.fixture(scope="module")
+def fleet(tmp_path_factory: pytest.TempPathFactory) -> Generator[Fleet]:
+    directory = tmp_path_factory.mktemp("fleet")
+    with nats_server(directory / "nats") as nats:
+        nodes = [Server("--join", nats.url, "--node", f"n{place}", "--label", f"place={place}") for place in (1, 2)]
+        gateways = [Server("--join", nats.url, command="gateway") for _ in range(2)]
+        with gateways[0], gateways[1], nodes[0], nodes[1]:
+            yield Fleet(nats, nodes, gateways)
+
+
+async def until_listed(gateway: Client, session_id: str) -> Json:
+    """Wait for the list, which follows a moment after a session was made."""
+    async with asyncio.timeout(BOUND):
+        while True:
+            page = await gateway.result("session/list")
+            for session in page["sessions"]:
+                if session["sessionId"] == session_id:
+                    return session
+            await asyncio.sleep(0.05)
+
+
+def texts(events: list[Event]) -> str:
+    return "".join(event.text for event in events)
+
+
+def test_every_gateway_lists_the_sessions_of_all_nodes(fleet: Fleet) -> None:
+    async def main() -> None:
+        made: list[tuple[str, str]] = []
+        for place, node in enumerate(fleet.nodes, 1):
+            async with Client(node) as client:
+                session = await client.new_session(title=f"of n{place}")
+                await client.prompt(session, [["say", "hello"]])
+                made.append((session, f"n{place}"))
+        for server in fleet.gateways:
+            async with Client(server) as gateway:
+                for session, node in made:
+                    listed = await until_listed(gateway, session)
+                    assert listed["_meta"]["sandboxagent.dev"]["node"] == node
+                    assert listed["title"] == f"of {node}"
+                nodes = (await gateway.http.get("/v1/nodes")).json()["nodes"]
+                assert [(each["node"], each["labels"]) for each in nodes] == [
+                    ("n1", {"place": "1"}),
+                    ("n2", {"place": "2"}),
+                ]
+                view = (await gateway.http.get(f"/v1/sessions/{made[0][0]}")).json()
+                assert view["node"] == "n1"
+
+    run(main())
+
+
+def test_a_session_is_watched_live_through_any_gateway_with_the_same_ids(fleet: Fleet) -> None:
+    async def main() -> None:
+        async with Client(fleet.nodes[0]) as client, Client(fleet.gateways[0]) as one, Client(fleet.gateways[1]) as two:
+            session = await client.new_session()
+            await client.prompt(session, [["say", "before"]])
+            await until_listed(one, session)
+            await until_listed(two, session)
+            async with one.stream() as first, two.stream() as second:
+                start = await one.result("_sandboxagent/session/attach", {"sessionId": session})
+                await two.result("_sandboxagent/session/attach", {"sessionId": session})
+                await client.prompt(session, [["say", "during"]])
+                seen, same = await first.turn_ended(), await second.turn_ended()
+                assert texts(seen) == "during"
+                assert [(event.id, event.line) for event in seen] == [(event.id, event.line) for event in same]
+                assert seen[0].id > start["position"]
+            page = await two.result("_sandboxagent/session/events", {"sessionId": session})
+            ids = [event["id"] for event in page["events"]]
+            assert ids == sorted(set(ids))
+            assert {event.id for event in seen} <= set(ids)
+            # A reader that was cut goes on behind the last event that it has.
+            middle = seen[len(seen) // 2]
+            async with one.stream(last_event_id=str(middle.id)) as again:
+                rest = await again.turn_ended()
+            assert [event.id for event in rest] == [event.id for event in seen if event.id > middle.id]
+
+    run(main())
+
+
+def test_a_gateway_shows_and_changes_nothing(fleet: Fleet) -> None:
+    async def main() -> None:
+        async with Client(fleet.gateways[0]) as gateway:
+            error = await gateway.error("session/new", {"cwd": "/", "mcpServers": []})
+            assert error["data"]["type"].endswith("not-implemented") or "gateway" in error["message"]
+            error = await gateway.error("_sandboxagent/session/attach", {"sessionId": "nowhere"})
+            assert error["code"] == -32002
+            assert (await gateway.http.delete("/v1/sessions/x")).status_code == 501
+            assert (await gateway.http.get("/v1/nothing")).status_code == 404
+            assert (await gateway.http.get("/v1/rpc", headers={"Accept": "text/event-stream"})).status_code == 400
+            too_far = gateway.headers(Accept="text/event-stream", last_event_id=str(1 << 60))
+            assert (await gateway.http.get("/v1/rpc", headers=too_far)).status_code == 400
+        async with Client(fleet.gateways[0]) as stranger:
+            stranger.http.headers["Authorization"] = "Bearer wrong"
+            assert (await stranger.http.get("/v1/sessions")).status_code == 401
+
+    run(main())
+
+
+def test_everything_is_there_after_each_part_was_killed(tmp_path: Path) -> None:
+    async def main() -> None:
+        with nats_server(tmp_path / "nats") as nats:
+            gateway = Server("--join", nats.url, command="gateway")
+            with gateway, Server("--join", nats.url, "--node", "n1") as node:
+                async with Client(node) as client:
+                    session = await client.new_session()
+                    await client.prompt(session, [["say", "one "]])
+                    async with Client(gateway) as watching:
+                        await until_listed(watching, session)
+                    nats.kill()
+                    await client.prompt(session, [["say", "two "]])
+                    nats.restart()
+                    gateway.kill()
+                    await client.prompt(session, [["say", "three "]])
+                node.kill()
+                node.start()
+                gateway.start()
+                async with Client(node) as client:
+                    await client.prompt(session, [["say", "four"]])
+                async with Client(gateway) as watching:
+                    async with asyncio.timeout(BOUND):
+                        while True:
+                            page = await watching.result("_sandboxagent/session/events", {"sessionId": session})
+                            said = [
+                                event["envelope"]["params"]["update"]["content"]["text"]
+                                for event in page["events"]
+                                if event["envelope"].get("params", {}).get("update", {}).get("sessionUpdate")
+                                == "agent_message_chunk"
+                            ]
+                            if "four" in said:
+                                break
+                            await asyncio.sleep(0.1)
+                    assert said == ["one ", "two ", "three ", "four"]
+
+    run(main())
