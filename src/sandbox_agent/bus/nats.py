@@ -35,13 +35,16 @@ PENDING_BYTES = 32 << 20
 """Of messages that have arrived and wait for their turn; more than that are dropped, and asked for again."""
 
 
-async def connect(
-    servers: Sequence[str], inbox: str, name: str, credentials: Path | None = None, seed: Path | None = None
-) -> "NatsBus":
+async def connect(servers: Sequence[str], inbox: str, name: str, credentials: Path | None = None) -> "NatsBus":
     """Connect; raises Unreachable, or Refused when the servers do not take the credentials or are too old.
 
-    `inbox` is the prefix of all subjects on which answers arrive.
+    `inbox` is the prefix of all subjects on which answers arrive. `credentials` is a file of NATS's own form, or one with
+    the seed of a key.
     """
+    try:
+        is_seed = credentials is not None and credentials.read_bytes().startswith(b"SU")
+    except OSError as error:
+        raise Refused(f"the credentials cannot be read: {credentials}: {error.strerror}") from error
     errors: list[Exception] = []
 
     async def report(error: Exception) -> None:
@@ -63,8 +66,8 @@ async def connect(
                 max_reconnect_attempts=-1,
                 ping_interval=5,
                 max_outstanding_pings=2,
-                user_credentials=None if credentials is None else str(credentials),
-                nkeys_seed=None if seed is None else str(seed),
+                user_credentials=str(credentials) if credentials and not is_seed else None,
+                nkeys_seed=str(credentials) if credentials and is_seed else None,
             )
     except (nats.errors.Error, OSError, TimeoutError) as error:
         await client.close()

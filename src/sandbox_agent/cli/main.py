@@ -49,6 +49,7 @@ COMMANDS = Group(
         "attach": Word("watch a session, and talk to its agent", _in("commands.run", "attach_command")),
         "server": Word("run the server", _in("commands.server", "command")),
         "gateway": Word("list and watch the sessions of a fleet of servers", _in("commands.gateway", "command")),
+        "fleet": Word("set up a fleet of servers, or try one out", _in("fleet.command", "group")),
         "daemon": Word("run the server in the background", _in("commands.daemon", "group")),
         "agents": Word("list, install and remove agents; needs no server", _in("commands.agents", "agents_group")),
         "credentials": Word("see which credentials agents can find", _in("commands.agents", "credentials_group")),

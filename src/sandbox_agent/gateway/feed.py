@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from sandbox_agent.bus import subjects
 from sandbox_agent.bus.ports import BusError, Following, Record, Stream
 from sandbox_agent.errors import LogUnavailable
-from sandbox_agent.log.event import Chunk, session_channel
+from sandbox_agent.log.event import Chunk, newer_than, session_channel
 from sandbox_agent.log.log import CHUNK_COST, PAGE, Follower
 from sandbox_agent.log.wire import Assembly, NotAChunk, end_of, sequence_of
 
@@ -109,7 +109,7 @@ class Feed:
         found.followers.add(follower)
 
     async def attach(self, channel: str, follower: Follower, begin: Callable[[int], None]) -> int:
-        """Follow a channel from a position on, which `begin` and the caller learn: no event is missed or comes twice."""
+        """Follow a channel from a position on, which `begin` and the caller learn: none is missed or comes twice."""
         holding = _Holding()
         self.follow(channel, holding)
         try:
@@ -146,7 +146,7 @@ class Feed:
         if any(each.complete_after is None or after < each.complete_after for each in found):
             return None
         chunks: list[Chunk] = []
-        for chunk in heapq.merge(*(_newer(each.tail, after) for each in found), key=lambda chunk: chunk.first):
+        for chunk in heapq.merge(*(newer_than(after, each.tail) for each in found), key=lambda chunk: chunk.first):
             if limit <= 0:
                 return chunks, False
             chunks.append(chunk.after(after))
@@ -317,13 +317,3 @@ def _assemble(assembly: Assembly, record: Record) -> Chunk | None:
     except NotAChunk as error:
         logger.warning("record not read subject=%s sequence=%d reason=%s", record.subject, record.sequence, error)
         return None
-
-
-def _newer(tail: deque[Chunk], after: int) -> list[Chunk]:
-    newer: list[Chunk] = []
-    for chunk in reversed(tail):
-        if chunk.last <= after:
-            break
-        newer.append(chunk)
-    newer.reverse()
-    return newer

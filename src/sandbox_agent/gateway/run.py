@@ -94,8 +94,9 @@ async def _serve_on(
         await asyncio.sleep(0)
     host, port = listener.getsockname()[:2]
     if settings.token_generated:
-        print(f"token: {settings.token}", file=sys.stderr, flush=True)
-    print(f"sandbox-agent gateway {name} listening on http://{host}:{port}", flush=True)
+        sys.stderr.write(f"token: {settings.token}\n")
+    sys.stdout.write(f"sandbox-agent gateway {name} listening on http://{host}:{port}\n")
+    sys.stdout.flush()
     try:
         await stopping.wait()
     finally:

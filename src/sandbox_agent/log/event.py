@@ -4,6 +4,7 @@ Events that arrive together and go the same way are kept together as one Chunk: 
 memory, and one set of SSE frames that all its readers share. Knows nothing of where chunks are kept.
 """
 
+from collections import deque
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
@@ -80,6 +81,17 @@ class Chunk:
         if self._frames is None:
             self._frames = frames(self.first, self.lines)
         return self._frames
+
+
+def newer_than(position: int, tail: deque[Chunk]) -> list[Chunk]:
+    """The chunks at the end of a tail that have events after a position."""
+    newer: list[Chunk] = []
+    for chunk in reversed(tail):
+        if chunk.last <= position:
+            break
+        newer.append(chunk)
+    newer.reverse()
+    return newer
 
 
 def frames(first: int, lines: list[bytes]) -> bytes:

@@ -13,13 +13,14 @@ from collections import deque
 from collections.abc import Callable, Container, Generator, Iterable, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import Protocol, TypeVar
 
 from sandbox_agent.errors import LogUnavailable
 from sandbox_agent.log.cards import Card, Cards
 from sandbox_agent.log.damage import Damage
 from sandbox_agent.log.database import Database, DatabaseError
-from sandbox_agent.log.event import NO_CLIENT, Chunk, Direction
+from sandbox_agent.log.event import NO_CLIENT, Chunk, Direction, newer_than
 from sandbox_agent.log.group import Group, Outcome
 from sandbox_agent.log.writer import Writer
 
@@ -63,7 +64,7 @@ class Publisher(Protocol):
         ...
 
     def committed(self, group: Group) -> None:
-        """A group is on disk."""
+        """A group is safe. It may hold what another held before."""
         ...
 
 
@@ -285,7 +286,7 @@ class Log:
         """Chunks after a position and whether these are all; None when memory does not reach back that far."""
         if after < self.evicted:
             return None
-        runs = [self._newer(self._channels[name].tail, after) for name in channels if name in self._channels]
+        runs = [newer_than(after, self._channels[name].tail) for name in channels if name in self._channels]
         chunks: list[Chunk] = []
         for chunk in heapq.merge(*runs, key=lambda chunk: chunk.first):
             if limit <= 0:
@@ -299,8 +300,16 @@ class Log:
         return await self._read(lambda database: database.follow(channels, after, through, PAGE), fresh=False)
 
     async def since(self, position: int) -> list[Chunk]:
-        """All chunks after a position that are on disk, in order; a page at a time."""
+        """All chunks after a position that are safe, in order; a page at a time."""
+        if position >= self.evicted:
+            return self._safe_since(position)
         return await self._read(lambda database: database.since(position, PAGE), fresh=False)
+
+    def _safe_since(self, position: int) -> list[Chunk]:
+        """From memory."""
+        newer = [chunk for chunk in newer_than(position, self._tail) if chunk.last <= self._committed]
+        sizes = accumulate(chunk.size for chunk in newer)
+        return [chunk.after(position) for chunk, size in zip(newer, sizes, strict=True) if size - chunk.size < PAGE]
 
     async def history(self, session_id: str, after: int, before: int, limit: int) -> list[Chunk]:
         """Chunks of a session's history between two positions (both exclusive), about `limit` events."""
@@ -335,16 +344,6 @@ class Log:
             entry = self._channels[name] = _Channel()
         return entry
 
-    @staticmethod
-    def _newer(tail: deque[Chunk], after: int) -> list[Chunk]:
-        newer: list[Chunk] = []
-        for chunk in reversed(tail):
-            if chunk.last <= after:
-                break
-            newer.append(chunk)
-        newer.reverse()
-        return newer
-
     def _evict(self) -> None:
         """Keep the tail within its limit, but never drop from memory what is not on disk yet."""
         while self._tail_size > self._limits.tail_bytes and self._tail[0].last <= self._stored:
@@ -375,6 +374,8 @@ class Log:
             future = heapq.heappop(self._waiting)[2]
             if not future.done():
                 future.set_result(None)
+        if self.publisher is not None:
+            self.publisher.committed(group)
 
     def _on_stored(self, group: Group, trims: dict[str, int]) -> None:
         """A group is where it can be read: memory need not have it any more."""
@@ -392,8 +393,6 @@ class Log:
             self._stored = max(self._stored, group.chunks[-1].last)
             self._backlog -= sum(chunk.size for chunk in group.chunks)
         self._evict()
-        if self.publisher is not None:
-            self.publisher.committed(group)
         self.resume_producers()
 
     def resume_producers(self) -> None:

@@ -18,7 +18,7 @@ from msgspec import Struct
 from sandbox_agent import __version__
 from sandbox_agent.bus import subjects
 from sandbox_agent.bus.ports import MOST_BYTES, Bus, BusError, Nowhere, Unreachable
-from sandbox_agent.log.database import Group
+from sandbox_agent.log.group import Group
 from sandbox_agent.log.log import Log
 from sandbox_agent.member.outbox import Outbox
 from sandbox_agent.wire import fleet
@@ -166,6 +166,7 @@ class Membership:
         self._facts_wanted = asyncio.Event()
         self._unpublished: deque[tuple[int, int]] = deque()
         self._waiting = 0
+        self._counted = 0
         self._outbox = Outbox(identity.node, log, memory, self._publish)
         self._connecting: str | None = "not connected yet"
 
@@ -182,6 +183,9 @@ class Membership:
     def committed(self, group: Group) -> None:
         """Note what has to be published, and whose facts may have changed."""
         for chunk in group.chunks:
+            if chunk.last <= self._counted:
+                continue
+            self._counted = chunk.last
             self._unpublished.append((chunk.last, chunk.size))
             self._waiting += chunk.size
             if chunk.session_id is not None:

@@ -1,0 +1,1 @@
+"""`sandbox-agent fleet …`: setting up a fleet, and trying one out."""
