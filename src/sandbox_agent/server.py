@@ -395,7 +395,11 @@ async def _join_fleet(settings: Settings, parts: Parts) -> None:
         settings.publish_backlog,
     )
     parts.log.publisher = membership
-    await membership.run()
+    try:
+        await membership.run()
+    except Exception:
+        logger.exception("this server is no longer part of its fleet")
+        raise
 
 
 def _all_sessions(inventory: Inventory) -> Generator[str]:

@@ -38,11 +38,11 @@ PENDING_BYTES = 32 << 20
 async def connect(servers: Sequence[str], inbox: str, name: str, credentials: Path | None = None) -> "NatsBus":
     """Connect; raises Unreachable, or Refused when the servers do not take the credentials or are too old.
 
-    `inbox` is the prefix of all subjects on which answers arrive. `credentials` is a file of NATS's own form, or one with
-    the seed of a key.
+    `inbox` is the prefix of all subjects on which answers arrive. `credentials` is a file of NATS's own form, or one
+    with the seed of a key.
     """
     try:
-        is_seed = credentials is not None and credentials.read_bytes().startswith(b"SU")
+        is_seed = credentials is not None and _holds_seed(credentials)
     except OSError as error:
         raise Refused(f"the credentials cannot be read: {credentials}: {error.strerror}") from error
     errors: list[Exception] = []
@@ -78,6 +78,11 @@ async def connect(servers: Sequence[str], inbox: str, name: str, credentials: Pa
             raise Refused(f"{where}: the credentials are not accepted; invite this node again") from error
         raise Unreachable(f"{where}: {'; '.join(sorted(reasons)) or 'no answer'}") from error
     return NatsBus(client)
+
+
+def _holds_seed(path: Path) -> bool:
+    """Whether a file has the seed of a user's key. Raises OSError."""
+    return path.read_bytes().startswith(b"SU")
 
 
 class NatsBus:

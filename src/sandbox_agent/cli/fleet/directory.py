@@ -4,9 +4,13 @@ import json
 import os
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, cast
 
 from sandbox_agent.bus import subjects
 from sandbox_agent.errors import SettingsError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 GATEWAY = "gateway.nk"
 NODES = "nodes"
@@ -101,15 +105,16 @@ class FleetDirectory:
 
 
 def _write_key(path: Path) -> None:
-    import nkeys
+    import nkeys  # pyright: ignore[reportMissingTypeStubs] - it has none
 
-    seed = bytes(nkeys.encode_seed(os.urandom(32), nkeys.PREFIX_BYTE_USER))
+    encode = cast("Callable[[bytes, int], bytes]", nkeys.encode_seed)
+    seed = encode(os.urandom(32), nkeys.PREFIX_BYTE_USER)
     with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
         file.write(seed)
 
 
 def _public_key(path: Path) -> str:
-    import nkeys
+    import nkeys  # pyright: ignore[reportMissingTypeStubs] - it has none
 
-    pair = nkeys.from_seed(bytearray(path.read_bytes().strip()))
-    return bytes(pair.public_key).decode()
+    read = cast("Callable[[bytearray], nkeys.KeyPair]", nkeys.from_seed)
+    return bytes(read(bytearray(path.read_bytes().strip())).public_key).decode()
