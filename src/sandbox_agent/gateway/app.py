@@ -22,6 +22,7 @@ from sandbox_agent.errors import (
 from sandbox_agent.gateway.feed import Feed
 from sandbox_agent.gateway.readers import Readers, read_only
 from sandbox_agent.gateway.roster import Roster
+from sandbox_agent.http.app import add_headers
 from sandbox_agent.http.asgi import (
     Receive,
     Scope,
@@ -66,9 +67,10 @@ class GatewayApp:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         scope["headers_by_name"] = group_headers(scope["headers"])
+        if header(scope, b"origin") is not None:
+            send = add_headers(send, self._guard.cors(scope))
         try:
-            self._guard.check(scope)
-            if self._guard.needs_token(scope):
+            if self._guard.check(scope):
                 admit(scope)
             await self._route(scope, receive, send)
         except SandboxAgentError as error:
@@ -81,6 +83,9 @@ class GatewayApp:
 
     async def _route(self, scope: Scope, receive: Receive, send: Send) -> None:
         method, path = scope["method"], scope["path"]
+        if self._guard.is_preflight(scope):
+            await respond(send, 204, [])
+            return
         if path == "/v1/rpc":
             match method:
                 case "POST":

@@ -61,7 +61,7 @@ class App:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         scope["headers_by_name"] = group_headers(scope["headers"])
         if header(scope, b"origin") is not None:
-            send = _add_headers(send, self._guard.cors(scope))
+            send = add_headers(send, self._guard.cors(scope))
         try:
             if self._guard.check(scope):
                 admit(scope)
@@ -96,7 +96,9 @@ class App:
             await self._control(scope, receive, send)
 
 
-def _add_headers(send: Send, headers: Headers) -> Send:
+def add_headers(send: Send, headers: Headers) -> Send:
+    """A `send` that adds headers to every response."""
+
     async def with_headers(message: Message) -> None:
         if message["type"] == "http.response.start":
             message["headers"] = [*message.get("headers", ()), *headers]
