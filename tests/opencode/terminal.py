@@ -35,7 +35,12 @@ class Tui(OnTerminal):
     def __init__(self, host: Host, home: Path, *flags: str, directory: str | None = None) -> None:
         directory = directory or host.directory
         command = [program(), "attach", host.url, "--password", host.password, "--dir", directory, *flags]
-        super().__init__(command, environment(home), COLUMNS, Path(directory), _FullScreen())
+        variables = environment(home)
+        settings = Path(variables["XDG_STATE_HOME"], "opencode", "kv.json")
+        settings.parent.mkdir(parents=True, exist_ok=True)
+        # What moves on a screen costs more than everything else here.
+        settings.write_text('{"animations_enabled": false}')
+        super().__init__(command, variables, COLUMNS, Path(directory), _FullScreen())
 
     def say(self, text: str) -> None:
         """Write a prompt, or a command of its own, and send it."""

@@ -36,13 +36,18 @@ class Run:
         )
 
 
-def test_a_prompt_is_answered(run: Run, host: Host) -> None:
-    done = run(host.can.hello.prompt)
+def test_a_prompt_with_a_file_is_answered_by_the_model_that_was_chosen(run: Run, host: Host, tmp_path: Path) -> None:
+    poem = tmp_path / "poem.txt"
+    poem.write_text("roses are red")
+    chosen = f"{host.can.provider}/{host.can.model_ids[1]}"
+
+    done = run("--model", chosen, "--file", str(poem), "--", host.can.hello.prompt)
 
     assert done.returncode == 0, done.stderr
-    assert f"· {host.can.model_ids[0]}" in done.stderr
+    assert f"· {host.can.model_ids[1]}" in done.stderr
     # OpenCode's own server answers before it has told of the text, and the program does not wait for it.
     assert host.is_opencode_itself or f'You said: "{host.can.hello.prompt}"' in done.stdout
+    assert host.is_opencode_itself or "poem.txt" in done.stdout
 
 
 def test_permissions_are_rejected_when_it_does_not_say_otherwise(run: Run, host: Host) -> None:
@@ -63,22 +68,3 @@ def test_permissions_are_given_when_it_says_so_and_the_session_goes_on(run: Run,
     with host.client as client:
         sessions = client.get("/session", params={"directory": host.directory}).json()
     assert len(sessions) == 2
-
-
-def test_a_model_is_chosen_and_a_file_attached(run: Run, host: Host, tmp_path: Path) -> None:
-    poem = tmp_path / "poem.txt"
-    poem.write_text("roses are red")
-    chosen = f"{host.can.provider}/{host.can.model_ids[1]}"
-
-    done = run("--model", chosen, "--file", str(poem), "--", host.can.hello.prompt)
-
-    assert done.returncode == 0, done.stderr
-    assert f"· {host.can.model_ids[1]}" in done.stderr
-    assert host.is_opencode_itself or "poem.txt" in done.stdout
-
-
-def test_a_session_that_is_not_there_is_not_found(run: Run, host: Host) -> None:
-    done = run("--session", "ses_e1cd74449ffepBpfauh1VBt4Kc", host.can.hello.prompt)
-
-    assert done.returncode == 1
-    assert "Session not found" in done.stderr

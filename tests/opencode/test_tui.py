@@ -71,6 +71,15 @@ def test_a_thought_and_what_follows_it_are_shown(tui: Tui, host: Host) -> None:
     tui.gone(INTERRUPT)
 
 
+def test_a_command_of_the_shell_is_run(tui: Tui) -> None:
+    tui.type("!")
+    tui.expect("Shell")
+    tui.say("echo $((6 * 7)) is the answer")
+
+    tui.expect("42 is the answer")
+    tui.gone(INTERRUPT)
+
+
 def test_another_model_is_chosen_and_stays_chosen(tui: Tui, host: Host) -> None:
     first, second = host.can.model
     tui.expect(f"· {first}")

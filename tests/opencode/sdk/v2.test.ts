@@ -270,6 +270,148 @@ suite("permissions and questions", { timeout: LONGEST, concurrency: true }, () =
   });
 });
 
+/** Prompts of the mock agent's own. */
+suite("what agents do", { timeout: LONGEST, skip: !given.bridge, concurrency: true }, () => {
+  test("a plan is a list of todos", async () => {
+    const { sessionID } = await opened();
+    const events = await listening();
+    ok(await client.session.prompt({ sessionID, ...said("make a plan") }));
+    await events.until(idle(sessionID));
+    await events.close();
+    const todos = ok(await client.session.todo({ sessionID }));
+    assert.deepEqual(
+      todos.map((todo) => todo.status),
+      ["completed", "completed", "completed"],
+    );
+    const told = events.seen.findLast((event) => event.type === "todo.updated" && event.properties.sessionID === sessionID);
+    assert.ok(told?.type === "todo.updated");
+    assert.deepEqual(told.properties.todos, todos);
+  });
+
+  test("an edit has its diff", async () => {
+    const { sessionID } = await opened();
+    const { parts } = ok(await client.session.prompt({ sessionID, ...said("use a tool") }));
+    const tool = parts.find((part) => part.type === "tool");
+    assert.ok(tool?.type === "tool" && tool.state.status === "completed");
+    assert.equal(tool.tool, "edit");
+    assert.match(String(tool.state.input["filePath"]), /greeting\.txt$/);
+    assert.match(String(tool.state.metadata["diff"]), /^-Hello\.$[^]*^\+Hello, world!$/m);
+  });
+
+  test("a form of several fields is several questions", async () => {
+    const { sessionID } = await opened();
+    const events = await listening();
+    const prompt = client.session.prompt({ sessionID, ...said("show me a form") });
+    const asked = await events.until(
+      (event) => event.type === "question.asked" && event.properties.sessionID === sessionID,
+    );
+    await events.close();
+    assert.ok(asked.type === "question.asked");
+    const [color, gift, amount, note] = asked.properties.questions;
+    assert.deepEqual(
+      color?.options.map((option) => option.label),
+      ["red", "green", "blue"],
+    );
+    assert.equal(color?.custom, false);
+    assert.equal(gift?.options.length, 2);
+    assert.deepEqual([amount?.options, note?.options], [[], []]);
+    const answers = [["green"], [gift?.options[0]?.label ?? ""], ["3"], ["thank you"]];
+    ok(await client.question.reply({ requestID: asked.properties.id, answers }));
+    const filled = textOf(ok(await prompt)).replace("You filled in: ", "");
+    assert.deepEqual(JSON.parse(filled), { amount: 3, color: "green", gift: true, note: "thank you" });
+  });
+
+  test("a question takes a free text", async () => {
+    const { sessionID } = await opened();
+    const events = await listening();
+    const prompt = client.session.prompt({ sessionID, ...said(can.question.prompt) });
+    const asked = await events.until(
+      (event) => event.type === "question.asked" && event.properties.sessionID === sessionID,
+    );
+    await events.close();
+    assert.ok(asked.type === "question.asked");
+    ok(await client.question.reply({ requestID: asked.properties.id, answers: [["Purple"]] }));
+    assert.equal(textOf(ok(await prompt)), 'You answered: [["Purple"]]');
+  });
+
+  test("a permission is given for good", async () => {
+    const { sessionID } = await opened();
+    const events = await listening();
+    const prompt = client.session.prompt({ sessionID, ...said(can.permission.prompt) });
+    const asked = await events.until(
+      (event) => event.type === "permission.asked" && event.properties.sessionID === sessionID,
+    );
+    await events.close();
+    assert.ok(asked.type === "permission.asked");
+    assert.equal(asked.properties.permission, "edit");
+    assert.match(String(asked.properties.metadata["diff"]), /^\+Permission was given\.$/m);
+    ok(await client.permission.reply({ requestID: asked.properties.id, reply: "always" }));
+    assert.equal(textOf(ok(await prompt)), "You chose: allow_always");
+  });
+
+  test("a picture is attached", async () => {
+    const { sessionID } = await opened();
+    const url = "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mP8z8BQDwAEhQGAhKmMIQAAAABJRU5ErkJggg==";
+    const file = { type: "file" as const, mime: "image/png", filename: "dot.png", url };
+    const parts = [{ type: "text" as const, text: "look" }, file];
+    assert.match(textOf(ok(await client.session.prompt({ sessionID, model, parts }))), /You attached:\n.*image\/png/);
+  });
+
+  test("a slash command is a prompt that begins with it", async () => {
+    const { sessionID } = await opened();
+    const events = await listening();
+    const answer = ok(await client.session.command({ sessionID, command: "say", arguments: "good morning" }));
+    assert.match(textOf(answer), /You said: \/say good morning/);
+    await events.until(
+      (event) => event.type === "command.executed" && event.properties.sessionID === sessionID,
+    );
+    await events.close();
+  });
+
+  test("the first prompt is the title, and a rename stays", async () => {
+    const { sessionID } = await opened();
+    ok(await client.session.prompt({ sessionID, ...said(can.hello.prompt) }));
+    assert.equal(ok(await client.session.get({ sessionID })).title, can.hello.prompt);
+    ok(await client.session.update({ sessionID, title: "Mine" }));
+    ok(await client.session.prompt({ sessionID, ...said(can.again.prompt) }));
+    assert.equal(ok(await client.session.get({ sessionID })).title, "Mine");
+    assert.ok(ok(await client.session.list({ search: "mine" })).some((session) => session.id === sessionID));
+  });
+
+  test("the model and the mode of a prompt are set at the agent", async () => {
+    const { sessionID } = await opened();
+    const other = { providerID: model.providerID, modelID: can.model_ids[1] };
+    ok(await client.session.prompt({ sessionID, ...said("hello"), model: other, agent: "plan" }));
+    const session = ok(await client.session.get({ sessionID }));
+    assert.equal(session.model?.id, other.modelID);
+    assert.equal(session.agent, "plan");
+  });
+
+  test("a session is bound before its first prompt", async () => {
+    const { sessionID } = await opened();
+    const chosen = { providerID: model.providerID, modelID: can.model_ids[1], messageID: `msg_${"0".repeat(26)}` };
+    assert.equal(ok(await client.session.init({ sessionID, ...chosen })), true);
+    assert.equal(ok(await client.session.get({ sessionID })).model?.id, can.model_ids[1]);
+  });
+
+  test("what is meant for OpenCode itself is accepted", async () => {
+    const answers = await Promise.all([
+      client.instance.dispose(),
+      client.global.dispose(),
+      client.tui.appendPrompt({ text: "hello" }),
+      client.tui.openHelp(),
+      client.tui.openModels(),
+      client.tui.openSessions(),
+      client.tui.openThemes(),
+      client.tui.submitPrompt(),
+      client.tui.clearPrompt(),
+      client.tui.executeCommand({ command: "session_new" }),
+      client.tui.showToast({ message: "hello", variant: "info" }),
+    ]);
+    for (const answer of answers) assert.equal(ok(answer), true);
+  });
+});
+
 suite("two directories", { timeout: LONGEST }, () => {
   const elsewhere = createOpencodeClient({ ...options, directory: given.other_directory });
 
