@@ -40,16 +40,18 @@ async def log(client: SandboxAgent, session_id: str) -> list[int]:
     return [event.id async for event in session.follow() if isinstance(event, LogEvent)]
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_each_event_comes_once_and_in_order_however_often_the_network_is_cut(server: Server, seed: int) -> None:
+@pytest.mark.parametrize(("seed", "way"), [(0, "http"), (1, "http"), (2, "websocket"), (3, "websocket")])
+def test_each_event_comes_once_and_in_order_however_often_the_network_is_cut(
+    server: Server, seed: int, way: str
+) -> None:
     chance = random.Random(seed)
 
     async def scenario() -> None:
         async with (
             proxy(server.url) as cutting,
-            connected(server, cutting.url) as client,
-            connected(server, cutting.url, buffer=2000) as slow,
-            connected(server, cutting.url) as storing,
+            connected(server, cutting.url, transport=way) as client,
+            connected(server, cutting.url, transport=way, buffer=2000) as slow,
+            connected(server, cutting.url, transport=way) as storing,
         ):
             sessions = [await new_session(client, server) for _ in range(3)]
             ready = asyncio.Barrier(len(sessions) + 1)
@@ -93,15 +95,21 @@ async def prompts_until(session: Session, over: asyncio.Event) -> None:
             ended = True
 
 
-@pytest.mark.parametrize("numbers", [(signal.SIGTERM, signal.SIGKILL), (signal.SIGKILL, signal.SIGTERM)], ids=str)
-def test_each_event_comes_once_and_in_order_over_restarts(tmp_path: Path, numbers: tuple[signal.Signals, ...]) -> None:
+@pytest.mark.parametrize(
+    ("numbers", "way"),
+    [((signal.SIGTERM, signal.SIGKILL), "http"), ((signal.SIGKILL, signal.SIGTERM), "websocket")],
+    ids=["http", "websocket"],
+)
+def test_each_event_comes_once_and_in_order_over_restarts(
+    tmp_path: Path, numbers: tuple[signal.Signals, ...], way: str
+) -> None:
     chance = random.Random(sum(numbers))
 
     async def scenario(server: Server) -> None:
         async with (
             proxy(server.url) as cutting,
-            connected(server, cutting.url, buffer=3000) as client,
-            connected(server, cutting.url) as storing,
+            connected(server, cutting.url, transport=way, buffer=3000) as client,
+            connected(server, cutting.url, transport=way) as storing,
         ):
             sessions = [await new_session(client, server, "keeping") for _ in range(2)]
             stores = [asyncio.create_task(log(storing, session.id)) for session in sessions]

@@ -13,6 +13,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import acp
+from acp import connection as acp_connection
 from acp.http import client as http_client
 from acp.http.client import create_http_stream
 from acp.schema import ClientCapabilities, TextContentBlock
@@ -71,6 +72,9 @@ class Person:
     async def read_text_file(self, **_: Any) -> Any:
         return {"content": "of the client"}
 
+    async def create_elicitation(self, **_: Any) -> Any:
+        return {"action": "accept", "content": {"name": "Ada"}}
+
     async def ext_notification(self, method: str, params: Any) -> None: ...
 
     async def ext_method(self, method: str, params: Any) -> Any:
@@ -109,16 +113,17 @@ async def transport() -> Any:
 
 
 @asynccontextmanager
-async def people(count: int, *, answers: bool = True, fs: bool = False) -> AsyncGenerator[list[Person]]:
+async def people(
+    count: int, *, answers: bool = True, capabilities: dict[str, Any] | None = None
+) -> AsyncGenerator[list[Person]]:
     found: list[Person] = []
     try:
         for _ in range(count):
             person = Person(answers=answers)
             person.agent = acp.connect_to_agent(person, await transport(), use_unstable_protocol=True)
-            capabilities = {"fs": {"readTextFile": True}} if fs else {}
             person.greeting = await person.agent.initialize(
                 protocol_version=acp.PROTOCOL_VERSION,
-                client_capabilities=ClientCapabilities.model_validate(capabilities),
+                client_capabilities=ClientCapabilities.model_validate(capabilities or {}),
             )
             found.append(person)
         yield found
@@ -171,10 +176,50 @@ async def _permission_and_cancel() -> None:
 
 @scenario("fs")
 async def _fs() -> None:
-    async with people(1, fs=True) as [one]:
+    async with people(1, capabilities={"fs": {"readTextFile": True}}) as [one]:
         session = await one.new_session()
         await one.prompt(session, [["ask", "fs/read_text_file", {"path": f"{CWD}/a"}], ["echo_answer"]])
         await one.until(lambda: any("of the client" in text for text in one.texts(session)))
+
+
+@scenario("elicitation")
+async def _elicitation() -> None:
+    async with people(1, capabilities={"elicitation": {"form": {}}}) as [one]:
+        session = await one.new_session()
+        schema = {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}
+        form = {"mode": "form", "message": "Who?", "requestedSchema": schema}
+        await one.prompt(session, [["ask", "elicitation/create", form], ["echo_answer"]])
+        await one.until(lambda: any("accept" in text and "Ada" in text for text in one.texts(session)))
+
+
+@scenario("terminal")
+async def _terminal() -> None:
+    async with people(1) as [one]:
+        session = await one.new_session()
+        # Terminals are the server's: its client need not have any.
+        await one.prompt(session, [["ask", "terminal/create", {"command": "echo hello"}], ["echo_answer"]])
+        await one.until(lambda: any("terminalId" in text for text in one.texts(session)))
+
+
+@scenario("$/cancel_request")
+async def _cancel_request() -> None:
+    if not hasattr(acp_connection, "_CANCEL_REQUEST_METHOD"):
+        return  # Release 0.12 does not know it.
+    async with people(1) as [one]:
+        session = await one.new_session()
+        first = asyncio.create_task(one.prompt(session, [["say", "begun"], ["wait_cancel"]]))
+        await one.until(lambda: one.texts(session))
+        second = asyncio.create_task(one.prompt(session, "not yet"))
+        # Sent by HTTP, it may arrive after what is sent later.
+        while "not yet" not in str(await one.agent.ext_method("sandboxagent/session/events", {"sessionId": session})):
+            pass
+        second.cancel()
+        await asyncio.wait([second])
+        await one.agent.cancel(session_id=session)
+        assert await first == "cancelled"
+        assert await one.prompt(session, "after") == "end_turn"
+        await one.until(lambda: "after" in one.texts(session))
+        assert one.texts(session) == ["begun", "after"]
 
 
 @scenario("cancel")

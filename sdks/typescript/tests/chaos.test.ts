@@ -3,7 +3,7 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 
-import { type Gap, type LogEvent, RequestError, type Session, textOf } from "sandboxagent";
+import { type ConnectOptions, type Gap, type LogEvent, RequestError, type Session, textOf } from "sandboxagent";
 
 import { Proxy, randomness } from "./support/proxy.js";
 import { TestServer, program } from "./support/server.js";
@@ -13,13 +13,19 @@ const BOUNDED = { timeout: 540_000 };
 const ROUNDS = 3;
 const EXPECTED = [...Array(200).keys(), ...Array(200).keys()];
 
-for (const respondAsync of [false, true]) {
-  test(`with answers ${respondAsync ? "on the stream" : "by POST"}`, BOUNDED, async () => {
+const WAYS: Readonly<Record<string, ConnectOptions>> = {
+  "with answers by POST": { respondAsync: false },
+  "with answers on the stream": { respondAsync: true },
+  "over a WebSocket": { transport: "websocket" },
+};
+
+for (const [name, way] of Object.entries(WAYS)) {
+  test(name, BOUNDED, async () => {
     const seed = Number(process.env["SDK_SEED"] ?? Date.now() % 1_000_000);
     const random = randomness(seed);
     const server = await TestServer.start();
     const proxy = await Proxy.open(() => server.url);
-    const client = await server.connect({ url: proxy.url, respondAsync });
+    const client = await server.connect({ url: proxy.url, ...way });
     const session = await client.sessions.create({ cwd: server.work });
     const followed: (LogEvent | Gap)[] = [];
     const following = (async () => {
