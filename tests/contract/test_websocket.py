@@ -1,8 +1,10 @@
 """WebSockets on /acp and /v1/rpc. Contract, section 14."""
 
+import asyncio
 import base64
 import json
 from collections.abc import Generator
+from urllib.parse import urlsplit
 
 import pytest
 from websockets.exceptions import InvalidStatus
@@ -10,7 +12,7 @@ from websockets.exceptions import InvalidStatus
 from tests.support.acp import Acp, websocket
 from tests.support.asking import ALLOW, PERMISSION, permission
 from tests.support.client import Client, Json, run
-from tests.support.running import Server
+from tests.support.running import BOUND, Server
 
 WITH_IDS = "sandboxagent.v1"
 ORIGIN = "https://app.example.org"
@@ -401,3 +403,33 @@ def test_a_permission_is_asked_and_answered_on_one_socket(acp: Server) -> None:
             )
 
     run(main())
+
+
+@pytest.mark.requirement("14.ws-silent")
+def test_a_thousand_sockets_that_never_say_initialize_trouble_nobody_and_are_closed() -> None:
+    async def main(server: Server) -> None:
+        place = urlsplit(server.url)
+        head = (
+            f"GET /acp HTTP/1.1\r\nHost: {place.netloc}\r\nAuthorization: Bearer {server.token}\r\n"
+            "Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n"
+            "Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\n\r\n"
+        )
+        sockets: list[tuple[asyncio.StreamReader, asyncio.StreamWriter]] = []
+        try:
+            for _ in range(1000):
+                sockets.append(await asyncio.open_connection(place.hostname, place.port))
+                sockets[-1][1].write(head.encode())
+            async with websocket(server) as socket:
+                await socket.initialize()
+                session = await socket.session(server.work)
+                assert (await socket.prompt(session, [["flood", 300, 10]]))["result"]["stopReason"] == "end_turn"
+                async with asyncio.timeout(BOUND):
+                    rests = [await reader.read() for reader, _ in sockets]
+                assert all(rest.startswith(b"HTTP/1.1 101 ") and b"initialize did not come" in rest for rest in rests)
+                assert (await socket.prompt(session, [["say", "still here"]]))["result"]["stopReason"] == "end_turn"
+        finally:
+            for _, writer in sockets:
+                writer.transport.abort()
+
+    with Server("--default-agent", "scripted", "--head-timeout", "2s") as server:
+        run(main(server))
