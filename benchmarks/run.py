@@ -9,20 +9,20 @@ from types import FrameType
 import alone
 import files
 import flame
+import floors
 import growth
-import inspector
 import machine
 import sdk
 import soak
 from build import HERE, Tools, Unavailable, compile_tools, install_peer
-from report import Outcome, Report
+from report import Outcome, Report, table
 from scenarios import SCENARIOS, Run, Sample, Scenario
 from servers import Failed, Ours, Peer, Program
 
 ROUNDS = 3
 RESULTS = HERE / "RESULTS.md"
-ALONE, FILES, SDK, SOAK, FLAME, GROWTH = "alone", "files", "sdk", "soak", "flame", "growth"
-INSPECTOR = "inspector"
+ALONE, FILES, SDK, SOAK, FLAME = "alone", "files", "sdk", "soak", "flame"
+GROWTH, FLOORS = "growth", "floors"
 SESSIONS = 10_000
 """Of a soak; `--quick` has a twentieth."""
 
@@ -45,8 +45,9 @@ def main() -> int:
         return _flame(tools, facts, quick=arguments.quick, write=arguments.write)
     if arguments.names == [GROWTH]:
         return _growth(tools, facts, quick=arguments.quick, write=arguments.write)
-    if arguments.names == [INSPECTOR]:
-        return _inspector(tools, facts, quick=arguments.quick, write=arguments.write)
+    if arguments.names == [FLOORS]:
+        print("\n".join(table(["what", "CPU time"], floors.measure())))
+        return 0
     programs: list[Program] = [ours]
     missing = None
     try:
@@ -82,7 +83,7 @@ def main() -> int:
         facts.append("the source of ours was edited during the run: its figures belong to no single version")
     print(report.text())
     if arguments.write:
-        RESULTS.write_text(inspector.replaced(report.text(), inspector.kept(RESULTS.read_text())))
+        RESULTS.write_text(report.text())
         _say(f"written to {RESULTS}")
     return 0 if report.is_clean() else 1
 
@@ -118,27 +119,6 @@ def _growth(tools: Tools, facts: list[str], *, quick: bool, write: bool) -> int:
     return 0
 
 
-def _inspector(tools: Tools, facts: list[str], *, quick: bool, write: bool) -> int:
-    """By itself: a browser needs the machine."""
-    try:
-        peer = install_peer()
-    except Unavailable as reason:
-        peer = None
-        _say(f"peer not available: {reason}")
-    bystanders = machine.Bystanders()
-    try:
-        found = inspector.measure(tools.agent, peer, quick=quick)
-    except Failed as reason:
-        _say(f"cannot measure: {reason}")
-        return 1
-    facts.append(f"CPU used by anything but this run meanwhile, as far as it can be told: {bystanders.share():.0%}")
-    part = inspector.section(found, facts)
-    print(part)
-    if write:
-        RESULTS.write_text(inspector.replaced(RESULTS.read_text(), part))
-    return 0
-
-
 def _warm_up(program: Program) -> None:
     """Start once unmeasured: byte code and page cache are there afterwards, and a server that cannot start is known."""
     with program.start():
@@ -169,7 +149,7 @@ class Arguments(argparse.Namespace):
 
 
 def _arguments() -> Arguments:
-    known = [*(scenario.name for scenario in SCENARIOS), FILES, SDK, ALONE, SOAK, FLAME, GROWTH, INSPECTOR]
+    known = [*(scenario.name for scenario in SCENARIOS), FILES, SDK, ALONE, SOAK, FLAME, GROWTH, FLOORS]
     parser = argparse.ArgumentParser(prog="./dev bench", description="Ratios against the Rust peer; takes minutes.")
     parser.add_argument("names", nargs="*", metavar="name", help=f"only these: {', '.join(known)}")
     parser.add_argument("--quick", action="store_true", help="one round with small numbers")
@@ -179,7 +159,7 @@ def _arguments() -> Arguments:
     unknown = [name for name in arguments.names if name not in known]
     if unknown:
         parser.error(f"unknown scenario {', '.join(unknown)}; there are {', '.join(known)}")
-    for name in (SOAK, FLAME, GROWTH, INSPECTOR):
+    for name in (SOAK, FLAME, GROWTH, FLOORS):
         if name in arguments.names and arguments.names != [name]:
             parser.error(f"{name} runs by itself")
     return arguments

@@ -4,6 +4,7 @@ from collections import deque
 from collections.abc import Sequence
 
 import msgspec
+from msgspec import Raw
 
 from sandbox_agent.envelope import Object, object_at, text_at
 
@@ -12,6 +13,32 @@ MOST_LINES, LONGEST_LINE = 16, 8 * 1024
 LONGEST_SAID = 240
 """Characters of what was said last."""
 _SPOKEN = {"agent_message_chunk": "message", "agent_thought_chunk": "thought"}
+_TOOL = ("tool_call", "tool_call_update")
+
+_Other = list[Raw] | str | float | bool | None
+"""What JSON has beside objects."""
+
+
+class _Content(msgspec.Struct, gc=False):
+    text: object = None
+
+
+class _Update(msgspec.Struct, gc=False):
+    sessionUpdate: object = None
+    title: object = None
+    content: _Content | _Other = None
+
+
+class _Params(msgspec.Struct, gc=False):
+    update: _Update | _Other = None
+
+
+class _Line(msgspec.Struct, gc=False):
+    params: _Params | _Other = None
+
+
+_line = msgspec.json.Decoder(_Line)
+"""The parts of an update that people read; all else is skipped."""
 
 
 class Activity(msgspec.Struct, kw_only=True):
@@ -63,33 +90,33 @@ class Recent:
         kind, pieces = None, list[str]()
         for line in reversed(self._lines):
             update = _update(line)
-            said = _SPOKEN.get(text_at(update, "sessionUpdate") or "")
-            if said is None and not _is_tool(update):
+            said = None if update is None else _SPOKEN.get(_text(update.sessionUpdate))
+            if update is None or (said is None and update.sessionUpdate not in _TOOL):
                 continue
             if kind is None and said is None:
-                title = text_at(update, "title")
-                if title:
+                if title := _text(update.title):
                     return "tool", _cut(title)
                 continue
             if said is None or said != (kind or said):
                 break
             kind = said
-            pieces.append(text_at(object_at(update, "content"), "text") or "")
+            pieces.append(_text(update.content.text) if isinstance(update.content, _Content) else "")
             if "\n" in pieces[-1].rstrip() and "".join(pieces).strip():
                 break
         text = "".join(reversed(pieces)).strip()
         return None if kind is None or not text else (kind, _cut(text.splitlines()[-1]))
 
 
-def _update(line: bytes) -> Object:
+def _update(line: bytes) -> _Update | None:
     try:
-        return object_at(object_at(object_at(msgspec.json.decode(line)), "params"), "update")
-    except (msgspec.DecodeError, UnicodeDecodeError):
-        return {}
+        params = _line.decode(line).params
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None
+    return params.update if isinstance(params, _Params) and isinstance(params.update, _Update) else None
 
 
-def _is_tool(update: Object) -> bool:
-    return text_at(update, "sessionUpdate") in ("tool_call", "tool_call_update")
+def _text(value: object) -> str:
+    return value if isinstance(value, str) else ""
 
 
 def _cut(text: str) -> str:

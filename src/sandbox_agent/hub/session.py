@@ -295,10 +295,11 @@ class Session:
         return True
 
     def note_said(self) -> None:
-        """Keep what its agent said last."""
+        """Keep what its agent said last, in place of the updates that have it."""
         last = self.recent.last_line()
         if last is not None:
             self.facts.activity.kind, self.facts.activity.said = last
+        self.recent.clear()
 
     def note_vendor(self, params: Object) -> bool:
         """Learn from a vendor notification that uses ACP's names for these things."""

@@ -28,6 +28,8 @@ MOMENT = 0.005
 """How long the event loop waits for a small group to be written."""
 SMALL_CHUNKS, SMALL_BYTES = 128, 64 << 10
 """What a small group has at most, and what the journal has before the database gets it."""
+RECORD_CHUNKS = 48
+"""What goes to the journal at once: a larger group is worth a transaction of its own."""
 GROUP_BYTES = 8 << 20
 """How much goes into one transaction, so that none takes long."""
 RETRY = 0.5
@@ -167,7 +169,9 @@ class Writer:
             self._worker.submit(partial(_keep, self._written), self._on_journaled, MOMENT)
 
     def _fits_journal(self) -> bool:
-        return self._has_journal and is_fit(self._group) and self._is_small()
+        if not self._has_journal or len(self._group.chunks) > RECORD_CHUNKS:
+            return False
+        return is_fit(self._group) and self._is_small()
 
     def _is_small(self) -> bool:
         """Whether the group, with what the journal has, is written in a moment."""
