@@ -6,10 +6,12 @@ The wheel goes into an environment of its own. Its dependencies come from a pack
 import re
 import subprocess
 import sys
+import tarfile
 import tomllib
 from hashlib import sha256
 from importlib.metadata import packages_distributions
 from pathlib import Path
+from zipfile import ZipFile
 
 import pytest
 
@@ -65,6 +67,24 @@ def test_dev_pack_makes_a_wheel_an_sdist_and_the_npm_package() -> None:
     assert {path.name for path in (ROOT / "dist").iterdir() if path.is_file()} == made
     assert f"pip install 'dist/sandbox_agent-{__version__}-py3-none-any.whl[server]'" in said
     assert f"npm install dist/sandboxagent-{__version__}.tgz" in said
+
+
+def test_the_packages_carry_the_inspector_and_no_sources_of_it_in_the_wheel(tmp_path: Path) -> None:
+    build = [sys.executable, "-m", "hatchling", "build", "--directory", str(tmp_path)]
+    run(*build, "--target", "wheel", "--target", "sdist", cwd=ROOT)
+    (wheel,), (sdist,) = tmp_path.glob("*.whl"), tmp_path.glob("*.tar.gz")
+    with ZipFile(wheel) as packed:
+        names = packed.namelist()
+    with tarfile.open(sdist) as archive:
+        sources = archive.getnames()
+
+    page = "sandbox_agent/http/inspector/index.html"
+    assert page in names
+    assert any(re.fullmatch(r"sandbox_agent/http/inspector/assets/index-[\w-]+[.]js[.]gz", name) for name in names)
+    assert [name for name in names if "node_modules" in name or name.endswith((".ts", ".tsx"))] == []
+    assert any(name.endswith(f"/src/{page}") for name in sources)
+    assert any(name.endswith("/inspector/src/main.tsx") for name in sources)
+    assert [name for name in sources if "node_modules" in name] == []
 
 
 def set_up_by_dev() -> bool:
