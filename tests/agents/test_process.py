@@ -4,28 +4,22 @@ import asyncio
 import contextlib
 import os
 import signal
-import sys
 import time
 import uuid
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Callable, Coroutine
 from pathlib import Path
-from typing import Protocol
 
 import pytest
 import uvloop
 
-from sandbox_agent.agents.process import LOG_SIZE, AgentProcess, Exit
+from sandbox_agent.agents.process import LOG_SIZE, AgentProcess
 from sandbox_agent.errors import AgentExited, AgentNotReading
 from sandbox_agent.processes.children import Children
 from tests.support.running import BOUND
+from tests.support.spawning import Powerless, Raising, Recorder, Run, Spawn, alive, escape, eventually, python
 
-ESCAPING_AGENT = Path(__file__).parent.parent / "support" / "escaping_agent.py"
 ECHO = ("cat",)
 NEVER_READS = ("sh", "-c", "trap '' TERM; while :; do sleep 60; done")
-
-
-class Run(Protocol):
-    def __call__(self, main: Callable[[], Coroutine[None, None, None]]) -> None: ...
 
 
 @pytest.fixture
@@ -59,67 +53,6 @@ def children() -> Children:
     return Children(f"test-{uuid.uuid4()}")
 
 
-class Recorder:
-    """Listens, and lets a test wait for what it heard."""
-
-    def __init__(self) -> None:
-        self.blob = b""
-        self.heads: list[bytes] = []
-        self.exits: list[Exit] = []
-        self.bytes_at_exit = 0
-        self._news = asyncio.Event()
-
-    def lines(self, process: AgentProcess, blob: bytes) -> None:
-        assert blob.endswith(b"\n")
-        self.blob += blob
-        self._news.set()
-
-    def oversized(self, process: AgentProcess, head: bytes) -> None:
-        self.heads.append(head)
-        self._news.set()
-
-    def exited(self, process: AgentProcess, ended: Exit) -> None:
-        self.exits.append(ended)
-        self.bytes_at_exit = len(self.blob)
-        self._news.set()
-
-    async def until(self, condition: Callable[[], bool], seconds: float = BOUND) -> None:
-        async with asyncio.timeout(seconds):
-            while not condition():
-                self._news.clear()
-                await self._news.wait()
-
-    async def line(self) -> bytes:
-        await self.until(lambda: b"\n" in self.blob)
-        line, _, self.blob = self.blob.partition(b"\n")
-        return line
-
-
-class Raising(Recorder):
-    """A listener with a bug."""
-
-    def lines(self, process: AgentProcess, blob: bytes) -> None:
-        super().lines(process, blob)
-        raise RuntimeError("a bug in lines")
-
-    def exited(self, process: AgentProcess, ended: Exit) -> None:
-        super().exited(process, ended)
-        raise RuntimeError("a bug in exited")
-
-
-class Powerless(Children):
-    """What it is like when a process hangs in the kernel: no signal has an effect."""
-
-    def terminate(self, key: str) -> None:
-        pass
-
-    def kill(self, key: str) -> int:
-        return 1
-
-
-Spawn = Callable[..., Awaitable[AgentProcess]]
-
-
 @pytest.fixture
 def spawn(children: Children, processes: list[AgentProcess]) -> Spawn:
     async def spawn(*command: str, listener: Recorder, **options: object) -> AgentProcess:
@@ -135,30 +68,6 @@ def spawn(children: Children, processes: list[AgentProcess]) -> Spawn:
         return process
 
     return spawn
-
-
-def python(script: str) -> tuple[str, ...]:
-    return (sys.executable, "-c", script)
-
-
-def escape(*kinds: str) -> tuple[str, ...]:
-    return (sys.executable, str(ESCAPING_AGENT), *kinds)
-
-
-def alive(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except (FileNotFoundError, ProcessLookupError):
-        return False
-
-
-async def eventually(condition: Callable[[], bool]) -> bool:
-    deadline = time.monotonic() + BOUND
-    while not condition():
-        if time.monotonic() > deadline:
-            return False
-        await asyncio.sleep(0.005)
-    return True
 
 
 def test_a_line_goes_there_and_back(run: Run, spawn: Spawn) -> None:

@@ -15,8 +15,6 @@ from tests.support.running import Server, eventually
 from tests.support.wire import Wire, initialize
 
 JSON = "Content-Type: application/json"
-
-
 CHUNKED = "Transfer-Encoding: chunked"
 
 
@@ -185,11 +183,7 @@ def test_the_server_stops_cleanly_while_a_body_is_on_its_way() -> None:
 # HTTP that can be read in two ways
 
 BODY = initialize()
-
-
 LENGTH = f"Content-Length: {len(BODY)}"
-
-
 AMBIGUOUS: dict[str, tuple[str, list[str | bytes]]] = {
     "a length and chunks": ("POST /v1/rpc", [JSON, LENGTH, CHUNKED]),
     "chunks and a length": ("POST /v1/rpc", [JSON, CHUNKED, LENGTH]),

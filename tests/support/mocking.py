@@ -22,14 +22,8 @@ from acp.schema import (
 )
 
 T = TypeVar("T")
-
-
 COMMAND = (sys.executable, "-m", "sandbox_agent.agents.mock")
-
-
 WAIT = 60.0
-
-
 FORMS = ClientCapabilities(elicitation=ElicitationCapabilities(form=ElicitationFormCapabilities()))
 
 

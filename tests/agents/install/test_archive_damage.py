@@ -99,24 +99,14 @@ def test_an_encrypted_zip_is_refused(tmp_path: Path) -> None:
 # --- whatever comes ---------------------------------------------------------------------------------------------------
 
 PART = st.sampled_from(["a", "b", "A", "..", ".", "", "into", "outside"]) | st.text("aB./\\\0é\udcff", max_size=4)
-
-
 NAME = st.lists(PART, min_size=1, max_size=4).map("/".join)
-
-
 KIND = st.sampled_from(["file", "folder", "symlink", "hardlink", "fifo"])
 
 
 # Proper names, so that more than the first entry is looked at; where links lead to is another matter.
 PROPER = st.lists(st.sampled_from("abc"), min_size=1, max_size=3).map("/".join)
-
-
 TARGET = st.lists(st.sampled_from(["a", "b", "..", "outside"]), min_size=1, max_size=5).map("/".join)
-
-
 LINKING = st.sampled_from(["file", "folder", "symlink", "symlink", "symlink"])
-
-
 ENTRIES = st.lists(st.tuples(KIND, NAME, NAME), min_size=1, max_size=6) | st.lists(
     st.tuples(LINKING, PROPER, TARGET), min_size=1, max_size=6
 )
