@@ -1,4 +1,4 @@
-"""The past of a session in the Inspector: its envelopes, any moment of it, what it did to files; and all sessions at once."""
+"""The past of a session in the Inspector: its envelopes, any moment of it, changed files; and all sessions at once."""
 
 import json
 from collections.abc import Generator
