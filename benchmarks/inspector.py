@@ -73,8 +73,8 @@ def section(found: Mapping[str, Any], facts: Sequence[str]) -> str:
             "",
             (
                 "A frame is the time between two calls of `requestAnimationFrame`; a task is what held up the page "
-                "(`longtask`, 0 when none took 50 ms). On a machine that is busy with other things, frames are late for "
-                "that reason alone."
+                "(`longtask`, 0 when none took 50 ms). On a machine that is busy with other things, frames are late "
+                "for that reason alone."
             ),
             "",
         ]
