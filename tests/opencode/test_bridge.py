@@ -17,7 +17,7 @@ from sandbox_agent.opencode.conversations import Conversations
 from sandbox_agent.opencode.hub_client import HubClient
 from sandbox_agent.opencode.ids import is_session_id
 from sandbox_agent.opencode.naming import Facts, find_session, id_of, project_id
-from sandbox_agent.opencode.objects import NewSession, PromptBody, SessionChange
+from sandbox_agent.opencode.objects import CommandBody, NewSession, PromptBody, SessionChange
 from sandbox_agent.opencode.refusals import Refused
 from sandbox_agent.opencode.requests import Requests
 from sandbox_agent.opencode.transcripts import Transcripts
@@ -492,5 +492,91 @@ def test_a_fork_begins_with_what_was_said_before_it() -> None:
             assert [message["parts"][0].get("text") for message in copied[::2]] == ["before"]
             assert {message["info"]["sessionID"] for message in copied} == {fork.id}
             assert len(await bridge.messages(id)) == 4
+
+    run(main())
+
+
+def test_the_session_used_last_comes_first() -> None:
+    async def main() -> None:
+        async with bridged() as (own, bridge):
+            newer = own.add_session("newer")
+            newer.facts.updated_at -= 10
+            newer.facts.created_at += 1
+            assert [info.id for info in bridge.conversations.find_all(None)] == [id_of(own.session), id_of(newer)]
+            assert [info.id for info in bridge.conversations.find_all(None, limit=1)] == [id_of(own.session)]
+            assert bridge.conversations.find_all("/elsewhere") == []
+            assert bridge.conversations.find_all(None, search="no such title") == []
+
+    run(main())
+
+
+def test_compacting_is_the_agents_own_command_and_refused_where_it_has_none() -> None:
+    async def main() -> None:
+        async with bridged() as (own, bridge):
+            id = id_of(own.session)
+            with pytest.raises(Refused, match="no command to compact"):
+                await bridge.conversations.compact(id)
+            commands = [{"name": "compact", "description": "Shorten"}]
+            update = {"sessionUpdate": "available_commands_update", "availableCommands": commands}
+            own.says(method="session/update", params={"sessionId": "s", "update": update})
+            compacting = asyncio.create_task(bridge.conversations.compact(id))
+            sent = await own.agent.answers("session/prompt", {"stopReason": "end_turn"})
+            await bridge.conversations.finish(*await compacting)
+
+            assert sent["params"]["prompt"] == [{"type": "text", "text": "/compact"}]
+            assert [message["parts"][0]["type"] for message in await bridge.messages(id)] == [
+                "compaction",
+                "step-start",
+            ]
+
+    run(main())
+
+
+def test_a_slash_command_is_a_prompt_of_the_agents() -> None:
+    async def main() -> None:
+        async with bridged() as (own, bridge):
+            listener = bridge.listen()
+            body = CommandBody(command="review", arguments="all of it", model="a/default")
+            running = asyncio.create_task(bridge.conversations.command(id_of(own.session), body))
+            sent = await own.agent.answers("session/prompt", {"stopReason": "end_turn"})
+            await bridge.conversations.finish(*await running)
+
+            assert sent["params"]["prompt"] == [{"type": "text", "text": "/review all of it"}]
+            executed = await listener.until("command.executed")
+            assert (executed["name"], executed["arguments"]) == ("review", "all of it")
+
+    run(main())
+
+
+def test_another_mode_is_set_at_the_agent_and_an_unknown_one_changes_nothing() -> None:
+    async def main() -> None:
+        async with bridged() as (own, bridge):
+            own.session.learn_offers(OFFERED)
+            prompt = bridge.prompt(id_of(own.session), agent="plan")
+            sent = await own.agent.answers("session/set_mode")
+            await own.agent.answers("session/prompt", {"stopReason": "end_turn"})
+            assert sent["params"]["modeId"] == "plan"
+            assert (await prompt)["info"]["agent"] == "plan"
+
+            prompt = bridge.prompt(id_of(own.session), agent="build")
+            await own.agent.answers("session/prompt", {"stopReason": "end_turn"})
+            assert (await prompt)["info"]["agent"] == "plan"
+
+    run(main())
+
+
+def test_a_prompt_for_which_there_is_no_room_is_refused() -> None:
+    async def main() -> None:
+        async with bridged(queue=1) as (own, bridge):
+            id = id_of(own.session)
+            prompts = [bridge.prompt(id), bridge.prompt(id)]
+            await own.process.request("session/prompt")
+            await own.settled()
+            with pytest.raises(Refused) as refused:
+                await bridge.prompt(id)
+            assert refused.value.status == 400
+            assert len(await bridge.messages(id)) == 3
+            for prompt in prompts:
+                prompt.cancel()
 
     run(main())

@@ -39,6 +39,8 @@ from sandbox_agent.wire import methods
 
 MOST = 100
 """Sessions of a list, unless another number is asked for."""
+USED_LAST = 200
+"""Sessions among which the ones used last are found."""
 PAGE, LOOKED_THROUGH = 50, 5000
 """Sessions that are looked at in one go, and for one list."""
 _COMPACT = "compact"
@@ -87,7 +89,7 @@ class Conversations:
         search: str | None = None,
         limit: int | None = None,
     ) -> list[SessionInfo]:
-        """From the newest on."""
+        """From the one used last on."""
         drafts = [each.describe() for each in self._drafts.all() if directory in (None, each.directory)]
         wanted = MOST if limit is None else limit
 
@@ -97,13 +99,14 @@ class Conversations:
             return not (old or unlike or (roots and info.parent_id is not UNSET))
 
         found = [info for info in drafts if is_wanted(info)]
-        most = len(found) + wanted
+        # An older one may be the one that was used last.
+        most = len(found) + max(wanted, USED_LAST)
         for session in self._newest(directory):
             if len(found) >= most:
                 break
             info = describe(session, self._transcripts.find(session))
             found += [info] if is_wanted(info) else []
-        found.sort(key=lambda info: info.time.created, reverse=True)
+        found.sort(key=lambda info: info.time.updated, reverse=True)
         return found[:wanted]
 
     def _newest(self, directory: str | None) -> Iterator[Session]:

@@ -65,7 +65,7 @@ class HubClient:
         async with self.connected(session.facts.agent) as connection:
             envelope = self._make(methods.PROMPT, params)
             accepted = await self._from_client.accept(connection, envelope)
-            if not _is_queued(session, accepted.position):
+            if not _has_prompt_of(session, connection):
                 # Refused, and answered at once.
                 read_result(parse((await accepted.answer).line))
                 return
@@ -120,10 +120,10 @@ class Prompted:
         await asyncio.wait([self._task])
 
 
-def _is_queued(session: Session, position: int) -> bool:
-    """Whether the prompt at a position of the log runs, or waits."""
+def _has_prompt_of(session: Session, connection: Connection) -> bool:
+    """Whether a prompt of a connection runs, or waits."""
     prompts = [*session.waiting, *([] if session.running is None else [session.running])]
-    return any(prompt.position == position for prompt in prompts)
+    return any(prompt.tag == connection.tag for prompt in prompts)
 
 
 def _look_at(task: "asyncio.Task[None]") -> None:
