@@ -173,7 +173,7 @@ def nginx(server: Server, directory: Path) -> Generator[str]:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    own = block("nginx").replace("http://127.0.0.1:2468", server.url).replace("443 ssl", f"127.0.0.1:{port}")
+    own = block("nginx").replace("http://127.0.0.1:2468", server.url).replace("443 ssl http2", f"127.0.0.1:{port}")
     own = re.sub(r"^ *ssl_.*\n", "", own, flags=re.MULTILINE)
     places = "".join(
         f"{name}_temp_path {directory};\n" for name in ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
