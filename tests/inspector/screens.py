@@ -1,16 +1,16 @@
 """Every screen of the Inspector and every state of it, on a server with sessions that look like work.
 
 `test_screens.py` goes through them; as a program this takes their pictures, light and dark, at three widths:
-`python -m tests.inspector.screens dist/screens [name ...]`.
+`python -m tests.inspector.screens dist/screens [name ...]`; with `--docs` alone, the four of the docs.
 """
 
 import json
 import sys
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Collection, Generator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from sandbox_agent.client import RequestError
 from sandbox_agent.client.sync import SandboxAgent, Turn
@@ -38,6 +38,8 @@ def allow(self, key: str, now: float) -> bool:
         window.popleft()
     return len(window) < self.most
 ```
+
+One test still fails: it sets the clock back. Should a window forgive that?
 """
 OLD = """\
 class Limiter:
@@ -168,6 +170,32 @@ def command(folder: str) -> list[Any]:
     return [["ask", "session/request_permission", {"toolCall": asked, "options": OPTIONS}], ["wait_answer"]]
 
 
+def question(folder: str) -> list[Any]:
+    options = [
+        {"id": "memory", "label": "In memory", "description": "Fast and simple; each process has its own"},
+        {"id": "redis", "label": "Redis", "description": "Shared by all processes; one more thing to run"},
+    ]
+    asked = {"header": "Cache", "question": "Where should results be kept?", "multiSelect": False, "options": options}
+    params = {"questionId": "q-1", "prompt": asked["question"], "options": [], "questions": [asked]}
+    return [["ask", "_sandboxagent/session/request_question", params], ["wait_answer"]]
+
+
+def form(folder: str) -> list[Any]:
+    properties = {
+        "version": {"type": "string", "title": "Version", "default": "2.4.0"},
+        "channel": {"type": "string", "title": "Channel", "enum": ["stable", "beta"], "default": "beta"},
+        "notes": {"type": "boolean", "title": "Write release notes", "default": True},
+    }
+    schema = {"type": "object", "properties": properties, "required": ["version"]}
+    params = {"mode": "form", "message": "How should it be released?", "requestedSchema": schema}
+    return [["ask", "elicitation/create", params], ["wait_answer"]]
+
+
+def running(folder: str) -> list[Any]:
+    said = "The suites of `billing` and `search` pass with pytest. Next is `accounts`, which has fixtures of its own."
+    return [plan(1), ["say", said], call("c5", "execute", "pytest -q accounts", "in_progress"), ["wait_cancel"]]
+
+
 PROMPTS: dict[str, tuple[str, str, Callable[[str], list[Any]]]] = {
     "work": (
         "Rate limits for the public API",
@@ -186,11 +214,15 @@ PROMPTS: dict[str, tuple[str, str, Callable[[str], list[Any]]]] = {
         permission,
     ),
     "command": ("Publish the branch", "Push it.", command),
+    "question": ("Cache for the search page", "Cache the results of searches.", question),
+    "form": ("Release 2.4", "Prepare the release.", form),
+    "running": ("Move the tests to pytest", "Move the old suites to pytest, one package after the other.", running),
 }
 """Sessions of the scripted agent: their title, what is asked, and what it does then."""
+WAITING = ("permission", "command", "question", "form")
+ODD = ("rtl", "long")
+"""Those that are for trying, and not for showing."""
 CRASH = [["stderr", "libpq: undefined symbol: PQsetChunkedRowsMode"], ["stderr", "Aborted"], ["exit", 134]]
-OTHERS = {"question": "question", "form": "form", "running": "slow 3600"}
-"""Sessions of the mock agent that end when a person acts."""
 
 
 @dataclass(slots=True)
@@ -219,26 +251,25 @@ class Workshop:
         self.sessions[name] = session.id
         return session.prompt(asked)
 
-    def fill(self, client: SandboxAgent) -> None:
-        for name, (title, asked, act) in PROMPTS.items():
+    def fill(self, client: SandboxAgent, without: Collection[str] = ()) -> None:
+        for name, (title, asked, _) in PROMPTS.items():
+            if name in without:
+                continue
             turn = self.begin(client, name, AGENT, asked, title)
-            if act not in (permission, command):
+            if name not in (*WAITING, "running"):
                 turn.result()
         with suppress(RequestError):
             self.begin(client, "crash", FRAGILE, "Upgrade it", "Upgrade the database driver").result()
-        for name, asked in OTHERS.items():
-            self.begin(client, name, "mock", asked, asked)
-        waiting = ("permission", "command", "question", "form")
-        eventually(lambda: all(client.sessions.get(self.sessions[name]).pending for name in waiting))
+        eventually(lambda: all(client.sessions.get(self.sessions[name]).pending for name in WAITING))
 
 
 @contextmanager
-def workshop() -> Generator[Workshop]:
+def workshop(without: Collection[str] = ()) -> Generator[Workshop]:
     made = Workshop(Server())
     made.prepare()
     with made.server as server:
         with SandboxAgent.connect(server.url, server.token, reconnect_timeout=BOUND) as client:
-            made.fill(client)
+            made.fill(client, without)
         yield made
 
 
@@ -279,6 +310,13 @@ def _file(tab: Tab, made: Workshop) -> None:
     tab.sees("setdefault")
 
 
+STORY: dict[str, Literal["light", "dark"]] = {
+    "mission": "dark",
+    "chat": "light",
+    "permission": "dark",
+    "changes": "light",
+}
+"""Pictures in the docs, and their theme."""
 SCREENS: dict[str, Go] = {
     "mission": room("", "Trust proxies of our own network"),
     "chat": session("work", "one window per key"),
@@ -287,9 +325,9 @@ SCREENS: dict[str, Go] = {
     "session-files": session("work", "limits.py", "?tab=files"),
     "permission": session("permission", "proxies = Proxies.from_env()"),
     "command": session("command", "git push --force-with-lease origin rate-limits"),
-    "question": session("question", "Waiting for you"),
-    "form": session("form", "What would you like?"),
-    "running": session("running", "Running"),
+    "question": session("question", "Where should results be kept?"),
+    "form": session("form", "How should it be released?"),
+    "running": session("running", "pytest -q accounts"),
     "crash": session("crash", "PQsetChunkedRowsMode"),
     "right-to-left": session("rtl", "limits.py"),
     "long": session("long", "Rename-every-occurrence"),
@@ -303,6 +341,18 @@ SCREENS: dict[str, Go] = {
     "no-page": room("nowhere", "There is no such page"),
     "wrong-token": _token,
 }
+
+
+def tell(folder: Path) -> None:
+    """The pictures of the docs."""
+    with workshop(without=ODD) as made, Tab(made.server.url, TOKEN) as tab:
+        for name, theme in STORY.items():
+            tab.open()
+            tab.size(1280, 800)
+            tab.theme(theme)
+            SCREENS[name](tab, made)
+            tab.run("new Promise((done) => setTimeout(done, 500))")
+            tab.picture(folder.resolve() / f"inspector-{name}.png")
 
 
 def main(folder: str = "dist/screens", *names: str) -> None:
@@ -321,4 +371,7 @@ def main(folder: str = "dist/screens", *names: str) -> None:
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    if sys.argv[1:2] == ["--docs"]:
+        tell(Path("docs/pictures"))
+    else:
+        main(*sys.argv[1:])
