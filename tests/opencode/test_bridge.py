@@ -459,7 +459,7 @@ def test_an_agent_that_crashes_is_an_error_of_the_turn() -> None:
 
 def test_a_transcript_that_was_dropped_for_want_of_memory_is_read_again() -> None:
     async def main() -> None:
-        async with bridged(memory=4000) as (own, bridge):
+        async with bridged(memory=16_000) as (own, bridge):
             sessions = [own.session, *(own.add_session(f"s{number}") for number in range(5))]
             for session in sessions:
                 turn = own.prompt("x" * 600, session=session.id)

@@ -7,6 +7,9 @@ from msgspec.structs import replace
 from sandbox_agent.opencode.ids import Ticks, make_id
 from sandbox_agent.opencode.objects import Info, Message, Part, ReasoningPart, TextPart
 
+OBJECT = 500
+"""Bytes that a message or a part takes besides its text."""
+
 
 @dataclass(frozen=True, slots=True)
 class About:
@@ -102,11 +105,13 @@ class Entries:
         self._ticks.note(id)
 
     def add(self, info: Info) -> Entry:
-        entry = self._entries[info.id] = Entry(info)
+        entry = self._entries[info.id] = Entry(info, size=OBJECT)
+        self.size += OBJECT
         self.show(entry)
         return entry
 
     def put(self, entry: Entry, part: Part, size: int) -> None:
+        size += 0 if part.id in entry.parts else OBJECT
         entry.parts[part.id] = part
         entry.size += size
         self.size += size

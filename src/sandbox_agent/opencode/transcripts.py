@@ -27,6 +27,8 @@ AT_ONCE = 100
 """Events of the past that are taken in before others get a turn."""
 DEEPEST = 50
 """Forks of forks whose past is looked up."""
+MOST = 1000
+"""Transcripts in memory, however small."""
 SHARE = 4
 """One transcript may have this part of the memory of all."""
 
@@ -223,7 +225,7 @@ class Transcripts:
     def _make_room(self, needed: Followed) -> None:
         size = sum(each.transcript.size for each in self._followed.values())
         for each in list(self._followed.values()):
-            if size <= self._memory:
+            if size <= self._memory and len(self._followed) <= MOST:
                 return
             if each is not needed and each.catching_up is None and not each.transcript.running:
                 size -= each.transcript.size
