@@ -1,7 +1,7 @@
 """The official Python SDK as a client of ours, whichever release is on the path.
 
-Usage: python python_client.py <settings as JSON>. Plays each scenario over one transport, and writes a line of JSON for
-each: {"scenario", "failure"}.
+Usage: python python_client.py <settings as JSON>. Plays each scenario over each transport, and writes a line of JSON
+for each: {"scenario", "failure"}.
 """
 
 import asyncio
@@ -370,5 +370,7 @@ async def play(scenario: Scenario) -> str | None:
     return None
 
 
-for name, one in SCENARIOS.items():
-    print(json.dumps({"scenario": name, "failure": asyncio.run(play(one))}), flush=True)
+for way in SETTINGS["transports"]:
+    SETTINGS["transport"] = way
+    for name, one in SCENARIOS.items():
+        print(json.dumps({"scenario": f"{way}: {name}", "failure": asyncio.run(play(one))}), flush=True)

@@ -1,9 +1,10 @@
 // The official TypeScript SDK as a client of ours. Usage: node scenarios.mjs <SDK directory> <settings as JSON>
-// Plays each scenario over one transport, and writes a line of JSON for each: {"scenario", "failure"}.
+// Plays each scenario over each transport, and writes a line of JSON for each: {"scenario", "failure"}.
 import assert from "node:assert/strict";
 
 const [directory, json] = process.argv.slice(2);
-const { url, token, cwd, transport } = JSON.parse(json);
+const { url, token, cwd, transports } = JSON.parse(json);
+let transport = transports[0];
 const { client, PROTOCOL_VERSION } = await import(`${directory}/dist/v1/unstable/acp.js`);
 const { createHttpStream } = await import(`${directory}/dist/transports/http-stream.js`);
 const { createWebSocketStream } = await import(`${directory}/dist/transports/ws-stream.js`);
@@ -264,7 +265,10 @@ const scenarios = {
     }),
 };
 
-for (const [scenario, play] of Object.entries(scenarios)) {
+const plays = transports.flatMap((each) => Object.entries(scenarios).map(([name, play]) => [each, name, play]));
+for (const [each, name, play] of plays) {
+  transport = each;
+  const scenario = `${each}: ${name}`;
   noises.length = 0;
   const limit = new Promise((_, reject) => setTimeout(() => reject(new Error("takes too long")), 60_000).unref());
   const failure = await Promise.race([play(), limit]).then(() => noises[0] ?? null, (error) => String(error.stack ?? error));
