@@ -102,7 +102,7 @@ def _soak(tools: Tools, facts: list[str], *, quick: bool, write: bool) -> int:
 
 def _flame(tools: Tools, facts: list[str], *, quick: bool, write: bool) -> int:
     """By itself: what is sampled is slower, and compared with nothing."""
-    profile = flame.measure(tools, 30 if quick else 300)
+    profile = flame.measure(tools, 40 if quick else 200)
     print(flame.page(profile, facts))
     if write:
         (HERE / "FLAME.svg").write_text(flame.plot(profile))
@@ -111,7 +111,7 @@ def _flame(tools: Tools, facts: list[str], *, quick: bool, write: bool) -> int:
 
 def _growth(tools: Tools, facts: list[str], *, quick: bool, write: bool) -> int:
     """By itself: it compares ours with itself."""
-    curves = growth.measure(tools, growth.QUICK if quick else growth.Sizes())
+    curves = growth.measure(tools, growth.QUICK if quick else growth.Sizes(), _say)
     print(growth.page(curves, facts))
     if write:
         (HERE / "GROWTH.md").write_text(growth.page(curves, facts))

@@ -43,7 +43,7 @@ FILE_SUFFIXES = (
     ".scratch-journal",
 )
 """What may follow the log's name in the names of its files."""
-SMALL = 64 << 20
+SMALL = 8 << 20
 """Bytes up to which a file is looked through before it is used; a larger one is looked through meanwhile."""
 
 
