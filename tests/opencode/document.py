@@ -64,8 +64,8 @@ class Document:
         return frame + self._faults_of_kind(event["payload"], kind, pointer)
 
     def _faults_of_kind(self, event: Json, kind: str, pointer: tuple[str, ...]) -> list[str]:
-        if kind == "server.heartbeat":
-            # Sent by OpenCode itself, and in no document.
+        if kind in ("server.heartbeat", "sync"):
+            # OpenCode itself sends them: the one is in no document, the other tells between its servers what is told.
             return []
         if kind == "message.part.updated":
             # A part knows its message; older clients look for it beside the part.

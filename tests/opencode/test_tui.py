@@ -60,8 +60,8 @@ def test_a_turn_is_interrupted(tui: Tui, host: Host) -> None:
     tui.expect("esc again to interrupt")
     tui.type(ESCAPE)
 
-    tui.expect("interrupted")
-    tui.gone("to interrupt")
+    tui.expect("· interrupted")
+    tui.gone(INTERRUPT)
 
 
 def test_a_thought_and_what_follows_it_are_shown(tui: Tui, host: Host) -> None:

@@ -28,7 +28,7 @@ interface Given {
 export const given = JSON.parse(process.env["OPENCODE_GIVEN"] ?? "{}") as Given;
 export const { can } = given;
 export const model = { providerID: can.provider, modelID: can.model_ids[0] };
-export const LONGEST = 60_000;
+export const LONGEST = 300_000;
 
 export const options = {
   baseUrl: given.url,
