@@ -19,6 +19,8 @@ from report import Outcome, Report, table
 from scenarios import SCENARIOS, Run, Sample, Scenario
 from servers import Failed, Ours, Peer, Program
 
+import inspector
+
 ROUNDS = 3
 RESULTS = HERE / "RESULTS.md"
 ALONE, FILES, SDK, SOAK, FLAME = "alone", "files", "sdk", "soak", "flame"

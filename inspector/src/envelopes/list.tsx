@@ -13,6 +13,8 @@ import { type Row, type Rows, previewOf, sizeOf } from "./rows.js";
 import type { Listed } from "./use-rows.js";
 
 const HEIGHT = 28;
+/** More than are ever there at once. */
+const SLOTS = 128;
 /** Pixels from the end within which the list stays at its end. */
 const NEAR = 40;
 
@@ -34,7 +36,7 @@ export function EnvelopeList({ log, rows, listed, chosen, choose, follow }: Enve
     count,
     getScrollElement: () => scroller.current,
     estimateSize: () => HEIGHT,
-    overscan: 12,
+    overscan: 6,
     getItemKey: place,
     useFlushSync: false,
   });
@@ -81,7 +83,8 @@ export function EnvelopeList({ log, rows, listed, chosen, choose, follow }: Enve
           const at = place(index);
           return (
             <Line
-              key={at}
+              // The elements of a line that has gone are those of one that comes: a scroll makes none anew.
+              key={index % SLOTS}
               row={rows.at(at) as Row}
               entry={log.entry(at) as Entry}
               latency={rows.at(at)?.latency}
@@ -116,6 +119,13 @@ const ARROWS = {
   fromServer: [<ArrowRight key="" aria-hidden />, "from server"],
 } as const;
 
+/** Most of it is plain, and needs no marks. */
+function Preview({ text }: { readonly text: string }): ReactNode {
+  return PLAIN.test(text) ? text : <SafeText text={text} limit={300} />;
+}
+
+const PLAIN = /^[ -~…]*$/;
+
 const Line = memo(
   function Line({ row, entry, latency, start, line, total, mark, choose }: LineProps): ReactNode {
     const [arrow, way] = ARROWS[row.way];
@@ -149,7 +159,7 @@ const Line = memo(
           )}
         </span>
         <span className={styles.preview}>
-          <SafeText text={previewOf(entry)} limit={300} />
+          <Preview text={previewOf(entry)} />
         </span>
         <span className={styles.latency}>{latency === undefined ? "" : durationText(latency)}</span>
         <span className={styles.size}>{row.kind === "gap" ? "" : sizeText(sizeOf(entry))}</span>
