@@ -7,6 +7,7 @@ import sys
 from types import FrameType
 
 import alone
+import browser
 import files
 import flame
 import floors
@@ -19,12 +20,10 @@ from report import Outcome, Report, table
 from scenarios import SCENARIOS, Run, Sample, Scenario
 from servers import Failed, Ours, Peer, Program
 
-import inspector
-
 ROUNDS = 3
 RESULTS = HERE / "RESULTS.md"
 ALONE, FILES, SDK, SOAK, FLAME = "alone", "files", "sdk", "soak", "flame"
-GROWTH, FLOORS = "growth", "floors"
+GROWTH, FLOORS, INSPECTOR = "growth", "floors", "inspector"
 SESSIONS = 10_000
 """Of a soak; `--quick` has a twentieth."""
 
@@ -50,6 +49,8 @@ def main() -> int:
     if arguments.names == [FLOORS]:
         print("\n".join(table(["what", "CPU time"], floors.measure())))
         return 0
+    if arguments.names == [INSPECTOR]:
+        return _inspector(tools, facts, quick=arguments.quick, write=arguments.write)
     programs: list[Program] = [ours]
     missing = None
     try:
@@ -85,7 +86,7 @@ def main() -> int:
         facts.append("the source of ours was edited during the run: its figures belong to no single version")
     print(report.text())
     if arguments.write:
-        RESULTS.write_text(report.text())
+        RESULTS.write_text(browser.replaced(report.text(), browser.kept(RESULTS.read_text())))
         _say(f"written to {RESULTS}")
     return 0 if report.is_clean() else 1
 
@@ -121,6 +122,27 @@ def _growth(tools: Tools, facts: list[str], *, quick: bool, write: bool) -> int:
     return 0
 
 
+def _inspector(tools: Tools, facts: list[str], *, quick: bool, write: bool) -> int:
+    """By itself: a browser needs the machine."""
+    try:
+        peer = install_peer()
+    except Unavailable as reason:
+        peer = None
+        _say(f"peer not available: {reason}")
+    bystanders = machine.Bystanders()
+    try:
+        found = browser.measure(tools.agent, peer, quick=quick)
+    except Failed as reason:
+        _say(f"cannot measure: {reason}")
+        return 1
+    facts.append(f"CPU used by anything but this run meanwhile, as far as it can be told: {bystanders.share():.0%}")
+    part = browser.section(found, facts)
+    print(part)
+    if write:
+        RESULTS.write_text(browser.replaced(RESULTS.read_text(), part))
+    return 0
+
+
 def _warm_up(program: Program) -> None:
     """Start once unmeasured: byte code and page cache are there afterwards, and a server that cannot start is known."""
     with program.start():
@@ -151,7 +173,7 @@ class Arguments(argparse.Namespace):
 
 
 def _arguments() -> Arguments:
-    known = [*(scenario.name for scenario in SCENARIOS), FILES, SDK, ALONE, SOAK, FLAME, GROWTH, FLOORS]
+    known = [*(scenario.name for scenario in SCENARIOS), FILES, SDK, ALONE, SOAK, FLAME, GROWTH, FLOORS, INSPECTOR]
     parser = argparse.ArgumentParser(prog="./dev bench", description="Ratios against the Rust peer; takes minutes.")
     parser.add_argument("names", nargs="*", metavar="name", help=f"only these: {', '.join(known)}")
     parser.add_argument("--quick", action="store_true", help="one round with small numbers")
@@ -161,7 +183,7 @@ def _arguments() -> Arguments:
     unknown = [name for name in arguments.names if name not in known]
     if unknown:
         parser.error(f"unknown scenario {', '.join(unknown)}; there are {', '.join(known)}")
-    for name in (SOAK, FLAME, GROWTH, FLOORS):
+    for name in (SOAK, FLAME, GROWTH, FLOORS, INSPECTOR):
         if name in arguments.names and arguments.names != [name]:
             parser.error(f"{name} runs by itself")
     return arguments

@@ -80,8 +80,9 @@ def section(found: Mapping[str, Any], facts: Sequence[str]) -> str:
             *(f"| {name} | {value} | {wanted} |" for name, value, wanted in rows),
             "",
             (
-                "A frame is the time between two calls of `requestAnimationFrame`. On a machine that is busy with other "
-                "things frames are late for that reason alone; the CPU time of the page's longest task is without that."
+                "A frame is the time between two calls of `requestAnimationFrame`. On a machine that is busy with "
+                "other things frames are late for that reason alone; the CPU time of the page's longest task is without "
+                "that."
             ),
             "",
         ]
