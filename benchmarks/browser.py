@@ -81,8 +81,8 @@ def section(found: Mapping[str, Any], facts: Sequence[str]) -> str:
             "",
             (
                 "A frame is the time between two calls of `requestAnimationFrame`. On a machine that is busy with "
-                "other things frames are late for that reason alone; the CPU time of the page's longest task is without "
-                "that."
+                "other things frames are late for that reason alone; the CPU time of the page's longest task is "
+                "without that."
             ),
             "",
         ]
