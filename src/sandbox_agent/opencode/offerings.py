@@ -33,7 +33,8 @@ class Offerings:
         self._default_agent = default_agent
         self._monotonic = monotonic
         self._asked: dict[str, float] = {}
-        self._asking: set[asyncio.Task[object]] = set()
+        self._asking: dict[asyncio.Task[None], float] = {}
+        """Those that are being asked, and since when."""
         # Programs hide models that are old.
         self._released = datetime.now(UTC).date().isoformat()
 
@@ -65,11 +66,13 @@ class Offerings:
             due = now - self._asked.get(agent.id, -ASK_AGAIN) >= ASK_AGAIN
             if due and self._views.find_announced(agent) is None:
                 self._asked[agent.id] = now
-                task: asyncio.Task[object] = asyncio.create_task(self._ask(agent))
-                self._asking.add(task)
-                task.add_done_callback(self._asking.discard)
-        if self._asking:
-            await asyncio.wait(self._asking, timeout=PATIENCE)
+                task = asyncio.create_task(self._ask(agent))
+                self._asking[task] = now
+                task.add_done_callback(self._asking.pop)
+        # Each is waited for once: one that hangs does not hold up every list.
+        waiting = [task for task, since in self._asking.items() if now - since < PATIENCE]
+        if waiting:
+            await asyncio.wait(waiting, timeout=PATIENCE)
 
     async def _ask(self, agent: Agent) -> None:
         try:
