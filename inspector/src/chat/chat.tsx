@@ -8,7 +8,7 @@ import { Composer, type Dropped } from "../composer/composer.js";
 import { Button, EmptyState, ErrorNote, Loading } from "../design/index.js";
 import { useSessionLog, useSessionView, useShown } from "../log/hooks.js";
 import type { SessionView } from "../log/view.js";
-import { go, usePlace, useSpot } from "../router.js";
+import { useSpot } from "../router.js";
 import { useServer, useSessionInfo } from "../server/index.js";
 import { AnsweredHere, answersFromHere } from "../waiting/answered-here.js";
 import { Waiting } from "../waiting/waiting.js";
@@ -122,13 +122,11 @@ export function TranscriptRoom({
 }
 
 function PastNote({ at }: { readonly at: number }): ReactNode {
-  const place = usePlace();
-  if (place.room !== "session" && place.room !== "embed") return null;
-  const { at: _, ...now } = place;
+  const { move } = useSpot();
   return (
     <p className="past-note">
       This is how it was after event {at}.
-      <Button size="small" onClick={() => go(now)}>
+      <Button size="small" onClick={() => move({ at: undefined })}>
         Back to now
       </Button>
     </p>

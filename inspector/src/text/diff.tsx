@@ -16,7 +16,8 @@ const ROW = 20;
 const PLAIN = 150;
 /** Characters of a line that are shown. */
 const LONGEST_LINE = 2_000;
-const BEYOND_LANGUAGES = 400_000;
+/** Colouring more than so many characters would be felt. */
+const BEYOND_LANGUAGES = 100_000;
 
 export interface DiffProps {
   /** Of the file, to show and to choose colours by. */
@@ -153,15 +154,7 @@ function Rows({ rows, most, show, path }: RowsProps): ReactNode {
     );
   }
   return (
-    <div
-      ref={scroller}
-      className="diff-body"
-      style={{ height }}
-      tabIndex={0}
-      role="group"
-      aria-label={label}
-      dir="ltr"
-    >
+    <div ref={scroller} className="diff-body" style={{ height }} tabIndex={0} role="group" aria-label={label} dir="ltr">
       <div className="diff-rows diff-virtual" style={{ height: virtualizer.getTotalSize() }}>
         {virtualizer.getVirtualItems().map(({ index, start, key }) => (
           <div key={key} className="diff-placed" style={{ transform: `translateY(${start}px)` }}>

@@ -16,6 +16,9 @@ import "./text.css";
 /** A block longer than this is shown as plain text: people do not write those, and parsers suffer. */
 const LONGEST = 16 * 1024;
 
+/** Characters of such a text that are shown at once. */
+const SHOWN = 100_000;
+
 export interface MarkdownProps {
   readonly text: string;
   /** Whether more of it is to come. */
@@ -48,7 +51,7 @@ const BlockView = memo(
 function PlainBlock({ text }: { readonly text: string }): ReactNode {
   return (
     <p className="markdown-plain">
-      <SafeText text={text.trimEnd()} as="prose" />
+      <SafeText text={text.trimEnd()} as="prose" limit={SHOWN} />
     </p>
   );
 }
@@ -93,7 +96,7 @@ function blockOf(token: Token, key: number): ReactNode {
     }
     case "blockquote":
       return (
-        <blockquote key={key}>
+        <blockquote key={key} dir="auto">
           {(token as Tokens.Blockquote).tokens.map((each, index) => blockOf(each, index))}
         </blockquote>
       );
@@ -115,7 +118,7 @@ function blockOf(token: Token, key: number): ReactNode {
 
 function listOf(list: Tokens.List, key: number): ReactNode {
   const items = list.items.map((item, index) => (
-    <li key={index} className={item.task ? "markdown-task" : undefined} dir="auto">
+    <li key={index} className={item.task ? "markdown-task" : undefined}>
       {item.task && (
         <input
           type="checkbox"
@@ -128,9 +131,14 @@ function listOf(list: Tokens.List, key: number): ReactNode {
       {item.tokens.filter(({ type }) => type !== "checkbox").map((token, at) => blockOf(token, at))}
     </li>
   ));
-  if (!list.ordered) return <ul key={key}>{items}</ul>;
+  if (!list.ordered)
+    return (
+      <ul key={key} dir="auto">
+        {items}
+      </ul>
+    );
   return (
-    <ol key={key} start={typeof list.start === "number" ? list.start : 1}>
+    <ol key={key} dir="auto" start={typeof list.start === "number" ? list.start : 1}>
       {items}
     </ol>
   );
