@@ -12,7 +12,8 @@ import type { Page } from "./feed.js";
 import type { Envelope, Heard } from "./stream.js";
 import { ENDED, FINAL, GAP, type Gap, TURN, UPDATE } from "./updates.js";
 
-const PAGE = 500;
+/** Most events of a page; the server gives fewer when they are large. */
+const PAGE = 2_000;
 
 /** One event of a session's log. */
 export interface LogEvent {
