@@ -285,7 +285,8 @@ def _open(path: Path, small: int) -> Opened:
     lost = _restore(database, kept, known, mended=mended)
     if lost:
         case = damage.open_case(f"{journal.name} lacks {lost} writes that were acknowledged")
-        shutil.copyfile(journal, case / journal.name)
+        with suppress(OSError):
+            shutil.copyfile(journal, case / journal.name)
     return Opened(database, damage, inspect_meanwhile(path, damage.report) if large else None)
 
 
