@@ -214,7 +214,8 @@ def build(settings: Settings, children: Children) -> Parts:
         from sandbox_agent.http.views import Installs, Views
         from sandbox_agent.http.watching import Watching
 
-        views = Views(hub, inventory, agent_views, Installs(installs, settings.heartbeat), health)
+        logs = settings.data_dir / "logs"
+        views = Views(hub, inventory, agent_views, Installs(installs, settings.heartbeat), health, logs, pools.files)
         paths = Paths(roots, hub)
         files = FileRoutes(paths, settings.max_file, settings.max_body, pools)
         upload_limits = UploadLimits(

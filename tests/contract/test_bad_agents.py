@@ -29,6 +29,7 @@ from tests.support.asking import (
     texts,
 )
 from tests.support.client import META, Client, Event, Json, run
+from tests.support.problems import problem
 from tests.support.running import BOUND, Server, scripted
 
 ATTACH = "_sandboxagent/session/attach"
@@ -66,7 +67,19 @@ STATES: dict[str, Steps] = {
 }
 
 
-MORE = ["stderr", "two-sessions", "queue", "pending", "again", "neighbours", "shifted", "truncated", "huge", "flood"]
+MORE = [
+    "stderr",
+    "last-words",
+    "two-sessions",
+    "queue",
+    "pending",
+    "again",
+    "neighbours",
+    "shifted",
+    "truncated",
+    "huge",
+    "flood",
+]
 MORE += ["numbers"]
 
 
@@ -484,5 +497,22 @@ def test_a_result_with_a_number_out_of_range_ends_its_turn(server: Server, numbe
             assert response.text == f'{{"jsonrpc":"2.0","id":"p","result":{result}}}'
             await events.turn_ended()
             assert (await client.prompt(session, "next"))["result"] == {"stopReason": "end_turn"}
+
+    run(main())
+
+
+@pytest.mark.requirement("5.stderr-end")
+def test_the_end_of_what_an_agent_wrote_to_stderr_can_be_read_also_after_its_death(server: Server) -> None:
+    async def main() -> None:
+        async with Client(server, "last-words") as client:
+            session = await client.new_session()
+            await client.prompt(
+                session, json.dumps([["stderr", "x" * 70_000], ["stderr", "the last words"], ["exit", 3]])
+            )
+            told = (await client.http.get("/v1/agents/last-words/stderr")).json()
+            assert told["text"].endswith("the last words\n")
+            assert (len(told["text"]), told["truncated"]) == (65_536, True)
+            assert (await client.http.get("/v1/agents/mock/stderr")).json() == {"text": "", "truncated": False}
+            problem(await client.http.get("/v1/agents/nobody/stderr"), 404, "unknown-agent")
 
     run(main())

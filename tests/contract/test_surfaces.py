@@ -44,6 +44,7 @@ LIVE = [
     ("/v1/health", {"GET"}),
     ("/v1/agents", {"GET"}),
     ("/v1/agents/{agent}", {"GET"}),
+    ("/v1/agents/{agent}/stderr", {"GET"}),
     ("/v1/agents/{agent}/install", {"POST"}),
     ("/v1/sessions", {"GET"}),
     ("/v1/sessions/{id}", {"GET"}),

@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from sandbox_agent.client import RequestError
+from sandbox_agent.client.sync import SandboxAgent
 from tests.inspector.browsing import Tab
 from tests.support.running import Server
 from tests.support.shelf import Shelf
@@ -58,4 +60,14 @@ def test_an_install_that_fails_says_why_where_it_was_begun(tab: Tab, shelf: Shel
     tab.sees("Install ")
     tab.run("[...document.querySelectorAll('button')].find((each) => each.innerText.startsWith('Install ')).click()")
     tab.sees("could not be installed")
+    tab.is_accessible()
+
+
+def test_what_an_agent_wrote_to_stderr_is_there_after_its_death(tab: Tab, client: SandboxAgent, server: Server) -> None:
+    session = client.sessions.create("scripted", cwd=server.work)
+    with pytest.raises(RequestError):
+        session.prompt('[["stderr", "\\u001b[31mthe last words\\u001b[0m"], ["exit", 3]]').result()
+    tab.open("agents/scripted")
+    tab.sees("the last words")
+    tab.sees("exited")
     tab.is_accessible()

@@ -7,6 +7,7 @@ import type { Agent } from "sandboxagent";
 import { Badge, Button, EmptyState, ErrorNote, Loading, durationText, useNow } from "../design/index.js";
 import { Link, go } from "../router.js";
 import { useLoaded, useServer } from "../server/index.js";
+import { Ansi } from "../text/ansi.js";
 import { Install } from "./install.js";
 import { AgentFace, StandingBadge, standingOf } from "./standing.js";
 import styles from "./agents.module.css";
@@ -104,6 +105,7 @@ function Detail({ agent, onChange }: { readonly agent: Agent; readonly onChange:
       </div>
       {!agent.supported && <ErrorNote title="Not for this machine">{agent.unsupportedReason}</ErrorNote>}
       <Process agent={agent} />
+      <Stderr agent={agent} />
       <Credentials agent={agent} />
       <Capabilities agent={agent} />
       <Offers agent={agent} />
@@ -138,6 +140,22 @@ function Process({ agent }: { readonly agent: Agent }): ReactNode {
         ["Last error", lastError && <pre className={styles.pre}>{lastError}</pre>],
       ]}
     />
+  );
+}
+
+/** What its processes said last, also those that have died. */
+function Stderr({ agent }: { readonly agent: Agent }): ReactNode {
+  const { client } = useServer();
+  const { restartCount, status } = agent.serverStatus;
+  // Read again when its process has changed.
+  const load = useCallback(() => client.agents.stderr(agent.id), [client, agent.id, restartCount, status]);
+  const [stderr] = useLoaded(agent.installed ? load : undefined);
+  if (!stderr.value?.text.trim()) return null;
+  return (
+    <div className={styles.section}>
+      <h3>{stderr.value.truncated ? "stderr, the newest of it" : "stderr"}</h3>
+      <Ansi output={stderr.value.text} label="stderr" />
+    </div>
   );
 }
 

@@ -196,6 +196,14 @@ export interface Agent {
   readonly modes?: Modes;
 }
 
+/** The newest of what an agent's processes wrote to stderr. */
+export interface Stderr {
+  /** What they wrote. */
+  readonly text: string;
+  /** Whether there is more before it. */
+  readonly truncated: boolean;
+}
+
 /** One agent, in short. */
 export interface AgentHealth {
   /** Its id. */
@@ -334,6 +342,11 @@ export class Agents {
   /** The models that an agent offers, also before its first session; see `get`. */
   async models(agent: string): Promise<Models> {
     return (await this.get(agent, { models: true })).models ?? { availableModels: [], currentModelId: null };
+  }
+
+  /** The newest of what an agent's processes wrote to stderr; empty when they wrote nothing. */
+  async stderr(agent: string): Promise<Stderr> {
+    return await this.#http.read<Stderr>(`/v1/agents/${encodeURIComponent(agent)}/stderr`);
   }
 
   /** Installs an agent on the server: `await` it, or iterate over its progress. */

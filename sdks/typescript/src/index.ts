@@ -29,6 +29,7 @@ export {
   type Modes,
   type Progress,
   type ServerStatus,
+  type Stderr,
 } from "./agents.js";
 export type { ElicitationHandler, Handlers, PermissionHandler, QuestionHandler } from "./asking.js";
 export type { Data } from "./bytes.js";

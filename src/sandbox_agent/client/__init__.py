@@ -26,6 +26,7 @@ if TYPE_CHECKING:
         Modes,
         Progress,
         ServerStatus,
+        Stderr,
     )
     from sandbox_agent.client.api import Data
     from sandbox_agent.client.asking import (
@@ -157,6 +158,7 @@ __all__ = [
     "SessionUpdate",
     "Sessions",
     "StartFailed",
+    "Stderr",
     "Turn",
     "TurnEnded",
     "TurnItem",
@@ -172,7 +174,7 @@ __all__ = [
 _NAMES = {
     "agents": (
         "Agent AgentHealth Agents Artifact Credential Features Health Install InstallInfo InstallResult Mode "
-        "Model Models Modes Progress ServerStatus"
+        "Model Models Modes Progress ServerStatus Stderr"
     ),
     "api": "Data",
     "asking": (

@@ -193,6 +193,14 @@ class Health(Struct, rename="camel", kw_only=True, frozen=True):
     """Why it is degraded."""
 
 
+class Stderr(Struct, frozen=True):
+    """The newest of what an agent's processes wrote to stderr."""
+
+    text: str
+    truncated: bool = False
+    """There is more before it."""
+
+
 class _Listed(Struct):
     agents: list[Agent]
 
@@ -255,6 +263,10 @@ class Agents:
     async def models(self, agent: str) -> Models:
         """The models that an agent offers, also before its first session; see `get`."""
         return (await self.get(agent, models=True)).models or Models()
+
+    async def stderr(self, agent: str) -> Stderr:
+        """The newest of what an agent's processes wrote to stderr; empty when they wrote nothing."""
+        return await self._api.json("GET", f"/v1/agents/{quote(agent, safe='')}/stderr", type=Stderr)
 
     def install(
         self,

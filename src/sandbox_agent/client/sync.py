@@ -160,6 +160,7 @@ class Agents:
         self.list = _waiting(portal, agents.list)
         self.get = _waiting(portal, agents.get)
         self.models = _waiting(portal, agents.models)
+        self.stderr = _waiting(portal, agents.stderr)
         self.install = _iterating(portal, agents.install)
 
 

@@ -4,8 +4,10 @@ One table of endpoints: the router and the OpenAPI document are both made from i
 """
 
 import asyncio
+import os
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import msgspec
 from msgspec import UNSET, Struct
@@ -48,10 +50,13 @@ from sandbox_agent.install_errors import (
     UnsupportedAgent,
     UnsupportedPlatform,
 )
-from sandbox_agent.wire.agents import AgentsView, AgentView, InstallRequest, InstallResult
+from sandbox_agent.pools import Pool
+from sandbox_agent.wire.agents import AgentsView, AgentView, InstallRequest, InstallResult, StderrView
 from sandbox_agent.wire.sessions import SessionsView, SessionView
 
 MAX_BODY = 64 * 1024
+STDERR_BYTES = 64 * 1024
+"""Of an agent's stderr, the newest."""
 PACE = 0.2
 """Seconds between two progress events; npm reports hundreds of files."""
 
@@ -191,6 +196,9 @@ class Views:
     agent_views: AgentViews
     installs: Installs
     health: Health
+    logs: Path
+    """The folder of what agents write to stderr."""
+    pool: Pool
 
     def endpoints(self) -> list[Endpoint]:
         which = {"registry": "`true`: also agents of the ACP registry that are not installed."}
@@ -212,6 +220,14 @@ class Views:
                 AgentView,
                 {"models": "`true`: ask the agent for its models and modes if they are not known."},
                 problems=ASKING_PROBLEMS,
+            ),
+            Endpoint(
+                "GET",
+                "/v1/agents/{agent}/stderr",
+                self.get_stderr,
+                "The newest of what an agent wrote to stderr.",
+                StderrView,
+                problems=(UnknownAgent,),
             ),
             Endpoint(
                 "POST",
@@ -256,6 +272,10 @@ class Views:
         asking = request.query_params.get("models") == "true"
         return json_response(await views.view_with_models(agent) if asking else views.view(agent))
 
+    async def get_stderr(self, request: Request) -> Response:
+        agent = await self.agent_views.catalog.find(request.path_params["agent"])
+        return json_response(await self.pool.run(_read_end, self.logs / f"{agent.id}.stderr.log"))
+
     async def get_sessions(self, request: Request) -> Response:
         query = request.query_params
         try:
@@ -269,6 +289,16 @@ class Views:
         if session is None:
             raise SessionNotFound(request.path_params["id"])
         return json_response(self.inventory.view(session))
+
+
+def _read_end(path: Path) -> StderrView:
+    try:
+        with path.open("rb") as file:
+            size = file.seek(0, os.SEEK_END)
+            file.seek(max(0, size - STDERR_BYTES))
+            return StderrView(file.read(STDERR_BYTES).decode(errors="replace"), size > STDERR_BYTES)
+    except FileNotFoundError:
+        return StderrView("", truncated=False)
 
 
 def json_response(value: object) -> Response:

@@ -167,6 +167,15 @@ class AgentView(AgentFacts, rename="camel", kw_only=True):
     """Like `models`."""
 
 
+class StderrView(Struct):
+    """The newest of what an agent's processes wrote to stderr."""
+
+    text: str
+    """In UTF-8; bytes that are none are replaced."""
+    truncated: bool
+    """There is more before it."""
+
+
 class AgentsView(Struct):
     """All agents."""
 
