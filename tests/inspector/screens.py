@@ -193,7 +193,7 @@ def form(folder: str) -> list[Any]:
 
 def running(folder: str) -> list[Any]:
     said = "The suites of `billing` and `search` pass with pytest. Next is `accounts`, which has fixtures of its own."
-    return [plan(1), ["say", said], call("c5", "execute", "pytest -q accounts", "in_progress"), ["wait_cancel"]]
+    return [["say", said], call("c5", "execute", "pytest -q accounts", "in_progress"), ["wait_cancel"]]
 
 
 PROMPTS: dict[str, tuple[str, str, Callable[[str], list[Any]]]] = {
