@@ -63,7 +63,19 @@ class Conversation:
     # Doing
 
     def click(self, selector: str) -> None:
+        """Click it once it stays where it is: what is still loading may move it."""
         self.shows(selector)
+        self.run(
+            f"""(async () => {{
+                const found = () => document.querySelector({json.dumps(selector)});
+                const place = () => JSON.stringify(found()?.getBoundingClientRect());
+                for (let still = 0, before = ""; still < 5; ) {{
+                    await new Promise((resolve) => requestAnimationFrame(resolve));
+                    still = place() === before ? still + 1 : 0;
+                    before = place();
+                }}
+            }})()"""
+        )
         self.tab("click", selector)
 
     def press_beside(self, key: str) -> None:
