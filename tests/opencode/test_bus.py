@@ -72,6 +72,20 @@ def test_a_reader_of_one_directory_gets_nothing_of_another() -> None:
     run(main())
 
 
+def test_programs_are_had_to_read_again_what_they_read_when_they_start() -> None:
+    async def main() -> None:
+        bus = make_bus()
+        wrapped, bare = (bus.open(Socket(), wrapped=each, directory=None) for each in (True, False))
+        bus.refresh()
+
+        _, *told = await read(wrapped)
+        assert [each["payload"]["type"] for each in told] == ["catalog.updated", "server.instance.disposed"]
+        _, *told = await read(bare)
+        assert [each["type"] for each in told] == ["catalog.updated"]
+
+    run(main())
+
+
 def test_a_reader_that_takes_nothing_is_cut_off_and_no_other_is() -> None:
     async def main() -> None:
         bus, sockets = make_bus(limit=10_000), (Socket(), Socket())

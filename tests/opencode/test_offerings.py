@@ -37,7 +37,11 @@ class Agents:
             find_announced=lambda agent: self.known.get(agent.id),
             view=lambda _: SimpleNamespace(capabilities={"promptCapabilities": {"image": True}}),
         )
-        self.offerings = Offerings(views, None, lambda: self.now)
+        self.late = 0
+        self.offerings = Offerings(views, None, self._learned_late, lambda: self.now)
+
+    def _learned_late(self) -> None:
+        self.late += 1
 
     async def _ask(self, agent: Any) -> None:
         self.asked.append(agent.id)
@@ -109,5 +113,27 @@ def test_one_that_hangs_is_waited_for_once() -> None:
         await first
 
         assert agents.asked == ["claude"]
+
+    run(main())
+
+
+def test_programs_read_again_when_one_says_after_a_list_was_given_without_it() -> None:
+    async def main() -> None:
+        agents = Agents("claude", "codex")
+        await agents.offerings.learn(agents.offerings.connected())
+        assert agents.late == 0
+
+        agents.known.clear()
+        agents.now = ASK_AGAIN
+        agents.answering.clear()
+        agents.refuses = {"codex"}
+        first = asyncio.create_task(agents.offerings.learn(agents.offerings.connected()))
+        await asyncio.sleep(0)
+        agents.now += offerings.PATIENCE
+        await agents.offerings.learn(agents.offerings.connected())
+        agents.answering.set()
+        await first
+
+        assert agents.late == 1
 
     run(main())

@@ -64,7 +64,7 @@ def make_bridge(
     transcripts = Transcripts(hub, bus, limits.memory)
     client = HubClient(hub, from_client)
     requests = Requests(client, transcripts, bus)
-    offerings = Offerings(views, default_agent, hub.monotonic)
+    offerings = Offerings(views, default_agent, bus.refresh, hub.monotonic)
     conversations = Conversations(client, transcripts, bus, offerings, hub.clock)
     shells = Shells(client, conversations, transcripts, terminals, environment)
     reading = Reading(limits.body, files.roots.base)

@@ -167,6 +167,14 @@ class Bus:
         for reader in wanting:
             reader.push(wrapped if reader.wrapped else _frame(bare))
 
+    def refresh(self) -> None:
+        """Have programs read again what they read when they start, such as the models there are."""
+        # The web page does it for the one, the terminal interface for the other.
+        self.publish(None, "catalog.updated", {})
+        for reader in self._readers:
+            if reader.wrapped:
+                self.send(reader, None, "server.instance.disposed", {"directory": ""})
+
     def send(
         self, reader: Reader, directory: str | None, type: str, properties: object, most: int | None = None
     ) -> int:

@@ -27,14 +27,22 @@ class Offerings:
     """What all agents offer."""
 
     def __init__(
-        self, views: AgentViews, default_agent: str | None, monotonic: Callable[[], float] = time.monotonic
+        self,
+        views: AgentViews,
+        default_agent: str | None,
+        learned_late: Callable[[], None],
+        monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
+        """`learned_late` is called when an agent says what it offers after a list was given without that."""
         self._views = views
         self._default_agent = default_agent
+        self._learned_late = learned_late
         self._monotonic = monotonic
         self._asked: dict[str, float] = {}
-        self._asking: dict[asyncio.Task[None], float] = {}
+        self._asking: dict[asyncio.Task[bool], float] = {}
         """Those that are being asked, and since when."""
+        self._missing: set[asyncio.Task[bool]] = set()
+        """Those of them that a list was given without."""
         # Programs hide models that are old.
         self._released = datetime.now(UTC).date().isoformat()
 
@@ -68,18 +76,28 @@ class Offerings:
                 self._asked[agent.id] = now
                 task = asyncio.create_task(self._ask(agent))
                 self._asking[task] = now
-                task.add_done_callback(self._asking.pop)
+                task.add_done_callback(self._told)
         # Each is waited for once: one that hangs does not hold up every list.
         waiting = [task for task, since in self._asking.items() if now - since < PATIENCE]
         if waiting:
             await asyncio.wait(waiting, timeout=PATIENCE)
+        self._missing.update(self._asking)
 
-    async def _ask(self, agent: Agent) -> None:
+    async def _ask(self, agent: Agent) -> bool:
+        """Whether it said."""
         try:
             await self._views.offers.ask(agent)
         except SandboxAgentError:
             # Its sessions will say why.
-            return
+            return False
+        return True
+
+    def _told(self, task: "asyncio.Task[bool]") -> None:
+        del self._asking[task]
+        if task in self._missing:
+            self._missing.discard(task)
+            if not task.cancelled() and task.exception() is None and task.result():
+                self._learned_late()
 
     def models(self, agent: Agent) -> Pairs:
         """Ids and names; one that stands for the agent's own choice where it does not say."""
