@@ -13,8 +13,6 @@ import { type Row, type Rows, previewOf, sizeOf } from "./rows.js";
 import type { Listed } from "./use-rows.js";
 
 const HEIGHT = 28;
-/** More than are ever there at once. */
-const SLOTS = 128;
 /** Pixels from the end within which the list stays at its end. */
 const NEAR = 40;
 
@@ -43,6 +41,7 @@ export function EnvelopeList({ log, rows, listed, chosen, choose, follow }: Enve
   useLayoutEffect(() => {
     if (follow && atEnd.current && count > 0) virtualizer.scrollToIndex(count - 1, { align: "end" });
   }, [count, follow, virtualizer]);
+  const lines = virtualizer.getVirtualItems();
   const pair = chosen === undefined ? undefined : rows.at(chosen)?.pair;
   const line = chosen === undefined ? -1 : lineOf(chosen);
   useEffect(() => {
@@ -79,12 +78,12 @@ export function EnvelopeList({ log, rows, listed, chosen, choose, follow }: Enve
       onKeyDown={key}
     >
       <div role="presentation" className={styles.lines} style={{ height: virtualizer.getTotalSize() }}>
-        {virtualizer.getVirtualItems().map(({ index, start }) => {
+        {lines.map(({ index, start }) => {
           const at = place(index);
           return (
             <Line
               // The elements of a line that has gone are those of one that comes: a scroll makes none anew.
-              key={index % SLOTS}
+              key={index % lines.length}
               row={rows.at(at) as Row}
               entry={log.entry(at) as Entry}
               latency={rows.at(at)?.latency}

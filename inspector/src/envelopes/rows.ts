@@ -197,5 +197,7 @@ function oneLine(text: string, longest: number): string {
 
 /** Bytes of an envelope as JSON. */
 export function sizeOf(entry: Entry): number {
-  return isGap(entry) ? 0 : new TextEncoder().encode(JSON.stringify(entry.envelope)).length;
+  return isGap(entry) ? 0 : encoder.encode(JSON.stringify(entry.envelope)).length;
 }
+
+const encoder = new TextEncoder();
