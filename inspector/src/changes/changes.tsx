@@ -193,10 +193,12 @@ function Card({ change, layout, isCurrent, path, focus }: CardProps): ReactNode 
               <SafeText text={path} limit={300} />
             </strong>
           )}
-          <p className={styles.prompt} title={change.prompt}>
-            <span className={styles.turn}>Turn {change.turnNumber}</span>
-            <SafeText text={change.prompt.slice(0, 300) || change.title} limit={300} />
-          </p>
+          {path === undefined && (
+            <p className={styles.prompt} title={change.prompt}>
+              <span className={styles.turn}>Turn {change.turnNumber}</span>
+              <SafeText text={change.prompt.slice(0, 300) || change.title} limit={300} />
+            </p>
+          )}
           <p className={styles.allowed}>
             <Allowed change={change} />
           </p>

@@ -16,6 +16,7 @@ const HEIGHT = 48;
 
 export function SessionTable({ sessions }: { readonly sessions: readonly SessionInfo[] }): ReactNode {
   const scroller = useRef<HTMLDivElement>(null);
+  const focused = useRef<number>(undefined);
   const now = useNow(1_000);
   const virtualizer = useVirtualizer({
     count: sessions.length,
@@ -28,8 +29,9 @@ export function SessionTable({ sessions }: { readonly sessions: readonly Session
   const key = (event: KeyboardEvent<HTMLDivElement>): void => {
     const step = { ArrowDown: 1, ArrowUp: -1, j: 1, k: -1 }[event.key];
     if (step === undefined) return;
-    const focused = (event.target as HTMLElement).closest<HTMLElement>("[data-line]")?.dataset["line"];
-    const to = Math.max(0, Math.min(sessions.length - 1, focused === undefined ? 0 : Number(focused) + step));
+    const to = Math.max(0, Math.min(sessions.length - 1, focused.current === undefined ? 0 : focused.current + step));
+    // At once: the next key may come before the line is there to have the focus.
+    focused.current = to;
     event.preventDefault();
     virtualizer.scrollToIndex(to, { align: "auto" });
     requestAnimationFrame(() => scroller.current?.querySelector<HTMLElement>(`[data-line="${to}"]`)?.focus());
@@ -45,7 +47,15 @@ export function SessionTable({ sessions }: { readonly sessions: readonly Session
         <span>Cost</span>
         <span>Active</span>
       </div>
-      <div ref={scroller} className={styles.scroller} onKeyDown={key} role="list" aria-label="Sessions" tabIndex={-1}>
+      <div
+        ref={scroller}
+        className={styles.scroller}
+        role="list"
+        aria-label="Sessions"
+        tabIndex={-1}
+        onKeyDown={key}
+        onFocus={({ target }) => (focused.current = Number(target.dataset["line"] ?? 0))}
+      >
         <div role="presentation" className={styles.lines} style={{ height: virtualizer.getTotalSize() }}>
           {virtualizer.getVirtualItems().map(({ index, start, key: name }) => {
             const session = sessions[index] as SessionInfo;
