@@ -36,5 +36,6 @@ browse press Enter >/dev/null
 
 echo "response"
 browse wait ".item-text" >/dev/null
+browse wait --fn "!document.querySelector('.turn-end [role=status]')" >/dev/null
 browse get text ".item-text"
 echo "ok"
