@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from sandbox_agent.client import LogEvent
 from sandbox_agent.client.sync import SandboxAgent, Session
 from tests.inspector.browsing import Tab
 from tests.support.running import TOKEN, Server
@@ -82,7 +83,7 @@ def told(server: Server, client: SandboxAgent) -> Told:
     events = [
         {"id": event.id, "at": event.at, "direction": event.direction, "envelope": event.envelope}
         for event in session.history()
-        if hasattr(event, "envelope")
+        if isinstance(event, LogEvent)
     ]
     return Told(session, work, events)
 
