@@ -9,13 +9,13 @@ import { LogsOfServer } from "./log/logs-of-server.js";
 import { Mission } from "./mission/mission.js";
 import { type Place, go, hrefOf, usePlace } from "./router.js";
 import { Connected, titleOf, useInventory, useSessionInfo } from "./server/index.js";
-import { SessionRoom } from "./session/session-room.js";
 import { Sidebar } from "./sidebar/sidebar.js";
 import styles from "./app.module.css";
 
 const AgentsRoom = lazy(async () => ({ default: (await import("./agents/agents-room.js")).AgentsRoom }));
 const FilesRoom = lazy(async () => ({ default: (await import("./files/files-room.js")).FilesRoom }));
 const NewSession = lazy(async () => ({ default: (await import("./new-session/new-session.js")).NewSession }));
+const SessionRoom = lazy(async () => ({ default: (await import("./session/session-room.js")).SessionRoom }));
 const Replay = lazy(async () => ({ default: (await import("./replay/replay.js")).Replay }));
 
 const NAMES: Partial<Record<Place["room"], string>> = {
