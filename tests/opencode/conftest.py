@@ -5,7 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.opencode.host import MOCK, Host, opencode_itself, ours
+from tests.opencode.host import MOCK, Host, opencode_itself, opencode_serving, ours
+from tests.opencode.program import NOWHERE
+from tests.opencode.run import Run
 from tests.opencode.terminal import READY, Tui
 from tests.support.running import Server
 
@@ -33,3 +35,15 @@ def tui(host: Host, home: Path) -> Generator[Tui]:
     with Tui(host, home) as opened:
         opened.expect(READY)
         yield opened
+
+
+@pytest.fixture(scope="module")
+def run(host: Host, home: Path) -> Run:
+    return Run(host, home)
+
+
+@pytest.fixture(scope="module")
+def origin(tmp_path_factory: pytest.TempPathFactory) -> Generator[str]:
+    """Where OpenCode's web page comes from."""
+    with opencode_serving(tmp_path_factory.mktemp("pages"), NOWHERE, password=None) as serving:
+        yield serving

@@ -1,41 +1,10 @@
-"""`opencode run --attach` on the bridge: a program that says one thing, prints the answer and ends."""
+"""`opencode run --attach` on the bridge."""
 
 import json
-import subprocess
 from pathlib import Path
 
-import pytest
-
 from tests.opencode.host import Host
-from tests.opencode.program import environment, program
-
-LONGEST = 300.0
-"""Seconds that it may take on a machine that is busy."""
-
-
-@pytest.fixture(scope="module")
-def run(host: Host, home: Path) -> "Run":
-    return Run(host, home)
-
-
-class Run:
-    """Runs it."""
-
-    def __init__(self, host: Host, home: Path) -> None:
-        self._host, self._home = host, home
-
-    def __call__(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        host = self._host
-        attached = ["--attach", host.url, "--password", host.password, "--dir", host.directory]
-        return subprocess.run(
-            [program(), "run", *attached, *arguments],
-            env=environment(self._home),
-            cwd=host.directory,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=LONGEST,
-        )
+from tests.opencode.run import Run
 
 
 def test_a_prompt_with_a_file_is_answered_by_the_model_that_was_chosen(run: Run, host: Host, tmp_path: Path) -> None:
