@@ -7,6 +7,7 @@ import sys
 import tomllib
 from collections import Counter
 from collections.abc import Callable, Iterator
+from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
@@ -20,7 +21,7 @@ from tests.docs.snippets import Block, blocks, blocks_of, joined, programs, shor
 from tests.docs.stage import Stage, stage
 
 PROGRAMS = {"sh", "python", "typescript"}
-FILES = {"json", "toml", "yaml", "dockerfile", "nginx", "caddyfile", "ini"}
+FILES = {"json", "toml", "yaml", "dockerfile", "nginx", "caddyfile", "ini", "html"}
 SIGNATURES = {"pyi", "dts"}
 """Those of TypeScript are written by its compiler."""
 KNOWN = {"", *PROGRAMS, *FILES, *SIGNATURES}
@@ -38,6 +39,7 @@ SKIPPED = {
     "docs/guides/terminal.md": 2,
     "docs/guides/troubleshooting.md": 1,
     "docs/guides/typescript.md": 1,
+    "docs/inspector.md": 2,
     "docs/opencode.md": 3,
     "docs/quickstart.md": 3,
     "examples/README.md": 1,
@@ -130,6 +132,21 @@ def test_a_shell_block_is_a_shells(block: Block) -> None:
 @of("json")
 def test_a_json_block_is_json(block: Block) -> None:
     json.loads(block.code)
+
+
+@of("html")
+def test_an_html_block_shows_a_page_of_the_inspector_in_a_frame(block: Block) -> None:
+    frames: list[dict[str, str | None]] = []
+
+    class Reader(HTMLParser):
+        def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+            assert tag == "iframe"
+            frames.append(dict(attrs))
+
+    Reader().feed(block.code)
+    [frame] = frames
+    assert frame["title"]
+    assert "/ui/embed/" in (frame["src"] or "")
 
 
 @of("toml")
