@@ -72,3 +72,12 @@ def test_tokens_are_added_up_and_the_newest_cost_counts() -> None:
     assert activity.tokens == 15
     assert (activity.context_used, activity.context_size) == (1, 2)
     assert (activity.cost_amount, activity.cost_currency) == (0.75, "USD")
+
+
+def test_a_cost_that_no_float_can_hold_is_left_out_and_the_rest_counts() -> None:
+    activity = Activity()
+    activity.note_usage({"used": 1, "size": 2, "cost": {"amount": 0.5, "currency": "USD"}})
+    activity.note_usage({"used": 3, "size": 4, "cost": {"amount": 10**400, "currency": "USD"}})
+
+    assert (activity.context_used, activity.context_size) == (3, 4)
+    assert activity.cost_amount == 0.5

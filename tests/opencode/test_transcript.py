@@ -433,6 +433,13 @@ def test_usage_and_cost_are_told_with_the_turn(session: Session) -> None:
     assert (session.transcript.cost, session.transcript.used) == (0.75, 50)
 
 
+def test_a_cost_that_no_float_can_hold_is_left_out_and_the_rest_counts(session: Session) -> None:
+    session.update("usage_update", used=10, size=100, cost={"amount": 0.5, "currency": "USD"})
+    session.update("usage_update", used=50, size=100, cost={"amount": 10**400, "currency": "USD"})
+
+    assert (session.transcript.cost, session.transcript.used) == (0.5, 50)
+
+
 def test_mode_and_model_are_those_of_their_time(session: Session) -> None:
     modes = {"currentModeId": "plan", "availableModes": [{"id": "plan"}, {"id": "code"}]}
     models = {"currentModelId": "m1", "availableModels": [{"modelId": "m1"}]}

@@ -60,9 +60,9 @@ class Activity(msgspec.Struct, kw_only=True):
         used, size, cost = update.get("used"), update.get("size"), object_at(update, "cost")
         if isinstance(used, int) and isinstance(size, int):
             self.context_used, self.context_size = used, size
-        amount, currency = cost.get("amount"), text_at(cost, "currency")
-        if isinstance(amount, int | float) and currency is not None:
-            self.cost_amount, self.cost_currency = float(amount), currency
+        amount, currency = read_amount(cost.get("amount")), text_at(cost, "currency")
+        if amount is not None and currency is not None:
+            self.cost_amount, self.cost_currency = amount, currency
 
     def note_result(self, result: Object) -> None:
         """Learn from the result of a turn."""
@@ -105,6 +105,16 @@ class Recent:
                 break
         text = "".join(reversed(pieces)).strip()
         return None if kind is None or not text else (kind, _cut(text.splitlines()[-1]))
+
+
+def read_amount(value: object) -> float | None:
+    """A cost; None for what is no number, or is larger than a float can be."""
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        return None
+    try:
+        return float(value)
+    except OverflowError:
+        return None
 
 
 def _update(line: bytes) -> _Update | None:

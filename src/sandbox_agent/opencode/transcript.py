@@ -11,6 +11,7 @@ from msgspec import UNSET
 from sandbox_agent.envelope import Envelope, Kind, Object, at, object_at, objects_at, parse, text_at
 from sandbox_agent.errors import NotAnEnvelope
 from sandbox_agent.hub import choices
+from sandbox_agent.hub.activity import read_amount
 from sandbox_agent.hub.choices import MODE, MODEL
 from sandbox_agent.log.event import Direction
 from sandbox_agent.opencode.entries import About, Entries, Entry, Happening, Text
@@ -354,8 +355,8 @@ class Transcript:
                 self._take_plan([])
             case "usage_update":
                 self.used = _number(update.get("used"))
-                cost = at(update, "cost", "amount")
-                self.cost = float(cost) if isinstance(cost, int | float) else self.cost
+                cost = read_amount(at(update, "cost", "amount"))
+                self.cost = self.cost if cost is None else cost
             case "available_commands_update":
                 self.commands = objects_at(update, "availableCommands")
             case "current_mode_update" if (mode := text_at(update, "currentModeId")) is not None:
