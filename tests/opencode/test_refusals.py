@@ -141,6 +141,13 @@ def test_an_unknown_message_is_not_found(client: httpx.Client, session: str) -> 
     assert refused.json()["name"] == "NotFoundError"
 
 
+def test_a_directory_that_is_not_utf_8_is_refused_and_lists_go_on(client: httpx.Client) -> None:
+    refused = client.post("/session", json={}, headers={"X-Opencode-Directory": "/%FF"})
+
+    assert (refused.status_code, refused.json()["name"]) == (400, "BadRequest")
+    assert client.get("/session").status_code == 200
+
+
 def test_a_file_outside_is_not_read(client: httpx.Client, host: Host) -> None:
     refused = client.get("/file/content", params={"directory": host.directory, "path": "../config/agents.toml"})
 

@@ -147,9 +147,12 @@ class Conversations:
     # Making and changing
 
     def create(self, directory: str, asked: NewSession) -> SessionInfo:
-        draft = self._drafts.add(directory)
+        """Raises Refused, and then leaves no draft."""
         if asked.parent_id is not UNSET:
             self.find(asked.parent_id)
+        if asked.model:
+            self._check_model(self._agent(asked.model.provider_id), asked.model.id)
+        draft = self._drafts.add(directory)
         draft.title = asked.title or None
         draft.agent = asked.agent or None
         draft.model = asked.model or None
@@ -158,8 +161,6 @@ class Conversations:
             permission=tuple(asked.permission or ()),
             metadata=asked.metadata or None,
         )
-        if draft.model is not None:
-            self._check_model(self._agent(draft.model.provider_id), draft.model.id)
         self._tell_draft(draft, "session.created")
         return draft.describe()
 

@@ -45,12 +45,22 @@ class Reading:
             given = None if header is None else unquote(header.decode("latin-1"), errors="surrogateescape")
         if not given:
             return None
-        if not given.startswith("/") or "\0" in given:
-            raise Refused(400, f"directory must be an absolute path: {given[:200]!r}")
-        return normalize(given)
+        return _check(given)
 
     def directory(self, request: Request) -> str:
-        return self.named_directory(request) or normalize(self.base)
+        """The directory that a request is about. Raises Refused."""
+        return self.named_directory(request) or _check(self.base)
+
+
+def _check(directory: str) -> str:
+    """A directory that answers can name: JSON is UTF-8, and paths need not be."""
+    if not directory.startswith("/") or "\0" in directory:
+        raise Refused(400, f"directory must be an absolute path: {directory[:200]!r}")
+    try:
+        directory.encode()
+    except UnicodeEncodeError:
+        raise Refused(400, f"directory must be UTF-8: {directory[:200]!r}") from None
+    return normalize(directory)
 
 
 def query(request: Request) -> dict[str, str]:
