@@ -23,7 +23,17 @@ _BY_KIND = {
     "move": "move",
     "switch_mode": "mode",
 }
-_VAGUE = ("", "other", "think")
+_VARIANTS = {"edit": ("edit", "write"), "search": ("grep", "glob")}
+"""Tools that a title may choose between where the kind is clear: they need the same permission."""
+_NAMED = {
+    "edit": ("edit", "write"),
+    "read": ("read", "list"),
+    "search": ("grep", "glob", "list", "websearch"),
+    "fetch": ("webfetch", "websearch"),
+}
+"""Tools that the agent's own name may choose between where the kind is clear."""
+_HARMLESS = ("read", "search", "fetch")
+"""Kinds that change nothing."""
 DRAWN = frozenset(
     {
         *("bash", "edit", "write", "read", "grep", "glob", "list", "webfetch", "websearch", "todowrite", "task"),
@@ -33,6 +43,13 @@ DRAWN = frozenset(
 """Tools that OpenCode's programs draw in a way of their own."""
 _FENCED = re.compile(r"\s*(`{3,}|~{3,})[^\n]*\n(.*?)\n?\1\s*", re.DOTALL)
 _OUTPUTS = ("formatted_output", "aggregated_output", "output", "stdout", "stderr", "text", "error", "message")
+_COMMANDS, _ARGUMENTS = ("command", "cmd", "script"), ("args", "arguments")
+_SHELLS = frozenset(
+    f"{place}{name}"
+    for place in ("", "/bin/", "/usr/bin/", "/usr/local/bin/")
+    for name in ("sh", "bash", "dash", "zsh", "ksh", "ash")
+)
+"""Programs whose `-c` takes a command; one of the same name elsewhere may be anything."""
 _PATHS = ("filePath", "file_path", "path", "abs_path", "filename", "file")
 _OPERANDS = {
     "grep": ("pattern", "query"),
@@ -98,18 +115,29 @@ class ToolCall:
 
     @property
     def tool(self) -> str:
-        """Its name, as OpenCode draws it."""
-        # A title in other letters than OpenCode's own names may be a sentence about something else.
-        titled = self.title if self.kind in _VAGUE else self.title if self.title.islower() else ""
-        for name in (self.named, titled):
-            if (known := name.strip().lower().replace("_", "")) in DRAWN:
-                return known
+        """Its name, as OpenCode draws it and asks for permission: what it does comes before what it is called."""
+        if self.command is not None:
+            return "bash"
+        vague = self.kind not in _BY_KIND
+        changes = self.kind == "edit" or (bool(self.diffs) and (vague or self.kind in _HARMLESS))
+        kind = "edit" if changes else self.kind
+        named, titled = (name.strip().lower().replace("_", "") for name in (self.named, self.title))
+        if vague and not changes:
+            known = next((name for name in (named, titled) if name in DRAWN), None)
+        elif named in _NAMED.get(kind, ()):
+            known = named
+        else:
+            # A title in other letters than OpenCode's own names may be a sentence about something else.
+            known = titled if self.title.islower() and titled in _VARIANTS.get(kind, ()) else None
+        if known is not None:
+            return known
+        if changes:
+            is_new = self.diffs and not any(text_at(each, "oldText") for each in self.diffs)
+            return "write" if is_new else "edit"
+        if not vague:
+            return _BY_KIND[kind]
         if objects_at(object_at(self.raw_input), "todos"):
             return "todowrite"
-        if self.kind == "edit" and self.diffs and all(not text_at(each, "oldText") for each in self.diffs):
-            return "write"
-        if self.kind in _BY_KIND:
-            return _BY_KIND[self.kind]
         return (self.named or self.title or self.kind or "tool")[:LONGEST_NAME]
 
     @property
@@ -118,22 +146,30 @@ class ToolCall:
 
     @property
     def path(self) -> str | None:
-        """The file that it is about."""
+        """The file that it is about, the first of several."""
+        return next(iter(self.paths), None)
+
+    @property
+    def paths(self) -> list[str]:
+        """All files that it names, each once."""
         given = object_at(self.raw_input)
         stated = [text_at(each, "path") for each in (*self.diffs, *self.locations)]
-        return next((path for path in (*stated, *(text_at(given, name) for name in _PATHS)) if path), None)
+        stated += [text_at(given, name) for name in _PATHS]
+        return list(dict.fromkeys(path for path in stated if path))
 
     @property
     def command(self) -> str | None:
-        """The command that it runs."""
+        """The command that it runs, whole."""
         given = object_at(self.raw_input)
-        value = next((given[name] for name in ("command", "cmd", "script") if given.get(name)), None)
-        if isinstance(value, str):
-            return value
-        words = [word for word in list_at({"words": value}, "words") if isinstance(word, str)]
-        if not words:
+        value = next((given[name] for name in _COMMANDS if given.get(name)), None)
+        if value is None:
             return None
-        return words[2] if len(words) == 3 and words[1] in ("-c", "-lc") else shlex.join(words)
+        following = [given[name] for name in _ARGUMENTS if given.get(name)]
+        match value:
+            case [str(shell), "-c" | "-lc", str(script)] if shell in _SHELLS and not following:
+                return script
+            case _:
+                return " ".join(map(_spell, (value, *following)))
 
     @property
     def input(self) -> Object:
@@ -239,6 +275,16 @@ def make_diff(path: str, old: str, new: str) -> str:
         lines = list(difflib.unified_diff(before, after, path, path))
     ended = (each if each.endswith("\n") else f"{each}\n\\ No newline at end of file\n" for each in lines)
     return "".join(ended)
+
+
+def _spell(words: object) -> str:
+    """A command or its arguments as a line; what is neither text nor words, as JSON."""
+    if isinstance(words, str):
+        return words
+    texts = [word for word in list_at({"words": words}, "words") if isinstance(word, str)]
+    if texts and texts == words:
+        return shlex.join(texts)
+    return msgspec.json.encode(words).decode()
 
 
 def _find_name(change: Object) -> str | None:
