@@ -17,7 +17,7 @@ from sandbox_agent.opencode.conversations import Conversations
 from sandbox_agent.opencode.hub_client import HubClient
 from sandbox_agent.opencode.ids import is_session_id
 from sandbox_agent.opencode.naming import Facts, find_session, id_of, project_id
-from sandbox_agent.opencode.objects import CommandBody, NewSession, PromptBody, SessionChange
+from sandbox_agent.opencode.objects import CommandBody, ModelRef, NewSession, PromptBody, SessionChange
 from sandbox_agent.opencode.refusals import Refused
 from sandbox_agent.opencode.requests import Requests
 from sandbox_agent.opencode.transcripts import Transcripts
@@ -288,20 +288,134 @@ def test_always_is_remembered_for_exactly_that_where_the_agent_does_not() -> Non
 
             assert answered(own, 1) == {"outcome": {"outcome": "selected", "optionId": "yes"}}
             assert not is_answered(own, 2)
-            assert Facts.of(own.session).always == (("bash", "bash", "ls"),)
+            (rule,) = Facts.of(own.session).always
+            assert rule[0] == "bash"
 
     run(main())
 
 
-def test_what_cannot_be_told_apart_is_not_remembered() -> None:
+def diff(path: str, new: str = "new") -> Json:
+    return {"type": "diff", "path": path, "oldText": "old", "newText": new}
+
+
+def execute(command: object, **more: object) -> Json:
+    return {"kind": "execute", "title": "Run", "rawInput": {"command": command, **more}}
+
+
+def edit(*diffs: Json, **more: object) -> Json:
+    return {"kind": "edit", "title": "Edit", "rawInput": {"path": "/w/a.py"}, "content": list(diffs), **more}
+
+
+def use(kind: str, **raw: object) -> Json:
+    return {"kind": kind, "title": "deploy", "rawInput": raw}
+
+
+LS = execute("ls")
+
+
+@pytest.mark.parametrize(
+    ("allowed", "other"),
+    [
+        (edit(diff("/w/a.py")), edit(diff("/w/a.py"), diff("/home/u/.bashrc"))),
+        (edit(diff("/w/a.py")), edit(diff("/w/a.py", "worse"))),
+        (edit(diff("/w/a.py")), edit(diff("/w/a.py"), locations=[{"path": "/etc/passwd"}])),
+        (execute("git", args=["status"]), execute("git", args=["push", "--force"])),
+        (execute(["bash", "-c", "ls"]), execute(["ssh", "-c", "ls"])),
+        (LS, execute("ls", cwd="/etc")),
+        (LS, LS | {"kind": "other"}),
+        (use("move", path="/w/a", to="/w/b"), use("move", path="/w/a", to="/etc/cron.d/x")),
+        (use("other", path="/w", target="staging"), use("other", path="/w", target="production")),
+    ],
+)
+def test_always_holds_for_no_other_request(allowed: Json, other: Json) -> None:
     async def main() -> None:
         async with bridged() as (own, bridge):
-            call = {"toolCallId": "c", "title": "Lights", "kind": "other", "rawInput": {"room": 1}}
+            own.asks(0, sessionId="s", toolCall=allowed | {"toolCallId": "c0"}, options=ONLY_ONCE)
+            (waiting,) = bridge.requests.permissions(None)
+            await bridge.requests.reply_permission(waiting.id, "always", None)
+            renamed = [ONLY_ONCE[0] | {"name": "Allow, and everything else"}, ONLY_ONCE[1]]
+            own.asks(1, sessionId="s", toolCall=other | {"toolCallId": "c1"}, options=ONLY_ONCE)
+            own.asks(2, sessionId="s", toolCall=allowed | {"toolCallId": "c2"}, options=renamed)
+            own.asks(3, sessionId="s", toolCall=allowed | {"toolCallId": "c3", "status": "pending"}, options=ONLY_ONCE)
+            await own.log.flushed()
+            await own.settled()
+
+            assert not is_answered(own, 1)
+            assert not is_answered(own, 2)
+            assert answered(own, 3) == {"outcome": {"outcome": "selected", "optionId": "yes"}}
+
+    run(main())
+
+
+def test_always_holds_for_no_other_session_not_even_a_fork() -> None:
+    async def main() -> None:
+        async with bridged() as (own, bridge):
+            await ask(own, ONLY_ONCE)
+            (waiting,) = bridge.requests.permissions(None)
+            await bridge.requests.reply_permission(waiting.id, "always", None)
+            forked = own.add_session("f")
+            forked.facts.metadata = dict(own.session.facts.metadata)
+            await ask(own, ONLY_ONCE, 1, session="f")
+            await own.log.flushed()
+            await own.settled()
+
+            assert Facts.of(forked).always
+            assert not is_answered(own, 1)
+
+    run(main())
+
+
+def test_a_rule_that_denies_holds_for_every_file_of_a_request() -> None:
+    async def main() -> None:
+        async with bridged() as (own, _):
+            rules = [
+                {"permission": "edit", "pattern": "/etc/*", "action": "deny"},
+                {"permission": "edit", "pattern": "/w/*", "action": "allow"},
+            ]
+            own.session.facts.metadata = {"opencode": {"permission": rules}}
+            call = edit(diff("/w/a.py"), diff("/etc/passwd")) | {"toolCallId": "c"}
             own.asks(0, sessionId="s", toolCall=call, options=ONLY_ONCE)
+            await own.log.flushed()
+            await own.settled()
+
+            assert answered(own)["outcome"]["optionId"] == "no"
+
+    run(main())
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        {"title": "Lights", "kind": "other", "rawInput": {"room": 1}},
+        {"title": "Edit", "kind": "edit", "content": [diff("/w/a.py"), diff("/w/b.py")]},
+        {"title": "Edit", "kind": "edit", "locations": [{"path": "/w/a.py"}]},
+        {"title": "ls", "kind": "execute", "rawInput": {}},
+    ],
+)
+def test_what_cannot_be_told_apart_is_not_remembered(call: Json) -> None:
+    async def main() -> None:
+        async with bridged() as (own, bridge):
+            own.asks(0, sessionId="s", toolCall=call | {"toolCallId": "c"}, options=ONLY_ONCE)
             (waiting,) = bridge.requests.permissions(None)
             await bridge.requests.reply_permission(waiting.id, "always", None)
 
             assert Facts.of(own.session).always == ()
+
+    run(main())
+
+
+def test_a_session_that_is_refused_leaves_nothing_behind() -> None:
+    async def main() -> None:
+        async with bridged() as (_, bridge):
+            before = len(bridge.conversations.find_all(None))
+            for asked in (
+                NewSession(parent_id="ses_000000000000aaaaaaaaaaaaaa"),
+                NewSession(model=ModelRef(provider_id="nobody", id="x")),
+            ):
+                with pytest.raises(Refused):
+                    bridge.conversations.create("/w", asked)
+
+            assert len(bridge.conversations.find_all(None)) == before
 
     run(main())
 

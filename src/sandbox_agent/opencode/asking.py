@@ -1,5 +1,8 @@
 """What agents ask of people, as OpenCode's permissions and questions, and the replies as answers of ACP. Pure."""
 
+import hashlib
+
+import msgspec
 from msgspec import UNSET
 
 from sandbox_agent.envelope import META, Object, list_at, object_at, objects_at, text_at
@@ -25,6 +28,10 @@ _KINDS: dict[Reply, tuple[str, ...]] = {
     "reject": ("reject_once", "reject_always"),
 }
 """The options of an agent that a reply may mean, best first."""
+_FILES = ("edit", "write", "read", "list", "delete", "move")
+"""Tools that need permission for files, and for each of those they name."""
+_PASSING = ("toolCallId", "status")
+"""What tells one tool call from the next that does the same."""
 _PERMISSIONS = {"write": "edit", "delete": "edit", "move": "edit", "glob": "grep"}
 LONGEST_HEADER = 30
 
@@ -44,7 +51,7 @@ def make_permission(pending: PendingRequest, session_id: str, message_id: str | 
     """A request for permission, with the true command, file and change."""
     call = _read_call(pending)
     permission = _PERMISSIONS.get(call.tool, call.tool)
-    patterns = [pattern] if (pattern := _find_pattern(call)) else [call.title or "*"]
+    patterns = _find_patterns(call) or [call.title or "*"]
     metadata: Object = dict(call.input)
     if call.diffs:
         metadata |= {"diff": call.diff}
@@ -71,10 +78,12 @@ def _read_call(pending: PendingRequest) -> ToolCall:
     return call
 
 
-def _find_pattern(call: ToolCall) -> str | None:
-    given = call.input
-    names = ("command",) if call.tool == "bash" else ("filePath", "pattern", "url", "query", "path")
-    return next((text for name in names if (text := text_at(given, name))), None)
+def _find_patterns(call: ToolCall) -> list[str]:
+    given, tool = call.input, call.tool
+    if tool in _FILES and call.paths:
+        return call.paths
+    names = ("command",) if tool == "bash" else ("filePath", "pattern", "url", "query", "path")
+    return [text for name in names if (text := text_at(given, name))][:1]
 
 
 def read_reply(said: str) -> Reply:
@@ -99,10 +108,19 @@ def answer_permission(pending: PendingRequest, reply: Reply, message: str | None
 
 
 def find_rule(pending: PendingRequest) -> tuple[str, ...] | None:
-    """What is remembered of a permission that is given for good: exactly what was asked for, else nothing."""
+    """What is remembered of a permission that is given for good: a digest of all that was asked, in its session.
+
+    None when the request itself does not say what the tool gets, or names neither a command nor a file: two such
+    requests may look alike and do different things.
+    """
     call = _read_call(pending)
-    pattern = call.command if call.tool == "bash" else call.path
-    return None if not pattern else (_PERMISSIONS.get(call.tool, call.tool), call.tool, pattern)
+    if pending.session is None or not call.raw_input or not (call.command or call.paths):
+        return None
+    params = pending.request.params()
+    asked = {name: value for name, value in object_at(params, "toolCall").items() if name not in _PASSING}
+    whole = [pending.session.id, params | {"sessionId": None, "toolCall": asked}]
+    digest = hashlib.sha256(msgspec.json.encode(whole, order="deterministic")).hexdigest()
+    return _PERMISSIONS.get(call.tool, call.tool), digest
 
 
 def is_remembered_by_agent(pending: PendingRequest) -> bool:

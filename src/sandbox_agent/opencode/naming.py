@@ -79,7 +79,7 @@ class Facts:
     archived: int | None = None
     permission: tuple[Object, ...] = ()
     always: tuple[tuple[str, ...], ...] = ()
-    """Permissions that were given for good, where the agent does not remember it: name, then patterns."""
+    """Permissions that were given for good, where the agent does not remember it: name, then digest of the request."""
     metadata: Object | None = None
     title: str | None = None
     """The beginning of its first prompt."""

@@ -185,12 +185,12 @@ class Requests:
         assert pending.session is not None
         facts = Facts.of(pending.session)
         if pending.kind != "permission":
-            denied = _find_action(facts.permission, "question", ["*"]) == "deny"
+            denied = _find_action(facts.permission, "question", "*") == "deny"
             return {"status": "rejected"} if denied else None
         if not facts.permission and not facts.always:
             return None
         asked = self._permission(pending)
-        if _find_action(facts.permission, asked.permission, asked.patterns) == "deny":
+        if any(_find_action(facts.permission, asked.permission, each) == "deny" for each in asked.patterns):
             return answer_permission(pending, "reject", None)
         if find_rule(pending) in facts.always and not is_remembered_by_agent(pending):
             return answer_permission(pending, "once", None)
@@ -208,11 +208,11 @@ def _shown(pending: PendingRequest) -> Object:
     return parse(render(pending.request, _SPEECH, pending.key)).params()
 
 
-def _find_action(rules: tuple[Object, ...], permission: str, patterns: list[str]) -> str | None:
+def _find_action(rules: tuple[Object, ...], permission: str, asked: str) -> str | None:
     """What the last rule says that fits; one that allows decides nothing here, since it may mean something else."""
     action = None
     for rule in rules:
         name, pattern = text_at(rule, "permission") or "", text_at(rule, "pattern") or "*"
-        if fnmatch.fnmatchcase(permission, name) and any(fnmatch.fnmatchcase(each, pattern) for each in patterns):
+        if fnmatch.fnmatchcase(permission, name) and fnmatch.fnmatchcase(asked, pattern):
             action = text_at(rule, "action")
     return action
