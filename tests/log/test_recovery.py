@@ -1,5 +1,6 @@
 """A log whose files were damaged: what was acknowledged is there, or the loss is told; no position comes twice."""
 
+import itertools
 import logging
 import os
 import random
@@ -300,6 +301,106 @@ def test_a_salvage_that_was_interrupted_is_brought_to_its_end(killed: Path, tmp_
     assert found == whole or expected is not None
     assert damage.reason is not None
     assert not path.with_name("log.db.new").exists()
+
+
+class Killed(BaseException):
+    """The process ends here."""
+
+
+def interrupt(monkeypatch: pytest.MonkeyPatch, step: int) -> None:
+    """Let the process end before this step of a start."""
+    steps = itertools.count()
+
+    def interrupted(change: Callable[..., object]) -> Callable[..., object]:
+        def run(*arguments: object, **options: object) -> object:
+            if next(steps) == step:
+                raise Killed
+            return change(*arguments, **options)
+
+        return run
+
+    for owner, name in ((Path, "rename"), (Path, "unlink"), (Damage, "add"), (Database, "restore")):
+        monkeypatch.setattr(owner, name, interrupted(getattr(owner, name)))
+
+
+def interrupted_starts(path: Path) -> Iterator[int]:
+    """Starts on the same files, each of which ends one step later, until one does not end early."""
+    before = path.parent.with_name("before")
+    shutil.copytree(path.parent, before)
+    for step in range(100):
+        copied(before, path.parent)
+        with pytest.MonkeyPatch.context() as monkeypatch:
+            interrupt(monkeypatch, step)
+            try:
+                open_database(path).database.close()
+            except Killed:
+                pass
+            else:
+                return
+        yield step
+
+
+@pytest.mark.parametrize("is_found_by_a_running_server", [False, True])
+def test_a_start_that_mends_may_be_interrupted_anywhere_and_the_journal_is_kept(
+    killed: Path, tmp_path: Path, *, is_found_by_a_running_server: bool
+) -> None:
+    path = copied(killed, tmp_path / "data")
+    damage_row(path)
+    if is_found_by_a_running_server:
+        Damage(path).report("a row is damaged")
+
+    step = 0
+    for step in interrupted_starts(path):
+        (_, events), damage, _ = reopened(path)
+
+        assert b"_sandboxagent/stream/gap" in events.pop(7)
+        assert events == {position: text for position, text in WHOLE[1].items() if position != 7}, step
+        assert damage.reason is not None
+        assert reopened(path)[0][1].keys() == WHOLE[1].keys()
+    assert step > 5
+
+
+def test_a_full_disk_after_a_salvage_costs_nothing_of_the_journal(
+    killed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = copied(killed, tmp_path / "data")
+    damage_row(path)
+
+    def fail(*_: object) -> None:
+        raise DatabaseError("database or disk is full")
+
+    with monkeypatch.context() as full:
+        full.setattr(Database, "restore", fail)
+        for _ in range(2):
+            with pytest.raises(DatabaseError, match="full"):
+                open_database(path)
+
+    assert reopened(path)[0][1].keys() == WHOLE[1].keys()
+
+
+@pytest.mark.parametrize("is_row_damaged", [False, True])
+def test_a_loss_in_the_journal_is_told_wherever_a_start_is_interrupted_and_not_at_every_start(
+    killed: Path, tmp_path: Path, *, is_row_damaged: bool
+) -> None:
+    path = copied(killed, tmp_path / "data")
+    flip(path.with_name("log.db.journal"), -1)
+    if is_row_damaged:
+        damage_row(path)
+
+    def told() -> int:
+        cases = [case / REASON for case in path.parent.glob("log.db.damaged-*")]
+        return sum("log.db.journal lacks 1 write" in each.read_text() for each in cases if each.exists())
+
+    step = 0
+    for step in interrupted_starts(path):
+        (_, events), _, _ = reopened(path)
+
+        assert events.keys() == set(range(1, 180)), step
+        before = told()
+        assert before > 0, step
+        reopened(path)
+        assert told() == before, step
+    assert step > 1
 
 
 def test_a_damaged_log_that_cannot_be_salvaged_says_what_to_do(killed: Path, tmp_path: Path) -> None:

@@ -181,7 +181,8 @@ def _copy_state(source: sqlite3.Connection, target: sqlite3.Connection, known: S
         commits, reserved = max(commits, known.commits), max(reserved, known.reserved)
     if not found and (known is None or not known.reserved):
         reserved += UNKNOWN
-    values = (1, commits + 1, max(reserved, last), seconds or time.time(), ticks, boot, settled)
+    # It stays the same commit, which the journal follows: a start that is interrupted here can be repeated.
+    values = (1, commits, max(reserved, last), seconds or time.time(), ticks, boot, settled)
     target.execute("insert into state values (?, ?, ?, ?, ?, ?, ?, ?)", (*values, checksum(*values)))
 
 
@@ -277,37 +278,41 @@ def _open(path: Path, small: int) -> Opened:
         # Of the log it is known that it was ours, and nothing else.
         known = Statement(SCHEMA_VERSION, commits=0, reserved=0)
     thoroughly = path.exists() and path.stat().st_size <= small
-    mended = _mend(path, known, damage, thoroughly=thoroughly)
+    _mend(path, known, damage, thoroughly=thoroughly)
     large = path.exists() and not thoroughly
     journal = path.with_name(f"{path.name}.journal")
     kept = read_journal(journal)
     database = Database(path, Witness(place), damage, Journal(journal), reserved=known.reserved if known else 0)
-    lost = _restore(database, kept, known, mended=mended)
-    if lost:
-        case = damage.open_case(f"{journal.name} lacks {lost} writes that were acknowledged")
-        with suppress(OSError):
-            shutil.copyfile(journal, case / journal.name)
+    try:
+        _restore(database, kept, known, damage, journal)
+    except BaseException:
+        database.close()
+        raise
     return Opened(database, damage, inspect_meanwhile(path, damage.report) if large else None)
 
 
-def _restore(database: Database, kept: Kept, known: Statement | None, *, mended: bool) -> int:
-    """Write what the journal has and the database lacks; gives the number of records that are missing."""
-    # A file that was mended has one commit more than the one that was damaged.
-    commits = database.commits - mended
-    groups = kept.groups if kept.commits == commits else []
-    if groups:
-        database.restore(groups)
+def _restore(database: Database, kept: Kept, known: Statement | None, damage: Damage, journal: Path) -> None:
+    """Write what the journal has and the database lacks, and report the records that are missing."""
+    groups = kept.groups if kept.commits == database.commits else []
     # A witness of another commit is behind by that commit, which has what was journaled.
-    return max(known.journaled - len(groups), 0) if known is not None and known.commits == commits else 0
+    journaled = known.journaled if known is not None and known.commits == database.commits else 0
+    lost = max(journaled - len(groups), 0)
+    if lost:
+        # Before the commit, after which nothing shows the loss any more.
+        case = damage.open_case(f"{journal.name} lacks {lost} writes that were acknowledged")
+        with suppress(OSError):
+            shutil.copyfile(journal, case / journal.name)
+    if groups or lost:
+        database.restore(groups)
 
 
-def _mend(path: Path, known: Statement | None, damage: Damage, *, thoroughly: bool) -> bool:
-    """Look for damage, and salvage what can be read if there is any; gives whether there was."""
+def _mend(path: Path, known: Statement | None, damage: Damage, *, thoroughly: bool) -> None:
+    """Look for damage, and salvage what can be read if there is any."""
     case = damage.pending
     try:
         if case is None:
             _inspect(path, known, thoroughly=thoroughly)
-            return False
+            return
     except Damaged as found:
         case = damage.open_case(str(found))
     try:
@@ -319,7 +324,6 @@ def _mend(path: Path, known: Statement | None, damage: Damage, *, thoroughly: bo
         ) from error
     damage.add(case, result)
     (case / PENDING).unlink(missing_ok=True)
-    return True
 
 
 def _inspect(path: Path, known: Statement | None, *, thoroughly: bool) -> None:
