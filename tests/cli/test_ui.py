@@ -2,13 +2,16 @@
 
 import os
 import re
+import signal
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from sandbox_agent.cli.commands.ui import write_link, write_page
+from sandbox_agent.cli.commands.ui import TIME_TO_READ, write_link, write_page
 from sandbox_agent.cli.flags import ServerAddress
+from sandbox_agent.cli.main import main
 from tests.cli.place import LONGEST, PROGRAM
 from tests.support.running import TOKEN, Server
 
@@ -17,10 +20,13 @@ WITHOUT_A_SCREEN = {
 }
 
 
+def command(server: Server, *arguments: str) -> list[str]:
+    return [*PROGRAM, "ui", "--data-dir", str(server.directory / "data"), "--token", TOKEN, *arguments]
+
+
 def ui(server: Server, *arguments: str, **environ: str) -> subprocess.CompletedProcess[str]:
-    data = ["--data-dir", str(server.directory / "data"), "--token", TOKEN]
     return subprocess.run(
-        [*PROGRAM, "ui", *data, *arguments],
+        command(server, *arguments),
         env={**WITHOUT_A_SCREEN, **environ},
         capture_output=True,
         text=True,
@@ -29,7 +35,7 @@ def ui(server: Server, *arguments: str, **environ: str) -> subprocess.CompletedP
 
 
 @pytest.fixture(scope="module")
-def kept(tmp_path_factory: pytest.TempPathFactory) -> Server:
+def kept(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     with Server(directory=tmp_path_factory.mktemp("ui")) as running:
         yield running
 
@@ -51,19 +57,65 @@ def test_the_link_leads_to_a_session_whatever_is_in_its_id() -> None:
 def test_the_browser_gets_a_page_that_leads_to_the_link_and_no_token_in_its_arguments(
     kept: Server, tmp_path: Path
 ) -> None:
-    notes = tmp_path / "notes"
+    address, mode, page = tmp_path / "address", tmp_path / "mode", tmp_path / "page"
     browser = tmp_path / "browser"
-    browser.write_text(f'#!/bin/sh\nprintf %s "$1" > {notes}\n')
+    read = f'cp "${{1#file://}}" {page}; ls -l "${{1#file://}}" > {mode}'
+    browser.write_text(f'#!/bin/sh\nprintf %s "$1" > {address}; {read}\n')
     browser.chmod(0o755)
-    done = ui(kept, "--data-dir", str(kept.directory / "data"), BROWSER=str(browser))
+    running = subprocess.Popen(
+        command(kept), env={**WITHOUT_A_SCREEN, "BROWSER": str(browser)}, stdout=subprocess.PIPE, text=True
+    )
+    with running:
+        assert running.stdout is not None
+        assert running.stdout.readline() == f"opened {kept.url}/ui/\n"
+        # The command waits for the browser to read the page; you need not.
+        running.send_signal(signal.SIGINT)
+        running.wait(LONGEST)
 
-    assert done.returncode == 0, done.stderr
-    assert done.stdout == f"opened {kept.url}/ui/\n"
-    address = notes.read_text()
-    assert TOKEN not in address
-    page = Path(address.removeprefix("file://"))
-    assert page.stat().st_mode & 0o077 == 0
+    assert TOKEN not in address.read_text()
+    assert mode.read_text().startswith("-rw-------")
     assert f"url={kept.url}/ui/#token={TOKEN}" in page.read_text()
+    assert not Path(address.read_text().removeprefix("file://")).exists()
+
+
+@pytest.mark.parametrize("opens", [True, False])
+def test_the_page_with_the_token_is_gone_when_the_command_ends(
+    kept: Server, monkeypatch: pytest.MonkeyPatch, *, opens: bool
+) -> None:
+    shown, waited = list[Path](), list[float]()
+
+    def show(page: Path) -> bool:
+        shown.append(page)
+        return opens
+
+    def wait(seconds: float) -> None:
+        assert shown[0].exists(), "the browser may still have to read it"
+        waited.append(seconds)
+
+    monkeypatch.setenv("BROWSER", "any")
+    monkeypatch.setattr("sandbox_agent.cli.commands.ui._show", show)
+    monkeypatch.setattr("sandbox_agent.cli.commands.ui.sleep", wait)
+
+    assert main(command(kept)[len(PROGRAM) :]) == 0
+
+    assert not shown[0].exists()
+    assert waited == ([TIME_TO_READ] if opens else [])
+
+
+def test_the_next_call_removes_a_page_that_was_left_and_no_page_that_is_being_read(kept: Server) -> None:
+    data = kept.directory / "data"
+    left, earlier = write_page(data, "http://127.0.0.1:1/ui/"), data / "open.html"
+    earlier.touch()
+    for page in (left, earlier):
+        os.utime(page, (0, 0))
+    fresh = write_page(data, "http://127.0.0.1:1/ui/")
+
+    ui(kept, "--print")
+
+    assert not left.exists()
+    assert not earlier.exists(), "as earlier versions left it"
+    assert fresh.exists()
+    fresh.unlink()
 
 
 def test_a_link_cannot_leave_the_page_that_leads_to_it(tmp_path: Path) -> None:

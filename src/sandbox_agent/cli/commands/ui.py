@@ -3,7 +3,9 @@
 import html
 import os
 import sys
+from contextlib import suppress
 from pathlib import Path
+from time import sleep, time
 from urllib.parse import quote
 
 from sandbox_agent.cli.flags import ACCESS, ServerAddress, add_endpoint_flags, settings_of
@@ -13,7 +15,8 @@ from sandbox_agent.cli.output import complain, describe
 DESCRIPTION = """\
 Open the Inspector in your browser: every session of the server, live, and what waits for you. Where
 no browser can be opened, such as over SSH, the link is printed instead. The link has the token in
-its fragment, which browsers keep to themselves: share it like a password.
+its fragment, which browsers keep to themselves: share it like a password. The browser gets it from
+a file that only you can read; the command stays for ten seconds, then removes that file and ends.
 """
 EXAMPLES = """\
   sandbox-agent ui
@@ -22,8 +25,10 @@ EXAMPLES = """\
   sandbox-agent ui --print
       only print the link
 """
-PAGE = "open.html"
-"""In the data directory: leads the browser to the link."""
+TIME_TO_READ = 10.0
+"""Seconds that a browser has to start and read the page, which has the token in it; then the page is removed."""
+_PREFIX, _SUFFIX = "open", ".html"
+"""Of the page's name in the data directory."""
 
 
 def command() -> Command:
@@ -44,16 +49,22 @@ def _open(arguments: Arguments) -> int:
     except Failed as failed:
         describe(str(failed), failed.stderr)
         return failed.code
+    directory = settings_of(arguments, os.environ, {"config_dir", "data_dir"}).data_dir
+    _remove_old_pages(directory)
     link = write_link(server, arguments.word("session"))
     if arguments.switch("print") or not _has_browser():
         print(link)
         return 0
-    page = write_page(settings_of(arguments, os.environ, {"config_dir", "data_dir"}).data_dir, link)
-    if _show(page):
-        print(f"opened {server.url}/ui/")
-    else:
-        complain("no browser opens; here is the link:")
-        print(link)
+    page = write_page(directory, link)
+    try:
+        if _show(page):
+            print(f"opened {server.url}/ui/", flush=True)
+            sleep(TIME_TO_READ)
+        else:
+            complain("no browser opens; here is the link:")
+            print(link)
+    finally:
+        page.unlink(missing_ok=True)
     return 0
 
 
@@ -66,16 +77,25 @@ def write_link(server: ServerAddress, session: str | None = None) -> str:
 
 def write_page(directory: Path, link: str) -> Path:
     """A page that leads to the link, for this user alone: other users can read the arguments of a program."""
+    from tempfile import mkstemp
+
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-    path = directory / PAGE
-    path.unlink(missing_ok=True)
-    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+    descriptor, name = mkstemp(_SUFFIX, f"{_PREFIX}-", directory)
+    with os.fdopen(descriptor, "w") as file:
         address = html.escape(link)
         file.write(
             '<!doctype html><meta charset="utf-8"><title>Inspector</title><meta name="referrer" content="no-referrer">'
             f'<meta http-equiv="refresh" content="0; url={address}"><a href="{address}">Open the Inspector</a>\n'
         )
-    return path
+    return Path(name)
+
+
+def _remove_old_pages(directory: Path) -> None:
+    """Remove what a command that was killed has left, but no page that a browser may be about to read."""
+    for page in directory.glob(f"{_PREFIX}*{_SUFFIX}"):
+        with suppress(OSError):
+            if time() - page.lstat().st_mtime > TIME_TO_READ:
+                page.unlink()
 
 
 def _has_browser() -> bool:
