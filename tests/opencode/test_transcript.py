@@ -433,6 +433,18 @@ def test_usage_and_cost_are_told_with_the_turn(session: Session) -> None:
     assert (session.transcript.cost, session.transcript.used) == (0.75, 50)
 
 
+def test_a_tool_call_that_goes_on_after_it_was_forgotten_has_its_place_again() -> None:
+    session = Session(limit=2000)
+    session.update("tool_call", toolCallId="c", title="ls", kind="execute")
+    session.say("x" * 100)
+    session.update("agent_thought_chunk", content=text("hm"))
+    session.update("tool_call_update", toolCallId="c", status="completed")
+
+    ids = [part["id"] for message in session.messages for part in message["parts"]]
+    assert ids == sorted(ids)
+    assert session.again() == session.messages
+
+
 def test_a_cost_that_no_float_can_hold_is_left_out_and_the_rest_counts(session: Session) -> None:
     session.update("usage_update", used=10, size=100, cost={"amount": 0.5, "currency": "USD"})
     session.update("usage_update", used=50, size=100, cost={"amount": 10**400, "currency": "USD"})

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from msgspec.structs import replace
 
 from sandbox_agent.opencode.ids import Ticks, make_id
-from sandbox_agent.opencode.objects import Info, Message, Part, ReasoningPart, TextPart
+from sandbox_agent.opencode.objects import AssistantMessage, Info, Message, Part, ReasoningPart, TextPart
 
 OBJECT = 500
 """Bytes that a message or a part takes besides its text."""
@@ -112,7 +112,11 @@ class Entries:
 
     def put(self, entry: Entry, part: Part, size: int) -> None:
         size += 0 if part.id in entry.parts else OBJECT
+        is_back = part.id not in entry.parts and part.id < next(reversed(entry.parts), "")
         entry.parts[part.id] = part
+        if is_back and isinstance(entry.info, AssistantMessage):
+            # It was forgotten, and its tool call goes on: it has the place that it had.
+            entry.parts = dict(sorted(entry.parts.items()))
         entry.size += size
         self.size += size
         self.show_part(part)
