@@ -5,24 +5,21 @@ import { type ReactNode, useDeferredValue, useEffect, useMemo, useRef, useState 
 
 import { Button, EmptyState, Input, Loading, STATES, Select } from "../design/index.js";
 import type { SessionState } from "../log/view.js";
-import { Link, go } from "../router.js";
-import { titleOf, useInventory, useServer } from "../server/index.js";
-import { SafeText } from "../text/safe-text.js";
-import { type Answer, answerAsked } from "../waiting/answering.js";
+import { go } from "../router.js";
+import { useInventory, useServer } from "../server/index.js";
+import { answerAsked } from "../waiting/answering.js";
 import { openRequestsOf } from "../waiting/open-requests.js";
-import { RequestCard } from "../waiting/request-card.js";
 import { ALL, type Wanted, costText, countsOf, listed, tokensText, usedBy } from "./listing.js";
 import styles from "./mission.module.css";
-import { type Waiting, useWaiting } from "./open-questions.js";
+import { useWaiting } from "./open-questions.js";
+import { Questions, type QuestionsProps } from "./questions.js";
 import { SessionTable } from "./session-table.js";
 
 /** Milliseconds between two looks while this room is shown. */
 const LIVE = 1_000;
-/** Requests that are shown at once. */
-const MOST = 12;
 
 export function Mission(): ReactNode {
-  const { inventory } = useServer();
+  const { client, inventory } = useServer();
   const { sessions, loaded } = useInventory();
   const [wanted, setWanted] = useState(ALL);
   const shown = useDeferredValue(wanted);
@@ -34,6 +31,11 @@ export function Mission(): ReactNode {
     }, LIVE);
     return () => clearInterval(timer);
   }, [inventory]);
+  const answer: QuestionsProps["onAnswer"] = async ({ session, asked }, given) => {
+    // Only a client that is attached is asked, and may answer.
+    await client.sessions.attach(session.sessionId);
+    await answerAsked(client, openRequestsOf(client), session.sessionId, asked, given);
+  };
   if (!loaded) return <Loading label="Loading the sessions" />;
   if (sessions.length === 0) {
     return (
@@ -53,7 +55,7 @@ export function Mission(): ReactNode {
   return (
     <section className={styles.room} aria-label="Mission control">
       <Head wanted={wanted} change={setWanted} />
-      {shown.state !== "idle" && shown.state !== "ended" && <Questions waiting={waiting} />}
+      {shown.state !== "idle" && shown.state !== "ended" && <Questions waiting={waiting} onAnswer={answer} />}
       {found.length === 0 ? (
         <EmptyState title="No session matches" actions={<Button onClick={() => setWanted(ALL)}>Clear filters</Button>} />
       ) : (
@@ -126,41 +128,5 @@ function Head({ wanted, change }: { readonly wanted: Wanted; readonly change: (w
         />
       </label>
     </header>
-  );
-}
-
-function Questions({ waiting }: { readonly waiting: readonly Waiting[] }): ReactNode {
-  const { client } = useServer();
-  const [all, setAll] = useState(false);
-  if (waiting.length === 0) return null;
-  const shown = all ? waiting : waiting.slice(0, MOST);
-  const answer = async ({ session, asked }: Waiting, given: Answer): Promise<void> => {
-    // Only a client that is attached is asked, and may answer.
-    await client.sessions.attach(session.sessionId);
-    await answerAsked(client, openRequestsOf(client), session.sessionId, asked, given);
-  };
-  return (
-    <section className={styles.questions} aria-label="Waiting for you" data-all={all || undefined}>
-      {shown.map((each, index) => (
-        <RequestCard
-          key={each.asked.key}
-          compact
-          keys={index === 0}
-          asked={each.asked}
-          agent={each.session.agent}
-          onAnswer={(given) => answer(each, given)}
-          aside={
-            <Link to={{ room: "session", id: each.session.sessionId }}>
-              <SafeText text={titleOf(each.session)} as="prose" limit={80} />
-            </Link>
-          }
-        />
-      ))}
-      {waiting.length > shown.length && (
-        <Button look="quiet" onClick={() => setAll(true)}>
-          {waiting.length - shown.length} more
-        </Button>
-      )}
-    </section>
   );
 }

@@ -2,6 +2,7 @@
 
 import { ElicitationRequest, PermissionRequest, QuestionRequest, type SandboxAgent } from "sandboxagent";
 
+import { ASKED } from "../log/asking.js";
 import type { Asked } from "../log/view.js";
 import type { OpenRequest, OpenRequests } from "./open-requests.js";
 
@@ -18,15 +19,30 @@ export type Answer =
 /** How long an answer waits for a request that this client has seen in the log but was not asked yet, in milliseconds. */
 const PATIENCE = 10_000;
 
-/** What is asked of this client under the request that the log has; undefined when it is not asked (yet). */
+/** The request that a person answered does not wait any more; the answer went nowhere. */
+export class SettledAlready extends Error {
+  override readonly name = "SettledAlready";
+
+  constructor() {
+    super("This request is settled already. Your answer was not sent.");
+  }
+}
+
+/**
+ * What is asked of this client under the request that the log has; undefined when it is not asked (yet).
+ *
+ * All that a person was shown must be the same: an agent may use an id again for something else, and this connection
+ * may know the request by another id than the agent's own.
+ */
 export function requestOf(asked: Asked, sessionId: string, open: readonly OpenRequest[]): OpenRequest | undefined {
-  const candidates = open.filter((each) => each.sessionId === sessionId && isAbout(each, asked));
-  // Ids differ only when this connection has used the agent's own before.
+  const candidates = open.filter((each) => each.sessionId === sessionId && asksTheSame(each, asked));
   return candidates.find(({ id }) => id === String(asked.requestId)) ?? candidates[0];
 }
 
-/** Answers a request; rejects with the SDK's error when it is settled already, or the answer does not fit. */
+/** Answers a request; rejects when it is settled already, or the answer does not fit. */
 export async function give(client: SandboxAgent, request: OpenRequest, answer: Answer): Promise<void> {
+  // After it, its id may be that of another.
+  if (request.signal.aborted) throw new SettledAlready();
   if (request instanceof PermissionRequest) {
     if (answer.type === "option") return await client.replyPermission(request.id, answer.optionId);
     if (answer.type === "reject") return await client.rejectPermission(request.id, answer);
@@ -48,7 +64,12 @@ export async function answerAsked(
   asked: Asked,
   answer: Answer,
 ): Promise<void> {
-  const request = await new Promise<OpenRequest>((resolve, reject) => {
+  await give(client, await requestFor(open, sessionId, asked), answer);
+}
+
+/** What is asked of this client under the request that the log has, now or in a moment; else rejects as settled. */
+export async function requestFor(open: OpenRequests, sessionId: string, asked: Asked): Promise<OpenRequest> {
+  return await new Promise<OpenRequest>((resolve, reject) => {
     const look = (): void => {
       const found = requestOf(asked, sessionId, open.list());
       if (found === undefined) return;
@@ -58,7 +79,7 @@ export async function answerAsked(
     const unsubscribe = open.subscribe(look);
     const timer = setTimeout(() => {
       stop();
-      reject(new Error("the server does not ask this page for an answer; it may be settled already"));
+      reject(new SettledAlready());
     }, PATIENCE);
     const stop = (): void => {
       unsubscribe();
@@ -66,27 +87,29 @@ export async function answerAsked(
     };
     look();
   });
-  await give(client, request, answer);
 }
 
-function isAbout(request: OpenRequest, asked: Asked): boolean {
+function asksTheSame(request: OpenRequest, asked: Asked): boolean {
   if (request instanceof PermissionRequest) {
-    return (
-      asked.kind === "permission" &&
-      request.toolCall.toolCallId === asked.toolCall.toolCallId &&
-      sameOptions(request, asked)
-    );
+    if (asked.kind !== "permission") return false;
+    return isSame(request.toolCall, asked.toolCall) && isSame(request.options, asked.options);
   }
   if (request instanceof QuestionRequest) {
-    if (asked.kind === "question") return asked.questionId === undefined || asked.questionId === request.id;
-    return false;
+    if (asked.kind !== "question" || (asked.questionId ?? request.id) !== request.id) return false;
+    return request.prompt === asked.prompt && isSame(request.questions, asked.questions);
   }
-  return asked.kind === "elicitation" && request.message === asked.message && request.url === asked.url;
+  if (asked.kind !== "elicitation") return false;
+  const { message, mode, schema, url } = request;
+  // Read as the log is: an agent may write null for what it leaves out.
+  const form = ASKED["elicitation/create"]?.({ message, mode, requestedSchema: schema, url });
+  return isSame(form, { kind: asked.kind, message: asked.message, mode: asked.mode, schema: asked.schema, url: asked.url });
 }
 
-function sameOptions(request: PermissionRequest, asked: Extract<Asked, { kind: "permission" }>): boolean {
-  return (
-    request.options.length === asked.options.length &&
-    request.options.every(({ optionId }, index) => optionId === asked.options[index]?.optionId)
-  );
+/** Whether two values are the same JSON; the order of names does not count. */
+function isSame(one: unknown, other: unknown): boolean {
+  if (one === other) return true;
+  if (typeof one !== "object" || typeof other !== "object" || one === null || other === null) return false;
+  if (Array.isArray(one) !== Array.isArray(other)) return false;
+  const [mine, others] = [Object.entries(one), new Map<string, unknown>(Object.entries(other))];
+  return mine.length === others.size && mine.every(([name, value]) => others.has(name) && isSame(value, others.get(name)));
 }

@@ -17,7 +17,7 @@ export interface Pending {
  * The open requests of a session, oldest first.
  *
  * Some agents ask in ways of their own, which the log has as they were and the server makes questions of. What is asked
- * of this client is then what counts.
+ * of this client is then what counts. Nothing else takes the place of a card: a person may be about to answer it.
  */
 export function pendingOf(view: SessionView, sessionId: string, open: readonly OpenRequest[]): Pending[] {
   const here = open.filter((each) => each.sessionId === sessionId);
@@ -34,10 +34,17 @@ export function pendingOf(view: SessionView, sessionId: string, open: readonly O
   const strangers = here.filter((each) => !taken.has(each));
   const paired = found.map((each) => {
     if (each.request) return each;
-    const request = strangers.shift();
+    const at = strangers.findIndex((request) => isMadeOf(request, each.asked));
+    const [request] = at < 0 ? [] : strangers.splice(at, 1);
     return request ? { asked: askedOf(request, each.asked.key), request } : each;
   });
   return [...paired, ...strangers.map((request) => ({ asked: askedOf(request, `request-${request.id}`), request }))];
+}
+
+/** Whether the server may have made this request of what the log has: a question or a form of something else. */
+function isMadeOf(request: OpenRequest, asked: Asked): boolean {
+  if (request instanceof PermissionRequest) return false;
+  return asked.kind !== (request instanceof ElicitationRequest ? "elicitation" : "question");
 }
 
 function askedOf(request: OpenRequest, key: string): Asked {

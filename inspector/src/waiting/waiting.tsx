@@ -7,7 +7,7 @@ import type { Asked, SessionView, ToolCall } from "../log/view.js";
 import { SafeText } from "../text/safe-text.js";
 import { actionOf, summaryOf } from "./action.js";
 import { rememberAnswer } from "./answered-here.js";
-import { answerAsked, give, type Answer } from "./answering.js";
+import { give, requestFor, type Answer } from "./answering.js";
 import { openRequestsOf } from "./open-requests.js";
 import { choiceOf, whoOf } from "./outcome.js";
 import { pendingOf, type Pending } from "./pending.js";
@@ -34,9 +34,10 @@ export function Waiting({ client, sessionId, view, agent, onAnswered }: WaitingP
   const mine = useRef(new Set<string>());
   const news = useNews(view, mine.current);
   const answer = async ({ asked, request }: Pending, given: Answer): Promise<void> => {
+    const found = request ?? (await requestFor(open, sessionId, asked));
     mine.current.add(asked.key);
     try {
-      await (request ? give(client, request, given) : answerAsked(client, open, sessionId, asked, given));
+      await give(client, found, given);
     } catch (error) {
       mine.current.delete(asked.key);
       throw error;
