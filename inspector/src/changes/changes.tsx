@@ -10,6 +10,7 @@ import { useSpot } from "../router.js";
 import { countOf, linesOf } from "../text/changes.js";
 import { Diff, DiffCount } from "../text/diff.js";
 import { SafeText } from "../text/safe-text.js";
+import { spelledOut } from "../text/visible.js";
 import styles from "./changes.module.css";
 import { patchOf } from "./patch.js";
 import { type Change, type ChangeState, type Review, deciderOf, reviewOf } from "./review.js";
@@ -74,7 +75,7 @@ export function Changes({ sessionId, at }: { readonly sessionId: string; readonl
         <nav className={styles.index} aria-label="Changes">
           {groups.map(({ key, name, changes }) => (
             <div key={key} className={styles.entry}>
-              <h2 title={name}>
+              <h2 title={spelledOut(name)}>
                 <SafeText text={name} limit={200} />
               </h2>
               {changes.map((change) => (
@@ -85,7 +86,7 @@ export function Changes({ sessionId, at }: { readonly sessionId: string; readonl
                   onClick={() => focus(change.key)}
                 >
                   <span className={styles.what}>
-                    {grouping === "file" ? `Turn ${change.turnNumber}` : shortOf(change.path, view.cwd)}
+                    {grouping === "file" ? `Turn ${change.turnNumber}` : spelledOut(shortOf(change.path, view.cwd))}
                   </span>
                   {change.state !== "done" && <Badge tone={TONES[change.state]}>{WORDS[change.state]}</Badge>}
                   <Count change={change} />
@@ -96,7 +97,7 @@ export function Changes({ sessionId, at }: { readonly sessionId: string; readonl
         </nav>
         <div className={styles.cards} tabIndex={-1}>
           {groups.map(({ key, name, changes }) => (
-            <section key={key} className={styles.cluster} aria-label={name}>
+            <section key={key} className={styles.cluster} aria-label={spelledOut(name)}>
               <h2 className={styles.title}>
                 <SafeText text={name} limit={300} />
               </h2>

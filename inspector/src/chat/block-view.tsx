@@ -6,7 +6,8 @@ import { memo, useEffect, useState, type ReactNode } from "react";
 
 import { Code } from "../text/code.js";
 import { Markdown, followable } from "../text/markdown.js";
-import { SafeText } from "../text/safe-text.js";
+import { SafeText, whole } from "../text/safe-text.js";
+import { spelledOut } from "../text/visible.js";
 
 const IMAGES = new Set(["image/png", "image/jpeg", "image/gif", "image/webp"]);
 const SOUNDS = new Set(["audio/wav", "audio/mpeg", "audio/mp3", "audio/ogg", "audio/webm", "audio/mp4"]);
@@ -35,7 +36,13 @@ export const BlockView = memo(function BlockView({ block }: { readonly block: Co
 /** An image that came as base64; only kinds that cannot run anything. */
 export function ImageView({ data, type }: { readonly data: string; readonly type: string }): ReactNode {
   const url = useBlob(data, IMAGES.has(type) ? type : undefined);
-  if (url === undefined) return <p className="notice">An image ({type}) that cannot be shown</p>;
+  if (url === undefined) {
+    return (
+      <p className="notice">
+        An image (<SafeText text={type} limit={80} />) that cannot be shown
+      </p>
+    );
+  }
   return (
     <a href={url} target="_blank" rel="noopener noreferrer" className="image-link">
       <img src={url} alt="Shown by the agent" className="image" />
@@ -52,7 +59,9 @@ function SoundView({ data, type }: { readonly data: string; readonly type: strin
           A sound ({type})
         </a>
       ) : (
-        `A sound (${type}) that cannot be played`
+        <>
+          A sound (<SafeText text={type} limit={80} />) that cannot be played
+        </>
       )}
     </p>
   );
@@ -61,7 +70,7 @@ function SoundView({ data, type }: { readonly data: string; readonly type: strin
 function LinkView({ uri, name }: { readonly uri: string; readonly name: string }): ReactNode {
   const target = followable(uri);
   return (
-    <span className="chip" title={uri}>
+    <span className="chip" title={spelledOut(whole(uri, 2_000))}>
       {uri.startsWith("file:") ? <FileText aria-hidden size={14} /> : <Link2 aria-hidden size={14} />}
       {target ? (
         <a href={target} target="_blank" rel="noopener noreferrer">

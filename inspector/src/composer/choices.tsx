@@ -52,9 +52,9 @@ function ChoiceSelect({ choice, isFixed }: { readonly choice: Choice; readonly i
   return (
     <label
       className="composer-choice"
-      title={choice.description ? `${choice.name}: ${choice.description}` : choice.name}
+      title={spelledOut(choice.description ? `${choice.name}: ${choice.description}` : choice.name, "prose")}
     >
-      <span className={choice.isPlain ? "unseen" : "composer-choice-name"}>{choice.name}</span>
+      <span className={choice.isPlain ? "unseen" : "composer-choice-name"}>{spelledOut(choice.name, "prose")}</span>
       <select
         value={current}
         disabled={isFixed || wanted !== undefined}

@@ -8,6 +8,7 @@ import { Chat } from "../chat/chat.js";
 import { Badge, Button, Dialog, EmptyState, ErrorNote, Loading, Menu, MenuItem, STATES, StateDot, Tabs, copy, toast, wordsOf } from "../design/index.js";
 import { type Tab, TABS, go } from "../router.js";
 import { stateOf, titleOf, useInventory, useServer, useSessionInfo } from "../server/index.js";
+import { spelledOut } from "../text/visible.js";
 import { Timeline } from "../timeline/timeline.js";
 import styles from "./session-room.module.css";
 
@@ -88,12 +89,13 @@ function Head({ session, tab, at, embedded }: HeadProps): ReactNode {
   const state = stateOf(session);
   const room = embedded ? "embed" : "session";
   const moment = at === undefined ? {} : { at };
+  const title = spelledOut(titleOf(session), "prose");
   return (
     <header className={styles.head}>
       <div className={styles.name}>
         <StateDot state={state} />
-        <h1 title={titleOf(session)}>
-          <bdi>{titleOf(session)}</bdi>
+        <h1 title={title}>
+          <bdi>{title}</bdi>
         </h1>
         <span className={styles.facts}>
           <Badge tone={state === "waiting" ? "waiting" : state === "running" ? "accent" : "neutral"}>{STATES[state]}</Badge>

@@ -8,6 +8,7 @@ import type { SessionInfo } from "sandboxagent";
 import { Ago, Badge, IconButton, Loading, StateDot } from "../design/index.js";
 import { Link, type Place, usePlace } from "../router.js";
 import { stateOf, titleOf, useInventory } from "../server/index.js";
+import { spelledOut } from "../text/visible.js";
 import { Status } from "./status.js";
 import styles from "./sidebar.module.css";
 
@@ -171,18 +172,19 @@ interface EntryProps {
 }
 
 function Entry({ session, current, style, onLeave }: EntryProps): ReactNode {
+  const title = spelledOut(titleOf(session), "prose");
   return (
     <Link
       to={{ room: "session", id: session.sessionId }}
       className={styles.entry}
       style={style}
       aria-current={current ? "page" : undefined}
-      title={`${titleOf(session)}\n${session.cwd}`}
+      title={`${title}\n${session.cwd}`}
       onClick={onLeave}
     >
       <StateDot state={stateOf(session)} />
       <span className={styles.words}>
-        <bdi className={styles.title}>{titleOf(session)}</bdi>
+        <bdi className={styles.title}>{title}</bdi>
         <span className={styles.facts}>
           {session.agent} · <bdi>{session.cwd.split("/").findLast(Boolean) ?? "/"}</bdi>
         </span>

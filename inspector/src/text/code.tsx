@@ -4,7 +4,8 @@ import { Fragment, memo, useEffect, useState, type ReactNode } from "react";
 
 import { CopyButton } from "./copy-button.js";
 import { type Coloured, colouredLines, languageOf } from "./highlighting.js";
-import { SafeText } from "./safe-text.js";
+import { SafeText, whole } from "./safe-text.js";
+import { spelledOut } from "./visible.js";
 
 import "./text.css";
 
@@ -16,16 +17,22 @@ export interface CodeProps {
   readonly label?: string;
 }
 
+/** As much of a language or a label as is shown. */
+const NAMED = { language: 40, label: 200 } as const;
+
 /** Code with its language and a button that copies it. */
 export const Code = memo(function Code({ text, language = "", label }: CodeProps): ReactNode {
   const lines = useColours(text, language);
+  const name = label === undefined ? whole(language, NAMED.language) : whole(label, NAMED.label);
   return (
     <figure className="code">
       <figcaption className="code-head">
-        <span className="code-language">{label ?? (language === "" ? "text" : language.slice(0, 40))}</span>
+        <span className="code-language">
+          <SafeText text={name === "" ? "text" : name} />
+        </span>
         <CopyButton text={text} />
       </figcaption>
-      <pre tabIndex={0} aria-label={label ?? `code ${language}`.trim()} dir="ltr">
+      <pre tabIndex={0} aria-label={label === undefined ? `code ${spelledOut(name)}`.trim() : spelledOut(name)} dir="ltr">
         <code>
           {lines === undefined ? (
             <SafeText text={text} />

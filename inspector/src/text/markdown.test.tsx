@@ -135,3 +135,18 @@ describe("code, output and differences", () => {
     expect(container.querySelectorAll(".diff-row").length).toBeLessThan(200);
   });
 });
+
+describe("the name of a code's language", () => {
+  it("hides nothing, where it is seen and where it is heard", () => {
+    const { container } = render(<Markdown text={"```sh\u202ef-\u200b\nls\n```"} />);
+    expect(container.querySelector(".code-language")?.textContent).toBe("sh‹U+202E›f-‹U+200B›");
+    expect(container.querySelector("pre")?.getAttribute("aria-label")).toBe("code sh‹U+202E›f-‹U+200B›");
+  });
+
+  it("hides nothing in a label, and is cut when it is long", () => {
+    const { container } = render(<Code text="ls" label={`file:///a\u202e${"b".repeat(500)}`} />);
+    expect(container.querySelector(".code-language")?.textContent).toContain("file:///a‹U+202E›b");
+    expect(container.querySelector("pre")?.getAttribute("aria-label")).not.toContain("\u202e");
+    expect(container.querySelector("pre")?.getAttribute("aria-label")?.length).toBeLessThan(300);
+  });
+});
