@@ -116,7 +116,7 @@ print(*sys.modules)
 def test_every_package_of_an_extra_is_known_by_the_module_that_is_imported() -> None:
     extras = {
         name_of(requirement): extra
-        for extra in ("terminal", "websocket", "server")
+        for extra in ("terminal", "websocket", "server", "fleet")
         for requirement in PROJECT["optional-dependencies"][extra]
         if not requirement.startswith("sandbox-agent[")
     }

@@ -396,11 +396,7 @@ async def _join_fleet(settings: Settings, parts: Parts) -> None:
         settings.publish_backlog,
     )
     parts.log.publisher = membership
-    try:
-        await membership.run()
-    except Exception:
-        logger.exception("this server is no longer part of its fleet")
-        raise
+    await membership.run()
 
 
 def _all_sessions(inventory: Inventory) -> Generator[str]:

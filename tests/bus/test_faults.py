@@ -72,6 +72,27 @@ def test_a_server_killed_under_writer_and_reader_costs_nothing_but_time(tmp_path
 
 
 @needs_nats
+def test_a_reader_that_has_heard_nothing_yet_survives_its_server(tmp_path: Path) -> None:
+    async def main() -> None:
+        with nats_server(tmp_path / "killed") as server:
+            bus = await connect([server.url], "gw.a.in", "a")
+            stream = await bus.stream("EV", ["ev.>"], max_bytes=64 << 20, max_age=3600)
+            last = await append_surely(stream, "ev.s.a", 0, b"before")
+            got: asyncio.Queue[Record] = asyncio.Queue()
+            reader = await stream.follow([], last, got.put_nowait)
+            await reader.change(["ev.s.a"])
+            server.kill()
+            server.restart()
+            for place in range(3):
+                last = await append_surely(stream, "ev.s.a", last, b"%d" % place)
+            assert [(await got.get()).body for _ in range(3)] == [b"0", b"1", b"2"]
+            await reader.close()
+            await bus.close()
+
+    run(main())
+
+
+@needs_nats
 def test_a_server_that_cannot_be_used_says_why(tmp_path: Path) -> None:
     async def main() -> None:
         users = [{"user": "u", "password": "p"}]

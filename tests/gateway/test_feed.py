@@ -69,10 +69,10 @@ class Reader:
                 self.after = max(self.after, reach)
 
 
-async def open_feed(tail: int = 1 << 20) -> tuple[Feed, Writer, MemoryStream]:
+async def open_feed(tail: int = 1 << 20, most_untaken: int = 32 << 20) -> tuple[Feed, Writer, MemoryStream]:
     cluster = Cluster()
     stream = await MemoryBus(cluster).stream("EV", [subjects.EVENTS], max_bytes=1 << 30, max_age=3600)
-    feed = Feed(stream, tail)
+    feed = Feed(stream, tail, most_untaken)
     await feed.start()
     return feed, Writer(stream), cluster.streams["EV"]
 
@@ -165,6 +165,33 @@ def test_a_line_of_several_messages_is_read_whole() -> None:
         while len(reader.got) < 4:  # noqa: ASYNC110 - what is tested has no events
             await asyncio.sleep(0)
         assert [line for _, line in reader.got] == [b"before", long, long, b"after"]
+        await feed.close()
+
+    run(main())
+
+
+def test_a_feed_that_falls_behind_says_so_and_loses_nothing() -> None:
+    async def main() -> None:
+        feed, writer, _ = await open_feed(most_untaken=20_000)
+        reader = Reader(feed, [session_channel("a")], 0)
+        fell = asyncio.Event()
+
+        def begin_anew() -> None:
+            reader.live = False
+            fell.set()
+
+        feed.fell_behind = begin_anew
+        feed.follow(session_channel("a"), reader)
+        await reader.catch_up()
+        # More than may wait, with no turn for the feed in between.
+        for place in range(30):
+            await writer.say("a", b"%02d" % place + b"x" * 2000)
+        await fell.wait()
+        await reader.catch_up()
+        await writer.say("a", b"end")
+        while not reader.got or reader.got[-1][1] != b"end":  # noqa: ASYNC110 - what is tested has no events
+            await asyncio.sleep(0)
+        assert [line for _, line in reader.got] == writer.said["a"]
         await feed.close()
 
     run(main())

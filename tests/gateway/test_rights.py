@@ -168,6 +168,10 @@ def test_a_node_cannot_write_into_the_session_of_another_one() -> None:
         assert (await gateway.log("n2", list(outgoing(agent, subjects.agent_events("n1", "mock"))))).refused
         facts = await gateway.ask("n2", fleet.FACTS, FactsRequest({"s": None}))
         assert msgspec.msgpack.decode(facts, type=FactsReply).refused == {"s": "the session belongs to n1"}
+        # Nor does its own row show another session.
+        other = FactsRequest({"s": b'{"sessionId": "of another"}'})
+        refused = msgspec.msgpack.decode(await gateway.ask("n1", fleet.FACTS, other), type=FactsReply).refused
+        assert refused == {"s": "its facts are about another session"}
 
     run(main())
 

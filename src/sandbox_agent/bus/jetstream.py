@@ -309,7 +309,11 @@ class _Reader:
                     logger.info("reader begins anew stream=%s reason=%s", self._stream, changed.error.description)
                     await self._make(None)
             else:
-                await self._make({"deliver_policy": "new"})
+                # From here on; a place of its own, to which it can come back before anything was delivered.
+                info = await call_api(self._connection, f"STREAM.INFO.{self._stream}", {})
+                state = info.check(self._stream).state
+                self._after = 0 if state is None else state.last_seq
+                await self._make(None)
 
     async def close(self) -> None:
         if self._watchdog is not None:

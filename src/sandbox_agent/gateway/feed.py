@@ -26,6 +26,8 @@ GATHER = 0.05
 MOST_EXACT = 500
 """Subjects that are followed one by one; more than that, and all are."""
 EVERYTHING = 1 << 62
+MOST_UNTAKEN = 32 << 20
+"""Bytes of records that may wait to be handed over; with more, readers begin anew."""
 BEHIND_ATTEMPTS = 100
 """How often a server that is behind is asked again, before its reader has to come back."""
 
@@ -55,18 +57,23 @@ class _Holding:
 class Feed:
     """What one gateway reads of the stream, shared by all its clients."""
 
-    def __init__(self, stream: Stream, tail_bytes: int) -> None:
+    def __init__(self, stream: Stream, tail_bytes: int, most_untaken: int = MOST_UNTAKEN) -> None:
         self.position = 0
         """The last position that is known to have been given out."""
+        self.fell_behind: Callable[[], None] = lambda: None
+        """Called when live readers have missed something: their streams have to begin anew."""
         self.trims: dict[str, int] = {}
         """Channel → last position that is no longer kept."""
         self._stream = stream
         self._tail_bytes = tail_bytes
+        self._most_untaken = most_untaken
         self._tail: deque[tuple[_Channel, Chunk]] = deque()
         self._size = 0
         self._channels: dict[str, _Channel] = {}
         self._by_subject: dict[str, _Channel] = {}
         self._records: asyncio.Queue[Record] = asyncio.Queue()
+        self._untaken = 0
+        """Bytes of records that have arrived, and are not handed over."""
         self._reader: Following | None = None
         self._changed = asyncio.Event()
         self._settled = asyncio.Condition()
@@ -74,8 +81,8 @@ class Feed:
 
     async def start(self) -> None:
         """Begin to read."""
-        await self.refresh()
-        self._reader = await self._stream.follow([], EVERYTHING, self._records.put_nowait)
+        position = await self.refresh()
+        self._reader = await self._stream.follow([], sequence_of(position), self._take_in)
         self._tasks = [asyncio.create_task(each) for each in (self._pump(), self._adjust())]
 
     async def close(self) -> None:
@@ -271,13 +278,38 @@ class Feed:
                             self._hand_over(each, record)
                 self._settled.notify_all()
 
+    def _take_in(self, record: Record) -> None:
+        self._untaken += len(record.body)
+        if self._untaken <= self._most_untaken:
+            self._records.put_nowait(record)
+            return
+        logger.warning("feed fell behind: its readers come back and read pages bytes=%d", self._untaken)
+        self._records, self._untaken = asyncio.Queue(), 0
+        for task in self._tasks[:1]:
+            task.cancel()
+        self._tasks[:1] = [asyncio.create_task(self._pump())]
+        for channel in self._channels.values():
+            channel.complete_after = None
+            channel.held.clear()
+            channel.tail.clear()
+        self._tail.clear()
+        self._size = 0
+        self._changed.set()
+        self.fell_behind()
+
     async def _pump(self) -> None:
+        records = self._records
         while True:
-            record = await self._records.get()
-            try:
-                await self._take(record)
-            except (BusError, NotAChunk) as error:
-                logger.warning("event not taken subject=%s reason=%s", record.subject, error)
+            record = await records.get()
+            while True:
+                try:
+                    await self._take(record)
+                except BusError as error:
+                    logger.warning("event waits subject=%s reason=%s", record.subject, error)
+                    await asyncio.sleep(GATHER)
+                else:
+                    break
+            self._untaken -= len(record.body)
 
     async def _take(self, record: Record) -> None:
         self.position = max(self.position, end_of(record.sequence))
@@ -289,8 +321,9 @@ class Feed:
             return
         if record.predecessor > channel.sequence:
             # The reader has left something out, or it was trimmed before it came here.
-            for missed in await self._stream.page(record.subject, channel.sequence, record.predecessor, PAGE):
-                self._hand_over(channel, missed)
+            while missing := await self._stream.page(record.subject, channel.sequence, record.predecessor, PAGE):
+                for missed in missing:
+                    self._hand_over(channel, missed)
         self._hand_over(channel, record)
 
     def _hand_over(self, channel: _Channel, record: Record) -> None:

@@ -219,7 +219,11 @@ class Ingest:
                 self._ends.pop(subject, None)
             else:
                 # Decoded once, so that nothing gets into the list that is no JSON.
-                session = msgspec.Raw(msgspec.json.encode(msgspec.json.decode(view, type=dict[str, msgspec.Raw])))
+                facts = msgspec.json.decode(view, type=dict[str, msgspec.Raw])
+                if msgspec.json.decode(facts.get("sessionId", b"null")) != session_id:
+                    refused[session_id] = "its facts are about another session"
+                    continue
+                session = msgspec.Raw(msgspec.json.encode(facts))
                 await self._listed.put(key, msgspec.json.encode(fleet.Listed(node, session)))
         return FactsReply(refused)
 

@@ -39,6 +39,7 @@ class Readers:
     def __init__(self, gateway: str, feed: Feed, roster: Roster) -> None:
         self._gateway = gateway
         self._feed = feed
+        feed.fell_behind = self._end_streams
         self._roster = roster
         self._connections: dict[str, Connection] = {}
         self._tags = count(1)
@@ -93,6 +94,12 @@ class Readers:
             self._feed.unfollow(session_channel(session_id), connection)
         if connection.stream is not None:
             connection.stream.close(reason)
+
+    def _end_streams(self) -> None:
+        """Their clients come back by id, and read what they have missed."""
+        for connection in self._connections.values():
+            if connection.stream is not None:
+                connection.stream.close("the gateway fell behind")
 
     def close_unused(self, ttl: float) -> None:
         """Close what no client has used for so long."""

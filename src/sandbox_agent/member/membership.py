@@ -18,6 +18,7 @@ from msgspec import Struct
 from sandbox_agent import __version__
 from sandbox_agent.bus import subjects
 from sandbox_agent.bus.ports import MOST_BYTES, Bus, BusError, Nowhere, Unreachable
+from sandbox_agent.errors import LogUnavailable
 from sandbox_agent.log.group import Group
 from sandbox_agent.log.log import Log
 from sandbox_agent.member.outbox import Outbox
@@ -33,6 +34,7 @@ PATIENCE = 1.0
 SILENCE = 3.0
 """A gateway without a beacon for so long is not asked."""
 RETRY = 1.0
+"""Seconds before what failed is tried again."""
 FACTS_EVERY = 0.25
 SAVE_EVERY = 1.0
 FILE = "fleet.json"
@@ -146,6 +148,7 @@ class Membership:
         sessions: Callable[[], Iterable[str]],
         memory: Memory,
         backlog: int,
+        retry: float = RETRY,
     ) -> None:
         self.clash: str | None = None
         """Why this node has no lease."""
@@ -156,6 +159,7 @@ class Membership:
         self._sessions = sessions
         self._memory = memory
         self._most_waiting = backlog
+        self._retry = retry
         self._nonce = secrets.token_urlsafe(12)
         self._gateways = Gateways(time.monotonic)
         self._bus: Bus | None = None
@@ -169,6 +173,7 @@ class Membership:
         self._counted = 0
         self._outbox = Outbox(identity.node, log, memory, self._publish)
         self._connecting: str | None = "not connected yet"
+        self._failed: str | None = None
 
     # What the log asks
 
@@ -202,15 +207,28 @@ class Membership:
     @property
     def trouble(self) -> str | None:
         """Why the fleet does not see what happens here."""
-        return self.clash or self._connecting or self._outbox.failure
+        return self._failed or self.clash or self._connecting or self._outbox.failure
 
     # Its life
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Until cancelled. What fails is begun again: the stream knows what it has."""
+        while True:
+            try:
+                await self._take_part()
+            except LogUnavailable as error:
+                self._failed = str(error)
+                logger.warning("fleet waits for the log reason=%s", error)
+            except Exception:
+                self._failed = "it failed; see the server's log"
+                logger.exception("taking part in the fleet failed")
+            await asyncio.sleep(self._retry)
+
+    async def _take_part(self) -> None:
         for session_id in self._sessions():
             self._changed[session_id] = None
         self._facts_wanted.set()
+        self._failed = None
         bus = self._bus = await self._reach()
         await bus.serve(subjects.BEACON, self._take_beacon)
         tasks = [
@@ -232,7 +250,7 @@ class Membership:
                 if self._connecting != str(error):
                     logger.warning("fleet not reached reason=%s", error)
                 self._connecting = str(error)
-                await asyncio.sleep(RETRY)
+                await asyncio.sleep(self._retry)
             else:
                 self._connecting = "no gateway has been heard of"
                 return bus
@@ -343,7 +361,7 @@ class Membership:
             try:
                 reply = msgspec.msgpack.decode(await self._ask(fleet.FACTS, body), type=FactsReply)
             except BusError:
-                await asyncio.sleep(RETRY)
+                await asyncio.sleep(self._retry)
                 continue
             for session_id, reason in reply.refused.items():
                 logger.info("session not listed session=%s reason=%s", session_id, reason)

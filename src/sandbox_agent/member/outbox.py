@@ -19,6 +19,8 @@ logger = logging.getLogger(__name__)
 PAUSE = 0.2
 """Seconds until a request that could not be served is sent again."""
 UNKNOWN = -1
+REMEMBERED = 50_000
+"""Subjects of which the end is remembered."""
 
 Ask = Callable[[LogRequest], Awaitable[LogReply]]
 
@@ -135,6 +137,10 @@ class Outbox:
             logger.error("events not published reason=%s", reply.refused)
             return True
         self.failure = None
+        if len(self._sequences) > REMEMBERED:
+            # A gateway says again where they end.
+            for known in (self._sequences, self._skip, self.foreign):
+                known.clear()
         for subject, end in (reply.ends or {}).items():
             if end.owner not in ("", self._node):
                 logger.warning("session not published subject=%s reason=it belongs to %s", subject, end.owner)

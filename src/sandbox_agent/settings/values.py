@@ -84,7 +84,7 @@ def _node(given: Given) -> str:
 
 
 def _nats(given: Given) -> str:
-    return _match(r"(?:nats|tls|ws|wss)://[^\s/?#]+", _text(given))[0]
+    return _match(r"(?:nats|tls|ws|wss)://[^\s/?#@]+", _text(given))[0]
 
 
 def _label(given: Given) -> str:
@@ -181,7 +181,7 @@ SWITCH = Kind("", "true or false", _switch, switch=True)
 TOKEN = Kind("TOKEN", "printable ASCII characters without spaces", _token, secret=True)
 AGENT = Kind("AGENT", "an agent's id, such as claude", _agent)
 NODE = Kind("NAME", "1 to 40 small letters, digits and hyphens", _node)
-NATS = Kind("URL", "an address such as nats://host:4222 or wss://host", _nats)
+NATS = Kind("URL", "an address such as nats://host:4222 or wss://host, with credentials in --creds", _nats)
 LABEL = Kind("KEY=VALUE", "a key and a value, such as zone=eu", _label)
 HOST = Kind("HOST", "a host name or address without scheme or port", _host)
 ORIGIN = Kind("ORIGIN", "an origin such as https://app.example.org", _origin)

@@ -64,7 +64,8 @@ def _run(arguments: Arguments) -> int:
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
 
-    signal.signal(signal.SIGTERM, interrupt)
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, interrupt)
     asked = {name: arguments.number(name) for name in ("servers", "gateways", "nodes")}
     return run_local_fleet(asked["servers"] or 3, asked["gateways"] or 2, asked["nodes"] or 3)
 
