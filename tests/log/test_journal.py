@@ -187,6 +187,28 @@ def test_a_journal_that_stalls_keeps_no_reader_waiting(data: Path) -> None:
     run(main())
 
 
+def test_a_caller_that_hurries_a_write_under_way_delays_no_later_read(data: Path) -> None:
+    async def main() -> None:
+        database = Watched(data)
+        log = Log(database, Limits())
+        database.go.clear()
+        position = say(log).last
+        first = asyncio.create_task(log.committed(position))
+        for _ in range(10):
+            await asyncio.sleep(0)
+        # The journal is being written, and there is nothing else to write.
+        second = asyncio.create_task(log.committed(position))
+        for _ in range(10):
+            await asyncio.sleep(0)
+        database.go.set()
+        await asyncio.gather(first, second)
+        chunks = await asyncio.wait_for(log.history("s", 0, position + 1, 10), BOUND)
+        assert [chunk.last for chunk in chunks] == [position]
+        log.close()
+
+    run(main())
+
+
 def test_what_the_journal_does_not_take_the_database_does(data: Path, after_a_kill: Callable[[], Database]) -> None:
     async def main() -> None:
         database = Watched(data)

@@ -158,9 +158,12 @@ class Writer:
     def _write(self) -> None:
         """Have the group written; the event loop waits a moment for a small one."""
         self._due = None
-        if self._written is not None or not (self._group or self._journaled):
+        if self._written is not None:
+            # It goes on when that is written.
             return
         self._is_hurried = self._is_retrying = False
+        if not (self._group or self._journaled):
+            return
         if self._must_store or not self._fits_journal():
             self._store()
         elif self._group:
@@ -270,6 +273,9 @@ class Writer:
             _resolve(future, None)
         if self._must_store or (self._group and (self._is_hurried or self._due is None)):
             self._schedule(self._loop.call_soon(self._write))
+        else:
+            # Those that hurried have what they waited for: the next one has to be heard.
+            self._is_hurried = False
 
     def _on_failed(self, group: Group, waiting: list[asyncio.Future[None]], error: Exception) -> None:
         reason = str(error)
