@@ -131,6 +131,21 @@ def test_a_session_comes_back_as_it_was_and_still_at_its_process(tmp_path: Path,
 
 
 @pytest.mark.requirement("6.memory")
+def test_what_an_agent_offers_is_known_before_the_database_has_it(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with world(tmp_path / "log.db") as own:
+            client = own.hub.connections.open("a")
+            for name in ("first", "second"):
+                params = {"cwd": "/", "mcpServers": []}
+                made = await call(own, client, "session/new", params, {"sessionId": name, "modes": MODES})
+                # The journal has it; the database gets it later.
+                newest = own.hub.newest_session("a")
+                assert newest is not None
+                assert newest.id == made["sessionId"]
+
+    run(main())
+
+
 def test_there_is_one_object_of_a_session_however_often_it_is_looked_up() -> None:
     async def main() -> None:
         async with world() as own:

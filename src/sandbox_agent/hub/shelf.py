@@ -153,8 +153,12 @@ class Shelf:
 
     def find_newest(self, agent: str) -> Session | None:
         """The session in which an agent last announced its models and modes."""
+        # The disk may lag behind what is known here.
+        told = [one for one in self._kept.values() if one.facts.agent == agent and one.facts.offers]
         session_id = self._log.ask(lambda cards: cards.find_newest(agent))
-        return None if session_id is None else self.find(session_id)
+        on_disk = None if session_id is None else self.find(session_id)
+        found = told if on_disk is None else [*told, on_disk]
+        return max(found, key=lambda one: one.facts.told_at, default=None)
 
     # Changing
 
