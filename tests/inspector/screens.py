@@ -279,6 +279,8 @@ Go = Callable[[Tab, Workshop], None]
 def session(name: str, sees: str, tab_of: str = "") -> Go:
     def go(tab: Tab, made: Workshop) -> None:
         tab.open(f"sessions/{made.sessions[name]}{tab_of}")
+        # The sidebar shows its title before the session's room is loaded.
+        tab.until("document.querySelector('h1') !== null")
         tab.sees(sees)
 
     return go
