@@ -149,6 +149,8 @@ export class Link {
   async post(post: Post): Promise<Reply> {
     if (this.#closed) throw closed();
     const bySocket = this.#webSocket !== undefined && !this.#streaming;
+    // What is to be sent now does not wait for the next try of a socket, which may be seconds away.
+    if (bySocket && this.#socket === undefined) this.#wake();
     return await (bySocket ? this.#outbox.send(post) : this.#postInTurn(post));
   }
 
