@@ -111,6 +111,8 @@ class Log:
         self._committed = self._stored = self.position
         """Up to where events outlive a crash, and up to where they can be read from disk."""
         self._waiting: list[tuple[int, int, asyncio.Future[None]]] = []
+        self._waking = 0
+        """Callers that have been told that their position is safe, and have not gone on yet."""
         self._channels: dict[str, _Channel] = {}
         self._historians: list[Follower] = []
         self._tail: deque[Chunk] = deque()
@@ -247,11 +249,18 @@ class Log:
     async def committed(self, position: int) -> None:
         """Wait until everything up to a position is on disk; raises LogUnavailable when it cannot be."""
         if position <= self._committed:
+            if self._waking:
+                # Those that waited for it go on first: responses come in the order of their events.
+                await asyncio.sleep(0)
             return
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         heapq.heappush(self._waiting, (position, id(future), future))
         self._writer.hurry()
-        await future
+        try:
+            await future
+        finally:
+            if future.done() and not future.cancelled() and future.exception() is None:
+                self._waking -= 1
 
     async def flushed(self) -> None:
         """Wait until everything handed over so far is on disk, sessions and outcomes included."""
@@ -374,6 +383,7 @@ class Log:
             future = heapq.heappop(self._waiting)[2]
             if not future.done():
                 future.set_result(None)
+                self._waking += 1
         if self.publisher is not None:
             self.publisher.committed(group)
 
