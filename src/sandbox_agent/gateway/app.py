@@ -1,7 +1,5 @@
 """A gateway's front door: the guard, then `/v1/rpc`, sessions, nodes and health."""
 
-import asyncio
-import logging
 import time
 from urllib.parse import parse_qs, unquote
 
@@ -11,53 +9,37 @@ from sandbox_agent import __version__
 from sandbox_agent.envelope import Kind, parse
 from sandbox_agent.errors import (
     BadRequest,
-    BodyTooLarge,
-    InternalError,
-    LogUnavailable,
+    InvalidParams,
     MethodNotAllowed,
     MissingConnection,
     NotFound,
-    SandboxAgentError,
+    SessionNotFound,
+    UnknownSession,
 )
 from sandbox_agent.gateway.feed import Feed
 from sandbox_agent.gateway.readers import Readers, read_only
 from sandbox_agent.gateway.roster import Roster
-from sandbox_agent.http.app import add_headers
-from sandbox_agent.http.asgi import (
-    Receive,
-    Scope,
-    Send,
-    admit,
-    group_headers,
-    header,
-    is_gone,
-    json_headers,
-    respond,
-    transport,
-)
-from sandbox_agent.http.exchange import MAX_DIGITS, METHODS, STREAM_HEADERS
+from sandbox_agent.http.asgi import Receive, Scope, Send, header, json_headers, respond, transport
+from sandbox_agent.http.exchange import MAX_DIGITS, METHODS, ClientGone, read_body, write_stream
+from sandbox_agent.http.front import FrontDoor
 from sandbox_agent.http.guard import Guard
 from sandbox_agent.http.negotiate import EVENT_STREAM, JSON, check_accept, check_json
-from sandbox_agent.http.problems import send_problem
-from sandbox_agent.http.stream import Stream, Streams
-from sandbox_agent.hub.connection import Connection
+from sandbox_agent.http.stream import Streams
 from sandbox_agent.wire import headers, methods
-
-logger = logging.getLogger(__name__)
 
 _CONNECTION = headers.raw(headers.CONNECTION_ID)
 _LAST_EVENT = headers.raw(headers.LAST_EVENT)
 _AFTER = headers.raw(headers.RESUME_AFTER)
 
 
-class GatewayApp:
+class GatewayApp(FrontDoor):
     """The ASGI app of a gateway."""
 
     def __init__(
         self, name: str, guard: Guard, readers: Readers, roster: Roster, feed: Feed, streams: Streams, max_body: int
     ) -> None:
         self._name = name
-        self._guard = guard
+        super().__init__(guard)
         self._readers = readers
         self._roster = roster
         self._feed = feed
@@ -65,27 +47,8 @@ class GatewayApp:
         self._max_body = max_body
         self._started_at = time.monotonic()
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        scope["headers_by_name"] = group_headers(scope["headers"])
-        if header(scope, b"origin") is not None:
-            send = add_headers(send, self._guard.cors(scope))
-        try:
-            if self._guard.check(scope):
-                admit(scope)
-            await self._route(scope, receive, send)
-        except SandboxAgentError as error:
-            await send_problem(send, error)
-        except asyncio.CancelledError:
-            transport(scope).abort()
-        except Exception:
-            logger.exception("request failed method=%s path=%s", scope["method"], scope["path"])
-            await send_problem(send, InternalError())
-
-    async def _route(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def route(self, scope: Scope, receive: Receive, send: Send) -> None:
         method, path = scope["method"], scope["path"]
-        if self._guard.is_preflight(scope):
-            await respond(send, 204, [])
-            return
         if path == "/v1/rpc":
             match method:
                 case "POST":
@@ -110,11 +73,18 @@ class GatewayApp:
             return {"nodes": self._roster.nodes()}
         if path == "/v1/sessions":
             query = parse_qs(scope["query_string"].decode("latin-1"))
-            page, following = self._roster.page(query.get("cursor", [None])[-1], query.get("cwd", [None])[-1])
+            try:
+                page, following = self._roster.page(query.get("cursor", [None])[-1], query.get("cwd", [None])[-1])
+            except InvalidParams as error:
+                raise BadRequest(str(error), **error.fields) from error
             more = {} if following is None else {"nextCursor": following}
             return {"sessions": [seen.view for seen in page], **more}
         if path.startswith("/v1/sessions/"):
-            return self._roster.session(unquote(path.removeprefix("/v1/sessions/"))).view
+            session_id = unquote(path.removeprefix("/v1/sessions/"))
+            try:
+                return self._roster.session(session_id).view
+            except UnknownSession:
+                raise SessionNotFound(session_id) from None
         raise NotFound(path)
 
     async def _post(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -122,10 +92,10 @@ class GatewayApp:
         check_accept(header(scope, b"accept"), JSON)
         named = header(scope, _CONNECTION)
         connection = None if named is None else self._readers.get(named.decode("latin-1"))
-        body = await self._read_body(scope, receive)
-        if body is None:
+        try:
+            envelope = parse(await read_body(scope, receive, self._max_body))
+        except ClientGone:
             return
-        envelope = parse(body)
         if connection is None:
             if envelope.kind is not Kind.REQUEST or envelope.method != methods.INITIALIZE:
                 raise MissingConnection
@@ -137,41 +107,17 @@ class GatewayApp:
         identity = [(_CONNECTION, connection.connection_id.encode())] if named is None else []
         await _send_json(send, msgspec.Raw(line), [*identity, (_LAST_EVENT, b"%d" % connection.last_event)])
 
-    async def _read_body(self, scope: Scope, receive: Receive) -> bytes | None:
-        parts: list[bytes] = []
-        size = 0
-        while True:
-            message = await receive()
-            if message["type"] == "http.disconnect":
-                return None
-            part: bytes = message.get("body", b"")
-            size += len(part)
-            if size > self._max_body:
-                raise BodyTooLarge(self._max_body)
-            parts.append(part)
-            if not message.get("more_body"):
-                return b"".join(parts)
-
     async def _stream(self, scope: Scope, send: Send) -> None:
         check_accept(header(scope, b"accept"), EVENT_STREAM)
         connection = self._readers.get(self._connection_id(scope))
         after = await self._position(header(scope, _AFTER))
         stream = self._streams.open(connection, after, transport(scope))
-        await send({"type": "http.response.start", "status": 200, "headers": STREAM_HEADERS})
         try:
-            while (data := await stream.next()) is not None:
-                await send({"type": "http.response.body", "body": data, "more_body": True})
-                if is_gone(scope):
-                    break
-        except LogUnavailable as error:
-            logger.warning("stream ended connection=%s reason=%s", connection.tag, error)
+            await write_stream(scope, send, connection, stream)
         finally:
-            self._forget(connection, stream)
+            self._streams.forget(connection, stream)
+            connection.used_at = time.monotonic()
         await send({"type": "http.response.body", "body": b""})
-
-    def _forget(self, connection: Connection, stream: Stream) -> None:
-        self._streams.forget(connection, stream)
-        connection.used_at = time.monotonic()
 
     async def _position(self, value: bytes | None) -> int:
         if value is None:

@@ -22,7 +22,7 @@ from sandbox_agent.errors import (
 )
 from sandbox_agent.http.asgi import Receive, Scope, Send, header, json_headers, offers_websocket, respond, transport
 from sandbox_agent.http.duplex import query
-from sandbox_agent.http.exchange import METHODS, ClientGone, Exchange
+from sandbox_agent.http.exchange import METHODS, ClientGone, Exchange, read_body
 from sandbox_agent.http.negotiate import EVENT_STREAM, JSON, check_accept, check_json
 from sandbox_agent.http.stream import Part
 from sandbox_agent.hub.connection import Connection
@@ -69,7 +69,7 @@ class Acp(Exchange):
         check_accept(header(scope, b"accept"), JSON)
         agent, connection = self._agent(scope), self._find_connection(scope)
         try:
-            body = await self.read_body(scope, receive)
+            body = await read_body(scope, receive, self.max_body)
         except ClientGone:
             return
         if body.lstrip()[:1] == b"[":

@@ -18,7 +18,7 @@ logger = logging.getLogger(__name__)
 METHODS = "DELETE, GET, POST"
 MAX_DIGITS = 19
 """Of a position in the log."""
-STREAM_HEADERS = [
+_STREAM_HEADERS = [
     (b"content-type", b"text/event-stream; charset=utf-8"),
     (b"cache-control", b"no-store"),
     (b"x-accel-buffering", b"no"),
@@ -40,25 +40,6 @@ class Exchange:
     duplex: Duplex
     max_body: int
 
-    async def read_body(self, scope: Scope, receive: Receive) -> bytes:
-        """The whole body of a request; raises BodyTooLarge, or ClientGone when it does not come to its end."""
-        length = header(scope, b"content-length")
-        if length is not None and int(length) > self.max_body:
-            raise BodyTooLarge(self.max_body)
-        parts: list[bytes] = []
-        size = 0
-        while True:
-            message = await receive()
-            if message["type"] == "http.disconnect":
-                raise ClientGone
-            part: bytes = message.get("body", b"")
-            size += len(part)
-            if size > self.max_body:
-                raise BodyTooLarge(self.max_body)
-            parts.append(part)
-            if not message.get("more_body"):
-                return parts[0] if len(parts) == 1 else b"".join(parts)
-
     def position(self, value: bytes) -> int:
         """The position that a client has read up to; raises BadRequest for one that it cannot have."""
         if not value.isdigit() or len(value) > MAX_DIGITS:
@@ -77,18 +58,8 @@ class Exchange:
         first: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
         """Answer with a stream, to its end; `first` is awaited when the response has begun, before any event."""
-        await send({"type": "http.response.start", "status": 200, "headers": STREAM_HEADERS})
         try:
-            while (data := await stream.next()) is not None:
-                await send({"type": "http.response.body", "body": data, "more_body": True})
-                if is_gone(scope):
-                    break
-                if first is not None:
-                    await first()
-                    first = None
-        except LogUnavailable as error:
-            # The response has begun, so all that is left is to end it; the client resumes by id.
-            logger.warning("stream ended connection=%s reason=%s", connection.tag, error)
+            await write_stream(scope, send, connection, stream, first)
         finally:
             self.streams.forget(connection, stream)
             connection.used_at = self.hub.monotonic()
@@ -120,3 +91,45 @@ class Exchange:
         connection = self.hub.connections.find(connection_id)
         if connection is not None:
             self.hub.close_connection(connection, "the client closed the connection")
+
+
+async def read_body(scope: Scope, receive: Receive, most: int) -> bytes:
+    """The whole body of a request; raises BodyTooLarge, or ClientGone when it does not come to its end."""
+    length = header(scope, b"content-length")
+    if length is not None and int(length) > most:
+        raise BodyTooLarge(most)
+    parts: list[bytes] = []
+    size = 0
+    while True:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise ClientGone
+        part: bytes = message.get("body", b"")
+        size += len(part)
+        if size > most:
+            raise BodyTooLarge(most)
+        parts.append(part)
+        if not message.get("more_body"):
+            return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+async def write_stream(
+    scope: Scope,
+    send: Send,
+    connection: Connection,
+    stream: Stream,
+    first: Callable[[], Awaitable[None]] | None = None,
+) -> None:
+    """Begin a response, and write events until the stream or its reader ends; the caller ends the response."""
+    await send({"type": "http.response.start", "status": 200, "headers": _STREAM_HEADERS})
+    try:
+        while (data := await stream.next()) is not None:
+            await send({"type": "http.response.body", "body": data, "more_body": True})
+            if is_gone(scope):
+                break
+            if first is not None:
+                await first()
+                first = None
+    except LogUnavailable as error:
+        # The response has begun, so all that is left is to end it; the client resumes by id.
+        logger.warning("stream ended connection=%s reason=%s", connection.tag, error)

@@ -17,7 +17,7 @@ from sandbox_agent.http.asgi import (
     transport,
 )
 from sandbox_agent.http.duplex import query
-from sandbox_agent.http.exchange import METHODS, ClientGone, Exchange
+from sandbox_agent.http.exchange import METHODS, ClientGone, Exchange, read_body
 from sandbox_agent.http.negotiate import EVENT_STREAM, JSON, check_accept, check_json, wants_async
 from sandbox_agent.hub.calls import Answer
 from sandbox_agent.hub.connection import Connection
@@ -54,7 +54,7 @@ class Rpc(Exchange):
         connection_id = header(scope, _CONNECTION)
         connection = None if connection_id is None else self.hub.connections.get(connection_id.decode("latin-1"))
         try:
-            envelope = parse(await self.read_body(scope, receive))
+            envelope = parse(await read_body(scope, receive, self.max_body))
         except ClientGone:
             return
         if connection is None:
