@@ -5,6 +5,7 @@ SandboxAgentError
 ├── BadRequest              400  a header, a parameter or the HTTP itself is wrong
 ├── MissingConnection       400  X-ACP-Connection-Id is required here
 ├── MissingAgent            400  initialize names no agent
+├── MissingNode             400  a gateway has several nodes, and the request names none
 ├── BadArchive              400  an uploaded archive that makes no sense, or breaks a rule
 ├── Unauthorized            401  no bearer token, or another one
 ├── ForbiddenOrigin         403  a browser page of another origin
@@ -42,6 +43,8 @@ SandboxAgentError
 ├── InstallFailed           502  the agent was fetched and is not usable
 ├── ShuttingDown            503  the server is stopping
 ├── WatchesExhausted        503  the kernel gives no more watches
+├── NoNode                  503  no node of the fleet can do it
+├── NodeUnreachable         503  the node that it is about is not there, or does not answer
 ├── AgentTimeout            504  no answer in time
 ├── LogUnavailable          507  the log cannot be written
 ├── DiskFull                507  no room to install
@@ -71,6 +74,7 @@ SandboxAgentError
 │   ├── FileFailed       -32603  the file system does not let an agent have its way
 │   ├── OutcomeUnknown   -32603  the server stopped while a request under this key ran
 │   ├── AgentExited      -32603  the agent process died while we waited on it
+│   ├── NodeLost         -32603  the node that ran a turn is gone
 │   └── AgentNotReading  -32603  the agent process does not take its input
 └── SettingsError         exit 2  a wrong flag, variable or configuration file
 """
@@ -342,6 +346,27 @@ class LogUnavailable(SandboxAgentError):
         super().__init__(f"the session log cannot be written: {reason}; free space in the data directory and retry")
 
 
+class MissingNode(SandboxAgentError):
+    slug, title, status, rpc_code = "missing-node", "Missing Node", 400, -32602
+
+    def __init__(self, nodes: int) -> None:
+        super().__init__(f"the fleet has {nodes} nodes; say which one: `node`, or the `sessionId` of a session there")
+
+
+class NoNode(SandboxAgentError):
+    slug, title, status = "no-node", "No Node", 503
+
+    def __init__(self, wanted: str) -> None:
+        super().__init__(f"{wanted}; GET /v1/nodes lists the nodes that are there")
+
+
+class NodeUnreachable(SandboxAgentError):
+    slug, title, status = "node-unreachable", "Node Unreachable", 503
+
+    def __init__(self, node: str, reason: str) -> None:
+        super().__init__(f"the node {node} {reason}; repeat the request when it is back", node=node)
+
+
 class SessionDamaged(SandboxAgentError):
     slug, title, status = "session-damaged", "Session Damaged", 500
 
@@ -434,6 +459,13 @@ class OutcomeUnknown(RpcError):
 
 class AgentExited(RpcError):
     slug, title = "agent-exited", "Agent Exited"
+
+
+class NodeLost(RpcError):
+    slug, title = "node-lost", "Node Lost"
+
+    def __init__(self, node: str) -> None:
+        super().__init__(f"the node {node}, which ran this turn, is gone; prompt again when it is back", node=node)
 
 
 class AgentNotReading(RpcError):
