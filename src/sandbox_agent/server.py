@@ -43,7 +43,7 @@ from sandbox_agent.host.attached import AttachedFiles
 from sandbox_agent.host.files import TextFiles
 from sandbox_agent.host.paths.roots import Roots
 from sandbox_agent.host.terminals import TerminalLimits, Terminals
-from sandbox_agent.host.watch.watching import Watches
+from sandbox_agent.host.watching import Watches
 from sandbox_agent.http.acp import Acp
 from sandbox_agent.http.app import App
 from sandbox_agent.http.asgi import App as Asgi
@@ -88,7 +88,7 @@ from sandbox_agent.settings import Settings
 if TYPE_CHECKING:
     from collections.abc import Coroutine
 
-    from sandbox_agent.host.search.searches import Searches
+    from sandbox_agent.host.search.search import Searches
     from sandbox_agent.opencode.bridge import Bridge
     from sandbox_agent.wire.sessions import SessionView
 
@@ -185,8 +185,7 @@ def build(settings: Settings, children: Children) -> Parts:
 
     @cache
     def searches() -> "Searches":
-        from sandbox_agent.host.search.search import SearchLimits
-        from sandbox_agent.host.search.searches import Searches
+        from sandbox_agent.host.search.search import Searches, SearchLimits
 
         most = SearchLimits(settings.search_results, settings.search_bytes, settings.search_time, settings.searches)
         return Searches(roots.confined, children, most, pools.searches)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from sandbox_agent.host.paths.confined import Confined, Outside
-from sandbox_agent.host.watch.watched import DEEPEST, Gone, Missed, Watched
+from sandbox_agent.host.watching import DEEPEST, Gone, Missed, Watched
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ import pytest
 from sandbox_agent.errors import TooMany
 from sandbox_agent.file_errors import FileNotFound
 from sandbox_agent.host.paths.confined import Confined
-from sandbox_agent.host.watch.watching import Change, Watches
+from sandbox_agent.host.watching import Change, Watches
 from sandbox_agent.pools import Pool
 from tests.support.client import run
 from tests.support.running import BOUND
@@ -87,7 +87,7 @@ SCRIPT = """
 import asyncio, sys
 from sandbox_agent.errors import WatchesExhausted
 from sandbox_agent.host.paths.confined import Confined
-from sandbox_agent.host.watch.watching import Watches
+from sandbox_agent.host.watching import Watches
 from sandbox_agent.pools import Pool
 
 async def main():

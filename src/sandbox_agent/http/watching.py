@@ -11,7 +11,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from sandbox_agent.errors import TooMany, WatchesExhausted
-from sandbox_agent.host.watch.watching import Change, Watch, Watches
+from sandbox_agent.host.watching import Change, Watch, Watches
 from sandbox_agent.http.downloads import Streamed
 from sandbox_agent.http.negotiate import EVENT_STREAM
 from sandbox_agent.http.paths import PATH, PROBLEMS, SESSION, Paths, read_query, read_switch

@@ -38,7 +38,7 @@ from sandbox_agent.wire.files import (
 )
 
 if TYPE_CHECKING:
-    from sandbox_agent.host.search.searches import Searches
+    from sandbox_agent.host.search.search import Searches
 
 CARRIED = 8 << 20
 """Bytes of a file that an envelope may carry."""

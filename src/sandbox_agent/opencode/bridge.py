@@ -1,29 +1,95 @@
-"""The bridge put together: OpenCode's API on one side, the hub on the other."""
+"""The bridge put together: OpenCode's API as an app below `/opencode` on one side, the hub on the other.
 
+Every answer is JSON, those to unknown routes too.
+"""
+
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from starlette.exceptions import HTTPException
+from starlette.middleware.exceptions import ExceptionMiddleware
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.routing import Route, Router
+
 from sandbox_agent.agents.views import AgentViews
+from sandbox_agent.errors import BadRequest, SandboxAgentError
 from sandbox_agent.host.terminals import Terminals
-from sandbox_agent.http.asgi import App
+from sandbox_agent.http.asgi import App, Receive, Scope, Send
 from sandbox_agent.hub.from_client import FromClient
 from sandbox_agent.hub.hub import Hub
-from sandbox_agent.opencode.app import make_app
-from sandbox_agent.opencode.asking_routes import AskingRoutes
 from sandbox_agent.opencode.bus import Bus
 from sandbox_agent.opencode.conversations import Conversations
 from sandbox_agent.opencode.file_routes import FileRoutes, Files
 from sandbox_agent.opencode.hub_client import HubClient
-from sandbox_agent.opencode.missed import Missed
 from sandbox_agent.opencode.naming import project_id
 from sandbox_agent.opencode.offerings import Offerings
-from sandbox_agent.opencode.reading import Reading
+from sandbox_agent.opencode.reading import Reading, Table, answer
+from sandbox_agent.opencode.refusals import Refused, translate
 from sandbox_agent.opencode.requests import Requests
 from sandbox_agent.opencode.server_routes import ServerRoutes
-from sandbox_agent.opencode.session_routes import SessionRoutes
+from sandbox_agent.opencode.session_routes import AskingRoutes, SessionRoutes
 from sandbox_agent.opencode.shells import Shells
-from sandbox_agent.opencode.streams import EventStreams
+from sandbox_agent.opencode.streams import EventStreams, Missed
 from sandbox_agent.opencode.transcripts import Transcripts
+
+logger = logging.getLogger(__name__)
+
+PREFIX = "/opencode"
+
+
+@dataclass(frozen=True, slots=True)
+class _Streamed:
+    """A stream is written by plain ASGI: Starlette's responses would relay it."""
+
+    streams: EventStreams
+    reading: Reading
+    wrapped: bool
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        directory = None if self.wrapped else self.reading.named_directory(Request(scope))
+        await self.streams.write(scope, send, wrapped=self.wrapped, directory=directory)
+
+
+def make_app(reading: Reading, streams: EventStreams, *tables: Table) -> App:
+    """The app; it has the routes of all tables, and the two streams."""
+    routes = [Route(path, handler, methods=[method]) for table in tables for method, path, handler in table]
+    routes += [
+        Route("/event", _Streamed(streams, reading, wrapped=False), methods=["GET"]),
+        Route("/global/event", _Streamed(streams, reading, wrapped=True), methods=["GET"]),
+    ]
+    router = Router(routes, redirect_slashes=False)
+    handlers = {HTTPException: _not_routed, Refused: _refused, SandboxAgentError: _failed, ClientDisconnect: _gone}
+    app = ExceptionMiddleware(router, handlers)
+
+    async def routed(scope: Scope, receive: Receive, send: Send) -> None:
+        path = scope["path"].removeprefix(PREFIX) or "/"
+        # Without an app in its scope, Starlette's router answers 404 and 405 itself, in plain text.
+        await app({**scope, "app": app, "path": path, "root_path": ""}, receive, send)
+
+    return routed
+
+
+async def _not_routed(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    message = f"{request.method} {request.url.path} is not part of this server"
+    return await _refused(request, Refused(404, message))
+
+
+async def _refused(request: Request, error: Exception) -> Response:
+    assert isinstance(error, Refused)
+    return answer(error.body, error.status)
+
+
+async def _failed(request: Request, error: Exception) -> Response:
+    assert isinstance(error, SandboxAgentError)
+    return await _refused(request, translate(error))
+
+
+async def _gone(request: Request, error: Exception) -> Response:
+    """The client left before it sent the whole body, so no one reads this response."""
+    return Response(status_code=BadRequest.status)
 
 
 @dataclass(frozen=True, slots=True)

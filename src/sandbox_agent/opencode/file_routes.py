@@ -15,13 +15,12 @@ from sandbox_agent.errors import SandboxAgentError
 from sandbox_agent.host.paths.refusals import file_problems
 from sandbox_agent.host.paths.roots import Roots
 from sandbox_agent.host.transfer.entries import read_page
-from sandbox_agent.opencode.reading import Reading, answer, query, read_number
+from sandbox_agent.opencode.reading import Reading, Table, answer, query, read_number
 from sandbox_agent.opencode.refusals import Refused
-from sandbox_agent.opencode.routing import Routes, Table
 from sandbox_agent.pools import Pool
 
 if TYPE_CHECKING:
-    from sandbox_agent.host.search.searches import Searches
+    from sandbox_agent.host.search.search import Searches
 
 LARGEST = 8 << 20
 """Bytes of a file that is given out whole."""
@@ -56,17 +55,17 @@ class FileRoutes:
     files: Files
 
     def table(self) -> Table:
-        routes = Routes()
-        routes.add("GET", "/file", self.list)
-        routes.add("GET", "/file/content", self.content)
-        routes.add("GET", "/file/status", self.nothing)
-        routes.add("GET", "/find", self.find_text)
-        routes.add("GET", "/find/file", self.find_files)
-        routes.add("GET", "/find/symbol", self.nothing)
-        routes.add("GET", "/vcs", self.repository)
-        routes.add("GET", "/vcs/status", self.nothing)
-        routes.add("GET", "/vcs/diff", self.nothing)
-        return routes.table
+        return [
+            ("GET", "/file", self.list),
+            ("GET", "/file/content", self.content),
+            ("GET", "/file/status", self.nothing),
+            ("GET", "/find", self.find_text),
+            ("GET", "/find/file", self.find_files),
+            ("GET", "/find/symbol", self.nothing),
+            ("GET", "/vcs", self.repository),
+            ("GET", "/vcs/status", self.nothing),
+            ("GET", "/vcs/diff", self.nothing),
+        ]
 
     async def list(self, request: Request) -> Response:
         directory = self.reading.directory(request)

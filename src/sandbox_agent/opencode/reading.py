@@ -1,5 +1,6 @@
 """What a request of OpenCode's programs says: its body, its query, and the directory that it is about."""
 
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import TypeVar
 from urllib.parse import parse_qsl, unquote
@@ -14,6 +15,8 @@ from sandbox_agent.opencode.refusals import Refused
 from sandbox_agent.wire.headers import OPENCODE_DIRECTORY, raw
 
 DIRECTORY = raw(OPENCODE_DIRECTORY)
+Table = list[tuple[str, str, Callable[[Request], Awaitable[Response]]]]
+"""Routes: method, path, handler."""
 T = TypeVar("T")
 
 

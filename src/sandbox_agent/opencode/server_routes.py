@@ -15,8 +15,7 @@ from sandbox_agent.hub.hub import Hub
 from sandbox_agent.opencode.ids import milliseconds
 from sandbox_agent.opencode.naming import project_id
 from sandbox_agent.opencode.offerings import Offerings
-from sandbox_agent.opencode.reading import Reading, answer
-from sandbox_agent.opencode.routing import Routes, Table
+from sandbox_agent.opencode.reading import Reading, Table, answer
 from sandbox_agent.opencode.transcripts import Transcripts
 
 RECENT = 200
@@ -64,25 +63,23 @@ class ServerRoutes:
     transcripts: Transcripts
 
     def table(self) -> Table:
-        routes = Routes()
-        routes.add("GET", "/global/health", self.health)
-        routes.add("GET", "/config", self.config)
-        routes.add("PATCH", "/config", self.echo)
-        routes.add("PATCH", "/global/config", self.echo)
-        routes.add("GET", "/config/providers", self.config_providers)
-        routes.add("GET", "/provider", self.providers)
-        routes.add("GET", "/agent", self.agents)
-        routes.add("GET", "/command", self.commands)
-        routes.add("GET", "/path", self.path)
-        routes.add("GET", "/project", self.projects)
-        routes.add("GET", "/project/current", self.project)
-        routes.add("GET", "/project/{id}/directories", self.directories)
-        routes.add("POST", "/log", self.done)
-        for path, value in _EMPTY.items():
-            routes.add("GET", path, partial(_give, value))
-        for path in _DONE:
-            routes.add("POST", path, self.done)
-        return routes.table
+        return [
+            ("GET", "/global/health", self.health),
+            ("GET", "/config", self.config),
+            ("PATCH", "/config", self.echo),
+            ("PATCH", "/global/config", self.echo),
+            ("GET", "/config/providers", self.config_providers),
+            ("GET", "/provider", self.providers),
+            ("GET", "/agent", self.agents),
+            ("GET", "/command", self.commands),
+            ("GET", "/path", self.path),
+            ("GET", "/project", self.projects),
+            ("GET", "/project/current", self.project),
+            ("GET", "/project/{id}/directories", self.directories),
+            ("POST", "/log", self.done),
+            *(("GET", path, partial(_give, value)) for path, value in _EMPTY.items()),
+            *(("POST", path, self.done) for path in _DONE),
+        ]
 
     async def health(self, request: Request) -> Response:
         return answer({"healthy": True, "version": __version__})

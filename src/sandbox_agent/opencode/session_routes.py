@@ -1,4 +1,4 @@
-"""The routes of sessions: `/session` and what is beneath it."""
+"""The routes of sessions: `/session` and what is beneath it, `/permission` and `/question`."""
 
 from dataclasses import dataclass
 
@@ -12,15 +12,16 @@ from sandbox_agent.opencode.objects import (
     ForkBody,
     InitBody,
     NewSession,
+    PermissionReply,
     PermissionResponse,
     PromptBody,
+    QuestionReply,
     SessionChange,
     ShellBody,
 )
-from sandbox_agent.opencode.reading import Reading, answer, query, read_number
+from sandbox_agent.opencode.reading import Reading, Table, answer, query, read_number
 from sandbox_agent.opencode.refusals import refuse_unsupported
 from sandbox_agent.opencode.requests import Requests
-from sandbox_agent.opencode.routing import Routes, Table
 from sandbox_agent.opencode.shells import Shells
 
 
@@ -34,33 +35,33 @@ class SessionRoutes:
     shells: Shells
 
     def table(self) -> Table:
-        routes = Routes()
-        routes.add("GET", "/session", self.list)
-        routes.add("POST", "/session", self.create)
-        routes.add("GET", "/session/status", self.status)
         one = "/session/{id}"
-        routes.add("GET", one, self.get)
-        routes.add("PATCH", one, self.change)
-        routes.add("DELETE", one, self.delete)
-        routes.add("GET", f"{one}/children", self.children)
-        routes.add("GET", f"{one}/todo", self.todo)
-        routes.add("GET", f"{one}/diff", self.diff)
-        routes.add("GET", f"{one}/message", self.messages)
-        routes.add("POST", f"{one}/message", self.prompt)
-        routes.add("GET", f"{one}/message/{{message}}", self.message)
-        routes.add("POST", f"{one}/prompt_async", self.prompt_async)
-        routes.add("POST", f"{one}/command", self.command)
-        routes.add("POST", f"{one}/shell", self.shell)
-        routes.add("POST", f"{one}/init", self.init)
-        routes.add("POST", f"{one}/summarize", self.summarize)
-        routes.add("POST", f"{one}/fork", self.fork)
-        routes.add("POST", f"{one}/abort", self.abort)
-        routes.add("POST", f"{one}/permissions/{{permission}}", self.permit)
-        for name in ("revert", "unrevert"):
-            routes.add("POST", f"{one}/{name}", self.refuse_revert)
-        for method in ("POST", "DELETE"):
-            routes.add(method, f"{one}/share", self.refuse_share)
-        return routes.table
+        return [
+            ("GET", "/session", self.list),
+            ("POST", "/session", self.create),
+            ("GET", "/session/status", self.status),
+            ("GET", one, self.get),
+            ("PATCH", one, self.change),
+            ("DELETE", one, self.delete),
+            ("GET", f"{one}/children", self.children),
+            ("GET", f"{one}/todo", self.todo),
+            ("GET", f"{one}/diff", self.diff),
+            ("GET", f"{one}/message", self.messages),
+            ("POST", f"{one}/message", self.prompt),
+            ("GET", f"{one}/message/{{message}}", self.message),
+            ("POST", f"{one}/prompt_async", self.prompt_async),
+            ("POST", f"{one}/command", self.command),
+            ("POST", f"{one}/shell", self.shell),
+            ("POST", f"{one}/init", self.init),
+            ("POST", f"{one}/summarize", self.summarize),
+            ("POST", f"{one}/fork", self.fork),
+            ("POST", f"{one}/abort", self.abort),
+            ("POST", f"{one}/permissions/{{permission}}", self.permit),
+            ("POST", f"{one}/revert", self.refuse_revert),
+            ("POST", f"{one}/unrevert", self.refuse_revert),
+            ("POST", f"{one}/share", self.refuse_share),
+            ("DELETE", f"{one}/share", self.refuse_share),
+        ]
 
     async def list(self, request: Request) -> Response:
         asked = query(request)
@@ -167,3 +168,40 @@ class SessionRoutes:
 
 def _id(request: Request) -> str:
     return request.path_params["id"]
+
+
+@dataclass(frozen=True, slots=True)
+class AskingRoutes:
+    """The handlers."""
+
+    reading: Reading
+    requests: Requests
+
+    def table(self) -> Table:
+        return [
+            ("GET", "/permission", self.permissions),
+            ("POST", "/permission/{id}/reply", self.permit),
+            ("GET", "/question", self.questions),
+            ("POST", "/question/{id}/reply", self.reply),
+            ("POST", "/question/{id}/reject", self.reject),
+        ]
+
+    async def permissions(self, request: Request) -> Response:
+        return answer(self.requests.permissions(self.reading.named_directory(request)))
+
+    async def permit(self, request: Request) -> Response:
+        body = await self.reading.body(request, PermissionReply)
+        await self.requests.reply_permission(request.path_params["id"], body.reply, body.message or None)
+        return answer(True)
+
+    async def questions(self, request: Request) -> Response:
+        return answer(self.requests.questions(self.reading.named_directory(request)))
+
+    async def reply(self, request: Request) -> Response:
+        body = await self.reading.body(request, QuestionReply)
+        await self.requests.reply_question(request.path_params["id"], body.answers)
+        return answer(True)
+
+    async def reject(self, request: Request) -> Response:
+        await self.requests.reject_question(request.path_params["id"])
+        return answer(True)

@@ -1,11 +1,70 @@
-"""`/event` and `/global/event`: events as they happen, to the end of the client or of the server."""
+"""`/event` and `/global/event`: events as they happen, and first what a program may have missed.
 
+OpenCode's programs come back a second after their stream broke, or half a minute. They do not say what they saw last,
+and ask for no messages again. What they have already changes nothing when it comes twice.
+"""
+
+import logging
 from dataclasses import dataclass
+from functools import partial
 
+from sandbox_agent.errors import LogUnavailable
 from sandbox_agent.http.asgi import Scope, Send, is_gone, transport
-from sandbox_agent.opencode.bus import Bus
-from sandbox_agent.opencode.missed import Missed
+from sandbox_agent.hub.hub import Hub
+from sandbox_agent.hub.session import Session
+from sandbox_agent.opencode.bus import Bus, Reader
+from sandbox_agent.opencode.naming import describe, id_of, is_busy
 from sandbox_agent.opencode.requests import Requests
+from sandbox_agent.opencode.transcript import Transcript
+from sandbox_agent.opencode.transcripts import Transcripts
+
+logger = logging.getLogger(__name__)
+
+RECENT = 120.0
+"""Seconds. A program waits at most thirty before it tries again."""
+LOOKED_AT = 100
+SESSIONS = 8
+"""Sessions that are told of."""
+MESSAGES = 4
+"""The newest messages of each: its last two turns."""
+MOST = 256 << 10
+"""Bytes for the messages of a session; what does not fit, a program reads when it opens the session anew."""
+
+
+class Missed:
+    """Tells a reader of what has happened lately."""
+
+    def __init__(self, hub: Hub, transcripts: Transcripts, bus: Bus) -> None:
+        self._hub = hub
+        self._transcripts = transcripts
+        self._bus = bus
+
+    def tell(self, reader: Reader) -> None:
+        """Begin to; what is not in memory is read from the log first."""
+        since = self._hub.clock() - RECENT
+        try:
+            newest = self._hub.sessions(None, reader.directory, LOOKED_AT)
+        except LogUnavailable as error:
+            logger.warning("past not told reason=%s", error.slug)
+            return
+        recent = [each for each in newest if each.facts.updated_at >= since]
+        recent.sort(key=lambda each: each.facts.updated_at, reverse=True)
+        for session in recent[:SESSIONS]:
+            self._transcripts.after_all(session, partial(self._tell, reader, session))
+
+    def _tell(self, reader: Reader, session: Session, transcript: Transcript) -> None:
+        directory, info = session.facts.cwd, describe(session, transcript)
+        status: dict[str, object] = {"type": "busy" if is_busy(session) else "idle"}
+        self._bus.send(reader, directory, "session.updated", {"sessionID": info.id, "info": info})
+        self._bus.send(reader, directory, "session.status", {"sessionID": id_of(session), "status": status})
+        room = MOST
+        for message in transcript.messages()[-MESSAGES:]:
+            about = {"sessionID": info.id}
+            room -= self._bus.send(reader, directory, "message.updated", {**about, "info": message.info}, room)
+            for part in message.parts:
+                told = {**about, "messageID": part.message_id, "part": part, "time": message.info.time.created}
+                room -= self._bus.send(reader, directory, "message.part.updated", told, room)
+
 
 _HEADERS = [
     (b"content-type", b"text/event-stream"),

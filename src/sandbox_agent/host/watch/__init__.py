@@ -1,1 +1,0 @@
-"""Watch: changes in a directory, as the kernel tells them."""
