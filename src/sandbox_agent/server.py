@@ -89,6 +89,7 @@ if TYPE_CHECKING:
     from collections.abc import Coroutine
 
     from sandbox_agent.host.search.search import Searches
+    from sandbox_agent.member.flows import Flows
     from sandbox_agent.opencode.bridge import Bridge
     from sandbox_agent.wire.sessions import SessionView
 
@@ -324,8 +325,9 @@ async def _serve(settings: Settings, listener: socket.socket, owner: str, parent
     await asyncio.to_thread(Store(settings.agents_dir).sweep)
     server, sockets = make_server(parts.app, settings)
     running: list[Coroutine[None, None, None]] = [parts.housekeeping.run(), parts.streams.run(), sockets.run()]
-    if settings.join:
-        running.append(_join_fleet(settings, parts))
+    flows = _make_flows(settings, parts) if settings.join else None
+    if flows is not None:
+        running.append(_join_fleet(settings, parts, flows))
     clocks = [asyncio.create_task(each) for each in running]
     serving = asyncio.create_task(server.serve([listener]))
     while not server.started:  # noqa: ASYNC110 - uvicorn has nothing to wait on
@@ -335,7 +337,8 @@ async def _serve(settings: Settings, listener: socket.socket, owner: str, parent
     gc.freeze()
     gc.set_threshold(*GC_THRESHOLDS)
     if settings.idle_exit is not None:
-        idling = Idling(lambda: sockets.in_use or parts.is_busy(), settings.idle_exit)
+        busy = parts.is_busy
+        idling = Idling(lambda: sockets.in_use or busy() or (flows is not None and flows.busy), settings.idle_exit)
         waiting = asyncio.create_task(_stop_when_idle(idling, stopping))
         clocks.append(waiting)
         asyncio.get_running_loop().add_signal_handler(STAY, _stay, waiting)
@@ -365,8 +368,14 @@ def _stay(waiting: asyncio.Task[None]) -> None:
     logger.info("idle or not, staying until it is stopped")
 
 
-async def _join_fleet(settings: Settings, parts: Parts) -> None:
-    """Publish the log, as long as the server runs. Nothing of this is imported by a server that stands alone."""
+def _make_flows(settings: Settings, parts: Parts) -> "Flows":
+    from sandbox_agent.member.flows import Flows
+
+    return Flows(settings.node, parts.app.answer_gateway, settings.flows)
+
+
+async def _join_fleet(settings: Settings, parts: Parts, flows: "Flows") -> None:
+    """Take part, as long as the server runs. Nothing of this is imported by a server that stands alone."""
     from sandbox_agent.bus import subjects
     from sandbox_agent.bus.nats import connect
     from sandbox_agent.member.membership import FILE, Identity, Membership, Memory
@@ -393,6 +402,7 @@ async def _join_fleet(settings: Settings, parts: Parts) -> None:
         lambda: _all_sessions(inventory),
         Memory(path, settings.node),
         settings.publish_backlog,
+        flows=flows,
     )
     parts.log.publisher = membership
     await membership.run()

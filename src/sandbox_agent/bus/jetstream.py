@@ -62,7 +62,7 @@ class Connection(Protocol):
 
     async def ask(self, subject: str, body: bytes, headers: Mapping[str, str] | None, patience: float) -> Arrival: ...
     async def publish(
-        self, subject: str, body: bytes, headers: Mapping[str, str] | None = None, reply: str = ""
+        self, subject: str, body: bytes, reply: str = "", headers: Mapping[str, str] | None = None
     ) -> None: ...
     async def subscribe(
         self, subject: str, take: Callable[[Arrival], Awaitable[None]]
@@ -147,7 +147,7 @@ class JetStream:
             raise Refused(f"a message has at most {MOST_BYTES} bytes")
         *before, last = _with_headers(append, self._connection.new_inbox().rpartition(".")[2])
         for message, headers in before:
-            await self._connection.publish(message.subject, message.body, headers)
+            await self._connection.publish(message.subject, message.body, headers=headers)
         message, headers = last
         try:
             answer = await self._connection.ask(message.subject, message.body, headers, PATIENCE)

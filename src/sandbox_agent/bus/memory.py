@@ -11,9 +11,11 @@ from sandbox_agent.bus.ports import (
     Conflict,
     Entry,
     Handler,
+    Hearer,
     Nowhere,
     Record,
     Refused,
+    StopHearing,
     Unreachable,
 )
 
@@ -25,6 +27,9 @@ class Cluster:
     streams: dict[str, "MemoryStream"] = field(default_factory=dict[str, "MemoryStream"])
     tables: dict[str, "MemoryTable"] = field(default_factory=dict[str, "MemoryTable"])
     served: list[tuple[str, Handler, "MemoryBus"]] = field(default_factory=list[tuple[str, Handler, "MemoryBus"]])
+    hearers: list["_Hearing"] = field(default_factory=list["_Hearing"])
+    disturb: Callable[[str, bytes], Iterable[bytes]] | None = None
+    """What becomes of a message on its way to those who hear it: nothing, two of it, another one."""
     answers_to_lose: int = 0
     """So many of the next appends and puts happen, and their senders do not learn of it."""
 
@@ -34,18 +39,27 @@ class Cluster:
             self.answers_to_lose -= 1
             raise Unreachable("the answer was lost")
 
+    def deliver(self, subject: str, body: bytes) -> bool:
+        """Hand a message to those who hear its subject, after all that was sent before; whether there are any."""
+        loop = asyncio.get_running_loop()
+        hearing = [each for each in self.hearers if matches(each.pattern, subject)]
+        for each in hearing:
+            for sent in (body,) if self.disturb is None else self.disturb(subject, body):
+                loop.call_soon(each.take, subject, sent)
+        return bool(hearing)
+
 
 class MemoryBus:
     """One member's way to the others; `cut` is as good as pulling its cable."""
 
     def __init__(self, cluster: Cluster) -> None:
         self.cut = False
-        self._cluster = cluster
+        self.cluster = cluster
         self._tasks: set[asyncio.Task[bytes | None]] = set()
 
     async def request(self, subject: str, body: bytes, patience: float) -> bytes:
         self.check()
-        for pattern, handler, server in self._cluster.served:
+        for pattern, handler, server in self.cluster.served:
             if not matches(pattern, subject):
                 continue
             if server.cut:
@@ -66,31 +80,60 @@ class MemoryBus:
             raise Nowhere(subject)
         raise Unreachable(subject)
 
-    async def publish(self, subject: str, body: bytes) -> None:
+    async def publish(self, subject: str, body: bytes, reply: str = "") -> None:
         self.check()
-        for pattern, handler, server in self._cluster.served:
-            if matches(pattern, subject) and not server.cut:
-                await handler(subject, body)
+        heard = self.cluster.deliver(subject, body)
+        for pattern, handler, server in self.cluster.served:
+            if matches(pattern, subject):
+                heard = True
+                if not server.cut:
+                    await handler(subject, body)
+        if reply and not heard:
+            self.cluster.deliver(reply, b"")
+
+    async def hear(self, subject: str, take: Hearer) -> StopHearing:
+        self.check()
+        hearing = _Hearing(subject, take, self)
+        self.cluster.hearers.append(hearing)
+        return hearing.end
 
     async def serve(self, subject: str, handler: Handler, *, answers: Callable[[str], str] | None = None) -> None:
         # Nothing to check: an answer goes back to the caller by a return, and to no other place.
-        self._cluster.served.append((subject, handler, self))
+        self.cluster.served.append((subject, handler, self))
 
     async def stream(self, name: str, subjects: Sequence[str], *, max_bytes: int, max_age: float) -> "_Reached":
-        stream = self._cluster.streams.setdefault(name, MemoryStream(self._cluster, subjects))
+        stream = self.cluster.streams.setdefault(name, MemoryStream(self.cluster, subjects))
         return _Reached(self, stream)
 
     async def table(self, name: str) -> "_ReachedTable":
-        return _ReachedTable(self, self._cluster.tables.setdefault(name, MemoryTable(self._cluster)))
+        return _ReachedTable(self, self.cluster.tables.setdefault(name, MemoryTable(self.cluster)))
 
     async def close(self) -> None:
         self.cut = True
-        self._cluster.served = [each for each in self._cluster.served if each[2] is not self]
+        self.cluster.served = [each for each in self.cluster.served if each[2] is not self]
+        self.cluster.hearers = [each for each in self.cluster.hearers if each.bus is not self]
 
     def check(self) -> None:
         """Raises Unreachable while it is cut off."""
         if self.cut:
             raise Unreachable("cut off")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Hearing:
+    """One member hears a subject."""
+
+    pattern: str
+    hand_over: Hearer
+    bus: MemoryBus
+
+    def take(self, subject: str, body: bytes) -> None:
+        if not self.bus.cut and self in self.bus.cluster.hearers:
+            self.hand_over(subject, body)
+
+    async def end(self) -> None:
+        if self in self.bus.cluster.hearers:
+            self.bus.cluster.hearers.remove(self)
 
 
 @dataclass(frozen=True, slots=True)

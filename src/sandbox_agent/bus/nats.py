@@ -21,7 +21,7 @@ from sandbox_agent.bus.jetstream import (
     make,
     nanoseconds,
 )
-from sandbox_agent.bus.ports import BusError, Handler, Nowhere, Refused, Unreachable
+from sandbox_agent.bus.ports import BusError, Handler, Hearer, Nowhere, Refused, StopHearing, Unreachable
 
 logger = logging.getLogger(__name__)
 
@@ -118,7 +118,7 @@ class NatsBus:
             raise Unreachable(f"{subject}: {error or type(error).__name__}") from error
 
     async def publish(
-        self, subject: str, body: bytes, headers: Mapping[str, str] | None = None, reply: str = ""
+        self, subject: str, body: bytes, reply: str = "", headers: Mapping[str, str] | None = None
     ) -> None:
         try:
             await self._client.publish(subject, body, reply, None if headers is None else dict(headers))
@@ -157,6 +157,13 @@ class NatsBus:
             logger.exception("request failed subject=%s", message.subject)
         finally:
             self._places.release()
+
+    async def hear(self, subject: str, take: Hearer) -> StopHearing:
+        # That nothing hears a subject comes as a message without a body, and a header.
+        async def hand_over(message: Arrival) -> None:
+            take(message.subject, message.data)
+
+        return await self.subscribe(subject, hand_over)
 
     async def subscribe(
         self, subject: str, take: Callable[[Arrival], Awaitable[None]]

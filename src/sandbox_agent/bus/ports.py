@@ -135,6 +135,11 @@ class Table(Protocol):
 Handler = Callable[[str, bytes], Awaitable[bytes | None]]
 """Takes a request's subject and body; returns the answer, or None for none."""
 
+Hearer = Callable[[str, bytes], None]
+"""Takes a message's subject and body."""
+StopHearing = Callable[[], Awaitable[None]]
+"""Ends the hearing."""
+
 
 class Bus(Protocol):
     """One machine's way to the others."""
@@ -143,7 +148,16 @@ class Bus(Protocol):
         """Ask; raises Nowhere when nothing serves the subject, Unreachable when no answer comes in time."""
         ...
 
-    async def publish(self, subject: str, body: bytes) -> None: ...
+    async def publish(self, subject: str, body: bytes, reply: str = "") -> None:
+        """Send, and wait for no answer. When nothing hears the subject, `reply` gets an empty message."""
+        ...
+
+    async def hear(self, subject: str, take: Hearer) -> StopHearing:
+        """Take every message on a subject, which may have wildcards, in order: within the call, so it must not wait.
+
+        Returns what ends that.
+        """
+        ...
 
     async def serve(self, subject: str, handler: Handler, *, answers: Callable[[str], str] | None = None) -> None:
         """Answer requests on a subject, which may have wildcards, each in a task of its own.

@@ -66,6 +66,16 @@ def request_to_node(node: str, verb: str) -> str:
     return f"dn.{node}.{verb}"
 
 
+def flow_to_node(node: str, flow: str) -> str:
+    """What a gateway sends into a flow; `*` for all of a node's flows."""
+    return f"dn.{node}.flow.{flow}"
+
+
+def flow_to_gateway(node: str, gateway: str, flow: str) -> str:
+    """What a node sends into a flow. Its name is in it, so that no other node can."""
+    return f"up.{node}.flow.{gateway}.{flow}"
+
+
 def inbox_of_node(node: str) -> str:
     """Below this a node gets answers, and nowhere else."""
     return f"dn.{node}.in"

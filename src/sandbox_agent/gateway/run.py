@@ -17,6 +17,7 @@ from sandbox_agent.bus.ports import BusError
 from sandbox_agent.errors import SettingsError
 from sandbox_agent.gateway.app import GatewayApp
 from sandbox_agent.gateway.feed import Feed
+from sandbox_agent.gateway.flows import NodeFlows
 from sandbox_agent.gateway.ingest import Ingest
 from sandbox_agent.gateway.readers import Readers
 from sandbox_agent.gateway.roster import Roster
@@ -83,11 +84,18 @@ async def _serve_on(
     readers = Readers(name, feed, roster)
     hosts = {host.lower() for host in settings.allow_host}
     guard = Guard(settings.token, settings.host, hosts, settings.cors_origin, settings.public_health)
+    flows = NodeFlows(name, bus, roster.leases, settings.flows)
     app = GatewayApp(name, guard, readers, roster, feed, streams, settings.max_body)
     server, sockets = make_server(app, settings)
     clocks = [
         asyncio.create_task(each)
-        for each in (streams.run(), sockets.run(), _show(bus, name), _clean(readers, settings.connection_ttl))
+        for each in (
+            streams.run(),
+            sockets.run(),
+            flows.run(),
+            _show(bus, name),
+            _clean(readers, settings.connection_ttl),
+        )
     ]
     serving = asyncio.create_task(server.serve([listener]))
     while not server.started:  # noqa: ASYNC110 - uvicorn has nothing to wait on

@@ -5,6 +5,7 @@ import logging
 
 from sandbox_agent.errors import InternalError, SandboxAgentError
 from sandbox_agent.http.asgi import (
+    App,
     Headers,
     Message,
     Receive,
@@ -32,13 +33,16 @@ class FrontDoor:
         scope["headers_by_name"] = group_headers(scope["headers"])
         if header(scope, b"origin") is not None:
             send = _add_headers(send, self._guard.cors(scope))
+        await self._answer(self._route_guarded, scope, receive, send)
+
+    async def answer_gateway(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request that came through a flow: the guard of the gateway has let it through."""
+        scope["headers_by_name"] = group_headers(scope["headers"])
+        await self._answer(self.route, scope, receive, send)
+
+    async def _answer(self, route: App, scope: Scope, receive: Receive, send: Send) -> None:
         try:
-            if self._guard.check(scope):
-                admit(scope)
-            if self._guard.is_preflight(scope):
-                await respond(send, 204, [])
-            else:
-                await self.route(scope, receive, send)
+            await route(scope, receive, send)
         except SandboxAgentError as error:
             await send_problem(send, error)
         except asyncio.CancelledError:
@@ -47,6 +51,14 @@ class FrontDoor:
         except Exception:
             logger.exception("request failed method=%s path=%s", scope["method"], scope["path"])
             await send_problem(send, InternalError())
+
+    async def _route_guarded(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if self._guard.check(scope):
+            admit(scope)
+        if self._guard.is_preflight(scope):
+            await respond(send, 204, [])
+        else:
+            await self.route(scope, receive, send)
 
     async def route(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request that may be made. Raises SandboxAgentError."""

@@ -1,6 +1,6 @@
 """A node's life in a fleet: choosing a gateway by its beacon, beating, publishing, and keeping the list up to date.
 
-Everything goes out: a node is asked nothing, and needs no port that others can reach.
+Everything goes out: a node needs no port that others can reach.
 """
 
 import asyncio
@@ -21,6 +21,7 @@ from sandbox_agent.bus.ports import MOST_BYTES, Bus, BusError, Nowhere, Unreacha
 from sandbox_agent.errors import LogUnavailable
 from sandbox_agent.log.group import Group
 from sandbox_agent.log.log import Log
+from sandbox_agent.member.flows import Flows
 from sandbox_agent.member.outbox import Outbox
 from sandbox_agent.wire import fleet
 from sandbox_agent.wire.fleet import BeatReply, BeatRequest, FactsReply, FactsRequest, LogReply, LogRequest
@@ -149,6 +150,7 @@ class Membership:
         memory: Memory,
         backlog: int,
         retry: float = RETRY,
+        flows: Flows | None = None,
     ) -> None:
         self.clash: str | None = None
         """Why this node has no lease."""
@@ -160,6 +162,7 @@ class Membership:
         self._memory = memory
         self._most_waiting = backlog
         self._retry = retry
+        self._flows = flows
         self._nonce = secrets.token_urlsafe(12)
         self._gateways = Gateways(time.monotonic)
         self._bus: Bus | None = None
@@ -230,10 +233,13 @@ class Membership:
         self._facts_wanted.set()
         self._failed = None
         bus = self._bus = await self._reach()
+        running = [self._beat(), self._outbox.run(), self._list(), self._count_down()]
+        if self._flows is not None:
+            await self._flows.start(bus, self._nonce)
+            running.append(self._flows.run())
+        # Last: when this is known to the servers, so is everything before it.
         await bus.serve(subjects.BEACON, self._take_beacon)
-        tasks = [
-            asyncio.create_task(each) for each in (self._beat(), self._outbox.run(), self._list(), self._count_down())
-        ]
+        tasks = [asyncio.create_task(each) for each in running]
         try:
             await asyncio.gather(*tasks)
         finally:

@@ -257,6 +257,9 @@ class Settings:
     publish_backlog: int = option(
         _FLEET, SIZE, "64MiB", "How much of the log may wait for the fleet before agents are paused."
     )
+    flows: int = option(
+        _FLEET, COUNT, "4096", "Requests between gateways and nodes under way at once, at this gateway or at this node."
+    )
     replicas: int = option(
         _FLEET, COUNT, "1", "NATS servers on which a gateway keeps each event; 3 for a cluster that may lose one."
     )

@@ -101,6 +101,29 @@ class FactsReply(Struct, omit_defaults=True):
     refused: dict[str, str] = {}
 
 
+class Opening(Struct):
+    """The first piece of a flow: an HTTP request, which a gateway's guard has let through."""
+
+    gateway: str
+    nonce: str
+    """Of the lease of the node that is meant: a clone of it does not answer."""
+    method: str
+    target: bytes
+    """The path as it was sent, percent-encoded."""
+    query: bytes
+    headers: list[tuple[bytes, bytes]]
+    body: bytes
+    more: bool
+    """More of the body follows in pieces."""
+
+
+class AnswerHead(Struct):
+    """The first piece of the node's answer."""
+
+    status: int
+    headers: list[tuple[bytes, bytes]]
+
+
 class Lease(Struct, rename="camel"):
     """What is known of a node while it is there."""
 

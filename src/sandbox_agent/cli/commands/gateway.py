@@ -8,7 +8,17 @@ from sandbox_agent.cli.grammar import Arguments, Command, Parser
 FLAGS = frozenset(
     {
         *("host", "port", "token", "token_file", "no_token", "insecure", "public_health", "allow_host", "cors_origin"),
-        *("config_dir", "data_dir", "join", "creds", "replicas", "log_max_bytes", "log_max_age", "replay_bytes"),
+        *(
+            "config_dir",
+            "data_dir",
+            "join",
+            "creds",
+            "replicas",
+            "flows",
+            "log_max_bytes",
+            "log_max_age",
+            "replay_bytes",
+        ),
         *("connection_ttl", "max_body", "anonymous_sockets", "head_timeout", "body_timeout", "idle_timeout"),
         *("heartbeat", "pong_timeout", "stream_buffer", "stall_timeout", "log_level", "log_format", "quiet"),
     }

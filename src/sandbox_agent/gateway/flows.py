@@ -1,0 +1,355 @@
+"""A gateway's side of flows: HTTP requests on their way into a node, and the answers.
+
+A node is not trusted: what it answers is checked before a client gets it, and it sees nothing of a request but what the
+routes need. Knows nothing of routes.
+"""
+
+import asyncio
+import logging
+import re
+import secrets
+from collections import Counter
+from collections.abc import AsyncGenerator, Generator, Mapping
+from contextlib import asynccontextmanager, contextmanager, suppress
+from dataclasses import dataclass, field
+
+import msgspec
+
+from sandbox_agent.bus import subjects
+from sandbox_agent.bus.flow import PIECE, Flow, FlowBroken, FlowTable, Kind, Piece, Reason
+from sandbox_agent.bus.ports import Bus, BusError
+from sandbox_agent.errors import NodeUnreachable, TooMany
+from sandbox_agent.http.asgi import Receive, Scope, Send, header, is_gone, transport
+from sandbox_agent.http.downloads import STALLED
+from sandbox_agent.http.exchange import ClientGone
+from sandbox_agent.wire import headers
+from sandbox_agent.wire.fleet import AnswerHead, Lease, Opening
+
+logger = logging.getLogger(__name__)
+
+SHARE = 4
+"""One node may have the fourth part of a gateway's flows."""
+INLINE = 32 << 10
+"""Bytes of a body that go with the opening."""
+MOST_HEADERS, MOST_HEADER_BYTES = 200, 64 << 10
+
+_ASKED = {
+    *(b"accept", b"accept-encoding", b"content-type", b"content-length", b"content-encoding", b"user-agent"),
+    *(b"if-match", b"if-none-match", b"if-modified-since", b"if-unmodified-since", b"if-range", b"range"),
+    *map(headers.raw, (headers.PREFER, headers.IDEMPOTENCY_KEY, headers.RESUME_AFTER, headers.OPENCODE_DIRECTORY)),
+}
+"""Headers of a request that a node sees. A token is not among them, nor what a proxy may have added."""
+_ANSWERED = {
+    *(b"content-type", b"content-length", b"content-encoding", b"content-range", b"content-disposition"),
+    *(b"etag", b"last-modified", b"accept-ranges", b"cache-control", b"allow", b"retry-after", b"x-accel-buffering"),
+    *map(headers.raw, (headers.PREFERENCE_APPLIED, headers.LAST_EVENT)),
+}
+"""Headers of an answer that a client sees: none that tells a browser something about the gateway's origin."""
+_CONFINED = [(b"content-security-policy", b"sandbox"), (b"x-content-type-options", b"nosniff")]
+"""An answer comes from a sandbox, and has no rights at the gateway's origin."""
+_NAME = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_VALUE = re.compile(rb"[^\x00-\x08\x0a-\x1f\x7f]*")
+_LENGTH = re.compile(rb"[0-9]{1,19}")
+
+_REASONS = {
+    Reason.ABSENT: "is not connected",
+    Reason.SILENT: "does not answer",
+    Reason.LOST: "could not be heard without a gap",
+    Reason.ILL_BEHAVED: "sends what makes no sense",
+    Reason.FULL: "has as many requests under way as it takes",
+    Reason.STOPPED: "is stopping",
+    Reason.ABORTED: "has broken off its answer",
+    Reason.CUT_OFF: "cannot be reached, because this gateway has lost NATS",
+    Reason.FINISHED: "has answered already",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A request for a node, but for its body."""
+
+    method: str
+    target: bytes
+    """The path, percent-encoded."""
+    query: bytes = b""
+    headers: list[tuple[bytes, bytes]] = field(default_factory=list[tuple[bytes, bytes]])
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A whole answer of a node."""
+
+    status: int
+    headers: list[tuple[bytes, bytes]]
+    body: bytes
+
+
+class NodeFlows:
+    """Requests to nodes that are under way; at most so many."""
+
+    def __init__(self, gateway: str, bus: Bus, leases: Mapping[str, Lease], most: int) -> None:
+        """`leases` are the nodes that are there."""
+        self._gateway = gateway
+        self._bus = bus
+        self._leases = leases
+        self._most = most
+        self.table = FlowTable()
+        self._under_way: Counter[str] = Counter()
+
+    async def run(self) -> None:
+        """Notice nodes that are gone. Ends all flows when it is cancelled."""
+        try:
+            await self.table.run()
+        finally:
+            self.table.break_all(Reason.STOPPED)
+
+    @asynccontextmanager
+    async def open(
+        self, node: str, asked: Asked, body: bytes = b"", *, more: bool = False
+    ) -> AsyncGenerator["Exchange"]:
+        """A request, and what comes of it; leaving the block before the end of the answer cancels it at the node.
+
+        `body` has at most INLINE bytes; with `more`, the rest of it follows. Raises NodeUnreachable or TooMany.
+        """
+        lease = self._leases.get(node)
+        if lease is None:
+            raise NodeUnreachable(node, "is not there")
+        with self._take_place(node):
+            id = secrets.token_urlsafe(16)
+            subject = subjects.flow_to_gateway(node, self._gateway, id)
+            flow = self.table.open(_Way(self._bus, subjects.flow_to_node(node, id), subject), ends_with_them=True)
+            exchange = Exchange(node, flow)
+            opening = Opening(
+                self._gateway, lease.nonce, asked.method, asked.target, asked.query, asked.headers, body, more
+            )
+            try:
+                stop = await self._bus.hear(subject, lambda _, message: flow.accept(message))
+            except BusError:
+                flow.finish()
+                raise exchange.unreachable(Reason.CUT_OFF) from None
+            try:
+                await exchange.begin(opening)
+                yield exchange
+            finally:
+                flow.break_off(Reason.ABORTED)
+                with suppress(BusError):
+                    await stop()
+
+    @contextmanager
+    def _take_place(self, node: str) -> Generator[None]:
+        share = max(self._most // SHARE, 1)
+        if self._under_way.total() >= self._most or self._under_way[node] >= share:
+            raise TooMany("requests to nodes", self._most, "--flows")
+        self._under_way[node] += 1
+        try:
+            yield
+        finally:
+            self._under_way[node] -= 1
+            if not self._under_way[node]:
+                del self._under_way[node]
+
+    async def call(self, node: str, asked: Asked, body: bytes = b"", *, most: int) -> Answer:
+        """A request and its whole answer, which may take hours. To cancel this cancels it at the node.
+
+        Raises NodeUnreachable or TooMany; also for an answer of more than `most` bytes.
+        """
+        inline = len(body) <= INLINE
+        async with self.open(node, asked, body if inline else b"", more=not inline) as exchange:
+            sending = None if inline else asyncio.create_task(_send_whole(exchange, body))
+            try:
+                head = await exchange.head()
+                answer = bytearray()
+                while (piece := await exchange.next()) is not None:
+                    answer += piece
+                    if len(answer) > most:
+                        raise NodeUnreachable(node, "answers with too much")
+                return Answer(head.status, head.headers, bytes(answer))
+            finally:
+                if sending is not None:
+                    await _end(sending)
+
+    async def proxy(self, node: str, scope: Scope, receive: Receive, send: Send, query: bytes | None = None) -> None:
+        """Have a node answer a client's request; `query` in place of its own.
+
+        Raises NodeUnreachable or TooMany, before anything was answered.
+        """
+        asked = Asked(
+            scope["method"],
+            scope["raw_path"],
+            scope["query_string"] if query is None else query,
+            [pair for pair in scope["headers"] if pair[0] in _ASKED],
+        )
+        try:
+            first, more = await _read_first(scope, receive)
+        except ClientGone:
+            return
+        inline = len(first) <= INLINE
+        async with self.open(node, asked, first if inline else b"", more=more or not inline) as exchange:
+            pumping = asyncio.create_task(_pump(receive, exchange, b"" if inline else first, more=more))
+            try:
+                await _relay(exchange, scope, send)
+            except NodeUnreachable:
+                if not exchange.cancelled:
+                    raise
+            finally:
+                await _end(pumping)
+
+
+class Exchange:
+    """One request at a node, and its answer. Nothing that a node sends is passed on unchecked."""
+
+    def __init__(self, node: str, flow: Flow) -> None:
+        self.node = node
+        self.cancelled = False
+        """From our side."""
+        self._flow = flow
+        self._whole = False
+
+    def unreachable(self, reason: Reason) -> NodeUnreachable:
+        return NodeUnreachable(self.node, _REASONS[reason])
+
+    async def begin(self, opening: Opening) -> None:
+        """Raises NodeUnreachable."""
+        try:
+            await self._flow.put(Kind.OPENING, msgspec.msgpack.encode(opening))
+        except FlowBroken as error:
+            raise self.unreachable(error.reason) from None
+
+    async def send(self, body: bytes, *, last: bool) -> None:
+        """More of the body, as fast as the node takes it. Raises FlowBroken; then `next` knows why."""
+        pieces = [body[start : start + PIECE] for start in range(0, len(body), PIECE)] or [b""]
+        for place, piece in enumerate(pieces, 1):
+            ending = last and place == len(pieces)
+            if piece or ending:
+                await self._flow.put(Kind.LAST if ending else Kind.BODY, piece)
+
+    def cancel(self) -> None:
+        """The answer is not wanted any more."""
+        self.cancelled = True
+        self._flow.break_off(Reason.ABORTED)
+
+    async def head(self) -> AnswerHead:
+        """Status and headers of the answer, when they come. Raises NodeUnreachable."""
+        piece = await self._take()
+        try:
+            head = msgspec.msgpack.decode(piece.body, type=AnswerHead)
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            head = None
+        if piece.kind is not Kind.HEAD or head is None or not _is_sound(head):
+            raise self._spurn()
+        return head
+
+    async def next(self) -> bytes | None:
+        """More of the answer's body, and with that the word that the last one is dealt with; None at its end.
+
+        Raises NodeUnreachable.
+        """
+        if self._whole:
+            return None
+        piece = await self._take()
+        if piece.kind is Kind.LAST:
+            self._whole = True
+            self._flow.finish()
+            return piece.body or None
+        if piece.kind is not Kind.BODY:
+            raise self._spurn()
+        return piece.body
+
+    async def _take(self) -> Piece:
+        try:
+            return await self._flow.take()
+        except FlowBroken as error:
+            raise self.unreachable(error.reason) from None
+
+    def _spurn(self) -> NodeUnreachable:
+        self._flow.break_off(Reason.ILL_BEHAVED)
+        return self.unreachable(Reason.ILL_BEHAVED)
+
+
+@dataclass(frozen=True, slots=True)
+class _Way:
+    """Where a flow goes, and where the bus says that nothing is there."""
+
+    bus: Bus
+    subject: str
+    back: str
+
+    async def send(self, message: bytes) -> None:
+        await self.bus.publish(self.subject, message, self.back)
+
+
+def _is_sound(head: AnswerHead) -> bool:
+    size = sum(len(name) + len(value) for name, value in head.headers)
+    if not 200 <= head.status < 600 or len(head.headers) > MOST_HEADERS or size > MOST_HEADER_BYTES:
+        return False
+    return all(_NAME.fullmatch(name) and _VALUE.fullmatch(value) for name, value in head.headers)
+
+
+async def _read_first(scope: Scope, receive: Receive) -> tuple[bytes, bool]:
+    """What goes with the opening, and whether more follows. Of a large body nothing: the node may not want it."""
+    length = header(scope, b"content-length")
+    if length is None and header(scope, b"transfer-encoding") is None:
+        return b"", False
+    if length is None or int(length) > INLINE or header(scope, b"expect") is not None:
+        return b"", True
+    message = await receive()
+    if message["type"] == "http.disconnect":
+        raise ClientGone
+    return message.get("body", b""), message.get("more_body", False)
+
+
+async def _pump(receive: Receive, exchange: Exchange, first: bytes, *, more: bool) -> None:
+    """The rest of a client's body, as fast as the node takes it; then notice that the client leaves."""
+    with suppress(FlowBroken):
+        if first:
+            await exchange.send(first, last=not more)
+        while True:
+            message = await receive()
+            if message["type"] == "http.disconnect":
+                exchange.cancel()
+                return
+            if more:
+                more = message.get("more_body", False)
+                await exchange.send(message.get("body", b""), last=not more)
+
+
+async def _send_whole(exchange: Exchange, body: bytes) -> None:
+    with suppress(FlowBroken):
+        await exchange.send(body, last=True)
+
+
+async def _end(task: "asyncio.Task[None]") -> None:
+    task.cancel()
+    await asyncio.wait({task})
+
+
+async def _relay(exchange: Exchange, scope: Scope, send: Send) -> None:
+    """The node's answer, as far as it makes sense. Half of one does not look like a whole one."""
+    head = await exchange.head()
+    answered = {name.lower(): value for name, value in head.headers if name.lower() in _ANSWERED}
+    length = answered.get(b"content-length")
+    if length is not None and not _LENGTH.fullmatch(length):
+        raise exchange.unreachable(Reason.ILL_BEHAVED)
+    bodiless = scope["method"] == "HEAD" or head.status in (204, 304)
+    left = 0 if bodiless else None if length is None else int(length)
+    try:
+        async with asyncio.timeout(STALLED):
+            await send(
+                {"type": "http.response.start", "status": head.status, "headers": [*answered.items(), *_CONFINED]}
+            )
+        while (piece := await exchange.next()) is not None:
+            if left is not None:
+                left -= len(piece)
+                if left < 0:
+                    raise exchange.unreachable(Reason.ILL_BEHAVED)
+            async with asyncio.timeout(STALLED):
+                await send({"type": "http.response.body", "body": piece, "more_body": True})
+            if is_gone(scope):
+                return
+        if left:
+            raise exchange.unreachable(Reason.ABORTED)
+    except (NodeUnreachable, TimeoutError) as error:
+        logger.info("answer of a node cut off node=%s reason=%s", exchange.node, error)
+        transport(scope).abort()
+        return
+    await send({"type": "http.response.body", "body": b""})

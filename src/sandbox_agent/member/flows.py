@@ -1,0 +1,192 @@
+"""A node's side of flows: requests that came to a gateway, answered by this server's own app.
+
+The gateway has checked token, Host and Origin, and the bus vouches that a gateway sent it: only gateways may publish to
+a node. Everything behind the guard is as for a request on a socket.
+"""
+
+import asyncio
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+from urllib.parse import unquote
+
+import msgspec
+
+from sandbox_agent.bus import subjects
+from sandbox_agent.bus.flow import PIECE, Flow, FlowBroken, FlowTable, Kind, Reason, read_opening
+from sandbox_agent.bus.ports import Bus
+from sandbox_agent.http.asgi import App, Message, Scope
+from sandbox_agent.wire.fleet import AnswerHead, Opening
+
+logger = logging.getLogger(__name__)
+
+_ASGI: Mapping[str, str] = {"version": "3.0", "spec_version": "2.3"}
+
+
+class Flows:
+    """Requests through gateways that are under way here; at most so many."""
+
+    def __init__(self, node: str, app: App, most: int) -> None:
+        self._node = node
+        self._app = app
+        self._most = most
+        self.table = FlowTable()
+        self._flows: dict[str, Flow] = {}
+        """By the subject on which a gateway sends."""
+        self._answering: set[asyncio.Task[None]] = set()
+        self._nonce = ""
+
+    async def start(self, bus: Bus, nonce: str) -> None:
+        """Hear gateways that mean the node with this nonce."""
+        self._nonce = nonce
+
+        def take(subject: str, message: bytes) -> None:
+            flow = self._flows.get(subject)
+            if flow is None:
+                self._open(bus, subject, message)
+            else:
+                flow.accept(message)
+
+        await bus.hear(subjects.flow_to_node(self._node, "*"), take)
+
+    async def run(self) -> None:
+        """Notice gateways that are gone. Ends all flows when it is cancelled."""
+        try:
+            await self.table.run()
+        finally:
+            self.table.break_all(Reason.STOPPED)
+
+    @property
+    def busy(self) -> bool:
+        return bool(self._answering)
+
+    def _open(self, bus: Bus, subject: str, message: bytes) -> None:
+        opening = _read_opening(message)
+        # What is left of a flow that is over, or meant for another node of this name.
+        if opening is None or opening.nonce != self._nonce or not subjects.is_name(opening.gateway):
+            return
+        way = _Way(bus, subjects.flow_to_gateway(self._node, opening.gateway, subject.rpartition(".")[2]))
+        flow = self.table.open(way, ends_with_them=False)
+        flow.accept(message)
+        if len(self._answering) >= self._most:
+            logger.warning("request through a gateway refused reason=too many gateway=%s", opening.gateway)
+            flow.break_off(Reason.FULL)
+            return
+        self._flows[subject] = flow
+        flow.give_sign()
+        task = asyncio.create_task(self._answer(subject, flow, opening))
+        self._answering.add(task)
+        task.add_done_callback(self._answering.discard)
+
+    async def _answer(self, subject: str, flow: Flow, opening: Opening) -> None:
+        exchange = _Exchange(flow, opening)
+        try:
+            await flow.take()
+            await self._app(exchange.scope(), exchange.receive, exchange.send)
+        except Exception:
+            logger.exception("request through a gateway failed path=%r", opening.target)
+        finally:
+            # Does nothing to one that came to its end.
+            flow.break_off(Reason.ABORTED)
+            self._flows.pop(subject, None)
+
+
+@dataclass(frozen=True, slots=True)
+class _Way:
+    bus: Bus
+    subject: str
+
+    async def send(self, message: bytes) -> None:
+        await self.bus.publish(self.subject, message)
+
+
+def _read_opening(message: bytes) -> Opening | None:
+    body = read_opening(message)
+    if body is None:
+        return None
+    try:
+        return msgspec.msgpack.decode(body, type=Opening)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return None
+
+
+class _Exchange:
+    """One request and its answer, as ASGI has them."""
+
+    def __init__(self, flow: Flow, opening: Opening) -> None:
+        self._flow = flow
+        self._opening = opening
+        self._body: bytes | None = opening.body
+        """Of the opening, while it is not taken."""
+
+    def scope(self) -> Scope:
+        opening = self._opening
+        path = opening.target.decode("ascii", "replace")
+        return {
+            "type": "http",
+            "asgi": dict(_ASGI),
+            "http_version": "1.1",
+            "server": None,
+            "client": None,
+            "scheme": "http",
+            "method": opening.method,
+            "root_path": "",
+            "path": unquote(path) if "%" in path else path,
+            "raw_path": opening.target,
+            "query_string": opening.query,
+            "headers": opening.headers,
+            "state": {},
+            "extensions": {"sandbox_agent.transport": FlowTransport(self._flow)},
+        }
+
+    async def receive(self) -> Message:
+        if self._body is not None:
+            body, self._body = self._body, None
+            return {"type": "http.request", "body": body, "more_body": self._opening.more}
+        try:
+            piece = await self._flow.take()
+        except FlowBroken:
+            return {"type": "http.disconnect"}
+        return {"type": "http.request", "body": piece.body, "more_body": piece.kind is not Kind.LAST}
+
+    async def send(self, message: Message) -> None:
+        """As of a server: what is sent to a client that has left is dropped."""
+        if self._flow.broken is not None:
+            return
+        try:
+            if message["type"] == "http.response.start":
+                head = AnswerHead(message["status"], [(name, value) for name, value in message.get("headers", ())])
+                await self._flow.put(Kind.HEAD, msgspec.msgpack.encode(head))
+            else:
+                await self._send_body(message.get("body", b""), more=message.get("more_body", False))
+        except FlowBroken:
+            return
+
+    async def _send_body(self, body: bytes, *, more: bool) -> None:
+        pieces = [bytes(body[start : start + PIECE]) for start in range(0, len(body), PIECE)]
+        last = None if more else (pieces.pop() if pieces else b"")
+        for piece in pieces:
+            await self._flow.put(Kind.BODY, piece)
+        if last is not None:
+            await self._flow.put(Kind.LAST, last)
+            self._flow.finish()
+
+
+class FlowTransport(asyncio.Transport):
+    """What stands for the socket under a request that came through a flow."""
+
+    def __init__(self, flow: Flow) -> None:
+        super().__init__()
+        self._flow = flow
+
+    def admit(self) -> None:
+        """The gateway has counted it among those that showed a token."""
+
+    def is_closing(self) -> bool:
+        return self._flow.broken is not None
+
+    def get_write_buffer_size(self) -> int:
+        return self._flow.unfinished * PIECE
+
+    def abort(self) -> None:
+        self._flow.break_off(Reason.ABORTED)
