@@ -22,7 +22,8 @@ from urllib.parse import unquote
 from tests.support.running import BOUND
 
 AGENT = Path(__file__).with_name("tiny_agent.js").read_text()
-SCRIPTED = Path(__file__).with_name("scripted_agent.py").read_text()
+SCRIPTED = f"import sys\nsys.path.append({str(Path(__file__).parent)!r})\nfrom scripted_agent import main\n"
+"""A module with the scripted agent's main()."""
 
 Fault = Callable[[BaseHTTPRequestHandler, bytes], None]
 """Answers a request instead of us; gets what the answer would have been."""

@@ -1,0 +1,101 @@
+"""What the log drops, when it does, and how it says so."""
+
+import asyncio
+
+from sandbox_agent.log.cards import Card
+from sandbox_agent.log.database import Database
+from sandbox_agent.log.event import connection_channel
+from sandbox_agent.log.log import Limits
+from tests.support.logs import S, opened, page, run, say, until
+
+
+def test_a_log_that_is_too_large_is_trimmed_without_being_asked_and_says_what_is_gone() -> None:
+    async def main() -> None:
+        database = Database(None)
+        async with opened(database, Limits(max_bytes=400_000, tail_bytes=0)) as log:
+            start = log.position
+            for _ in range(1000):
+                say(log, "s", b"x" * 2000)
+            await log.committed(log.position)
+            await until(lambda: S in log.trims)
+
+            assert database.size <= 400_000
+            kept = await page(log, S, after=start)
+            assert kept == list(range(log.trims[S] + 1, log.position + 1))
+
+    run(main())
+
+
+def test_a_log_stays_near_its_limit_while_it_is_flooded() -> None:
+    """Or `--no-persist` would hold many times its limit in memory until the next round of trimming."""
+
+    async def main() -> None:
+        database = Database(None)
+        limit = 1 << 20
+        async with opened(database, Limits(max_bytes=limit, tail_bytes=0)) as log:
+            largest = 0
+            for _ in range(200):
+                for _ in range(20):
+                    say(log, "s", b"x" * 5_000)
+                await log.committed(log.position)
+                largest = max(largest, database.size)
+
+            assert largest < 4 * limit
+
+    run(main())
+
+
+def test_what_is_too_old_is_trimmed_without_being_asked() -> None:
+    async def main() -> None:
+        now = 1000.0
+        database = Database(None, ticking=lambda: now)
+        async with opened(database, Limits(max_age=60, tail_bytes=0)) as log:
+            old = say(log)
+            await log.committed(old.last)
+            await log._read(log._trim)
+            now += 50
+            new = say(log)
+            await log.committed(new.last)
+            now += 20
+            await log._read(log._trim)
+
+            assert await page(log, S) == [new.first]
+
+    run(main())
+
+
+def test_what_is_known_to_be_gone_never_becomes_less() -> None:
+    async def main() -> None:
+        channel = connection_channel("c1")
+        now = 0.0
+        limits = Limits(max_bytes=30_000, tail_bytes=0, max_age=1e6)
+        async with opened(Database(None, ticking=lambda: now), limits) as log:
+            log.save_session("t", b"{}", Card("t", "a", "t", None, "/", None, 0.0, None))
+            say(log, "s", b"x" * 10_000, channel=channel)
+            gone = say(log, "t", b"x" * 30_000, channel=channel)
+            await log._read(log._trim)
+            assert log.trims[channel] == gone.last
+            now += 2e6
+            await log._read(log._trim)
+
+            assert await page(log, channel) == []
+            assert log.trims[channel] == gone.last
+
+    run(main())
+
+
+def test_events_of_a_deleted_session_are_known_to_be_gone() -> None:
+    async def main() -> None:
+        async with opened() as log:
+            channel = connection_channel("c1")
+            last, delivered = say(log), say(log, channel=channel, history=False)
+            await log.committed(log.position)
+            log.delete_session("s")
+            await log.flushed()
+            await asyncio.sleep(0)
+
+            kept = await page(log, S, channel)
+            assert last.first in kept or log.trims.get(S, 0) >= last.last
+            assert delivered.first in kept or log.trims.get(channel, 0) >= delivered.last
+
+    run(main())

@@ -1,0 +1,106 @@
+"""Stdin and stdout of the scripted agent: lines, answers to its own requests, and what its updates look like."""
+
+import json
+import os
+import select
+import threading
+from collections import deque
+
+UPDATE = "session/update"
+LONG, NEWEST = 4096, 100
+"""Bytes of a line that is kept only while it is one of so many newest."""
+
+
+class Wire:
+    """Stdin and stdout as lines."""
+
+    def __init__(self):
+        self.received = []
+        self._long = deque()
+        self._lock = threading.Lock()
+        self._stop, self._wake = os.pipe()
+
+    def write(self, data):
+        with self._lock:
+            self._write(data)
+
+    def _write(self, data):
+        view = memoryview(data)
+        try:
+            while view:
+                view = view[os.write(1, view) :]
+        except OSError:  # nobody reads any more
+            os._exit(0)
+
+    def send(self, **fields):
+        self.write(encode({"jsonrpc": "2.0", **fields}) + b"\n")
+
+    def stop_reading(self):
+        os.write(self._wake, b"x")
+
+    def lines(self):
+        """Lines until the end of stdin; blocks for ever after `stop_reading`."""
+        pieces = []
+        while True:
+            ready, _, _ = select.select([0, self._stop], [], [])
+            if self._stop in ready:
+                threading.Event().wait()
+            data = os.read(0, 1 << 16)
+            if not data:
+                return
+            *complete, rest = data.split(b"\n")
+            for line in complete:
+                whole = b"".join([*pieces, line])
+                pieces = []
+                if whole.strip():
+                    self._remember(whole)
+                    yield whole
+            pieces.append(rest)
+
+    def _remember(self, line):
+        """Tests that share an agent ask for its lines all the time; the images of earlier ones would cost seconds."""
+        self.received.append(line.decode("utf-8", "replace"))
+        if len(line) > LONG:
+            self._long.append(len(self.received) - 1)
+        while self._long and self._long[0] < len(self.received) - NEWEST:
+            self.received[self._long.popleft()] = "{}"
+
+
+class Answers:
+    """Answers to our own requests, by id; several requests may share one."""
+
+    def __init__(self):
+        self._changed = threading.Condition()
+        self._waiting = {}
+        self._count = 0
+
+    def next_id(self):
+        with self._changed:
+            self._count += 1
+            return self._count - 1
+
+    def expect(self, id):
+        ask = {"key": json.dumps(id), "line": None}
+        with self._changed:
+            self._waiting.setdefault(ask["key"], []).append(ask)
+        return ask
+
+    def arrived(self, id, line):
+        with self._changed:
+            asks = self._waiting.get(json.dumps(id))
+            if asks:
+                asks.pop(0)["line"] = line.decode("utf-8", "replace")
+                self._changed.notify_all()
+
+    def wait(self, ask):
+        with self._changed:
+            self._changed.wait_for(lambda: ask["line"] is not None)
+            return ask["line"]
+
+
+def encode(message):
+    return json.dumps(message, separators=(",", ":")).encode()
+
+
+def chunk(text, kind="agent_message_chunk"):
+    return {"sessionUpdate": kind, "content": {"type": "text", "text": text}}
