@@ -7,7 +7,6 @@ import asyncio
 import json
 import os
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -31,14 +30,6 @@ from acp.schema import (
 )
 
 from tests.support.mocking import COMMAND, Shared, is_text, run, started, within
-
-
-@pytest.fixture(scope="module")
-def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shared]:
-    with asyncio.Runner() as runner:
-        process = started(tmp_path_factory.mktemp("state"))
-        yield Shared(runner, runner.run(process.__aenter__()))
-        runner.run(process.__aexit__(None, None, None))
 
 
 def test_it_introduces_itself_and_what_it_can(shared: Shared) -> None:

@@ -4,7 +4,6 @@ import asyncio
 import json
 import os
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, cast
 
@@ -19,14 +18,6 @@ from acp.schema import (
 from pydantic import BaseModel
 
 from tests.support.mocking import COMMAND, WAIT, Shared, Talk, is_text, run, started, within
-
-
-@pytest.fixture(scope="module")
-def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shared]:
-    with asyncio.Runner() as runner:
-        process = started(tmp_path_factory.mktemp("state"))
-        yield Shared(runner, runner.run(process.__aenter__()))
-        runner.run(process.__aexit__(None, None, None))
 
 
 def test_crash_writes_to_stderr_and_exits_with_3(tmp_path: Path) -> None:
@@ -351,14 +342,12 @@ def test_it_ends_soon_after_stdin_does_even_within_a_turn(tmp_path: Path, word: 
             talk = await within(mock.talk())
             turn = asyncio.create_task(talk.prompt(word))
             await within(mock.person.until(talk.session_id, lambda updates: len(updates) > 1))
-            begin = asyncio.get_running_loop().time()
             assert mock.process.stdin is not None
             mock.process.stdin.close()
 
+            # No turn of these would end by itself within the bound.
             assert await within(mock.process.wait()) == 0
 
-            # It takes 0.1 s, or 0.2 s with a full pipe; the rest is for a machine that is busy.
-            assert asyncio.get_running_loop().time() - begin < 2
             assert mock.process.stderr is not None
             assert await within(mock.process.stderr.read()) == b""
             with pytest.raises(ConnectionError):
