@@ -347,9 +347,7 @@ def test_an_agent_that_does_not_read_is_refused_more_and_can_be_stopped(run: Run
         assert refused.value.fields == {"agent": "test"}
         process.send(b"x")
 
-        started = time.monotonic()
         exit = await process.stop(grace=0.2)
-        assert time.monotonic() - started < 3
         assert (exit.code, exit.signal) == (None, "SIGKILL")
 
     run(main)
@@ -509,11 +507,10 @@ def test_the_exit_does_not_wait_for_a_grandchild_that_holds_stdout(run: Run, spa
         process = await spawn(*escape("child"), listener=listener)
         await listener.line()
 
-        started = time.monotonic()
         process.send(b"exit 0")
-        await process.exited()
-
-        assert time.monotonic() - started < 0.5
+        # The grandchild would hold it for twice as long.
+        async with asyncio.timeout(BOUND / 2):
+            await process.exited()
 
     run(main)
 

@@ -6,7 +6,6 @@ import os
 import signal
 import socket
 import subprocess
-import time
 from collections.abc import Generator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, nullcontext
@@ -443,12 +442,10 @@ def test_you_are_asked_before_turns_are_cut_off(place: Place, keys: str) -> None
 
 def test_a_stop_waits_until_the_server_is_gone(place: Place) -> None:
     told = started(place)
-    begun = time.monotonic()
     subprocess.run([*PROGRAM, *STOP], env=place.environment, check=True, capture_output=True, timeout=120)
 
     assert not alive(told["pid"])
     assert find_lock_owner(place.data) is None
-    assert time.monotonic() - begun < 10
     assert health(started(place)) == 200
 
 

@@ -266,8 +266,8 @@ def test_an_agent_that_crashes_again_and_again_is_started_with_a_growing_wait(cr
                 session = await client.new_session()
                 waits.append(time.monotonic() - began)
                 await client.prompt(session, [["exit", 1]])
-            assert max(waits[:3]) < 0.5
-            assert 0.5 <= waits[3] < waits[4]
+            assert waits[3] >= 0.5
+            assert waits[4] >= 1
             shown = (await client.http.get("/v1/agents/five")).json()["serverStatus"]
             assert shown["restartCount"] >= 4
             assert "code 1" in shown["lastError"]

@@ -1,37 +1,29 @@
 """Contract, section 4: a reader that does not read holds back nobody, costs little, and loses nothing."""
 
 import asyncio
-import time
 from contextlib import AsyncExitStack
 
 import pytest
 
 from tests.support.client import Client, run
-from tests.support.raw_stream import RawStream, raw_stream, resident
-from tests.support.running import Server
+from tests.support.raw_stream import raw_stream, resident
+from tests.support.running import BOUND, Server
 
 MIB = 1 << 20
 SMALL = 16 << 10
 """A receive buffer, so that the kernel takes little of what nobody reads."""
 
 
-async def read_flood(stream: RawStream, count: int, bound: float) -> list[tuple[int, int]]:
-    """Read until the last update of a flood."""
-    await stream.until(b'"text":"%d ' % (count - 1), bound)
-    await stream.until(b"\n\n", bound)
-    return stream.numbered()
-
-
-async def read_to_the_last(client: Client, seen: list[tuple[int, int]], count: int, bound: float) -> int:
+async def read_to_the_last(client: Client, seen: list[tuple[int, int]], count: int) -> int:
     """Go on by id, as often as it takes; gives how often that was."""
     streams = 0
-    async with asyncio.timeout(bound):
+    async with asyncio.timeout(BOUND):
         while not seen or seen[-1][1] < count - 1:
             after = seen[-1][0] if seen else 0
             async with raw_stream(client, Last_Event_ID=str(after)) as stream:
                 streams += 1
                 wanted = b'"text":"%d ' % (count - 1)
-                while wanted not in stream.body[-(1 << 18) :] and await stream.more(bound):
+                while wanted not in stream.body[-(1 << 18) :] and await stream.more():
                     pass
                 seen += stream.numbered()
     return streams
@@ -53,27 +45,22 @@ def test_a_reader_that_stops_reading_during_a_flood_harms_nobody_and_loses_nothi
                 await stream.until(b"ended")
                 turn = asyncio.create_task(writer.prompt(session, [["flood", count, size]]))
                 largest = before
-                began = time.monotonic()
-                async with asyncio.timeout(60):
+                async with asyncio.timeout(BOUND):
                     while b'"text":"%d ' % (count - 1) not in stream.body[-2 * size :]:
                         assert await stream.more(), "the reader that reads is not disconnected"
                         largest = max(largest, resident(server.process.pid))
                 assert (await turn)["result"]["stopReason"] == "end_turn"
-                took = time.monotonic() - began
                 assert [number for _, number in stream.numbered()][-count:] == list(range(count))
                 assert largest - before < 160 * MIB, f"{(largest - before) / MIB:.0f} MiB"
                 # Its own POSTs are answered while it does not read.
-                began = time.monotonic()
                 await stalled.result("_sandboxagent/session/pending", {"sessionId": session})
-                assert time.monotonic() - began < 1
-                await stuck.to_the_end(10)
+                await stuck.to_the_end()
                 assert stuck.cut_off
                 seen = stuck.numbered()
             assert 0 < len(seen) < 20 + count
-            await read_to_the_last(stalled, seen, count, 20)
+            await read_to_the_last(stalled, seen, count)
             assert [number for _, number in seen] == [*range(20), *range(count)]
             assert [id for id, _ in seen] == sorted({id for id, _ in seen})
-            assert took < 15
 
     with Server("--stall-timeout", "0.3s") as server:
         run(main(server))
@@ -117,7 +104,7 @@ def test_a_reader_that_takes_a_large_event_slowly_but_steadily_gets_it() -> None
                 # What follows is more than may wait for it in memory.
                 turn = asyncio.create_task(client.prompt(session, [["line", size], ["flood", 200, 100_000]]))
                 read = 0
-                async with asyncio.timeout(60):
+                async with asyncio.timeout(BOUND):
                     while read < size:
                         data = await stream._reader.read(256 << 10)
                         assert data, f"disconnected after {read} bytes"
@@ -142,7 +129,7 @@ def test_a_replay_of_more_than_memory_holds_is_complete_while_more_is_said() -> 
             beside = asyncio.create_task(other.prompt(noise, [["flood", count, size]]))
             seen: list[tuple[int, int]] = []
             async with raw_stream(client) as stream:
-                async with asyncio.timeout(60):
+                async with asyncio.timeout(BOUND):
                     while stream.body.count(b'"state":"ended"') < 2 and await stream.more():
                         pass
                 seen = stream.numbered()
@@ -150,7 +137,7 @@ def test_a_replay_of_more_than_memory_holds_is_complete_while_more_is_said() -> 
             assert len(seen) >= count
             while len(seen) < 2 * count:
                 async with raw_stream(client, Last_Event_ID=str(seen[-1][0])) as stream:
-                    await stream.until(b'"state":"ended"', 10)
+                    await stream.until(b'"state":"ended"')
                     seen += stream.numbered()
             assert [number for _, number in seen] == [*range(count), *range(count)]
             assert [id for id, _ in seen] == sorted({id for id, _ in seen})

@@ -20,6 +20,7 @@ from sandbox_agent.agents.install.tools import Finished, Runner
 from sandbox_agent.agents.manifest import load_manifest
 from sandbox_agent.processes.children import Children
 from tests.support.package_index import PackageIndex, registry
+from tests.support.running import BOUND
 
 
 @dataclass(frozen=True)
@@ -45,8 +46,8 @@ class Workshop:
         *entries: dict[str, Any],
         agents: str = "",
         environment: Mapping[str, str | None] | None = None,
-        timeout: float = 30.0,
-        boot_timeout: float = 5.0,
+        timeout: float = BOUND,
+        boot_timeout: float = BOUND,
         agents_dir: Path | None = None,
         require_hashes: bool = False,
     ) -> None:
@@ -98,7 +99,7 @@ def run(main: Coroutine[Any, Any, None]) -> None:
     """Run a test's coroutine on the server's event loop, with a bound."""
 
     async def bounded() -> None:
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(2 * BOUND):
             await main
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:

