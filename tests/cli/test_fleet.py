@@ -11,6 +11,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from sandbox_agent.cli.fleet.local import LocalFleet
 from sandbox_agent.cli.main import main
 from tests.support.nats import PROGRAM
 from tests.support.running import BOUND
@@ -46,6 +47,10 @@ def test_up_runs_a_fleet_that_can_be_tried_and_ends_whole() -> None:
     for url in (gateway, node):
         with pytest.raises(httpx.ConnectError):
             httpx.get(f"{url}/v1/health")
+
+
+def test_a_fleets_token_can_be_pasted_after_its_flag(tmp_path: Path) -> None:
+    assert not any(LocalFleet(tmp_path).token.startswith("-") for _ in range(500))
 
 
 def test_a_fleets_keys_are_made_given_and_taken_away(

@@ -21,12 +21,12 @@ import socket
 import subprocess
 import sys
 import termios
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
-from threading import RLock
 from typing import IO, NoReturn
 
 BOUND = 60.0
@@ -81,7 +81,7 @@ class Forkery:
             command = [sys.executable, "-I", __file__, str(its.fileno())]
             # It ends when our end of the socket is closed, however we end.
             self._process = subprocess.Popen(command, pass_fds=[its.fileno()], stdin=subprocess.DEVNULL)
-        self._lock = RLock()
+        self._lock = threading.RLock()
         self._socket = ours
         self._socket.settimeout(BOUND)
         assert self._socket.recv(_LONGEST) == b"ready"
@@ -153,6 +153,8 @@ def serve(descriptor: int) -> NoReturn:
     """Fork for each request, until the tests have ended."""
     for name in _IMPORTED:
         importlib.import_module(name)
+    # Nor does a program that was forked look through it.
+    gc.collect()
     gc.freeze()
     tests = socket.socket(fileno=descriptor)
     reading, writing = os.pipe()
@@ -218,10 +220,26 @@ def _become(request: dict[str, object], descriptors: Sequence[int]) -> NoReturn:
         2, "w", buffering=1, encoding=told, errors="backslashreplace", closefd=False
     )
     os.chdir(str(request["cwd"]))
-    gc.unfreeze()
     sys.argv = ["sandbox-agent", *request["arguments"]]  # type: ignore[misc]
-    runpy.run_module("sandbox_agent", run_name="__main__", alter_sys=True)
-    raise SystemExit(0)
+    _run()
+
+
+def _run() -> NoReturn:
+    """Run the program to its end, and end: taking apart what was imported costs more than all else that it does."""
+    try:
+        runpy.run_module("sandbox_agent", run_name="__main__", alter_sys=True)
+        code: object = None
+    except SystemExit as end:
+        code = end.code
+    # Other ends are Python's own to tell of.
+    if code is None or isinstance(code, int):
+        threading._shutdown()  # type: ignore[attr-defined]
+        atexit._run_exitfuncs()
+        with suppress(OSError, ValueError):
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit((code or 0) & 0xFF)
+    raise SystemExit(code)
 
 
 if __name__ == "__main__":

@@ -124,7 +124,7 @@ def _with_token(settings: Settings, given: Mapping[str, Given]) -> Settings:
         _check_no_token(settings, given["no_token"], ways)
         return settings
     if not ways:
-        return replace(settings, token=_new_token(), token_generated=True)
+        return replace(settings, token=new_token(), token_generated=True)
     if settings.rotate_token and not settings.embedded:
         raise SettingsError(f"{given['rotate_token'].where}: the token is yours ({ways[0].where}); change it there")
     if len(ways) > 1 and ways[0].source == ways[1].source:
@@ -145,7 +145,8 @@ def _check_no_token(settings: Settings, given: Given, ways: list[Given]) -> None
         )
 
 
-def _new_token() -> str:
+def new_token() -> str:
+    """Make a token that a person can paste after `--token`."""
     import secrets
 
     while (token := secrets.token_urlsafe(32)).startswith("-"):

@@ -1,7 +1,6 @@
 """A whole fleet on this machine: NATS servers, gateways and nodes, each a process of its own, ended together."""
 
 import os
-import secrets
 import shutil
 import signal
 import socket
@@ -16,6 +15,7 @@ from pathlib import Path
 from sandbox_agent.cli.fleet.directory import FleetDirectory, Place
 from sandbox_agent.cli.output import EXIT_FAILED, complain
 from sandbox_agent.errors import SettingsError
+from sandbox_agent.settings.sources import new_token
 
 NATS_SERVER = "nats-server"
 GRACE = 5.0
@@ -36,7 +36,7 @@ class LocalFleet:
 
     def __init__(self, directory: Path) -> None:
         self.directory = FleetDirectory(directory)
-        self.token = secrets.token_urlsafe(24)
+        self.token = new_token()
         self.gateways: list[str] = []
         self.nodes: dict[str, str] = {}
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
