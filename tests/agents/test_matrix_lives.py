@@ -13,7 +13,6 @@ from tests.support.model.script import Say
 from tests.support.running import alive, eventually
 
 
-@pytest.mark.every_run
 def test_crash_fails_the_prompt_and_nothing_else(real: RealAgent) -> None:
     async def scenario() -> None:
         gate = real.model.gate()
@@ -49,7 +48,6 @@ def test_crash_fails_the_prompt_and_nothing_else(real: RealAgent) -> None:
     run(scenario())
 
 
-@pytest.mark.every_run
 def test_server_that_stops_leaves_no_process_and_the_next_loads_the_session_with_its_history(real: RealAgent) -> None:
     gate = real.model.gate()
     before, endless = real.model.script(Say("remember grey")), real.model.script(Say("first ", gate))

@@ -1,7 +1,5 @@
 """Every real agent: sessions are closed, deleted and forked where it offers that, and it is refused where not."""
 
-import pytest
-
 from tests.agents.real import RealAgent, Session, told
 from tests.support.client import Json, run
 from tests.support.model.script import Say
@@ -9,7 +7,6 @@ from tests.support.model.script import Say
 NOT_OFFERED = -32601
 
 
-@pytest.mark.every_run
 def test_closed_session_has_ended_and_can_be_taken_up_again(real: RealAgent) -> None:
     async def scenario() -> None:
         before, after = real.model.script(Say("remember red")), real.model.script(Say("open again"))

@@ -108,7 +108,6 @@ def test_second_prompt_waits_for_the_first(real: RealAgent) -> None:
     run(scenario())
 
 
-@pytest.mark.every_run
 def test_two_sessions_run_at_once_and_each_sees_its_own(real: RealAgent) -> None:
     async def scenario() -> None:
         gates = real.model.gate(), real.model.gate()

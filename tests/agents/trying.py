@@ -1,7 +1,8 @@
 """Which tests of real agents are run: what can have changed since all of them were tried last.
 
-A run tries what every app needs (tests with the mark `every_run`) with three agents, and the rest with the one of them
-that costs least. Everything is tried with all agents when the code that they depend on has changed since that was done
+A run tries what the agents themselves do differently (tests with the mark `every_run`: the handshake, a turn and its
+cancel, permissions, questions, attachments) with three agents. The rest is the server's own work, such as what becomes
+of sessions when a process dies: the one agent that costs least will do. Everything is tried with all agents when the code that they depend on has changed since that was done
 last (`tried.txt` has its digest), and with `--all-agents`, which writes that file when all is well.
 """
 

@@ -3,7 +3,6 @@
 import asyncio
 import json
 import re
-import shutil
 import signal
 import sys
 from collections.abc import Generator
@@ -251,7 +250,7 @@ def test_a_reader_that_goes_away_is_no_failure(calling: Calling) -> None:
 
 def test_a_log_can_be_read_when_its_agent_does_not_start_any_more(place: Place, tmp_path: Path) -> None:
     program = tmp_path / "fragile.py"
-    shutil.copy(SCRIPTED, program)
+    program.symlink_to(SCRIPTED)
     with Server(agents={"fragile": f"command = {json.dumps([sys.executable, '-I', '-S', str(program)])}"}) as server:
 
         async def make() -> str:

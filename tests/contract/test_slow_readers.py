@@ -62,7 +62,7 @@ def test_a_reader_that_stops_reading_during_a_flood_harms_nobody_and_loses_nothi
             assert [number for _, number in seen] == [*range(20), *range(count)]
             assert [id for id, _ in seen] == sorted({id for id, _ in seen})
 
-    with Server("--stall-timeout", "0.3s") as server:
+    with Server("--stall-timeout", "2s") as server:
         run(main(server))
 
 
@@ -95,25 +95,30 @@ def test_many_readers_that_do_not_read_share_what_waits_for_them() -> None:
 def test_a_reader_that_takes_a_large_event_slowly_but_steadily_gets_it() -> None:
     """Were it disconnected for being slow, it would meet the same event again whenever it resumes."""
 
+    stall = 3
+
     async def main(server: Server) -> None:
-        size = 24 * MIB
+        size, piece = 24 * MIB, 256 << 10
+        pause = 1.5 * stall / (size / piece)
         async with Client(server) as client:
             session = await client.new_session()
-            async with raw_stream(client, receive_buffer=256 << 10) as stream:
+            async with raw_stream(client, receive_buffer=piece) as stream:
                 await stream.until(b"\n\n")
                 # What follows is more than may wait for it in memory.
                 turn = asyncio.create_task(client.prompt(session, [["line", size], ["flood", 200, 100_000]]))
-                read = 0
+                read, begun = 0, asyncio.get_running_loop().time()
                 async with asyncio.timeout(BOUND):
                     while read < size:
-                        data = await stream._reader.read(256 << 10)
+                        data = await stream._reader.read(piece)
                         assert data, f"disconnected after {read} bytes"
                         read += len(data)
                         # A slow network, not a wait for something.
-                        await asyncio.sleep(0.01)
+                        await asyncio.sleep(pause)
+                # Longer than a reader may take nothing at all.
+                assert asyncio.get_running_loop().time() - begun > stall
                 await turn
 
-    with Server("--stall-timeout", "0.3s", "--no-persist") as server:
+    with Server("--stall-timeout", f"{stall}s", "--no-persist") as server:
         run(main(server))
 
 

@@ -83,7 +83,7 @@ import threading
 import time
 
 # Its modules are beside it, where Python keeps them compiled: a start costs a third less than with one long file.
-sys.path.append(__file__.rpartition("/")[0])
+sys.path.append(os.path.realpath(__file__).rpartition("/")[0])
 
 from scripted.agent import Agent
 
