@@ -5,14 +5,14 @@ import os
 import signal
 import sys
 from collections.abc import Generator
-from pathlib import Path
 
 import pytest
 from hypothesis import settings
 from xdist.remote import Producer
 from xdist.scheduler import LoadScopeScheduling
+from xdist.workermanage import WorkerController
 
-from tests.agents.trying import is_whole, remember
+from tests.agents.trying import is_unchanged, is_whole, remember
 from tests.support.grouping import group_of
 from tests.support.running import Server, scripted
 
@@ -91,12 +91,17 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
         remember()
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: WorkerController) -> None:
+    node.workerinput["agents_unchanged"] = is_unchanged()
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=rank)
 
 
 def rank(item: pytest.Item) -> int:
-    room = item.path.relative_to(Path(__file__).parent).parts[0]
+    room = item.nodeid.split("/", 2)[1]
     return SLOW.index(room) if room in SLOW else len(SLOW)
 
 

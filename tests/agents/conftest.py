@@ -21,11 +21,17 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         return group.args[0] if group is not None and group.args[0] in order else None
 
     real = [(item, name) for item in items if (name := agent(item)) is not None]
-    if real and not config.getoption("--all-agents") and is_unchanged():
+    if real and not config.getoption("--all-agents") and _is_unchanged(config):
         for item, name in real:
             if left_out(name, every_run=item.get_closest_marker("every_run") is not None):
                 item.add_marker(pytest.mark.skip(reason=REASON))
     items.sort(key=lambda item: order.get(agent(item) or "", len(order)))
+
+
+def _is_unchanged(config: pytest.Config) -> bool:
+    """Who hands out the tests has looked at the code once for all workers (tests/conftest.py)."""
+    told = getattr(config, "workerinput", {})
+    return told["agents_unchanged"] if "agents_unchanged" in told else is_unchanged()
 
 
 def parameters(*agents: str) -> list[object]:

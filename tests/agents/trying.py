@@ -2,8 +2,10 @@
 
 A run tries what the agents themselves do differently (tests with the mark `every_run`: the handshake, a turn and its
 cancel, permissions, questions, attachments) with three agents. The rest is the server's own work, such as what becomes
-of sessions when a process dies: the one agent that costs least will do. Everything is tried with all agents when the code that they depend on has changed since that was done
-last (`tried.txt` has its digest), and with `--all-agents`, which writes that file when all is well.
+of sessions when a process dies: the one agent that costs least will do.
+
+Everything is tried with all agents when the code that they depend on has changed since that was done last (`tried.txt`
+has its digest), and with `--all-agents`, which writes that file when all is well.
 """
 
 import ast
@@ -11,6 +13,7 @@ import hashlib
 import json
 import tomllib
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 
 THREE = {"claude", "codex", "opencode"}
@@ -25,6 +28,7 @@ def left_out(agent: str, every_run: bool) -> bool:
     return agent not in (THREE if every_run else ONE)
 
 
+@cache
 def is_unchanged() -> bool:
     """Whether all agents were tried with the code as it is."""
     return TRIED.exists() and TRIED.read_text().strip() == digest()
