@@ -77,6 +77,13 @@ async def open_feed(tail: int = 1 << 20, most_untaken: int = 32 << 20) -> tuple[
     return feed, Writer(stream), cluster.streams["EV"]
 
 
+async def got(reader: Reader, number: int) -> list[bytes]:
+    """So many lines, when they are there."""
+    while len(reader.got) < number:  # noqa: ASYNC110 - what is tested has no events
+        await asyncio.sleep(0)
+    return [line for _, line in reader.got]
+
+
 STEPS = st.lists(
     st.one_of(
         st.tuples(st.just("say"), st.sampled_from("ab"), st.integers(1, 4)),
@@ -192,6 +199,52 @@ def test_a_feed_that_falls_behind_says_so_and_loses_nothing() -> None:
         while not reader.got or reader.got[-1][1] != b"end":  # noqa: ASYNC110 - what is tested has no events
             await asyncio.sleep(0)
         assert [line for _, line in reader.got] == writer.said["a"]
+        await feed.close()
+
+    run(main())
+
+
+def test_what_the_reader_left_out_is_fetched_even_when_the_server_that_is_asked_is_behind() -> None:
+    async def main() -> None:
+        feed, writer, stream = await open_feed()
+        reader = Reader(feed, [session_channel("a")], 0)
+        feed.follow(session_channel("a"), reader)
+        await writer.say("a", b"0")
+        await reader.catch_up()
+        stream.cluster.deliveries_to_lose = 3
+        for place in range(1, 4):
+            await writer.say("a", b"%d" % place)
+        stream.cluster.pages_to_miss = 2
+        await writer.say("a", b"4")
+        assert await got(reader, 5) == writer.said["a"]
+        # Trimmed before it came: that is no reason to wait.
+        stream.cluster.deliveries_to_lose = 2
+        await writer.say("a", b"5")
+        await writer.say("a", b"6")
+        stream.records.clear()
+        await writer.say("a", b"7")
+        assert (await got(reader, 6))[-1] == b"7"
+        await feed.close()
+
+    run(main())
+
+
+def test_attaching_is_not_behind_what_another_gateway_has_shown() -> None:
+    async def main() -> None:
+        feed, writer, stream = await open_feed()
+        channel = session_channel("a")
+        await writer.say("a", b"0")
+        await feed.attach(channel, Reader(feed, [channel], 0), lambda _: None)
+        stream.cluster.held = []
+        await writer.say("a", b"1")
+        shown_elsewhere = wire.end_of(stream.position)
+        attaching = asyncio.create_task(feed.attach(channel, Reader(feed, [channel], 0), lambda _: None))
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert not attaching.done()
+        for deliver in stream.cluster.held:
+            deliver()
+        assert await attaching == shown_elsewhere
         await feed.close()
 
     run(main())

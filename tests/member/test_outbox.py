@@ -187,3 +187,35 @@ def test_a_session_of_another_node_is_left_alone() -> None:
         assert outbox.foreign == {subjects.session_events("same"): "n1"}
 
     run(main())
+
+
+def test_a_full_stream_costs_no_event() -> None:
+    async def main() -> None:
+        node, net = Node(), await Fleet().open()
+        for place in range(3):
+            node.append("s", [b"%d" % place])
+        net.cluster.appends_to_refuse = 2
+        outbox = publish(node, net)
+        running = asyncio.create_task(outbox.run())
+        while outbox.failure is None:  # noqa: ASYNC110 - what is tested has no events
+            await asyncio.sleep(0)
+        assert outbox.failure == "the stream is full"
+        await outbox.drained(node.chunks[-1].last)
+        running.cancel()
+        assert net.lines("s") == [b"0", b"1", b"2"]
+        assert outbox.failure is None
+
+    run(main())
+
+
+def test_a_session_that_cannot_be_published_costs_no_other_one() -> None:
+    async def main() -> None:
+        node, net = Node(), await Fleet().open()
+        node.append("one", [b"1"])
+        node.append("x" * wire.MOST_META, [b"2"])
+        node.append("other", [b"3"])
+        await drain(publish(node, net), node)
+        assert (net.lines("one"), net.lines("other")) == ([b"1"], [b"3"])
+        assert net.lines("x" * wire.MOST_META) == []
+
+    run(main())

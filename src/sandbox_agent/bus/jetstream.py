@@ -29,6 +29,8 @@ logger = logging.getLogger(__name__)
 
 PATIENCE = 5.0
 """How long JetStream may take for one answer."""
+READER_PATIENCE = 2.0
+"""How long it may take to make a reader: what was asked while there was no leader is never answered."""
 HEARTBEAT = 0.5
 SILENCE = 3 * HEARTBEAT
 """A reader that hears nothing for so long begins anew where it was."""
@@ -85,6 +87,25 @@ class _Stored(Struct):
 class _State(Struct):
     first_seq: int
     last_seq: int
+    messages: int = 0
+    bytes: int = 0
+
+
+class _Peer(Struct):
+    name: str
+    current: bool = False
+    lag: int = 0
+
+
+class _Group(Struct):
+    """The servers that keep one stream."""
+
+    leader: str = ""
+    replicas: list[_Peer] = []
+
+
+class _Limits(Struct):
+    max_bytes: int = -1
 
 
 class Answer(Struct):
@@ -96,6 +117,8 @@ class Answer(Struct):
     num_pending: int = 0
     message: _Stored | None = None
     state: _State | None = None
+    config: _Limits | None = None
+    cluster: _Group | None = None
 
     @property
     def error_code(self) -> int | None:
@@ -113,13 +136,42 @@ class Answer(Struct):
         raise Refused(text)
 
 
-async def call_api(connection: Connection, call: str, body: Json) -> Answer:
+async def call_api(connection: Connection, call: str, body: Json, patience: float = PATIENCE) -> Answer:
     """A call of JetStream's management; raises Refused when the servers have no JetStream."""
     try:
-        answer = await connection.ask(f"$JS.API.{call}", json.dumps(body).encode(), None, PATIENCE)
+        answer = await connection.ask(f"$JS.API.{call}", json.dumps(body).encode(), None, patience)
     except Nowhere as error:
         raise Refused("the NATS servers have no JetStream for this account; turn it on") from error
     return msgspec.json.decode(answer.data, type=Answer)
+
+
+@dataclass(frozen=True, slots=True)
+class StreamFacts:
+    """How a stream is, as its servers say."""
+
+    name: str
+    messages: int
+    size: int
+    """In bytes."""
+    most: int
+    """Bytes that it may have; -1 for no limit."""
+    leader: str
+    """The server that takes its appends; empty while there is none."""
+    behind: dict[str, int]
+    """Other servers that do not have all of it, and how many messages each lacks; -1 for one that is not there."""
+    servers: int
+    """How many keep it."""
+
+
+async def describe(connection: Connection, name: str) -> StreamFacts:
+    """Raises BusError, Refused when there is no such stream."""
+    answer = (await call_api(connection, f"STREAM.INFO.{name}", {})).check(name)
+    assert answer.state is not None
+    group = answer.cluster or _Group()
+    behind = {each.name: each.lag or -1 for each in group.replicas if not each.current}
+    most = -1 if answer.config is None else answer.config.max_bytes
+    servers = 1 + len(group.replicas)
+    return StreamFacts(name, answer.state.messages, answer.state.bytes, most, group.leader, behind, servers)
 
 
 async def make(connection: Connection, config: Json) -> None:
@@ -157,7 +209,13 @@ class JetStream:
         return acknowledged.seq - len(messages) + 1
 
     async def last(self, subject: str) -> Record | None:
-        found = await call_api(self._connection, f"STREAM.MSG.GET.{self._name}", {"last_by_subj": subject})
+        return await self._get(subject, {"last_by_subj": subject})
+
+    async def next(self, subject: str, after: int) -> Record | None:
+        return await self._get(subject, {"seq": after + 1, "next_by_subj": subject})
+
+    async def _get(self, subject: str, asked: Json) -> Record | None:
+        found = await call_api(self._connection, f"STREAM.MSG.GET.{self._name}", asked)
         if found.error_code == _NOT_FOUND:
             return None
         stored = found.check(subject).message
@@ -349,7 +407,10 @@ class _Reader:
         self._end = await self._connection.subscribe(inbox, self._deliver)
         self._made = self._config(policy) | {"deliver_subject": inbox}
         made = await call_api(
-            self._connection, f"CONSUMER.CREATE.{self._stream}", {"stream_name": self._stream, "config": self._made}
+            self._connection,
+            f"CONSUMER.CREATE.{self._stream}",
+            {"stream_name": self._stream, "config": self._made},
+            READER_PATIENCE,
         )
         self._consumer = made.check(self._stream).name
         if not made.num_pending and not self._consumed:
@@ -362,8 +423,9 @@ class _Reader:
             with suppress(BusError):
                 await end()
         if consumer:
+            # Not waited for: servers without a leader do not answer, and drop it by themselves when it is not used.
             with suppress(BusError):
-                await call_api(self._connection, f"CONSUMER.DELETE.{self._stream}.{consumer}", {})
+                await self._connection.publish(f"$JS.API.CONSUMER.DELETE.{self._stream}.{consumer}", b"")
 
     async def _deliver(self, message: Arrival) -> None:
         headers = message.headers

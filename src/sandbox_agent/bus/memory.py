@@ -32,6 +32,14 @@ class Cluster:
     """What becomes of a message on its way to those who hear it: nothing, two of it, another one."""
     answers_to_lose: int = 0
     """So many of the next appends and puts happen, and their senders do not learn of it."""
+    appends_to_refuse: int = 0
+    """So many of the next appends are refused, as by servers that are full."""
+    pages_to_miss: int = 0
+    """So many of the next pages are empty, as from a server that is behind."""
+    deliveries_to_lose: int = 0
+    """So many of the next messages do not reach those who follow."""
+    held: list[Callable[[], None]] | None = None
+    """While this is a list, messages to those who follow are kept in it."""
 
     def lose_answer(self) -> None:
         """To be called when something has happened. Raises Unreachable when its sender must not learn of it."""
@@ -151,8 +159,16 @@ class _Reached:
         self.bus.check()
         return self.whole.newest(subject)
 
+    async def next(self, subject: str, after: int) -> Record | None:
+        self.bus.check()
+        later = (each for each in self.whole.records if each.subject == subject and each.sequence > after)
+        return next(later, None)
+
     async def page(self, subject: str, after: int, through: int, limit: int) -> list[Record]:
         self.bus.check()
+        if self.whole.cluster.pages_to_miss:
+            self.whole.cluster.pages_to_miss -= 1
+            return []
         found: list[Record] = []
         for record in self.whole.records:
             if record.subject == subject and after < record.sequence <= through and limit > 0:
@@ -187,10 +203,13 @@ class MemoryStream:
         self.readers: list[_Reader] = []
         self.position = 0
         self._subjects = subjects
-        self._cluster = cluster
+        self.cluster = cluster
         self._last: dict[str, int] = {}
 
     def append(self, append: Append) -> int:
+        if self.cluster.appends_to_refuse:
+            self.cluster.appends_to_refuse -= 1
+            raise Refused("the stream is full")
         if not 0 < len(append.messages) <= MOST_MESSAGES:
             raise Refused(f"an append has 1 to {MOST_MESSAGES} messages")
         for message in append.messages:
@@ -209,7 +228,7 @@ class MemoryStream:
             self.records.append(record)
             for reader in self.readers:
                 reader.take(record)
-        self._cluster.lose_answer()
+        self.cluster.lose_answer()
         return first
 
     def newest(self, subject: str) -> Record | None:
@@ -238,7 +257,14 @@ class _Reader:
         self._closed = False
 
     def take(self, record: Record) -> None:
-        if any(matches(pattern, record.subject) for pattern in self._subjects):
+        cluster = self._stream.cluster
+        if not any(matches(pattern, record.subject) for pattern in self._subjects):
+            return
+        if cluster.deliveries_to_lose:
+            cluster.deliveries_to_lose -= 1
+        elif cluster.held is not None:
+            cluster.held.append(lambda: self._hand_over(record))
+        else:
             self._loop.call_soon(self._hand_over, record)
 
     def _hand_over(self, record: Record) -> None:

@@ -27,8 +27,12 @@ logger = logging.getLogger(__name__)
 
 OLDEST = (2, 12)
 """The first version of the server that appends several messages in one step."""
+CONNECT = 3
+"""Seconds that one server may take; then the next one is tried."""
 FIRST_CONNECT = 5.0
 """How long the first connection may take."""
+PING_EVERY = 2
+"""Seconds between two pings. A server that leaves two of them unanswered is left for another one."""
 MOST_AT_ONCE = 256
 """Requests that one member answers at a time."""
 PENDING_BYTES = 32 << 20
@@ -61,10 +65,10 @@ async def connect(servers: Sequence[str], inbox: str, name: str, credentials: Pa
                 name=name,
                 inbox_prefix=inbox,
                 error_cb=report,
-                connect_timeout=5,
+                connect_timeout=CONNECT,
                 reconnect_time_wait=1,
                 max_reconnect_attempts=-1,
-                ping_interval=5,
+                ping_interval=PING_EVERY,
                 max_outstanding_pings=2,
                 user_credentials=str(credentials) if credentials and not is_seed else None,
                 nkeys_seed=str(credentials) if credentials and is_seed else None,

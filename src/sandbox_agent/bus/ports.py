@@ -99,6 +99,10 @@ class Stream(Protocol):
         """The newest message of a subject, as the stream's leader has it."""
         ...
 
+    async def next(self, subject: str, after: int) -> Record | None:
+        """The first message of a subject after a sequence, as the stream's leader has it."""
+        ...
+
     async def page(self, subject: str, after: int, through: int, limit: int) -> list[Record]:
         """Messages of a subject after one sequence and up to another, in order: about `limit` bytes, at least one."""
         ...

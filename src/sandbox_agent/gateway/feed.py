@@ -28,6 +28,8 @@ MOST_EXACT = 500
 EVERYTHING = 1 << 62
 MOST_UNTAKEN = 32 << 20
 """Bytes of records that may wait to be handed over; with more, readers begin anew."""
+PATIENCE = 5.0
+"""Seconds for which a client that attaches waits until this gateway has what others have shown already."""
 BEHIND_ATTEMPTS = 100
 """How often a server that is behind is asked again, before its reader has to come back."""
 
@@ -45,6 +47,25 @@ class _Channel:
     """Of the last message that came."""
     held: list[Record] = field(default_factory=list[Record])
     """Messages that came before it was known where memory begins."""
+    waiting: list[tuple[int, asyncio.Future[None]]] = field(default_factory=list[tuple[int, "asyncio.Future[None]"]])
+    """Sequences that are waited for."""
+
+    def reached(self, sequence: int) -> asyncio.Future[None]:
+        """Done when everything up to a sequence has been handed over."""
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        if sequence <= self.sequence:
+            future.set_result(None)
+        else:
+            self.waiting.append((sequence, future))
+        return future
+
+    def move_on(self, sequence: int) -> None:
+        """Note that everything up to a sequence has come."""
+        self.sequence = sequence
+        for each in [each for each in self.waiting if each[0] <= sequence]:
+            self.waiting.remove(each)
+            if not each[1].done():
+                each[1].set_result(None)
 
 
 class _Holding:
@@ -116,18 +137,34 @@ class Feed:
         found.followers.add(follower)
 
     async def attach(self, channel: str, follower: Follower, begin: Callable[[int], None]) -> int:
-        """Follow a channel from a position on, which `begin` and the caller learn: none is missed or comes twice."""
+        """Follow a channel from a position on, which `begin` and the caller learn: none is missed or comes twice.
+
+        That position is not before anything that a client has seen at another gateway. Raises LogUnavailable.
+        """
         holding = _Holding()
+        followed_before = channel in self._channels
         self.follow(channel, holding)
+        found = self._channels[channel]
         try:
-            await self._wait_for([self._channels[channel]])
+            await self._wait_for([found])
+            if followed_before:
+                await self._catch_up(found)
             # No await from here on: everything up to the last message has been handed over, and not to this follower.
-            position = end_of(self._channels[channel].sequence)
+            position = end_of(found.sequence)
             begin(position)
             self.follow(channel, follower)
         finally:
             self.unfollow(channel, holding)
         return position
+
+    async def _catch_up(self, channel: _Channel) -> None:
+        """Wait until this gateway has what the stream has by now: another gateway may be ahead of it."""
+        last = await self._last(channel.subject)
+        try:
+            async with asyncio.timeout(PATIENCE):
+                await channel.reached(last)
+        except TimeoutError as error:
+            raise LogUnavailable("this gateway is behind the fleet's stream; try again, or at another one") from error
 
     def unfollow(self, channel: str, follower: Follower) -> None:
         found = self._channels.get(channel)
@@ -270,7 +307,7 @@ class Feed:
             async with self._settled:
                 for each, last in zip(new, ends, strict=True):
                     # What is newer comes by the reader, which knows of the subject by now.
-                    each.sequence = last
+                    each.move_on(last)
                     each.complete_after = end_of(each.sequence)
                     held, each.held = each.held, []
                     for record in held:
@@ -320,14 +357,26 @@ class Feed:
             channel.held.append(record)
             return
         if record.predecessor > channel.sequence:
-            # The reader has left something out, or it was trimmed before it came here.
-            while missing := await self._stream.page(record.subject, channel.sequence, record.predecessor, PAGE):
-                for missed in missing:
-                    self._hand_over(channel, missed)
+            await self._fetch_missing(channel, record)
         self._hand_over(channel, record)
 
+    async def _fetch_missing(self, channel: _Channel, record: Record) -> None:
+        """Hand over what the reader has left out before a record."""
+        while channel.sequence < record.predecessor:
+            missing = await self._stream.page(record.subject, channel.sequence, record.predecessor, PAGE)
+            if not missing:
+                # A page comes from any server, which may be behind; the leader is not.
+                found = await self._stream.next(record.subject, channel.sequence)
+                if found is None or found.sequence >= record.sequence:
+                    # It was trimmed before it came here: readers that lack it read pages, and learn of the gap there.
+                    channel.complete_after = end_of(record.predecessor)
+                    return
+                missing = [found]
+            for missed in missing:
+                self._hand_over(channel, missed)
+
     def _hand_over(self, channel: _Channel, record: Record) -> None:
-        channel.sequence = record.sequence
+        channel.move_on(record.sequence)
         chunk = _assemble(channel.assembly, record)
         if chunk is None or not chunk.channel:
             return

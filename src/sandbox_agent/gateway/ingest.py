@@ -13,7 +13,7 @@ import msgspec
 from msgspec import Struct
 
 from sandbox_agent.bus import subjects
-from sandbox_agent.bus.ports import MOST_MESSAGES, Append, Bus, Conflict, Message, Refused, Stream, Table, Unreachable
+from sandbox_agent.bus.ports import MOST_MESSAGES, Append, Bus, BusError, Conflict, Message, Refused, Stream, Table
 from sandbox_agent.log import wire
 from sandbox_agent.wire import fleet
 from sandbox_agent.wire.fleet import BeatReply, BeatRequest, End, FactsReply, FactsRequest, LogReply, LogRequest
@@ -92,13 +92,16 @@ class Ingest:
         request = msgspec.msgpack.decode(body, type=LogRequest)
         try:
             self._check(node, request)
-            holder = self._holders.get(node)
-            if holder is None or holder.nonce != request.nonce:
-                return LogReply(slow=f"{node} has no lease")
-            return await self._append(node, request)
-        except Refused as error:
+        except (Refused, wire.NotAChunk) as error:
             return LogReply(refused=str(error))
-        except Unreachable as error:
+        holder = self._holders.get(node)
+        if holder is None or holder.nonce != request.nonce:
+            return LogReply(slow=f"{node} has no lease")
+        try:
+            return await self._append(node, request)
+        except BusError as error:
+            # Also what the servers refuse: they may be full, or have lost a part of the append on its way. The node
+            # keeps its events until they are in the stream.
             return LogReply(slow=str(error))
 
     def _check(self, node: str, request: LogRequest) -> None:
@@ -147,7 +150,7 @@ class Ingest:
             for subject in expected:
                 self._ends.pop(subject, None)
             return LogReply(ends={subject: (await self._end(subject)).view() for subject in expected})
-        except Unreachable:
+        except BusError:
             for subject in expected:
                 self._ends.pop(subject, None)
             raise

@@ -20,6 +20,8 @@ PLACES = 4096
 NODE, EPOCH, LAST, META, PART = "Sa-Node", "Sa-Epoch", "Sa-Last", "Sa-Meta", "Sa-Part"
 GRANT = "Sa-Grant"
 """Marks the record that gives a session to a node; its body is empty."""
+MOST_META = 64 << 10
+"""Bytes of what the events of one message have in common; it holds the session's id."""
 MOST_PARTS = 4096
 """Of one line: 2 GiB, more than any envelope may have."""
 
@@ -98,6 +100,8 @@ def outgoing(chunk: Chunk, subject: str) -> Iterator[Outgoing]:
 
 def check_outgoing(message: Outgoing) -> None:
     """Raises NotAChunk, so that nothing gets into the stream that a reader could not read."""
+    if len(message.meta) > MOST_META:
+        raise NotAChunk(f"the session's id is too long: at most {MOST_META} bytes describe a message")
     read_meta(message.meta)
     if len(message.body) > MOST_BYTES or not message.body:
         raise NotAChunk(f"a message has 1 to {MOST_BYTES} bytes")

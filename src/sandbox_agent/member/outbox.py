@@ -7,6 +7,7 @@ first. Knows nothing of gateways but a function that asks one.
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable
+from enum import Enum, auto
 from typing import Protocol
 
 from sandbox_agent.bus.ports import MOST_BYTES, MOST_MESSAGES, BusError
@@ -23,6 +24,16 @@ REMEMBERED = 50_000
 """Subjects of which the end is remembered."""
 
 Ask = Callable[[LogRequest], Awaitable[LogReply]]
+
+
+class Outcome(Enum):
+    """What became of a request."""
+
+    PUBLISHED = auto()
+    AGAIN = auto()
+    """Nothing is lost: the same, or what is missing of it, has to be sent again."""
+    REFUSED = auto()
+    """It will not be taken, however often it is sent."""
 
 
 class Events(Protocol):
@@ -89,11 +100,24 @@ class Outbox:
 
     async def _publish(self, chunks: list[Chunk]) -> None:
         for batch in self._batches(chunks):
-            while messages := [each for each in batch if self._is_missing(each)]:
-                request = LogRequest(messages, {each.subject: self._sequence(each.subject) for each in messages})
-                if await self._send(request):
-                    break
+            await self._deliver(batch)
         self._move_on(chunks[-1].last)
+
+    async def _deliver(self, batch: list[Outgoing]) -> None:
+        """Ask until these messages are in the stream. What is refused is left out, and nothing else with it."""
+        while messages := [each for each in batch if self._is_missing(each)]:
+            request = LogRequest(messages, {each.subject: self._sequence(each.subject) for each in messages})
+            match await self._send(request):
+                case Outcome.PUBLISHED:
+                    return
+                case Outcome.REFUSED if len(messages) == 1:
+                    return
+                case Outcome.REFUSED:
+                    for message in messages:
+                        await self._deliver([message])
+                    return
+                case Outcome.AGAIN:
+                    pass
 
     def _batches(self, chunks: Iterable[Chunk]) -> Iterable[list[Outgoing]]:
         batch: list[Outgoing] = []
@@ -101,12 +125,13 @@ class Outbox:
         for chunk in chunks:
             subject = wire.subject_of(chunk, self._node)
             for message in () if subject is None else wire.outgoing(chunk, subject):
-                if batch and (len(batch) == MOST_MESSAGES // 2 or size + len(message.body) > MOST_BYTES):
+                cost = len(message.body) + len(message.meta) + len(message.subject)
+                if batch and (len(batch) == MOST_MESSAGES // 2 or size + cost > MOST_BYTES):
                     yield batch
                     self._move_on(batch[-1].last)
                     batch, size = [], 0
                 batch.append(message)
-                size += len(message.body)
+                size += cost
         if batch:
             yield batch
 
@@ -120,22 +145,23 @@ class Outbox:
     def _sequence(self, subject: str) -> int:
         return self._sequences.get(subject, UNKNOWN)
 
-    async def _send(self, request: LogRequest) -> bool:
-        """Ask once; whether these messages are done with."""
+    async def _send(self, request: LogRequest) -> Outcome:
+        """Ask once."""
         try:
             reply = await self._ask(request)
         except BusError as error:
             self._fail(str(error))
             await asyncio.sleep(PAUSE)
-            return False
+            return Outcome.AGAIN
         if reply.slow is not None:
             self._fail(reply.slow)
             await asyncio.sleep(PAUSE)
-            return False
+            return Outcome.AGAIN
         if reply.refused is not None:
-            # Nothing that we make is refused; to lose a session's events in the stream is better than to stop all.
-            logger.error("events not published reason=%s", reply.refused)
-            return True
+            # Its form is wrong, and will be: one session that is not published is better than none that is.
+            if len(request.messages) == 1:
+                logger.error("events not published reason=%s", reply.refused)
+            return Outcome.REFUSED
         self.failure = None
         if len(self._sequences) > REMEMBERED:
             # A gateway says again where they end.
@@ -148,7 +174,7 @@ class Outbox:
             self._sequences[subject] = end.sequence
             self._skip[subject] = end.last
         self._sequences |= reply.published or {}
-        return reply.published is not None
+        return Outcome.AGAIN if reply.published is None else Outcome.PUBLISHED
 
     def _fail(self, reason: str) -> None:
         if self.failure is None:

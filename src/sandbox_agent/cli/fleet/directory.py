@@ -80,8 +80,8 @@ class FleetDirectory:
         path.write_text(f"authorization: {json.dumps(self.authorization(), indent=2)}\n")
         return path
 
-    def write_server(self, place: Place, others: list[Place]) -> Path:
-        """Write the configuration of one server of a cluster on this machine; others are its peers."""
+    def write_server(self, place: Place, others: list[Place], **cluster: object) -> Path:
+        """Write the configuration of one server of a cluster on this machine; `cluster` is added to that part of it."""
         directory = self.path / place.name
         directory.mkdir(mode=0o700, exist_ok=True)
         configuration: dict[str, object] = {
@@ -97,6 +97,7 @@ class FleetDirectory:
                 "host": "127.0.0.1",
                 "port": place.route,
                 "routes": [f"nats://127.0.0.1:{other.route}" for other in others],
+                **cluster,
             }
         path = directory / "server.conf"
         # JSON is a configuration that NATS reads; `include` is not JSON.

@@ -11,6 +11,7 @@ import threading
 from collections.abc import Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
+from typing import IO
 
 from sandbox_agent.cli.fleet.directory import FleetDirectory, Place
 from sandbox_agent.cli.output import EXIT_FAILED, complain
@@ -18,6 +19,7 @@ from sandbox_agent.errors import SettingsError
 from sandbox_agent.settings.sources import new_token
 
 NATS_SERVER = "nats-server"
+_OURS = [sys.executable, "-m", "sandbox_agent"]
 GRACE = 5.0
 """Seconds that each process has to end by itself."""
 
@@ -37,36 +39,80 @@ class LocalFleet:
     def __init__(self, directory: Path) -> None:
         self.directory = FleetDirectory(directory)
         self.token = new_token()
-        self.gateways: list[str] = []
-        self.nodes: dict[str, str] = {}
+        self.urls: dict[str, str] = {}
+        """Where each gateway and each node listens."""
+        self._words: dict[str, Sequence[str]] = {}
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
         self._logs = directory / "logs"
 
     def start(self, servers: int, gateways: int, nodes: int) -> None:
         """Start everything; raises SettingsError when a part of it does not start."""
-        program = find_nats()
         names = [f"node-{number}" for number in range(1, nodes + 1)]
-        self.directory.init()
+        self.prepare(names)
+        places = find_places(servers)
+        for place in places:
+            self.start_server(place, [other for other in places if other != place])
+        urls = [f"nats://127.0.0.1:{place.port}" for place in places]
+        for number in range(1, gateways + 1):
+            self.start_gateway(f"gateway-{number}", urls, servers if servers % 2 else servers - 1)
         for name in names:
+            self.start_node(name, urls)
+
+    def prepare(self, nodes: Sequence[str]) -> None:
+        """Make all keys."""
+        self.directory.init()
+        for name in nodes:
             self.directory.invite(name)
         self.directory.write_rights()
         self._logs.mkdir()
-        places = _find_places(servers)
-        for place in places:
-            configuration = self.directory.write_server(place, [other for other in places if other != place])
-            self._spawn(place.name, [program, "-c", str(configuration)])
-        urls = [f"--join=nats://127.0.0.1:{place.port}" for place in places]
-        ours = [sys.executable, "-m", "sandbox_agent"]
-        replicas = f"--replicas={servers if servers % 2 else servers - 1}"
-        key = f"--creds={self.directory.gateway_key}"
-        for number in range(1, gateways + 1):
-            words = [*ours, "gateway", "--port=0", "--quiet", key, replicas, *urls]
-            self.gateways.append(self._spawn_and_wait(f"gateway-{number}", words))
-        for name in names:
-            data = [f"--data-dir={self.directory.path / name}", f"--config-dir={self.directory.path / name / 'config'}"]
-            words = [*ours, "server", "--port=0", "--quiet", *data, f"--node={name}", *urls]
-            words.append(f"--creds={self.directory.node_key(name)}")
-            self.nodes[name] = self._spawn_and_wait(name, words)
+
+    def start_server(self, place: Place, others: list[Place], **cluster: object) -> None:
+        """Start one NATS server of a cluster; `cluster` is added to that part of its configuration."""
+        configuration = self.directory.write_server(place, others, **cluster)
+        self._spawn(place.name, [find_nats(), "-c", str(configuration)])
+
+    def start_gateway(self, name: str, urls: Sequence[str], replicas: int) -> None:
+        """Start a gateway, and wait until it listens."""
+        words = ["gateway", "--port=0", "--quiet", f"--creds={self.directory.gateway_key}", f"--replicas={replicas}"]
+        self._spawn_and_wait(name, [*_OURS, *words, *(f"--join={url}" for url in urls)])
+
+    def start_node(self, name: str, urls: Sequence[str]) -> None:
+        """Start a node, and wait until it listens."""
+        data = [f"--data-dir={self.directory.path / name}", f"--config-dir={self.config_of(name)}"]
+        words = ["server", "--port=0", "--quiet", *data, f"--node={name}", f"--creds={self.directory.node_key(name)}"]
+        self._spawn_and_wait(name, [*_OURS, *words, *(f"--join={url}" for url in urls)])
+
+    def config_of(self, node: str) -> Path:
+        """Where a node has its agents.toml and permissions."""
+        return self.directory.path / node / "config"
+
+    @property
+    def gateways(self) -> list[str]:
+        """Where the gateways listen."""
+        return [url for name, url in self.urls.items() if name.startswith("gateway-")]
+
+    @property
+    def nodes(self) -> dict[str, str]:
+        """Where each node listens."""
+        return {name: url for name, url in self.urls.items() if name.startswith("node-")}
+
+    def signal(self, name: str, number: int) -> None:
+        """Send a signal to a part: freeze it, or let it go on."""
+        self._processes[name].send_signal(number)
+
+    def kill(self, name: str) -> None:
+        """End a part as a crash would."""
+        process = self._processes[name]
+        process.kill()
+        process.wait()
+
+    def start_again(self, name: str) -> None:
+        """Start a part that was killed with the words and the disk that it had."""
+        words = self._words[name]
+        if name in self.urls:
+            self._spawn_and_wait(name, words)
+        else:
+            self._spawn(name, words)
 
     def wait(self) -> str | None:
         """Until one of the processes ends, whose name it returns."""
@@ -83,31 +129,33 @@ class LocalFleet:
             if process.poll() is None:
                 process.kill()
                 process.wait()
-            if process.stdout is not None:
-                process.stdout.close()
 
-    def _spawn(self, name: str, words: Sequence[str]) -> "subprocess.Popen[bytes]":
+    def _spawn(self, name: str, words: Sequence[str], stdout: int = subprocess.DEVNULL) -> "subprocess.Popen[bytes]":
         environment = {**os.environ, "SANDBOX_AGENT_TOKEN": self.token}
         with (self._logs / f"{name}.log").open("ab") as log:
-            process = subprocess.Popen(
-                words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=log, env=environment
-            )
-        self._processes[name] = process
+            process = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=stdout, stderr=log, env=environment)
+        self._processes[name], self._words[name] = process, words
         return process
 
-    def _spawn_and_wait(self, name: str, words: Sequence[str]) -> str:
-        process = self._spawn(name, words)
+    def _spawn_and_wait(self, name: str, words: Sequence[str]) -> None:
+        process = self._spawn(name, words, subprocess.PIPE)
         assert process.stdout is not None
         line = process.stdout.readline().decode()
         if " listening on " not in line:
             last = (self._logs / f"{name}.log").read_text().strip().splitlines()[-1:]
             raise SettingsError(f"{name} does not start: {' '.join(last) or 'see its log'} ({self._logs})")
         # What it prints later must not fill the pipe.
-        threading.Thread(target=process.stdout.read, daemon=True).start()
-        return line.split()[-1]
+        threading.Thread(target=_read_on, args=[process.stdout], daemon=True).start()
+        self.urls[name] = line.split()[-1]
 
 
-def _find_places(servers: int) -> list[Place]:
+def _read_on(pipe: IO[bytes]) -> None:
+    with pipe:
+        while pipe.read(1 << 16):
+            pass
+
+
+def find_places(servers: int) -> list[Place]:
     """Free ports, found all at once so that no two are the same."""
     with ExitStack() as stack:
         sockets = [stack.enter_context(socket.socket()) for _ in range(2 * servers)]

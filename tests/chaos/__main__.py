@@ -1,0 +1,97 @@
+"""`./dev chaos fleet`: kill, freeze and cut the parts of a fleet, and count what its readers got."""
+
+import argparse
+import asyncio
+import logging
+import os
+import platform
+import sys
+import tempfile
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+
+from tests.chaos.rounds import PLACES, ROWS, Result, world
+
+PAGE = Path(__file__).parents[2] / "benchmarks" / "CHAOS.md"
+HEAD = """\
+# A fleet whose parts fail
+
+Made by `./dev chaos fleet --minutes {minutes:g} --write`. Three NATS servers, two gateways and three nodes on one
+machine. A writer takes turns in a session of each node; {readers} readers of each session wander between the gateways,
+each going on behind the last event that it has. In every round one part fails; all others have to go on meanwhile, and
+everything has to have caught up after it. A text that was acknowledged and did not reach a reader is *lost*; one that
+reached it twice is *doubled*. The *worst pause* is the longest time that any reader was without a new text of its
+session. A reader leaves a gateway after five seconds of silence.
+
+"""
+READERS = 2
+
+
+def main(arguments: list[str]) -> int:
+    parser = argparse.ArgumentParser(prog="./dev chaos", description=__doc__)
+    parser.add_argument("what", choices=["fleet"])
+    parser.add_argument("--minutes", type=float, default=5, help="Begin no round after this time. (default: 5)")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--part", choices=PLACES, action="append", help="Let only this part fail.")
+    parser.add_argument("--write", action="store_true", help=f"Keep the table in {PAGE.name}.")
+    asked = parser.parse_args(arguments)
+    logging.basicConfig(level=logging.ERROR)
+    facts = _facts()
+    results = asyncio.run(_play(asked.minutes * 60, asked.seed, asked.part or PLACES))
+    page = HEAD.format(minutes=asked.minutes, readers=READERS) + "\n".join(f"- {fact}" for fact in facts) + "\n\n"
+    page += _table(results)
+    print(page)
+    if asked.write:
+        PAGE.write_text(page)
+    return 1 if any(each.lost or each.doubled or each.disordered for each in results) else 0
+
+
+def _facts() -> list[str]:
+    load = os.getloadavg()[0]
+    return [
+        f"date: {datetime.now(UTC):%Y-%m-%d %H:%M} UTC",
+        f"machine: {os.cpu_count()} cores, {platform.system()} {platform.release()}, load average before {load:.2f}",
+    ]
+
+
+async def _play(seconds: float, seed: int, places: list[str]) -> list[Result]:
+    results = [Result(row) for row in ROWS if row.part in places]
+    ends_at = time.monotonic() + seconds
+    with tempfile.TemporaryDirectory(prefix="sandbox-agent-chaos-") as temporary:
+        async with world(Path(temporary), readers=READERS, seed=seed) as fleet:
+            while time.monotonic() < ends_at:
+                for result in results:
+                    if time.monotonic() >= ends_at and result.rounds:
+                        continue
+                    began = time.monotonic()
+                    await fleet.play(result.row, result)
+                    took = time.monotonic() - began
+                    note = f"{result.row.part}: {result.row.name}: round {result.rounds}, {took:.1f} s"
+                    print(f"{note}, worst pause {result.worst:.1f} s", file=sys.stderr, flush=True)
+                    print(*result.remarks, sep="\n", end="", file=sys.stderr)
+                    result.remarks.clear()
+    return [each for each in results if each.rounds]
+
+
+def _table(results: list[Result]) -> str:
+    head = ["part", "fault", "rounds", "turns acknowledged", "lost", "doubled", "out of order", "worst pause"]
+    rows = [
+        [
+            each.row.part,
+            each.row.name,
+            str(each.rounds),
+            str(each.acknowledged),
+            str(each.lost),
+            str(each.doubled),
+            str(each.disordered),
+            f"{each.worst:.1f} s",
+        ]
+        for each in results
+    ]
+    lines = ["| " + " | ".join(row) + " |" for row in [head, ["---"] * len(head), *rows]]
+    return "\n".join(lines) + "\n"
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1:]))

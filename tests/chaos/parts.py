@@ -1,0 +1,145 @@
+"""A fleet on this machine whose parts can be killed, frozen and cut off, one at a time."""
+
+import asyncio
+import signal
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from sandbox_agent.bus.jetstream import StreamFacts, describe
+from sandbox_agent.bus.nats import NatsBus, connect
+from sandbox_agent.bus.ports import BusError
+from sandbox_agent.cli.fleet.directory import Place
+from sandbox_agent.cli.fleet.local import LocalFleet, find_places
+from tests.chaos.relay import Wire
+from tests.support.running import BOUND, scripted
+
+
+@dataclass(frozen=True)
+class Endpoint:
+    """Where a client goes."""
+
+    url: str
+    token: str
+    work: str
+
+
+class Parts:
+    """Three NATS servers, and gateways and nodes that reach them by wires of their own."""
+
+    def __init__(self, directory: Path) -> None:
+        self.fleet = LocalFleet(directory / "fleet")
+        self.work = directory / "work"
+        self._wires: list[Wire] = []
+        self._places: list[Place] = []
+        self._bus: NatsBus | None = None
+
+    async def start(self, gateways: int, nodes: Sequence[str]) -> None:
+        self.work.mkdir()
+        await asyncio.to_thread(self.fleet.prepare, nodes)
+        self._places = find_places(3)
+        routes = {place.name: await self._wire(place.route, place.name) for place in self._places}
+        for place in self._places:
+            others = [
+                Place(other.name, other.port, routes[other.name]) for other in self._places if other.name != place.name
+            ]
+            # So that no part learns of a way around the wires.
+            around = {"no_advertise": True, "advertise": f"127.0.0.1:{routes[place.name]}"}
+            self.fleet.start_server(place, others, **around)
+        names = [f"gateway-{number}" for number in range(1, gateways + 1)]
+        await asyncio.gather(*(self._start_gateway(name) for name in names[:1]))
+        starts = [self._start_gateway(name) for name in names[1:]] + [self._start_node(name) for name in nodes]
+        await asyncio.gather(*starts)
+        urls = [f"nats://127.0.0.1:{place.port}" for place in self._places]
+        self._bus = await connect(urls, "gw.chaos.in", "chaos", self.fleet.directory.gateway_key)
+
+    async def stop(self) -> None:
+        if self._bus is not None:
+            await self._bus.close()
+        for name in (*self.servers, *self.fleet.urls):
+            self.fleet.signal(name, signal.SIGCONT)
+        for wire in self._wires:
+            await wire.close()
+        await asyncio.to_thread(self.fleet.stop)
+
+    @property
+    def servers(self) -> list[str]:
+        return [place.name for place in self._places]
+
+    def endpoint(self, name: str) -> Endpoint:
+        return Endpoint(self.fleet.urls[name], self.fleet.token, str(self.work))
+
+    # What happens to a part
+
+    async def kill(self, name: str) -> None:
+        await asyncio.to_thread(self.fleet.kill, name)
+
+    async def start_again(self, name: str) -> None:
+        await asyncio.to_thread(self.fleet.start_again, name)
+
+    async def freeze(self, name: str) -> None:
+        self.fleet.signal(name, signal.SIGSTOP)
+
+    async def thaw(self, name: str) -> None:
+        self.fleet.signal(name, signal.SIGCONT)
+
+    async def cut(self, name: str) -> None:
+        for wire in self._wires:
+            await wire.cut(name)
+
+    async def mend(self, name: str) -> None:
+        for wire in self._wires:
+            await wire.mend(name)
+
+    # What the servers say
+
+    async def leader(self) -> str:
+        """The server that takes the appends of all events."""
+        return (await self._settled()).leader
+
+    async def follower(self) -> str:
+        facts = await self._settled()
+        return next(name for name in self.servers if name != facts.leader)
+
+    async def _settled(self) -> StreamFacts:
+        """Wait until every server has everything: two that are away at once are another case."""
+        assert self._bus is not None
+        async with asyncio.timeout(3 * BOUND):
+            while True:
+                try:
+                    found = [await describe(self._bus, name) for name in ("EV", "KV_nodes", "KV_sess")]
+                except BusError:
+                    found = []
+                if found and all(each.leader and not each.behind and each.servers == 3 for each in found):
+                    return found[0]
+                await asyncio.sleep(0.2)
+
+    async def _start_gateway(self, name: str) -> None:
+        await asyncio.to_thread(self.fleet.start_gateway, name, await self._ways(name), 3)
+
+    async def _start_node(self, name: str) -> None:
+        config = self.fleet.config_of(name)
+        config.mkdir(parents=True)
+        (config / "agents.toml").write_text(f"[agents.scripted]\n{scripted()}\n")
+        await asyncio.to_thread(self.fleet.start_node, name, await self._ways(name))
+
+    async def _ways(self, name: str) -> list[str]:
+        """A wire of its own to each server."""
+        return [f"nats://127.0.0.1:{await self._wire(place.port, place.name, name)}" for place in self._places]
+
+    async def _wire(self, target: int, to: str, origin: str = "") -> int:
+        wire = Wire(to, origin)
+        self._wires.append(wire)
+        return await wire.open(target)
+
+
+@asynccontextmanager
+async def parts(directory: Path, gateways: int = 2, nodes: int = 3) -> AsyncGenerator[Parts]:
+    """All of it, gone with the block."""
+    made = Parts(directory)
+    try:
+        await made.start(gateways, [f"node-{number}" for number in range(1, nodes + 1)])
+        yield made
+    finally:
+        await made.stop()
