@@ -223,9 +223,9 @@ def build(settings: Settings, children: Children) -> Parts:
         )
         archives = Archives(paths, upload_limits, settings.archives, pools.files)
         watching = Watching(paths, watches, settings.heartbeat)
-        tables = (files, archives, SearchRoute(paths, searches()), watching)
+        tables = (views, files, archives, SearchRoute(paths, searches()), watching)
         ui = Ui(settings.frame_origin, pools.files)
-        return make_control_app(views, ui, [endpoint for table in tables for endpoint in table.endpoints()])
+        return make_control_app([endpoint for table in tables for endpoint in table.endpoints()], ui)
 
     bridges: list[Bridge] = []
 

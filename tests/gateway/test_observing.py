@@ -1,47 +1,16 @@
 """A fleet of real processes: NATS, nodes and gateways. Watched from outside, as clients do."""
 
 import asyncio
-from collections.abc import Generator
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
-from tests.support.client import Client, Event, Json, run
-from tests.support.nats import PROGRAM, NatsServer, nats_server
+from tests.gateway.conftest import Fleet, until_listed
+from tests.support.client import Client, Event, run
+from tests.support.nats import PROGRAM, nats_server
 from tests.support.running import BOUND, Server
 
 pytestmark = pytest.mark.skipif(not PROGRAM.exists(), reason=f"{PROGRAM} is not installed")
-
-
-@dataclass
-class Fleet:
-    """Two nodes and two gateways."""
-
-    nats: NatsServer
-    nodes: list[Server]
-    gateways: list[Server]
-
-
-@pytest.fixture(scope="module")
-def fleet(tmp_path_factory: pytest.TempPathFactory) -> Generator[Fleet]:
-    directory = tmp_path_factory.mktemp("fleet")
-    with nats_server(directory / "nats") as nats:
-        nodes = [Server("--join", nats.url, "--node", f"n{place}", "--label", f"place={place}") for place in (1, 2)]
-        gateways = [Server("--join", nats.url, command="gateway") for _ in range(2)]
-        with gateways[0], gateways[1], nodes[0], nodes[1]:
-            yield Fleet(nats, nodes, gateways)
-
-
-async def until_listed(gateway: Client, session_id: str) -> Json:
-    """Wait for the list, which follows a moment after a session was made."""
-    async with asyncio.timeout(BOUND):
-        while True:
-            page = await gateway.result("session/list")
-            for session in page["sessions"]:
-                if session["sessionId"] == session_id:
-                    return session
-            await asyncio.sleep(0.05)
 
 
 def texts(events: list[Event]) -> str:
@@ -108,8 +77,10 @@ def test_a_gateway_shows_and_changes_nothing(fleet: Fleet) -> None:
             assert "a gateway only shows sessions" in error["message"]
             error = await gateway.error("_sandboxagent/session/attach", {"sessionId": "nowhere"})
             assert error["code"] == -32002
-            assert (await gateway.http.delete("/v1/sessions/x")).status_code == 501
-            assert (await gateway.http.get("/v1/nothing")).status_code == 404
+            # As at a server: what is not there was once, or never.
+            assert (await gateway.http.put("/v1/sessions/x")).status_code == 405
+            assert (await gateway.http.get("/v1/nothing")).status_code == 410
+            assert (await gateway.http.get("/nothing")).status_code == 404
             unknown = await gateway.http.get("/v1/sessions/nowhere")
             assert (unknown.status_code, unknown.json()["type"].endswith("session-not-found")) == (404, True)
             assert (await gateway.http.get("/v1/sessions?cursor=x")).status_code == 400

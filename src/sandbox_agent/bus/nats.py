@@ -97,6 +97,11 @@ class NatsBus:
         self._tasks: set[asyncio.Task[None]] = set()
         self._places = asyncio.Semaphore(MOST_AT_ONCE)
 
+    @property
+    def connected(self) -> bool:
+        """Whether the servers can be reached right now."""
+        return self._client.is_connected
+
     def check_version(self) -> None:
         """Raises Refused for servers that cannot do what gateways need."""
         version = self._client.connected_server_version

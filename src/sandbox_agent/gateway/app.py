@@ -1,30 +1,28 @@
-"""A gateway's front door: the guard, then `/v1/rpc`, sessions, nodes and health."""
+"""A gateway's front door: the guard, then `/v1/rpc`, what nodes answer, and what the gateway answers itself."""
 
 import time
-from urllib.parse import parse_qs, unquote
 
 import msgspec
 
-from sandbox_agent import __version__
 from sandbox_agent.envelope import Kind, parse
 from sandbox_agent.errors import (
     BadRequest,
-    InvalidParams,
     MethodNotAllowed,
     MissingConnection,
-    NotFound,
-    SessionNotFound,
-    UnknownSession,
 )
 from sandbox_agent.gateway.feed import Feed
+from sandbox_agent.gateway.forwarding import Forwarding, is_forwarded
 from sandbox_agent.gateway.readers import Readers, read_only
-from sandbox_agent.gateway.roster import Roster
+from sandbox_agent.gateway.views import GatewayViews
 from sandbox_agent.http.asgi import Receive, Scope, Send, header, json_headers, respond, transport
+from sandbox_agent.http.control import make_control_app
 from sandbox_agent.http.exchange import MAX_DIGITS, METHODS, ClientGone, read_body, write_stream
 from sandbox_agent.http.front import FrontDoor
 from sandbox_agent.http.guard import Guard
 from sandbox_agent.http.negotiate import EVENT_STREAM, JSON, check_accept, check_json
 from sandbox_agent.http.stream import Streams
+from sandbox_agent.http.ui import Ui
+from sandbox_agent.http.views import Endpoint
 from sandbox_agent.wire import headers, methods
 
 _CONNECTION = headers.raw(headers.CONNECTION_ID)
@@ -36,16 +34,24 @@ class GatewayApp(FrontDoor):
     """The ASGI app of a gateway."""
 
     def __init__(
-        self, name: str, guard: Guard, readers: Readers, roster: Roster, feed: Feed, streams: Streams, max_body: int
+        self,
+        guard: Guard,
+        readers: Readers,
+        feed: Feed,
+        streams: Streams,
+        max_body: int,
+        views: GatewayViews,
+        forwarding: Forwarding,
+        ui: Ui,
     ) -> None:
-        self._name = name
         super().__init__(guard)
         self._readers = readers
-        self._roster = roster
         self._feed = feed
         self._streams = streams
         self._max_body = max_body
-        self._started_at = time.monotonic()
+        self._views = views
+        self._forwarding = forwarding
+        self._control = make_control_app(views.endpoints(), ui, _describe_forwarded)
 
     async def route(self, scope: Scope, receive: Receive, send: Send) -> None:
         method, path = scope["method"], scope["path"]
@@ -61,31 +67,12 @@ class GatewayApp(FrontDoor):
                 case _:
                     raise MethodNotAllowed(method, path, METHODS)
             return
-        if method != "GET":
-            raise read_only(f"{method} {path}")
-        await _send_json(send, self._view(scope, path))
-
-    def _view(self, scope: Scope, path: str) -> object:
-        if path == "/v1/health":
-            uptime = int((time.monotonic() - self._started_at) * 1000)
-            return {"status": "ok", "version": __version__, "uptimeMs": uptime, "gateway": self._name, "agents": []}
-        if path == "/v1/nodes":
-            return {"nodes": self._roster.nodes()}
-        if path == "/v1/sessions":
-            query = parse_qs(scope["query_string"].decode("latin-1"))
-            try:
-                page, following = self._roster.page(query.get("cursor", [None])[-1], query.get("cwd", [None])[-1])
-            except InvalidParams as error:
-                raise BadRequest(str(error), **error.fields) from error
-            more = {} if following is None else {"nextCursor": following}
-            return {"sessions": [seen.view for seen in page], **more}
-        if path.startswith("/v1/sessions/"):
-            session_id = unquote(path.removeprefix("/v1/sessions/"))
-            try:
-                return self._roster.session(session_id).view
-            except UnknownSession:
-                raise SessionNotFound(session_id) from None
-        raise NotFound(path)
+        if path == "/v1/health" and method == "GET":
+            await _send_json(send, self._views.health())
+        elif is_forwarded(path):
+            await self._forwarding(scope, receive, send)
+        else:
+            await self._control(scope, receive, send)
 
     async def _post(self, scope: Scope, receive: Receive, send: Send) -> None:
         check_json(header(scope, b"content-type"))
@@ -135,6 +122,13 @@ class GatewayApp(FrontDoor):
         if named is None:
             raise MissingConnection
         return named.decode("latin-1")
+
+
+def _describe_forwarded() -> list[Endpoint]:
+    # Much to import, for a document that is seldom read.
+    from sandbox_agent.gateway.description import describe_forwarded
+
+    return describe_forwarded()
 
 
 async def _send_json(send: Send, value: object, more: list[tuple[bytes, bytes]] | None = None) -> None:

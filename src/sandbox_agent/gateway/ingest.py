@@ -185,7 +185,13 @@ class Ingest:
     async def _take_beat(self, node: str, body: bytes) -> BeatReply:
         request = msgspec.msgpack.decode(body, type=BeatRequest)
         lease = fleet.Lease(
-            node, request.nonce, request.version, request.labels, request.agents, max(request.running, 0)
+            node,
+            request.nonce,
+            request.version,
+            request.labels,
+            request.agents,
+            max(request.running, 0),
+            request.since,
         )
         value = msgspec.json.encode(lease)
         try:

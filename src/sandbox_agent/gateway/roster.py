@@ -3,6 +3,7 @@
 import base64
 import binascii
 import logging
+from collections import Counter
 from collections.abc import Iterable
 
 import msgspec
@@ -22,6 +23,7 @@ class _Sortable(Struct, rename="camel"):
     session_id: str
     created_at: str
     cwd: str
+    alias: str | None = None
 
 
 class Seen(Struct, frozen=True):
@@ -34,6 +36,7 @@ class Seen(Struct, frozen=True):
     """By which the list is sorted, newest first."""
     view: Raw
     """As its node shows it, with the node's name."""
+    alias: str | None = None
 
 
 class NodeView(Struct, rename="camel"):
@@ -49,6 +52,14 @@ class NodeView(Struct, rename="camel"):
     """Turns that run."""
     sessions: int
     """That belong to it."""
+    since: str
+    """When it was started, by its own clock: UTC, ISO 8601 with milliseconds."""
+
+
+class NodesView(Struct):
+    """All nodes that are there."""
+
+    nodes: list[NodeView]
 
 
 class Roster:
@@ -58,6 +69,8 @@ class Roster:
         self.leases: dict[str, fleet.Lease] = {}
         """Nodes that are there, by name."""
         self._sessions: dict[str, Seen] = {}
+        self._aliases: dict[str, set[str]] = {}
+        """Alias → keys of the sessions that have it: nodes do not ask each other before they give one."""
         self._sorted: list[Seen] | None = []
         self._watching: list[Following] = []
 
@@ -69,22 +82,32 @@ class Roster:
         for each in self._watching:
             await each.close()
 
+    @property
+    def count(self) -> int:
+        """How many sessions there are."""
+        return len(self._sessions)
+
     def nodes(self) -> list[NodeView]:
         """By name."""
-        counts: dict[str, int] = {}
-        for seen in self._sessions.values():
-            counts[seen.node] = counts.get(seen.node, 0) + 1
+        counts = Counter(seen.node for seen in self._sessions.values())
         return [
-            NodeView(name, lease.version, lease.labels, lease.agents, lease.running, counts.get(name, 0))
+            NodeView(name, lease.version, lease.labels, lease.agents, lease.running, counts[name], lease.since)
             for name, lease in sorted(self.leases.items())
         ]
 
+    def owners(self, cwd: str) -> set[str]:
+        """Nodes that have sessions in a directory."""
+        return {seen.node for seen in self._sessions.values() if seen.cwd == cwd}
+
     def session(self, session_id: str | None) -> Seen:
-        """Raises UnknownSession."""
+        """By id, or by an alias that one session has. Raises UnknownSession."""
         seen = self._sessions.get(subjects.token(session_id or ""))
-        if seen is None or seen.session_id != session_id:
+        if seen is not None and seen.session_id == session_id:
+            return seen
+        named = self._aliases.get(session_id or "", ())
+        if len(named) != 1:
             raise UnknownSession(session_id or "")
-        return seen
+        return self._sessions[next(iter(named))]
 
     def page(self, cursor: str | None, cwd: str | None) -> tuple[list[Seen], str | None]:
         """Newest first, a page at a time; raises InvalidParams for a cursor that is none."""
@@ -117,7 +140,7 @@ class Roster:
     def _take_session(self, entry: Entry) -> None:
         self._sorted = None
         if entry.value is None:
-            self._sessions.pop(entry.key, None)
+            self._forget(entry.key)
             return
         try:
             listed = msgspec.json.decode(entry.value, type=fleet.Listed)
@@ -128,7 +151,17 @@ class Roster:
             return
         view = Raw(msgspec.json.encode({**whole, "node": listed.node}))
         order = (facts.created_at, facts.session_id)
-        self._sessions[entry.key] = Seen(facts.session_id, listed.node, facts.cwd, order, view)
+        self._forget(entry.key)
+        self._sessions[entry.key] = Seen(facts.session_id, listed.node, facts.cwd, order, view, facts.alias)
+        if facts.alias is not None:
+            self._aliases.setdefault(facts.alias, set()).add(entry.key)
+
+    def _forget(self, key: str) -> None:
+        old = self._sessions.pop(key, None)
+        if old is not None and old.alias is not None:
+            self._aliases[old.alias].discard(key)
+            if not self._aliases[old.alias]:
+                del self._aliases[old.alias]
 
 
 def _encode_cursor(seen: Seen) -> str:

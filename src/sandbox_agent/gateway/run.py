@@ -18,12 +18,16 @@ from sandbox_agent.errors import SettingsError
 from sandbox_agent.gateway.app import GatewayApp
 from sandbox_agent.gateway.feed import Feed
 from sandbox_agent.gateway.flows import NodeFlows
+from sandbox_agent.gateway.forwarding import Forwarding
 from sandbox_agent.gateway.ingest import Ingest
 from sandbox_agent.gateway.readers import Readers
 from sandbox_agent.gateway.roster import Roster
+from sandbox_agent.gateway.views import GatewayViews
 from sandbox_agent.http.guard import Guard
 from sandbox_agent.http.stream import StreamLimits, Streams
+from sandbox_agent.http.ui import Ui
 from sandbox_agent.listening import open_listener
+from sandbox_agent.pools import Pool
 from sandbox_agent.reports import set_up_logging
 from sandbox_agent.serving import make_server
 from sandbox_agent.settings import Settings
@@ -33,6 +37,7 @@ logger = logging.getLogger(__name__)
 
 BEACON_EVERY = 1.0
 CLEAN_EVERY = 10.0
+UI_THREADS = 2
 
 
 def run(settings: Settings) -> int:
@@ -85,7 +90,9 @@ async def _serve_on(
     hosts = {host.lower() for host in settings.allow_host}
     guard = Guard(settings.token, settings.host, hosts, settings.cors_origin, settings.public_health)
     flows = NodeFlows(name, bus, roster.leases, settings.flows)
-    app = GatewayApp(name, guard, readers, roster, feed, streams, settings.max_body)
+    views = GatewayViews(name, roster, lambda: None if bus.connected else "NATS cannot be reached")
+    ui = Ui(settings.frame_origin, Pool("files", UI_THREADS))
+    app = GatewayApp(guard, readers, feed, streams, settings.max_body, views, Forwarding(roster, flows), ui)
     server, sockets = make_server(app, settings)
     clocks = [
         asyncio.create_task(each)

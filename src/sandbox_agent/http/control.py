@@ -1,6 +1,6 @@
 """The route table: every route but /v1/rpc, on Starlette."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Sequence
 from functools import cache
 from urllib.parse import unquote
 
@@ -16,16 +16,15 @@ from sandbox_agent.http import openapi, problems
 from sandbox_agent.http.asgi import App, Receive, Scope, Send
 from sandbox_agent.http.removed import REMOVED, find_replacement
 from sandbox_agent.http.ui import Ui
-from sandbox_agent.http.views import Endpoint, Handler, Views, json_bytes
+from sandbox_agent.http.views import Endpoint, Handler, json_bytes
 
 
-def make_control_app(views: Views, ui: Ui, others: Iterable[Endpoint]) -> App:
-    """The app for everything that is not /v1/rpc."""
-    endpoints = [*views.endpoints(), *others]
+def make_control_app(endpoints: Sequence[Endpoint], ui: Ui, elsewhere: Callable[[], list[Endpoint]] = list) -> App:
+    """The app for everything that is not /v1/rpc; `elsewhere` are endpoints that the document has, and another app."""
 
     @cache
     def document_bytes() -> bytes:
-        return msgspec.json.encode(openapi.document(endpoints, REMOVED))
+        return msgspec.json.encode(openapi.document([*endpoints, *elsewhere()], REMOVED))
 
     async def document(request: Request) -> Response:
         return json_bytes(document_bytes())

@@ -66,6 +66,7 @@ _TEXT: Object = {"type": "string"}
 _IN_PATHS = {
     "agent": "Its id, or its slug in the ACP registry.",
     "id": "Its id, or its alias.",
+    "node": "Its name.",
     "request": "What the agent asked.",
     "server": "A connection, by the name that its client made up.",
 }

@@ -19,6 +19,7 @@ from sandbox_agent import __version__
 from sandbox_agent.bus import subjects
 from sandbox_agent.bus.ports import MOST_BYTES, Bus, BusError, Nowhere, Unreachable
 from sandbox_agent.errors import LogUnavailable
+from sandbox_agent.hub.session import iso
 from sandbox_agent.log.group import Group
 from sandbox_agent.log.log import Log
 from sandbox_agent.member.flows import Flows
@@ -164,6 +165,7 @@ class Membership:
         self._retry = retry
         self._flows = flows
         self._nonce = secrets.token_urlsafe(12)
+        self._since = iso(time.time())
         self._gateways = Gateways(time.monotonic)
         self._bus: Bus | None = None
         self._heard = asyncio.Event()
@@ -299,7 +301,13 @@ class Membership:
     async def _beat_once(self) -> None:
         identity = self._identity
         request = BeatRequest(
-            self._nonce, self._memory.revision, __version__, identity.labels, identity.agents(), identity.running()
+            self._nonce,
+            self._memory.revision,
+            __version__,
+            identity.labels,
+            identity.agents(),
+            identity.running(),
+            self._since,
         )
         answer = await self._ask(fleet.BEAT, msgspec.msgpack.encode(request))
         reply = msgspec.msgpack.decode(answer, type=BeatReply)

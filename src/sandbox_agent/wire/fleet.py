@@ -78,6 +78,8 @@ class BeatRequest(Struct):
     agents: list[str]
     running: int
     """Turns that run."""
+    since: str = ""
+    """When this run of the node began: UTC, ISO 8601 with milliseconds."""
 
 
 class BeatReply(Struct, omit_defaults=True):
@@ -133,6 +135,7 @@ class Lease(Struct, rename="camel"):
     labels: dict[str, str]
     agents: list[str]
     running: int
+    since: str = ""
 
 
 class Listed(Struct, rename="camel"):

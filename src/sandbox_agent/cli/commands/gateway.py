@@ -8,6 +8,7 @@ from sandbox_agent.cli.grammar import Arguments, Command, Parser
 FLAGS = frozenset(
     {
         *("host", "port", "token", "token_file", "no_token", "insecure", "public_health", "allow_host", "cors_origin"),
+        "frame_origin",
         *(
             "config_dir",
             "data_dir",
