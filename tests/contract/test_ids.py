@@ -227,10 +227,10 @@ def test_a_cancel_request_for_nothing_in_flight_does_not_reach_the_agent(server:
             mark = f"mine-{await a.new_session()}"
             waiting = asyncio.create_task(a.post(raw_request(json.dumps(mark), "x/hang", {"mark": mark})))
             await hanging(a, mark)
-            before = [line for line in await received(a) if CANCEL in line]
+            before = len(await received(a))
             for id in (mark, "never used", 1, None):
                 assert (await b.notify(CANCEL, {"requestId": id})).status_code == 202
-            assert [line for line in await received(a) if CANCEL in line] == before
+            assert not [line for line in (await received(a))[before:] if CANCEL in line]
             await a.result("x/release")
             await waiting
 

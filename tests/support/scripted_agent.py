@@ -35,8 +35,8 @@ Methods
     x/echo                  → {"method", "params", "line": the line as it was received}
     x/hang                  is answered when x/release comes, which answers all that hang with {"released": true}
     x/error                 → an error with `code` and `message` from its params
-    x/received              → {"lines": every line received so far, this one included; of long ones only the newest,
-                               and {} in place of the others}
+    x/received              → {"lines": every line received so far, this one included; {} in place of all but the
+                               newest thousand, and of all but the newest hundred long ones}
     anything else           → -32601; notifications are only recorded
 
 Programs

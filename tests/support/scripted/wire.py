@@ -7,8 +7,8 @@ import threading
 from collections import deque
 
 UPDATE = "session/update"
-LONG, NEWEST = 4096, 100
-"""Bytes of a line that is kept only while it is one of so many newest."""
+LONG, FEW, MANY = 4096, 100, 1000
+"""A line of so many bytes is kept while it is one of the few newest, any other one while it is one of many."""
 
 
 class Wire:
@@ -58,12 +58,14 @@ class Wire:
             pieces.append(rest)
 
     def _remember(self, line):
-        """Tests that share an agent ask for its lines all the time; the images of earlier ones would cost seconds."""
+        """Tests that share an agent ask for its lines all the time; those of earlier ones would cost seconds."""
         self.received.append(line.decode("utf-8", "replace"))
         if len(line) > LONG:
             self._long.append(len(self.received) - 1)
-        while self._long and self._long[0] < len(self.received) - NEWEST:
+        while self._long and self._long[0] < len(self.received) - FEW:
             self.received[self._long.popleft()] = "{}"
+        if len(self.received) > MANY:
+            self.received[-MANY - 1] = "{}"
 
 
 class Answers:
