@@ -93,7 +93,8 @@ def test_an_outage_that_lasts_too_long_is_said_aloud(way: str, server: Server) -
     async def scenario() -> None:
         async with (
             proxy(server.url) as cutting,
-            connected(server, cutting.url, transport=way, reconnect_timeout=0.3) as client,
+            # As long as a busy machine may take to connect again.
+            connected(server, cutting.url, transport=way, reconnect_timeout=3) as client,
         ):
             session = await new_session(client, server)
             cutting.refusing = True

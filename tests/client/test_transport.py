@@ -400,7 +400,7 @@ def test_a_turn_ends_though_the_stream_brings_nothing() -> None:
     async def main() -> None:
         async with (
             pretender() as pretending,
-            SandboxAgent.connect(pretending.url, reconnect_timeout=0.3) as client,
+            SandboxAgent.connect(pretending.url, reconnect_timeout=1) as client,
         ):
             session = await opened(client, pretending)
 
@@ -416,7 +416,7 @@ def test_a_turn_ends_though_the_stream_brings_nothing() -> None:
             start = asyncio.get_running_loop().time()
             for _ in range(10):
                 await client.request("x/any")
-            assert asyncio.get_running_loop().time() - start < 1, "it is not waited for again and again"
+            assert asyncio.get_running_loop().time() - start < 5, "it is not waited for again and again"
 
     run(main())
 
