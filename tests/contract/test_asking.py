@@ -328,5 +328,5 @@ def test_without_a_deadline_a_request_waits_longer_than_any_other_timeout() -> N
             assert (await a.answer(asked.data["id"], ALLOW)).status_code == 202
             assert (await turn)["result"] == {"stopReason": "end_turn"}
 
-    with Server("--no-persist", "--request-timeout", "1s", "--turn-idle-timeout", "0.3s") as server:
+    with Server("--no-persist", "--request-timeout", "2s", "--turn-idle-timeout", "2s") as server:
         run(main(server))

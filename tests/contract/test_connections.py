@@ -322,10 +322,10 @@ def test_an_asynchronous_request_keeps_its_connection_until_it_is_answered() -> 
             params = idle.prompt_params(session, [["wait_cancel"]])
             response = await idle.post({**body, "params": params}, Prefer="respond-async")
             assert response.status_code == 202
-            await busy.prompt(clock, [["sleep", 1.2]])
+            await busy.prompt(clock, [["sleep", 3]])
             async with idle.stream() as stream:
                 await idle.notify("session/cancel", {"sessionId": session})
                 await stream.until(lambda event: event.data.get("id") == "later")
 
-    with Server("--no-persist", "--connection-ttl", "0.5s") as server:
+    with Server("--no-persist", "--connection-ttl", "2s") as server:
         run(main(server))

@@ -228,7 +228,7 @@ def test_a_repeat_after_a_504_gets_the_late_answer_and_runs_nothing_twice() -> N
             assert response.json() == {"jsonrpc": "2.0", "id": "late", "result": {"released": True}}
             assert len([line for line in await received(client) if '"x/hang"' in line]) == 1
 
-    with Server("--no-persist", "--request-timeout", "0.3s") as server:
+    with Server("--no-persist", "--request-timeout", "1s") as server:
         run(main(server))
 
 
