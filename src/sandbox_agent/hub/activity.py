@@ -80,7 +80,9 @@ class Recent:
         self._lines: deque[bytes] = deque(maxlen=MOST_LINES)
 
     def add(self, lines: Sequence[bytes]) -> None:
-        self._lines.extend(line for line in lines[-MOST_LINES:] if len(line) <= LONGEST_LINE)
+        for line in lines[-MOST_LINES:]:
+            if len(line) <= LONGEST_LINE:
+                self._lines.append(line)
 
     def clear(self) -> None:
         self._lines.clear()

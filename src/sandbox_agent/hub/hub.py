@@ -17,7 +17,7 @@ from sandbox_agent.errors import LogUnavailable, RpcError, UnknownSession
 from sandbox_agent.hub.calls import Answer, Call, Calls
 from sandbox_agent.hub.connection import Connection
 from sandbox_agent.hub.connections import Connections
-from sandbox_agent.hub.lifecycle import SERVER_STOPPED, TRANSIENT, Effect, Event, server_stopped
+from sandbox_agent.hub.lifecycle import SERVER_STOPPED, TRANSIENT, Effect, Event, State, server_stopped
 from sandbox_agent.hub.pending import Decider, Outcome, PendingRequest, PendingRequests, make_decision, write_refusal
 from sandbox_agent.hub.process import Process
 from sandbox_agent.hub.session import Session, SessionFacts
@@ -350,7 +350,7 @@ class Hub:
     def _append(
         self, session: Session, lines: list[bytes], direction: Direction, channel: str, history: bool = True
     ) -> Chunk:
-        if session.deleted:
+        if session.state is State.DELETED:
             return self.log.append(lines, direction, None, NO_CLIENT, history=False)
         chunk = self.log.append(lines, direction, session.id, channel, history=history)
         self._happened(session, len(lines) if history else 0, chunk.at)

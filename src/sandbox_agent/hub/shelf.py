@@ -174,6 +174,8 @@ class Shelf:
 
     def stir(self, session: Session) -> None:
         """Something happens in it: keep it in memory until it rests."""
+        if session.id in self._stirred and session.facts.alias is None:
+            return
         if session.deleted:
             return
         self._kept[session.id] = session

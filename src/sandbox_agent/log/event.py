@@ -42,7 +42,7 @@ LONG_LINE = 1024
 """Bytes from which on a line is better handled by itself than in a batch."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, init=False)
 class Chunk:
     """Events `first` … `last`: consecutive positions, one session, one direction, one audience."""
 
@@ -65,10 +65,31 @@ class Chunk:
     """Bytes it may take in memory, frames included."""
     _frames: bytes | None = field(init=False, default=None, repr=False)
 
-    def __post_init__(self) -> None:
-        count = len(self.lines)
-        self.last = self.first + count - 1
-        self.size = (len(self.lines[0]) if count == 1 else sum(map(len, self.lines))) * 2 + count * _FRAME_OVERHEAD
+    def __init__(
+        self,
+        first: int,
+        lines: list[bytes],
+        direction: Direction,
+        session_id: str | None,
+        channel: str,
+        at: float,
+        exclude: str = "",
+        history: bool = True,
+        request: int | None = None,
+    ) -> None:
+        # Spelled out: there is one for every line that is not part of a burst.
+        count = len(lines)
+        self.first, self.last = first, first + count - 1
+        self.lines = lines
+        self.direction = direction
+        self.session_id = session_id
+        self.channel = channel
+        self.at = at
+        self.exclude = exclude
+        self.history = history
+        self.request = request
+        self.size = (len(lines[0]) if count == 1 else sum(map(len, lines))) * 2 + count * _FRAME_OVERHEAD
+        self._frames = None
 
     def after(self, position: int) -> "Chunk":
         """The part of it that comes after a position."""

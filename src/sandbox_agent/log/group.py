@@ -26,8 +26,9 @@ class Group:
     reserve: int = 0
 
     def __bool__(self) -> bool:
-        changes = (self.chunks, self.sessions, self.deleted, self.outcomes, self.forgotten_channels, self.reserve)
-        return any(changes)
+        return bool(
+            self.chunks or self.sessions or self.outcomes or self.deleted or self.forgotten_channels or self.reserve
+        )
 
     def split(self, size: int) -> "Group | None":
         """Keep about so many bytes of it; gives the rest, which goes into the next transaction."""

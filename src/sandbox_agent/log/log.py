@@ -166,12 +166,13 @@ class Log:
         self._tail_size += size + CHUNK_COST
         self._backlog += size
         if channel:
-            entry = self._channel(channel)
+            entry = self._channels.get(channel) or self._channel(channel)
             entry.tail.append(chunk)
             for follower in tuple(entry.followers):
                 follower.appended(chunk)
         self._writer.group.chunks.append(chunk)
-        self._evict()
+        if self._tail_size > self._limits.tail_bytes:
+            self._evict()
         if self.position > self._reserved - RESERVE // 2:
             self._reserve()
         if self._historians and history and session_id is not None:

@@ -25,14 +25,19 @@ CLOSE_PATIENCE = 5.0
 class _Job(Generic[T]):
     """One piece of work, and what to do with what came of it."""
 
-    def __init__(self, work: Callable[[Database], T], then: Callable[[T | Exception], None]) -> None:
+    __slots__ = ("_work", "done", "is_overdue", "is_settled", "outcome", "patience", "then", "took")
+
+    def __init__(
+        self, work: Callable[[Database], T], then: Callable[[T | Exception], None], patience: float, is_overdue: bool
+    ) -> None:
         self._work = work
-        self._then = then
-        self._outcome: T | Exception
-        self._is_settled = False
+        self.then = then
+        self.patience = patience
+        self.outcome: T | Exception
+        self.is_settled = False
         self.took = 0.0
         """Seconds on the thread."""
-        self.is_overdue = False
+        self.is_overdue = is_overdue
         """The event loop does not wait for it any more."""
         self.done = threading.Lock()
         """Held until the thread has done it."""
@@ -42,18 +47,12 @@ class _Job(Generic[T]):
         """On the thread."""
         began = time.monotonic()
         try:
-            self._outcome = self._work(database)
+            self.outcome = self._work(database)
         except Exception as error:
             # Whatever it is: if the thread ended, all callers would wait for ever.
-            self._outcome = error
+            self.outcome = error
         self.took = time.monotonic() - began
         self.done.release()
-
-    def settle(self) -> None:
-        """On the event loop."""
-        if not self._is_settled:
-            self._is_settled = True
-            self._then(self._outcome)
 
 
 class Worker:
@@ -78,17 +77,9 @@ class Worker:
         self, work: Callable[[Database], T], then: Callable[[T | Exception], None], patience: float = 0.0
     ) -> None:
         """Do some work, then call back with what came of it: before this returns, if it is done within `patience`."""
-
-        def settle(outcome: T | Exception) -> None:
-            self._unsettled -= 1
-            if patience:
-                self._is_quick = job.took <= patience
-            then(outcome)
-
-        job = _Job(work, settle)
         waits = patience > 0 and self._is_quick and self._unsettled == 0
+        job = _Job(work, then, patience, not waits)
         self._unsettled += 1
-        job.is_overdue = not waits
         self._jobs.put(job)  # pyright: ignore[reportArgumentType]
         if not waits:
             return
@@ -98,7 +89,15 @@ class Worker:
             if not job.done.acquire(blocking=False):
                 self._is_quick = False
                 return
-        job.settle()
+        self._settle(job)
+
+    def _settle(self, job: _Job[T]) -> None:
+        if not job.is_settled:
+            job.is_settled = True
+            self._unsettled -= 1
+            if job.patience:
+                self._is_quick = job.took <= job.patience
+            job.then(job.outcome)
 
     def close(self) -> None:
         """Do what is left, and end the thread."""
@@ -111,7 +110,7 @@ class Worker:
             job.run(self._database)
             if job.is_overdue:
                 try:
-                    self._loop.call_soon_threadsafe(job.settle)
+                    self._loop.call_soon_threadsafe(self._settle, job)
                 except RuntimeError:
                     logger.debug("event loop is gone")
         self._database.close()

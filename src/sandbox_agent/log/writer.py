@@ -314,7 +314,7 @@ def _keep(group: Group, database: Database) -> None:
 
 
 def _size(group: Group) -> int:
-    return sum(chunk.size for chunk in group.chunks)
+    return sum([chunk.size for chunk in group.chunks])
 
 
 def _resolve(future: asyncio.Future[T], outcome: T | Exception) -> None:
