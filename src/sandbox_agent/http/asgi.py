@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, MutableMapping
+from dataclasses import dataclass
 from typing import Any
 
 Scope = MutableMapping[str, Any]  # pyright: ignore[reportExplicitAny] - ASGI defines it so
@@ -10,6 +11,15 @@ Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 Headers = Iterable[tuple[bytes, bytes]]
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """A whole response."""
+
+    status: int
+    headers: list[tuple[bytes, bytes]]
+    body: bytes = b""
 
 
 def group_headers(headers: list[tuple[bytes, bytes]]) -> dict[bytes, bytes]:
@@ -51,6 +61,13 @@ def is_gone(scope: Scope) -> bool:
 def admit(scope: Scope) -> None:
     """Note that the client has shown that it may call, so that its socket no longer counts as a stranger's."""
     scope["extensions"]["sandbox_agent.transport"].admit()
+
+
+def remember(scope: Scope, take: Callable[[Any], None]) -> None:  # pyright: ignore[reportExplicitAny] - a Post
+    """Let further requests with the same head on this socket go to `take`, if the server's protocol can do that."""
+    extension = scope["extensions"].get("sandbox_agent.remember")
+    if extension is not None:
+        extension(take)
 
 
 def offers_websocket(scope: Scope) -> bool:

@@ -4,6 +4,7 @@ It builds on uvicorn's inside: `pyproject.toml` pins the release, and `tests/htt
 """
 
 import asyncio
+from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, cast
 
@@ -12,10 +13,14 @@ import httptools
 from sandbox_agent.errors import BadRequest, RequestTimeout, SandboxAgentError
 from sandbox_agent.http import problems
 from sandbox_agent.http.framing import Framing, Part, body_length, check_head, offers_websocket, without_upgrade
+from sandbox_agent.http.heads import LONGEST, KnownHead, learn_head
 from sandbox_agent.http.light_uvicorn import STATUS_LINE, Config, HttpToolsProtocol, ServerState
+from sandbox_agent.http.post import Post
 from sandbox_agent.http.sockets import GatheringTransport, Sockets, Wait
 
 if TYPE_CHECKING:
+    from uvicorn.protocols.http.httptools_impl import RequestResponseCycle
+
     from sandbox_agent.http.websocket import WebSocket
 
 UNREAD = 1 << 20
@@ -58,6 +63,11 @@ class Protocol(HttpToolsProtocol):
         """The head that is being read offers to go on as a WebSocket."""
         self._websocket: WebSocket | None = None
         """What the socket has become; HTTP is over then."""
+        self._head = b""
+        """The head of the request under way, if it came in one piece."""
+        self._known: KnownHead | None = None
+        """The head of an earlier request, and who takes all that have the same:"""
+        self._take: Callable[[Post], None]
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """A client has connected."""
@@ -74,6 +84,14 @@ class Protocol(HttpToolsProtocol):
             self._websocket.lost()
         self._backlog = b""
         super().connection_lost(exc)
+        # What refers to each other would be left to the collector of garbage.
+        post = cast("object", self.cycle)
+        if isinstance(post, Post):
+            post.lose_line()
+        if self.scope is not None:  # pyright: ignore[reportUnnecessaryComparison]
+            cast("dict[str, dict[str, object]]", cast("object", self.scope))["extensions"].pop(
+                "sandbox_agent.remember", None
+            )
 
     # Bytes from the socket
 
@@ -85,11 +103,46 @@ class Protocol(HttpToolsProtocol):
             self.waited_since = self._sockets.clock
             self._websocket.data_received(data)
             return
+        if self._known is not None and self._take_known(self._known, data):
+            return
         if self._framing.part is not Part.HEAD or not self._framing.overhead:
             # The time of a head begins with its first byte, and no further one prolongs it.
             self.waited_since = self._sockets.clock
         self._backlog = self._backlog + data if self._backlog else data
         self._read_backlog()
+
+    def _take_known(self, known: KnownHead, data: bytes) -> bool:
+        """Let a request whose head is known go the short way; False when it has to go the long one."""
+        if self._backlog or self._begun or self._framing.part is not Part.HEAD or not self._answered:
+            return False
+        read = known.read(data)
+        if read is None:
+            return False
+        self.waited_since = self._sockets.clock
+        post = Post(self, *read)
+        self.cycle = cast("RequestResponseCycle", post)
+        self._take(post)
+        return True
+
+    def is_gone(self) -> bool:
+        """Whether the client has left."""
+        return self._socket.is_closing()
+
+    def reply(self, head: bytes, body: bytes, *, keep_alive: bool) -> None:
+        """Answer a request that went the short way; the head is without its end."""
+        if self._socket.is_closing():
+            return
+        more = [b"%b: %b\r\n" % pair for pair in self.server_state.default_headers]
+        end = b"\r\n" if keep_alive else b"connection: close\r\n\r\n"
+        self._socket.write_through(b"".join((head, *more, end, body)))
+        if not keep_alive:
+            self._socket.close()
+        self.on_response_complete()
+
+    def _remember(self, take: Callable[[Post], None]) -> None:
+        """Let further requests with this head go to `take`, at once: all that was asked of the head is known."""
+        if self.cycle.keep_alive and not self.expect_100_continue and self._head:
+            self._known, self._take = learn_head(self._head, self.headers), take
 
     def _read_backlog(self) -> None:
         """Let the parser read on, up to the end of a request that is not answered yet."""
@@ -98,6 +151,8 @@ class Protocol(HttpToolsProtocol):
             with memoryview(data) as view:
                 while start < len(data) and (self._framing.part is not Part.HEAD or self._answered):
                     end = self._framing.end_of_piece(data, start)
+                    if self._framing.part is Part.HEAD:
+                        self._head = b"" if self._framing.overhead or end - start > LONGEST else data[start:end]
                     self._framing.advance(data, start, end)
                     self._parse(view[start:end])
                     self._framing.check()
@@ -136,7 +191,10 @@ class Protocol(HttpToolsProtocol):
         """A request begins."""
         super().on_message_begin()
         self._begun = True
-        extensions: dict[str, object] = {"sandbox_agent.transport": self.transport}
+        extensions: dict[str, object] = {
+            "sandbox_agent.transport": self.transport,
+            "sandbox_agent.remember": self._remember,
+        }
         if self._offers_websocket:
             extensions["sandbox_agent.websocket"] = self._open_websocket
         cast("dict[str, object]", cast("object", self.scope))["extensions"] = extensions
@@ -192,6 +250,7 @@ class Protocol(HttpToolsProtocol):
     def on_response_complete(self) -> None:
         """The request was answered; the next one, if it has arrived, waits until other sockets had their turn."""
         self.waited_since = self._sockets.clock
+        self._head = b""
         if not self._socket.is_closing():
             self.flow.resume_reading()
             if self._backlog:

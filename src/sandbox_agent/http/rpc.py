@@ -3,24 +3,41 @@
 An upgraded GET is a WebSocket for everything.
 """
 
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass, field
+from functools import partial
+
 from sandbox_agent.envelope import Envelope, Kind, parse
-from sandbox_agent.errors import BadRequest, MethodNotAllowed, MissingConnection
+from sandbox_agent.errors import (
+    BadRequest,
+    BodyTooLarge,
+    InternalError,
+    MethodNotAllowed,
+    MissingConnection,
+    SandboxAgentError,
+)
 from sandbox_agent.http.asgi import (
     Receive,
+    Reply,
     Scope,
     Send,
     header,
     is_gone,
     json_headers,
     offers_websocket,
+    remember,
     respond,
     transport,
 )
 from sandbox_agent.http.duplex import query
 from sandbox_agent.http.exchange import METHODS, ClientGone, Exchange, read_body
 from sandbox_agent.http.negotiate import EVENT_STREAM, JSON, check_accept, check_json, wants_async
+from sandbox_agent.http.post import Post
 from sandbox_agent.hub.calls import Answer
-from sandbox_agent.hub.connection import Connection
+from sandbox_agent.hub.connection import Connection, Downlink
+from sandbox_agent.hub.from_client import answer_failure
 from sandbox_agent.hub.idempotency import MAX_KEY
 from sandbox_agent.wire import headers, methods
 
@@ -30,10 +47,23 @@ _AFTER = headers.raw(headers.RESUME_AFTER)
 _KEY = headers.raw(headers.IDEMPOTENCY_KEY)
 _PREFER = headers.raw(headers.PREFER)
 _APPLIED = (headers.raw(headers.PREFERENCE_APPLIED), headers.RESPOND_ASYNC.encode())
+_HEAD = (
+    b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\ncache-control: no-store\r\n"
+    + _LAST_EVENT
+    + b": %d\r\n"
+)
+"""Of a response, without its end."""
+
+logger = logging.getLogger(__name__)
 
 
+@dataclass(slots=True)
 class Rpc(Exchange):
     """The transport of the contract, sections 2 to 4."""
+
+    short_way: bool = True
+    """A socket remembers the head of a POST, and does not take it apart again."""
+    _tasks: set[asyncio.Task[None]] = field(init=False, default_factory=set[asyncio.Task[None]])
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         match scope["method"]:
@@ -53,6 +83,9 @@ class Rpc(Exchange):
         check_accept(header(scope, b"accept"), JSON)
         connection_id = header(scope, _CONNECTION)
         connection = None if connection_id is None else self.hub.connections.get(connection_id.decode("latin-1"))
+        is_async = wants_async(header(scope, _PREFER))
+        if connection is not None and self.short_way and header(scope, b"origin") is None:
+            remember(scope, partial(self._take, connection.connection_id, is_async))
         try:
             envelope = parse(await read_body(scope, receive, self.max_body))
         except ClientGone:
@@ -60,28 +93,45 @@ class Rpc(Exchange):
         if connection is None:
             await self._open(envelope, send)
             return
+        self.begin(connection)
+        try:
+            key = header(scope, _KEY)
+            reply = await self._dispatch(connection, envelope, key, is_async, partial(is_gone, scope))
+        finally:
+            self.end(connection)
+        if reply is not None:
+            await respond(send, reply.status, reply.headers, reply.body)
+
+    def begin(self, connection: Connection) -> None:
         connection.used_at = self.hub.monotonic()
         connection.busy += 1
-        try:
-            await self._dispatch(scope, send, connection, envelope)
-        finally:
-            connection.busy -= 1
-            connection.used_at = self.hub.monotonic()
 
-    async def _dispatch(self, scope: Scope, send: Send, connection: Connection, envelope: Envelope) -> None:
+    def end(self, connection: Connection) -> None:
+        connection.busy -= 1
+        connection.used_at = self.hub.monotonic()
+
+    async def _dispatch(
+        self,
+        connection: Connection,
+        envelope: Envelope,
+        key: bytes | None,
+        is_async: bool,
+        is_gone: Callable[[], bool],
+    ) -> Reply | None:
+        """What a client gets for an envelope; None for one that has left, to which the stream brings it."""
         if envelope.kind is Kind.REQUEST:
-            key = self._idempotency_key(scope)
-            if wants_async(header(scope, _PREFER)):
-                await self._accept(connection, envelope, key, send)
-                return
-            accepted = await self.from_client.accept(connection, envelope, key)
-            await self._answer(scope, send, connection, await accepted.answer)
-            return
+            name = None if key is None else _idempotency_key(key)
+            if is_async:
+                # 202 as soon as the request is kept; its response comes on the stream.
+                await self.hub.log.committed(await self.delivery.begin(connection, envelope, name))
+                return Reply(202, [(b"content-length", b"0"), _APPLIED])
+            accepted = await self.from_client.accept(connection, envelope, name)
+            return await self._answer(connection, await accepted.answer, is_gone)
         if envelope.kind is Kind.NOTIFICATION:
             await self.from_client.notify(connection, envelope)
         else:
             await self.from_client.answer(connection, envelope)
-        await respond(send, 202, [(b"content-length", b"0")])
+        return Reply(202, [(b"content-length", b"0")])
 
     async def _open(self, envelope: Envelope, send: Send) -> None:
         if envelope.kind is not Kind.REQUEST or envelope.method != methods.INITIALIZE:
@@ -90,30 +140,57 @@ class Rpc(Exchange):
         identity = (_CONNECTION, connection.connection_id.encode())
         await _send_json(send, answer.line, [identity, (_LAST_EVENT, b"%d" % connection.last_event)])
 
-    async def _answer(self, scope: Scope, send: Send, connection: Connection, answer: Answer) -> None:
+    async def _answer(self, connection: Connection, answer: Answer, is_gone: Callable[[], bool]) -> Reply | None:
         if answer.commit:
             await self.hub.log.committed(answer.commit)
         last = connection.last_event
         if connection.stream is not None:
             await connection.stream.caught_up(last)
-        if is_gone(scope):
+        if is_gone():
             self.hub.tell_connection(connection, answer.line)
-            return
-        await _send_json(send, answer.line, [(_LAST_EVENT, b"%d" % last)])
-
-    async def _accept(self, connection: Connection, envelope: Envelope, key: str | None, send: Send) -> None:
-        """202 as soon as the request is kept; its response comes on the stream."""
-        await self.hub.log.committed(await self.delivery.begin(connection, envelope, key))
-        await respond(send, 202, [(b"content-length", b"0"), _APPLIED])
-
-    @staticmethod
-    def _idempotency_key(scope: Scope) -> str | None:
-        value = header(scope, _KEY)
-        if value is None:
             return None
-        if not value or len(value) > MAX_KEY:
-            raise BadRequest(f"Idempotency-Key must be 1 to {MAX_KEY} characters long")
-        return value.decode("latin-1")
+        return Reply(200, [*json_headers(answer.line), (_LAST_EVENT, b"%d" % last)], answer.line)
+
+    # POST, the short way
+
+    def _take(self, connection_id: str, is_async: bool, post: Post) -> None:
+        """Take a POST whose head was checked before. Does not raise: what goes wrong is its answer."""
+        try:
+            connection = self.hub.connections.get(connection_id)
+            if len(post.body) > self.max_body:
+                raise BodyTooLarge(self.max_body)
+            envelope = parse(post.body)
+        except SandboxAgentError as error:
+            post.refuse(error)
+            return
+        self.begin(connection)
+        if is_async or post.key is not None or envelope.kind is not Kind.REQUEST:
+            self.run(self._take_slowly(connection, envelope, is_async, post))
+            return
+        passing = _Passing(self, connection, envelope, post)
+        try:
+            is_taken = self.from_client.pass_on(connection, envelope, passing)
+        except Exception as error:
+            passing.set_exception(error)
+            return
+        if not is_taken:
+            self.run(self._take_slowly(connection, envelope, is_async, post))
+
+    async def _take_slowly(self, connection: Connection, envelope: Envelope, is_async: bool, post: Post) -> None:
+        """What may have to wait for more than an agent's answer."""
+        try:
+            reply = await self._dispatch(connection, envelope, post.key, is_async, post.is_gone)
+            if reply is not None:
+                post.reply(reply)
+        except Exception as error:
+            post.refuse(_as_problem(error))
+        finally:
+            self.end(connection)
+
+    def run(self, work: Coroutine[object, object, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
     # GET
 
@@ -150,6 +227,74 @@ class Rpc(Exchange):
         if connection_id is None:
             raise MissingConnection
         return self.hub.connections.get(connection_id.decode("latin-1"))
+
+
+class _Passing:
+    """A request that its agent answers: what happens then happens in the agent's own turn, without a task."""
+
+    __slots__ = ("_answer", "_connection", "_envelope", "_is_done", "_post", "_rpc")
+
+    def __init__(self, rpc: Rpc, connection: Connection, envelope: Envelope, post: Post) -> None:
+        self._rpc = rpc
+        self._connection = connection
+        self._envelope = envelope
+        self._post = post
+        self._answer: Answer
+        self._is_done = False
+
+    def done(self) -> bool:
+        return self._is_done
+
+    def set_result(self, answer: Answer, /) -> None:
+        self._is_done = True
+        self._answer = answer
+        self._rpc.hub.log.when_committed(answer.commit, self._on_committed)
+
+    def set_exception(self, error: Exception, /) -> None:
+        try:
+            self.set_result(answer_failure(self._envelope, error))
+        except Exception as problem:
+            self._finish(_as_problem(problem))
+
+    def _on_committed(self, failure: Exception | None) -> None:
+        if failure is not None:
+            self._finish(_as_problem(failure))
+            return
+        stream, last = self._connection.stream, self._connection.last_event
+        if stream is None or stream.has_handed(last):
+            self._write(last)
+        else:
+            self._rpc.run(self._write_after(stream, last))
+
+    async def _write_after(self, stream: Downlink, last: int) -> None:
+        await stream.caught_up(last)
+        self._write(last)
+
+    def _write(self, last: int) -> None:
+        line, post = self._answer.line, self._post
+        if post.is_gone():
+            self._rpc.hub.tell_connection(self._connection, line)
+        else:
+            post.respond(_HEAD % (len(line), last), line)
+        self._rpc.end(self._connection)
+
+    def _finish(self, problem: SandboxAgentError) -> None:
+        self._is_done = True
+        self._post.refuse(problem)
+        self._rpc.end(self._connection)
+
+
+def _idempotency_key(value: bytes) -> str:
+    if not value or len(value) > MAX_KEY:
+        raise BadRequest(f"Idempotency-Key must be 1 to {MAX_KEY} characters long")
+    return value.decode("latin-1")
+
+
+def _as_problem(error: Exception) -> SandboxAgentError:
+    if isinstance(error, SandboxAgentError):
+        return error
+    logger.error("request failed method=POST path=/v1/rpc", exc_info=error)
+    return InternalError()
 
 
 async def _send_json(send: Send, body: bytes, headers: list[tuple[bytes, bytes]]) -> None:

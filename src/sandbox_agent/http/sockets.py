@@ -216,6 +216,13 @@ class GatheringTransport(asyncio.Transport):
         if self._gathered_size > GATHERED:
             self._flush()
 
+    def write_through(self, data: bytes) -> None:
+        """Write what is whole by itself: the event loop gathers such writes of its own accord."""
+        if self._gathered:
+            self.write(data)
+        else:
+            self._inner.write(data)
+
     def get_write_buffer_size(self) -> int:
         """What has not gone out yet."""
         return self._inner.get_write_buffer_size() + self._gathered_size

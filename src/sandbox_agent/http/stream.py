@@ -163,6 +163,10 @@ class Stream:
         except TimeoutError:
             return
 
+    def has_handed(self, position: int) -> bool:
+        """Whether an answer need not wait for it."""
+        return self._handed >= position or self._closed
+
     async def flushed(self) -> None:
         """Wait until everything meant for it so far has been handed to the socket; not for long."""
         await self.caught_up(self._newest)
@@ -328,6 +332,9 @@ class Several:
     async def caught_up(self, position: int) -> None:
         """Wait until each was handed what it has to have; not for long."""
         await asyncio.gather(*(stream.flushed() for stream in self.streams.values()))
+
+    def has_handed(self, position: int) -> bool:
+        return False
 
     def apply_backpressure(self, resume: Callable[[], None]) -> bool:
         return any(stream.apply_backpressure(resume) for stream in self.streams.values())

@@ -23,7 +23,7 @@ from sandbox_agent.errors import (
     RequestCancelled,
     SandboxAgentError,
 )
-from sandbox_agent.hub.calls import Answer, Call
+from sandbox_agent.hub.calls import Answer, Call, Waiter
 from sandbox_agent.hub.connection import Connection
 from sandbox_agent.hub.hub import Hub
 from sandbox_agent.hub.lifecycle import Event
@@ -185,16 +185,38 @@ class Forward:
         makes_session: bool = False,
     ) -> Answer:
         """Send a client's request to a process; `settle` runs the moment it answers."""
-        assert envelope.id is not None
         if session is not None and not makes_session:
             self._hub.record(session, envelope.line, Direction.FROM_CLIENT)
-        settle, deadline = settle or self.pass_back, self._hub.monotonic() + self._request_timeout
         answered: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
-        call = Call(envelope.method, envelope.id, connection, running, session, settle, answered, deadline)
+        self._open(connection, running, session, envelope, settle or self.pass_back, answered, makes_session)
+        return await answered
+
+    def pass_on(self, connection: Connection, envelope: Envelope, waiter: Waiter) -> bool:
+        """Pass a request on as it is, if a process holds its session; its response goes to `waiter`."""
+        session = self._hub.find_session(envelope.session_id)
+        running = None if session is None else session.held
+        if session is None or running is None:
+            return False
+        self._hub.record(session, envelope.line, Direction.FROM_CLIENT)
+        self._open(connection, running, session, envelope, self.pass_back, waiter)
+        return True
+
+    def _open(
+        self,
+        connection: Connection,
+        running: Process,
+        session: Session | None,
+        envelope: Envelope,
+        settle: Callable[[Call, Envelope], Answer],
+        waiter: Waiter,
+        makes_session: bool = False,
+    ) -> None:
+        assert envelope.id is not None
+        deadline = self._hub.monotonic() + self._request_timeout
+        call = Call(envelope.method, envelope.id, connection, running, session, settle, waiter, deadline)
         call.makes_session = makes_session
         self._hub.calls.open(call)
         self._send(call, self.line_for(session, envelope))
-        return await answered
 
     async def call_as_server(self, running: Process, session: Session | None, method: str, params: Object) -> Envelope:
         """Send a request of the server's own to a process."""

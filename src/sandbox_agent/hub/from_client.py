@@ -33,7 +33,7 @@ from sandbox_agent.errors import (
     ShuttingDown,
 )
 from sandbox_agent.hub.asking import QUESTION, translate_answer
-from sandbox_agent.hub.calls import Accepted, Answer
+from sandbox_agent.hub.calls import Accepted, Answer, Waiter
 from sandbox_agent.hub.checks import Method
 from sandbox_agent.hub.connection import Connection, digest_of
 from sandbox_agent.hub.extension_methods import advertise
@@ -120,12 +120,21 @@ class FromClient:
         method = self._own.get(envelope.method, self._forward.request)
         return Accepted(self._hub.log.position, self._answer(envelope, method(connection, envelope)))
 
+    def pass_on(self, connection: Connection, envelope: Envelope, waiter: Waiter) -> bool:
+        """Pass a request to the agent that has its session; False for one that may have to wait for something else.
+
+        Raises what fails before the agent has it.
+        """
+        if self._hub.stopping or envelope.method == methods.PROMPT or envelope.method in self._own:
+            return False
+        return self._forward.pass_on(connection, envelope, waiter)
+
     async def _accept_prompt(self, connection: Connection, envelope: Envelope) -> Accepted:
         """The one request that is kept before it is answered: a client that learns it was taken finds it in the log."""
         try:
             accepted = await self._prompt(connection, envelope)
         except Exception as error:
-            return Accepted(self._hub.log.position, _resolve_to(_error_answer(envelope, error)))
+            return Accepted(self._hub.log.position, _resolve_to(answer_failure(envelope, error)))
         return Accepted(accepted.position, self._answer(envelope, accepted.answer))
 
     @staticmethod
@@ -133,7 +142,7 @@ class FromClient:
         try:
             return await answer
         except Exception as error:
-            return _error_answer(envelope, error)
+            return answer_failure(envelope, error)
 
     async def notify(self, connection: Connection, envelope: Envelope) -> None:
         """Take a notification. Errors are only logged: a notification has no response."""
@@ -212,7 +221,7 @@ class FromClient:
             call.running.send(notification(methods.CANCEL_REQUEST, {"requestId": Raw(call.stdio_id)}))
 
 
-def _error_answer(envelope: Envelope, error: Exception) -> Answer:
+def answer_failure(envelope: Envelope, error: Exception) -> Answer:
     """Turn a failure of the method into its response; re-raise one of the exchange."""
     assert envelope.id is not None
     if isinstance(error, _ABOUT_HTTP):

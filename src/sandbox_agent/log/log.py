@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable, Container, Generator, Iterable, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from itertools import accumulate
+from itertools import accumulate, count
 from typing import Protocol, TypeVar
 
 from sandbox_agent.errors import LogUnavailable
@@ -26,6 +26,7 @@ from sandbox_agent.log.writer import Writer
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
+_Waiter = asyncio.Future[None] | Callable[[Exception | None], None]
 
 RESERVE = 1 << 20
 """Positions reserved on disk ahead of use: one that a client may have seen is never given out again after a crash."""
@@ -110,7 +111,8 @@ class Log:
         database.write(Group(reserve=self._reserved))
         self._committed = self._stored = self.position
         """Up to where events outlive a crash, and up to where they can be read from disk."""
-        self._waiting: list[tuple[int, int, asyncio.Future[None]]] = []
+        self._waiting: list[tuple[int, int, _Waiter]] = []
+        self._numbers = count()
         self._waking = 0
         """Callers that have been told that their position is safe, and have not gone on yet."""
         self._channels: dict[str, _Channel] = {}
@@ -255,13 +257,24 @@ class Log:
                 await asyncio.sleep(0)
             return
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        heapq.heappush(self._waiting, (position, id(future), future))
+        heapq.heappush(self._waiting, (position, next(self._numbers), future))
         self._writer.hurry()
         try:
             await future
         finally:
             if future.done() and not future.cancelled() and future.exception() is None:
                 self._waking -= 1
+
+    def when_committed(self, position: int, callback: Callable[[Exception | None], None]) -> None:
+        """Call back when everything up to a position is on disk, or with LogUnavailable. The callback must not raise.
+
+        Callbacks come in the order of their positions, before the callers of `committed` that wait go on.
+        """
+        if position <= self._committed:
+            callback(None)
+            return
+        heapq.heappush(self._waiting, (position, next(self._numbers), callback))
+        self._writer.hurry()
 
     async def flushed(self) -> None:
         """Wait until everything handed over so far is on disk, sessions and outcomes included."""
@@ -381,9 +394,11 @@ class Log:
         if group.chunks:
             self._committed = max(self._committed, group.chunks[-1].last)
         while self._waiting and self._waiting[0][0] <= self._committed:
-            future = heapq.heappop(self._waiting)[2]
-            if not future.done():
-                future.set_result(None)
+            waiter = heapq.heappop(self._waiting)[2]
+            if not isinstance(waiter, asyncio.Future):
+                waiter(None)
+            elif not waiter.done():
+                waiter.set_result(None)
                 self._waking += 1
         if self.publisher is not None:
             self.publisher.committed(group)
@@ -419,9 +434,11 @@ class Log:
     def _on_failed(self, reason: str) -> None:
         self.failure = reason
         waiting, self._waiting = self._waiting, []
-        for _, _, future in waiting:
-            if not future.done():
-                future.set_exception(LogUnavailable(reason))
+        for _, _, waiter in waiting:
+            if not isinstance(waiter, asyncio.Future):
+                waiter(LogUnavailable(reason))
+            elif not waiter.done():
+                waiter.set_exception(LogUnavailable(reason))
 
     def _trim(self, database: Database) -> None:
         """Runs on the writer's thread."""

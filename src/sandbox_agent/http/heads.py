@@ -1,0 +1,73 @@
+"""Heads that a client repeats: on one socket, request after request has the same one, but for two values in it.
+
+A head that was parsed and checked is recognized by its bytes around the length of the body and the idempotency key. All
+that was found out about it still holds then: who sends it, and what it asks for. Pure.
+"""
+
+import re
+from collections.abc import Sequence
+
+from sandbox_agent.wire.headers import IDEMPOTENCY_KEY, raw
+
+LONGEST = 4096
+"""Bytes of a head that is remembered: there is one for each socket."""
+_LENGTH, _KEY = b"content-length", raw(IDEMPOTENCY_KEY)
+_VALUES = re.compile(rb"\r\n(content-length|idempotency-key): ?([!-~]+)(?=\r\n)", re.IGNORECASE)
+_ANY_KEY = re.compile(rb"[!-~]{1,256}")
+_DIGITS = 9
+
+
+class KnownHead:
+    """A head, and where its values stand."""
+
+    __slots__ = ("_between", "_end", "_is_key_first", "_start")
+
+    def __init__(self, start: bytes, between: bytes | None, end: bytes, *, is_key_first: bool) -> None:
+        self._start = start
+        self._between = between
+        """Between two values; None when there is no key."""
+        self._end = end
+        self._is_key_first = is_key_first
+
+    def read(self, data: bytes) -> tuple[bytes, bytes | None] | None:
+        """The body and the key of a request that has this head, and is whole; None for all other bytes."""
+        if not data.startswith(self._start):
+            return None
+        begin = len(self._start)
+        end = data.find(b"\r", begin)
+        length, key = data[begin:end], None
+        if self._between is not None:
+            if not data.startswith(self._between, end):
+                return None
+            begin = end + len(self._between)
+            end = data.find(b"\r", begin)
+            key = data[begin:end]
+            if self._is_key_first:
+                length, key = key, length
+            if _ANY_KEY.fullmatch(key) is None:
+                return None
+        if not data.startswith(self._end, end):
+            return None
+        begin = end + len(self._end)
+        if not length.isdigit() or len(length) > _DIGITS or begin + int(length) != len(data):
+            return None
+        return data[begin:], key
+
+
+def learn_head(head: bytes, headers: Sequence[tuple[bytes, bytes]]) -> KnownHead | None:
+    """Remember a head, which was parsed into these headers; None for one that is long or unusual."""
+    if len(head) > LONGEST:
+        return None
+    found = list(_VALUES.finditer(head))
+    values = [(match[1].lower(), match[2]) for match in found]
+    names = [name for name, _ in values]
+    if values != [each for each in headers if each[0] in (_LENGTH, _KEY)]:
+        # The parser has read it in another way.
+        return None
+    if names == [_LENGTH]:
+        return KnownHead(head[: found[0].start(2)], None, head[found[0].end(2) :], is_key_first=False)
+    if names in ([_LENGTH, _KEY], [_KEY, _LENGTH]):
+        first, second = found
+        between = head[first.end(2) : second.start(2)]
+        return KnownHead(head[: first.start(2)], between, head[second.end(2) :], is_key_first=names[0] == _KEY)
+    return None
