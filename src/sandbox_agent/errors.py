@@ -79,7 +79,10 @@ SandboxAgentError
 └── SettingsError         exit 2  a wrong flag, variable or configuration file
 """
 
-from collections.abc import Awaitable
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from asyncio import Future
 
 URN = "urn:sandbox-agent:error:"
 """What the `type` of a problem document begins with; its slug follows."""
@@ -335,7 +338,7 @@ class WatchesExhausted(SandboxAgentError):
 class AgentTimeout(SandboxAgentError):
     slug, title, status = "agent-timeout", "Agent Timeout", 504
 
-    late: Awaitable[object] | None = None
+    late: "Future[object] | None" = None
     """The answer, should it come after all."""
 
 

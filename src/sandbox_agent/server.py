@@ -194,7 +194,14 @@ def build(settings: Settings, children: Children) -> Parts:
     file_methods = FileMethods(hub, roots, settings.max_file, pools, searches)
     own_methods = session_methods.table() | extensions.table() | file_methods.table()
     from_client = FromClient(
-        hub, forward, turns, session_methods.prompt, own_methods, settings.request_timeout, settings.default_agent
+        hub,
+        forward,
+        turns,
+        session_methods.prompt,
+        session_methods.prompt_now,
+        own_methods,
+        settings.request_timeout,
+        settings.default_agent,
     )
     stream_limits = StreamLimits(
         settings.stream_buffer, settings.stall_timeout, settings.heartbeat, settings.peer_timeout

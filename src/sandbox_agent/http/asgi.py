@@ -75,6 +75,11 @@ def offers_websocket(scope: Scope) -> bool:
     return "sandbox_agent.websocket" in scope.get("extensions", ())
 
 
+def write_part(scope: Scope) -> Callable[[bytes], bool]:
+    """What writes a part of a response that comes in chunks, at once; False when the client has to read first."""
+    return scope["extensions"]["sandbox_agent.transport"].write_part
+
+
 def transport(scope: Scope) -> asyncio.Transport:
     """The socket under a request; the server's protocol puts it there."""
     return scope["extensions"]["sandbox_agent.transport"]

@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from sandbox_agent.errors import BadRequest, BodyTooLarge, LogUnavailable, SandboxAgentError
-from sandbox_agent.http.asgi import Receive, Scope, Send, header, is_gone
+from sandbox_agent.http.asgi import Receive, Scope, Send, header, is_gone, write_part
 from sandbox_agent.http.delivery import Delivery
 from sandbox_agent.http.duplex import Duplex, offers_ids
 from sandbox_agent.http.stream import Stream, Streams
@@ -122,6 +122,7 @@ async def write_stream(
 ) -> None:
     """Begin a response, and write events until the stream or its reader ends; the caller ends the response."""
     await send({"type": "http.response.start", "status": 200, "headers": _STREAM_HEADERS})
+    stream.direct = write_part(scope)
     try:
         while (data := await stream.next()) is not None:
             await send({"type": "http.response.body", "body": data, "more_body": True})

@@ -120,7 +120,7 @@ class Protocol(HttpToolsProtocol):
             return False
         self.waited_since = self._sockets.clock
         post = Post(self, *read)
-        self.cycle = cast("RequestResponseCycle", post)
+        self.cycle = cast("RequestResponseCycle", cast("object", post))
         self._take(post)
         return True
 

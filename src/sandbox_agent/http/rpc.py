@@ -164,17 +164,16 @@ class Rpc(Exchange):
             post.refuse(error)
             return
         self.begin(connection)
-        if is_async or post.key is not None or envelope.kind is not Kind.REQUEST:
-            self.run(self._take_slowly(connection, envelope, is_async, post))
-            return
-        passing = _Passing(self, connection, envelope, post)
-        try:
-            is_taken = self.from_client.pass_on(connection, envelope, passing)
-        except Exception as error:
-            passing.set_exception(error)
-            return
-        if not is_taken:
-            self.run(self._take_slowly(connection, envelope, is_async, post))
+        if envelope.kind is Kind.REQUEST and not is_async:
+            passing = _Passing(self, connection, envelope, post)
+            key = None if post.key is None else post.key.decode()
+            try:
+                if self.from_client.pass_on(connection, envelope, key, passing):
+                    return
+            except Exception as error:
+                passing.set_exception(error)
+                return
+        self.run(self._take_slowly(connection, envelope, is_async, post))
 
     async def _take_slowly(self, connection: Connection, envelope: Envelope, is_async: bool, post: Post) -> None:
         """What may have to wait for more than an agent's answer."""

@@ -22,6 +22,8 @@ MAX_STEP = 2 * TICK
 
 GATHERED = 64 << 10
 """Bytes that may wait for the end of a turn; beyond, the socket has to say whether it takes more."""
+LARGE = 8 << 10
+"""Bytes that are better not copied."""
 LINGER = 2.0
 """Seconds in which a client that still sends may read its answer, before the socket is closed."""
 
@@ -222,6 +224,17 @@ class GatheringTransport(asyncio.Transport):
             self.write(data)
         else:
             self._inner.write(data)
+
+    def write_part(self, data: bytes) -> bool:
+        """Write a part of a response that comes in chunks, at once; False when the client has to read first."""
+        if self._gathered or self._inner.get_write_buffer_size() > GATHERED or self.is_closing():
+            return False
+        if len(data) < LARGE:
+            self._inner.write(b"%x\r\n%b\r\n" % (len(data), data))
+        else:
+            # Readers share it: no copy for each.
+            self._inner.writelines((b"%x\r\n" % len(data), data, b"\r\n"))
+        return True
 
     def get_write_buffer_size(self) -> int:
         """What has not gone out yet."""

@@ -89,6 +89,8 @@ class Stream:
         self.part = part
         self.reason: str | None = None
         """Why it was closed."""
+        self.direct: Callable[[bytes], bool] | None = None
+        """Writes at once, if the socket takes more; the writer sets it."""
         self._encoding = encoding
         self._connection = connection
         self._source = source
@@ -125,11 +127,26 @@ class Stream:
         if not self._live:
             # It is on its way through the log and will come to this one there.
             return
+        if self._write_now(chunk):
+            return
         self._queue.append(chunk)
         self._queued += chunk.size
         if self._queued > self._limits.buffer:
             self._fall_behind()
         self._notify()
+
+    def _write_now(self, chunk: Chunk) -> bool:
+        """Write a chunk while the writer sleeps and the socket takes more; the writer does everything else."""
+        # A request is read in other words by each client, which are not known before all of it has happened.
+        if self.direct is None or self._wake is None or self._wake.done() or chunk.request is not None:
+            return False
+        if not self.direct(self._encoding.events(self._connection, chunk)):
+            return False
+        self._taken = self._handed = chunk.last
+        self._wrote_at = time.monotonic()
+        if self._waiting:
+            self._written()
+        return True
 
     def apply_backpressure(self, resume: Callable[[], None]) -> bool:
         """Whether the producer should pause until `resume` is called, which saves a quick reader from reading the log.

@@ -240,6 +240,11 @@ class _Meta(Struct, rename={"ours": META}):
     ours: _Ours | UnsetType = UNSET
 
 
+def has_attachments(line: bytes) -> bool:
+    """Whether a prompt wants something attached."""
+    return _attachments(line) is not None
+
+
 def _attachments(line: bytes) -> bytes | None:
     """The text of `_meta["sandboxagent.dev"].attachments`; None when there is none, or null."""
     meta = param(line, "_meta")

@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 
 import msgspec
 from msgspec import Raw
@@ -73,6 +74,7 @@ class FromClient:
         forward: Forward,
         turns: Turns,
         prompt: Callable[[Connection, Envelope], Awaitable[Accepted]],
+        prompt_now: Callable[[Connection, Envelope, Waiter], bool],
         own: Mapping[str, Method],
         request_timeout: float,
         default_agent: str | None = None,
@@ -81,6 +83,7 @@ class FromClient:
         self._forward = forward
         self._turns = turns
         self._prompt = prompt
+        self._prompt_now = prompt_now
         self._default_agent = default_agent
         # What we answer or change ourselves. Every other method is the agent's business.
         self._own = {methods.INITIALIZE: _initialize_again, **own}
@@ -120,14 +123,28 @@ class FromClient:
         method = self._own.get(envelope.method, self._forward.request)
         return Accepted(self._hub.log.position, self._answer(envelope, method(connection, envelope)))
 
-    def pass_on(self, connection: Connection, envelope: Envelope, waiter: Waiter) -> bool:
+    def pass_on(self, connection: Connection, envelope: Envelope, key: str | None, waiter: Waiter) -> bool:
         """Pass a request to the agent that has its session; False for one that may have to wait for something else.
 
-        Raises what fails before the agent has it.
+        Its answer goes to `waiter`. Raises what is wrong with the exchange.
         """
-        if self._hub.stopping or envelope.method == methods.PROMPT or envelope.method in self._own:
+        session = self._hub.find_session(envelope.session_id)
+        if self._hub.stopping or session is None or session.held is None or envelope.method in self._own:
             return False
-        return self._forward.pass_on(connection, envelope, waiter)
+        if key is None:
+            return self._pass_on(connection, envelope, waiter)
+        scope, begin = scope_of(connection, session.id), partial(self.accept, connection, envelope)
+        return self._idempotency.pass_on(
+            scope, key, envelope, partial(self._pass_on, connection, envelope), begin, waiter
+        )
+
+    def _pass_on(self, connection: Connection, envelope: Envelope, waiter: Waiter) -> bool:
+        start = self._prompt_now if envelope.method == methods.PROMPT else self._forward.pass_on
+        try:
+            return start(connection, envelope, waiter)
+        except Exception as error:
+            waiter.set_result(answer_failure(envelope, error))
+            return True
 
     async def _accept_prompt(self, connection: Connection, envelope: Envelope) -> Accepted:
         """The one request that is kept before it is answered: a client that learns it was taken finds it in the log."""

@@ -2,13 +2,13 @@
 
 import asyncio
 import hashlib
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from sandbox_agent.envelope import Envelope, failure
 from sandbox_agent.errors import AgentTimeout, IdempotencyMismatch, LogUnavailable, OutcomeUnknown
-from sandbox_agent.hub.calls import Accepted, Answer
+from sandbox_agent.hub.calls import Accepted, Answer, Waiter
 from sandbox_agent.hub.connection import Connection
 from sandbox_agent.log.log import Log
 
@@ -57,17 +57,112 @@ class _Running:
     """Where the log has the request, once it was taken in."""
     first: _Stage[Answer]
     """The answer for the client of the first request."""
-    outcome: asyncio.Task[Answer]
+    outcome: _Stage[Answer]
     """What is kept; later than `first` when the agent took too long."""
+
+    def settle(self, result: Answer | Exception) -> None:
+        """It is over."""
+        if isinstance(result, Exception):
+            self.accepted.settle(result)
+        self.first.settle(result)
+        self.outcome.settle(result)
+
+
+class _Passed:
+    """A request under a key that is passed on at once, and needs no task: what comes next is called back."""
+
+    __slots__ = ("_answer", "_begin", "_is_done", "_name", "_requests", "_start", "_waiter", "running")
+
+    def __init__(
+        self,
+        requests: "Idempotency",
+        name: tuple[str, str],
+        digest: bytes,
+        start: Callable[[Waiter], bool],
+        begin: Callable[[], Awaitable[Accepted]],
+        waiter: Waiter,
+    ) -> None:
+        self.running = _Running(digest, _Stage(), _Stage(), _Stage())
+        self._requests = requests
+        self._name = name
+        self._start = start
+        self._begin = begin
+        self._waiter = waiter
+        self._answer: Answer | None = None
+        self._is_done = False
+
+    def on_begun(self, failure: Exception | None) -> None:
+        """It is on disk that it was begun."""
+        if failure is not None:
+            self._fail(failure)
+            return
+        try:
+            if not self._start(self):
+                # What it needs is gone since.
+                self._requests.go_on_slowly(self._name, self.running, self._begin, self._waiter)
+                return
+        except Exception as error:
+            self._fail(error)
+            return
+        self.running.accepted.settle(self._requests.log.position)
+
+    def done(self) -> bool:
+        return self._is_done
+
+    def set_result(self, answer: Answer, /) -> None:
+        """The agent has answered."""
+        self._is_done = True
+        self._answer = answer
+        self._requests.log.save_outcome(*self._name, self.running.digest, answer.line)
+        self._requests.log.when_flushed(self._on_kept)
+
+    def set_exception(self, error: Exception, /) -> None:
+        self._is_done = True
+        if isinstance(error, AgentTimeout) and error.late is not None:
+            self.running.first.settle(error)
+            self._waiter.set_exception(error)
+            error.late.add_done_callback(self._answer_late)
+        else:
+            self._fail(error)
+
+    def _answer_late(self, late: asyncio.Future[object]) -> None:
+        if late.cancelled():
+            return
+        answer = late.result()
+        assert isinstance(answer, Answer)
+        self.set_result(answer)
+
+    def _on_kept(self, failure: Exception | None) -> None:
+        if failure is not None:
+            self._fail(failure)
+            return
+        assert self._answer is not None
+        self._requests.forget(self._name)
+        is_late = self.running.first.result is not None
+        self.running.settle(self._answer)
+        if not is_late:
+            self._waiter.set_result(self._answer)
+
+    def _fail(self, error: Exception) -> None:
+        self._is_done = True
+        if self._answer is None and isinstance(error, LogUnavailable | AgentTimeout):
+            # Nothing was begun, so it may be tried again under the same key.
+            self._requests.log.forget_outcome(*self._name)
+        self._requests.forget(self._name)
+        is_late = self.running.first.result is not None
+        self.running.settle(error)
+        if not is_late:
+            self._waiter.set_exception(error)
 
 
 class Idempotency:
     """Requests under a key, those that run and those that are kept."""
 
     def __init__(self, log: Log, patience: float) -> None:
-        self._log = log
+        self.log = log
         self._patience = patience
         self._running: dict[tuple[str, str], _Running] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
 
     async def accept(
         self, scope: str, key: str, envelope: Envelope, begin: Callable[[], Awaitable[Accepted]]
@@ -76,61 +171,102 @@ class Idempotency:
         digest = hashlib.sha256(envelope.line).digest()
         running = self._running.get((scope, key))
         if running is None:
-            kept = self._log.outcome(scope, key)
+            kept = self.log.outcome(scope, key)
             if kept is not None:
                 return Accepted(0, _kept(envelope, key, digest, *kept))
-            running = self._start(scope, key, digest, begin)
+            running = self._running[scope, key] = _Running(digest, _Stage(), _Stage(), _Stage())
+            # A task of its own: the callers may leave before it has come to its end.
+            self._run(self._begin((scope, key), running, begin))
         elif running.digest != digest:
             raise IdempotencyMismatch(key)
         return Accepted(await running.accepted.wait(), self._answer(running))
 
-    def _start(self, scope: str, key: str, digest: bytes, begin: Callable[[], Awaitable[Accepted]]) -> _Running:
-        accepted: _Stage[int] = _Stage()
-        first: _Stage[Answer] = _Stage()
-        # A task of its own: the callers may leave before it has come to its end.
-        outcome = asyncio.create_task(self._run(scope, key, digest, begin, accepted, first))
-        outcome.add_done_callback(_forget_failure)
-        running = self._running[scope, key] = _Running(digest, accepted, first, outcome)
-        return running
+    def pass_on(
+        self,
+        scope: str,
+        key: str,
+        envelope: Envelope,
+        start: Callable[[Waiter], bool],
+        begin: Callable[[], Awaitable[Accepted]],
+        waiter: Waiter,
+    ) -> bool:
+        """Begin a request without a task; False when it was begun before.
+
+        `start` passes it on, once it is on disk that it was begun; when that is no longer possible, `begin` does.
+        """
+        name = scope, key
+        if name in self._running or self.log.outcome(scope, key) is not None:
+            return False
+        passed = _Passed(self, name, hashlib.sha256(envelope.line).digest(), start, begin, waiter)
+        self._running[name] = passed.running
+        # On disk before anything happens: after a crash it must be known that it was begun.
+        self.log.save_outcome(scope, key, passed.running.digest, None)
+        self.log.when_flushed(passed.on_begun)
+        return True
+
+    def forget(self, name: tuple[str, str]) -> None:
+        """It does not run any more."""
+        del self._running[name]
+
+    def go_on_slowly(
+        self,
+        name: tuple[str, str],
+        running: _Running,
+        begin: Callable[[], Awaitable[Accepted]],
+        waiter: Waiter,
+    ) -> None:
+        """Let a task do what is left of a request that was begun."""
+        self._run(self._finish(name, running, begin))
+        self._run(_hand_over(running, waiter))
 
     async def _answer(self, running: _Running) -> Answer:
         if not isinstance(running.first.result, Exception):
             return await running.first.wait()
-        done, _ = await asyncio.wait([running.outcome], timeout=self._patience)
-        if not done:
-            raise AgentTimeout(f"the request under this Idempotency-Key still runs after {self._patience:g} s more")
-        return running.outcome.result()
+        try:
+            async with asyncio.timeout(self._patience):
+                return await running.outcome.wait()
+        except TimeoutError:
+            message = f"the request under this Idempotency-Key still runs after {self._patience:g} s more"
+            raise AgentTimeout(message) from None
 
-    async def _run(
-        self,
-        scope: str,
-        key: str,
-        digest: bytes,
-        begin: Callable[[], Awaitable[Accepted]],
-        taken: _Stage[int],
-        first: _Stage[Answer],
-    ) -> Answer:
-        answer: Answer | None = None
+    def _run(self, work: Coroutine[object, object, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _begin(self, name: tuple[str, str], running: _Running, begin: Callable[[], Awaitable[Accepted]]) -> None:
         try:
             # On disk before anything happens: after a crash it must be known that it was begun.
-            self._log.save_outcome(scope, key, digest, None)
-            await self._log.flushed()
+            self.log.save_outcome(*name, running.digest, None)
+            await self.log.flushed()
+        except LogUnavailable as error:
+            self.log.forget_outcome(*name)
+            self.forget(name)
+            running.settle(error)
+        else:
+            await self._finish(name, running, begin)
+
+    async def _finish(self, name: tuple[str, str], running: _Running, begin: Callable[[], Awaitable[Accepted]]) -> None:
+        """Its callers have what fails, unless all have left."""
+        answer: Answer | None = None
+        try:
             accepted = await begin()
-            taken.settle(accepted.position)
-            answer = await self._outcome(accepted.answer, first)
-            self._log.save_outcome(scope, key, digest, answer.line)
-            await self._log.flushed()
+            running.accepted.settle(accepted.position)
+            answer = await self._outcome(accepted.answer, running.first)
+            self.log.save_outcome(*name, running.digest, answer.line)
+            await self.log.flushed()
         except Exception as error:
             if answer is None and isinstance(error, LogUnavailable | AgentTimeout):
                 # Nothing was begun, so it may be tried again under the same key.
-                self._log.forget_outcome(scope, key)
-            taken.settle(error)
-            first.settle(error)
+                self.log.forget_outcome(*name)
+            self.forget(name)
+            running.settle(error)
+        except BaseException:
+            self.forget(name)
             raise
-        finally:
-            del self._running[scope, key]
-        first.settle(answer)
-        return answer
+        else:
+            self.forget(name)
+            running.settle(answer)
 
     @staticmethod
     async def _outcome(answer: Awaitable[Answer], first: _Stage[Answer]) -> Answer:
@@ -145,10 +281,13 @@ class Idempotency:
             return late
 
 
-def _forget_failure(task: asyncio.Task[Answer]) -> None:
-    """Its callers have it, unless all have left."""
-    if not task.cancelled():
-        task.exception()
+async def _hand_over(running: _Running, waiter: Waiter) -> None:
+    try:
+        answer = await running.first.wait()
+    except Exception as error:
+        waiter.set_exception(error)
+    else:
+        waiter.set_result(answer)
 
 
 def scope_of(connection: Connection, session_id: str | None) -> str:

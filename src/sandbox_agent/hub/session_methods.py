@@ -31,8 +31,8 @@ from sandbox_agent.errors import (
     LogUnavailable,
     SandboxAgentError,
 )
-from sandbox_agent.hub.attachment import KEY, Attachments, read_takes
-from sandbox_agent.hub.calls import Accepted, Answer, Call
+from sandbox_agent.hub.attachment import KEY, Attachments, has_attachments, read_takes
+from sandbox_agent.hub.calls import Accepted, Answer, Call, Waiter
 from sandbox_agent.hub.checks import (
     Method,
     make_not_offered,
@@ -262,6 +262,24 @@ class SessionMethods:
     async def prompt(self, connection: Connection, envelope: Envelope) -> Accepted:
         """Take a prompt in; its turn runs, or waits, whether or not a client waits for it."""
         session = self.hub.session(envelope.session_id)
+        line, name = self._read_prompt(connection, session, envelope)
+        if self._waits_for_files(session, line):
+            line = await self._attached(session, line)
+        answered: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+        prompt = self._submit(connection, session, envelope, line, name, answered)
+        return Accepted(prompt.position, self._turn(session, prompt, answered))
+
+    def prompt_now(self, connection: Connection, envelope: Envelope, waiter: Waiter) -> bool:
+        """Take a prompt in as above, if it has to wait for nothing but its turn; its answer goes to `waiter`."""
+        session = self.hub.session(envelope.session_id)
+        if session.held is None or self._waits_for_files(session, envelope.line):
+            return False
+        line, name = self._read_prompt(connection, session, envelope)
+        self._submit(connection, session, envelope, line, name, waiter)
+        return True
+
+    def _read_prompt(self, connection: Connection, session: Session, envelope: Envelope) -> tuple[bytes, str | None]:
+        """A prompt as the log has it, and what its client calls it; attaches the client."""
         self._check_log()
         self.turns.check(session)
         name = prompt_id(envelope.line)
@@ -271,12 +289,24 @@ class SessionMethods:
             line = with_param(line, "prompt", [{"type": "text", "text": text}])
         if envelope.session_id != session.id:
             line = with_param(line, "sessionId", session.id)
-        if KEY in line or self.attachments.is_busy(session.id):
-            line = await self._attached(session, line)
+        return line, name
+
+    def _waits_for_files(self, session: Session, line: bytes) -> bool:
+        return (KEY in line and has_attachments(line)) or self.attachments.is_busy(session.id)
+
+    def _submit(
+        self,
+        connection: Connection,
+        session: Session,
+        envelope: Envelope,
+        line: bytes,
+        name: str | None,
+        waiter: Waiter,
+    ) -> Prompt:
         position = self.hub.record(session, line, Direction.FROM_CLIENT).last
         prompt = Prompt(session.id, connection.tag, line, position, name)
-        answered = self.turns.submit(connection, session, envelope, prompt)
-        return Accepted(position, self._turn(session, prompt, answered))
+        self.turns.submit(connection, session, envelope, prompt, waiter)
+        return prompt
 
     async def _turn(self, session: Session, prompt: Prompt, answered: asyncio.Future[Answer]) -> Answer:
         """The answer to a prompt; brings its session back first when no process holds it."""

@@ -24,7 +24,7 @@ from sandbox_agent.envelope import (
     with_param,
 )
 from sandbox_agent.errors import RpcError, SandboxAgentError
-from sandbox_agent.hub.calls import Answer, Call
+from sandbox_agent.hub.calls import Answer, Call, Waiter
 from sandbox_agent.hub.connection import Connection
 from sandbox_agent.hub.hub import Hub
 from sandbox_agent.hub.pending import CANCEL, Outcome
@@ -39,9 +39,11 @@ class _Turn:
 
     connection: Connection
     client_id: bytes
-    answered: asyncio.Future[Answer]
+    answered: Waiter
     call: Call | None = None
     """Once the agent has it."""
+    ended: asyncio.Future[None] | None = None
+    """For those that wait for its end without an interest in the answer."""
 
 
 class Turns:
@@ -58,15 +60,13 @@ class Turns:
         session.check_queue(self._queue_limit)
 
     def submit(
-        self, connection: Connection, session: Session, envelope: Envelope, prompt: Prompt
-    ) -> asyncio.Future[Answer]:
+        self, connection: Connection, session: Session, envelope: Envelope, prompt: Prompt, answered: Waiter
+    ) -> None:
         """Start a prompt, or let it wait: for its turn, or for the session to come back."""
         assert envelope.id is not None
-        answered: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
         self._turns[prompt] = _Turn(connection, envelope.id, answered)
         session.waiting.append(prompt)
         self.advance(session)
-        return answered
 
     def advance(self, session: Session) -> None:
         """Start the next prompt, if a process holds the session and no other prompt runs."""
@@ -109,7 +109,9 @@ class Turns:
     async def wait_for_end(self, session: Session) -> None:
         """Wait until the running turn is over."""
         if session.running is not None:
-            await asyncio.wait([self._turns[session.running].answered])
+            turn = self._turns[session.running]
+            turn.ended = turn.ended or asyncio.get_running_loop().create_future()
+            await asyncio.wait([turn.ended])
 
     def give_up(self, error: SandboxAgentError) -> None:
         """Fail all waiting callers; running turns are ended elsewhere."""
@@ -194,7 +196,9 @@ class Turns:
             turn.answered.set_result(answer)
 
     def _finish(self, session: Session, prompt: Prompt, direction: Direction, line: bytes, end: Object) -> Answer:
-        del self._turns[prompt]
+        turn = self._turns.pop(prompt)
+        if turn.ended is not None and not turn.ended.done():
+            turn.ended.set_result(None)
         if session.unechoed is prompt:
             session.unechoed = None
         if session.running is prompt:

@@ -283,6 +283,10 @@ class Log:
         except DatabaseError as error:
             raise LogUnavailable(str(error)) from error
 
+    def when_flushed(self, callback: Callable[[Exception | None], None]) -> None:
+        """Call back when everything handed over so far is on disk, or with LogUnavailable. It must not raise."""
+        self._writer.when_flushed(lambda error: callback(None if error is None else LogUnavailable(str(error))))
+
     def follow(self, channel: str, follower: Follower) -> None:
         self._channel(channel).followers.add(follower)
 

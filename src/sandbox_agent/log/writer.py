@@ -10,7 +10,7 @@ import logging
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 from sandbox_agent.log.database import Database, DatabaseError
 from sandbox_agent.log.group import Group
@@ -37,6 +37,30 @@ RETRY = 0.5
 
 JOURNAL_RETRY = 30.0
 """How long the database takes everything after the journal has failed."""
+
+
+class _Waiter(Protocol):
+    """Waits for a group: a future, or what calls back."""
+
+    def done(self) -> bool: ...
+    def set_result(self, result: None, /) -> None: ...
+    def set_exception(self, exception: Exception, /) -> None: ...
+
+
+class _Callback:
+    __slots__ = ("_call",)
+
+    def __init__(self, call: Callable[[Exception | None], None]) -> None:
+        self._call = call
+
+    def done(self) -> bool:
+        return False
+
+    def set_result(self, result: None, /) -> None:
+        self._call(None)
+
+    def set_exception(self, exception: Exception, /) -> None:
+        self._call(exception)
 
 
 class Writer:
@@ -67,9 +91,9 @@ class Writer:
         """None while it trims."""
         self._is_trim_due = False
         self._group = Group()
-        self._waiting: list[asyncio.Future[None]] = []
+        self._waiting: list[_Waiter] = []
         """Callers that wait for the group to be safe."""
-        self._readers: list[asyncio.Future[None]] = []
+        self._readers: list[_Waiter] = []
         """Callers that wait for the database to have the group."""
         self._due: asyncio.Handle | None = None
         """When the group is written."""
@@ -87,7 +111,7 @@ class Writer:
         """The group that is being written."""
         self._is_storing = False
         """It goes into the database, with what the journal has."""
-        self._waiting_for_written: list[asyncio.Future[None]] = []
+        self._waiting_for_written: list[_Waiter] = []
         self._unwritten = Group()
         """What the thread could not write to the database, until the event loop knows."""
 
@@ -111,6 +135,14 @@ class Writer:
         elif self._written is not None:
             await self._wait(self._waiting_for_written)
 
+    def when_flushed(self, callback: Callable[[Exception | None], None]) -> None:
+        """Call back when everything that was added so far is safe, or could not be written. It must not raise."""
+        if not self._group and self._written is None:
+            callback(None)
+            return
+        (self._waiting if self._group else self._waiting_for_written).append(_Callback(callback))
+        self.hurry()
+
     async def store(self) -> None:
         """Wait until the database has everything that was added so far. Raises DatabaseError."""
         if self._is_storing and not self._group:
@@ -119,7 +151,7 @@ class Writer:
             self._must_store = True
             await self._wait(self._readers)
 
-    async def _wait(self, waiting: list[asyncio.Future[None]]) -> None:
+    async def _wait(self, waiting: list[_Waiter]) -> None:
         future: asyncio.Future[None] = self._loop.create_future()
         waiting.append(future)
         self.hurry()
@@ -268,16 +300,17 @@ class Writer:
             # Soon, not now: reads that waited for this group come first.
             self._loop.call_soon(self._trim_now)
 
-    def _go_on(self, waiting: list[asyncio.Future[None]]) -> None:
-        for future in waiting:
-            _resolve(future, None)
+    def _go_on(self, waiting: list[_Waiter]) -> None:
+        for waiter in waiting:
+            if not waiter.done():
+                waiter.set_result(None)
         if self._must_store or (self._group and (self._is_hurried or self._due is None)):
             self._schedule(self._loop.call_soon(self._write))
         else:
             # Those that hurried have what they waited for: the next one has to be heard.
             self._is_hurried = False
 
-    def _on_failed(self, group: Group, waiting: list[asyncio.Future[None]], error: Exception) -> None:
+    def _on_failed(self, group: Group, waiting: list[_Waiter], error: Exception) -> None:
         reason = str(error)
         logger.error("log not written reason=%s events=%d", reason, len(group.chunks), exc_info=_unexpected(error))
         group.merge(self._group)
@@ -286,8 +319,9 @@ class Writer:
         self._schedule(self._loop.call_later(RETRY, self._write))
         waiting += [*self._waiting, *self._readers]
         self._waiting, self._readers = [], []
-        for future in waiting:
-            _resolve(future, DatabaseError(reason))
+        for waiter in waiting:
+            if not waiter.done():
+                waiter.set_exception(DatabaseError(reason))
         self._failed(reason)
 
     def _trim_now(self) -> None:
