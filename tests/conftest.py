@@ -57,13 +57,16 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 STORAGE = {
     "test_idempotency",
+    "test_post",
     "test_session_deleting",
     "test_session_inventory",
     "test_session_metadata",
     "test_slow_readers",
     "test_sse",
+    "test_turn_order",
 }
-"""Modules whose promises depend on where the log is: their tests run on disk and with `--no-persist`."""
+"""Modules whose promises depend on where the log is, or on how a request comes in: their tests run on disk and with
+`--no-persist`, and there with `--read-every-head`, so that no request goes the short way."""
 SLOW = ("opencode", "inspector", "sdk_typescript", "browser", "examples", "docs", "contract", "cli", "client")
 """Rooms whose tests take longest come first, so that no worker has a long test left when the others have ended."""
 
@@ -126,7 +129,7 @@ def persisting_server() -> Generator[Server]:
 
 @pytest.fixture(scope="session")
 def forgetting_server() -> Generator[Server]:
-    with Server("--no-persist", agents=AGENTS) as running:
+    with Server("--no-persist", "--read-every-head", agents=AGENTS) as running:
         yield running
 
 

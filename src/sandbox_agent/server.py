@@ -255,7 +255,7 @@ def build(settings: Settings, children: Children) -> Parts:
     delivery = Delivery(hub, from_client)
     duplex = Duplex(hub, from_client, streams, delivery, settings.max_body)
     shared = (hub, from_client, streams, delivery, duplex, settings.max_body)
-    rpc, acp = Rpc(*shared), Acp(*shared, settings.session_streams)
+    rpc, acp = Rpc(*shared, not settings.read_every_head), Acp(*shared, settings.session_streams)
     app = App(guard, rpc, acp, health, opencode, control)
     housekeeping = Housekeeping(
         hub,

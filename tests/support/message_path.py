@@ -50,11 +50,17 @@ class Client:
     """A client with a connection, a session and a stream of its own."""
 
     def __init__(self, site: Site, connection: Connection, session: str) -> None:
+        self.connection_id = connection.connection_id
         self._connection = f"X-ACP-Connection-Id: {connection.connection_id}"
         self.session = session
         self._id = 0
         self._post, self._stream = PretendedSocket(site, Heard()), PretendedSocket(site, Heard())
         self._stream.protocol.data_received(head("GET /v1/rpc", self._connection, "Accept: text/event-stream"))
+
+    @property
+    def heard(self) -> bytes:
+        """What was written last to its stream."""
+        return self._stream.written
 
     async def request(self, method: str, params: str, *headers: str) -> bytes:
         """Send a request, and wait for its response."""
@@ -77,7 +83,7 @@ class MessagePath:
     """Such a server, with some clients."""
 
     def __init__(self, world: World, clients: int) -> None:
-        site = self._site = Site()
+        site = self.site = Site()
         parts = (world.hub, world.from_client, Streams(world.log, StreamLimits()))
         delivery = Delivery(world.hub, world.from_client)
         site.reached.handle = Rpc(*parts, delivery, Duplex(*parts, delivery, MAX_BODY), MAX_BODY)
@@ -115,11 +121,14 @@ class MessagePath:
         ]
         self._database.write(Group(chunks, {"s0": line}))
 
-    async def close(self) -> None:
-        """End all streams, so that none is left when the event loop ends."""
+    def close_connections(self) -> None:
         for connection in self._connections:
             self._world.hub.close_connection(connection, "this is the end")
-        await self._site.settle()
+
+    async def close(self) -> None:
+        """End all streams, so that none is left when the event loop ends."""
+        self.close_connections()
+        await self.site.settle()
 
     def _answer(self, line: bytes) -> None:
         id, session = _ID.search(line), _SESSION.search(line)

@@ -29,8 +29,8 @@ class KnownHead:
         self._end = end
         self._is_key_first = is_key_first
 
-    def read(self, data: bytes) -> tuple[bytes, bytes | None] | None:
-        """The body and the key of a request that has this head, and is whole; None for all other bytes."""
+    def read(self, data: bytes) -> tuple[int, int, bytes | None] | None:
+        """Where the body of a request begins and ends that has this head, and its key; None for all other bytes."""
         if not data.startswith(self._start):
             return None
         begin = len(self._start)
@@ -49,9 +49,7 @@ class KnownHead:
         if not data.startswith(self._end, end):
             return None
         begin = end + len(self._end)
-        if not length.isdigit() or len(length) > _DIGITS or begin + int(length) != len(data):
-            return None
-        return data[begin:], key
+        return (begin, begin + int(length), key) if length.isdigit() and len(length) <= _DIGITS else None
 
 
 def learn_head(head: bytes, headers: Sequence[tuple[bytes, bytes]]) -> KnownHead | None:

@@ -29,6 +29,9 @@ UNREAD = 1 << 20
 PROTOCOL_ERROR, GOING_AWAY = 1002, 1001
 """Codes of a WebSocket's close frame."""
 
+SHORT = 64 << 10
+"""Bytes of a request that goes the short way."""
+
 BACKLOG = 64 << 10
 """Bytes behind a request under way that may come before the socket is no longer read. While it is, the server notices
 that the client leaves."""
@@ -68,6 +71,8 @@ class Protocol(HttpToolsProtocol):
         self._known: KnownHead | None = None
         """The head of an earlier request, and who takes all that have the same:"""
         self._take: Callable[[Post], None]
+        self._partial = b""
+        """The beginning of a request whose head is known: many clients send their bodies by themselves."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """A client has connected."""
@@ -82,7 +87,7 @@ class Protocol(HttpToolsProtocol):
         self._socket.closed()
         if self._websocket is not None:
             self._websocket.lost()
-        self._backlog = b""
+        self._backlog = self._partial = b""
         super().connection_lost(exc)
         # What refers to each other would be left to the collector of garbage.
         post = cast("object", self.cycle)
@@ -103,6 +108,8 @@ class Protocol(HttpToolsProtocol):
             self.waited_since = self._sockets.clock
             self._websocket.data_received(data)
             return
+        if self._partial:
+            data, self._partial = self._partial + data, b""
         if self._known is not None and self._take_known(self._known, data):
             return
         if self._framing.part is not Part.HEAD or not self._framing.overhead:
@@ -116,10 +123,14 @@ class Protocol(HttpToolsProtocol):
         if self._backlog or self._begun or self._framing.part is not Part.HEAD or not self._answered:
             return False
         read = known.read(data)
-        if read is None:
+        if read is None or len(data) > read[1] or read[1] > SHORT:
             return False
         self.waited_since = self._sockets.clock
-        post = Post(self, *read)
+        begin, end, key = read
+        if len(data) < end:
+            self._partial = data
+            return True
+        post = Post(self, data[begin:], key)
         self.cycle = cast("RequestResponseCycle", cast("object", post))
         self._take(post)
         return True
@@ -305,6 +316,8 @@ class Protocol(HttpToolsProtocol):
             return Wait.CLOSING
         if self._websocket is not None:
             return self._websocket.waits_for()
+        if self._partial:
+            return Wait.BODY
         if self._framing.part is not Part.HEAD:
             return Wait.BODY if self._socket.is_reading() else Wait.SERVER
         if self._begun:
@@ -313,6 +326,10 @@ class Protocol(HttpToolsProtocol):
 
     def time_out(self, wait: Wait) -> None:
         """The socket has waited too long for its client."""
+        if self._partial:
+            # The long way knows how to refuse it.
+            self._backlog, self._partial = self._partial, b""
+            self._read_backlog()
         if wait is Wait.MESSAGE and self._websocket is not None:
             self._websocket.close(PROTOCOL_ERROR, "initialize did not come in time")
         elif wait is Wait.HEAD:
@@ -334,7 +351,7 @@ class Protocol(HttpToolsProtocol):
             self._websocket.close(GOING_AWAY, "the server is stopping")
             return
         more_body = self.cycle is not None and self.cycle.more_body  # pyright: ignore[reportUnnecessaryComparison]
-        if more_body or self._socket.lingering is not None:
+        if more_body or self._partial or self._socket.lingering is not None:
             self.abort()
         else:
             super().shutdown()

@@ -126,8 +126,10 @@ class Database:
         """Read by the event loop, at any time."""
 
     def _ask(self, query: str, values: Sequence[object]) -> Rows:
-        with _translate_errors():
+        try:
             return self._reading.execute(query, values).fetchall()
+        except sqlite3.Error as error:
+            raise DatabaseError(str(error)) from error
 
     @contextmanager
     def reading(self) -> Generator[None]:

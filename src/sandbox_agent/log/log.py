@@ -22,7 +22,7 @@ from sandbox_agent.log.damage import Damage
 from sandbox_agent.log.database import Database, DatabaseError
 from sandbox_agent.log.event import NO_CLIENT, Chunk, Direction, newer_than
 from sandbox_agent.log.group import Group, Outcome
-from sandbox_agent.log.writer import Writer
+from sandbox_agent.log.writer import Writer, call_back
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -247,7 +247,10 @@ class Log:
         """What is kept under an idempotency key, at once. Raises LogUnavailable."""
         if (scope, key) in self._unwritten_outcomes:
             return self._unwritten_outcomes[scope, key]
-        return self.ask(lambda _: self._database.outcome(scope, key))
+        try:
+            return self._database.outcome(scope, key)
+        except DatabaseError as error:
+            raise LogUnavailable(str(error)) from error
 
     async def committed(self, position: int) -> None:
         """Wait until everything up to a position is on disk; raises LogUnavailable when it cannot be."""
@@ -400,7 +403,7 @@ class Log:
         while self._waiting and self._waiting[0][0] <= self._committed:
             waiter = heapq.heappop(self._waiting)[2]
             if not isinstance(waiter, asyncio.Future):
-                waiter(None)
+                call_back(waiter, None)
             elif not waiter.done():
                 waiter.set_result(None)
                 self._waking += 1
@@ -440,7 +443,7 @@ class Log:
         waiting, self._waiting = self._waiting, []
         for _, _, waiter in waiting:
             if not isinstance(waiter, asyncio.Future):
-                waiter(LogUnavailable(reason))
+                call_back(waiter, LogUnavailable(reason))
             elif not waiter.done():
                 waiter.set_exception(LogUnavailable(reason))
 

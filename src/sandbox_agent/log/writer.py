@@ -57,10 +57,10 @@ class _Callback:
         return False
 
     def set_result(self, result: None, /) -> None:
-        self._call(None)
+        call_back(self._call, None)
 
     def set_exception(self, exception: Exception, /) -> None:
-        self._call(exception)
+        call_back(self._call, exception)
 
 
 class Writer:
@@ -340,6 +340,14 @@ class Writer:
         if outcome is not None:
             logger.error("log not trimmed", exc_info=outcome)
         self._next_trim = self._loop.call_later(self._trim_every, self._trim_now)
+
+
+def call_back(callback: Callable[[Exception | None], None], failure: Exception | None) -> None:
+    """Call one of several that wait: one that fails must not keep the others, or the next group, from going on."""
+    try:
+        callback(failure)
+    except Exception:
+        logger.exception("callback after a write failed")
 
 
 def _keep(group: Group, database: Database) -> None:

@@ -202,6 +202,11 @@ class Settings:
     )
     connection_ttl: float = option(_TRAFFIC, DURATION, "30m", "Time after which an unused connection is closed.")
     max_body: int = option(_TRAFFIC, SIZE, "32MiB", "Largest request body.")
+    read_every_head: bool = switch(
+        _TRAFFIC,
+        "Parse and check the head of every request, even when it repeats the one before it on its socket. Slower; for "
+        "finding faults.",
+    )
     anonymous_sockets: int = option(
         _TRAFFIC,
         COUNT,
