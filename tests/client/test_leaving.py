@@ -118,7 +118,7 @@ def test_a_handler_that_fails_at_the_end_does_not_keep_the_client_from_closing()
                 await opened(client, pretending)
                 await pretending.told(1, asks(0, "any"))
                 await asked.wait()
-            assert client._api._client.is_closed
+            assert client._api._is_closed
             assert left() == []
 
     run(main())

@@ -1,4 +1,4 @@
-"""Server-sent events as httpx-sse reads them: what the SDK relies on."""
+"""Server-sent events, as the SDK reads them."""
 
 import httpx
 import pytest

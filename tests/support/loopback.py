@@ -37,6 +37,8 @@ class Loopback:
 
     routes: dict[str, bytes | Play] = field(default_factory=dict[str, bytes | Play])
     tls: ssl.SSLContext | None = None
+    host: str = "127.0.0.1"
+    """How its address names this machine."""
     asked: list[Asked] = field(default_factory=list[Asked])
     _serving: list["asyncio.Task[None]"] = field(default_factory=list["asyncio.Task[None]"])
 
@@ -52,7 +54,7 @@ class Loopback:
             await asyncio.gather(*self._serving)
 
     def url(self, path: str) -> str:
-        return f"{'http' if self.tls is None else 'https'}://127.0.0.1:{self.port}{path}"
+        return f"{'http' if self.tls is None else 'https'}://{self.host}:{self.port}{path}"
 
     def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._serving.append(asyncio.create_task(self._serve(reader, writer)))

@@ -96,6 +96,8 @@ class Pretender:
         task = asyncio.create_task(self._serve(reader, writer))
         self._serving.add(task)
         task.add_done_callback(self._serving.discard)
+        # Also when it is cancelled before it has begun.
+        task.add_done_callback(lambda _: writer.transport.abort())
 
     async def close(self) -> None:
         for task in self._serving:
@@ -104,12 +106,9 @@ class Pretender:
             await asyncio.wait(self._serving, timeout=BOUND)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        try:
-            with suppress(OSError, asyncio.IncompleteReadError):
-                while await self._exchange(reader, writer):
-                    pass
-        finally:
-            writer.transport.abort()
+        with suppress(OSError, asyncio.IncompleteReadError):
+            while await self._exchange(reader, writer):
+                pass
 
     async def _exchange(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
         head = (await reader.readuntil(b"\r\n\r\n")).decode().split("\r\n")

@@ -5,15 +5,12 @@ Each failure is one of the SDK's. Knows no route and no envelope.
 
 import asyncio
 import ipaddress
-import os
 import re
-import socket
 from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Generator, Mapping
 from contextlib import aclosing, asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import BinaryIO, TypeAlias, TypedDict, TypeVar, Unpack
 from urllib.parse import SplitResult, urlsplit
-from urllib.request import getproxies
 
 import msgspec
 
@@ -28,7 +25,9 @@ from sandbox_agent.client.errors import (
     foreign,
     problem,
 )
-from sandbox_agent.client.light_httpx import EventSource, ServerSentEvent, httpx
+from sandbox_agent.client.loopback import Loopback
+from sandbox_agent.client.server_sent_events import EventDecoder, ServerSentEvent
+from sandbox_agent.client.ways import Content, Request, Response, Way
 from sandbox_agent.client.websocket import Socket, open_socket
 from sandbox_agent.errors import ShuttingDown, UnknownConnection
 
@@ -36,23 +35,14 @@ T = TypeVar("T")
 Params = Mapping[str, str | int | bool | None]
 """A query; what is None is left out."""
 
-CONNECT = 10.0
-"""Seconds to reach the server."""
-_IDLE = 30.0
-"""Seconds that an unused socket is kept; the server keeps it longer, so none is closed under a request."""
 _MOST_OF_A_PROBLEM = 1 << 20
-# A prompt may wait for hours, and there may be any number of them.
-_LIMITS = httpx.Limits(max_connections=None, max_keepalive_connections=20, keepalive_expiry=_IDLE)
-# Nothing is sent while a request waits: without these, a peer that vanished would be waited for for ever, and a router
-# in between would forget the connection. In seconds; the second name is what macOS calls the first.
-_PROBES = {"TCP_KEEPIDLE": 30, "TCP_KEEPALIVE": 30, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 6}
 
 
 class Sending(TypedDict, total=False):
     """What goes with a request."""
 
     params: Params | None
-    content: bytes | AsyncIterable[bytes] | None
+    content: Content
     headers: Mapping[str, str] | None
     silence: float | None
     """Seconds that the server may say nothing."""
@@ -71,19 +61,17 @@ class Api:
         if token is not None:
             _check_token(token)
             headers["Authorization"] = f"Bearer {token}"
-        transport = _direct(_checked(self.url))
-        self._direct = transport is not None
-        """Whether no proxy leads there."""
-        self._client = httpx.AsyncClient(
-            base_url=self.url, headers=headers, timeout=_timeout(None), limits=_LIMITS, transport=transport
-        )
+        self._authorization = headers.get("Authorization")
+        self._way = _way_to(self.url, headers)
+        self._is_closed = False
 
     def __repr__(self) -> str:
         return f"Api({self.url!r})"
 
     async def close(self) -> None:
         """Close all sockets; pending requests fail with ConnectionLost."""
-        await self._client.aclose()
+        self._is_closed = True
+        await self._way.close()
 
     async def json(
         self,
@@ -109,24 +97,24 @@ class Api:
         )
         return self.decoded(response, type)
 
-    def decoded(self, response: httpx.Response, type: type[T]) -> T:
+    def decoded(self, response: Response, type: type[T]) -> T:
         """The body of an answer that has been read, as a `type`."""
         return self.parsed(response, response.content, type)
 
-    def parsed(self, response: httpx.Response, data: bytes, type: type[T]) -> T:
+    def parsed(self, response: Response, data: bytes, type: type[T]) -> T:
         """A part of an answer's body, as a `type`; raises ForeignAnswer when it is none."""
         try:
             return msgspec.json.decode(data, type=type)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise self.foreign(response, data) from error
 
-    def foreign(self, response: httpx.Response, body: bytes) -> ForeignAnswer:
+    def foreign(self, response: Response, body: bytes) -> ForeignAnswer:
         """The failure that an answer is not sandbox-agent's; of one that leads elsewhere it says where to."""
         headers = response.headers
         excerpt = body or headers.get("location", "").encode()
         return foreign(self.url, response.status_code, headers.get("content-type", ""), excerpt)
 
-    async def request(self, method: str, path: str, **more: Unpack[Sending]) -> httpx.Response:
+    async def request(self, method: str, path: str, **more: Unpack[Sending]) -> Response:
         """An answer and all of its body.
 
         Raises:
@@ -138,7 +126,7 @@ class Api:
             return response
 
     @asynccontextmanager
-    async def stream(self, method: str, path: str, **more: Unpack[Sending]) -> AsyncGenerator[httpx.Response]:
+    async def stream(self, method: str, path: str, **more: Unpack[Sending]) -> AsyncGenerator[Response]:
         """An answer whose body is still to be read; what breaks while it is read is a ConnectionLost, too."""
         async with self.exchange(method, path, **more) as response:
             if not response.is_success:
@@ -152,72 +140,30 @@ class Api:
         path: str,
         *,
         params: Params | None = None,
-        content: bytes | AsyncIterable[bytes] | None = None,
+        content: Content = None,
         headers: Mapping[str, str] | None = None,
         silence: float | None = None,
-    ) -> AsyncGenerator[httpx.Response]:
+    ) -> AsyncGenerator[Response]:
         """The same, but a status that says no is an answer like any other."""
-        if self._client.is_closed:
+        if self._is_closed:
             raise InvalidCall("this client is closed")
         query = {name: value for name, value in (params or {}).items() if value is not None}
-        request = self._client.build_request(
-            method, path, params=query or None, content=content, headers=headers, timeout=_timeout(silence)
-        )
-        with self._translate_failures(f"{method} {path}", silence):
-            response = await self._client.send(request, stream=True)
-            try:
-                yield response
-            finally:
-                await response.aclose()
+        async with self._way.exchange(Request(method, path, query, content, headers or {}, silence)) as response:
+            yield response
 
     async def open_socket(self, path: str, headers: Mapping[str, str], silence: float) -> Socket | None:
         """A WebSocket; None when none gets through. Raises ServerProblem."""
-        authorization = self._client.headers.get("Authorization")
-        shown = {} if authorization is None else {"Authorization": authorization}
+        shown = {} if self._authorization is None else {"Authorization": self._authorization}
         url = re.sub("^http", "ws", self.url) + path
-        return await open_socket(url, {**shown, **headers}, silence, direct=self._direct)
+        return await open_socket(url, {**shown, **headers}, silence, direct=self._way.is_direct)
 
-    async def _refusal(self, response: httpx.Response) -> ServerProblem:
+    async def _refusal(self, response: Response) -> ServerProblem:
         body = bytearray()
         async for part in response.aiter_bytes():
             body += part
             if len(body) > _MOST_OF_A_PROBLEM:
                 break
         return problem(bytes(body)) or self.foreign(response, bytes(body))
-
-    @contextmanager
-    def _translate_failures(self, tried: str, silence: float | None) -> Generator[None]:
-        try:
-            yield
-        except (httpx.ConnectError, httpx.ConnectTimeout, httpx.ProxyError) as error:
-            raise ConnectionLost(f"no server answers at {self.url} ({_reason(error)})") from error
-        except httpx.ReadTimeout as error:
-            raise ConnectionLost(
-                f"{self.url} said nothing for {silence:g} s after {tried}", outcome_unknown=True
-            ) from error
-        except httpx.RequestError as error:
-            raise ConnectionLost(
-                f"the connection to {self.url} broke during {tried} ({_reason(error)})", outcome_unknown=True
-            ) from error
-
-
-def _timeout(silence: float | None) -> httpx.Timeout:
-    return httpx.Timeout(None, connect=CONNECT, read=silence)
-
-
-def _reason(error: BaseException) -> str:
-    """What the innermost failure says: those around it only say that there is one."""
-    said = str(error)
-    while (inner := error.__cause__ or error.__context__) is not None:
-        error = inner
-        said = _of_the_system(error) or str(error) or said
-    return said or type(error).__name__
-
-
-def _of_the_system(error: BaseException) -> str | None:
-    """The system's own words; asyncio has others. Numbers below zero are those of names that cannot be resolved."""
-    number = error.errno if isinstance(error, OSError) else None
-    return os.strerror(number) if number is not None and number > 0 else None
 
 
 def _checked(url: str) -> SplitResult:
@@ -241,20 +187,22 @@ def goes_direct(url: str) -> bool:
 
 
 def _through_proxy(url: SplitResult) -> bool:
+    if _is_local(url.hostname or ""):
+        return False
+    # It imports two other HTTP clients, and their e-mail.
+    from urllib.request import getproxies
+
     proxies = getproxies()
-    return not _is_local(url.hostname or "") and (url.scheme in proxies or "all" in proxies)
+    return url.scheme in proxies or "all" in proxies
 
 
-def _direct(url: SplitResult) -> httpx.AsyncHTTPTransport | None:
-    """The way to a server; None when the environment names a proxy that leads there, which httpx then takes."""
-    if _through_proxy(url):
-        return None
-    probes = [
-        (socket.IPPROTO_TCP, getattr(socket, name), value) for name, value in _PROBES.items() if hasattr(socket, name)
-    ]
-    options = [(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1), *probes]
-    # To read the machine's certificates takes longer than to connect.
-    return httpx.AsyncHTTPTransport(verify=url.scheme == "https", limits=_LIMITS, socket_options=options)
+def _way_to(url: str, headers: Mapping[str, str]) -> Way:
+    parts = _checked(url)
+    if parts.scheme == "http" and _is_local(parts.hostname or ""):
+        return Loopback(parts, headers)
+    from sandbox_agent.client.remote import Remote
+
+    return Remote(url, headers, direct=not _through_proxy(parts))
 
 
 def _is_local(host: str) -> bool:
@@ -273,7 +221,7 @@ def _check_token(token: str) -> None:
 EVENT_STREAM = "text/event-stream"
 
 
-async def read_events(response: httpx.Response) -> AsyncGenerator[ServerSentEvent]:
+async def read_events(response: Response) -> AsyncGenerator[ServerSentEvent]:
     """The events as they come, until the answer ends. To be closed.
 
     Raises:
@@ -282,11 +230,10 @@ async def read_events(response: httpx.Response) -> AsyncGenerator[ServerSentEven
     content_type = response.headers.get("content-type", "")
     if content_type.partition(";")[0].strip().lower() != EVENT_STREAM:
         raise foreign(str(response.url), response.status_code, content_type, b"")
-    async with aclosing(EventSource(response).aiter_sse()) as found:
-        async for event in found:
-            # A comment comes out as an event that has only the id of the one before.
-            if event.data:
-                yield event
+    decoder = EventDecoder()
+    async for piece in response.aiter_bytes():
+        for event in decoder.feed(piece):
+            yield event
 
 
 Data: TypeAlias = bytes | bytearray | memoryview | str | Path | BinaryIO | AsyncIterable[bytes]
@@ -297,7 +244,7 @@ BLOCK = 1 << 18
 
 @asynccontextmanager
 async def sending(data: Data) -> AsyncGenerator[bytes | AsyncIterable[bytes]]:
-    """What httpx sends; a file that was opened for it is closed, however it ends. Raises LocalFileFailed."""
+    """What a request sends; a file that was opened for it is closed, however it ends. Raises LocalFileFailed."""
     match data:
         case bytes():
             yield data

@@ -16,7 +16,6 @@ from typing import Literal, TypeAlias
 from msgspec import Struct, structs
 
 from sandbox_agent.client.api import (
-    BLOCK,
     EVENT_STREAM,
     FIRST_PAUSE,
     LONGEST_PAUSE,
@@ -28,7 +27,7 @@ from sandbox_agent.client.api import (
     translate_local_failures,
 )
 from sandbox_agent.client.errors import ClientError, ConnectionLost, InvalidCall, ServerProblem
-from sandbox_agent.client.light_httpx import httpx
+from sandbox_agent.client.ways import Response
 from sandbox_agent.wire.files import Done, Moved
 
 _NDJSON = "application/x-ndjson"
@@ -93,8 +92,8 @@ class Search(AsyncIterator[Match]):
         raise ConnectionLost(f"{api.url} ended its answer before the search had ended")
 
 
-async def _lines(response: httpx.Response) -> AsyncGenerator[bytes]:
-    """Lines of JSON. httpx would end one at U+2028, too, which JSON has inside of strings."""
+async def _lines(response: Response) -> AsyncGenerator[bytes]:
+    """Lines of JSON."""
     begun: list[bytes] = []
     async for part in response.aiter_bytes():
         first, *rest = part.split(b"\n")
@@ -351,7 +350,7 @@ class Files:
         """A directory as a tar archive, as it comes."""
         params = {**self._at(path), "format": format}
         async with self._api.stream("GET", "/v1/fs/archive", params=params) as response:
-            async for block in response.aiter_bytes(BLOCK):
+            async for block in response.aiter_bytes():
                 yield block
 
     async def upload(self, local: str | Path, path: RemotePath) -> Uploaded:

@@ -14,6 +14,4 @@ else:
     finally:
         del sys.modules["httpx._main"]
 
-from httpx_sse import EventSource, ServerSentEvent
-
-__all__ = ["EventSource", "ServerSentEvent", "httpx"]
+__all__ = ["httpx"]

@@ -17,8 +17,8 @@ import msgspec
 from sandbox_agent.client.api import EVENT_STREAM, FIRST_PAUSE, LONGEST_PAUSE, Api, is_passing, read_events, retry
 from sandbox_agent.client.errors import ClientError, ConnectionLost, RequestError, ServerProblem, foreign
 from sandbox_agent.client.incoming import Arrival, Hooks, RequestId, StreamOrder, decode
-from sandbox_agent.client.light_httpx import httpx
 from sandbox_agent.client.outbox import READS, Expected, Outbox, Outgoing, Reply, find_obstacle
+from sandbox_agent.client.ways import Response
 from sandbox_agent.client.websocket import Socket
 from sandbox_agent.envelope import Object, object_at, text_at
 from sandbox_agent.errors import (
@@ -70,6 +70,8 @@ class Transport:
         """A WebSocket was open once."""
         self._socket: Socket | None = None
         self._outbox = Outbox(patience)
+        self._wanted = asyncio.Event()
+        """Set when a request waits for a WebSocket."""
         self._expected = Expected()
         self._ids = itertools.count()
         self._initialize: bytes | None = None
@@ -243,6 +245,8 @@ class Transport:
         with self._expected.expecting(outgoing, awaited):
             while self._wants_socket and not self._listening and not outgoing.by_post:
                 self._usable(outgoing)
+                # What is to be sent now does not wait for the next try of a socket, which may be seconds away.
+                self._wanted.set()
                 reply = await self._outbox.send(outgoing)
                 if reply is not None:
                     return reply, self.generation
@@ -319,7 +323,7 @@ class Transport:
             return Reply(None, 0, 0, on_stream=False)
         return await self._expected.promised(outgoing) if response.status_code == ACCEPTED else self._reply_in(response)
 
-    def _reply_in(self, response: httpx.Response) -> Reply:
+    def _reply_in(self, response: Response) -> Reply:
         try:
             envelope = decode(response.content)
         except (ValueError, RecursionError) as error:
@@ -336,7 +340,7 @@ class Transport:
                 if generation == self.generation:
                     await self._open(generation)
 
-    async def _open(self, generation: int) -> httpx.Response:
+    async def _open(self, generation: int) -> Response:
         """Open a connection, the first or the next."""
         # Who opens it anew waits already, and knows for how long.
         response = await retry(self._introduce, self._patience if generation == 0 else 0)
@@ -357,7 +361,7 @@ class Transport:
         self._follow_anew()
         return response
 
-    async def _introduce(self) -> httpx.Response:
+    async def _introduce(self) -> Response:
         headers = {"Content-Type": "application/json"}
         silence = AGENT_START * self._silence
         return await self._api.request("POST", PATH, content=self._initialize, headers=headers, silence=silence)
@@ -379,6 +383,7 @@ class Transport:
         pause, renewed, there_at = FIRST_PAUSE, False, clock()
         while True:
             generation, seen = self.generation, self._seen
+            self._wanted.clear()
             try:
                 await self._listen()
             except ClientError as error:
@@ -394,7 +399,9 @@ class Transport:
             elif generation != self.generation and not renewed:
                 renewed = True
             else:
-                await asyncio.sleep(pause * random.uniform(0.5, 1))  # noqa: S311 - so that not all come at once
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(pause * random.uniform(0.5, 1)):  # noqa: S311 - not all come at once
+                        await self._wanted.wait()
                 pause = min(2 * pause, LONGEST_PAUSE)
 
     async def _refused(self, error: ClientError, generation: int) -> None:
@@ -483,6 +490,6 @@ def _may_have_happened(error: ClientError) -> bool:
     return not isinstance(error, ConnectionLost) or error.outcome_unknown
 
 
-def _last_event(response: httpx.Response) -> int:
+def _last_event(response: Response) -> int:
     value = response.headers.get(names.LAST_EVENT, "")
     return int(value) if value.isdecimal() else 0

@@ -21,7 +21,7 @@ from sandbox_agent.errors import SettingsError
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
 
-    from sandbox_agent.client.light_httpx import httpx
+    from sandbox_agent.client.ways import Response
 
 METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS")
 _IN_THE_QUERY = ("GET", "HEAD")
@@ -149,13 +149,13 @@ def _json(value: object) -> str:
     return msgspec.json.encode(value).decode()
 
 
-def _print_head(response: "httpx.Response") -> None:
+def _print_head(response: "Response") -> None:
     lines = [f"{response.http_version} {response.status_code} {response.reason_phrase}"]
     lines += [f"{name}: {value}" for name, value in response.headers.items()]
     print("\n".join(map(one_line, lines)), end="\n\n", flush=True)
 
 
-async def _print_body(response: "httpx.Response") -> bytes:
+async def _print_body(response: "Response") -> bytes:
     """Print the body as it comes; gives its beginning. A terminal gets JSON on lines, and nothing that moves it."""
     kept = bytearray()
     if sys.stdout.isatty() and "json" in response.headers.get("content-type", ""):
@@ -181,7 +181,7 @@ async def _print_body(response: "httpx.Response") -> bytes:
     return bytes(kept)
 
 
-def _finish(response: "httpx.Response", said: bytes) -> int:
+def _finish(response: "Response", said: bytes) -> int:
     from sandbox_agent.client.errors import problem
 
     if response.status_code < HTTPStatus.BAD_REQUEST:

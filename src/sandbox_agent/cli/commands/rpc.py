@@ -22,9 +22,8 @@ from sandbox_agent.envelope import META, Kind, one_line, parse, request
 from sandbox_agent.errors import NotAnEnvelope, SettingsError
 
 if TYPE_CHECKING:
-    import httpx
-
     from sandbox_agent.client.api import Api
+    from sandbox_agent.client.ways import Response
 
 ID, POSITION = "X-ACP-Connection-Id", "X-ACP-Last-Event-Id"
 LONGEST = 256 << 20
@@ -283,7 +282,7 @@ class _Exchange:
                 await self._news.put(Answered(after, one_line(response.content)))
         await self._news.put(InputEnded())
 
-    async def _post(self, line: bytes) -> "httpx.Response":
+    async def _post(self, line: bytes) -> "Response":
         """Send an envelope as it is; with a stream, the response to a request comes there."""
         headers = self._headers | _JSON | ({"Prefer": "respond-async"} if self._listens else {})
         return await self._api.request("POST", "/v1/rpc", content=line, headers=headers)
