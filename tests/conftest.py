@@ -67,7 +67,10 @@ STORAGE = {
 }
 """Modules whose promises depend on where the log is, or on how a request comes in: their tests run on disk and with
 `--no-persist`, and there with `--read-every-head`, so that no request goes the short way."""
-SLOW = ("opencode", "inspector", "sdk_typescript", "browser", "examples", "docs", "contract", "cli", "client")
+SLOW = (
+    *("opencode", "inspector", "sdk_typescript", "browser", "examples", "test_distribution.py", "test_first_hour.py"),
+    *("docs", "contract", "agents", "cli", "client"),
+)
 """Rooms whose tests take longest come first, so that no worker has a long test left when the others have ended."""
 
 
@@ -104,7 +107,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def rank(item: pytest.Item) -> int:
-    room = item.nodeid.split("/", 2)[1]
+    room = item.nodeid.partition("::")[0].split("/", 2)[1]
     return SLOW.index(room) if room in SLOW else len(SLOW)
 
 
