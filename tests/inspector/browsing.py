@@ -1,115 +1,45 @@
-"""A person at the Inspector, played by `agent-browser` in a real Chromium: sees what is visible, clicks and types.
+"""A person at the Inspector: sees what is visible, clicks and types.
 
-`agent-browser` is a program of its own that keeps a browser between two calls; each `Tab` here has one to itself. What
-is waited for ends the wait; the bound is long, so that no test fails because the machine is busy.
+Every wait ends with what it waits for; its bound is long, so that no test fails because the machine is busy. A click or
+a text goes to something that is there, enabled, uncovered and still (`hand.js`), and is given again when it did not
+arrive: what loads above a button moves it between the look at it and the click.
 """
 
 import json
-import os
-import platform
-import subprocess
-from functools import cache
+from collections.abc import Callable
 from itertools import count
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from time import monotonic
 from typing import Any, Literal, Self
 
-from sandbox_agent.agents.install.tools import bundled_node
-from tests.browser.driving import ROOT, Unavailable
+from tests.inspector.agent_browser import PATIENCE, AgentBrowser, Failed
 
-BROWSER = ROOT / "tests" / "browser"
-PATIENCE = 60.0
-"""Seconds that a wait may take."""
-LONGEST = 3 * PATIENCE
 WIDTHS = {1440: 900, 1024: 768, 390: 844}
 """Of a desk, a small laptop and a phone, with their heights."""
-_MACHINES = {"x86_64": "x64", "aarch64": "arm64", "arm64": "arm64"}
-_numbers = count(1)
-
-
-class Failed(AssertionError):
-    """The browser could not do it, or did not see it; says what it did see."""
-
-
-@cache
-def program() -> Path:
-    """`agent-browser` itself. Raises Unavailable."""
-    machine = _MACHINES.get(platform.machine())
-    path = BROWSER / "node_modules" / "agent-browser" / "bin" / f"agent-browser-{platform.system().lower()}-{machine}"
-    if not path.exists():
-        raise Unavailable(f"{path.name} is not there; ./dev test installs it")
-    # Its package does this in a script, and no script of a package is run here.
-    if not os.access(path, os.X_OK):
-        path.chmod(0o755)
-    return path
-
-
-@cache
-def chromium() -> dict[str, str]:
-    """What `agent-browser` has to know of the Chromium that starts here. Raises Unavailable."""
-    node = bundled_node().program
-    found = subprocess.run([node, BROWSER / "where.mjs"], capture_output=True, text=True, timeout=LONGEST)
-    if found.returncode:
-        raise Unavailable(found.stderr.strip().splitlines()[-1] if found.stderr.strip() else "Chromium does not start")
-    how = json.loads(found.stdout)
-    return {
-        **how["environment"],
-        "AGENT_BROWSER_EXECUTABLE_PATH": how["program"],
-        "AGENT_BROWSER_ARGS": ",".join(how["arguments"]),
-    }
+_HAND = Path(__file__).with_name("hand.js").read_text().strip().removesuffix(";")
+_LOOK = 20.0
+"""Seconds that one look for something may take: a page that is replaced meanwhile takes the look with it."""
 
 
 class Tab:
-    """One browser with one page; ends with the block."""
+    """The page of a browser at one server's Inspector; what it has kept there is gone with the block."""
 
-    def __init__(self, url: str, token: str | None) -> None:
-        self.url, self.token = url, token
-        self._place = TemporaryDirectory(prefix="ab-")
-        self._session = f"t{next(_numbers)}"
-        self._environment = {
-            **os.environ,
-            **chromium(),
-            # What it keeps is no one else's: sockets, states, profiles.
-            "HOME": self._place.name,
-            "AGENT_BROWSER_SOCKET_DIR": self._place.name,
-            "AGENT_BROWSER_DEFAULT_TIMEOUT": str(int(PATIENCE * 1000)),
-            "AGENT_BROWSER_NO_WEBMCP": "1",
-            "AGENT_BROWSER_IDLE_TIMEOUT_MS": "600000",
-        }
-        self._open = False
+    def __init__(self, browser: AgentBrowser, url: str, token: str | None) -> None:
+        self.browser, self.url, self.token = browser, url, token
+        self._numbers = count(1)
 
     def __enter__(self) -> Self:
+        self.look_afresh()
         return self
 
     def __exit__(self, kind: object, *_: object) -> None:
         try:
-            if self._open and kind is None:
+            if kind is None:
                 self.is_well()
         finally:
-            if self._open:
-                self("close")
-            self._place.cleanup()
-
-    def __call__(self, *words: str) -> Any:
-        """Any command of `agent-browser`; gives its data."""
-        command = [program(), "--session", self._session, "--json", *words]
-        done = subprocess.run(command, env=self._environment, capture_output=True, text=True, timeout=LONGEST)
-        try:
-            told = json.loads(done.stdout.strip().splitlines()[-1])
-        except (IndexError, ValueError):
-            raise Failed(f"{' '.join(words)}: {done.stdout}{done.stderr}") from None
-        if not told.get("success"):
-            raise Failed(f"{' '.join(words)[:300]}: {told.get('error')}{self._seen(words)}")
-        return told.get("data")
-
-    def _seen(self, words: tuple[str, ...]) -> str:
-        """What was visible instead; nothing when that cannot be had either."""
-        if words[0] not in ("wait", "find", "click", "fill"):
-            return ""
-        try:
-            return f"\n\nvisible at {self.run('location.href')}:\n{self.run('document.body.innerText')[:3000]}"
-        except Failed:
-            return ""
+            self.forget()
+            self.leave()
+            self.browser("errors", clear=True)
 
     # Going
 
@@ -118,21 +48,39 @@ class Tab:
         given = self.token if token == "" else token
         fragment = f"#token={given}" if given is not None else ""
         # By way of nothing: a change of the fragment alone would be no navigation.
-        if self._open:
-            self("open", "about:blank")
-        self._open = True
-        self("open", f"{self.url}/ui/{path}{fragment}")
+        self.leave()
+        self.browser("navigate", url=f"{self.url}/ui/{path}{fragment}")
+        self._is_there()
         return self
 
     def reload(self) -> None:
-        self("reload")
+        self.browser("reload")
+        self._is_there()
+
+    def leave(self) -> None:
+        """Go away from the Inspector."""
+        self.browser("navigate", url="about:blank")
+
+    def forget(self) -> None:
+        """Let go of what the page has kept: tokens, drafts, widths."""
+        self.run("location.origin !== 'null' && (localStorage.clear(), sessionStorage.clear())")
+
+    def look_afresh(self) -> None:
+        """Wide and light, at no page yet."""
+        self.leave()
+        self.size(1440)
+        self.theme("light")
 
     def size(self, width: int, height: int | None = None) -> None:
-        self("set", "viewport", str(width), str(height or WIDTHS[width]))
+        self.browser.keep("viewport", width=width, height=height or WIDTHS[width])
 
     def theme(self, scheme: Literal["light", "dark"]) -> None:
         # Without motion, which would be judged half-way.
-        self("set", "media", scheme, "reduced-motion")
+        self.browser.keep("emulatemedia", colorScheme=scheme, reducedMotion="reduce")
+
+    def _is_there(self) -> None:
+        """The frame and its sidebar are there before the room's own code is; and a room begins with its heading."""
+        self.until("document.querySelector('h1') !== null")
 
     # Seeing
 
@@ -146,96 +94,133 @@ class Tab:
 
     def until(self, condition: str) -> None:
         """Wait until an expression is true on the page."""
-        self("wait", "--fn", condition)
+        try:
+            self.browser("waitforfunction", expression=f"Boolean({condition})", timeout=int(PATIENCE * 1000))
+        except Failed as failed:
+            raise Failed(f"{failed}{self._seen()}") from None
 
     def run(self, expression: str) -> Any:
         """The value of an expression on the page; a promise is awaited."""
-        return self("eval", expression)["result"]
-
-    @property
-    def text(self) -> str:
-        return str(self.run("document.body.innerText"))
+        return self.browser("evaluate", script=expression)["result"]
 
     @property
     def path(self) -> str:
         """Where the page is, without the server's address."""
         return str(self.run("location.pathname + location.search + location.hash"))
 
-    @property
-    def title(self) -> str:
-        return str(self.run("document.title"))
+    def _seen(self) -> str:
+        """What was visible instead; nothing when that cannot be had either."""
+        try:
+            return f"\n\nvisible at {self.run('location.href')}:\n{self.run('document.body.innerText')[:3000]}"
+        except Failed:
+            return ""
 
-    # Doing
+    # Doing, by the names that things have, or (`…_at`) by a selector
 
-    def click(self, name: str, role: str = "button") -> None:
-        """Click what has this role and this name, once it is there."""
-        self._wait_for(role, name)
-        self("find", "role", role, "click", "--name", name, "--exact")
+    def click(self, name: str, role: str = "button", *, exact: bool = True) -> None:
+        """Click what has this role and this name, or a name with this in it."""
+        self._click(role=role, name=name, exact=exact)
 
     def follow(self, name: str) -> None:
         """Click a link whose name contains this."""
-        self._wait_for("link", name, exact=False)
-        self("find", "role", "link", "click", "--name", name)
+        self._click(role="link", name=name)
+
+    def click_at(self, selector: str) -> None:
+        self._click(css=selector)
 
     def fill(self, label: str, text: str) -> None:
         """Put a text into the field with this label."""
-        self._wait_until(lambda: self("find", "label", label, "fill", text))
+        self._fill(text, role="field", name=label, exact=True)
+
+    def fill_at(self, selector: str, text: str) -> None:
+        self._fill(text, css=selector)
 
     def choose(self, label: str, option: str) -> None:
         """Choose an option of the list with this label."""
-        script = """(([label, option]) => {
-          const named = [...document.querySelectorAll("select")].find((each) =>
-            (each.labels?.[0]?.innerText ?? each.ariaLabel) === label);
-          const found = [...(named?.options ?? [])].find(({ text, value }) => text === option || value === option);
-          if (!found) throw new Error(`no option ${option} of ${label}`);
-          Object.getOwnPropertyDescriptor(HTMLSelectElement.prototype, "value").set.call(named, found.value);
-          named.dispatchEvent(new Event("change", { bubbles: true }));
-        })"""
-        self._wait_until(lambda: self.run(f"{script}({json.dumps([label, option])})"))
+        self._find("choose", option=option, role="field", name=label, exact=True)
+
+    def choose_at(self, selector: str, option: str) -> None:
+        self._find("choose", option=option, css=selector)
+
+    def focus_at(self, selector: str) -> None:
+        self._find("focus", css=selector)
+
+    def upload(self, selector: str, *files: Path) -> None:
+        self._find("see", css=selector)
+        self.browser("upload", selector=selector, files=[str(each) for each in files])
 
     def press(self, *keys: str) -> None:
         for key in keys:
-            self("press", key)
+            self.browser("press", key=key)
 
     def type(self, text: str) -> None:
         """Type where the focus is."""
-        self("keyboard", "type", text)
+        self.browser("keyboard", subaction="type", text=text)
 
-    def upload(self, selector: str, *files: Path) -> None:
-        self("upload", selector, *map(str, files))
+    def _click(self, **what: Any) -> None:
+        def attempt() -> bool:
+            number = self._find("click", **what)
+            self.browser("click", selector=f"[data-hand='{number}']")
+            # A page that is another one by now was left by this click.
+            return bool(self.run(f"(window.handled ?? {number}) === {number}"))
 
-    def _wait_for(self, role: str, name: str, *, exact: bool = True) -> None:
-        self._wait_until(lambda: self("find", "role", role, "hover", "--name", name, *(["--exact"] if exact else [])))
+        self._insist(attempt, f"click {what}")
 
-    def _wait_until(self, attempt: Any) -> None:
-        """Try until it works: things appear when they are ready. The page's own frames are the clock."""
-        for _ in range(120):
+    def _fill(self, text: str, **what: Any) -> None:
+        def attempt() -> bool:
+            selector = f"[data-hand='{self._find('fill', **what)}']"
+            self.browser("fill", selector=selector, value=text)
+            return bool(self.run(f"document.querySelector({json.dumps(selector)})?.value === {json.dumps(text)}"))
+
+        self._insist(attempt, f"fill {what}")
+
+    def _find(self, purpose: str, **what: Any) -> int:
+        """Wait until something can be used, and make it ready or use it; gives the number by which it is found."""
+        number = next(self._numbers)
+        order = json.dumps({**what, "purpose": purpose, "number": number, "patience": _LOOK * 1000})
+
+        def attempt() -> bool:
+            wrong = self.run(f"({_HAND})({order})")
+            if wrong is not None:
+                raise Failed(wrong)
+            return True
+
+        self._insist(attempt, f"{purpose} {what}")
+        return number
+
+    def _insist(self, attempt: Callable[[], bool], what: str) -> None:
+        """Try until it works: what was found may be gone, or replaced, a moment later."""
+        last, until = "", monotonic() + PATIENCE
+        while monotonic() < until:
             try:
-                attempt()
+                if attempt():
+                    return
             except Failed as failed:
-                last = failed
-            else:
-                return
-            self.run("new Promise((done) => setTimeout(done, 100))")
-        raise last
+                last = str(failed)
+        raise Failed(f"{what}: {last or 'it did not arrive'}{self._seen()}")
 
     # Judging
 
     def is_well(self) -> None:
         """Fail when something went wrong on the page and no code caught it."""
-        errors = self("errors").get("errors", [])
+        errors = self.browser("errors", clear=True).get("errors", [])
         assert errors == [], errors
 
     def is_accessible(self, *, in_colour_only: bool = False) -> None:
         """Fail when axe finds something that keeps people out."""
-        # The frame and its sidebar are there before the room's own code is loaded, and a room begins with its heading.
-        self.until("document.querySelector('h1') !== null")
-        violations = self("a11y", *(["--tags", "wcag2aa"] if in_colour_only else [])).get("violations", [])
+        self._is_there()
+        violations = self.browser("a11y", **({"tags": "wcag2aa"} if in_colour_only else {})).get("violations", [])
         assert violations == [], "\n".join(describe(each) for each in violations)
+
+    def is_accessible_in_both_themes(self) -> None:
+        """What depends on the theme is colour alone."""
+        self.is_accessible()
+        self.theme("dark")
+        self.is_accessible(in_colour_only=True)
 
     def picture(self, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
-        self("screenshot", str(path))
+        self.browser("screenshot", path=str(path), fullPage=False, annotate=False)
 
 
 def describe(violation: dict[str, Any]) -> str:

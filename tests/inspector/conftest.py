@@ -1,4 +1,4 @@
-"""What tests of the Inspector share: for each module a server, and a browser with one tab."""
+"""What tests of the Inspector share: a browser for each worker; for each module a server, and a tab at it."""
 
 from collections.abc import Generator
 
@@ -7,7 +7,8 @@ import pytest
 from sandbox_agent.client.sync import SandboxAgent
 from sandbox_agent.http.ui import BUILT
 from tests.browser.driving import Unavailable
-from tests.inspector.browsing import Tab, chromium, program
+from tests.inspector.agent_browser import AgentBrowser, chromium, program
+from tests.inspector.browsing import Tab
 from tests.support.running import BOUND, TOKEN, Server
 
 
@@ -22,6 +23,12 @@ def needs_browser() -> None:
         pytest.skip(f"there is no browser: {reason}")
 
 
+@pytest.fixture(scope="session")
+def agent_browser(needs_browser: None) -> Generator[AgentBrowser]:
+    with AgentBrowser() as started:
+        yield started
+
+
 @pytest.fixture(scope="module")
 def server() -> Generator[Server]:
     with Server() as running:
@@ -29,17 +36,15 @@ def server() -> Generator[Server]:
 
 
 @pytest.fixture(scope="module")
-def shared_tab(needs_browser: None, server: Server) -> Generator[Tab]:
-    with Tab(server.url, TOKEN) as opened:
+def shared_tab(agent_browser: AgentBrowser, server: Server) -> Generator[Tab]:
+    with Tab(agent_browser, server.url, TOKEN) as opened:
         yield opened
 
 
 @pytest.fixture
 def tab(shared_tab: Tab) -> Generator[Tab]:
-    """The module's tab, wide and light again; it must be well after each test."""
-    shared_tab.open()
-    shared_tab.size(1440)
-    shared_tab.theme("light")
+    """The module's tab, wide and light again, at no page yet; it must be well after each test."""
+    shared_tab.look_afresh()
     yield shared_tab
     shared_tab.is_well()
 

@@ -14,6 +14,7 @@ from typing import Any, Literal
 
 from sandbox_agent.client import RequestError
 from sandbox_agent.client.sync import SandboxAgent, Turn
+from tests.inspector.agent_browser import AgentBrowser
 from tests.inspector.browsing import WIDTHS, Tab
 from tests.support.running import BOUND, TOKEN, Server, eventually, scripted
 
@@ -207,7 +208,11 @@ PROMPTS: dict[str, tuple[str, str, Callable[[str], list[Any]]]] = {
         "لماذا تتجاوز الطلبات الحد؟",
         lambda _: [["say", "تم. كل شيء يعمل الآن، و`limits.py` فيه نافذة لكل مفتاح."]],
     ),
-    "long": (LONG, "Rename it everywhere", lambda _: [["say", "x" * 4_000]]),
+    "long": (
+        LONG,
+        "Rename it everywhere",
+        lambda _: [["say", f"{'x' * 4_000}\n\n- [x] done\n\n[a link](https://example.org)"]],
+    ),
     "permission": (
         "Trust proxies of our own network",
         "Read the client's address from the proxy, if it is ours.",
@@ -279,8 +284,6 @@ Go = Callable[[Tab, Workshop], None]
 def session(name: str, sees: str, tab_of: str = "") -> Go:
     def go(tab: Tab, made: Workshop) -> None:
         tab.open(f"sessions/{made.sessions[name]}{tab_of}")
-        # The sidebar shows its title before the session's room is loaded.
-        tab.until("document.querySelector('h1') !== null")
         tab.sees(sees)
 
     return go
@@ -307,8 +310,7 @@ def _failed(tab: Tab, made: Workshop) -> None:
 
 def _file(tab: Tab, made: Workshop) -> None:
     tab.open(f"files?path={made.server.work}/work")
-    tab.sees("limits.py")
-    tab.run("[...document.querySelectorAll('button')].find((each) => each.innerText.includes('limits.py')).click()")
+    tab.click("File limits.py", exact=False)
     tab.sees("setdefault")
 
 
@@ -347,9 +349,8 @@ SCREENS: dict[str, Go] = {
 
 def tell(folder: Path) -> None:
     """The pictures of the docs."""
-    with workshop(without=ODD) as made, Tab(made.server.url, TOKEN) as tab:
+    with workshop(without=ODD) as made, AgentBrowser() as browser, Tab(browser, made.server.url, TOKEN) as tab:
         for name, theme in STORY.items():
-            tab.open()
             tab.size(1280, 800)
             tab.theme(theme)
             SCREENS[name](tab, made)
@@ -358,8 +359,7 @@ def tell(folder: Path) -> None:
 
 
 def main(folder: str = "dist/screens", *names: str) -> None:
-    with workshop() as made, Tab(made.server.url, TOKEN) as tab:
-        tab.open()
+    with workshop() as made, AgentBrowser() as browser, Tab(browser, made.server.url, TOKEN) as tab:
         for name in names or SCREENS:
             tab.size(1440)
             SCREENS[name](tab, made)

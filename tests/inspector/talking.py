@@ -22,8 +22,7 @@ class Conversation:
 
     def say(self, text: str) -> None:
         """Write a prompt and send it."""
-        self.shows(".composer-field")
-        self.tab("fill", ".composer-field", text)
+        self.tab.fill_at(".composer-field", text)
         self.tab.press("Enter")
 
     def play(self, *steps: object) -> None:
@@ -63,20 +62,7 @@ class Conversation:
     # Doing
 
     def click(self, selector: str) -> None:
-        """Click it once it stays where it is: what is still loading may move it."""
-        self.shows(selector)
-        self.run(
-            f"""(async () => {{
-                const found = () => document.querySelector({json.dumps(selector)});
-                const place = () => JSON.stringify(found()?.getBoundingClientRect());
-                for (let still = 0, before = ""; still < 5; ) {{
-                    await new Promise((resolve) => requestAnimationFrame(resolve));
-                    still = place() === before ? still + 1 : 0;
-                    before = place();
-                }}
-            }})()"""
-        )
-        self.tab("click", selector)
+        self.tab.click_at(selector)
 
     def press_beside(self, key: str) -> None:
         """Press a key where nothing is being written, once a card has been there for long enough to take it."""

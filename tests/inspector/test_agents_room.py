@@ -27,9 +27,6 @@ def test_an_agent_says_what_it_can_do_where_it_comes_from_and_how_its_process_is
     tab.open("agents/mock")
     for words in ("promptCapabilities.image", "Comes with the server", "running", "Process id"):
         tab.sees(words)
-    tab.is_accessible()
-    tab.theme("dark")
-    tab.is_accessible()
     tab.open("agents/nobody")
     tab.sees("There is no such agent")
 
@@ -39,11 +36,10 @@ def test_an_agent_is_installed_with_its_progress_and_then_used(tab: Tab, shelf: 
     held = shelf.index.hold(shelf.tarball(agent))
     tab.open("new")
     tab.click("Registry")
-    tab.until(f"document.querySelector('input[value=\"{agent}\"]') !== null")
-    tab.run(f"document.querySelector('input[value=\"{agent}\"]').click()")
+    tab.click_at(f"input[value='{agent}']")
     tab.sees("Not installed")
     tab.sees("Install the agent first.")
-    tab.run("[...document.querySelectorAll('button')].find((each) => each.innerText.startsWith('Install ')).click()")
+    tab.click("Install ", exact=False)
     held.wait()
     tab.sees(f"fetching {agent}.tar.gz")
     held.release.set()
@@ -57,8 +53,7 @@ def test_an_install_that_fails_says_why_where_it_was_begun(tab: Tab, shelf: Shel
     agent = shelf.box("#!/usr/bin/env node\nconsole.error('no key'); process.exit(3)")
     tab.open(f"agents/{agent}")
     tab.click("Registry")
-    tab.sees("Install ")
-    tab.run("[...document.querySelectorAll('button')].find((each) => each.innerText.startsWith('Install ')).click()")
+    tab.click("Install ", exact=False)
     tab.sees("could not be installed")
     tab.is_accessible()
 

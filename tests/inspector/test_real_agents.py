@@ -8,6 +8,7 @@ from sandbox_agent.client.sync import SandboxAgent
 from tests.agents.asker import ASKERS
 from tests.agents.real import RealAgent, running
 from tests.agents.recipes import RECIPES
+from tests.inspector.agent_browser import AgentBrowser
 from tests.inspector.browsing import Tab
 from tests.inspector.talking import Conversation
 from tests.support.model.script import Call, Say, Think
@@ -51,12 +52,12 @@ def _opened(real: RealAgent, tab: Tab, client: SandboxAgent) -> Conversation:
 @pytest.mark.parametrize(
     "agent", [pytest.param(each, marks=pytest.mark.xdist_group(each)) for each in ("claude", "codex")]
 )
-def test_a_full_run_is_seen_and_steered(needs_browser: None, agent: str, tmp_path: Path) -> None:
+def test_a_full_run_is_seen_and_steered(agent_browser: AgentBrowser, agent: str, tmp_path: Path) -> None:
     (recipe,) = [each for each in RECIPES if each.agent == agent]
     asker = ASKERS[agent]
     with (
         running(recipe) as real,
-        Tab(real.server.url, real.server.token) as tab,
+        Tab(agent_browser, real.server.url, real.server.token) as tab,
         SandboxAgent.connect(real.server.url, real.server.token) as client,
     ):
         talk = _opened(real, tab, client)
@@ -82,8 +83,7 @@ def test_a_full_run_is_seen_and_steered(needs_browser: None, agent: str, tmp_pat
         talk.sees("by you")
 
         for option, value in asker.options:
-            tab.until(f"document.querySelector('[data-choice={option}]') !== null")
-            tab("select", f"[data-choice={option}]", value)
+            tab.choose_at(f"[data-choice={option}]", value)
             tab.until(f"document.querySelector('[data-choice={option}]:not(:disabled)')?.value === '{value}'")
         asking = real.model.script(asker.one, Say("I take that one."))
         talk.say(f"Please do what {asking.marker} says")

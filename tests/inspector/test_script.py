@@ -5,7 +5,7 @@ import subprocess
 from pathlib import Path
 
 from tests.browser.driving import ROOT
-from tests.inspector.browsing import LONGEST, chromium, program
+from tests.inspector.agent_browser import LONGEST, chromium, program
 from tests.support.running import TOKEN, Server
 
 SCRIPT = ROOT / "inspector" / "tests" / "agent-browser.e2e.sh"

@@ -11,6 +11,7 @@ from tests.support.running import BOUND, Server
 def test_a_session_that_another_client_makes_appears_and_says_how_it_stands(
     tab: Tab, server: Server, client: SandboxAgent
 ) -> None:
+    tab.open()
     tab.sees("Connected")
     client.sessions.create("mock", cwd=server.work).prompt("a session of another client").text()
     tab.sees("a session of another client")
@@ -25,6 +26,7 @@ def test_a_session_that_another_client_makes_appears_and_says_how_it_stands(
 def test_what_waits_for_a_person_is_counted_in_the_title_until_it_is_answered_elsewhere(
     tab: Tab, server: Server, client: SandboxAgent
 ) -> None:
+    tab.open()
     tab.sees("Connected")
     seen = Event()
 
@@ -44,6 +46,7 @@ def test_what_waits_for_a_person_is_counted_in_the_title_until_it_is_answered_el
 def test_sessions_are_found_by_their_words(tab: Tab, server: Server, client: SandboxAgent) -> None:
     for words in ("the red house", "the blue boat"):
         client.sessions.create("mock", cwd=server.work).prompt(words).text()
+    tab.open()
     tab.sees("the red house")
     tab.sees("the blue boat")
     tab.fill("Search sessions", "BOAT blue")
@@ -62,7 +65,6 @@ def test_a_link_to_a_session_opens_it_and_one_to_no_session_says_so(
     tab.until("document.title === 'linked to · Inspector'")
     tab.open("sessions/no-such-session")
     tab.sees("There is no such session")
-    tab.is_accessible()
     tab.open("nowhere/at/all")
     tab.sees("There is no such page")
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from sandbox_agent.client.sync import SandboxAgent
+from tests.inspector.agent_browser import AgentBrowser
 from tests.inspector.browsing import Tab
 from tests.inspector.talking import Conversation, conversation
 from tests.support.running import TOKEN, Server
@@ -64,7 +65,6 @@ def test_a_queued_prompt_runs_when_its_turn_comes(talk: Conversation) -> None:
 
 def test_a_file_is_attached_by_button_by_drop_and_by_paste(talk: Conversation, tmp_path: Path) -> None:
     (tmp_path / "chosen.txt").write_text("chosen")
-    talk.shows("input[type=file]")
     talk.tab.upload("input[type=file]", tmp_path / "chosen.txt")
     talk.sees("chosen.txt", ".attached")
     give = "const data = new DataTransfer(); data.items.add(new File(['x'], {name}));"
@@ -95,7 +95,6 @@ def test_an_attached_image_is_shown(talk: Conversation, tmp_path: Path) -> None:
         "1f15c4890000000d49444154789c6360f8cf5000000385018025a2ca3c0000000049454e44ae426082"
     )
     (tmp_path / "dot.png").write_bytes(dot)
-    talk.shows("input[type=file]")
     talk.tab.upload("input[type=file]", tmp_path / "dot.png")
     talk.sees("dot.png", ".attached")
     talk.say("see")
@@ -105,10 +104,10 @@ def test_an_attached_image_is_shown(talk: Conversation, tmp_path: Path) -> None:
 
 def test_mode_and_model_are_seen_and_changed(talk: Conversation) -> None:
     talk.tab.until("document.querySelector('[data-choice=mode]')?.value === 'default'")
-    talk.tab("select", "[data-choice=mode]", "plan")
+    talk.tab.choose_at("[data-choice=mode]", "plan")
     talk.tab.until("document.querySelector('[data-choice=mode]:not(:disabled)')?.value === 'plan'")
     assert talk.session.info().mode == "plan"
-    talk.tab("select", "[data-choice=model]", "mock-large")
+    talk.tab.choose_at("[data-choice=model]", "mock-large")
     talk.tab.until("document.querySelector('[data-choice=model]:not(:disabled)')?.value === 'mock-large'")
     assert talk.session.info().model == "mock-large"
     # Another client's choice is seen as well.
@@ -133,7 +132,7 @@ def test_a_reload_shows_the_same_in_a_turn_and_after_it(talk: Conversation) -> N
 
 
 def test_what_was_typed_survives_a_reload(talk: Conversation) -> None:
-    talk.tab("fill", ".composer-field", "half a thought")
+    talk.tab.fill_at(".composer-field", "half a thought")
     talk.tab.reload()
 
     talk.tab.until("document.querySelector('.composer-field')?.value === 'half a thought'")
@@ -186,10 +185,12 @@ def test_five_thousand_pieces_of_a_message_are_shown(talk: Conversation) -> None
     talk.sees("4999", ".transcript")
 
 
-def test_the_page_comes_back_by_itself_when_the_server_is_restarted(needs_browser: None, tmp_path: Path) -> None:
+def test_the_page_comes_back_by_itself_when_the_server_is_restarted(
+    agent_browser: AgentBrowser, tmp_path: Path
+) -> None:
     with ExitStack() as closing:
         with Server(directory=tmp_path) as server, SandboxAgent.connect(server.url, TOKEN) as client:
-            tab = closing.enter_context(Tab(server.url, TOKEN))
+            tab = closing.enter_context(Tab(agent_browser, server.url, TOKEN))
             talk = Conversation(tab, client, str(server.work))
             talk.say("before")
             talk.is_answered("You said: before")
@@ -199,7 +200,7 @@ def test_the_page_comes_back_by_itself_when_the_server_is_restarted(needs_browse
             talk.say("after")
             talk.is_answered("You said: after")
             talk.sees("You said: before")
-            tab("open", "about:blank")
+            tab.leave()
 
 
 def test_hostile_content_is_shown_and_does_nothing(scripted_talk: Conversation) -> None:

@@ -54,7 +54,7 @@ def test_a_rejection_says_why(talk: Conversation) -> None:
     talk.say("permission")
     talk.shows(".request")
     talk.tab.click("Reject and say why…")
-    talk.tab("fill", ".request-reason", "put it elsewhere")
+    talk.tab.fill_at(".request-reason", "put it elsewhere")
     talk.tab.press("Enter")
 
     talk.sees("put it elsewhere", ".settled-reason")
@@ -71,7 +71,7 @@ def test_keys_answer_a_permission(talk: Conversation) -> None:
 def test_what_is_typed_in_the_composer_answers_nothing(talk: Conversation) -> None:
     talk.say("permission")
     talk.shows(".request")
-    talk.tab("focus", ".composer-field")
+    talk.tab.focus_at(".composer-field")
     talk.tab.type("a1r")
 
     assert talk.run("document.querySelector('.composer-field').value") == "a1r"
@@ -97,8 +97,8 @@ def test_a_form_is_filled_in(talk: Conversation) -> None:
     talk.sees("What would you like?", ".request")
     talk.click(".request [type=submit]")
     talk.sees("This is needed", ".request")
-    talk.tab("find", "text", "green", "click")
-    talk.tab("fill", ".request input[type=number]", "7")
+    talk.tab.click("green", role="radio")
+    talk.tab.fill_at(".request input[type=number]", "7")
     talk.click(".request [type=submit]")
 
     talk.is_answered('You filled in: {"amount": 7, "color": "green", "gift": false}')

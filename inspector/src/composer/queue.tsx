@@ -26,21 +26,24 @@ export function Queue({ view, sending, takeBack }: QueueProps): ReactNode {
   if (view.queue.length === 0 && unheard.length === 0) return null;
   return (
     <ul className="queue" aria-label="Queued prompts">
-      {view.queue.map((prompt) => {
-        const mine = sending.find(({ turn }) => turn.promptId === prompt.promptId);
-        return (
-          <QueueRow
-            key={prompt.key}
-            word="Queued"
-            text={textOf(prompt.blocks)}
-            files={prompt.attachments.length}
-            remove={mine && (() => takeBack(mine.turn))}
-          />
-        );
-      })}
-      {unheard.map(({ turn, text }) => (
-        <QueueRow key={turn.promptId} word="Sending" text={text} files={0} remove={() => takeBack(turn)} />
-      ))}
+      {[
+        ...view.queue.map((prompt) => {
+          const mine = sending.find(({ turn }) => turn.promptId === prompt.promptId);
+          return (
+            <QueueRow
+              // What was on its way keeps its row when the server has it: the focus, or a click, may be there.
+              key={mine?.turn.promptId ?? prompt.key}
+              word="Queued"
+              text={textOf(prompt.blocks)}
+              files={prompt.attachments.length}
+              remove={mine && (() => takeBack(mine.turn))}
+            />
+          );
+        }),
+        ...unheard.map(({ turn, text }) => (
+          <QueueRow key={turn.promptId} word="Sending" text={text} files={0} remove={() => takeBack(turn)} />
+        )),
+      ]}
     </ul>
   );
 }

@@ -40,6 +40,7 @@ export function Mission(): ReactNode {
   if (sessions.length === 0) {
     return (
       <EmptyState
+        first
         icon={<LayoutGrid />}
         title="No sessions yet"
         actions={

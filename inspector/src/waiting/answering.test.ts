@@ -6,7 +6,7 @@ import { EventIds } from "../log/event.js";
 import type { Asked, SessionView } from "../log/view.js";
 import { SettledAlready, answerAsked, give, requestOf } from "./answering.js";
 import { OpenRequests, type OpenRequest } from "./open-requests.js";
-import { pendingOf } from "./pending.js";
+import { cardsOf, isAhead, pendingOf } from "./pending.js";
 
 type Params = Readonly<Record<string, unknown>>;
 
@@ -151,5 +151,24 @@ describe("what waits in a session", () => {
     const [shown, ...others] = pendingOf(viewOf(asked), "s-1", [request]);
     expect(shown).toMatchObject({ asked: { key: asked.key, kind: "question" }, request });
     expect(others).toEqual([]);
+  });
+
+  it("keeps the card of a request whose event comes after it, and of one whose request comes after its event", () => {
+    const asked = logged(PERMISSION, 1, running("ls"));
+    const request = opened(PERMISSION, "c7-1", running("ls"));
+    const known = pendingOf(viewOf(asked), "s-1", [request]);
+    for (const before of [pendingOf(viewOf(), "s-1", [request]), pendingOf(viewOf(asked), "s-1", [])]) {
+      const first = cardsOf(before, new Map());
+      const [card] = first.values();
+      expect(cardsOf(known, first).get(asked.key)).toBe(card);
+      expect(cardsOf(known, cardsOf(known, first)).get(asked.key)).toBe(card);
+    }
+    expect(pendingOf(viewOf(), "s-1", [request]).map(isAhead)).toEqual([true]);
+    expect(known.map(isAhead)).toEqual([false]);
+  });
+
+  it("gives two cards two names", () => {
+    const both = pendingOf(viewOf(logged(PERMISSION, 1, running("ls")), logged(PERMISSION, 2, running("pwd"))), "s-1", []);
+    expect(new Set(cardsOf(both, new Map()).values()).size).toBe(2);
   });
 });

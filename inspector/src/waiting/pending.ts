@@ -38,7 +38,31 @@ export function pendingOf(view: SessionView, sessionId: string, open: readonly O
     const [request] = at < 0 ? [] : strangers.splice(at, 1);
     return request ? { asked: askedOf(request, each.asked.key), request } : each;
   });
-  return [...paired, ...strangers.map((request) => ({ asked: askedOf(request, `request-${request.id}`), request }))];
+  return [...paired, ...strangers.map((request) => ({ asked: askedOf(request, keyOf(request)), request }))];
+}
+
+/** What a request is called until the log has it. */
+function keyOf(request: OpenRequest): string {
+  return `request-${request.id}`;
+}
+
+/** Whether only this client knows of it yet: its request may come before the log's event does. */
+export function isAhead({ asked, request }: Pending): boolean {
+  return request !== undefined && asked.key === keyOf(request);
+}
+
+/**
+ * The names of the cards, by the keys of what they show. A card keeps its name when the log, or this client's request,
+ * comes after it: another card in its place would lose the focus, a click, and the reason that is being written.
+ */
+export function cardsOf(pending: readonly Pending[], before: ReadonlyMap<string, string>): ReadonlyMap<string, string> {
+  return new Map(
+    pending.flatMap(({ asked, request }) => {
+      const keys = request ? [asked.key, keyOf(request)] : [asked.key];
+      const card = keys.map((key) => before.get(key)).find((name) => name !== undefined) ?? asked.key;
+      return keys.map((key) => [key, card] as const);
+    }),
+  );
 }
 
 /** Whether the server may have made this request of what the log has: a question or a form of something else. */

@@ -7,10 +7,10 @@ import type { Asked, SessionView, ToolCall } from "../log/view.js";
 import { SafeText } from "../text/safe-text.js";
 import { actionOf, summaryOf } from "./action.js";
 import { rememberAnswer } from "./answered-here.js";
-import { give, requestFor, type Answer } from "./answering.js";
-import { openRequestsOf } from "./open-requests.js";
+import { give, requestFor, requestOf, type Answer } from "./answering.js";
+import { type OpenRequest, openRequestsOf } from "./open-requests.js";
 import { choiceOf, whoOf } from "./outcome.js";
-import { pendingOf, type Pending } from "./pending.js";
+import { cardsOf, isAhead, pendingOf, type Pending } from "./pending.js";
 import { RequestCard } from "./request-card.js";
 
 /** Milliseconds that the news of another's answer stays. */
@@ -31,19 +31,38 @@ export function Waiting({ client, sessionId, view, agent, onAnswered }: WaitingP
   const open = openRequestsOf(client);
   const requests = useSyncExternalStore(open.subscribe, open.list);
   const pending = useMemo(() => pendingOf(view, sessionId, requests), [view, sessionId, requests]);
+  const named = useRef<ReadonlyMap<string, string>>(new Map());
+  const cards = useMemo(() => (named.current = cardsOf(pending, named.current)), [pending]);
   const mine = useRef(new Set<string>());
+  const remember = (key: string): void => {
+    mine.current.add(key);
+    rememberAnswer(sessionId, key);
+    onAnswered(key);
+  };
+  /** Answered before the log had them; with what it had by then. */
+  const ahead = useRef<readonly { request: OpenRequest; logged: readonly Asked[] }[]>([]);
+  useEffect(() => {
+    ahead.current = ahead.current.filter(({ request, logged }) => {
+      const found = askedIn(view).find(
+        (item) => requestOf(item, sessionId, [request]) && !logged.some(({ key }) => key === item.key),
+      );
+      if (found) remember(found.key);
+      return found === undefined;
+    });
+  }, [view]);
   const news = useNews(view, mine.current);
-  const answer = async ({ asked, request }: Pending, given: Answer): Promise<void> => {
-    const found = request ?? (await requestFor(open, sessionId, asked));
-    mine.current.add(asked.key);
+  const answer = async (to: Pending, given: Answer): Promise<void> => {
+    const found = to.request ?? (await requestFor(open, sessionId, to.asked));
+    if (isAhead(to)) ahead.current = [...ahead.current, { request: found, logged: askedIn(view) }];
+    mine.current.add(to.asked.key);
     try {
       await give(client, found, given);
     } catch (error) {
-      mine.current.delete(asked.key);
+      mine.current.delete(to.asked.key);
+      ahead.current = ahead.current.filter(({ request }) => request !== found);
       throw error;
     }
-    rememberAnswer(sessionId, asked.key);
-    onAnswered(asked.key);
+    if (!isAhead(to)) remember(to.asked.key);
   };
   return (
     <div className="waiting">
@@ -59,7 +78,7 @@ export function Waiting({ client, sessionId, view, agent, onAnswered }: WaitingP
       )}
       {pending.slice(0, SHOWN).map((each, index) => (
         <RequestCard
-          key={each.asked.key}
+          key={cards.get(each.asked.key)}
           asked={each.asked}
           agent={agent}
           tool={toolOf(view, each.asked)}
@@ -100,6 +119,11 @@ function useNews(view: SessionView, mine: ReadonlySet<string>): readonly { key: 
     setTimeout(() => setNews((shown) => shown.filter((each) => !settled.includes(each))), NEWS);
   }, [view, mine]);
   return news;
+}
+
+/** What was asked in the last turn. */
+function askedIn(view: SessionView): readonly Asked[] {
+  return view.turns.at(-1)?.items.filter((item): item is Asked => item.type === "asked") ?? [];
 }
 
 function settledIn(view: SessionView, asked: Asked): Asked | undefined {
