@@ -1,6 +1,6 @@
 /** The frame of the page: the sidebar, the room that the address names, and what stands before both. */
 
-import { Menu as MenuIcon } from "lucide-react";
+import { Compass, Menu as MenuIcon } from "lucide-react";
 import { Component, type ReactNode, Suspense, lazy, useEffect, useRef, useState } from "react";
 
 import { Connect } from "./connect/connect.js";
@@ -25,6 +25,9 @@ const NAMES: Partial<Record<Place["room"], string>> = {
   files: "Files",
   replay: "Replay",
 };
+
+/** Rooms that have a head of their own, with room in it for the button that opens the sidebar. */
+const HEADS: Partial<Record<Place["room"], "own">> = { session: "own" };
 
 export function App(): ReactNode {
   return (
@@ -55,20 +58,30 @@ function Frame(): ReactNode {
     </main>
   );
   if (place.room === "embed") return room;
-  if (!narrow) {
-    return <SplitPane name="sidebar" label="Sidebar" initial={264} smallest={200} largest={420} first={<Sidebar />} second={room} />;
-  }
   return (
-    <div className={styles.narrow}>
-      <header className={styles.bar}>
-        <IconButton label="Open the sidebar" aria-expanded={open} onClick={() => setOpen(true)}>
-          <MenuIcon aria-hidden />
-        </IconButton>
-        <span>{NAMES[place.room] ?? "Session"}</span>
-      </header>
-      {room}
-      {open && <Drawer onClose={() => setOpen(false)} />}
-    </div>
+    <SplitPane
+      name="sidebar"
+      label="Sidebar"
+      initial={264}
+      smallest={200}
+      largest={420}
+      // The room stays the same one, with all that was opened and written in it, when a phone is turned.
+      first={narrow ? undefined : <Sidebar />}
+      second={
+        <div className={styles.stack} data-head={narrow ? HEADS[place.room] : undefined}>
+          {narrow && (
+            <header className={styles.bar}>
+              <IconButton label="Open the sidebar" aria-expanded={open} onClick={() => setOpen(true)}>
+                <MenuIcon aria-hidden />
+              </IconButton>
+              <span>{NAMES[place.room] ?? "Session"}</span>
+            </header>
+          )}
+          {room}
+          {narrow && open && <Drawer onClose={() => setOpen(false)} />}
+        </div>
+      }
+    />
   );
 }
 
@@ -106,7 +119,12 @@ function Room({ place }: { readonly place: Place }): ReactNode {
       return <SessionRoom id={place.id} tab={place.tab ?? "chat"} at={place.at} embedded={place.room === "embed"} />;
     case "lost":
       return (
-        <EmptyState first title="There is no such page" actions={<Button onClick={() => go({ room: "mission" })}>Mission control</Button>}>
+        <EmptyState
+          first
+          icon={<Compass />}
+          title="There is no such page"
+          actions={<Button onClick={() => go({ room: "mission" })}>Mission control</Button>}
+        >
           <code>{place.path}</code> leads nowhere.
         </EmptyState>
       );

@@ -4,7 +4,7 @@ import { ArrowLeft, Bot, Check, Plus, X } from "lucide-react";
 import { type ReactNode, useCallback, useEffect, useMemo, useState } from "react";
 import type { Agent } from "sandboxagent";
 
-import { Badge, Button, EmptyState, ErrorNote, Loading, durationText, useNow } from "../design/index.js";
+import { Badge, Button, EmptyState, ErrorNote, Loading, Words, durationText, useNow } from "../design/index.js";
 import { Link, go } from "../router.js";
 import { useLoaded, useServer } from "../server/index.js";
 import { Ansi } from "../text/ansi.js";
@@ -51,10 +51,7 @@ export function AgentsRoom({ agent: chosen }: { readonly agent: string | undefin
                 aria-current={agent === shown ? "page" : undefined}
               >
                 <AgentFace agent={agent.id} />
-                <span className={styles.words}>
-                  <span className={styles.title}>{agent.title}</span>
-                  <span className={styles.version}>{agent.version ?? agent.id}</span>
-                </span>
+                <Words name={agent.title} about={agent.version ?? agent.id} />
                 <StandingBadge agent={agent} />
               </Link>
             </li>

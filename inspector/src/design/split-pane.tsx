@@ -9,7 +9,8 @@ interface SplitPaneProps {
   readonly name: string;
   /** What the first is, for those who do not see it. */
   readonly label: string;
-  readonly first: ReactNode;
+  /** Without one, the second has all the room. */
+  readonly first: ReactNode | undefined;
   readonly second: ReactNode;
   /** Width of the first, in pixels. */
   readonly initial: number;
@@ -44,23 +45,25 @@ export function SplitPane({ name, label, first, second, initial, smallest, large
   };
   return (
     <div className={styles.panes}>
-      <aside className={styles.first} style={{ width }} aria-label={label}>
-        {first}
-        <div
-        role="separator"
-        aria-orientation="vertical"
-        aria-label="Width"
-        aria-valuenow={width}
-        aria-valuemin={smallest}
-        aria-valuemax={largest}
-        tabIndex={0}
-        className={styles.border}
-        onPointerDown={press}
-        onPointerMove={drag}
-        onPointerUp={() => (from.current = undefined)}
-        onKeyDown={key}
-        />
-      </aside>
+      {first !== undefined && (
+        <aside className={styles.first} style={{ width }} aria-label={label}>
+          {first}
+          <div
+            role="separator"
+            aria-orientation="vertical"
+            aria-label="Width"
+            aria-valuenow={width}
+            aria-valuemin={smallest}
+            aria-valuemax={largest}
+            tabIndex={0}
+            className={styles.border}
+            onPointerDown={press}
+            onPointerMove={drag}
+            onPointerUp={() => (from.current = undefined)}
+            onKeyDown={key}
+          />
+        </aside>
+      )}
       <div className={styles.second}>{second}</div>
     </div>
   );

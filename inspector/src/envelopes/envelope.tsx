@@ -4,7 +4,7 @@ import { Copy, MessageSquare, SquareTerminal, X } from "lucide-react";
 import { type ReactNode, useState } from "react";
 import { JsonView, allExpanded, collapseAllNested } from "react-json-view-lite";
 
-import { Button, IconButton, copy, durationText, sizeText } from "../design/index.js";
+import { Button, IconButton, Toggle, Toggles, copy, durationText, sizeText } from "../design/index.js";
 import { type Entry, type LogEvent, isGap } from "../log/event.js";
 import { showing } from "../log/items.js";
 import type { SessionLog } from "../log/session-log.js";
@@ -52,13 +52,15 @@ export function Envelope({ log, rows, place, upto, choose, close }: EnvelopeProp
         <Pair row={row} rows={rows} upto={upto} choose={choose} />
       </dl>
       <Actions log={log} event={entry} />
-      <div className={styles.shape} role="group" aria-label="Form">
-        <button type="button" className={styles.toggle} aria-pressed={!raw} onClick={() => setRaw(false)}>
-          Decoded
-        </button>
-        <button type="button" className={styles.toggle} aria-pressed={raw} onClick={() => setRaw(true)}>
-          Raw
-        </button>
+      <div className={styles.shape}>
+        <Toggles label="Form">
+          <Toggle on={!raw} onClick={() => setRaw(false)}>
+            Decoded
+          </Toggle>
+          <Toggle on={raw} onClick={() => setRaw(true)}>
+            Raw
+          </Toggle>
+        </Toggles>
       </div>
       <div className={styles.json} tabIndex={0} role="region" aria-label={raw ? "Raw envelope" : "Decoded envelope"}>
         {raw ? (

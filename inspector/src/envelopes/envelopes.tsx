@@ -1,9 +1,9 @@
 /** Every envelope of a session: a line each, filters, and all of the one that is chosen. */
 
-import { ArrowDownToLine, CirclePause, CirclePlay, Search } from "lucide-react";
+import { ArrowDownToLine, CirclePause, CirclePlay } from "lucide-react";
 import { type ReactNode, useDeferredValue, useMemo, useState } from "react";
 
-import { Button, EmptyState, IconButton, Input, Loading, Select, toast } from "../design/index.js";
+import { Button, EmptyState, IconButton, Loading, SearchField, Select, Toggle, Toggles, toast } from "../design/index.js";
 import type { Entry } from "../log/event.js";
 import { useSessionLog, useShown } from "../log/hooks.js";
 import type { SessionLog } from "../log/session-log.js";
@@ -100,29 +100,19 @@ function Filters({ filter, change, rows }: FiltersProps): ReactNode {
   };
   return (
     <div className={styles.filters} role="search">
-      <label className={styles.search}>
-        <Search aria-hidden />
-        <span className="unseen">Search envelopes</span>
-        <Input
-          type="search"
-          placeholder="Search envelopes"
-          value={filter.text}
-          onChange={(event) => change({ ...filter, text: event.target.value })}
-        />
-      </label>
-      <div className={styles.toggles} role="group" aria-label="Direction">
+      <SearchField
+        label="Search envelopes"
+        className={styles.search ?? ""}
+        value={filter.text}
+        onChange={(event) => change({ ...filter, text: event.target.value })}
+      />
+      <Toggles label="Direction">
         {WAYS.map(([way, name]) => (
-          <button
-            key={way}
-            type="button"
-            className={styles.toggle}
-            aria-pressed={filter.ways.has(way)}
-            onClick={() => toggle(way)}
-          >
+          <Toggle key={way} on={filter.ways.has(way)} onClick={() => toggle(way)}>
             {name}
-          </button>
+          </Toggle>
         ))}
-      </div>
+      </Toggles>
       <Select
         aria-label="Method"
         className={styles.select ?? ""}
@@ -147,14 +137,9 @@ function Filters({ filter, change, rows }: FiltersProps): ReactNode {
           ))}
         </Select>
       )}
-      <button
-        type="button"
-        className={styles.toggle}
-        aria-pressed={filter.errors}
-        onClick={() => change({ ...filter, errors: !filter.errors })}
-      >
+      <Toggle on={filter.errors} onClick={() => change({ ...filter, errors: !filter.errors })}>
         Errors
-      </button>
+      </Toggle>
     </div>
   );
 }

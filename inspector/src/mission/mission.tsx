@@ -1,9 +1,9 @@
 /** All sessions at once: what each is doing, what waits for you, and what it has used. */
 
-import { LayoutGrid, Search } from "lucide-react";
+import { LayoutGrid } from "lucide-react";
 import { type ReactNode, useDeferredValue, useEffect, useMemo, useRef, useState } from "react";
 
-import { Button, EmptyState, Input, Loading, STATES, Select } from "../design/index.js";
+import { Button, EmptyState, Loading, STATES, SearchField, Select, Toggle, Toggles } from "../design/index.js";
 import type { SessionState } from "../log/view.js";
 import { go } from "../router.js";
 import { useInventory, useServer } from "../server/index.js";
@@ -86,20 +86,18 @@ function Head({ wanted, change }: { readonly wanted: Wanted; readonly change: (w
   return (
     <header className={styles.head}>
       <h1 className={styles.title}>Mission control</h1>
-      <div className={styles.states} role="group" aria-label="State">
+      <Toggles label="State">
         {CHOICES.map((state) => (
-          <button
+          <Toggle
             key={state}
-            type="button"
-            className={styles.state}
-            data-state={state}
-            aria-pressed={wanted.state === state}
+            on={wanted.state === state}
+            count={counts[state]}
             onClick={() => change({ ...wanted, state })}
           >
-            {state === "all" ? "All" : STATES[state]} <span>{counts[state].toLocaleString("en")}</span>
-          </button>
+            {state === "all" ? "All" : STATES[state]}
+          </Toggle>
         ))}
-      </div>
+      </Toggles>
       <span className={styles.used}>
         {[tokens > 0 && `${tokensText(tokens)} tokens`, cost && costText(cost)].filter(Boolean).join(" · ")}
       </span>
@@ -116,18 +114,14 @@ function Head({ wanted, change }: { readonly wanted: Wanted; readonly change: (w
           ))}
         </Select>
       )}
-      <label className={styles.search}>
-        <Search aria-hidden />
-        <span className="unseen">Find sessions</span>
-        <Input
-          ref={search}
-          type="search"
-          placeholder="Find sessions"
-          value={wanted.text}
-          onChange={(event) => change({ ...wanted, text: event.target.value })}
-          onKeyDown={(event) => event.key === "Escape" && change({ ...wanted, text: "" })}
-        />
-      </label>
+      <SearchField
+        ref={search}
+        label="Find sessions"
+        className={styles.search ?? ""}
+        value={wanted.text}
+        onChange={(event) => change({ ...wanted, text: event.target.value })}
+        onKeyDown={(event) => event.key === "Escape" && change({ ...wanted, text: "" })}
+      />
     </header>
   );
 }

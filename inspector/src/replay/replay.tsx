@@ -5,12 +5,12 @@ import { type DragEvent, type ReactNode, Suspense, lazy, useRef, useState } from
 
 import { TranscriptRoom } from "../chat/chat.js";
 import { PlanBar } from "../chat/plan-bar.js";
-import { Ago, Badge, Button, EmptyState, ErrorNote, IconButton, Loading, Tabs, toast } from "../design/index.js";
+import { Ago, Badge, Button, EmptyState, ErrorNote, IconButton, Loading, StateDot, Tabs, toast } from "../design/index.js";
 import { readLines } from "../envelopes/exporting.js";
 import { useLogBook, useSessionView } from "../log/hooks.js";
 import { SessionLog } from "../log/session-log.js";
 import { Link, go, useSpot } from "../router.js";
-import { titleOf, useInventory } from "../server/index.js";
+import { stateOf, titleOf, useInventory } from "../server/index.js";
 import { SafeText } from "../text/safe-text.js";
 import { Timeline } from "../timeline/timeline.js";
 import styles from "./replay.module.css";
@@ -110,6 +110,7 @@ function PastSessions(): ReactNode {
         {past.map((session) => (
           <li key={session.sessionId}>
             <Link to={{ room: "session", id: session.sessionId, at: 0 }}>
+              <StateDot state={stateOf(session)} />
               <span className={styles.name}>
                 <SafeText text={titleOf(session)} as="prose" limit={200} />
               </span>

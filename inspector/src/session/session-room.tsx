@@ -1,6 +1,6 @@
 /** One session: what it is, its rooms, and the line of its time. */
 
-import { Copy, EllipsisVertical, GitFork, PowerOff, Trash2 } from "lucide-react";
+import { Copy, EllipsisVertical, GitFork, MessageSquareOff, PowerOff, Trash2 } from "lucide-react";
 import { type ReactNode, Suspense, lazy, useEffect, useState } from "react";
 import { type SandboxAgent, ServerProblem, type SessionInfo } from "sandboxagent";
 
@@ -72,7 +72,12 @@ function Absent({ id, error }: { readonly id: string; readonly error: Error }): 
   const gone = error instanceof ServerProblem && error.status === 404;
   if (!gone) return <ErrorNote title="The session could not be read" error={error} />;
   return (
-    <EmptyState first title="There is no such session">
+    <EmptyState
+      first
+      icon={<MessageSquareOff />}
+      title="There is no such session"
+      actions={<Button onClick={() => go({ room: "mission" })}>All sessions</Button>}
+    >
       The server has no session <code>{id}</code>. It may have been deleted.
     </EmptyState>
   );
@@ -94,8 +99,8 @@ function Head({ session, tab, at, embedded }: HeadProps): ReactNode {
     <header className={styles.head}>
       <div className={styles.name}>
         <StateDot state={state} />
-        <h1 title={title}>
-          <bdi>{title}</bdi>
+        <h1 title={title} dir="auto">
+          {title}
         </h1>
         <span className={styles.facts}>
           <Badge tone={state === "waiting" ? "waiting" : state === "running" ? "accent" : "neutral"}>{STATES[state]}</Badge>

@@ -1,11 +1,11 @@
 /** The side of every room: where to go, and all sessions. */
 
-import { Bot, FolderOpen, History, LayoutGrid, Plus, Search, X } from "lucide-react";
+import { Bot, FolderOpen, History, LayoutGrid, Plus, X } from "lucide-react";
 import { type ReactNode, useDeferredValue, useMemo, useRef, useState } from "react";
 import { useVirtualizer } from "@tanstack/react-virtual";
 import type { SessionInfo } from "sandboxagent";
 
-import { Ago, Badge, IconButton, Loading, StateDot } from "../design/index.js";
+import { Ago, Badge, IconButton, Loading, SearchField, StateDot, Words } from "../design/index.js";
 import { Link, type Place, usePlace } from "../router.js";
 import { stateOf, titleOf, useInventory } from "../server/index.js";
 import { spelledOut } from "../text/visible.js";
@@ -56,16 +56,12 @@ export function Sidebar({ onLeave }: { readonly onLeave?: () => void }): ReactNo
           </Link>
         ))}
       </nav>
-      <div className={styles.search}>
-        <Search aria-hidden />
-        <input
-          type="search"
-          aria-label="Search sessions"
-          placeholder="Search sessions"
-          value={text}
-          onChange={(event) => setText(event.target.value)}
-        />
-      </div>
+      <SearchField
+        label="Search sessions"
+        className={styles.search ?? ""}
+        value={text}
+        onChange={(event) => setText(event.target.value)}
+      />
       {loaded ? <Sessions rows={rows} searching={wanted !== ""} onLeave={onLeave} /> : <Loading label="Loading sessions" />}
       <Status />
     </div>
@@ -183,12 +179,14 @@ function Entry({ session, current, style, onLeave }: EntryProps): ReactNode {
       onClick={onLeave}
     >
       <StateDot state={stateOf(session)} />
-      <span className={styles.words}>
-        <bdi className={styles.title}>{title}</bdi>
-        <span className={styles.facts}>
-          {session.agent} · <bdi>{session.cwd.split("/").findLast(Boolean) ?? "/"}</bdi>
-        </span>
-      </span>
+      <Words
+        name={title}
+        about={
+          <>
+            {session.agent} · <bdi>{session.cwd.split("/").findLast(Boolean) ?? "/"}</bdi>
+          </>
+        }
+      />
       <span className={styles.end}>
         {session.pending > 0 ? <Badge tone="waiting">{session.pending}</Badge> : <Ago at={session.updatedAt} />}
       </span>
