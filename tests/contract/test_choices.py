@@ -31,8 +31,9 @@ async def received(client: Client, session: str, *methods: str) -> list[Json]:
     return [one for one in envelopes if one.get("method") in methods and one["params"]["sessionId"] == session]
 
 
-async def make(client: Client) -> Json:
-    return await client.result("session/new", {"cwd": client.server.work, "mcpServers": []})
+async def make(client: Client, **meta: object) -> Json:
+    params = {"cwd": client.server.work, "mcpServers": [], "_meta": {META: meta}}
+    return await client.result("session/new", params if meta else {**params, "_meta": {}})
 
 
 def updates(events: list[Event], session: str, kind: str) -> list[Event]:
@@ -44,6 +45,11 @@ def updates(events: list[Event], session: str, kind: str) -> list[Event]:
 def value_of(update: Json, option: str) -> object:
     """An option's value in a config_option_update or an answer."""
     return {one["id"]: one["currentValue"] for one in update["configOptions"]}.get(option)
+
+
+def choices_of(offered: Json) -> dict[str, list[Json]]:
+    """What there is to choose from, by option."""
+    return {one["id"]: one["options"] for one in offered["configOptions"]}
 
 
 async def all_told(stream: Stream, client: Client) -> list[Event]:
@@ -425,3 +431,45 @@ def test_modes_and_models_are_known_after_a_restart_of_the_server() -> None:
         server.kill()
         server.start()
         run(after(server, session))
+
+
+# Options at the start
+
+
+@pytest.mark.requirement("6.agent-options")
+@ALL
+def test_an_agents_options_can_be_known_before_a_session(shapes: Server, agent: str) -> None:
+    async def main() -> None:
+        async with Client(shapes, agent) as client:
+            found = await client.result("_sandboxagent/agent/get", {"agent": agent, "models": True})
+            # Which values they have is another matter: that is as in the newest session.
+            assert choices_of(found) == choices_of(await make(client))
+
+    run(main())
+
+
+@pytest.mark.requirement("6.new-options")
+def test_options_in_session_new_are_set_at_the_agent_after_its_model(shapes: Server) -> None:
+    async def main() -> None:
+        async with Client(shapes, "claude") as client:
+            made = await make(client, model="haiku", configOptions={"effort": "high", "fast": "on"})
+            assert [value_of(made, name) for name in ("model", "effort", "fast")] == ["haiku", "high", "on"]
+            asked = await received(client, made["sessionId"], *SETTERS)
+            assert [one["params"]["configId"] for one in asked] == ["model", "effort", "fast"]
+
+    run(main())
+
+
+@pytest.mark.requirement("6.new-options")
+def test_an_option_that_cannot_be_had_is_a_warning_and_the_others_are_set(shapes: Server) -> None:
+    async def main() -> None:
+        async with Client(shapes, "claude") as client:
+            made = await make(client, configOptions={"effort": "heroic", "colour": "red", "fast": "on"})
+            warnings = made["_meta"][META]["warnings"]
+            assert [one.partition(" was not set")[0] for one in warnings] == [
+                "option effort 'heroic'",
+                "option colour 'red'",
+            ]
+            assert value_of(made, "fast") == "on"
+
+    run(main())

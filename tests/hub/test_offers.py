@@ -2,9 +2,7 @@
 
 import asyncio
 import json
-import os
 import sys
-import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -46,12 +44,15 @@ class Trial(Workshop):
 
     def started(self) -> list[int]:
         """The processes that there were."""
+        return [told["started"] for told in self._told() if "started" in told]
+
+    def directories(self) -> list[Path]:
+        """Where its sessions were."""
+        return [Path(told["cwd"]) for told in self._told() if "session" in told]
+
+    def _told(self) -> list[dict[str, Any]]:
         lines = self.state.read_text().splitlines() if self.state.exists() else []
-        return [told["started"] for line in lines if "started" in (told := json.loads(line))]
-
-
-def temporary() -> set[str]:
-    return {name for name in os.listdir(tempfile.gettempdir()) if name.startswith("sandbox-agent-offers-")}
+        return [json.loads(line) for line in lines]
 
 
 @pytest.mark.requirement("9.offers-before-sessions")
@@ -59,7 +60,6 @@ def temporary() -> set[str]:
 def test_an_agent_is_asked_once_and_nothing_of_that_stays(tmp_path: Path, flags: list[str]) -> None:
     async def main() -> None:
         async with Trial(tmp_path, *flags) as shop:
-            before = temporary()
             assert shop.offers.find(shop.agent) is None
             first, second = await asyncio.gather(shop.offers.ask(shop.agent), shop.offers.ask(shop.agent))
 
@@ -69,7 +69,9 @@ def test_an_agent_is_asked_once_and_nothing_of_that_stays(tmp_path: Path, flags:
             assert first.capabilities["loadSession"] is True
             [pid] = shop.started()
             assert not alive(pid)
-            assert temporary() == before
+            [directory] = shop.directories()
+            assert directory.name.startswith("sandbox-agent-offers-")
+            assert not directory.exists()
             assert shop.offers.find(shop.agent) is first
 
     run(main())

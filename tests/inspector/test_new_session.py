@@ -1,5 +1,6 @@
 """Making a session: the agent, its directory, its model and mode, rules; and where a failure is shown."""
 
+from collections.abc import Generator
 from pathlib import Path
 
 import pytest
@@ -7,6 +8,14 @@ import pytest
 from sandbox_agent.client.sync import SandboxAgent
 from tests.inspector.browsing import Tab
 from tests.support.running import Server
+from tests.support.shapes import SHAPES
+
+
+@pytest.fixture(scope="module")
+def server() -> Generator[Server]:
+    """With an agent that has options beside its mode and its model."""
+    with Server(agents={"choosy": SHAPES["claude"].agent()}) as running:
+        yield running
 
 
 def test_a_session_is_made_in_the_chosen_directory_and_its_first_message_is_answered(
@@ -40,6 +49,32 @@ def test_model_mode_and_rules_are_set_before_the_start(tab: Tab, server: Server,
     (made,) = [each for each in client.sessions.list() if each.metadata.get("title") == "with settings"]
     assert (made.model, made.mode) == ("mock-large", "plan")
     assert made.metadata["permissions"] == [{"path": "**/.env", "action": "reject"}]
+
+
+def test_every_option_of_the_agent_can_be_set_before_the_start(
+    tab: Tab, server: Server, client: SandboxAgent
+) -> None:
+    tab.open("new?agent=choosy")
+    tab.fill("Directory", server.work)
+    tab.choose("Model", "Haiku")
+    tab.choose("Effort", "High")
+    tab.choose("Fast", "On")
+    tab.fill("Title", "with options")
+    tab.is_accessible()
+    tab.click("Start")
+    tab.until("location.pathname.startsWith('/ui/sessions/')")
+
+    # An agent's options are as in its newest session.
+    chosen = {each["id"]: each["currentValue"] for each in client.agents.get("choosy").config_options or []}
+    assert (chosen["model"], chosen["effort"], chosen["fast"]) == ("haiku", "high", "on")
+
+
+def test_agents_that_are_not_installed_do_not_stand_in_the_way(tab: Tab) -> None:
+    tab.open("new")
+    tab.sees("more that can be installed")
+    tab.does_not_see("Gemini CLI")
+    tab.run("[...document.querySelectorAll('button')].find((each) => each.ariaExpanded === 'false').click()")
+    tab.sees("Gemini CLI")
 
 
 def test_a_directory_is_found_by_looking_for_it(tab: Tab, server: Server) -> None:

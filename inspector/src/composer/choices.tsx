@@ -7,6 +7,8 @@ import type { Modes, Session } from "sandboxagent";
 
 import { toast, wordsOf } from "../design/index.js";
 import type { SessionView } from "../log/view.js";
+import { ValueList } from "../options/value-list.js";
+import { type OptionValue, typed, valuesOf } from "../options/values.js";
 import { spelledOut } from "../text/visible.js";
 
 interface Choice {
@@ -16,7 +18,7 @@ interface Choice {
   readonly current: string;
   /** Whether its values say what it is about, as modes and models do. */
   readonly isPlain: boolean;
-  readonly values: readonly { readonly value: string; readonly name: string; readonly group?: string }[];
+  readonly values: readonly OptionValue[];
   readonly set: (value: string) => Promise<unknown>;
 }
 
@@ -43,12 +45,6 @@ function ChoiceSelect({ choice, isFixed }: { readonly choice: Choice; readonly i
       .finally(() => setWanted(undefined));
   };
   const current = wanted ?? choice.current;
-  const groups = [...new Set(choice.values.map(({ group }) => group))];
-  const option = ({ value, name }: Choice["values"][number]): ReactNode => (
-    <option key={value} value={value}>
-      {spelledOut(name, "prose").slice(0, 80)}
-    </option>
-  );
   return (
     <label
       className="composer-choice"
@@ -62,15 +58,7 @@ function ChoiceSelect({ choice, isFixed }: { readonly choice: Choice; readonly i
         data-choice={choice.id}
       >
         {!choice.values.some(({ value }) => value === current) && <option value={current}>{current}</option>}
-        {groups.map((group) =>
-          group === undefined ? (
-            choice.values.filter((each) => each.group === undefined).map(option)
-          ) : (
-            <optgroup key={group} label={group}>
-              {choice.values.filter((each) => each.group === group).map(option)}
-            </optgroup>
-          ),
-        )}
+        <ValueList values={choice.values} />
       </select>
       <ChevronDown aria-hidden size={12} />
     </label>
@@ -128,22 +116,17 @@ function optionChoice(
 ): Choice[] {
   if (option.category === "mode" && (modes?.availableModes.length ?? 0) > 1) return [];
   const isPlain = option.category === "mode" || option.category === "model";
-  const common = { id: option.id, name: option.name, description: option.description ?? undefined, isPlain };
-  if (option.type === "boolean") {
-    const values = [
-      { value: "true", name: "On" },
-      { value: "false", name: "Off" },
-    ];
-    const set = async (value: string): Promise<unknown> => await session?.setConfigOption(option.id, value === "true");
-    return [{ ...common, current: String(option.currentValue), values, set }];
-  }
-  if (option.type !== "select" || !Array.isArray(option.options)) return [];
-  const values = option.options.flatMap((each) =>
-    "options" in each
-      ? each.options.map(({ value, name }) => ({ value, name, group: each.name }))
-      : [{ value: each.value, name: each.name }],
-  );
+  const values = valuesOf(option);
   if (values.length === 0) return [];
-  const set = async (value: string): Promise<unknown> => await session?.setConfigOption(option.id, value);
-  return [{ ...common, current: option.currentValue, values, set }];
+  return [
+    {
+      id: option.id,
+      name: option.name,
+      description: option.description ?? undefined,
+      isPlain,
+      current: String(option.currentValue),
+      values,
+      set: async (value) => await session?.setConfigOption(option.id, typed(option, value)),
+    },
+  ];
 }

@@ -11,6 +11,7 @@ import type { Decision, SessionEnded } from "sandboxagent";
 
 import { ASKED, given } from "./asking.js";
 import { type Entry, EventIds, type LogEvent, type RpcId, isGap } from "./event.js";
+import { currentName } from "../options/values.js";
 import { type Json, listAt, numberAt, objectAt, ours, textAt } from "./reading.js";
 import { HEARD, type Place, Transcript } from "./transcript.js";
 import type {
@@ -37,7 +38,6 @@ import {
   terminalChange,
   tokensOf,
   toolChange,
-  valueName,
 } from "./working.js";
 
 /** A session of which nothing is known yet. */
@@ -277,7 +277,7 @@ export class Fold {
       const { id, category, name, currentValue } = option;
       // A mode has an update of its own.
       if (category === "mode" || !before.has(id) || before.get(id) === currentValue) continue;
-      this.#notice(entry, "option", `${name}: ${valueName(option)}`);
+      this.#notice(entry, "option", `${name}: ${currentName(option)}`);
     }
   }
 

@@ -2,7 +2,6 @@
 
 import type {
   ContentBlock,
-  SessionConfigOption,
   ToolCallContent,
   ToolCallLocation,
   ToolCallStatus,
@@ -174,12 +173,4 @@ export function joined(blocks: readonly ContentBlock[], block: ContentBlock): re
   const last = blocks.at(-1);
   if (last?.type !== "text" || block.type !== "text") return [...blocks, block];
   return [...blocks.slice(0, -1), { ...last, text: last.text + block.text }];
-}
-
-/** The name of an option's value. */
-export function valueName(option: SessionConfigOption): string {
-  if (option.type === "boolean") return option.currentValue ? "on" : "off";
-  const { currentValue } = option;
-  const choices = option.options.flatMap((each) => ("options" in each ? each.options : [each]));
-  return choices.find(({ value }) => value === currentValue)?.name ?? String(currentValue);
 }

@@ -1,27 +1,28 @@
-/** A new session: which agent, where, with what model and mode, and what it may do unasked. */
+/** A new session: which agent, where, with what model, mode and options, and what it may do without asking. */
 
-import { Play, Plus, Trash2 } from "lucide-react";
+import { ChevronDown, ChevronUp, Play } from "lucide-react";
 import { type FormEvent, type ReactNode, useCallback, useEffect, useMemo, useState } from "react";
 import type { Agent, CreateSessionOptions } from "sandboxagent";
 
 import { Install } from "../agents/install.js";
 import { AgentFace, StandingBadge, standingOf } from "../agents/standing.js";
-import { Button, ErrorNote, Field, IconButton, Input, Loading, Select, Spinner, TextArea, toast, wordsOf } from "../design/index.js";
+import { Button, ErrorNote, Field, Input, Loading, Select, Spinner, TextArea, Words, toast, wordsOf } from "../design/index.js";
 import { go } from "../router.js";
 import { useInventory, useLoaded, useServer } from "../server/index.js";
 import { DirectoryField } from "./directory-picker.js";
-import { ACTIONS, type DraftRule, SUBJECTS, rulesOf } from "./rules.js";
+import { NOTHING_CHOSEN, OfferFields } from "./offer-fields.js";
+import { RuleFields } from "./rule-fields.js";
+import { type DraftRule, rulesOf } from "./rules.js";
 import styles from "./new-session.module.css";
 
 const PERMISSION_MODES = [
-  ["", "As the agent has it"],
+  ["", "Agent's default"],
   ["default", "Ask before it acts"],
-  ["acceptEdits", "Edit files unasked, ask for the rest"],
-  ["plan", "Plan: change nothing"],
+  ["acceptEdits", "Edit files without asking, ask for the rest"],
+  ["plan", "Plan only: change nothing"],
   ["read-only", "Read only: change nothing"],
-  ["bypassPermissions", "Ask nothing"],
+  ["bypassPermissions", "Never ask"],
 ] as const;
-const EXAMPLES = { command: "npm test", path: "src/**", tool: "WebFetch", kind: "edit" } as const;
 
 interface NewSessionProps {
   readonly agent: string | undefined;
@@ -36,6 +37,11 @@ export function NewSession({ agent: given, cwd: there }: NewSessionProps): React
   const [wanted, setWanted] = useState(given);
   const offered = useMemo(() => [...(agents.value ?? [])].sort(byReadiness), [agents.value]);
   const chosen = offered.find(({ id }) => id === wanted) ?? offered[0];
+  const [all, setAll] = useState(false);
+  // What can be used comes first, and is all that most people look for.
+  const near = offered.filter((each) => each === chosen || each.installed);
+  const hidden = near.length === 0 || registry ? 0 : offered.length - near.length;
+  const shown = all || hidden === 0 ? offered : near;
   return (
     <div className={styles.room}>
       <div className={styles.inside}>
@@ -53,7 +59,7 @@ export function NewSession({ agent: given, cwd: there }: NewSessionProps): React
                   Registry
                 </Button>
               </legend>
-              {offered.map((each) => (
+              {shown.map((each) => (
                 <label key={each.id} className={styles.agent}>
                   <input
                     type="radio"
@@ -63,13 +69,16 @@ export function NewSession({ agent: given, cwd: there }: NewSessionProps): React
                     onChange={() => setWanted(each.id)}
                   />
                   <AgentFace agent={each.id} />
-                  <span className={styles.words}>
-                    <span>{each.title}</span>
-                    <span className={styles.version}>{each.version ?? each.id}</span>
-                  </span>
+                  <Words name={each.title} about={each.version ?? each.id} />
                   <StandingBadge agent={each} />
                 </label>
               ))}
+              {hidden > 0 && (
+                <Button look="quiet" className={styles.more ?? ""} aria-expanded={all} onClick={() => setAll(!all)}>
+                  {all ? <ChevronUp aria-hidden /> : <ChevronDown aria-hidden />}
+                  {all ? "Show fewer" : hidden === 1 ? "1 more that can be installed" : `${hidden} more that can be installed`}
+                </Button>
+              )}
             </fieldset>
             <Readiness key={`ready ${chosen.id}`} agent={chosen} onChange={reload} />
             <Start key={chosen.id} agent={chosen} cwd={there} />
@@ -105,8 +114,7 @@ function Start({ agent, cwd: there }: { readonly agent: Agent; readonly cwd: str
   const known = useMemo(() => [...new Set(sessions.map(({ cwd }) => cwd))].slice(0, 20), [sessions]);
   const [cwd, setCwd] = useDirectory(there ?? known[0]);
   const [title, setTitle] = useState("");
-  const [model, setModel] = useState("");
-  const [mode, setMode] = useState("");
+  const [chosen, setChosen] = useState(NOTHING_CHOSEN);
   const [permissionMode, setPermissionMode] = useState("");
   const [rules, setRules] = useState<readonly DraftRule[]>([]);
   const [text, setText] = useState("");
@@ -121,8 +129,7 @@ function Start({ agent, cwd: there }: { readonly agent: Agent; readonly cwd: str
     const options: CreateSessionOptions = {
       cwd,
       ...(title.trim() && { title: title.trim() }),
-      ...(model && { model }),
-      ...(mode && { mode }),
+      ...chosen,
       ...(permissionMode && { permissionMode }),
       ...(permissions.length > 0 && { permissions }),
     };
@@ -141,8 +148,8 @@ function Start({ agent, cwd: there }: { readonly agent: Agent; readonly cwd: str
   return (
     <form className={styles.form} onSubmit={(event) => void start(event)}>
       <DirectoryField value={cwd} onChange={setCwd} known={known} />
-      <Choices agent={agent} usable={usable} model={model} mode={mode} onModel={setModel} onMode={setMode} />
-      <Field label="What it may do unasked">
+      {usable && <OfferFields agent={agent} chosen={chosen} onChange={setChosen} />}
+      <Field label="What it may do without asking">
         {(described) => (
           <Select {...described} value={permissionMode} onChange={(event) => setPermissionMode(event.target.value)}>
             {PERMISSION_MODES.map(([value, name]) => (
@@ -153,7 +160,7 @@ function Start({ agent, cwd: there }: { readonly agent: Agent; readonly cwd: str
           </Select>
         )}
       </Field>
-      <Rules rules={rules} onChange={setRules} />
+      <RuleFields rules={rules} onChange={setRules} />
       <Field label="Title" hint="The agent may give it another one later.">
         {(described) => <Input {...described} value={title} onChange={(event) => setTitle(event.target.value)} />}
       </Field>
@@ -168,8 +175,8 @@ function Start({ agent, cwd: there }: { readonly agent: Agent; readonly cwd: str
           />
         )}
       </Field>
-      {error !== undefined && <ErrorNote title="The session could not be started" error={error} />}
       <div className={styles.actions}>
+        {error !== undefined && <ErrorNote title="The session could not be started" error={error} />}
         <Button look="primary" type="submit" busy={busy} disabled={!usable || !cwd.startsWith("/")}>
           {busy ? <Spinner label="Starting" /> : <Play aria-hidden />}
           {busy ? `Starting ${agent.title}` : "Start"}
@@ -189,128 +196,6 @@ function useDirectory(initial: string | undefined): [string, (path: string) => v
     if (initial === undefined) client.files.stat(".").then(({ path }) => setHome(path), () => undefined);
   }, [client, initial]);
   return [chosen ?? initial ?? home, setChosen];
-}
-
-interface ChoicesProps {
-  readonly agent: Agent;
-  readonly usable: boolean;
-  readonly model: string;
-  readonly mode: string;
-  readonly onModel: (model: string) => void;
-  readonly onMode: (mode: string) => void;
-}
-
-/** Models and modes; an agent that has not told them yet is asked. */
-function Choices({ agent, usable, model, mode, onModel, onMode }: ChoicesProps): ReactNode {
-  const { client } = useServer();
-  const told = agent.models !== undefined || agent.modes !== undefined;
-  const ask = useCallback(() => client.agents.get(agent.id, { models: true }), [client, agent.id]);
-  const [asked] = useLoaded(usable && !told ? ask : undefined);
-  const source = told ? agent : asked.value;
-  if (!usable) return null;
-  if (!source) {
-    return (
-      <p className={styles.asking}>
-        {asked.state === "failed" ? (
-          `${agent.title} does not say which models and modes it has: ${wordsOf(asked.error)}`
-        ) : (
-          <>
-            <Spinner label="Asking" /> Asking {agent.title} for its models and modes
-          </>
-        )}
-      </p>
-    );
-  }
-  const models = source.models?.availableModels ?? [];
-  const modes = source.modes?.availableModes ?? [];
-  const current = models.find(({ modelId }) => modelId === source.models?.currentModelId)?.name;
-  const usual = modes.find(({ id }) => id === source.modes?.currentModeId)?.name;
-  return (
-    <div className={styles.pair}>
-      {models.length > 0 && (
-        <Field label="Model" hint={models.find(({ modelId }) => modelId === model)?.description}>
-          {(described) => (
-            <Select {...described} value={model} onChange={(event) => onModel(event.target.value)}>
-              <option value="">{current ? `As usual: ${current}` : "As usual"}</option>
-              {models.map(({ modelId, name }) => (
-                <option key={modelId} value={modelId}>
-                  {name || modelId}
-                </option>
-              ))}
-            </Select>
-          )}
-        </Field>
-      )}
-      {modes.length > 0 && (
-        <Field label="Mode" hint={modes.find(({ id }) => id === mode)?.description}>
-          {(described) => (
-            <Select {...described} value={mode} onChange={(event) => onMode(event.target.value)}>
-              <option value="">{usual ? `As usual: ${usual}` : "As usual"}</option>
-              {modes.map(({ id, name }) => (
-                <option key={id} value={id}>
-                  {name}
-                </option>
-              ))}
-            </Select>
-          )}
-        </Field>
-      )}
-    </div>
-  );
-}
-
-interface RulesProps {
-  readonly rules: readonly DraftRule[];
-  readonly onChange: (rules: readonly DraftRule[]) => void;
-}
-
-function Rules({ rules, onChange }: RulesProps): ReactNode {
-  const change = (id: number, part: Partial<DraftRule>): void =>
-    onChange(rules.map((each) => (each.id === id ? { ...each, ...part } : each)));
-  const add = (): void =>
-    onChange([...rules, { id: Math.max(0, ...rules.map(({ id }) => id)) + 1, action: "allow", subject: "command", value: "" }]);
-  return (
-    <fieldset className={styles.rules}>
-      <legend>Permission rules</legend>
-      <p className={styles.hint}>The first that fits decides, before people are asked.</p>
-      {rules.map(({ id, action, subject, value }, at) => (
-        <div key={id} className={styles.rule}>
-          <Select
-            aria-label={`Rule ${at + 1}: action`}
-            value={action}
-            onChange={(event) => change(id, { action: event.target.value as DraftRule["action"] })}
-          >
-            {ACTIONS.map((each) => (
-              <option key={each}>{each}</option>
-            ))}
-          </Select>
-          <Select
-            aria-label={`Rule ${at + 1}: about`}
-            value={subject}
-            onChange={(event) => change(id, { subject: event.target.value as DraftRule["subject"] })}
-          >
-            {SUBJECTS.map((each) => (
-              <option key={each}>{each}</option>
-            ))}
-          </Select>
-          <Input
-            aria-label={`Rule ${at + 1}: value`}
-            className={styles.path ?? ""}
-            spellCheck={false}
-            placeholder={EXAMPLES[subject]}
-            value={value}
-            onChange={(event) => change(id, { value: event.target.value })}
-          />
-          <IconButton label={`Remove rule ${at + 1}`} onClick={() => onChange(rules.filter((each) => each.id !== id))}>
-            <Trash2 aria-hidden />
-          </IconButton>
-        </div>
-      ))}
-      <Button size="small" look="quiet" onClick={add}>
-        <Plus aria-hidden /> Add a rule
-      </Button>
-    </fieldset>
-  );
 }
 
 const ORDER = ["ready", "unarmed", "broken", "installing", "missing", "unsupported"];

@@ -1,6 +1,6 @@
 /** The agents of a server: which there are, how they are, and installing them. */
 
-import type { AgentCapabilities, Implementation, SessionMode } from "@agentclientprotocol/sdk";
+import type { AgentCapabilities, Implementation, SessionConfigOption, SessionMode } from "@agentclientprotocol/sdk";
 
 import { ConnectionLost, foreign, problemIn } from "./errors.js";
 import type { Http } from "./http.js";
@@ -194,6 +194,8 @@ export interface Agent {
   readonly models?: Models;
   /** Like `models`. */
   readonly modes?: Modes;
+  /** Like `models`: all its options, with those for mode and model. */
+  readonly configOptions?: readonly SessionConfigOption[];
 }
 
 /** The newest of what an agent's processes wrote to stderr. */

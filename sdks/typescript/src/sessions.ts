@@ -74,6 +74,8 @@ export interface CreateSessionOptions {
   readonly model?: string;
   /** The initial mode; if it is not available, you get a warning. */
   readonly mode?: string;
+  /** Initial values of further options, by their ids; you get a warning for each that is not available. */
+  readonly configOptions?: Readonly<Record<string, string | boolean>>;
   /** What it may do unasked: `default`, `acceptEdits`, `plan`, `read-only`, `bypassPermissions`, or its own mode. */
   readonly permissionMode?: string;
   /** Rules that decide on permissions before any client is asked. */
@@ -144,13 +146,14 @@ export class Sessions {
     const agent = typeof first === "string" ? first : this.#agent;
     const cwd = options.cwd ?? this.#cwd;
     if (cwd === undefined) throw new InvalidCall("a session needs cwd: an absolute path on the server's machine");
-    const { title, model, mode, permissionMode, permissions, env, metadata, sessionId } = options;
+    const { title, model, mode, configOptions, permissionMode, permissions, env, metadata, sessionId } = options;
     const ours = {
       ...metadata,
       agent,
       title,
       model,
       mode,
+      configOptions,
       permissionMode,
       permissions,
       env,

@@ -21,6 +21,7 @@ class Announced(Protocol):
 
     def models(self) -> Object: ...
     def modes(self) -> Object: ...
+    def config_options(self) -> list[Object]: ...
 
 
 class Offered(Announced, Protocol):
@@ -80,6 +81,7 @@ class AgentViews:
             server_status=self._status(agent.id),
             models=announced.models() if announced else UNSET,
             modes=announced.modes() if announced else UNSET,
+            config_options=announced.config_options() if announced else UNSET,
         )
 
     def _status(self, agent: str) -> ServerStatus:

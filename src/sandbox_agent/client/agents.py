@@ -171,6 +171,8 @@ class Agent(Struct, rename="camel", kw_only=True, frozen=True):
     """None until it has had a session, or was asked: `get(agent, models=True)`."""
     modes: Modes | None = None
     """Like `models`."""
+    config_options: list[Object] | None = None
+    """Like `models`: all its options as ACP has them, with those for mode and model."""
 
 
 class AgentHealth(Struct, rename="camel", kw_only=True, frozen=True):

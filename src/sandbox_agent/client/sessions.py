@@ -26,6 +26,7 @@ class Sessions:
         title: str | None = None,
         model: str | None = None,
         mode: str | None = None,
+        config_options: Mapping[str, str | bool] | None = None,
         permission_mode: str | None = None,
         permissions: Sequence[Mapping[str, object]] | None = None,
         metadata: Mapping[str, object] | None = None,
@@ -42,6 +43,7 @@ class Sessions:
             title: what to call it, until its agent gives it a title.
             model: a model of the agent's; `session.warnings` says if it cannot be had.
             mode: a mode of the agent's, likewise.
+            config_options: values of further options of the agent's, by their ids, likewise.
             permission_mode: how much the agent may do unasked, such as `default`, `acceptEdits`, `plan`.
             permissions: rules that answer what the agent asks, the first that fits.
             metadata: what else to keep with it.
@@ -63,6 +65,7 @@ class Sessions:
             "title": title,
             "model": model,
             "mode": mode,
+            "configOptions": None if config_options is None else dict(config_options),
             "permissionMode": permission_mode,
             "permissions": None if permissions is None else [dict(rule) for rule in permissions],
             "env": None if env is None else dict(env),

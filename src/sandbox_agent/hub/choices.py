@@ -126,6 +126,11 @@ def complete_offers(offers: Object) -> Object:
     return whole
 
 
+def list_options(offers: Object) -> list[Object]:
+    """All options, those for mode and model among them, whichever shape the agent uses."""
+    return objects_at(complete_offers(offers), OPTIONS)
+
+
 def complete_answer(line: bytes, offers: Object) -> bytes:
     """Add to the answer that opens a session the shapes that its agent left out; `_meta` names them."""
     answer = parse(line)

@@ -32,7 +32,7 @@ from sandbox_agent.errors import (
     SandboxAgentError,
     ShuttingDown,
 )
-from sandbox_agent.hub.choices import MODE, MODEL, listing, merge_offers
+from sandbox_agent.hub.choices import MODE, MODEL, list_options, listing, merge_offers
 from sandbox_agent.pools import Pool
 from sandbox_agent.wire import methods
 
@@ -62,6 +62,10 @@ class Offer(Struct, rename="camel", frozen=True):
     def modes(self) -> Object:
         """`availableModes` and `currentModeId`, whichever shape the agent uses."""
         return listing(self.offers, MODE)
+
+    def config_options(self) -> list[Object]:
+        """All options, those for mode and model among them, whichever shape the agent uses."""
+        return list_options(self.offers)
 
 
 class Offers:

@@ -268,6 +268,10 @@ class Session:
         """`availableModes` and `currentModeId`, whichever shape the agent uses."""
         return choices.listing(self.facts.offers, MODE)
 
+    def config_options(self) -> list[Object]:
+        """All options, those for mode and model among them, whichever shape the agent uses."""
+        return choices.list_options(self.facts.offers)
+
     def learn_offers(self, sent: Object) -> None:
         """Merge what an agent says about modes, models and options."""
         self.facts.offers = choices.merge_offers(self.facts.offers, sent)

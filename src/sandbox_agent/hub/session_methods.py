@@ -41,7 +41,7 @@ from sandbox_agent.hub.checks import (
     require_advertised,
     take_environment,
 )
-from sandbox_agent.hub.choices import complete_answer, complete_offers, read_wished_mode
+from sandbox_agent.hub.choices import OPTIONS, complete_answer, complete_offers, read_wished_mode
 from sandbox_agent.hub.connection import Connection
 from sandbox_agent.hub.forward import Forward, fill_from_session
 from sandbox_agent.hub.hub import Hub
@@ -175,11 +175,11 @@ class SessionMethods:
         return Answer(line, self.hub.record(session, line, Direction.FROM_AGENT).last)
 
     async def _apply(self, asked: Object, permissions: str | None, answer: Answer) -> Answer:
-        """Set the model, mode and permission mode that the client asked for."""
+        """Set the model, mode, options and permission mode that the client asked for."""
         session = self.hub.find_session(text_at(parse(answer.line).result(), "sessionId"))
         if session is None:
             return answer
-        if permissions is None and not {"mode", "model"} & asked.keys():
+        if permissions is None and not {"mode", "model", OPTIONS} & asked.keys():
             return answer
         warnings = await self.settings.apply(session, asked)
         if permissions is not None:

@@ -4,12 +4,14 @@ A client may use any of the three methods for any agent that has the thing in an
 method that was used.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
 from sandbox_agent.envelope import (
     Envelope,
     Object,
+    object_at,
     objects_at,
     parse,
     request,
@@ -68,24 +70,32 @@ class SessionSettings:
 
     async def apply(self, session: Session, asked: Object) -> list[str]:
         """Set what the client asked for at the start; returns a warning for each value that could not be set."""
-        warnings: list[str] = []
-        for category in CATEGORIES:
-            wished = text_at(asked, category.name)
-            if wished is None:
-                continue
-            try:
-                running = await self.forward.get_holder(session)
-                way = self._find_way(session, category, wished)
-                params = {"sessionId": session.facts.agent_session_id} | way.params
-                response = await self.forward.call_as_server(running, session, way.method, params)
-            except SandboxAgentError as error:
-                warnings.append(f"{category.name} {wished!r} was not set: {error}")
-                continue
-            if response.succeeded:
-                self._note(session, way, response.result())
-            else:
-                warnings.append(f"{category.name} {wished!r} was not set: {response.error().get('message')}")
-        return warnings
+        named = [(category, wished) for category in CATEGORIES if (wished := text_at(asked, category.name)) is not None]
+        warnings = [
+            await self._try(session, category.name, wished, partial(self._find_way, session, category, wished))
+            for category, wished in named
+        ]
+        # After the model, which decides what else there is to choose from.
+        for config_id, value in object_at(asked, OPTIONS).items():
+            find = partial(self._option_way, session, config_id, value)
+            warnings.append(await self._try(session, f"option {config_id}", value, find))
+        return [warning for warning in warnings if warning is not None]
+
+    async def _try(self, session: Session, what: str, value: object, find_way: Callable[[], Way]) -> str | None:
+        """Set one value for the server; returns why that was not possible."""
+        try:
+            running = await self.forward.get_holder(session)
+            way = find_way()
+            params = {"sessionId": session.facts.agent_session_id} | way.params
+            if isinstance(value, bool):
+                params["type"] = "boolean"
+            response = await self.forward.call_as_server(running, session, way.method, params)
+        except SandboxAgentError as error:
+            return f"{what} {value!r} was not set: {error}"
+        if not response.succeeded:
+            return f"{what} {value!r} was not set: {response.error().get('message')}"
+        self._note(session, way, response.result())
+        return None
 
     async def permit(self, session: Session, wished: str) -> None:
         """Apply the permission mode that a client asked for; raises InvalidParams when the agent cannot do it."""

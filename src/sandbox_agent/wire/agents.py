@@ -165,6 +165,8 @@ class AgentView(AgentFacts, rename="camel", kw_only=True):
     """As in its newest session, else as it said when it was asked; absent until then."""
     modes: Object | UnsetType = UNSET
     """Like `models`."""
+    config_options: list[Object] | UnsetType = UNSET
+    """Like `models`: all its options, with those for mode and model."""
 
 
 class StderrView(Struct):
