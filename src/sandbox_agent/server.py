@@ -140,6 +140,7 @@ class Parts:
         self.attached.close()
         self.hub.calls.give_up(ShuttingDown())
         self.turns.give_up(ShuttingDown())
+        self.hub.changes.close()
         self.streams.close("the server is stopping")
 
 

@@ -51,9 +51,7 @@ def test_model_mode_and_rules_are_set_before_the_start(tab: Tab, server: Server,
     assert made.metadata["permissions"] == [{"path": "**/.env", "action": "reject"}]
 
 
-def test_every_option_of_the_agent_can_be_set_before_the_start(
-    tab: Tab, server: Server, client: SandboxAgent
-) -> None:
+def test_every_option_of_the_agent_can_be_set_before_the_start(tab: Tab, server: Server, client: SandboxAgent) -> None:
     tab.open("new?agent=choosy")
     tab.fill("Directory", server.work)
     tab.choose("Model", "Haiku")

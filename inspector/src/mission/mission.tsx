@@ -15,22 +15,13 @@ import { useWaiting } from "./open-questions.js";
 import { Questions, type QuestionsProps } from "./questions.js";
 import { SessionTable } from "./session-table.js";
 
-/** Milliseconds between two looks while this room is shown. */
-const LIVE = 1_000;
-
 export function Mission(): ReactNode {
-  const { client, inventory } = useServer();
+  const { client } = useServer();
   const { sessions, loaded } = useInventory();
   const [wanted, setWanted] = useState(ALL);
   const shown = useDeferredValue(wanted);
   const found = useMemo(() => listed(sessions, shown), [sessions, shown]);
   const waiting = useWaiting(sessions);
-  useEffect(() => {
-    const timer = setInterval(() => {
-      if (!document.hidden) inventory.look();
-    }, LIVE);
-    return () => clearInterval(timer);
-  }, [inventory]);
   const answer: QuestionsProps["onAnswer"] = async ({ session, asked }, given) => {
     // Only a client that is attached is asked, and may answer.
     await client.sessions.attach(session.sessionId);

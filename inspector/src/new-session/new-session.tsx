@@ -109,7 +109,7 @@ function Readiness({ agent, onChange }: { readonly agent: Agent; readonly onChan
 
 /** Everything else, and the start. */
 function Start({ agent, cwd: there }: { readonly agent: Agent; readonly cwd: string | undefined }): ReactNode {
-  const { client, inventory } = useServer();
+  const { client } = useServer();
   const { sessions } = useInventory();
   const known = useMemo(() => [...new Set(sessions.map(({ cwd }) => cwd))].slice(0, 20), [sessions]);
   const [cwd, setCwd] = useDirectory(there ?? known[0]);
@@ -138,7 +138,6 @@ function Start({ agent, cwd: there }: { readonly agent: Agent; readonly cwd: str
       for (const warning of session.warnings) toast(warning, "bad");
       // What becomes of it is in the session's log, which the next room shows.
       if (text.trim()) session.prompt(text.trim()).then(undefined, (failure: unknown) => toast(wordsOf(failure), "bad"));
-      inventory.look();
       go({ room: "session", id: session.id });
     } catch (failure) {
       setError(failure);

@@ -4,7 +4,7 @@ import { type ReactNode, createContext, use, useEffect, useState } from "react";
 import type { Health, SandboxAgent, SessionInfo } from "sandboxagent";
 
 import { type ConnectionView, ServerConnection } from "./connection.js";
-import { Inventory, type InventoryView } from "./inventory.js";
+import { Inventory, type InventoryView, NO_SESSIONS } from "./inventory.js";
 import { Store, useStore } from "./store.js";
 import { onTokenBrought, takeToken } from "./token.js";
 
@@ -15,7 +15,7 @@ interface Server {
 
 const ConnectionContext = createContext<ServerConnection | undefined>(undefined);
 const ServerContext = createContext<Server | undefined>(undefined);
-const NOTHING = new Store<InventoryView>({ sessions: [], loaded: false, waiting: 0 });
+const NOTHING = new Store<InventoryView>(NO_SESSIONS);
 
 interface ConnectedProps {
   readonly children: ReactNode;

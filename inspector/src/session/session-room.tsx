@@ -124,7 +124,7 @@ function Head({ session, tab, at, embedded }: HeadProps): ReactNode {
 }
 
 function Actions({ session }: { readonly session: SessionInfo }): ReactNode {
-  const { client, inventory } = useServer();
+  const { client } = useServer();
   const [asking, setAsking] = useState<"end" | "delete">();
   const { sessionId } = session;
   const run = async (work: (client: SandboxAgent) => Promise<unknown>): Promise<void> => {
@@ -133,7 +133,6 @@ function Actions({ session }: { readonly session: SessionInfo }): ReactNode {
     } catch (error) {
       toast(wordsOf(error), "bad");
     }
-    inventory.look(true);
   };
   return (
     <>

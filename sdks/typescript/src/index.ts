@@ -48,6 +48,7 @@ export {
 } from "./errors.js";
 export { type ByteRange, type Entry, Files, type Uploaded, type Written } from "./files.js";
 export type { Fetch } from "./http.js";
+export type { SessionChanges, WatchSessionsOptions } from "./inventory.js";
 export { Iteration } from "./iteration.js";
 export type { Logger } from "./log.js";
 export type { LogEvent } from "./past.js";

@@ -7,6 +7,8 @@ import { type Connection, META } from "./connection.js";
 import { InvalidCall } from "./errors.js";
 import { Files } from "./files.js";
 import type { Http } from "./http.js";
+import { type SessionChanges, type WatchSessionsOptions, watchSessions } from "./inventory.js";
+import type { Iteration } from "./iteration.js";
 import { type Offers, Session, type SessionStart } from "./session.js";
 import type { Envelope } from "./stream.js";
 
@@ -181,6 +183,11 @@ export class Sessions {
       yield* page.sessions;
       cursor = page.nextCursor;
     } while (cursor !== undefined);
+  }
+
+  /** All sessions, kept up to date: first all of them, then whichever change, whether you are attached or not. */
+  watch(options: WatchSessionsOptions = {}): Iteration<SessionChanges> {
+    return watchSessions(this.#http, this.#connection, options);
   }
 
   /** A session as the server has it, by id or alias. */

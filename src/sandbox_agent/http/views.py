@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import msgspec
-from msgspec import UNSET, Struct
+from msgspec import Struct
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response, StreamingResponse
 
@@ -202,7 +202,11 @@ class Views:
 
     def endpoints(self) -> list[Endpoint]:
         which = {"registry": "`true`: also agents of the ACP registry that are not installed."}
-        page = {"cursor": "`nextCursor` of the page before.", "cwd": "Only sessions of this directory."}
+        page = {
+            "cursor": "`nextCursor` of the page before.",
+            "cwd": "Only sessions of this directory.",
+            "changedAfter": "`changes` of an earlier list: only what has changed since, if the server still knows that.",
+        }
         return [
             Endpoint(
                 "GET",
@@ -279,10 +283,10 @@ class Views:
     async def get_sessions(self, request: Request) -> Response:
         query = request.query_params
         try:
-            page, following = self.inventory.page(query.get("cursor"), query.get("cwd"))
+            found = self.inventory.list_sessions(query.get("cursor"), query.get("cwd"), query.get("changedAfter"))
         except InvalidParams as error:
             raise BadRequest(str(error), **error.fields) from error
-        return json_response(SessionsView([self.inventory.view(one) for one in page], following or UNSET))
+        return json_response(found)
 
     async def get_session(self, request: Request) -> Response:
         session = self.hub.find_session(request.path_params["id"])

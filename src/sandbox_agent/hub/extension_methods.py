@@ -19,9 +19,11 @@ from sandbox_agent.hub.ruling import check_rules
 from sandbox_agent.hub.session import Session, iso
 from sandbox_agent.hub.session_ending import SessionEnding
 from sandbox_agent.wire import methods
-from sandbox_agent.wire.extensions import AgentParams, EventsRange
+from sandbox_agent.wire.extensions import AgentParams, ChangesParams, EventsRange
 
 MAX_PAGE = 5000
+LONGEST_WAIT = 60.0
+"""Seconds that a client may wait for a change."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +42,7 @@ class ExtensionMethods:
             methods.ATTACH: self.attach,
             methods.DETACH: self.detach,
             methods.LIST_SESSIONS: self.list,
+            methods.SESSION_CHANGES: self.await_changes,
             methods.GET_SESSION: self.get,
             methods.LIST_MODELS: self.list_models,
             methods.SET_METADATA: self.set_metadata,
@@ -65,9 +68,17 @@ class ExtensionMethods:
 
     async def list(self, connection: Connection, envelope: Envelope) -> Answer:
         params = envelope.params()
-        page, following = self.inventory.page(text_at(params, "cursor"), text_at(params, "cwd"))
-        result: Object = {"sessions": [self.inventory.view(session) for session in page]}
-        return _answer(envelope, result if following is None else result | {"nextCursor": following})
+        cursor, cwd, changed_after = (text_at(params, name) for name in ("cursor", "cwd", "changedAfter"))
+        return _answer(envelope, self.inventory.list_sessions(cursor, cwd, changed_after))
+
+    async def await_changes(self, connection: Connection, envelope: Envelope) -> Answer:
+        try:
+            asked = msgspec.convert(envelope.params(), ChangesParams)
+        except msgspec.ValidationError as error:
+            raise InvalidParams(f"changes takes after and wait: {error}") from None
+        changes = self.hub.changes
+        await changes.wait(asked.after, min(asked.wait, LONGEST_WAIT))
+        return _answer(envelope, {"changes": changes.cursor})
 
     async def get(self, connection: Connection, envelope: Envelope) -> Answer:
         return _answer(envelope, {"session": self.inventory.view(self.hub.session(envelope.session_id))})

@@ -15,6 +15,7 @@ from msgspec import Raw
 from sandbox_agent.envelope import META, Envelope, Object, notification, with_param
 from sandbox_agent.errors import LogUnavailable, RpcError, UnknownSession
 from sandbox_agent.hub.calls import Answer, Call, Calls
+from sandbox_agent.hub.changes import Changes
 from sandbox_agent.hub.connection import Connection
 from sandbox_agent.hub.connections import Connections
 from sandbox_agent.hub.lifecycle import SERVER_STOPPED, TRANSIENT, Effect, Event, State, server_stopped
@@ -74,6 +75,7 @@ class Hub:
         """The server is stopping: sessions that end now end because of that."""
         self.calls = Calls()
         self.pending = PendingRequests()
+        self.changes = Changes()
         self.connections = Connections(log, monotonic)
         self._holders = Holders()
         self._shelf = Shelf(log, clock, self._holders.complete)
@@ -272,6 +274,7 @@ class Hub:
             self.detach(connection, session)
         self._unreported.pop(session.id, None)
         self._shelf.remove(session)
+        self.changes.note(session.id, gone=True)
 
     def save(self, session: Session) -> None:
         self._shelf.save(session)
@@ -361,6 +364,7 @@ class Hub:
         session.facts.updated_at = at
         session.unsaved = True
         self._shelf.stir(session)
+        self.changes.note(session.id)
 
     def tell_others(self, session: Session, line: bytes, but: str) -> None:
         """Send a line to all attached clients except one; the history has it in another form."""

@@ -15,7 +15,7 @@ from sandbox_agent.hub.pending import PendingRequest, kind_of
 from sandbox_agent.hub.session import Session, iso
 from sandbox_agent.hub.shelf import sort_key
 from sandbox_agent.log.cards import SortKey
-from sandbox_agent.wire.sessions import ActivityView, ContextView, CostView, PendingView, SessionView
+from sandbox_agent.wire.sessions import ActivityView, ContextView, CostView, PendingView, SessionsView, SessionView
 
 PAGE = 200
 
@@ -31,6 +31,17 @@ class Inventory:
         before = None if cursor is None else _decode_cursor(cursor)
         page = self._hub.sessions(before, cwd, PAGE + 1)
         return page[:PAGE], _encode_cursor(page[PAGE - 1]) if len(page) > PAGE else None
+
+    def list_sessions(self, cursor: str | None, cwd: str | None, changed_after: str | None) -> SessionsView:
+        """A page of sessions; what has changed since a moment instead, if that is asked for and still known."""
+        now = self._hub.changes.cursor
+        changed = None if changed_after is None or cursor is not None else self._hub.changes.after(changed_after)
+        if changed is None:
+            page, following = self.page(cursor, cwd)
+            return SessionsView([self.view(one) for one in page], following or UNSET, changes=now)
+        found = [session for one in changed.sessions if (session := self._hub.find_session(one)) is not None]
+        views = [self.view(one) for one in found if cwd is None or one.facts.cwd == cwd]
+        return SessionsView(views, changes=now, gone=changed.gone)
 
     def view(self, session: Session) -> SessionView:
         facts = session.facts

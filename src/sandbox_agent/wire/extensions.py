@@ -58,13 +58,31 @@ class SessionResult(Struct):
     session: SessionView
 
 
-class PageParams(Struct):
+class PageParams(Struct, rename="camel"):
     """Which sessions."""
 
     cursor: str | UnsetType = UNSET
     """`nextCursor` of the page before."""
     cwd: str | UnsetType = UNSET
     """Only sessions of this directory."""
+    changed_after: str | UnsetType = UNSET
+    """`changes` of an earlier list: only what has changed since, if the server still knows that."""
+
+
+class ChangesParams(Struct):
+    """Since when, and how long to wait."""
+
+    after: str
+    """`changes` of a list of sessions, or of the answer before."""
+    wait: Annotated[float, Meta(ge=0)] = 25.0
+    """Seconds, 60 at most; after that the answer comes without a change."""
+
+
+class ChangesResult(Struct):
+    """Where changes have come to."""
+
+    changes: str
+    """Another one than `after` says that a session has changed: get them with `changedAfter`."""
 
 
 class EventsRange(Struct):
@@ -374,7 +392,8 @@ class UnparsedParams(Struct):
 TYPES: dict[str, type[Struct]] = {
     each.__name__: each
     for each in (
-        *(SessionParams, Nothing, AttachResult, SessionResult, PageParams, SessionsView, ModelsParams, ModelsResult),
+        *(SessionParams, Nothing, AttachResult, SessionResult, PageParams, SessionsView, ChangesParams, ChangesResult),
+        *(ModelsParams, ModelsResult),
         *(MetadataParams, MetadataResult, TerminateResult, EventsParams, EventsResult, PendingParams, PendingResult),
         *(AgentsParams, AgentsView, AgentParams, AgentView, InstallParams, InstallResult),
         *(PathParams, ReadParams, WriteParams, EntriesParams, StatParams, MoveParams, DeleteParams, SearchParams),

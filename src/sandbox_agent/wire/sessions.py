@@ -95,3 +95,8 @@ class SessionsView(Struct, rename="camel"):
     sessions: list[SessionView]
     next_cursor: str | UnsetType = UNSET
     """The `cursor` of the next page; absent on the last."""
+    changes: str | UnsetType = UNSET
+    """The moment of this list: give it as `changedAfter` to get what has changed since."""
+    gone: list[str] | UnsetType = UNSET
+    """Sessions that were deleted. With it, `sessions` are only those that have changed since `changedAfter`; without it
+    they are all."""
