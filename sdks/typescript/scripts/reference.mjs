@@ -17,7 +17,7 @@ const PAGE = fileURLToPath(new URL("../../../docs/reference/typescript.md", impo
 /** Which modules stand together. */
 const GROUPS = {
   "A server": ["client", "connection", "embedded"],
-  "Sessions and turns": ["sessions", "session", "turn", "iteration", "past"],
+  "Sessions and turns": ["sessions", "inventory", "session", "turn", "iteration", "past"],
   "What happens in a session": ["updates"],
   "What agents ask": ["requests", "asking"],
   "Agents and installs": ["agents"],

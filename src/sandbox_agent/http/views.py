@@ -205,7 +205,7 @@ class Views:
         page = {
             "cursor": "`nextCursor` of the page before.",
             "cwd": "Only sessions of this directory.",
-            "changedAfter": "`changes` of an earlier list: only what has changed since, if the server still knows that.",
+            "changedAfter": "`changes` of an earlier list: only what has changed since, if that is still known.",
         }
         return [
             Endpoint(
