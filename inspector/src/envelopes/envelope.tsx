@@ -4,15 +4,16 @@ import { Copy, MessageSquare, SquareTerminal, X } from "lucide-react";
 import { type ReactNode, useState } from "react";
 import { JsonView, allExpanded, collapseAllNested } from "react-json-view-lite";
 
-import { Button, IconButton, Toggle, Toggles, copy, durationText, sizeText } from "../design/index.js";
-import { type Entry, type LogEvent, isGap } from "../log/event.js";
+import { Button, IconButton, Loading, Toggle, Toggles, copy, durationText, sizeText } from "../design/index.js";
+import { type LogEvent, isGap } from "../log/event.js";
 import { showing } from "../log/items.js";
+import type { Row, Rows } from "../log/rows.js";
 import type { SessionLog } from "../log/session-log.js";
 import { useSpot } from "../router.js";
 import { SafeText } from "../text/safe-text.js";
 import styles from "./envelopes.module.css";
 import { curlOf } from "./exporting.js";
-import { type Row, type Rows, previewOf, sizeOf } from "./rows.js";
+import { previewOf, sizeOf } from "./preview.js";
 
 /** Bytes up to which everything is unfolded. */
 const SMALL = 8_000;
@@ -29,8 +30,16 @@ interface EnvelopeProps {
 
 export function Envelope({ log, rows, place, upto, choose, close }: EnvelopeProps): ReactNode {
   const [raw, setRaw] = useState(false);
-  const entry = log.entry(place) as Entry;
+  const entry = log.entry(place);
   const row = rows.at(place) as Row;
+  if (entry === undefined) {
+    return (
+      <aside className={styles.detail} aria-label="Envelope">
+        <Head title={row.method || "response"} close={close} />
+        <Loading label="Loading the envelope" />
+      </aside>
+    );
+  }
   if (isGap(entry)) {
     return (
       <aside className={styles.detail} aria-label="Envelope">
@@ -47,7 +56,7 @@ export function Envelope({ log, rows, place, upto, choose, close }: EnvelopeProp
         <Fact name="Event">{row.id}</Fact>
         <Fact name="Kept at">{row.at}</Fact>
         <Fact name="Direction">{DIRECTIONS[entry.direction]}</Fact>
-        {row.rpcId !== undefined && <Fact name="Id">{JSON.stringify(row.rpcId)}</Fact>}
+        {"id" in entry.envelope && <Fact name="Id">{JSON.stringify(entry.envelope.id)}</Fact>}
         <Fact name="Size">{sizeText(size)}</Fact>
         <Pair row={row} rows={rows} upto={upto} choose={choose} />
       </dl>

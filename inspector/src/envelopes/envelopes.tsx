@@ -3,9 +3,9 @@
 import { ArrowDownToLine, CirclePause, CirclePlay } from "lucide-react";
 import { type ReactNode, useDeferredValue, useMemo, useState } from "react";
 
-import { Button, EmptyState, IconButton, Loading, SearchField, Select, Toggle, Toggles, toast } from "../design/index.js";
-import type { Entry } from "../log/event.js";
+import { Button, EmptyState, IconButton, Loading, SearchField, Select, Toggle, Toggles, toast, wordsOf } from "../design/index.js";
 import { useSessionLog, useShown } from "../log/hooks.js";
+import type { Rows, Way } from "../log/rows.js";
 import type { SessionLog } from "../log/session-log.js";
 import { useSpot } from "../router.js";
 import { Envelope } from "./envelope.js";
@@ -13,8 +13,7 @@ import styles from "./envelopes.module.css";
 import { fileNameOf, linesOf } from "./exporting.js";
 import { EVERYTHING, type Filter, isOpen } from "./filter.js";
 import { EnvelopeList } from "./list.js";
-import type { Rows, Way } from "./rows.js";
-import { rowsOf, useListed } from "./use-rows.js";
+import { useListed } from "./use-rows.js";
 
 export function Envelopes({ sessionId, at }: { readonly sessionId: string; readonly at: number | undefined }): ReactNode {
   const log = useSessionLog(sessionId);
@@ -22,7 +21,7 @@ export function Envelopes({ sessionId, at }: { readonly sessionId: string; reado
   const { spot, move } = useSpot();
   const [paused, setPaused] = useState<number>();
   const [filter, setFilter] = useState(EVERYTHING);
-  const rows = rowsOf(log);
+  const { rows } = log;
   const now = at === undefined ? length : log.countAt(at);
   const upto = Math.min(now, paused ?? now);
   const listed = useListed(log, useDeferredValue(filter), upto);
@@ -46,7 +45,7 @@ export function Envelopes({ sessionId, at }: { readonly sessionId: string; reado
         >
           {paused === undefined ? <CirclePause /> : <CirclePlay />}
         </IconButton>
-        <Button look="quiet" onClick={() => download(log, now)}>
+        <Button look="quiet" onClick={() => void download(log, now)}>
           <ArrowDownToLine aria-hidden />
           Export
         </Button>
@@ -150,11 +149,15 @@ function placeOf(log: SessionLog, event: number): number | undefined {
 }
 
 /** Saves the log up to a moment as a file of JSON lines. */
-function download(log: SessionLog, upto: number): void {
-  const entries = function* (): Generator<Entry> {
-    for (let index = 0; index < upto; index += 1) yield log.entry(index) as Entry;
-  };
-  const file = new Blob([...linesOf(entries())], { type: "application/x-ndjson" });
+async function download(log: SessionLog, upto: number): Promise<void> {
+  const parts: Blob[] = [];
+  try {
+    for await (const entries of log.first(upto)) parts.push(new Blob([...linesOf(entries)]));
+  } catch (error) {
+    toast(wordsOf(error), "bad");
+    return;
+  }
+  const file = new Blob(parts, { type: "application/x-ndjson" });
   const url = URL.createObjectURL(file);
   const link = document.createElement("a");
   link.href = url;

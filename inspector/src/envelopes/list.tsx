@@ -6,10 +6,11 @@ import { type KeyboardEvent, type ReactNode, memo, useEffect, useLayoutEffect, u
 
 import { durationText, sizeText } from "../design/index.js";
 import type { Entry } from "../log/event.js";
+import type { Row, Rows } from "../log/rows.js";
 import type { SessionLog } from "../log/session-log.js";
 import { SafeText } from "../text/safe-text.js";
 import styles from "./envelopes.module.css";
-import { type Row, type Rows, previewOf, sizeOf } from "./rows.js";
+import { previewOf, sizeOf } from "./preview.js";
 import type { Listed } from "./use-rows.js";
 
 const HEIGHT = 28;
@@ -80,13 +81,14 @@ export function EnvelopeList({ log, rows, listed, chosen, choose, follow }: Enve
       <div role="presentation" className={styles.lines} style={{ height: virtualizer.getTotalSize() }}>
         {lines.map(({ index, start }) => {
           const at = place(index);
+          const row = rows.at(at) as Row;
           return (
             <Line
               // The elements of a line that has gone are those of one that comes: a scroll makes none anew.
               key={index % lines.length}
-              row={rows.at(at) as Row}
-              entry={log.entry(at) as Entry}
-              latency={rows.at(at)?.latency}
+              row={row}
+              entry={log.entry(at)}
+              latency={row.latency}
               start={start}
               total={count}
               line={index}
@@ -102,7 +104,8 @@ export function EnvelopeList({ log, rows, listed, chosen, choose, follow }: Enve
 
 interface LineProps {
   readonly row: Row;
-  readonly entry: Entry;
+  /** Absent until it has been read. */
+  readonly entry: Entry | undefined;
   /** Beside its row, because that changes when the answer comes. */
   readonly latency: number | undefined;
   readonly start: number;
@@ -158,15 +161,16 @@ const Line = memo(
           )}
         </span>
         <span className={styles.preview}>
-          <Preview text={previewOf(entry)} />
+          {entry && <Preview text={previewOf(entry)} />}
         </span>
         <span className={styles.latency}>{latency === undefined ? "" : durationText(latency)}</span>
-        <span className={styles.size}>{row.kind === "gap" ? "" : sizeText(sizeOf(entry))}</span>
+        <span className={styles.size}>{entry === undefined || row.kind === "gap" ? "" : sizeText(sizeOf(entry))}</span>
       </div>
     );
   },
   (before, after) =>
-    before.row === after.row &&
+    before.row.index === after.row.index &&
+    before.entry === after.entry &&
     before.latency === after.latency &&
     before.mark === after.mark &&
     before.start === after.start &&

@@ -4,9 +4,10 @@ import { execFileSync } from "node:child_process";
 
 import type { Entry, LogEvent } from "../log/event.js";
 import { Script } from "../log/fixtures.js";
+import { Rows } from "../log/rows.js";
 import { curlOf, linesOf, readLines } from "./exporting.js";
 import { EVERYTHING, Matching, isOpen } from "./filter.js";
-import { Rows, brief, previewOf, sizeOf } from "./rows.js";
+import { brief, previewOf, sizeOf } from "./preview.js";
 
 function rowsOf(entries: readonly Entry[]): Rows {
   const rows = new Rows();
@@ -78,7 +79,7 @@ describe("a filter", () => {
   script.event("fromClient", { id: 50, method: "session/set_mode", params: {} });
   script.event("fromAgent", { id: 50, error: { code: -32602, message: "no" } });
   const rows = rowsOf(script.entries);
-  const at = (index: number) => ({ row: rows.at(index)!, entry: script.entries[index]! });
+  const at = (index: number) => ({ row: rows.at(index)!, entry: () => script.entries[index] });
   const found = (filter: Partial<typeof EVERYTHING>): number[] => {
     const matching = new Matching({ ...EVERYTHING, ...filter });
     expect(matching.advance(rows.length, at, () => false)).toBe(true);
@@ -101,7 +102,7 @@ describe("a filter", () => {
     for (let index = 0; index < 500; index += 1) long.say(`word ${index}`);
     const many = rowsOf(long.entries);
     const matching = new Matching({ ...EVERYTHING, text: "word" });
-    const look = (index: number) => ({ row: many.at(index)!, entry: long.entries[index]! });
+    const look = (index: number) => ({ row: many.at(index)!, entry: () => long.entries[index] });
     let slices = 1;
     while (!matching.advance(many.length, look, () => true)) slices += 1;
     expect(slices).toBeGreaterThan(4);

@@ -2,23 +2,12 @@
 
 import { useEffect, useMemo, useReducer } from "react";
 
-import type { Entry } from "../log/event.js";
+import type { Row } from "../log/rows.js";
 import type { SessionLog } from "../log/session-log.js";
-import { type Filter, Matching, isOpen } from "./filter.js";
-import { type Row, Rows } from "./rows.js";
+import { type Candidate, type Filter, Matching, isOpen } from "./filter.js";
 
 /** Milliseconds of a frame that a search may take. */
 const SLICE = 8;
-
-const known = new WeakMap<SessionLog, Rows>();
-
-/** The rows of a log, as far as it goes by now. */
-export function rowsOf(log: SessionLog): Rows {
-  const rows = known.get(log) ?? new Rows();
-  known.set(log, rows);
-  for (let index = rows.length; index < log.length; index += 1) rows.add(log.entry(index) as Entry);
-  return rows;
-}
 
 export interface Listed {
   readonly count: number;
@@ -40,11 +29,7 @@ export function useListed(log: SessionLog, filter: Filter, upto: number): Listed
     let frame = 0;
     const look = (): void => {
       const end = performance.now() + SLICE;
-      const rows = rowsOf(log);
-      const at = (index: number): { row: Row; entry: Entry } => ({
-        row: rows.at(index) as Row,
-        entry: log.entry(index) as Entry,
-      });
+      const at = (index: number): Candidate => ({ row: log.rows.at(index) as Row, entry: () => log.entry(index) });
       if (!matching.advance(upto, at, () => performance.now() > end)) frame = requestAnimationFrame(look);
       again();
     };

@@ -17,12 +17,20 @@ class Server {
     this.#upto = upto;
   }
 
-  readonly source: Source = async function* (this: Server, id: string, after: number, signal: AbortSignal) {
+  get source(): Source {
+    return this;
+  }
+
+  async *follow(id: string, after: number, signal: AbortSignal): AsyncGenerator<Entry> {
     this.reads.push([id, after]);
     if (this.fail !== undefined) throw this.fail;
     for (const entry of this.#entries.slice(0, this.#upto)) if ("id" in entry && entry.id > after) yield entry;
     if (this.#upto < this.#entries.length) await new Promise((resolve) => signal.addEventListener("abort", resolve));
-  }.bind(this);
+  }
+
+  async between(_: string, after: number, before: number): Promise<readonly Entry[]> {
+    return this.#entries.filter((entry) => "id" in entry && entry.id > after && entry.id < before);
+  }
 }
 
 const { entries } = new Script().made().turn("one").turn("two");

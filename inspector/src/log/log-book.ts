@@ -7,8 +7,13 @@
 import type { Entry } from "./event.js";
 import { SessionLog } from "./session-log.js";
 
-/** Reads a session's log after an event, and then each event as it is written. */
-export type Source = (sessionId: string, after: number, signal: AbortSignal) => AsyncIterable<Entry>;
+/** Where logs are read. */
+export interface Source {
+  /** A session's log after an event, and then each event as it is written. */
+  follow(sessionId: string, after: number, signal: AbortSignal): AsyncIterable<Entry>;
+  /** What lies between two events, both exclusive. */
+  between(sessionId: string, after: number, before: number): Promise<readonly Entry[]>;
+}
 
 /** Whether a failure may pass, such as a server that cannot be reached. */
 export type MayPass = (error: unknown) => boolean;
@@ -104,8 +109,10 @@ export class LogBook {
   #start(held: Held): void {
     if (this.#source === undefined) return;
     const reader = new AbortController();
+    const source = this.#source;
     held.reader = reader;
-    void this.#follow(held.log, this.#source, reader.signal);
+    held.log.readAgain = async (after, before) => await source.between(held.log.id, after, before);
+    void this.#follow(held.log, source, reader.signal);
   }
 
   async #follow(log: SessionLog, source: Source, signal: AbortSignal): Promise<void> {
@@ -114,7 +121,7 @@ export class LogBook {
         if (!signal.aborted) log.reading = { state: "live" };
       });
       try {
-        for await (const entry of source(log.id, log.lastId, signal)) {
+        for await (const entry of source.follow(log.id, log.lastId, signal)) {
           if (signal.aborted) return;
           log.append(entry);
           if (log.reading.state !== "live") quiet.wait();

@@ -1,16 +1,19 @@
 /**
  * One session's log in this page: append-only, and its views at any moment.
  *
- * However many events come, listeners hear of them at most once per frame, and nothing is copied for one. Knows
- * nothing of where events come from.
+ * However many events come, listeners hear of them at most once per frame, and nothing is copied for one. What is
+ * folded into the view need not stay: old entries are let go, and read again when somebody looks at them. Knows nothing
+ * of where events come from.
  */
 
 import { type Entry, isGap } from "./event.js";
 import { Fold, NOTHING_YET } from "./fold.js";
+import { PAGE, Pages, type ReadAgain } from "./pages.js";
+import { Rows } from "./rows.js";
 import type { SessionView } from "./view.js";
 
-/** How many entries lie between two views that are kept, from which those in between are made. */
-const STEP = 512;
+/** How many views are kept, from which those in between are made. */
+const MOST_KEPT = 96;
 /** How many views at a moment are kept besides. */
 const RECENT = 16;
 
@@ -34,13 +37,14 @@ export interface Shown {
 
 export class SessionLog {
   readonly id: string;
-  readonly #entries: Entry[] = [];
-  /** The id of the last event before or at each entry: entries that are gaps have none of their own. */
-  readonly #ids: number[] = [];
+  /** A line for each entry, also for those that are not in memory. */
+  readonly rows: Rows = new Rows();
+  readonly #pages: Pages;
   readonly #fold = new Fold();
   #folded = 0;
-  /** Views after every `STEP` entries. */
-  readonly #kept: SessionView[] = [NOTHING_YET];
+  /** Views after every so many entries: fewer, the longer the log. */
+  #kept: SessionView[] = [NOTHING_YET];
+  #step = PAGE;
   readonly #recent = new Map<number, SessionView>();
   /** Goes forward from where the last view at a moment was made. */
   #cursor: { fold: Fold; upto: number } | undefined;
@@ -50,9 +54,10 @@ export class SessionLog {
   #reading: Reading = { state: "loading" };
   #shown: Shown = { view: NOTHING_YET, length: 0, reading: this.#reading };
 
-  constructor(id: string, schedule: Schedule = atNextFrame) {
+  constructor(id: string, schedule: Schedule = atNextFrame, window?: number) {
     this.id = id;
     this.#schedule = schedule;
+    this.#pages = new Pages((index) => this.rows.idAt(index), () => this.#changed(), window);
   }
 
   /** A log that is complete, such as one from a file. */
@@ -64,12 +69,22 @@ export class SessionLog {
   }
 
   get length(): number {
-    return this.#entries.length;
+    return this.#pages.length;
+  }
+
+  /** Characters of JSON in memory. */
+  get size(): number {
+    return this.#pages.size;
+  }
+
+  /** How entries are read that were let go; without it all stay. */
+  set readAgain(read: ReadAgain | undefined) {
+    this.#pages.readAgain = read;
   }
 
   /** Id of the newest event. */
   get lastId(): number {
-    return this.#ids.at(-1) ?? 0;
+    return this.rows.idAt(this.length - 1) ?? 0;
   }
 
   get reading(): Reading {
@@ -81,8 +96,14 @@ export class SessionLog {
     this.#changed();
   }
 
+  /** An entry; undefined when it has to be read first. Listeners hear when it has come. */
   entry(index: number): Entry | undefined {
-    return this.#entries[index];
+    return this.#pages.get(index);
+  }
+
+  /** The first entries, in pieces. */
+  first(count: number): AsyncIterable<readonly Entry[]> {
+    return this.#pages.first(count);
   }
 
   /** Adds what comes next. What is there already, as after a reconnect, is passed over. */
@@ -93,53 +114,58 @@ export class SessionLog {
   #add(entry: Entry): boolean {
     const last = this.lastId;
     if (isGap(entry) ? entry.resumesAt <= last : entry.id <= last) return false;
-    this.#entries.push(entry);
-    this.#ids.push(isGap(entry) ? Math.max(last, entry.after) : entry.id);
+    this.rows.add(entry);
+    this.#pages.push(entry);
+    this.#take(entry);
     return true;
   }
 
   /** How many entries there were at the moment of an event: it and all before. */
   countAt(id: number): number {
-    let low = 0;
-    let high = this.#ids.length;
-    while (low < high) {
-      const middle = (low + high) >> 1;
-      if ((this.#ids[middle] as number) <= id) low = middle + 1;
-      else high = middle;
-    }
-    return low;
+    return this.rows.countAt(id);
   }
 
-  /** The session after the event of an id; without one, as it is now. */
+  /**
+   * The session after the event of an id; without one, as it is now.
+   *
+   * When entries have to be read for it, it is that of an earlier moment until they have come.
+   */
   view(at?: number): SessionView {
     const count = at === undefined ? this.length : this.countAt(at);
-    this.#foldAll();
     if (count === this.length) return this.#fold.view();
     const known = this.#recent.get(count);
     if (known) return known;
-    const view = this.#viewOf(count);
+    const { fold, upto } = this.#goTo(count);
+    const view = fold.view();
+    if (upto < count) return view;
     this.#recent.set(count, view);
     if (this.#recent.size > RECENT) this.#recent.delete(this.#recent.keys().next().value as number);
     return view;
   }
 
-  #viewOf(count: number): SessionView {
-    const step = Math.floor(count / STEP);
+  #goTo(count: number): { readonly fold: Fold; readonly upto: number } {
+    const step = Math.floor(count / this.#step);
     let cursor = this.#cursor;
-    if (cursor === undefined || cursor.upto > count || cursor.upto < step * STEP) {
-      cursor = { fold: new Fold(this.#kept[step]), upto: step * STEP };
+    if (cursor === undefined || cursor.upto > count || cursor.upto < step * this.#step) {
+      cursor = { fold: new Fold(this.#kept[step]), upto: step * this.#step };
       this.#cursor = cursor;
     }
-    for (; cursor.upto < count; cursor.upto += 1) cursor.fold.add(this.#entries[cursor.upto] as Entry);
-    return cursor.fold.view();
+    for (; cursor.upto < count; cursor.upto += 1) {
+      const entry = this.#pages.get(cursor.upto);
+      if (entry === undefined) break;
+      cursor.fold.add(entry);
+    }
+    return cursor;
   }
 
-  #foldAll(): void {
-    while (this.#folded < this.#entries.length) {
-      this.#fold.add(this.#entries[this.#folded] as Entry);
-      this.#folded += 1;
-      if (this.#folded % STEP === 0) this.#kept.push(this.#fold.view());
-    }
+  #take(entry: Entry): void {
+    this.#fold.add(entry);
+    this.#folded += 1;
+    if (this.#folded % this.#step !== 0) return;
+    this.#kept.push(this.#fold.view());
+    if (this.#kept.length <= MOST_KEPT) return;
+    this.#kept = this.#kept.filter((_, index) => index % 2 === 0);
+    this.#step *= 2;
   }
 
   // For listeners

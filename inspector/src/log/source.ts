@@ -1,16 +1,27 @@
 /** Where logs come from: a server, through the SDK. */
 
-import { ConnectionLost, type SandboxAgent } from "sandboxagent";
+import { ConnectionLost, type SandboxAgent, type Session } from "sandboxagent";
 
+import type { Entry } from "./event.js";
 import type { Source } from "./log-book.js";
 
 /** Reads the logs of a client's server. The client is attached to what it reads, so that it is asked as well. */
 export function sourceOf(client: SandboxAgent): Source {
-  return async function* (sessionId, after, signal) {
-    const session = await client.sessions.attach(sessionId);
-    const events = session.follow({ after });
-    signal.addEventListener("abort", () => void events.return(), { once: true });
-    if (!signal.aborted) yield* events;
+  const attached = new Map<string, Session>();
+  return {
+    async *follow(sessionId, after, signal) {
+      const session = await client.sessions.attach(sessionId);
+      attached.set(sessionId, session);
+      const events = session.follow({ after });
+      signal.addEventListener("abort", () => void events.return(), { once: true });
+      if (!signal.aborted) yield* events;
+    },
+    async between(sessionId, after, before) {
+      const session = attached.get(sessionId) ?? (await client.sessions.attach(sessionId));
+      const found: Entry[] = [];
+      for await (const entry of session.history({ after, before })) found.push(entry);
+      return found;
+    },
   };
 }
 

@@ -1,6 +1,5 @@
 /** Going through a log in its own time, faster or slower: which entry is shown after how long (pure). */
 
-import { isGap } from "../log/event.js";
 import type { SessionLog } from "../log/session-log.js";
 
 /** Milliseconds that a pause between two events takes at most: nobody waits for an agent twice. */
@@ -46,9 +45,8 @@ export class Player {
   }
 
   #pause(index: number): number {
-    const [before, after] = [this.#log.entry(index - 1), this.#log.entry(index)];
-    if (!before || !after || isGap(before) || isGap(after)) return SHORTEST_PAUSE;
-    const between = Date.parse(after.at) - Date.parse(before.at);
-    return Math.min(LONGEST_PAUSE, Math.max(SHORTEST_PAUSE, between || 0));
+    const [before, after] = [this.#log.rows.timeAt(index - 1), this.#log.rows.timeAt(index)];
+    if (before === undefined || after === undefined) return SHORTEST_PAUSE;
+    return Math.min(LONGEST_PAUSE, Math.max(SHORTEST_PAUSE, after - before));
   }
 }

@@ -4,7 +4,6 @@ import { Pause, Play, SkipBack, SkipForward, StepBack, StepForward } from "lucid
 import { type KeyboardEvent, type PointerEvent, type ReactNode, memo, useEffect, useMemo, useRef, useState } from "react";
 
 import { Button, IconButton, Select } from "../design/index.js";
-import { type Entry, isGap } from "../log/event.js";
 import { useSessionLog, useShown } from "../log/hooks.js";
 import type { SessionLog } from "../log/session-log.js";
 import { useSpot } from "../router.js";
@@ -229,14 +228,10 @@ function nextTurn(stretches: readonly Stretch[], count: number, way: -1 | 1): nu
 
 /** The id of the last event among the first entries; 0 before the first. */
 function idAt(log: SessionLog, count: number): number {
-  for (let index = count - 1; index >= 0; index -= 1) {
-    const entry = log.entry(index) as Entry;
-    if (!isGap(entry)) return entry.id;
-  }
-  return 0;
+  return log.rows.idAt(count - 1) ?? 0;
 }
 
 function timeAt(log: SessionLog, count: number): string {
-  const entry = log.entry(count - 1);
-  return entry && !isGap(entry) ? new Date(entry.at).toLocaleTimeString("en-GB") : "";
+  const time = log.rows.timeAt(count - 1);
+  return time === undefined ? "" : new Date(time).toLocaleTimeString("en-GB");
 }
