@@ -198,7 +198,9 @@ def _is_told(envelope: Json) -> bool:
 
 async def _sessions(caller: _Caller, session: str) -> None:
     await caller("_sandboxagent/session/attach", sessionId="an-alias")
-    await caller("_sandboxagent/session/list")
+    listed = await caller("_sandboxagent/session/list")
+    await caller("_sandboxagent/session/changes", after=listed["changes"], wait=0)
+    await caller("_sandboxagent/session/list", changedAfter=listed["changes"])
     await caller("_sandboxagent/session/get", sessionId=session)
     await caller("_sandboxagent/session/list_models", sessionId=session)
     await caller("_sandboxagent/session/list_models", agent="scripted")
