@@ -404,7 +404,7 @@ async def _join_fleet(settings: Settings, parts: Parts, flows: "Flows") -> None:
     path = None if settings.no_persist else settings.data_dir / FILE
     membership = Membership(
         identity,
-        lambda: connect(settings.join, inbox, settings.node, settings.creds),
+        lambda: connect(settings.join, inbox, settings.node, settings.creds, settings.join_proxy),
         parts.log,
         view,
         lambda: _all_sessions(inventory),

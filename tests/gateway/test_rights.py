@@ -79,9 +79,15 @@ def test_a_hostile_node_reaches_no_subject_but_its_own(guarded: Guarded) -> None
             "$JS.API.DIRECT.GET.EV",
             "gw.g.in.x",
             "$SYS.REQ.SERVER.PING",
+            "$JS.ACK.EV.x.1.1.1.1.0",
+            "_INBOX.x",
         ):
             with pytest.raises(BusError):
                 await evil.request(forbidden, b"forged", 0.2)
+            # A message that would empty a table, or take the place of all others, had it got there.
+            await evil.publish(
+                forbidden, b"", headers={"Nats-Rollup": "all", "KV-Operation": "PURGE"}, reply="dn.evil.in.x"
+            )
         # An answer may be wanted elsewhere: at a stream, or in another inbox. None goes there.
         for reply in (subject, "$KV.nodes.good", "dn.good.in.x", "gw.g.in.x"):
             await evil.publish("up.evil.log.g", b"", reply=reply)
@@ -91,7 +97,7 @@ def test_a_hostile_node_reaches_no_subject_but_its_own(guarded: Guarded) -> None
         async def overhear(subject: str, body: bytes) -> None:
             overheard.append(subject)
 
-        for listened in (">", "dn.good.>", "ev.>", "gw.>", "up.>", "$KV.>"):
+        for listened in (">", "*.good.>", "dn.>", "dn.good.>", "ev.>", "gw.>", "up.>", "$KV.>", "_INBOX.>", "$JS.>"):
             await evil.serve(listened, overhear)
         await gateway.publish("dn.good.call", b"secret")
         good = await guarded.node("good")

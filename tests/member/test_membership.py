@@ -1,6 +1,7 @@
 """A node's life in a fleet, on a bus in memory."""
 
 import asyncio
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import cast
@@ -43,37 +44,148 @@ class Shaky:
         pass
 
 
-def test_a_log_that_cannot_be_read_for_a_moment_keeps_no_node_out_of_its_fleet() -> None:
-    async def main() -> None:
-        cluster = Cluster()
-        bus = MemoryBus(cluster)
-        events = await bus.stream("EV", [subjects.EVENTS], max_bytes=1 << 20, max_age=60)
-        leases, listed, roster = await bus.table("nodes"), await bus.table("sess"), Roster()
+class World:
+    """A gateway and nodes on one bus."""
+
+    def __init__(self) -> None:
+        self.cluster = Cluster()
+        self.bus = MemoryBus(self.cluster)
+        self.ingest: Ingest
+        self.tasks: list[asyncio.Task[None]] = []
+
+    async def open(self) -> "World":
+        events = await self.bus.stream("EV", [subjects.EVENTS], max_bytes=1 << 20, max_age=60)
+        leases, listed, roster = await self.bus.table("nodes"), await self.bus.table("sess"), Roster()
         await roster.start(leases, listed)
-        await Ingest("g", events, leases, listed, roster.leases).serve(bus)
-        log = Shaky()
-        identity = Identity("n1", {}, list, lambda: 0)
+        self.ingest = Ingest("g", events, leases, listed, roster.leases)
+        await self.ingest.serve(self.bus)
+        return self
+
+    def join(self, log: Shaky, path: Path | None = None) -> Membership:
+        """A node called n1."""
 
         async def connect() -> Bus:
-            return MemoryBus(cluster)
+            return MemoryBus(self.cluster)
 
-        node = Membership(
-            identity, connect, cast("Log", log), lambda _: None, lambda: (), Memory(None, "n1"), 1 << 20, 0.01
-        )
-        assert node.trouble == "not connected yet"
-        running = asyncio.create_task(node.run())
-        channel = session_channel("s")
-        log.chunks.append(Chunk(1, [b"{}"], Direction.FROM_AGENT, "s", channel, 0.0))
-        node.committed(Group(chunks=list(log.chunks)))
-        beacon = msgspec.msgpack.encode(fleet.Beacon("g", fleet.PROTOCOL, fleet.PROTOCOL))
-        while node.published < 1:
-            await bus.publish(subjects.BEACON, beacon)
+        identity, memory = Identity("n1", {}, list, lambda: 0), Memory(path, "n1")
+        node = Membership(identity, connect, cast("Log", log), lambda _: None, lambda: (), memory, 1 << 20, 0.01)
+        self.tasks.append(asyncio.create_task(node.run()))
+        return node
+
+    async def until(self, condition: Callable[[], bool], oldest: int = fleet.OLDEST, newest: int = 0) -> None:
+        """Show a gateway of these versions until something is true."""
+        beacon = msgspec.msgpack.encode(fleet.Beacon("g", oldest, newest or fleet.PROTOCOL))
+        while not condition():
+            await self.bus.publish(subjects.BEACON, beacon)
             await asyncio.sleep(0.01)
+
+    async def close(self) -> None:
+        for task in self.tasks:
+            task.cancel()
+            with suppress(asyncio.CancelledError):
+                await task
+
+    def lines(self) -> list[bytes]:
+        return [record.body for record in self.cluster.streams["EV"].records if record.body]
+
+
+def say(node: Membership, log: Shaky, text: bytes, at: float = 0.0) -> None:
+    log.chunks.append(Chunk(log.position + 1, [text], Direction.FROM_AGENT, "s", session_channel("s"), at))
+    node.committed(Group(chunks=log.chunks[-1:]))
+
+
+def test_a_log_that_cannot_be_read_for_a_moment_keeps_no_node_out_of_its_fleet() -> None:
+    async def main() -> None:
+        world, log = await World().open(), Shaky()
+        node = world.join(log)
+        assert node.trouble == "not connected yet"
+        say(node, log, b"{}")
+        await world.until(lambda: node.published == 1)
         assert log.failures == 0
         assert node.trouble is None
-        running.cancel()
-        with suppress(asyncio.CancelledError):
-            await running
+        await world.close()
+
+    run(main())
+
+
+def test_a_connection_that_is_gone_for_good_is_made_anew() -> None:
+    async def main() -> None:
+        world, log = await World().open(), Shaky()
+        node = world.join(log)
+        say(node, log, b"1")
+        await world.until(lambda: node.published == 1)
+        world.cluster.closed.set()
+        await world.until(lambda: node.trouble == "the cluster is gone")
+        world.cluster.closed.clear()
+        say(node, log, b"2")
+        await world.until(lambda: node.published == 2)
+        assert world.lines() == [b"1", b"2"]
+        await world.close()
+
+    run(main())
+
+
+def test_a_copy_of_a_nodes_disk_publishes_nothing_and_says_why(tmp_path: Path) -> None:
+    async def main() -> None:
+        world, log, copied = await World().open(), Shaky(), Shaky()
+        path = tmp_path / "fleet.json"
+        node = world.join(log, path)
+        say(node, log, b"1")
+        await world.until(lambda: node.published == 1)
+        copy = tmp_path / "copy.json"
+        copy.write_bytes(msgspec.json.encode({**msgspec.json.decode(path.read_bytes()), "revision": 0}))
+        clone = world.join(copied, copy)
+        copied.chunks.append(log.chunks[0])
+        say(clone, copied, b"of the clone")
+        await world.until(lambda: clone.clash is not None)
+        assert clone.trouble == "another node is called n1; join this one under another name"
+        say(node, log, b"2")
+        await world.until(lambda: node.published == 2)
+        assert world.lines() == [b"1", b"2"]
+        assert node.trouble is None
+        await world.close()
+
+    run(main())
+
+
+def test_a_clock_that_jumps_changes_no_order_and_loses_nothing() -> None:
+    async def main() -> None:
+        world, log = await World().open(), Shaky()
+        node = world.join(log)
+        for place, at in enumerate((1e9, 2e9, 0.0, 1.5e9, -5.0, 1e9)):
+            say(node, log, b"%d" % place, at)
+        await world.until(lambda: node.published == 6)
+        assert b"".join(world.lines()).replace(b"\n", b"") == b"012345"
+        await world.close()
+
+    run(main())
+
+
+def test_a_gateway_that_is_one_version_ahead_is_joined_and_one_that_is_two_ahead_is_named() -> None:
+    async def main() -> None:
+        world, log = await World().open(), Shaky()
+        node = world.join(log)
+        say(node, log, b"1")
+        two = fleet.PROTOCOL + 2
+        await world.until(lambda: "speaks protocol" in (node.trouble or ""), two - 1, two)
+        wanted = f"gateway g speaks protocol {two - 1} to {two}, this node {fleet.PROTOCOL}; upgrade the older of them"
+        assert node.trouble == wanted
+        assert node.published == 0
+        await world.until(lambda: node.published == 1, fleet.PROTOCOL, fleet.PROTOCOL + 1)
+        assert node.trouble is None
+        await world.close()
+
+    run(main())
+
+
+def test_a_node_that_says_more_than_its_gateway_knows_is_understood() -> None:
+    async def main() -> None:
+        world = await World().open()
+        beat = {"nonce": "x", "revision": 0, "version": "9", "labels": {}, "agents": [], "running": 0, "mood": "good"}
+        subject = subjects.request_to_gateway("n1", fleet.BEAT, "g")
+        answer = await world.ingest.take(subject, msgspec.msgpack.encode(beat))
+        assert answer is not None
+        assert msgspec.msgpack.decode(answer, type=fleet.BeatReply).clash is None
 
     run(main())
 

@@ -8,7 +8,7 @@ import sys
 import time
 from collections.abc import Generator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.support.running import BOUND
@@ -23,6 +23,8 @@ class NatsServer:
     directory: Path
     port: int
     process: "subprocess.Popen[bytes]"
+    ports: dict[str, int] = field(default_factory=dict[str, int])
+    """Of everything else that it serves."""
 
     @property
     def url(self) -> str:
@@ -35,7 +37,12 @@ class NatsServer:
     def restart(self) -> None:
         """On the same port: clients come back by themselves."""
         self.process = _start(self.directory, self.port)
-        _wait_for_port(self.directory, self.process)
+        _wait_for_ports(self.directory, self.process)
+
+    def configure(self, **settings: object) -> None:
+        """Change its configuration; it reads it again at SIGHUP."""
+        path = self.directory / "server.conf"
+        path.write_text(json.dumps({**json.loads(path.read_text()), **settings}))
 
 
 @contextmanager
@@ -53,7 +60,8 @@ def nats_server(directory: Path, **settings: object) -> Generator[NatsServer]:
     process = _start(directory, -1)
     server = NatsServer(directory, 0, process)
     try:
-        server.port = _wait_for_port(directory, process)
+        server.ports = _wait_for_ports(directory, process)
+        server.port = server.ports["nats"]
         yield server
     finally:
         server.kill()
@@ -69,12 +77,12 @@ def _start(directory: Path, port: int) -> "subprocess.Popen[bytes]":
         )
 
 
-def _wait_for_port(directory: Path, process: "subprocess.Popen[bytes]") -> int:
+def _wait_for_ports(directory: Path, process: "subprocess.Popen[bytes]") -> dict[str, int]:
     deadline = time.monotonic() + BOUND
     while time.monotonic() < deadline:
         for path in directory.glob("nats-server_*.ports"):
             if text := path.read_text():
-                return int(json.loads(text)["nats"][0].rpartition(":")[2])
+                return {name: int(urls[0].rpartition(":")[2]) for name, urls in json.loads(text).items()}
         if process.poll() is not None:
             break
         time.sleep(0.02)

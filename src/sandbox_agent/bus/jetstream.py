@@ -42,6 +42,7 @@ _BACK = "Sa-Back"
 """How many messages before it in the same append its subject had its last one."""
 _CONFLICTS = (10071, 10164)
 _FULL = (10047, 10054, 10077)
+_NO_ROOM = (10023, 10028, 10047)
 _NOT_FOUND = 10037
 _TAKEN = 10058
 _UNAVAILABLE = (408, 503)
@@ -181,6 +182,11 @@ async def make(connection: Connection, config: Json) -> None:
     made = await call_api(connection, f"STREAM.CREATE.{name}", kept | config)
     if made.error_code == _TAKEN:
         made = await call_api(connection, f"STREAM.UPDATE.{name}", kept | config)
+    if made.error_code in _NO_ROOM:
+        raise Refused(
+            f"JetStream has no room for the stream {name}; give it more (max_file_store in the configuration of the "
+            "NATS servers), or keep less: --log-max-bytes"
+        )
     made.check(name)
 
 

@@ -38,6 +38,8 @@ class Cluster:
     """So many of the next pages are empty, as from a server that is behind."""
     deliveries_to_lose: int = 0
     """So many of the next messages do not reach those who follow."""
+    closed: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set when all connections are gone for good."""
     held: list[Callable[[], None]] | None = None
     """While this is a list, messages to those who follow are kept in it."""
 
@@ -120,6 +122,10 @@ class MemoryBus:
         self.cut = True
         self.cluster.served = [each for each in self.cluster.served if each[2] is not self]
         self.cluster.hearers = [each for each in self.cluster.hearers if each.bus is not self]
+
+    async def lost(self) -> str:
+        await self.cluster.closed.wait()
+        return "the cluster is gone"
 
     def check(self) -> None:
         """Raises Unreachable while it is cut off."""

@@ -12,6 +12,7 @@ from nats.aio.client import Client
 from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription
 
+from sandbox_agent.bus.dialing import Dialer
 from sandbox_agent.bus.jetstream import (
     MARKERS,
     PATIENCE,
@@ -21,7 +22,7 @@ from sandbox_agent.bus.jetstream import (
     make,
     nanoseconds,
 )
-from sandbox_agent.bus.ports import BusError, Handler, Hearer, Nowhere, Refused, StopHearing, Unreachable
+from sandbox_agent.bus.ports import MOST_BYTES, BusError, Handler, Hearer, Nowhere, Refused, StopHearing, Unreachable
 
 logger = logging.getLogger(__name__)
 
@@ -33,30 +34,45 @@ FIRST_CONNECT = 5.0
 """How long the first connection may take."""
 PING_EVERY = 2
 """Seconds between two pings. A server that leaves two of them unanswered is left for another one."""
+LEAST_PAYLOAD = 2 * MOST_BYTES
+"""Bytes that servers have to take in one message: a body, and what goes with it."""
+MOST_ERRORS = 10
+"""Errors of a connection that are remembered."""
 MOST_AT_ONCE = 256
 """Requests that one member answers at a time."""
 PENDING_BYTES = 32 << 20
 """Of messages that have arrived and wait for their turn; more than that are dropped, and asked for again."""
 
 
-async def connect(servers: Sequence[str], inbox: str, name: str, credentials: Path | None = None) -> "NatsBus":
-    """Connect; raises Unreachable, or Refused when the servers do not take the credentials or are too old.
+async def connect(
+    servers: Sequence[str], inbox: str, name: str, credentials: Path | None = None, proxy: str | None = None
+) -> "NatsBus":
+    """Connect; raises Unreachable, or Refused when the servers do not take the credentials or too small messages.
 
     `inbox` is the prefix of all subjects on which answers arrive. `credentials` is a file of NATS's own form, or one
-    with the seed of a key.
+    with the seed of a key. `proxy` is the address of an HTTP proxy.
     """
     try:
         is_seed = credentials is not None and _holds_seed(credentials)
     except OSError as error:
         raise Refused(f"the credentials cannot be read: {credentials}: {error.strerror}") from error
     errors: list[Exception] = []
+    refusal = f"{', '.join(servers)}: {_refusal(credentials)}"
 
     async def report(error: Exception) -> None:
-        if not client.is_connected:
-            errors.append(error)
+        errors.append(error)
+        del errors[:-MOST_ERRORS]
         logger.warning("bus disturbed reason=%s", error or type(error).__name__)
+        is_gone = isinstance(error, OSError) and credentials is not None and error.filename == str(credentials)
+        if bus.was_connected and (is_gone or _is_about_credentials(error)):
+            bus.lose(f"the credentials cannot be read: {error}" if is_gone else refusal)
 
-    client = Client()
+    async def close() -> None:
+        last = client.last_error
+        bus.lose(refusal if last and _is_about_credentials(last) else f"the servers ended the connection: {last}")
+
+    client = Dialer(proxy)
+    bus = NatsBus(client)
     try:
         # A client that comes back for ever also tries to come for ever.
         async with asyncio.timeout(FIRST_CONNECT):
@@ -65,6 +81,7 @@ async def connect(servers: Sequence[str], inbox: str, name: str, credentials: Pa
                 name=name,
                 inbox_prefix=inbox,
                 error_cb=report,
+                closed_cb=close,
                 connect_timeout=CONNECT,
                 reconnect_time_wait=1,
                 max_reconnect_attempts=-1,
@@ -73,15 +90,18 @@ async def connect(servers: Sequence[str], inbox: str, name: str, credentials: Pa
                 user_credentials=str(credentials) if credentials and not is_seed else None,
                 nkeys_seed=str(credentials) if credentials and is_seed else None,
             )
-    except (nats.errors.Error, OSError, TimeoutError) as error:
+    except (nats.errors.Error, OSError, TimeoutError, ValueError) as error:
         await client.close()
+        if any(_is_about_credentials(each) for each in (*errors, error)):
+            raise Refused(refusal) from error
         reasons = {str(each) or type(each).__name__ for each in (*errors, error) if not isinstance(each, TimeoutError)}
-        refused = [each for each in (*errors, error) if isinstance(each, nats.errors.AuthorizationError)]
-        where = ", ".join(servers)
-        if refused or any("authorization" in reason.lower() for reason in reasons):
-            raise Refused(f"{where}: the credentials are not accepted; invite this node again") from error
-        raise Unreachable(f"{where}: {'; '.join(sorted(reasons)) or 'no answer'}") from error
-    return NatsBus(client)
+        raise Unreachable(f"{', '.join(servers)}: {'; '.join(sorted(reasons)) or 'no answer'}") from error
+    if client.max_payload < LEAST_PAYLOAD:
+        await client.close()
+        found = f"the NATS servers take messages of {client.max_payload} bytes at most"
+        raise Refused(f"{', '.join(servers)}: {found}; set max_payload to 1MB or more in their configuration")
+    bus.was_connected = True
+    return bus
 
 
 def _holds_seed(path: Path) -> bool:
@@ -89,13 +109,37 @@ def _holds_seed(path: Path) -> bool:
     return path.read_bytes().startswith(b"SU")
 
 
+def _is_about_credentials(error: Exception) -> bool:
+    text = str(error).lower()
+    return any(word in text for word in ("authorization", "authentication expired", "authentication revoked", "nkey"))
+
+
+def _refusal(credentials: Path | None) -> str:
+    if credentials is None:
+        return "the NATS servers want credentials; name a file with --creds"
+    return (
+        f"the NATS servers do not accept the credentials in {credentials}: they are wrong, have expired, or were taken "
+        "away; make new ones with: sandbox-agent fleet invite"
+    )
+
+
 class NatsBus:
     """One connection to the servers."""
 
     def __init__(self, client: Client) -> None:
+        self.was_connected = False
         self._client = client
         self._tasks: set[asyncio.Task[None]] = set()
         self._places = asyncio.Semaphore(MOST_AT_ONCE)
+        self._lost: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+
+    async def lost(self) -> str:
+        return await asyncio.shield(self._lost)
+
+    def lose(self, reason: str) -> None:
+        """Give the connection up for good."""
+        if not self._lost.done():
+            self._lost.set_result(reason)
 
     @property
     def connected(self) -> bool:

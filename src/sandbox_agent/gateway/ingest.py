@@ -5,6 +5,7 @@ session is its own, that a message can be read, that it knows where its subject 
 """
 
 import logging
+import time
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ from msgspec import Struct
 
 from sandbox_agent.bus import subjects
 from sandbox_agent.bus.ports import MOST_MESSAGES, Append, Bus, BusError, Conflict, Message, Refused, Stream, Table
+from sandbox_agent.gateway.quota import Quotas
 from sandbox_agent.log import wire
 from sandbox_agent.wire import fleet
 from sandbox_agent.wire.fleet import BeatReply, BeatRequest, End, FactsReply, FactsRequest, LogReply, LogRequest
@@ -22,6 +24,8 @@ logger = logging.getLogger(__name__)
 
 LEASE = 15.0
 """Seconds for which a node counts as there after its last beat."""
+NODE_RATE = 32 << 20
+"""Bytes a second that are taken of each node."""
 REMEMBERED = 50_000
 """Subjects of which the end is remembered."""
 
@@ -54,8 +58,10 @@ class Ingest:
         holders: Mapping[str, fleet.Lease],
         *,
         lease: float = LEASE,
+        quotas: Quotas | None = None,
     ) -> None:
         """`holders` are the nodes that have a lease, as far as this gateway has heard."""
+        self._quotas = quotas or Quotas(NODE_RATE, time.monotonic)
         self._gateway = gateway
         self._holders = holders
         self._events = events
@@ -80,11 +86,17 @@ class Ingest:
         if take is None or not subjects.is_name(node):
             logger.warning("request of a node dropped node=%s verb=%s", node, verb)
             return None
+        over = self._quotas.begin(node, len(body))
+        if over is not None:
+            # Not logged: that would be a flood, too. Its node says why, in its own log and health.
+            return msgspec.msgpack.encode(LogReply(slow=over)) if verb == fleet.LOG else None
         try:
             return msgspec.msgpack.encode(await take(node, body))
         except (msgspec.DecodeError, wire.NotAChunk, UnicodeDecodeError) as error:
             logger.warning("request of a node dropped node=%s verb=%s reason=%s", node, verb, error)
             return None
+        finally:
+            self._quotas.end(node)
 
     # Events
 

@@ -7,19 +7,21 @@ import secrets
 import signal
 import socket
 import sys
+import time
 
 import msgspec
 import uvloop
 
 from sandbox_agent.bus import subjects
 from sandbox_agent.bus.nats import NatsBus, connect
-from sandbox_agent.bus.ports import BusError
+from sandbox_agent.bus.ports import BusError, Refused
 from sandbox_agent.errors import SettingsError
 from sandbox_agent.gateway.app import GatewayApp
 from sandbox_agent.gateway.feed import Feed
 from sandbox_agent.gateway.flows import NodeFlows
 from sandbox_agent.gateway.forwarding import Forwarding
 from sandbox_agent.gateway.ingest import Ingest
+from sandbox_agent.gateway.quota import Quotas
 from sandbox_agent.gateway.readers import Readers
 from sandbox_agent.gateway.roster import Roster
 from sandbox_agent.gateway.views import GatewayViews
@@ -62,7 +64,7 @@ async def _serve(settings: Settings, listener: socket.socket) -> None:
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, stopping.set)
     name = f"g-{secrets.token_hex(6)}"
-    bus = await connect(settings.join, subjects.inbox_of_gateway(name), name, settings.creds)
+    bus = await connect(settings.join, subjects.inbox_of_gateway(name), name, settings.creds, settings.join_proxy)
     async with contextlib.AsyncExitStack() as stack:
         stack.push_async_callback(bus.close)
         await _serve_on(settings, listener, bus, name, stopping)
@@ -84,7 +86,8 @@ async def _serve_on(
     await roster.start(leases, listed)
     feed = Feed(events, settings.replay_bytes)
     await feed.start()
-    await Ingest(name, events, leases, listed, roster.leases).serve(bus)
+    quotas = Quotas(settings.node_rate, time.monotonic)
+    await Ingest(name, events, leases, listed, roster.leases, quotas=quotas).serve(bus)
     streams = Streams(feed, StreamLimits(settings.stream_buffer, settings.stall_timeout, settings.heartbeat))
     readers = Readers(name, feed, roster)
     hosts = {host.lower() for host in settings.allow_host}
@@ -112,9 +115,16 @@ async def _serve_on(
         sys.stderr.write(f"token: {settings.token}\n")
     sys.stdout.write(f"sandbox-agent gateway {name} listening on http://{host}:{port}\n")
     sys.stdout.flush()
+    lost = asyncio.create_task(bus.lost())
+    told = asyncio.create_task(stopping.wait())
     try:
-        await stopping.wait()
+        await asyncio.wait([lost, told], return_when=asyncio.FIRST_COMPLETED)
+        if lost.done():
+            # Whoever runs it starts it again, and learns why it did not go on.
+            raise Refused(lost.result())
     finally:
+        lost.cancel()
+        told.cancel()
         streams.close("the gateway is stopping")
         server.should_exit = True
         await serving
@@ -126,7 +136,7 @@ async def _serve_on(
 
 async def _show(bus: NatsBus, name: str) -> None:
     """Tell nodes once a second that this gateway is there."""
-    beacon = msgspec.msgpack.encode(fleet.Beacon(name, fleet.PROTOCOL, fleet.PROTOCOL))
+    beacon = msgspec.msgpack.encode(fleet.Beacon(name, fleet.OLDEST, fleet.PROTOCOL))
     while True:
         with contextlib.suppress(BusError):
             await bus.publish(subjects.BEACON, beacon)

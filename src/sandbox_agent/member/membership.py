@@ -178,6 +178,8 @@ class Membership:
         self._counted = 0
         self._outbox = Outbox(identity.node, log, memory, self._publish)
         self._connecting: str | None = "not connected yet"
+        self._unheard: str | None = None
+        """Why the last beat got no answer."""
         self._failed: str | None = None
 
     # What the log asks
@@ -212,7 +214,7 @@ class Membership:
     @property
     def trouble(self) -> str | None:
         """Why the fleet does not see what happens here."""
-        return self._failed or self.clash or self._connecting or self._outbox.failure
+        return self._failed or self.clash or self._connecting or self._unheard or self._outbox.failure
 
     # Its life
 
@@ -224,6 +226,9 @@ class Membership:
             except LogUnavailable as error:
                 self._failed = str(error)
                 logger.warning("fleet waits for the log reason=%s", error)
+            except BusError as error:
+                self._failed = str(error)
+                logger.warning("fleet lost reason=%s", error)
             except Exception:
                 self._failed = "it failed; see the server's log"
                 logger.exception("taking part in the fleet failed")
@@ -235,7 +240,7 @@ class Membership:
         self._facts_wanted.set()
         self._failed = None
         bus = self._bus = await self._reach()
-        running = [self._beat(), self._outbox.run(), self._list(), self._count_down()]
+        running = [self._beat(), self._outbox.run(), self._list(), self._count_down(), _until_lost(bus)]
         if self._flows is not None:
             await self._flows.start(bus, self._nonce)
             running.append(self._flows.run())
@@ -295,7 +300,10 @@ class Membership:
             try:
                 await self._beat_once()
             except BusError as error:
+                self._unheard = str(error)
                 logger.info("no beat reason=%s", error)
+            else:
+                self._unheard = None
             await asyncio.sleep(BEAT_EVERY)
 
     async def _beat_once(self) -> None:
@@ -380,3 +388,8 @@ class Membership:
             for session_id, reason in reply.refused.items():
                 logger.info("session not listed session=%s reason=%s", session_id, reason)
             return
+
+
+async def _until_lost(bus: Bus) -> None:
+    """Raises Unreachable when the connection does not come back by itself: a new one is tried then."""
+    raise Unreachable(await bus.lost())

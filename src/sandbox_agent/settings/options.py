@@ -20,6 +20,7 @@ from sandbox_agent.settings.values import (
     ORIGIN,
     PATH,
     PORT,
+    PROXY,
     SIZE,
     SWITCH,
     TOKEN,
@@ -257,6 +258,9 @@ class Settings:
 
     join: tuple[str, ...] = repeated(_FLEET, NATS, "NATS server of a fleet to join; give one, or several of a cluster.")
     creds: Path | None = option(_FLEET, PATH, None, "File with the credentials for the fleet's NATS servers.")
+    join_proxy: str | None = option(
+        _FLEET, PROXY, None, "HTTP proxy on the way to the fleet's NATS servers; ws and wss also use HTTPS_PROXY."
+    )
     node: str = derived(_FLEET, NODE, "this machine's name", "Name of this server in the fleet.")
     label: tuple[str, ...] = repeated(_FLEET, LABEL, "Label that describes this server to the fleet.")
     publish_backlog: int = option(
@@ -264,6 +268,9 @@ class Settings:
     )
     flows: int = option(
         _FLEET, COUNT, "4096", "Requests between gateways and nodes under way at once, at this gateway or at this node."
+    )
+    node_rate: int = option(
+        _FLEET, SIZE, "32MiB", "Bytes that a gateway takes of each node in a second; a node with more has to wait."
     )
     replicas: int = option(
         _FLEET, COUNT, "1", "NATS servers on which a gateway keeps each event; 3 for a cluster that may lose one."

@@ -87,6 +87,10 @@ def _nats(given: Given) -> str:
     return _match(r"(?:nats|tls|ws|wss)://[^\s/?#@]+", _text(given))[0]
 
 
+def _proxy(given: Given) -> str:
+    return _match(r"https?://[^\s/?#@]+", _text(given))[0]
+
+
 def _label(given: Given) -> str:
     return _match(r"[A-Za-z0-9_.-]{1,63}=[A-Za-z0-9_.-]{0,63}", _text(given))[0]
 
@@ -182,6 +186,7 @@ TOKEN = Kind("TOKEN", "printable ASCII characters without spaces", _token, secre
 AGENT = Kind("AGENT", "an agent's id, such as claude", _agent)
 NODE = Kind("NAME", "1 to 40 small letters, digits and hyphens", _node)
 NATS = Kind("URL", "an address such as nats://host:4222 or wss://host, with credentials in --creds", _nats)
+PROXY = Kind("URL", "an address such as http://proxy:3128", _proxy)
 LABEL = Kind("KEY=VALUE", "a key and a value, such as zone=eu", _label)
 HOST = Kind("HOST", "a host name or address without scheme or port", _host)
 ORIGIN = Kind("ORIGIN", "an origin such as https://app.example.org", _origin)

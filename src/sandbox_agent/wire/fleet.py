@@ -3,7 +3,9 @@
 from msgspec import Raw, Struct
 
 PROTOCOL = 1
-"""Version of all this. A gateway speaks this one and, later, the one before."""
+"""Version of all this."""
+OLDEST = max(1, PROTOCOL - 1)
+"""A gateway speaks this one, too: gateways are upgraded first."""
 
 LOG, BEAT, FACTS = "log", "beat", "facts"
 """What a node asks of a gateway."""

@@ -1,0 +1,180 @@
+"""The way out to NATS servers: plain, by TLS or by WebSocket, and through an HTTP proxy where one is named."""
+
+import asyncio
+import ssl
+from contextlib import suppress
+from typing import TYPE_CHECKING
+from urllib.parse import ParseResult, SplitResult, urlsplit
+
+from nats.aio.client import Client, Srv
+from nats.aio.transport import TcpTransport, Transport
+
+if TYPE_CHECKING:
+    from websockets.asyncio.client import ClientConnection
+
+GOODBYE = 1.0
+"""Seconds that a WebSocket may take to end."""
+
+
+class Dialer(Client):
+    """A client of NATS that goes through a proxy, by TCP or by WebSocket."""
+
+    def __init__(self, proxy: str | None) -> None:
+        super().__init__()
+        self._proxy = proxy
+
+    async def _connect_to_server(self, s: Srv) -> None:
+        if not self._transport:  # pyright: ignore[reportGeneralTypeIssues] - it is a bool, without saying so
+            is_web = s.uri.scheme in ("ws", "wss")
+            self._transport = WebSocketWay(self._proxy) if is_web else TcpWay(self._proxy)
+        await super()._connect_to_server(s)
+
+
+class TcpWay(TcpTransport):
+    """TCP, by CONNECT when there is a proxy. `tls://` never speaks before it is safe."""
+
+    def __init__(self, proxy: str | None) -> None:
+        super().__init__()
+        self._proxy = None if proxy is None else urlsplit(proxy)
+        self._needs_tls = False
+
+    async def connect(self, uri: ParseResult, buffer_size: int, connect_timeout: int) -> None:
+        self._needs_tls = uri.scheme == "tls"
+        if self._proxy is None:
+            await super().connect(uri, buffer_size, connect_timeout)
+            return
+        async with asyncio.timeout(connect_timeout):
+            reader, writer = await _tunnel(self._proxy, f"{uri.hostname}:{uri.port}", buffer_size)
+        self._bare_io_reader = self._io_reader = reader
+        self._bare_io_writer = self._io_writer = writer
+
+    async def connect_tls(
+        self, uri: str | ParseResult, ssl_context: ssl.SSLContext, buffer_size: int, connect_timeout: int
+    ) -> None:
+        await super().connect_tls(uri, ssl_context, buffer_size, connect_timeout)
+        self._needs_tls = False
+
+    def write(self, payload: bytes) -> None:
+        if self._needs_tls:
+            raise ConnectionError("the server does not offer TLS, and its address begins with tls://")
+        super().write(payload)
+
+    def __bool__(self) -> bool:
+        # It can be opened again and again; a false one would be replaced.
+        return True
+
+
+async def _tunnel(
+    proxy: SplitResult, target: str, buffer_size: int
+) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """A connection to a host and port through an HTTP proxy. Raises ConnectionError when the proxy refuses."""
+    safe = ssl.create_default_context() if proxy.scheme == "https" else None
+    port = proxy.port or (443 if safe else 80)
+    reader, writer = await asyncio.open_connection(proxy.hostname, port, limit=buffer_size, ssl=safe)
+    where = f"the proxy {proxy.hostname}:{port}"
+    try:
+        await _ask_for_tunnel(reader, writer, target, where)
+    except BaseException:
+        writer.close()
+        raise
+    return reader, writer
+
+
+async def _ask_for_tunnel(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, target: str, where: str) -> None:
+    writer.write(f"CONNECT {target} HTTP/1.1\r\nHost: {target}\r\n\r\n".encode())
+    await writer.drain()
+    try:
+        head = await reader.readuntil(b"\r\n\r\n")
+    except (asyncio.IncompleteReadError, asyncio.LimitOverrunError) as error:
+        raise ConnectionError(f"{where} gives no answer for {target}") from error
+    status = head.split(b"\r\n", 1)[0].decode("latin-1")
+    if status.split(" ")[1:2] != ["200"]:
+        raise ConnectionError(f"{where} does not connect to {target}: {status[:200]}")
+
+
+class WebSocketWay(Transport):
+    """A WebSocket, each frame some bytes of the protocol. Without a proxy of its own, that of the environment."""
+
+    def __init__(self, proxy: str | None) -> None:
+        self._proxy = proxy
+        self._socket: ClientConnection | None = None
+        self._pending: list[bytes] = []
+        self._closing: asyncio.Task[None] | None = None
+        self._is_over = False
+
+    async def connect(self, uri: ParseResult, buffer_size: int, connect_timeout: int) -> None:
+        await self._open(uri, None, connect_timeout)
+
+    async def connect_tls(
+        self, uri: str | ParseResult, ssl_context: ssl.SSLContext, buffer_size: int, connect_timeout: int
+    ) -> None:
+        # Asked for once more after the first bytes, when all of it is safe already.
+        if self._socket is None and not isinstance(uri, str):
+            await self._open(uri, ssl_context, connect_timeout)
+
+    async def _open(self, uri: ParseResult, safe: ssl.SSLContext | None, connect_timeout: int) -> None:
+        from websockets.asyncio.client import connect
+        from websockets.exceptions import WebSocketException
+
+        try:
+            self._socket = await connect(
+                uri.geturl(),
+                ssl=safe,
+                proxy=True if self._proxy is None else self._proxy,
+                compression=None,
+                max_size=None,
+                open_timeout=connect_timeout,
+                close_timeout=GOODBYE,
+                ping_interval=None,
+            )
+        except WebSocketException as error:
+            raise ConnectionError(f"{uri.geturl()}: {error}") from error
+
+    def write(self, payload: bytes) -> None:
+        self._pending.append(payload)
+
+    def writelines(self, payload: list[bytes]) -> None:
+        self._pending += payload
+
+    async def drain(self) -> None:
+        from websockets.exceptions import ConnectionClosed
+
+        data, self._pending = b"".join(self._pending), []
+        if not data or self._socket is None:
+            return
+        try:
+            await self._socket.send(data)
+        except ConnectionClosed as error:
+            raise ConnectionError(str(error)) from error
+
+    async def read(self, buffer_size: int) -> bytes:
+        return await self.readline()
+
+    async def readline(self) -> bytes:
+        from websockets.exceptions import ConnectionClosed
+
+        if self._socket is None:
+            return b""
+        try:
+            data = await self._socket.recv()
+        except ConnectionClosed:
+            return b""
+        return data.encode() if isinstance(data, str) else data
+
+    def close(self) -> None:
+        if self._socket is not None and self._closing is None:
+            self._closing = asyncio.create_task(self._socket.close())
+
+    async def wait_closed(self) -> None:
+        closing, self._closing = self._closing, None
+        if closing is not None:
+            with suppress(OSError):
+                await closing
+        self._socket = None
+        self._is_over = True
+
+    def at_eof(self) -> bool:
+        return self._socket is None or self._socket.close_code is not None
+
+    def __bool__(self) -> bool:  # pyright: ignore[reportIncompatibleMethodOverride] - it is a bool there, too
+        return not self._is_over

@@ -1,0 +1,223 @@
+"""How a member reaches NATS: by TLS, by WebSocket, through an HTTP proxy; and what it says when it cannot stay."""
+
+import asyncio
+import json
+import signal
+import subprocess
+from collections.abc import AsyncGenerator, Generator
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from sandbox_agent.bus import subjects
+from sandbox_agent.bus.nats import connect
+from sandbox_agent.bus.ports import BusError, Refused, Unreachable
+from sandbox_agent.cli.fleet.directory import FleetDirectory
+from tests.support.client import run
+from tests.support.nats import PROGRAM, NatsServer, nats_server
+
+pytestmark = pytest.mark.skipif(not PROGRAM.exists(), reason=f"{PROGRAM} is not installed")
+
+
+@dataclass
+class Secure:
+    """A server that speaks TLS alone, also by WebSocket, and the authority that vouches for it."""
+
+    server: NatsServer
+    authority: Path
+
+    @property
+    def tls(self) -> str:
+        return f"tls://localhost:{self.server.port}"
+
+    @property
+    def wss(self) -> str:
+        return f"wss://localhost:{self.server.ports['websocket']}"
+
+
+@pytest.fixture(scope="module")
+def secure(tmp_path_factory: pytest.TempPathFactory) -> Generator[Secure]:
+    directory = tmp_path_factory.mktemp("tls")
+    key, certificate = directory / "key.pem", directory / "cert.pem"
+    words = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes"]
+    words += ["-keyout", str(key), "-out", str(certificate), "-days", "2", "-subj", "/CN=localhost"]
+    words += ["-addext", "subjectAltName=DNS:localhost"]
+    try:
+        subprocess.run(words, check=True, capture_output=True)
+    except FileNotFoundError:
+        pytest.skip("openssl is not installed")
+    tls = {"cert_file": str(certificate), "key_file": str(key)}
+    websocket = {"host": "127.0.0.1", "port": -1, "tls": tls}
+    with nats_server(directory / "nats", tls=tls, websocket=websocket) as server:
+        yield Secure(server, certificate)
+
+
+@dataclass
+class Proxy:
+    """An HTTP proxy that knows CONNECT, and where it was asked to go."""
+
+    port: int = 0
+    asked: list[str] = field(default_factory=list[str])
+    refuses: bool = False
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head = await reader.readuntil(b"\r\n\r\n")
+        target = head.split(b" ")[1].decode()
+        self.asked.append(target)
+        with suppress(OSError, asyncio.CancelledError):
+            if self.refuses:
+                writer.write(b"HTTP/1.1 403 Not from here\r\n\r\n")
+                await writer.drain()
+            else:
+                far, there = await asyncio.open_connection("127.0.0.1", int(target.rpartition(":")[2]))
+                writer.write(b"HTTP/1.1 200 Go on\r\n\r\n")
+                await asyncio.gather(_copy(reader, there), _copy(far, writer))
+        writer.close()
+
+
+async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    while data := await reader.read(1 << 16):
+        writer.write(data)
+        await writer.drain()
+    writer.close()
+
+
+@asynccontextmanager
+async def http_proxy() -> AsyncGenerator[Proxy]:
+    proxy = Proxy()
+    server = await asyncio.start_server(proxy.serve, "127.0.0.1", 0)
+    proxy.port = server.sockets[0].getsockname()[1]
+    async with server:
+        yield proxy
+
+
+async def ask_around(url: str, proxy: str | None = None) -> bytes:
+    """Say something to oneself, through the server."""
+    bus = await connect([url], "gw.a.in", "a", proxy=proxy)
+
+    async def answer(subject: str, body: bytes) -> bytes:
+        return body * 2
+
+    await bus.serve("up.a.echo.a", answer)
+    try:
+        return await bus.request("up.a.echo.a", b"x" * 50_000, 60)
+    finally:
+        await bus.close()
+
+
+@pytest.mark.parametrize("way", ["tls", "wss"])
+@pytest.mark.parametrize("proxied", [False, True], ids=["directly", "by proxy"])
+def test_a_member_reaches_servers_by_tls_and_websocket_also_through_a_proxy(
+    secure: Secure, monkeypatch: pytest.MonkeyPatch, way: str, proxied: bool
+) -> None:
+    monkeypatch.setenv("SSL_CERT_FILE", str(secure.authority))
+    url = secure.tls if way == "tls" else secure.wss
+
+    async def main() -> None:
+        if not proxied:
+            assert await ask_around(url) == b"x" * 100_000
+            return
+        async with http_proxy() as proxy:
+            assert await ask_around(url, proxy.url) == b"x" * 100_000
+            assert proxy.asked == [url.partition("//")[2]]
+
+    run(main())
+
+
+@pytest.mark.parametrize("way", ["tls", "wss"])
+def test_a_server_that_no_known_authority_vouches_for_is_not_joined(secure: Secure, way: str) -> None:
+    url = secure.tls if way == "tls" else secure.wss
+
+    async def main() -> None:
+        with pytest.raises(Unreachable, match=r"(?i)certificate"):
+            await connect([url], "gw.a.in", "a")
+
+    run(main())
+
+
+def test_tls_is_never_given_up_for_a_server_that_has_none(tmp_path: Path) -> None:
+    async def main() -> None:
+        with nats_server(tmp_path / "plain") as server, pytest.raises(Unreachable, match="does not offer TLS"):
+            await connect([server.url.replace("nats://", "tls://")], "gw.a.in", "a")
+
+    run(main())
+
+
+def test_a_proxy_that_refuses_is_named(secure: Secure) -> None:
+    async def main() -> None:
+        async with http_proxy() as proxy:
+            proxy.refuses = True
+            with pytest.raises(Unreachable, match=rf"the proxy 127.0.0.1:{proxy.port} does not connect to .*403"):
+                await connect([secure.tls], "gw.a.in", "a", proxy=proxy.url)
+
+    run(main())
+
+
+def test_credentials_that_are_taken_away_end_the_connection_with_the_reason(tmp_path: Path) -> None:
+    keys = FleetDirectory(tmp_path / "fleet")
+    keys.init()
+    keys.invite("n1")
+
+    async def main() -> None:
+        with nats_server(tmp_path / "nats", authorization=keys.authorization()) as server:
+            key = keys.node_key("n1").rename(tmp_path / "n1.nk")
+            node = await connect([server.url], subjects.inbox_of_node("n1"), "n1", key)
+            server.configure(authorization=keys.authorization())
+            server.process.send_signal(signal.SIGHUP)
+            reason = await node.lost()
+            assert "n1.nk" in reason
+            assert "taken away" in reason
+            assert "fleet invite" in reason
+            await node.close()
+            with pytest.raises(Refused, match=r"do not accept the credentials in .*n1\.nk"):
+                await connect([server.url], subjects.inbox_of_node("n1"), "n1", key)
+
+    run(main())
+
+
+def test_servers_that_take_only_small_messages_are_not_joined(tmp_path: Path) -> None:
+    async def main() -> None:
+        small = nats_server(tmp_path / "small", max_payload=65536)
+        with small as server, pytest.raises(Refused, match=r"messages of 65536 bytes at most; set max_payload"):
+            await connect([server.url], "gw.a.in", "a")
+
+    run(main())
+
+
+def test_servers_without_room_for_the_log_say_so(tmp_path: Path) -> None:
+    async def main() -> None:
+        storage = {"store_dir": str(tmp_path / "streams"), "max_file_store": 1 << 20}
+        with nats_server(tmp_path / "full", jetstream=storage) as server:
+            bus = await connect([server.url], "gw.a.in", "a")
+            with pytest.raises(Refused, match=r"no room for the stream EV.*--log-max-bytes"):
+                await bus.stream("EV", [subjects.EVENTS], max_bytes=1 << 30, max_age=60)
+            await bus.close()
+
+    run(main())
+
+
+def test_a_server_that_is_too_old_is_named() -> None:
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        info = {"server_id": "x", "version": "2.11.9", "proto": 1, "max_payload": 1 << 20, "headers": True}
+        writer.write(b"INFO " + json.dumps(info).encode() + b"\r\n")
+        with suppress(OSError):
+            while line := await reader.readline():
+                if line.startswith(b"PING"):
+                    writer.write(b"PONG\r\n")
+        writer.close()
+
+    async def main() -> None:
+        server = await asyncio.start_server(serve, "127.0.0.1", 0)
+        async with server:
+            bus = await connect([f"nats://127.0.0.1:{server.sockets[0].getsockname()[1]}"], "gw.a.in", "a")
+            with pytest.raises(BusError, match=r"the NATS server is 2\.11; version 2\.12 or newer is needed"):
+                await bus.stream("EV", [subjects.EVENTS], max_bytes=1 << 20, max_age=60)
+            await bus.close()
+
+    run(main())
