@@ -14,8 +14,9 @@ from tests.support.hosting import READ, WRITE, gets, refused
 from tests.support.running import Server
 from tests.support.swapping import exchange, swapping
 
-ROUNDS = 60
-"""Times that each request is tried while somebody swaps names."""
+ROUNDS = 25
+"""Times that each request is tried while names are swapped; tests/host/test_confined.py does so without a server, and
+thousands of times."""
 OUTSIDE = (403, "outside-roots")
 
 

@@ -406,7 +406,7 @@ def test_a_permission_is_asked_and_answered_on_one_socket(acp: Server) -> None:
 
 
 @pytest.mark.requirement("14.ws-silent")
-def test_a_thousand_sockets_that_never_say_initialize_trouble_nobody_and_are_closed() -> None:
+def test_hundreds_of_sockets_that_never_say_initialize_trouble_nobody_and_are_closed() -> None:
     async def main(server: Server) -> None:
         place = urlsplit(server.url)
         head = (
@@ -416,7 +416,7 @@ def test_a_thousand_sockets_that_never_say_initialize_trouble_nobody_and_are_clo
         )
         sockets: list[tuple[asyncio.StreamReader, asyncio.StreamWriter]] = []
         try:
-            for _ in range(1000):
+            for _ in range(300):
                 sockets.append(await asyncio.open_connection(place.hostname, place.port))
                 sockets[-1][1].write(head.encode())
             async with websocket(server) as socket:
@@ -431,5 +431,5 @@ def test_a_thousand_sockets_that_never_say_initialize_trouble_nobody_and_are_clo
             for _, writer in sockets:
                 writer.transport.abort()
 
-    with Server("--default-agent", "scripted", "--head-timeout", "2s") as server:
+    with Server("--default-agent", "scripted", "--head-timeout", "5s") as server:
         run(main(server))
