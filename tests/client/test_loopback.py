@@ -8,7 +8,9 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 
 import pytest
+import uvloop
 
+from sandbox_agent.client import SandboxAgent
 from sandbox_agent.client.api import Api
 from sandbox_agent.client.errors import ConnectionLost, ForeignAnswer
 from sandbox_agent.client.ways import MOST_IDLE
@@ -45,6 +47,17 @@ async def serving(play: Play, host: str = "127.0.0.1") -> AsyncGenerator[str]:
 
 async def head_of(reader: asyncio.StreamReader) -> str:
     return (await reader.readuntil(b"\r\n\r\n")).decode()
+
+
+def test_it_works_on_either_event_loop(server: Server) -> None:
+    async def main() -> None:
+        async with SandboxAgent.connect(server.url, TOKEN) as client:
+            assert (await client.health()).status == "ok"
+            assert (await client.health()).status == "ok"
+
+    for loop in (asyncio.new_event_loop, uvloop.new_event_loop):
+        with asyncio.Runner(loop_factory=loop) as runner:
+            runner.run(asyncio.wait_for(main(), BOUND))
 
 
 def test_connecting_to_a_server_of_this_machine_imports_no_other_http_client(server: Server) -> None:

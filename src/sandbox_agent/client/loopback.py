@@ -8,6 +8,7 @@ import asyncio
 import select
 from collections.abc import AsyncGenerator, Generator, Iterator, Mapping
 from contextlib import aclosing, asynccontextmanager, contextmanager, suppress
+from typing import cast
 from urllib.parse import SplitResult, quote, urlencode
 
 import h11
@@ -169,8 +170,8 @@ class _Line(asyncio.Protocol):
     # What the event loop calls
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        # uvloop's are no subclass of it.
+        self._transport = cast("asyncio.Transport", transport)
 
     def data_received(self, data: bytes) -> None:
         self._unread.append(data)
