@@ -14,7 +14,7 @@ import pytest
 from sandbox_agent.cli.fleet.local import LocalFleet
 from sandbox_agent.cli.main import main
 from tests.support.nats import PROGRAM
-from tests.support.running import BOUND
+from tests.support.running import BOUND, eventually
 
 
 @pytest.mark.skipif(not PROGRAM.exists(), reason=f"{PROGRAM} is not installed")
@@ -77,3 +77,58 @@ def test_a_fleets_keys_are_made_given_and_taken_away(
     ):
         assert main(words) == 2
         assert complaint in capsys.readouterr().err
+
+
+@pytest.mark.skipif(not PROGRAM.exists(), reason=f"{PROGRAM} is not installed")
+def test_a_fleet_that_runs_is_looked_at_and_its_nodes_are_drained_and_forgotten(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fleet = LocalFleet(tmp_path / "fleet")
+    fleet.start(1, 1, 2)
+    try:
+        port = re.findall(r'"port": (\d+)', (tmp_path / "fleet" / "nats-1" / "server.conf").read_text())[0]
+        reach = ["--dir", str(tmp_path / "fleet"), "--join", f"nats://127.0.0.1:{port}"]
+        headers = {"Authorization": f"Bearer {fleet.token}"}
+
+        def status() -> dict[str, dict[str, object]]:
+            capsys.readouterr()
+            assert main(["fleet", "status", "--json", *reach]) == 0
+            return {each["node"]: each for each in json.loads(capsys.readouterr().out)["nodes"]}
+
+        def sessions() -> list[str]:
+            listed = httpx.get(f"{fleet.gateways[0]}/v1/sessions", headers=headers).json()["sessions"]
+            return [each["node"] for each in listed]
+
+        def states() -> dict[str, object]:
+            return {name: each["state"] for name, each in status().items()}
+
+        words = ["run", "--endpoint", fleet.nodes["node-1"], "--token", fleet.token, "mock", "hello"]
+        assert main(words) == 0
+        eventually(lambda: sessions() == ["node-1"])
+        eventually(lambda: states() == {"node-1": "there", "node-2": "there"})
+        assert status()["node-1"]["sessions"] == 1
+        assert main(["fleet", "status", *reach]) == 0
+        assert re.search(r"^EV +nats-1 +1 +- ", capsys.readouterr().out, re.M)
+
+        def draining() -> list[str]:
+            nodes = httpx.get(f"{fleet.gateways[0]}/v1/nodes", headers=headers).json()["nodes"]
+            return [each["node"] for each in nodes if each["draining"]]
+
+        assert main(["fleet", "drain", "node-2", *reach]) == 0
+        assert states()["node-2"] == "draining"
+        eventually(lambda: draining() == ["node-2"])
+        assert main(["fleet", "drain", "--undo", "node-2", *reach]) == 0
+        eventually(lambda: draining() == [])
+
+        assert main(["fleet", "forget", "node-1", *reach]) == 0
+        assert "sessions off the list  1" in capsys.readouterr().out
+        assert "node-1" not in (tmp_path / "fleet" / "authorization.conf").read_text()
+        eventually(lambda: sessions() == [])
+        # The servers have not read their configuration again: its credential still works, and gateways refuse it.
+        node = fleet.nodes["node-1"]
+        eventually(lambda: "was removed" in httpx.get(f"{node}/v1/health", headers=headers).json().get("detail", ""))
+        assert states() == {"node-1": "forgotten", "node-2": "there"}
+        assert main(["fleet", "status"]) == 2
+        assert "--join" in capsys.readouterr().err
+    finally:
+        fleet.stop()

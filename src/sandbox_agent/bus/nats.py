@@ -257,6 +257,10 @@ class NatsBus:
         await make(self, {"name": f"KV_{name}", "subjects": [f"$KV.{name}.>"], "num_replicas": replicas, **limits})
         return JetStreamTable(self, name)
 
+    def open_table(self, name: str) -> JetStreamTable:
+        """A table that is there already, as it is."""
+        return JetStreamTable(self, name)
+
     async def close(self) -> None:
         for task in self._tasks:
             task.cancel()

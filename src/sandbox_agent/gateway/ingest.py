@@ -15,6 +15,7 @@ from msgspec import Struct
 
 from sandbox_agent.bus import subjects
 from sandbox_agent.bus.ports import MOST_MESSAGES, Append, Bus, BusError, Conflict, Message, Refused, Stream, Table
+from sandbox_agent.gateway.orders import Orders
 from sandbox_agent.gateway.quota import Quotas
 from sandbox_agent.log import wire
 from sandbox_agent.wire import fleet
@@ -59,8 +60,10 @@ class Ingest:
         *,
         lease: float = LEASE,
         quotas: Quotas | None = None,
+        orders: Orders | None = None,
     ) -> None:
         """`holders` are the nodes that have a lease, as far as this gateway has heard."""
+        self._orders = orders or Orders()
         self._quotas = quotas or Quotas(NODE_RATE, time.monotonic)
         self._gateway = gateway
         self._holders = holders
@@ -86,6 +89,8 @@ class Ingest:
         if take is None or not subjects.is_name(node):
             logger.warning("request of a node dropped node=%s verb=%s", node, verb)
             return None
+        if node in self._orders.forgotten:
+            return _refuse_forgotten(node, verb)
         over = self._quotas.begin(node, len(body))
         if over is not None:
             # Not logged: that would be a flood, too. Its node says why, in its own log and health.
@@ -204,6 +209,8 @@ class Ingest:
             request.agents,
             max(request.running, 0),
             request.since,
+            max(request.waiting, 0),
+            node in self._orders.draining,
         )
         value = msgspec.json.encode(lease)
         try:
@@ -247,6 +254,13 @@ class Ingest:
                 session = msgspec.Raw(msgspec.json.encode(facts))
                 await self._listed.put(key, msgspec.json.encode(fleet.Listed(node, session)))
         return FactsReply(refused)
+
+
+def _refuse_forgotten(node: str, verb: str) -> bytes | None:
+    reason = f"{node} was removed from this fleet; invite it again, or join under another name"
+    if verb == fleet.BEAT:
+        return msgspec.msgpack.encode(BeatReply(clash=reason))
+    return msgspec.msgpack.encode(LogReply(slow=reason)) if verb == fleet.LOG else None
 
 
 def _inbox_of_sender(subject: str) -> str:

@@ -54,6 +54,8 @@ class NodeView(Struct, rename="camel"):
     """That belong to it."""
     since: str
     """When it was started, by its own clock: UTC, ISO 8601 with milliseconds."""
+    draining: bool = False
+    """It gets no new sessions."""
 
 
 class NodesView(Struct):
@@ -91,7 +93,16 @@ class Roster:
         """By name."""
         counts = Counter(seen.node for seen in self._sessions.values())
         return [
-            NodeView(name, lease.version, lease.labels, lease.agents, lease.running, counts[name], lease.since)
+            NodeView(
+                name,
+                lease.version,
+                lease.labels,
+                lease.agents,
+                lease.running,
+                counts[name],
+                lease.since,
+                lease.draining,
+            )
             for name, lease in sorted(self.leases.items())
         ]
 

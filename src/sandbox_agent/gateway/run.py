@@ -16,11 +16,13 @@ from sandbox_agent.bus import subjects
 from sandbox_agent.bus.nats import NatsBus, connect
 from sandbox_agent.bus.ports import BusError, Refused
 from sandbox_agent.errors import SettingsError
+from sandbox_agent.gateway import orders
 from sandbox_agent.gateway.app import GatewayApp
 from sandbox_agent.gateway.feed import Feed
 from sandbox_agent.gateway.flows import NodeFlows
 from sandbox_agent.gateway.forwarding import Forwarding
 from sandbox_agent.gateway.ingest import Ingest
+from sandbox_agent.gateway.orders import Orders
 from sandbox_agent.gateway.quota import Quotas
 from sandbox_agent.gateway.readers import Readers
 from sandbox_agent.gateway.roster import Roster
@@ -86,8 +88,10 @@ async def _serve_on(
     await roster.start(leases, listed)
     feed = Feed(events, settings.replay_bytes)
     await feed.start()
+    given = Orders()
+    await given.start(await bus.table(orders.TABLE, replicas))
     quotas = Quotas(settings.node_rate, time.monotonic)
-    await Ingest(name, events, leases, listed, roster.leases, quotas=quotas).serve(bus)
+    await Ingest(name, events, leases, listed, roster.leases, quotas=quotas, orders=given).serve(bus)
     streams = Streams(feed, StreamLimits(settings.stream_buffer, settings.stall_timeout, settings.heartbeat))
     readers = Readers(name, feed, roster)
     hosts = {host.lower() for host in settings.allow_host}
@@ -132,6 +136,7 @@ async def _serve_on(
             clock.cancel()
         await feed.close()
         await roster.close()
+        await given.close()
 
 
 async def _show(bus: NatsBus, name: str) -> None:

@@ -316,6 +316,7 @@ class Membership:
             identity.agents(),
             identity.running(),
             self._since,
+            self._waiting,
         )
         answer = await self._ask(fleet.BEAT, msgspec.msgpack.encode(request))
         reply = msgspec.msgpack.decode(answer, type=BeatReply)

@@ -82,6 +82,8 @@ class BeatRequest(Struct):
     """Turns that run."""
     since: str = ""
     """When this run of the node began: UTC, ISO 8601 with milliseconds."""
+    waiting: int = 0
+    """Bytes of its log that are not published yet."""
 
 
 class BeatReply(Struct, omit_defaults=True):
@@ -138,6 +140,10 @@ class Lease(Struct, rename="camel"):
     agents: list[str]
     running: int
     since: str = ""
+    waiting: int = 0
+    """Bytes of its log that are not published yet."""
+    draining: bool = False
+    """It gets no new sessions."""
 
 
 class Listed(Struct, rename="camel"):

@@ -2,14 +2,20 @@
 
 import signal
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from sandbox_agent.cli.grammar import Arguments, Command, Group, Parser, Word, natural
-from sandbox_agent.cli.output import print_facts
+from sandbox_agent.cli.output import print_facts, print_json, print_table
+from sandbox_agent.errors import SettingsError
+
+if TYPE_CHECKING:
+    from sandbox_agent.cli.fleet.operating import Servers
 
 EXAMPLES = """\
   sandbox-agent fleet up
   sandbox-agent fleet init --dir fleet
   sandbox-agent fleet invite --dir fleet box-1
+  sandbox-agent fleet status --dir fleet --join nats://nats.example:4222
 """
 
 UP = """\
@@ -33,10 +39,24 @@ Make a key for a node. With it, a server can publish as this node, and do nothin
 servers read authorization.conf again (nats-server --signal reload), and give the key to the node.
 """
 
-FORGET = """\
-Take a node's key away. Have the NATS servers read authorization.conf again (nats-server --signal
-reload): they end the node's connection.
+STATUS = """\
+Show the nodes of a fleet that runs, with what waits to be published, and its streams with their
+leaders and the servers that are behind.
 """
+
+DRAIN = """\
+Open no new sessions at a node; those that it has go on. Ends with --undo.
+"""
+
+FORGET = """\
+Take a node's key away, so that NATS servers that read authorization.conf again (nats-server --signal
+reload) end its connection. With --join, gateways refuse the node from now on, its lease ends, and its
+sessions leave the list; their events stay until they are too old. To take the name back, invite it
+again with --join.
+"""
+
+JOIN = "A NATS server of the fleet; give one, or several of a cluster."
+CREDS = "The gateways' key. (default: gateway.nk in the fleet's directory)"
 
 
 def group() -> Group:
@@ -45,9 +65,12 @@ def group() -> Group:
         "up": Word("run a whole fleet on this machine, to try", _up),
         "init": Word("make the keys of a fleet", _init),
         "invite": Word("make a key for a node", _invite),
-        "forget": Word("take a node's key away", _forget),
+        "status": Word("show the nodes and streams of a fleet", _status),
+        "drain": Word("open no new sessions at a node", _drain),
+        "forget": Word("remove a node", _forget),
     }
-    return Group("sandbox-agent fleet", "Set up a fleet of servers, or try one out on this machine.", EXAMPLES, words)
+    text = "Set up a fleet of servers and look after it, or try one out on this machine."
+    return Group("sandbox-agent fleet", text, EXAMPLES, words)
 
 
 def _up() -> Command:
@@ -87,6 +110,7 @@ def _make(arguments: Arguments) -> int:
 def _invite() -> Command:
     parser = _with_directory("invite", INVITE, "NODE")
     parser.add_argument("node", metavar="NODE", help="The node's name: small letters, digits and hyphens.")
+    _add_servers(parser)
     return Command(parser, _add)
 
 
@@ -97,24 +121,116 @@ def _add(arguments: Arguments) -> int:
     fleet = FleetDirectory(_directory(arguments))
     key = fleet.invite(node)
     rights = fleet.write_rights()
+    if arguments.words("join"):
+        from sandbox_agent.cli.fleet import operating
+
+        _servers(arguments).ask(lambda bus: operating.resume(bus, node))
     start = f"sandbox-agent server --join nats://… --node {node} --creds {key.name}"
     print_facts([("key", str(key)), ("rights", str(rights)), ("on the node", start)])
+    return 0
+
+
+def _status() -> Command:
+    parser = _with_directory("status", STATUS)
+    _add_servers(parser)
+    parser.add_argument("--json", action="store_true", help="Print JSON.")
+    return Command(parser, _show)
+
+
+def _show(arguments: Arguments) -> int:
+    import msgspec
+
+    from sandbox_agent.cli.fleet import operating
+
+    found = _servers(arguments).ask(operating.read_status)
+    if arguments.switch("json"):
+        print_json(msgspec.json.encode(found))
+        return 0
+    nodes = [
+        [each.node, each.state, each.version, str(each.sessions), str(each.running), str(each.waiting)]
+        for each in found.nodes
+    ]
+    print_table(["NODE", "STATE", "VERSION", "SESSIONS", "RUNNING", "WAITING BYTES"], nodes)
+    print()
+    streams = [
+        [each.name, each.leader, str(each.servers), _behind(each.behind), str(each.messages), str(each.size)]
+        for each in found.streams
+    ]
+    print_table(["STREAM", "LEADER", "SERVERS", "BEHIND", "MESSAGES", "BYTES"], streams)
+    return 0
+
+
+def _behind(servers: dict[str, int]) -> str:
+    return ", ".join(f"{name} (away)" if lag < 0 else f"{name} ({lag})" for name, lag in servers.items())
+
+
+def _drain() -> Command:
+    parser = _with_directory("drain", DRAIN, "NODE")
+    parser.add_argument("node", metavar="NODE", help="The node's name.")
+    _add_servers(parser)
+    parser.add_argument("--undo", action="store_true", help="Let it have new sessions again.")
+    return Command(parser, _set_drain)
+
+
+def _set_drain(arguments: Arguments) -> int:
+    from sandbox_agent.cli.fleet import operating
+
+    node = _known_node(arguments)
+    act = operating.resume if arguments.switch("undo") else operating.drain
+    _servers(arguments).ask(lambda bus: act(bus, node))
     return 0
 
 
 def _forget() -> Command:
     parser = _with_directory("forget", FORGET, "NODE")
     parser.add_argument("node", metavar="NODE", help="The node's name.")
+    _add_servers(parser)
     return Command(parser, _remove)
 
 
 def _remove(arguments: Arguments) -> int:
     from sandbox_agent.cli.fleet.directory import FleetDirectory
 
+    node = _known_node(arguments)
     fleet = FleetDirectory(_directory(arguments))
-    fleet.forget(arguments.word("node") or "")
-    print_facts([("rights", str(fleet.write_rights()))])
+    facts: list[tuple[str, str]] = []
+    if fleet.node_key(node).exists() or not arguments.words("join"):
+        fleet.forget(node)
+        facts.append(("rights", str(fleet.write_rights())))
+    if arguments.words("join"):
+        from sandbox_agent.cli.fleet import operating
+
+        count = _servers(arguments).ask(lambda bus: operating.forget(bus, node))
+        facts.append(("sessions off the list", str(count)))
+    print_facts(facts)
     return 0
+
+
+def _add_servers(parser: Parser) -> None:
+    parser.add_argument("--join", metavar="URL", action="append", help=f"{JOIN} May be repeated.")
+    parser.add_argument("--creds", metavar="PATH", help=CREDS)
+
+
+def _servers(arguments: Arguments) -> "Servers":
+    from sandbox_agent.cli.fleet.directory import FleetDirectory
+    from sandbox_agent.cli.fleet.operating import Servers
+
+    urls = arguments.words("join")
+    if not urls:
+        raise SettingsError("name a NATS server of the fleet: --join nats://…")
+    named = arguments.word("creds")
+    kept = FleetDirectory(_directory(arguments)).gateway_key
+    key = Path(named) if named else kept if kept.exists() else None
+    return Servers(urls, key)
+
+
+def _known_node(arguments: Arguments) -> str:
+    from sandbox_agent.bus import subjects
+
+    node = arguments.word("node") or ""
+    if not subjects.is_name(node):
+        raise SettingsError(f"{node!r} is no name of a node: they have 1 to 40 small letters, digits and hyphens")
+    return node
 
 
 def _with_directory(word: str, text: str, words: str = "") -> Parser:

@@ -1,0 +1,152 @@
+"""Looking at a fleet that runs, and giving orders about its nodes, straight at its NATS servers."""
+
+import asyncio
+import secrets
+from collections import Counter
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+from msgspec import Struct
+
+from sandbox_agent.bus import subjects
+from sandbox_agent.bus.jetstream import StreamFacts, describe
+from sandbox_agent.bus.nats import NatsBus, connect
+from sandbox_agent.bus.ports import BusError, Entry
+from sandbox_agent.errors import SettingsError
+from sandbox_agent.gateway import orders
+from sandbox_agent.wire import fleet
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Servers:
+    """How the fleet's NATS servers are reached."""
+
+    urls: Sequence[str]
+    key: Path | None
+
+    def ask(self, ask: Callable[[NatsBus], Awaitable[T]]) -> T:
+        """Do something on a connection of its own. Raises SettingsError."""
+
+        async def main() -> T:
+            name = f"cli-{secrets.token_hex(6)}"
+            bus = await connect(self.urls, subjects.inbox_of_gateway(name), name, self.key)
+            try:
+                return await ask(bus)
+            finally:
+                await bus.close()
+
+        try:
+            return asyncio.run(main())
+        except BusError as error:
+            raise SettingsError(f"--join {error}") from error
+
+
+class NodeStatus(Struct, rename="camel"):
+    """What is known of one node."""
+
+    node: str
+    state: str
+    """`there`, `draining`, `away` (it has sessions and no lease) or `forgotten`."""
+    version: str
+    sessions: int
+    running: int
+    waiting: int
+    """Bytes of its log that are not published yet."""
+    agents: list[str]
+
+
+class StreamStatus(Struct, rename="camel"):
+    """How one of the fleet's streams is."""
+
+    name: str
+    leader: str
+    servers: int
+    behind: dict[str, int]
+    """Servers that lack messages, and how many; -1 for one that is not there."""
+    messages: int
+    size: int
+    most: int
+
+
+class Status(Struct):
+    """All of it."""
+
+    nodes: list[NodeStatus]
+    streams: list[StreamStatus]
+
+
+async def read_status(bus: NatsBus) -> Status:
+    """Nodes with their leases, and the streams with their leaders."""
+    streams = [await describe(bus, name) for name in ("EV", "KV_nodes", "KV_sess", f"KV_{orders.TABLE}")]
+    leases = {
+        key: msgspec.json.decode(value, type=fleet.Lease) for key, value in (await _read_table(bus, "nodes")).items()
+    }
+    listed = (await _read_table(bus, "sess")).values()
+    sessions = Counter(msgspec.json.decode(value, type=fleet.Listed).node for value in listed)
+    given = orders.Orders()
+    for key, value in (await _read_table(bus, orders.TABLE)).items():
+        given.take(Entry(key, value, 0))
+    names = sorted({*leases, *sessions, *given.draining, *given.forgotten})
+    return Status([_status_of(name, leases.get(name), sessions[name], given) for name in names], _streams(streams))
+
+
+def _status_of(name: str, lease: fleet.Lease | None, sessions: int, given: orders.Orders) -> NodeStatus:
+    if name in given.forgotten:
+        state = "forgotten"
+    elif lease is None:
+        state = "away"
+    else:
+        state = "draining" if name in given.draining else "there"
+    if lease is None:
+        return NodeStatus(name, state, "", sessions, 0, 0, [])
+    return NodeStatus(name, state, lease.version, sessions, lease.running, lease.waiting, lease.agents)
+
+
+def _streams(found: Sequence[StreamFacts]) -> list[StreamStatus]:
+    return [
+        StreamStatus(each.name, each.leader, each.servers, each.behind, each.messages, each.size, each.most)
+        for each in found
+    ]
+
+
+async def _read_table(bus: NatsBus, name: str) -> dict[str, bytes]:
+    values: dict[str, bytes] = {}
+
+    def take(entry: Entry) -> None:
+        if entry.value is not None:
+            values[entry.key] = entry.value
+
+    reader = await bus.open_table(name).watch(take)
+    await reader.close()
+    return values
+
+
+async def drain(bus: NatsBus, node: str) -> None:
+    """Have the fleet open no new sessions at a node."""
+    await bus.open_table(orders.TABLE).put(orders.drain_key(node), b"{}")
+
+
+async def resume(bus: NatsBus, node: str) -> None:
+    """Take a node back that drains or was forgotten."""
+    table = bus.open_table(orders.TABLE)
+    for key in (orders.drain_key(node), orders.forget_key(node)):
+        if await table.get(key) is not None:
+            await table.delete(key)
+
+
+async def forget(bus: NatsBus, node: str) -> int:
+    """Have gateways refuse a node, end its lease, and take its sessions off the list; returns how many there were."""
+    # First, so that it does not come back in between.
+    await bus.open_table(orders.TABLE).put(orders.forget_key(node), b"{}")
+    await bus.open_table("nodes").delete(node)
+    listed = bus.open_table("sess")
+    values = await _read_table(bus, "sess")
+    own = [key for key, value in values.items() if msgspec.json.decode(value, type=fleet.Listed).node == node]
+    for key in own:
+        await listed.delete(key)
+    return len(own)
