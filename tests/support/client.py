@@ -123,7 +123,7 @@ class Client:
         # Plain HTTP: to load certificates would take longer than most tests.
         plain = {"trust_env": False, "verify": False}
         self.http = httpx.AsyncClient(
-            base_url=server.url, headers=authorization, timeout=httpx.Timeout(60), limits=limits, **plain
+            base_url=server.url, headers=authorization, timeout=httpx.Timeout(2 * BOUND), limits=limits, **plain
         )
 
     async def __aenter__(self) -> "Client":
