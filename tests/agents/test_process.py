@@ -1,4 +1,4 @@
-"""One agent process, on both event loops: contract, sections 5 (lines, stderr) and 10 (the whole tree dies)."""
+"""One agent process: contract, sections 5 (lines, stderr) and 10 (the whole tree dies)."""
 
 import asyncio
 import contextlib
@@ -28,9 +28,9 @@ def processes() -> list[AgentProcess]:
     return []
 
 
-@pytest.fixture(params=[asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"])
-def run(request: pytest.FixtureRequest, processes: list[AgentProcess]) -> Run:
-    """Runs a coroutine on a fresh loop; it is done within seconds, or the test fails."""
+@pytest.fixture
+def run(processes: list[AgentProcess]) -> Run:
+    """Runs a coroutine on a loop as the server has one; it is done within seconds, or the test fails."""
 
     async def bounded(main: Callable[[], Coroutine[None, None, None]]) -> None:
         try:
@@ -42,7 +42,7 @@ def run(request: pytest.FixtureRequest, processes: list[AgentProcess]) -> Run:
             assert await eventually(lambda: all(one._transport.get_returncode() is not None for one in processes))
 
     def run(main: Callable[[], Coroutine[None, None, None]]) -> None:
-        with asyncio.Runner(loop_factory=request.param) as runner:
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             runner.run(bounded(main))
 
     return run

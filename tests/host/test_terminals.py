@@ -1,4 +1,4 @@
-"""Commands that agents run, on both event loops: contract, section 5; that trees die whole, section 10."""
+"""Commands that agents run: contract, section 5; that trees die whole, section 10."""
 
 import asyncio
 import os
@@ -64,9 +64,9 @@ class Run(Protocol):
     def __call__(self, main: Callable[[Host], Coroutine[None, None, None]], limits: TerminalLimits = USUAL) -> None: ...
 
 
-@pytest.fixture(params=[asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"])
-def run(request: pytest.FixtureRequest, tmp_path: Path) -> Run:
-    """Runs a test on a fresh loop; it is done within seconds, or it fails, and nothing of it is left."""
+@pytest.fixture
+def run(tmp_path: Path) -> Run:
+    """Runs a test on a loop as the server has one; it ends in time or fails, and leaves nothing."""
 
     async def bounded(main: Callable[[Host], Coroutine[None, None, None]], limits: TerminalLimits) -> None:
         host = Host(tmp_path, limits)
@@ -77,7 +77,7 @@ def run(request: pytest.FixtureRequest, tmp_path: Path) -> Run:
             await host.terminals.close(0)
 
     def run(main: Callable[[Host], Coroutine[None, None, None]], limits: TerminalLimits = USUAL) -> None:
-        with asyncio.Runner(loop_factory=request.param) as runner:
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             runner.run(bounded(main, limits))
 
     return run
