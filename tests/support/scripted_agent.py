@@ -36,7 +36,7 @@ Methods
     x/hang                  is answered when x/release comes, which answers all that hang with {"released": true}
     x/error                 → an error with `code` and `message` from its params
     x/received              → {"lines": every line received so far, this one included; {} in place of all but the
-                               newest thousand, and of all but the newest hundred long ones}
+                               first ten and newest thousand, and of all but the newest hundred long ones}
     anything else           → -32601; notifications are only recorded
 
 Programs

@@ -7,8 +7,9 @@ import threading
 from collections import deque
 
 UPDATE = "session/update"
-LONG, FEW, MANY = 4096, 100, 1000
-"""A line of so many bytes is kept while it is one of the few newest, any other one while it is one of many."""
+LONG, FEW, MANY, FIRST = 4096, 100, 1000, 10
+"""A line of so many bytes is kept while it is one of the few newest, any other one while it is one of many, or if it is
+one of the first."""
 
 
 class Wire:
@@ -64,7 +65,7 @@ class Wire:
             self._long.append(len(self.received) - 1)
         while self._long and self._long[0] < len(self.received) - FEW:
             self.received[self._long.popleft()] = "{}"
-        if len(self.received) > MANY:
+        if len(self.received) > FIRST + MANY:
             self.received[-MANY - 1] = "{}"
 
 
