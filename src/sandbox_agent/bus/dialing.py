@@ -1,6 +1,7 @@
 """The way out to NATS servers: plain, by TLS or by WebSocket, and through an HTTP proxy where one is named."""
 
 import asyncio
+import logging
 import ssl
 from contextlib import suppress
 from typing import TYPE_CHECKING
@@ -11,6 +12,8 @@ from nats.aio.transport import TcpTransport, Transport
 
 if TYPE_CHECKING:
     from websockets.asyncio.client import ClientConnection
+
+logger = logging.getLogger(__name__)
 
 GOODBYE = 1.0
 """Seconds that a WebSocket may take to end."""
@@ -28,6 +31,14 @@ class Dialer(Client):
             is_web = s.uri.scheme in ("ws", "wss")
             self._transport = WebSocketWay(self._proxy) if is_web else TcpWay(self._proxy)
         await super()._connect_to_server(s)
+
+    async def _process_headers(self, headers: bytes) -> dict[str, str] | None:
+        # Of headers that it cannot read, nats-py lets the error end its reading, for good.
+        try:
+            return await super()._process_headers(headers)  # pyright: ignore[reportUnknownMemberType]
+        except (IndexError, ValueError) as error:
+            logger.warning("headers of a message ignored reason=%s", error)
+            return None
 
 
 class TcpWay(TcpTransport):
