@@ -16,6 +16,7 @@ const AgentsRoom = lazy(async () => ({ default: (await import("./agents/agents-r
 const FilesRoom = lazy(async () => ({ default: (await import("./files/files-room.js")).FilesRoom }));
 const NewSession = lazy(async () => ({ default: (await import("./new-session/new-session.js")).NewSession }));
 const SessionRoom = lazy(async () => ({ default: (await import("./session/session-room.js")).SessionRoom }));
+const NodesRoom = lazy(async () => ({ default: (await import("./nodes/nodes-room.js")).NodesRoom }));
 const Replay = lazy(async () => ({ default: (await import("./replay/replay.js")).Replay }));
 
 const NAMES: Partial<Record<Place["room"], string>> = {
@@ -23,6 +24,7 @@ const NAMES: Partial<Record<Place["room"], string>> = {
   new: "New session",
   agents: "Agents",
   files: "Files",
+  nodes: "Nodes",
   replay: "Replay",
 };
 
@@ -112,6 +114,8 @@ function Room({ place }: { readonly place: Place }): ReactNode {
       return <AgentsRoom agent={place.agent} />;
     case "files":
       return <FilesRoom path={place.path} />;
+    case "nodes":
+      return <NodesRoom />;
     case "replay":
       return <Replay />;
     case "session":

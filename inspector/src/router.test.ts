@@ -10,6 +10,7 @@ describe("addresses", () => {
     ["/ui/new", { room: "new" }],
     ["/ui/new?agent=claude&cwd=%2Fsrv", { room: "new", agent: "claude", cwd: "/srv" }],
     ["/ui/agents", { room: "agents" }],
+    ["/ui/nodes", { room: "nodes" }],
     ["/ui/agents/claude", { room: "agents", agent: "claude" }],
     ["/ui/files?path=%2Fa+b", { room: "files", path: "/a b" }],
     ["/ui/replay", { room: "replay" }],

@@ -17,6 +17,7 @@ export type Place =
   | { readonly room: "new"; readonly agent?: string; readonly cwd?: string }
   | { readonly room: "agents"; readonly agent?: string }
   | { readonly room: "files"; readonly path?: string }
+  | { readonly room: "nodes" }
   | ({ readonly room: "replay" } & Spot)
   | ({ readonly room: "session" | "embed"; readonly id: string } & Spot)
   | { readonly room: "lost"; readonly path: string };
@@ -35,6 +36,7 @@ export function placeOf(url: URL): Place {
   if (room === "agents") return { room, ...(name && { agent: name }) };
   if (name) return { room: "lost", path: url.pathname };
   if (room === "files") return { room, ...(query.has("path") && { path: query.get("path") as string }) };
+  if (room === "nodes") return { room };
   if (room === "replay") return { room, ...spotOf(query) };
   if (room === "new") {
     const [agent, cwd] = [query.get("agent"), query.get("cwd")];
@@ -52,6 +54,8 @@ export function hrefOf(place: Place): string {
       return place.agent === undefined ? `${BASE}/agents` : `${BASE}/agents/${encodeURIComponent(place.agent)}`;
     case "files":
       return `${BASE}/files${queryOf({ path: place.path })}`;
+    case "nodes":
+      return `${BASE}/nodes`;
     case "session":
     case "embed": {
       const folder = place.room === "embed" ? "embed" : "sessions";

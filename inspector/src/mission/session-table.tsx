@@ -91,7 +91,7 @@ const KINDS = {
 } as const;
 
 const Line = memo(function Line({ session, line, start, elapsed }: LineProps): ReactNode {
-  const { sessionId, agent, cwd, activity, pending, updatedAt } = session;
+  const { sessionId, agent, cwd, node, activity, pending, updatedAt } = session;
   const state = stateOf(session);
   return (
     <div role="listitem" className={styles.item} style={{ transform: `translateY(${start}px)` }}>
@@ -102,7 +102,8 @@ const Line = memo(function Line({ session, line, start, elapsed }: LineProps): R
             <SafeText text={titleOf(session)} as="prose" limit={200} />
           </span>
           <span className={styles.where}>
-            {agent} · <bdi>{cwd}</bdi>
+            {agent} · {node !== undefined && `${node} · `}
+            <bdi>{cwd}</bdi>
           </span>
         </span>
         <span className={styles.last}>

@@ -1,13 +1,13 @@
 /** The side of every room: where to go, and all sessions. */
 
-import { Bot, FolderOpen, History, LayoutGrid, Plus, X } from "lucide-react";
+import { Bot, FolderOpen, History, LayoutGrid, Plus, Server, X } from "lucide-react";
 import { type ReactNode, useDeferredValue, useMemo, useRef, useState } from "react";
 import { useVirtualizer } from "@tanstack/react-virtual";
 import type { SessionInfo } from "sandboxagent";
 
 import { Ago, Badge, IconButton, Loading, SearchField, StateDot, Words } from "../design/index.js";
 import { Link, type Place, usePlace } from "../router.js";
-import { stateOf, titleOf, useInventory } from "../server/index.js";
+import { stateOf, titleOf, useHealth, useInventory } from "../server/index.js";
 import { spelledOut } from "../text/visible.js";
 import { Status } from "./status.js";
 import styles from "./sidebar.module.css";
@@ -18,12 +18,15 @@ const ROOMS: readonly { readonly to: Place; readonly label: string; readonly ico
   { to: { room: "files" }, label: "Files", icon: <FolderOpen aria-hidden /> },
   { to: { room: "replay" }, label: "Replay", icon: <History aria-hidden /> },
 ];
+/** Only a gateway has it. */
+const NODES = { to: { room: "nodes" }, label: "Nodes", icon: <Server aria-hidden /> } as const;
 const HEADING_HEIGHT = 28;
 const ROW_HEIGHT = 46;
 
 export function Sidebar({ onLeave }: { readonly onLeave?: () => void }): ReactNode {
   const place = usePlace();
   const { sessions, loaded, waiting } = useInventory();
+  const rooms = useHealth()?.gateway === undefined ? ROOMS : [...ROOMS, NODES];
   const [text, setText] = useState("");
   const wanted = useDeferredValue(text);
   const rows = useMemo(() => rowsOf(sessions, wanted), [sessions, wanted]);
@@ -48,7 +51,7 @@ export function Sidebar({ onLeave }: { readonly onLeave?: () => void }): ReactNo
         )}
       </header>
       <nav className={styles.rooms} aria-label="Rooms">
-        {ROOMS.map(({ to, label, icon }) => (
+        {rooms.map(({ to, label, icon }) => (
           <Link key={label} to={to} onClick={onLeave} aria-current={place.room === to.room ? "page" : undefined}>
             {icon}
             <span>{label}</span>
@@ -104,7 +107,7 @@ function groupOf(session: SessionInfo, now: number): string {
 }
 
 function isAbout(session: SessionInfo, words: readonly string[]): boolean {
-  const text = `${titleOf(session)} ${session.agent} ${session.cwd} ${session.sessionId} ${session.alias ?? ""}`.toLowerCase();
+  const text = `${titleOf(session)} ${session.agent} ${session.cwd} ${session.sessionId} ${session.alias ?? ""} ${session.node ?? ""}`.toLowerCase();
   return words.every((word) => text.includes(word));
 }
 
@@ -184,6 +187,7 @@ function Entry({ session, current, style, onLeave }: EntryProps): ReactNode {
         about={
           <>
             {session.agent} · <bdi>{session.cwd.split("/").findLast(Boolean) ?? "/"}</bdi>
+            {session.node !== undefined && ` · ${session.node}`}
           </>
         }
       />

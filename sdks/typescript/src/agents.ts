@@ -228,6 +228,10 @@ export interface Health {
   readonly agents: readonly AgentHealth[];
   /** Why it is degraded. */
   readonly detail?: string;
+  /** Of a gateway: its name. */
+  readonly gateway?: string;
+  /** Of a gateway: how many nodes are there. */
+  readonly nodes?: number;
 }
 
 /** Which version of an agent is wanted. */

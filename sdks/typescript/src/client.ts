@@ -15,6 +15,7 @@ import { Connection, type ConnectionState } from "./connection.js";
 import { type EmbeddedOptions, type EmbeddedServer, startServer } from "./embedded.js";
 import { isNode } from "./environment.js";
 import { InvalidCall } from "./errors.js";
+import type { FleetNode } from "./fleet.js";
 import { Files } from "./files.js";
 import { type Fetch, Http } from "./http.js";
 import type { Logger } from "./log.js";
@@ -137,6 +138,11 @@ export class SandboxAgent implements AsyncDisposable {
   /** The server's health, and which agents are installed and running. */
   async health(): Promise<Health> {
     return await this.#http.json<Health>("GET", "/v1/health");
+  }
+
+  /** The nodes of a fleet, when the server is a gateway. */
+  async nodes(): Promise<FleetNode[]> {
+    return (await this.#http.read<{ nodes: FleetNode[] }>("/v1/nodes")).nodes;
   }
 
   /** Disconnects from the server, whose sessions continue; stops a private server. */

@@ -46,6 +46,7 @@ export {
   ServerProblem,
   StartFailed,
 } from "./errors.js";
+export type { FleetNode } from "./fleet.js";
 export { type ByteRange, type Entry, Files, type Uploaded, type Written } from "./files.js";
 export type { Fetch } from "./http.js";
 export type { SessionChanges, WatchSessionsOptions } from "./inventory.js";

@@ -64,6 +64,8 @@ export interface SessionInfo {
   readonly activity: Activity;
   /** Its alias, which you can use in place of the id. */
   readonly alias?: string;
+  /** At a gateway: the node that it belongs to. */
+  readonly node?: string;
 }
 
 /** How a session is made. */

@@ -65,6 +65,7 @@ if TYPE_CHECKING:
         Watch,
         Written,
     )
+    from sandbox_agent.client.fleet import FleetNode
     from sandbox_agent.client.session import (
         Activity,
         Attachment,
@@ -120,6 +121,7 @@ __all__ = [
     "Entry",
     "Features",
     "Files",
+    "FleetNode",
     "Following",
     "ForeignAnswer",
     "Gap",
@@ -187,6 +189,7 @@ _NAMES = {
     ),
     "feed": "LogEvent",
     "files": "ArchiveFormat Change Entry Files Match RemotePath Search Uploaded Watch Written",
+    "fleet": "FleetNode",
     "session": "Activity Attachment ConfigOption Context Cost Following Session SessionInfo Updates",
     "sessions": "Sessions",
     "turn": "Turn",

@@ -193,6 +193,10 @@ class Health(Struct, rename="camel", kw_only=True, frozen=True):
     agents: list[AgentHealth] = []
     detail: str | None = None
     """Why it is degraded."""
+    gateway: str | None = None
+    """Of a gateway: its name."""
+    nodes: int | None = None
+    """Of a gateway: how many nodes are there."""
 
 
 class Stderr(Struct, frozen=True):

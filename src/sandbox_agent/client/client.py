@@ -23,6 +23,7 @@ from sandbox_agent.client.asking import (
 from sandbox_agent.client.connection import ClientConnection, Settings, Tap
 from sandbox_agent.client.errors import ConnectionLost, InvalidCall
 from sandbox_agent.client.files import Files
+from sandbox_agent.client.fleet import FleetNode, fetch_nodes
 from sandbox_agent.client.session import Parts
 from sandbox_agent.client.sessions import Sessions
 from sandbox_agent.client.transport import SILENCE
@@ -178,6 +179,10 @@ class SandboxAgent:
     async def health(self) -> Health:
         """The server's health, and which agents are installed and running."""
         return await health(self._api)
+
+    async def nodes(self) -> list[FleetNode]:
+        """The nodes of a fleet, when the server is a gateway."""
+        return await fetch_nodes(self._api)
 
     # Answering agents
 

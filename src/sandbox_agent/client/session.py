@@ -99,6 +99,8 @@ class SessionInfo(Struct, rename="camel", kw_only=True, frozen=True):
     """What its agent did last, and what it has used."""
     alias: str | None = None
     """Its alias, which you can use in place of the id."""
+    node: str | None = None
+    """At a gateway: the node that it belongs to."""
 
 
 class _Page(Struct, rename="camel"):

@@ -58,6 +58,7 @@ class SandboxAgent:
         self.sessions = Sessions(portal, client.sessions)
         self.files = Files(portal, client.files)
         self.health = _waiting(portal, client.health)
+        self.nodes = _waiting(portal, client.nodes)
         self.reply_permission = _waiting(portal, client.reply_permission)
         self.reject_permission = _waiting(portal, client.reject_permission)
         self.reply_question = _waiting(portal, client.reply_question)

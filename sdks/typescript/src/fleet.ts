@@ -1,0 +1,19 @@
+/** Nodes of a fleet: what a gateway knows of the servers behind it. */
+
+/** A server behind a gateway, while it is there. */
+export interface FleetNode {
+  /** Its name. */
+  readonly node: string;
+  /** Its version of sandbox-agent. */
+  readonly version: string;
+  /** How it describes itself. */
+  readonly labels: Readonly<Record<string, string>>;
+  /** Ids of the agents that are installed there. */
+  readonly agents: readonly string[];
+  /** Turns that run there. */
+  readonly running: number;
+  /** How many sessions belong to it. */
+  readonly sessions: number;
+  /** When it was started, by its own clock: UTC, ISO 8601 with milliseconds. */
+  readonly since: string;
+}
