@@ -47,7 +47,7 @@ export function NodesRoom(): ReactNode {
               <th scope="col">Turns</th>
               <th scope="col">Sessions</th>
               <th scope="col">Version</th>
-              <th scope="col">Up for</th>
+              <th scope="col">Started</th>
             </tr>
           </thead>
           <tbody>

@@ -16,7 +16,7 @@ const PAGE = fileURLToPath(new URL("../../../docs/reference/typescript.md", impo
 
 /** Which modules stand together. */
 const GROUPS = {
-  "A server": ["client", "connection", "embedded"],
+  "A server": ["client", "connection", "embedded", "fleet"],
   "Sessions and turns": ["sessions", "inventory", "session", "turn", "iteration", "past"],
   "What happens in a session": ["updates"],
   "What agents ask": ["requests", "asking"],
