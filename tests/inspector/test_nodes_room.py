@@ -23,6 +23,7 @@ def server(needs_browser: None, tmp_path_factory: pytest.TempPathFactory) -> Gen
 
 
 def test_a_gateway_shows_its_nodes(tab: Tab) -> None:
+    tab.open()
     tab.follow("Nodes")
     for words in ("box-1", "zone=eu", "scripted"):
         tab.sees(words)
