@@ -36,9 +36,9 @@ A path with another method is a 405 `method-not-allowed`; a path under `/v1/` th
 other a 404 `not-found`. Without a token there are `GET /openapi.json`, this document for machines; `GET /ui/`, a page
 for people, where `/` and `/ui` lead. `/opencode/*` is for [OpenCode](../opencode.md)'s programs.
 
-At the gateway of a [fleet](../fleet.md), routes for files and agents also take `node`, and may answer 400 `missing-node`,
-503 `no-node` or 503 `node-unreachable`. It has `GET /v1/nodes` and `GET /v1/nodes/{node}` besides, and says all of this in
-its own `/openapi.json`.
+At the gateway of a [fleet](../fleet.md), routes for files and agents also take `node`, and may answer 400
+`missing-node`, 503 `no-node` or 503 `node-unreachable`. It has `GET /v1/nodes` and `GET /v1/nodes/{node}` besides, and
+says all of this in its own `/openapi.json`.
 
 """
 
