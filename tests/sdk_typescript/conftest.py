@@ -5,7 +5,7 @@ import subprocess
 
 import pytest
 
-from tests.sdk_typescript.node import SDK, node, tsc
+from tests.sdk_typescript.node import LONGEST, SDK, node, tsc
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -15,5 +15,7 @@ def built() -> None:
     (SDK / ".build").mkdir(exist_ok=True)
     with (SDK / ".build" / "pytest.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        done = subprocess.run([node(), tsc(), "--build", SDK / "tests"], capture_output=True, text=True, timeout=120)
+        done = subprocess.run(
+            [node(), tsc(), "--build", SDK / "tests"], capture_output=True, text=True, timeout=LONGEST
+        )
         assert done.returncode == 0, done.stdout

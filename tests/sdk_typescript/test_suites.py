@@ -5,7 +5,7 @@ import subprocess
 
 import pytest
 
-from tests.sdk_typescript.node import run_suite, suites
+from tests.sdk_typescript.node import LONGEST, run_suite, suites
 
 OLDEST = "v20."
 
@@ -34,4 +34,4 @@ def test_the_suite_passes_with_the_oldest_node(name: str) -> None:
 
 
 def _version(program: str) -> str:
-    return subprocess.run([program, "--version"], capture_output=True, text=True, timeout=120).stdout
+    return subprocess.run([program, "--version"], capture_output=True, text=True, timeout=LONGEST).stdout

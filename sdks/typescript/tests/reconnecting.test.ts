@@ -1,7 +1,7 @@
 /** A network that breaks, and a server that goes and comes back: nothing is lost, repeated or reordered. */
 
 import assert from "node:assert/strict";
-import { after, afterEach, before, describe, test } from "node:test";
+import { describe, test } from "node:test";
 
 import {
   type ConnectOptions,
@@ -9,24 +9,17 @@ import {
   type Iteration,
   type PermissionRequest,
   RequestError,
-  type SandboxAgent,
   type Session,
   type SessionItem,
   textOf,
 } from "sandboxagent";
 
-import { Proxy, randomness } from "./support/proxy.js";
-import { TestServer, program } from "./support/server.js";
+import { network } from "./support/network.js";
+import { randomness } from "./support/proxy.js";
+import { PERMISSION, TestServer, program } from "./support/server.js";
 import { Arrival, all, eventually, logOf, until, within } from "./support/waiting.js";
 
 const BOUNDED = { timeout: 180_000 };
-const PERMISSION = {
-  toolCall: { toolCallId: "c-1" },
-  options: [
-    { optionId: "yes", name: "Yes", kind: "allow_once" },
-    { optionId: "no", name: "No", kind: "reject_once" },
-  ],
-};
 
 type Ending = "SIGTERM" | "SIGKILL";
 
@@ -41,31 +34,7 @@ for (const [name, way, taken, signals] of WAYS) {
   const byPost = way.respondAsync === false;
   const bySocket = way.transport === "websocket";
   describe(name, () => {
-    let server: TestServer;
-    let proxy: Proxy;
-
-    before(async () => {
-      server = await TestServer.start();
-      proxy = await Proxy.open(() => server.url);
-    });
-
-    after(async () => {
-      await proxy.close();
-      await server.close();
-    });
-
-    afterEach(() => {
-      proxy.judge();
-      proxy.comeBack();
-    });
-
-    async function made(
-      options: ConnectOptions = {},
-    ): Promise<{ client: SandboxAgent; session: Session } & AsyncDisposable> {
-      const client = await server.connect({ url: proxy.url, ...way, ...options });
-      const session = await client.sessions.create({ cwd: server.work });
-      return { client, session, [Symbol.asyncDispose]: () => client.close() };
-    }
+    const { server, proxy, made } = network([], way);
 
     /** How often the agent got a prompt with these words. */
     async function prompted(words: string): Promise<number> {
@@ -372,18 +341,7 @@ for (const [name, way, taken, signals] of WAYS) {
 }
 
 describe("connections that the server forgets", () => {
-  let server: TestServer;
-  let proxy: Proxy;
-
-  before(async () => {
-    server = await TestServer.start(["--connection-ttl", "300ms", "--heartbeat", "100ms"]);
-    proxy = await Proxy.open(() => server.url);
-  });
-
-  after(async () => {
-    await proxy.close();
-    await server.close();
-  });
+  const { server, proxy } = network(["--connection-ttl", "300ms", "--heartbeat", "100ms"]);
 
   /** Cuts a client off for so long that the server forgets its connection. */
   async function forgotten(): Promise<void> {

@@ -1,60 +1,21 @@
 /** One WebSocket for everything, and HTTP where none gets through; sockets that go silent. */
 
 import assert from "node:assert/strict";
-import { after, afterEach, before, describe, test } from "node:test";
+import { describe, test } from "node:test";
 
-import {
-  type ConnectOptions,
-  InvalidCall,
-  type Logger,
-  SandboxAgent,
-  ServerProblem,
-  type Session,
-  textOf,
-} from "sandboxagent";
+import { InvalidCall, type Logger, SandboxAgent, ServerProblem, textOf } from "sandboxagent";
 
-import { Proxy } from "./support/proxy.js";
-import { TOKEN, TestServer, program } from "./support/server.js";
+import { network } from "./support/network.js";
+import { PERMISSION, TOKEN, program } from "./support/server.js";
 import { all, until, within } from "./support/waiting.js";
 
 const BOUNDED = { timeout: 180_000 };
-const PERMISSION = {
-  toolCall: { toolCallId: "c-1" },
-  options: [
-    { optionId: "yes", name: "Yes", kind: "allow_once" },
-    { optionId: "no", name: "No", kind: "reject_once" },
-  ],
-};
 const hasSocket = "WebSocket" in globalThis;
 
 describe("a client on a WebSocket", { skip: hasSocket ? false : "this Node has no WebSocket" }, () => {
-  let server: TestServer;
-  let proxy: Proxy;
+  const { proxy, made } = network(["--max-body", "200KiB", "--heartbeat", "100ms"], { transport: "websocket" });
   /** The request lines and headers that went up. */
   let heads: string[] = [];
-
-  before(async () => {
-    server = await TestServer.start(["--max-body", "200KiB", "--heartbeat", "100ms"]);
-    proxy = await Proxy.open(() => server.url);
-  });
-
-  after(async () => {
-    await proxy.close();
-    await server.close();
-  });
-
-  afterEach(() => {
-    proxy.judge();
-    proxy.comeBack();
-  });
-
-  async function made(
-    options: ConnectOptions = {},
-  ): Promise<{ client: SandboxAgent; session: Session } & AsyncDisposable> {
-    const client = await server.connect({ url: proxy.url, transport: "websocket", ...options });
-    const session = await client.sessions.create({ cwd: server.work });
-    return { client, session, [Symbol.asyncDispose]: () => client.close() };
-  }
 
   function listen(refuse: (head: string) => boolean = () => false): void {
     heads = [];

@@ -3,7 +3,14 @@
 import assert from "node:assert/strict";
 import { suite, test } from "node:test";
 
-import { createOpencodeClient, type Event, type EventMessagePartDelta, type Part } from "@opencode-ai/sdk/v2";
+import {
+  createOpencodeClient,
+  type Event,
+  type EventMessagePartDelta,
+  type EventPermissionAsked,
+  type EventQuestionAsked,
+  type Part,
+} from "@opencode-ai/sdk/v2";
 
 import { Events, LONGEST, can, given, model, ok, options, refused, textOf } from "./support.ts";
 
@@ -26,6 +33,23 @@ async function listening(): Promise<Events<Event>> {
 
 function idle(sessionID: string): (event: Event) => boolean {
   return (event) => event.type === "session.idle" && event.properties.sessionID === sessionID;
+}
+
+interface Asked {
+  "permission.asked": EventPermissionAsked["properties"];
+  "question.asked": EventQuestionAsked["properties"];
+}
+
+/** A prompt in a session of its own, and what the agent asks then. */
+async function asked<K extends keyof Asked>(kind: K, prompt: string) {
+  const { sessionID } = await opened();
+  const events = await listening();
+  const answer = client.session.prompt({ sessionID, ...said(prompt) });
+  const request = await events.until(
+    (event) => event.type === kind && (event.properties as Asked[K]).sessionID === sessionID,
+  );
+  await events.close();
+  return { sessionID, answer, request: request.properties as Asked[K] };
 }
 
 /** The events of one session, without those that say nothing of its turn. */
@@ -209,17 +233,10 @@ suite("permissions and questions", { timeout: LONGEST, concurrency: true }, () =
   });
 
   test("a permission is rejected by the session's own path", async () => {
-    const { sessionID } = await opened();
-    const events = await listening();
-    const prompt = client.session.prompt({ sessionID, ...said(can.permission.prompt) });
-    const asked = await events.until(
-      (event) => event.type === "permission.asked" && event.properties.sessionID === sessionID,
-    );
-    assert.ok(asked.type === "permission.asked");
-    const permissionID = asked.properties.id;
-    assert.equal(ok(await client.permission.respond({ sessionID, permissionID, response: "reject" })), true);
-    ok(await prompt);
-    await events.close();
+    const { sessionID, answer, request } = await asked("permission.asked", can.permission.prompt);
+    const rejection = { sessionID, permissionID: request.id, response: "reject" } as const;
+    assert.equal(ok(await client.permission.respond(rejection)), true);
+    ok(await answer);
     const parts = ok(await client.session.messages({ sessionID })).flatMap((message) => message.parts);
     const tool = parts.find((part) => part.type === "tool");
     assert.ok(tool?.type === "tool");
@@ -299,15 +316,8 @@ suite("what agents do", { timeout: LONGEST, skip: !given.bridge, concurrency: tr
   });
 
   test("a form of several fields is several questions", async () => {
-    const { sessionID } = await opened();
-    const events = await listening();
-    const prompt = client.session.prompt({ sessionID, ...said("show me a form") });
-    const asked = await events.until(
-      (event) => event.type === "question.asked" && event.properties.sessionID === sessionID,
-    );
-    await events.close();
-    assert.ok(asked.type === "question.asked");
-    const [color, gift, amount, note] = asked.properties.questions;
+    const { answer, request } = await asked("question.asked", "show me a form");
+    const [color, gift, amount, note] = request.questions;
     assert.deepEqual(
       color?.options.map((option) => option.label),
       ["red", "green", "blue"],
@@ -316,37 +326,23 @@ suite("what agents do", { timeout: LONGEST, skip: !given.bridge, concurrency: tr
     assert.equal(gift?.options.length, 2);
     assert.deepEqual([amount?.options, note?.options], [[], []]);
     const answers = [["green"], [gift?.options[0]?.label ?? ""], ["3"], ["thank you"]];
-    ok(await client.question.reply({ requestID: asked.properties.id, answers }));
-    const filled = textOf(ok(await prompt)).replace("You filled in: ", "");
+    ok(await client.question.reply({ requestID: request.id, answers }));
+    const filled = textOf(ok(await answer)).replace("You filled in: ", "");
     assert.deepEqual(JSON.parse(filled), { amount: 3, color: "green", gift: true, note: "thank you" });
   });
 
   test("a question takes a free text", async () => {
-    const { sessionID } = await opened();
-    const events = await listening();
-    const prompt = client.session.prompt({ sessionID, ...said(can.question.prompt) });
-    const asked = await events.until(
-      (event) => event.type === "question.asked" && event.properties.sessionID === sessionID,
-    );
-    await events.close();
-    assert.ok(asked.type === "question.asked");
-    ok(await client.question.reply({ requestID: asked.properties.id, answers: [["Purple"]] }));
-    assert.equal(textOf(ok(await prompt)), 'You answered: [["Purple"]]');
+    const { answer, request } = await asked("question.asked", can.question.prompt);
+    ok(await client.question.reply({ requestID: request.id, answers: [["Purple"]] }));
+    assert.equal(textOf(ok(await answer)), 'You answered: [["Purple"]]');
   });
 
   test("a permission is given for good", async () => {
-    const { sessionID } = await opened();
-    const events = await listening();
-    const prompt = client.session.prompt({ sessionID, ...said(can.permission.prompt) });
-    const asked = await events.until(
-      (event) => event.type === "permission.asked" && event.properties.sessionID === sessionID,
-    );
-    await events.close();
-    assert.ok(asked.type === "permission.asked");
-    assert.equal(asked.properties.permission, "edit");
-    assert.match(String(asked.properties.metadata["diff"]), /^\+Permission was given\.$/m);
-    ok(await client.permission.reply({ requestID: asked.properties.id, reply: "always" }));
-    assert.equal(textOf(ok(await prompt)), "You chose: allow_always");
+    const { answer, request } = await asked("permission.asked", can.permission.prompt);
+    assert.equal(request.permission, "edit");
+    assert.match(String(request.metadata["diff"]), /^\+Permission was given\.$/m);
+    ok(await client.permission.reply({ requestID: request.id, reply: "always" }));
+    assert.equal(textOf(ok(await answer)), "You chose: allow_always");
   });
 
   test("a picture is attached", async () => {

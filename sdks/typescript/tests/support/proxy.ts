@@ -21,16 +21,20 @@ export class Proxy {
   readonly #server: Server;
   readonly #target: () => string;
 
-  private constructor(target: () => string) {
+  constructor(target: () => string) {
     this.#target = target;
     this.#server = createServer((socket) => this.#take(socket));
   }
 
   static async open(target: () => string): Promise<Proxy> {
     const proxy = new Proxy(target);
-    await new Promise<void>((resolve) => proxy.#server.listen(0, "127.0.0.1", resolve));
-    proxy.url = `http://127.0.0.1:${(proxy.#server.address() as AddressInfo).port}`;
+    await proxy.listen();
     return proxy;
+  }
+
+  async listen(): Promise<void> {
+    await new Promise<void>((resolve) => this.#server.listen(0, "127.0.0.1", resolve));
+    this.url = `http://127.0.0.1:${(this.#server.address() as AddressInfo).port}`;
   }
 
   /** Cuts everything that is open now. */

@@ -147,6 +147,15 @@ export function alive(pid: number): boolean {
   }
 }
 
+/** The params of a request for a permission that an agent makes. */
+export const PERMISSION = {
+  toolCall: { toolCallId: "c-1" },
+  options: [
+    { optionId: "yes", name: "Yes", kind: "allow_once" },
+    { optionId: "no", name: "No", kind: "reject_once" },
+  ],
+};
+
 /** A program for the scripted agent. */
 export function program(...steps: unknown[][]): string {
   return JSON.stringify(steps);
