@@ -25,7 +25,7 @@ fcntl.ioctl(0, termios.TIOCSCTTY, 0)
 os.execvp(sys.argv[1], sys.argv[1:])
 """
 PROGRAM = [sys.executable, "-m", "sandbox_agent"]
-LONGEST = 60.0
+LONGEST = 180.0
 """Seconds that something may take to be seen on a machine that is busy."""
 
 
