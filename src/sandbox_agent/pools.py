@@ -6,8 +6,9 @@ The event loop's own threads are left to the upkeep of agents: installing them, 
 import asyncio
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
 from typing import ParamSpec, TypeVar
+
+from msgspec import Struct, field
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -29,8 +30,7 @@ class Pool:
         return await self.start(work, *args, **kwargs)
 
 
-@dataclass(frozen=True, slots=True)
-class Pools:
+class Pools(Struct, frozen=True):
     """All pools of a server."""
 
     agents: Pool = field(default_factory=lambda: Pool("agents", 8))

@@ -340,8 +340,7 @@ async def _serve(settings: Settings, listener: socket.socket, owner: str, parent
     serving = asyncio.create_task(server.serve([listener]))
     while not server.started:  # noqa: ASYNC110 - uvicorn has nothing to wait on
         await asyncio.sleep(0)
-    # Everything allocated so far stays: the collector need not scan it again.
-    gc.collect()
+    # Everything allocated so far stays: the collector need not scan it again, not even once.
     gc.freeze()
     gc.set_threshold(*GC_THRESHOLDS)
     if settings.idle_exit is not None:

@@ -6,10 +6,11 @@ Everything here blocks: it runs in a thread. Knows nothing of agents and prompts
 import errno
 import os
 import time
-from dataclasses import dataclass
 from io import FileIO
 from pathlib import PurePosixPath
 from urllib.parse import unquote
+
+from msgspec import Struct
 
 from sandbox_agent.host.paths.confined import Confined
 
@@ -28,8 +29,7 @@ _TYPES = {".md": "text/markdown", ".toml": "application/toml", ".yaml": "applica
 """What Python does not know yet."""
 
 
-@dataclass(frozen=True, slots=True)
-class Attached:
+class Attached(Struct, frozen=True):
     """A file or a directory, as it was found."""
 
     path: str

@@ -10,8 +10,9 @@ import os
 import secrets
 import shutil
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import cast
+
+from msgspec import Struct
 
 from sandbox_agent.errors import InvalidRequest, ShuttingDown, UnknownTerminal
 from sandbox_agent.host.files import refusals
@@ -70,8 +71,7 @@ def _first_character(data: bytes) -> int:
     return next((at for at, byte in enumerate(data[:4]) if byte & 0xC0 != 0x80), 0 if len(data) > 3 else len(data))
 
 
-@dataclass(frozen=True, slots=True)
-class TerminalLimits:
+class TerminalLimits(Struct, frozen=True):
     """What terminals may take: how many a session may have, bytes kept of each, seconds between SIGTERM and SIGKILL."""
 
     count: int = 32
@@ -79,16 +79,14 @@ class TerminalLimits:
     grace: float = 1.0
 
 
-@dataclass(frozen=True, slots=True)
-class Asker:
+class Asker(Struct, frozen=True):
     """Whose a terminal is: it ends with the process that asked for it, and with the session."""
 
     process: str
     session: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Command:
+class Command(Struct, frozen=True, kw_only=True):
     """What is to run. `directory` must be within `directories`; `environment` is all that it gets."""
 
     program: str
@@ -99,8 +97,7 @@ class Command:
     output_limit: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class ExitStatus:
+class ExitStatus(Struct, frozen=True):
     """How a command ended: with a code, or by a signal."""
 
     code: int | None

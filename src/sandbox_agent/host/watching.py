@@ -13,7 +13,6 @@ import stat
 import struct
 from collections.abc import AsyncGenerator, Generator, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
-from dataclasses import dataclass
 from typing import Literal
 
 from msgspec import Struct
@@ -51,8 +50,7 @@ _NAMELESS = re.compile(r"#\d+")
 """What the kernel calls a file that has no name (`O_TMPFILE`), by its inode; as PUT writes one."""
 
 
-@dataclass(frozen=True, slots=True)
-class Event:
+class Event(Struct, frozen=True):
     """Something happened to a watched directory, or to `name` in it."""
 
     watch: int

@@ -6,9 +6,10 @@ import ipaddress
 import re
 from base64 import b64decode, urlsafe_b64decode
 from collections.abc import Collection
-from dataclasses import dataclass
 from functools import lru_cache
 from urllib.parse import parse_qs
+
+from msgspec import Struct
 
 from sandbox_agent.errors import BadRequest, ForbiddenOrigin, Misdirected, Unauthorized
 from sandbox_agent.http.asgi import Headers, Scope, header, offers_websocket
@@ -55,8 +56,7 @@ _PRIVATE_PATHS = ("/acp", OPENCODE, OPENCODE_HEALTH)
 """What only those with the token may call."""
 
 
-@dataclass(frozen=True, slots=True)
-class Guard:
+class Guard(Struct, frozen=True):
     """The checks, with what they compare to."""
 
     token: str | None

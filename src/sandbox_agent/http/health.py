@@ -1,10 +1,9 @@
 """GET /v1/health: the one view that is asked for often, and before anything else."""
 
 import time
-from dataclasses import dataclass, field
 from typing import Literal
 
-from msgspec import UNSET, Struct, UnsetType
+from msgspec import UNSET, Struct, UnsetType, field
 
 from sandbox_agent import __version__
 from sandbox_agent.agents.catalog import Catalog
@@ -39,8 +38,7 @@ class HealthView(Struct, rename="camel"):
     """Why it is degraded."""
 
 
-@dataclass(frozen=True, slots=True)
-class Health:
+class Health(Struct, frozen=True):
     """Looks at the parts and says how they are."""
 
     log: Log

@@ -3,7 +3,7 @@
 Pure. An agent asks by `elicitation/create` or by our question extension; a client may speak one, the other, or both.
 """
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from sandbox_agent.envelope import META, Envelope, Object, at, object_at, objects_at, request, success
 from sandbox_agent.errors import WrongAnswer
@@ -16,8 +16,7 @@ PERMISSION = methods.REQUEST_PERMISSION
 ELICITATION = methods.ELICITATION
 
 
-@dataclass(frozen=True, slots=True)
-class Speech:
+class Speech(Struct, frozen=True):
     """The ways of asking that a client has declared to understand."""
 
     form: bool = False

@@ -4,7 +4,7 @@ An agent sends `configOptions`, among them one of the category `mode` and one of
 several of these. When it sends a value twice, the option wins: updates carry it, and ACP keeps it.
 """
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from sandbox_agent.agents.manifest import Agent
 from sandbox_agent.envelope import META, Object, object_at, objects_at, parse, success, text_at, with_result
@@ -21,8 +21,7 @@ _CHANGES = ["edit", "delete", "move", "execute", "other"]
 """Kinds of tools that may change something."""
 
 
-@dataclass(frozen=True, slots=True)
-class Category:
+class Category(Struct, frozen=True):
     """What ACP calls things where a mode or a model has a shape and a method of its own."""
 
     name: str
@@ -55,8 +54,7 @@ MODEL = Category("model", "modelId")
 CATEGORIES = (MODE, MODEL)
 
 
-@dataclass(frozen=True, slots=True)
-class Way:
+class Way(Struct, frozen=True):
     """How to set a value at an agent, and which values the agent lists for it."""
 
     method: str
@@ -224,8 +222,7 @@ _FORBIDDING: dict[str, list[Object]] = {name: _rule(name, "reject", kind=_CHANGE
 """Of use only with an agent that asks before it does such things."""
 
 
-@dataclass(frozen=True, slots=True)
-class PermissionMode:
+class PermissionMode(Struct, frozen=True):
     """How an agent is brought to ask as it should."""
 
     own: str | None

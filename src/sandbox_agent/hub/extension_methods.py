@@ -1,9 +1,7 @@
 """The `_sandboxagent/*` methods of clients: attach, history, metadata, ending, and the HTTP views over ACP."""
 
-from dataclasses import dataclass
-
 import msgspec
-from msgspec import UNSET, Raw
+from msgspec import UNSET, Raw, Struct
 
 from sandbox_agent.agents.provision import AgentInstalls, read_install_request
 from sandbox_agent.agents.views import AgentViews
@@ -26,8 +24,7 @@ LONGEST_WAIT = 60.0
 """Seconds that a client may wait for a change."""
 
 
-@dataclass(frozen=True, slots=True)
-class ExtensionMethods:
+class ExtensionMethods(Struct, frozen=True):
     """The methods, and what they work on."""
 
     hub: Hub

@@ -3,10 +3,10 @@
 import base64
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
+from msgspec import Struct
 
 from sandbox_agent.envelope import Envelope, success
 from sandbox_agent.errors import BadRequest, InvalidParams
@@ -46,8 +46,7 @@ CARRIED = 8 << 20
 Params = TypeVar("Params", bound="PathParams")
 
 
-@dataclass(frozen=True, slots=True)
-class FileMethods:
+class FileMethods(Struct, frozen=True):
     """The methods. All of their work is done in threads."""
 
     hub: Hub

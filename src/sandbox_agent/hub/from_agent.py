@@ -5,10 +5,9 @@ Runs inside the pipe's callback: nothing here may raise, for that would close th
 
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 
 import msgspec
-from msgspec import UNSET, Raw
+from msgspec import UNSET, Raw, Struct, field
 
 from sandbox_agent.agents.facts import find_missing_credentials
 from sandbox_agent.agents.process import Exit
@@ -71,8 +70,7 @@ _HOST = ("fs/", "terminal/")
 """Requests about the host."""
 
 
-@dataclass(slots=True)
-class _Buffer:
+class _Buffer(Struct):
     lines: list[tuple[str, bytes, Peek]] = field(default_factory=list[tuple[str, bytes, Peek]])
     size: int = 0
 

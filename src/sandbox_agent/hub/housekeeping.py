@@ -2,7 +2,8 @@
 
 import asyncio
 import logging
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from sandbox_agent.errors import AgentTimeout
 from sandbox_agent.hub.calls import Call
@@ -17,8 +18,7 @@ TELL_AFTER = 0.5
 """How long an agent may take to report a change itself; some do so after their answer."""
 
 
-@dataclass(frozen=True, slots=True)
-class Housekeeping:
+class Housekeeping(Struct, frozen=True):
     """The clock."""
 
     hub: Hub

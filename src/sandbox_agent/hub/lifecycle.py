@@ -4,8 +4,9 @@ Pure. `Session.move` looks a move up here, and `Hub.move` carries out its effect
 that is not in the table cannot happen: `move` raises, and the session stays as it was.
 """
 
-from dataclasses import dataclass
 from enum import StrEnum, auto
+
+from msgspec import Struct
 
 from sandbox_agent.envelope import Object
 
@@ -69,8 +70,7 @@ class Effect(StrEnum):
     """Take the session out of every table, and delete its log."""
 
 
-@dataclass(frozen=True, slots=True)
-class Move:
+class Move(Struct, frozen=True):
     """One entry of the table."""
 
     state: State

@@ -4,11 +4,10 @@ Knows nothing of HTTP, time, or how the question is shown.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Literal, cast
 
-from msgspec import Raw
+from msgspec import Raw, Struct, field
 
 from sandbox_agent.envelope import (
     META,
@@ -68,8 +67,7 @@ class Outcome(StrEnum):
     CANCELLED = "cancelled"
 
 
-@dataclass(slots=True, eq=False)
-class PendingRequest:
+class PendingRequest(Struct, eq=False):
     """One request of an agent."""
 
     key: int
@@ -226,8 +224,7 @@ class PendingRequests:
         return [pending for pending in self._open.values() if pending.waits_since < at]
 
 
-@dataclass(frozen=True, slots=True)
-class Decider:
+class Decider(Struct, frozen=True):
     """Who or what settled a request."""
 
     kind: Literal["rule", "client", "timeout", "cancel", "agent", "limit"]

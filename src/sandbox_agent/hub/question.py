@@ -4,9 +4,10 @@ Pure. A form is the `params` of `elicitation/create`, a question those of our ex
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import zip_longest
 from typing import Literal, cast
+
+from msgspec import Struct
 
 from sandbox_agent.envelope import Envelope, Object, list_at, object_at, objects_at, text_at
 from sandbox_agent.errors import WrongAnswer
@@ -22,8 +23,7 @@ _TYPED = ("text", "number", "integer", "other")
 _NONE_OF_THEM = ("none of the above", "other")
 
 
-@dataclass(frozen=True, slots=True)
-class Choice:
+class Choice(Struct, frozen=True):
     """One of the values a field may take."""
 
     value: str
@@ -31,8 +31,7 @@ class Choice:
     description: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Field:
+class Field(Struct, frozen=True):
     """One field of a form."""
 
     name: str
@@ -229,8 +228,7 @@ def question_answer(params: Object, result: Object) -> Object:
 # Forms as our questions
 
 
-@dataclass(frozen=True, slots=True)
-class _Asked:
+class _Asked(Struct, frozen=True):
     """A field that is asked about, and the one beside it that takes an answer of one's own."""
 
     field: Field

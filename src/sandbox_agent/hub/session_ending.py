@@ -1,7 +1,8 @@
 """Ending a session: close, terminate, delete. Each first records the outcome, then notifies the agent."""
 
 import asyncio
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from sandbox_agent.envelope import META, Envelope, Object, notification, parse, success
 from sandbox_agent.errors import SandboxAgentError, ShuttingDown
@@ -20,8 +21,7 @@ END_GRACE = 2.0
 """Seconds in which an agent may end the turn and close the session that is terminated."""
 
 
-@dataclass(frozen=True, slots=True)
-class SessionEnding:
+class SessionEnding(Struct, frozen=True):
     """The methods that end a session."""
 
     hub: Hub

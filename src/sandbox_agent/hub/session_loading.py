@@ -1,10 +1,9 @@
 """Taking up a session again: load and resume, at the agent or from our own log."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import partial
 
-from msgspec import Raw
+from msgspec import Raw, Struct
 
 from sandbox_agent.envelope import Envelope, failure, params_text, parse, success, text_at, with_id
 from sandbox_agent.errors import AgentTimeout, InvalidParams, InvalidRequest
@@ -25,8 +24,7 @@ HISTORY_PAGE = 1000
 """Events of the past read at a time."""
 
 
-@dataclass(frozen=True, slots=True)
-class SessionLoading:
+class SessionLoading(Struct, frozen=True):
     """`session/load` and `session/resume`."""
 
     hub: Hub

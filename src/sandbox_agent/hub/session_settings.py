@@ -5,8 +5,9 @@ method that was used.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
+
+from msgspec import Struct
 
 from sandbox_agent.envelope import (
     Envelope,
@@ -36,8 +37,7 @@ LISTED = 20
 _OWN_PARAMS = {MODE.param, MODEL.param, "configId", "value", "type"}
 
 
-@dataclass(frozen=True, slots=True)
-class SessionSettings:
+class SessionSettings(Struct, frozen=True):
     """`session/set_model`, `set_mode` and `set_config_option`."""
 
     hub: Hub

@@ -7,8 +7,9 @@ one and correct it later.
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 SETTLE = 3600.0
 """Seconds for which the wall clock must be steady before the time that the machine was off counts."""
@@ -16,8 +17,7 @@ STEP = 60.0
 """A change of the wall clock by more seconds than this is a jump."""
 
 
-@dataclass(frozen=True, slots=True)
-class Age:
+class Age(Struct, frozen=True):
     """The log's own time at some moment, and the boot clock at that moment."""
 
     seconds: float

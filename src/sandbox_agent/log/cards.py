@@ -5,8 +5,10 @@ of an index, which the event loop can afford to wait for. Knows nothing of what 
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import astuple, dataclass
 from typing import cast
+
+from msgspec import Struct
+from msgspec.structs import astuple
 
 from sandbox_agent.log.rows import DamagedRow, checksum
 
@@ -38,8 +40,7 @@ SortKey = tuple[float, str]
 """When a session was made, and its id: the order of lists."""
 
 
-@dataclass(frozen=True, slots=True)
-class Card:
+class Card(Struct, frozen=True):
     """What one session can be looked up by."""
 
     session_id: str

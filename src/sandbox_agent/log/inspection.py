@@ -10,8 +10,9 @@ import threading
 import time
 from collections.abc import Callable, Generator
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from sandbox_agent.log.database import SCHEMA, SCHEMA_VERSION, DatabaseError, read_text
 from sandbox_agent.log.rows import DamagedRow, checksum, decode_row
@@ -43,8 +44,7 @@ class Damaged(Exception):
     """The file is not what was written; the text says what is wrong."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Inspection:
+class _Inspection(Struct, frozen=True):
     sqlite: sqlite3.Connection
     path: Path
 

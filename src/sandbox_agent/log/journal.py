@@ -8,7 +8,7 @@ commit it follows, and its number since. Knows nothing of SQL.
 
 import os
 import struct
-from dataclasses import astuple, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from zlib import crc32
 
@@ -115,7 +115,7 @@ def _encode(commits: int, number: int, group: Group) -> bytes:
         for chunk in group.chunks
     ]
     outcomes = [(*name, outcome) for name, outcome in group.outcomes.items()]
-    body = _encoder.encode((events, group.sessions, [astuple(card) for card in group.cards.values()], outcomes))
+    body = _encoder.encode((events, group.sessions, [card.row() for card in group.cards.values()], outcomes))
     return _HEAD.pack(commits, number, len(body), _checksum(commits, number, body)) + body
 
 

@@ -8,9 +8,10 @@ lost something. Knows nothing of SQL.
 import contextlib
 import logging
 import os
-from dataclasses import dataclass
 from pathlib import Path
 from zlib import crc32
+
+from msgspec import Struct
 
 logger = logging.getLogger(__name__)
 
@@ -18,8 +19,7 @@ _SLOT = 128
 _TEXT, _JOURNALED, _CHECK = "schema=%d commits=%020d reserved=%020d", " journaled=%d", " crc=%08x"
 
 
-@dataclass(frozen=True, slots=True)
-class Statement:
+class Statement(Struct, frozen=True):
     """What the file says."""
 
     schema: int

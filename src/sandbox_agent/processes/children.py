@@ -17,9 +17,10 @@ import signal
 import time
 from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
+
+from msgspec import Struct
 
 from sandbox_agent.processes.keeping import PR_SET_CHILD_SUBREAPER, Keeping, prctl
 from sandbox_agent.processes.table import (
@@ -132,8 +133,7 @@ def _find_own_cgroup() -> Path | None:
     return None if ours is None or mount is None else Path(mount) / ours
 
 
-@dataclass(frozen=True, slots=True)
-class Child:
+class Child(Struct, frozen=True):
     """A process we started ourselves, until the event loop has its exit status: a program, or its keeper."""
 
     pid: int

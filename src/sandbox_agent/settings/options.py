@@ -251,7 +251,7 @@ class Settings:
         _LOG, SIZE, "1GiB, or 64MiB with --no-persist", "Largest size of the log; the oldest events are deleted first."
     )
     log_max_age: float = option(_LOG, DURATION, "30d", "Age at which events are deleted from the log.")
-    replay_bytes: int = option(_LOG, SIZE, "32MiB", "How much of the latest log to keep in memory.")
+    replay_bytes: int = option(_LOG, SIZE, "16MiB", "How much of the latest log to keep in memory.")
     write_backlog: int = option(
         _LOG, SIZE, "64MiB", "How much of the log may wait for the disk before agents are paused."
     )

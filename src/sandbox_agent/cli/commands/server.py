@@ -1,5 +1,6 @@
 """`sandbox-agent server`: its flags are all the options there are."""
 
+import gc
 import os
 
 from sandbox_agent.cli.flags import add_flags, settings_of
@@ -29,6 +30,8 @@ def command() -> Command:
 def serve(arguments: Arguments) -> int:
     """Run the server until it is stopped; the result is the exit code."""
     settings = settings_of(arguments, os.environ)
+    # What is imported now stays: there is nothing to collect until the server runs, and sets its own thresholds.
+    gc.set_threshold(1_000_000)
     from sandbox_agent.server import run
 
     return run(settings)

@@ -10,9 +10,10 @@ import secrets
 import stat
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+
+from msgspec import Struct
 
 _ENTER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 # What was there while we looked may be gone, or something else, when we open it.
@@ -25,8 +26,7 @@ class NotAFile(OSError):
     """Neither a regular file nor a directory: to open it might block, or do something."""
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
+class Place(Struct, frozen=True):
     """Where a path leads: a directory, a name in it, and what has that name. A directory may itself be called `.`."""
 
     directory: int

@@ -11,10 +11,9 @@ import os
 import re
 import stat
 from collections.abc import Iterator
-from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from msgspec import UNSET
+from msgspec import UNSET, Struct
 
 from sandbox_agent.errors import BadRequest
 from sandbox_agent.file_errors import BadPath, FileChanged
@@ -50,8 +49,7 @@ def parse_tags(header: str | None) -> frozenset[str] | None:
     return frozenset(found)
 
 
-@dataclass(frozen=True, slots=True)
-class Condition:
+class Condition(Struct, frozen=True):
     """Of a change. None means that the client expects nothing."""
 
     match: frozenset[str] | None = None
