@@ -13,6 +13,7 @@ import uvloop
 from sandbox_agent.client import SandboxAgent
 from sandbox_agent.client.api import Api
 from sandbox_agent.client.errors import ConnectionLost, ForeignAnswer
+from sandbox_agent.client.loopback import _Line
 from sandbox_agent.client.ways import MOST_IDLE
 from tests.support.client import run
 from tests.support.loopback import answer
@@ -58,6 +59,20 @@ def test_it_works_on_either_event_loop(server: Server) -> None:
     for loop in (asyncio.new_event_loop, uvloop.new_event_loop):
         with asyncio.Runner(loop_factory=loop) as runner:
             runner.run(asyncio.wait_for(main(), BOUND))
+
+
+def test_a_socket_that_is_gone_is_not_closed_again() -> None:
+    class Gone(asyncio.Transport):
+        def abort(self) -> None:
+            raise AttributeError("asyncio's own has no event loop any more")
+
+    async def main() -> None:
+        line = _Line()
+        line.connection_made(Gone())
+        line.connection_lost(None)
+        line.abort()
+
+    run(main())
 
 
 def test_connecting_to_a_server_of_this_machine_imports_no_other_http_client(server: Server) -> None:

@@ -162,6 +162,7 @@ class _Line(asyncio.Protocol):
         self._failure: Exception | None = None
         """Why nothing more comes."""
         self._is_paused = False
+        self._is_lost = False
         self._news = asyncio.Event()
         """Set when something comes, or nothing more can."""
         self._writable = asyncio.Event()
@@ -182,6 +183,7 @@ class _Line(asyncio.Protocol):
         self._news.set()
 
     def connection_lost(self, exc: Exception | None) -> None:
+        self._is_lost = True
         self._failure = self._failure or exc or ConnectionResetError("the server closed the connection")
         self._news.set()
         self._writable.set()
@@ -208,7 +210,9 @@ class _Line(asyncio.Protocol):
         return True
 
     def abort(self) -> None:
-        self._transport.abort()
+        # asyncio's transport may fail when it is aborted after its end.
+        if not self._is_lost:
+            self._transport.abort()
 
     async def send(self, head: h11.Request, content: Content, silence: float | None) -> h11.Response:
         """Send a request; gives the head of its response. Raises _Silence, _Broken, h11.ProtocolError."""
