@@ -10,6 +10,7 @@ import alone
 import browser
 import files
 import flame
+import fleet
 import floors
 import growth
 import machine
@@ -23,7 +24,7 @@ from servers import Failed, Ours, Peer, Program
 ROUNDS = 3
 RESULTS = HERE / "RESULTS.md"
 ALONE, FILES, SDK, SOAK, FLAME = "alone", "files", "sdk", "soak", "flame"
-GROWTH, FLOORS, INSPECTOR = "growth", "floors", "inspector"
+GROWTH, FLOORS, INSPECTOR, FLEET = "growth", "floors", "inspector", "fleet"
 SESSIONS = 10_000
 """Of a soak; `--quick` has a twentieth."""
 
@@ -49,6 +50,8 @@ def main() -> int:
     if arguments.names == [FLOORS]:
         print("\n".join(table(["what", "CPU time"], floors.measure())))
         return 0
+    if arguments.names == [FLEET]:
+        return _fleet(tools, facts, quick=arguments.quick, write=arguments.write)
     if arguments.names == [INSPECTOR]:
         return _inspector(tools, facts, quick=arguments.quick, write=arguments.write)
     programs: list[Program] = [ours]
@@ -110,6 +113,18 @@ def _flame(tools: Tools, facts: list[str], *, quick: bool, write: bool) -> int:
     if write:
         (HERE / "FLAME.svg").write_text(flame.plot(profile))
     return 0
+
+
+def _fleet(tools: Tools, facts: list[str], *, quick: bool, write: bool) -> int:
+    """By itself: a fleet beside a server of ours."""
+    figures = fleet.measure(tools, fleet.QUICK if quick else fleet.Sizes(), _say)
+    page = fleet.page(figures, [fact for fact in facts if not fact.startswith("peer")])
+    print(page)
+    if write:
+        (HERE / "FLEET.md").write_text(page)
+    for failure in figures.failures:
+        _say(failure)
+    return 1 if figures.failures else 0
 
 
 def _growth(tools: Tools, facts: list[str], *, quick: bool, write: bool) -> int:
@@ -174,6 +189,7 @@ class Arguments(argparse.Namespace):
 
 def _arguments() -> Arguments:
     known = [*(scenario.name for scenario in SCENARIOS), FILES, SDK, ALONE, SOAK, FLAME, GROWTH, FLOORS, INSPECTOR]
+    known.append(FLEET)
     parser = argparse.ArgumentParser(prog="./dev bench", description="Ratios against the Rust peer; takes minutes.")
     parser.add_argument("names", nargs="*", metavar="name", help=f"only these: {', '.join(known)}")
     parser.add_argument("--quick", action="store_true", help="one round with small numbers")
@@ -183,7 +199,7 @@ def _arguments() -> Arguments:
     unknown = [name for name in arguments.names if name not in known]
     if unknown:
         parser.error(f"unknown scenario {', '.join(unknown)}; there are {', '.join(known)}")
-    for name in (SOAK, FLAME, GROWTH, FLOORS, INSPECTOR):
+    for name in (SOAK, FLAME, GROWTH, FLOORS, INSPECTOR, FLEET):
         if name in arguments.names and arguments.names != [name]:
             parser.error(f"{name} runs by itself")
     return arguments

@@ -49,10 +49,7 @@ class LocalFleet:
         """Start everything; raises SettingsError when a part of it does not start."""
         names = [f"node-{number}" for number in range(1, nodes + 1)]
         self.prepare(names)
-        places = find_places(servers)
-        for place in places:
-            self.start_server(place, [other for other in places if other != place])
-        urls = [f"nats://127.0.0.1:{place.port}" for place in places]
+        urls = self.start_servers(servers)
         for number in range(1, gateways + 1):
             self.start_gateway(f"gateway-{number}", urls, servers if servers % 2 else servers - 1)
         for name in names:
@@ -66,6 +63,13 @@ class LocalFleet:
         self.directory.write_rights()
         self._logs.mkdir()
 
+    def start_servers(self, number: int) -> list[str]:
+        """Start so many NATS servers; returns where they are."""
+        places = find_places(number)
+        for place in places:
+            self.start_server(place, [other for other in places if other != place])
+        return [f"nats://127.0.0.1:{place.port}" for place in places]
+
     def start_server(self, place: Place, others: list[Place], **cluster: object) -> None:
         """Start one NATS server of a cluster; `cluster` is added to that part of its configuration."""
         configuration = self.directory.write_server(place, others, **cluster)
@@ -77,10 +81,12 @@ class LocalFleet:
         self._spawn_and_wait(name, [*_OURS, *words, *(f"--join={url}" for url in urls)])
 
     def start_node(self, name: str, urls: Sequence[str]) -> None:
-        """Start a node, and wait until it listens."""
+        """Start a node, and wait until it listens; without addresses, a server that stands alone."""
         data = [f"--data-dir={self.directory.path / name}", f"--config-dir={self.config_of(name)}"]
-        words = ["server", "--port=0", "--quiet", *data, f"--node={name}", f"--creds={self.directory.node_key(name)}"]
-        self._spawn_and_wait(name, [*_OURS, *words, *(f"--join={url}" for url in urls)])
+        words = [*_OURS, "server", "--port=0", "--quiet", *data]
+        if urls:
+            words += [f"--node={name}", f"--creds={self.directory.node_key(name)}", *(f"--join={url}" for url in urls)]
+        self._spawn_and_wait(name, words)
 
     def config_of(self, node: str) -> Path:
         """Where a node has its agents.toml and permissions."""
@@ -95,6 +101,10 @@ class LocalFleet:
     def nodes(self) -> dict[str, str]:
         """Where each node listens."""
         return {name: url for name, url in self.urls.items() if name.startswith("node-")}
+
+    def pid(self, name: str) -> int:
+        """The process of a part."""
+        return self._processes[name].pid
 
     def signal(self, name: str, number: int) -> None:
         """Send a signal to a part: freeze it, or let it go on."""
