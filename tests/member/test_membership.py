@@ -20,7 +20,10 @@ from sandbox_agent.log.group import Group
 from sandbox_agent.log.log import Log
 from sandbox_agent.member.membership import Gateways, Identity, Membership, Memory
 from sandbox_agent.wire import fleet
+from sandbox_agent.wire.sessions import SessionView
 from tests.support.client import run
+
+View = Callable[[str], SessionView | None]
 
 
 class Shaky:
@@ -61,14 +64,14 @@ class World:
         await self.ingest.serve(self.bus)
         return self
 
-    def join(self, log: Shaky, path: Path | None = None) -> Membership:
+    def join(self, log: Shaky, path: Path | None = None, view: Callable[[str], object] = lambda _: None) -> Membership:
         """A node called n1."""
 
         async def connect() -> Bus:
             return MemoryBus(self.cluster)
 
         identity, memory = Identity("n1", {}, list, lambda: 0), Memory(path, "n1")
-        node = Membership(identity, connect, cast("Log", log), lambda _: None, lambda: (), memory, 1 << 20, 0.01)
+        node = Membership(identity, connect, cast("Log", log), cast("View", view), lambda: (), memory, 1 << 20, 0.01)
         self.tasks.append(asyncio.create_task(node.run()))
         return node
 
@@ -103,6 +106,27 @@ def test_a_log_that_cannot_be_read_for_a_moment_keeps_no_node_out_of_its_fleet()
         await world.until(lambda: node.published == 1)
         assert log.failures == 0
         assert node.trouble is None
+        await world.close()
+
+    run(main())
+
+
+def test_a_session_that_is_made_while_others_wait_to_be_listed_is_listed_when_its_events_are_there() -> None:
+    async def main() -> None:
+        world, log = await World().open(), Shaky()
+        node = world.join(log, view=lambda session_id: {"sessionId": session_id})
+        log.failures = 0
+        world.cluster.appends_to_refuse = 5
+        say(node, log, b"1")
+        await world.until(lambda: world.cluster.appends_to_refuse == 2)
+        late = Chunk(2, [b"2"], Direction.FROM_AGENT, "late", session_channel("late"), 0.0)
+        node.committed(Group(chunks=[late]))
+        table = world.cluster.tables["sess"]
+        await world.until(lambda: subjects.token("s") in table.entries or node.published == 1)
+        log.chunks.append(late)
+        node.committed(Group())
+        await world.until(lambda: subjects.token("late") in table.entries)
+        assert subjects.token("s") in table.entries
         await world.close()
 
     run(main())

@@ -350,8 +350,9 @@ class Membership:
             await self._leased.wait()
             await asyncio.sleep(FACTS_EVERY)
             self._facts_wanted.clear()
-            await self._outbox.drained(min(self._log.position, self._last_committed()))
+            # Taken before the wait: what changes meanwhile has events that are not there yet, and would be refused.
             changed, self._changed = list(self._changed), {}
+            await self._outbox.drained(min(self._log.position, self._last_committed()))
             for batch in self._describe(changed):
                 await self._send_facts(batch)
 
