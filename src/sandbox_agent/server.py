@@ -47,6 +47,7 @@ from sandbox_agent.host.watching import Watches
 from sandbox_agent.http.acp import Acp
 from sandbox_agent.http.app import App
 from sandbox_agent.http.asgi import App as Asgi
+from sandbox_agent.http.clients import HubClients
 from sandbox_agent.http.delivery import Delivery
 from sandbox_agent.http.duplex import Duplex
 from sandbox_agent.http.guard import Guard
@@ -253,9 +254,10 @@ def build(settings: Settings, children: Children) -> Parts:
 
     hosts = {name.lower() for name in settings.allow_host}
     guard = Guard(settings.token, settings.host, hosts, settings.cors_origin, settings.public_health)
-    delivery = Delivery(hub, from_client)
-    duplex = Duplex(hub, from_client, streams, delivery, settings.max_body)
-    shared = (hub, from_client, streams, delivery, duplex, settings.max_body)
+    clients = HubClients(hub)
+    delivery = Delivery(clients, from_client)
+    duplex = Duplex(clients, from_client, streams, delivery, settings.max_body)
+    shared = (clients, from_client, streams, delivery, duplex, settings.max_body)
     rpc, acp = Rpc(*shared, not settings.read_every_head), Acp(*shared, settings.session_streams)
     app = App(guard, rpc, acp, health, opencode, control)
     housekeeping = Housekeeping(

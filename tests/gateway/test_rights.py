@@ -171,7 +171,7 @@ def test_a_node_cannot_write_into_the_session_of_another_one() -> None:
         # Nor under the name of a session that is its own, nor as another node's agent.
         assert (await gateway.log("n2", said("other", subjects.session_events("s")), expected=end)).refused
         agent = Chunk(1, [b"{}"], Direction.FROM_AGENT, None, "agent:mock", 0.0)
-        assert (await gateway.log("n2", list(outgoing(agent, subjects.agent_events("n1", "mock"))))).refused
+        assert (await gateway.log("n2", list(outgoing(agent, "ev.a.n1.bW9jaw")))).refused
         facts = await gateway.ask("n2", fleet.FACTS, FactsRequest({"s": None}))
         assert msgspec.msgpack.decode(facts, type=FactsReply).refused == {"s": "the session belongs to n1"}
         # Nor does its own row show another session.

@@ -13,7 +13,7 @@ from sandbox_agent.bus.memory import Cluster, MemoryBus, MemoryStream
 from sandbox_agent.bus.ports import MOST_BYTES, Unreachable
 from sandbox_agent.gateway.ingest import Ingest
 from sandbox_agent.log import wire
-from sandbox_agent.log.event import Chunk, Direction, session_channel
+from sandbox_agent.log.event import Chunk, Direction, connection_channel, session_channel
 from sandbox_agent.member.outbox import Outbox
 from sandbox_agent.wire import fleet
 from sandbox_agent.wire.fleet import LogReply, LogRequest
@@ -29,7 +29,7 @@ class Node:
 
     def append(self, session_id: str, lines: list[bytes], *, history: bool = True) -> None:
         first = self.chunks[-1].last + 1 if self.chunks else 1
-        channel = session_channel(session_id)
+        channel = session_channel(session_id) if history else connection_channel("c1")
         self.chunks.append(Chunk(first, lines, Direction.FROM_AGENT, session_id, channel, 0.0, history=history))
 
     async def since(self, position: int) -> list[Chunk]:

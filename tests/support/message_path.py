@@ -12,6 +12,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
+from sandbox_agent.http.clients import HubClients
 from sandbox_agent.http.delivery import Delivery
 from sandbox_agent.http.duplex import Duplex
 from sandbox_agent.http.rpc import Rpc
@@ -84,8 +85,9 @@ class MessagePath:
 
     def __init__(self, world: World, clients: int) -> None:
         site = self.site = Site()
-        parts = (world.hub, world.from_client, Streams(world.log, StreamLimits()))
-        delivery = Delivery(world.hub, world.from_client)
+        hub_clients = HubClients(world.hub)
+        parts = (hub_clients, world.from_client, Streams(world.log, StreamLimits()))
+        delivery = Delivery(hub_clients, world.from_client)
         site.reached.handle = Rpc(*parts, delivery, Duplex(*parts, delivery, MAX_BODY), MAX_BODY)
         self._world = world
         self._keys = count()

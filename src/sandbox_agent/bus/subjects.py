@@ -13,13 +13,22 @@ EVENTS = "ev.>"
 BEACON = "all.gateway"
 """Where gateways say that they are there."""
 
+GATEWAY = "_"
+"""Stands for all gateways where a node's name would stand; no node can have it."""
+
 _NAME = re.compile(r"[a-z0-9-]{1,40}")
+_TAG = re.compile(r"g[a-z0-9]{8,40}")
 _LONGEST = 100
 
 
 def is_name(text: str) -> bool:
     """Whether a node or a gateway may have this name. NATS takes `*` for one, and its rights would match all others."""
     return _NAME.fullmatch(text) is not None
+
+
+def is_tag(text: str) -> bool:
+    """Whether it is the tag of a gateway's connection. Those of a server's own connections look otherwise (`c7`)."""
+    return _TAG.fullmatch(text) is not None
 
 
 def token(id: str) -> str:
@@ -40,9 +49,32 @@ def session_events(session_id: str) -> str:
     return f"ev.s.{token(session_id)}"
 
 
-def agent_events(node: str, agent: str) -> str:
-    """What an agent of a node says outside any session."""
-    return f"ev.a.{node}.{token(agent)}"
+def is_session(subject: str) -> bool:
+    """Whether it is the log of a session."""
+    return subject.startswith("ev.s.")
+
+
+def connection_events(tag: str, source: str) -> str:
+    """What one connection alone is sent by a node, or by a gateway (GATEWAY)."""
+    return f"ev.c.{tag}.{source}"
+
+
+def attachments(tag: str, source: str) -> str:
+    """Which sessions of a node a connection is attached to, and from when; which gateway has its stream (GATEWAY)."""
+    return f"ev.w.{tag}.{source}"
+
+
+def filter_of(subject: str) -> str:
+    """What a reader of a subject asks for: everything of a connection at once, so that readers have few filters."""
+    kind, _, rest = subject.removeprefix("ev.").partition(".")
+    return f"ev.*.{rest.partition('.')[0]}.*" if kind in ("c", "w") else subject
+
+
+def guest_of(subject: str, node: str) -> str | None:
+    """The tag of the connection that a node says something to under this subject; None when it is another subject."""
+    parts = subject.split(".")
+    fits = len(parts) == 4 and parts[0] == "ev" and parts[1] in ("c", "w") and parts[3] == node
+    return parts[2] if fits and is_tag(parts[2]) else None
 
 
 def request_to_gateway(node: str, verb: str, gateway: str) -> str:

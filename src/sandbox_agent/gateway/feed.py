@@ -1,4 +1,4 @@
-"""The feed: events of the sessions that clients of this gateway read, from the fleet's stream.
+"""The feed: what clients of this gateway read of the fleet's stream: events of sessions, and what is for them alone.
 
 Stands where the log stands at a server: streams follow channels, read the tail in memory, and pages for what is older.
 A channel is complete in memory from the moment on at which the stream's reader has learnt of it.
@@ -17,7 +17,7 @@ from sandbox_agent.bus.ports import BusError, Following, Record, Stream
 from sandbox_agent.errors import LogUnavailable
 from sandbox_agent.log.event import Chunk, newer_than, session_channel
 from sandbox_agent.log.log import CHUNK_COST, PAGE, Follower
-from sandbox_agent.log.wire import Assembly, NotAChunk, end_of, sequence_of
+from sandbox_agent.log.wire import Assembly, NotAChunk, end_of, ownership, position_of, sequence_of
 
 logger = logging.getLogger(__name__)
 
@@ -30,13 +30,14 @@ MOST_UNTAKEN = 32 << 20
 """Bytes of records that may wait to be handed over; with more, readers begin anew."""
 PATIENCE = 5.0
 """Seconds for which a client that attaches waits until this gateway has what others have shown already."""
+BACKWARDS = 64
+"""Messages of the stream that are looked through first for the last one of a channel; then so many times more."""
 BEHIND_ATTEMPTS = 100
 """How often a server that is behind is asked again, before its reader has to come back."""
 
 
 @dataclass(slots=True)
 class _Channel:
-    session_id: str
     subject: str
     assembly: Assembly
     followers: set[Follower] = field(default_factory=set[Follower])
@@ -90,6 +91,9 @@ class Feed:
         self._most_untaken = most_untaken
         self._tail: deque[tuple[_Channel, Chunk]] = deque()
         self._size = 0
+        self._seen: dict[str, int] = {}
+        """Node → the last of its own positions that has come by."""
+        self._awaited: list[tuple[str, int, asyncio.Future[None]]] = []
         self._channels: dict[str, _Channel] = {}
         self._by_subject: dict[str, _Channel] = {}
         self._records: asyncio.Queue[Record] = asyncio.Queue()
@@ -123,18 +127,29 @@ class Feed:
 
     # What connections and streams do
 
-    def follow(self, channel: str, follower: Follower) -> None:
+    def follow(self, channel: str, follower: Follower) -> bool:
+        """Hear of everything new on a channel: a session's, or a subject of the stream.
+
+        False when the stream's reader has still to learn of it: what is new until then comes by pages alone.
+        """
         found = self._channels.get(channel)
         if found is None:
-            session_id = channel.removeprefix(session_channel(""))
-            if session_id == channel:
-                # A connection's own: nothing comes to it but from its gateway.
-                return
-            subject = subjects.session_events(session_id)
-            found = self._channels[channel] = _Channel(session_id, subject, Assembly(channel))
-            self._by_subject[subject] = found
+            found = self._channels[channel] = _Channel(_subject(channel), Assembly(channel))
+            self._by_subject[found.subject] = found
             self._changed.set()
         found.followers.add(follower)
+        return found.complete_after is not None
+
+    async def complete(self, channels: Iterable[str]) -> None:
+        """Wait until new events of all these come as they happen."""
+        await self._wait_for([self._channels[name] for name in channels if name in self._channels])
+
+    async def seen(self, node: str, position: int) -> None:
+        """Wait until what a node had said up to a position of its own has come by, as far as it is followed here."""
+        if self._seen.get(node, 0) < position:
+            future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._awaited.append((node, position, future))
+            await future
 
     async def attach(self, channel: str, follower: Follower, begin: Callable[[int], None]) -> int:
         """Follow a channel from a position on, which `begin` and the caller learn: none is missed or comes twice.
@@ -184,6 +199,27 @@ class Feed:
         found = [self._channels[name] for name in channels if name in self._channels]
         return max((each.complete_after or 0 for each in found), default=0)
 
+    async def last_before_memory(self, channel: str, after: int, is_meant: Callable[[Chunk], bool]) -> int:
+        """The last position after `after` that is not in memory, of an event that is meant; 0 for none.
+
+        Raises LogUnavailable.
+        """
+        found = self._channels[channel]
+        await self._wait_for([found])
+        reach = found.complete_after or 0
+        step = BACKWARDS
+        while True:
+            start = max(after, reach - position_of(step))
+            chunks: list[Chunk] = []
+            cursor, more = start, True
+            while more:
+                page, more = await self._read(channel, cursor, reach, sequence_of(reach), PAGE)
+                chunks += [chunk for chunk in page if is_meant(chunk)]
+                cursor = page[-1].last if page else cursor
+            if chunks or start == after:
+                return chunks[-1].last if chunks else 0
+            step *= BACKWARDS
+
     def in_memory(self, channels: Iterable[str], after: int, limit: int) -> tuple[list[Chunk], bool] | None:
         """Chunks after a position and whether these are all; None when memory does not reach back that far."""
         found = [self._channels[name] for name in channels if name in self._channels]
@@ -204,7 +240,7 @@ class Feed:
         through = max(through, self.reach(channels))
         runs: list[list[Chunk]] = []
         for each in found:
-            chunks, more = await self._read(each.session_id, after, through, each.sequence, PAGE)
+            chunks, more = await self._read(each.assembly.channel, after, through, each.sequence, PAGE)
             if more:
                 through = min(through, chunks[-1].last)
             runs.append(chunks)
@@ -220,23 +256,21 @@ class Feed:
         cursor, more = after, True
         needed = await self._last(subjects.session_events(session_id))
         while more and sum(len(chunk.lines) for chunk in found) < limit:
-            chunks, more = await self._read(session_id, cursor, before - 1, needed, PAGE)
-            found += chunks
+            chunks, more = await self._read(session_channel(session_id), cursor, before - 1, needed, PAGE)
+            found += [chunk for chunk in chunks if chunk.history]
             cursor = chunks[-1].last if chunks else cursor
         trimmed = self.trims.get(session_channel(session_id), 0)
         return found, trimmed if trimmed > after else 0
 
     # Reading
 
-    async def _read(
-        self, session_id: str, after: int, through: int, needed: int, limit: int
-    ) -> tuple[list[Chunk], bool]:
-        """Whole chunks of a session after a position, and whether there may be more.
+    async def _read(self, channel: str, after: int, through: int, needed: int, limit: int) -> tuple[list[Chunk], bool]:
+        """Whole chunks of a channel after a position, and whether there may be more.
 
         Pages come from any server of the cluster, which may be behind: reading goes on until it has come to `needed`,
         the last message of the subject as the leader knows it.
         """
-        channel, subject = session_channel(session_id), subjects.session_events(session_id)
+        subject = _subject(channel)
         assembly = Assembly(channel)
         chunks: list[Chunk] = []
         # A position inside a message: that one is read again, and cut.
@@ -274,11 +308,15 @@ class Feed:
 
     async def _last(self, subject: str) -> int:
         """The sequence of a subject's last message, as the leader knows it."""
+        record = await self.last(subject)
+        return 0 if record is None else record.sequence
+
+    async def last(self, subject: str) -> Record | None:
+        """A subject's last message, as the leader knows it. Raises LogUnavailable."""
         try:
-            record = await self._stream.last(subject)
+            return await self._stream.last(subject)
         except BusError as error:
             raise LogUnavailable(str(error)) from error
-        return 0 if record is None else record.sequence
 
     async def _wait_for(self, channels: Iterable[_Channel]) -> None:
         wanted = list(channels)
@@ -289,16 +327,19 @@ class Feed:
 
     async def _adjust(self) -> None:
         """Follow what is wanted, whenever that has changed."""
+        clock = asyncio.get_running_loop().time
+        changed_at = 0.0
         while True:
             await self._changed.wait()
-            await asyncio.sleep(GATHER)
+            await asyncio.sleep(max(0.0, changed_at + GATHER - clock()))
+            changed_at = clock()
             self._changed.clear()
-            wanted = list(self._by_subject)
+            wanted = list({subjects.filter_of(subject) for subject in self._by_subject})
             new = [each for each in self._channels.values() if each.complete_after is None]
             assert self._reader is not None
             try:
                 await self._reader.change(wanted if len(wanted) <= MOST_EXACT else [subjects.EVENTS])
-                ends = await asyncio.gather(*(self._last(each.subject) for each in new))
+                ends = await asyncio.gather(*(self.last(each.subject) for each in new))
             except (BusError, LogUnavailable) as error:
                 logger.warning("feed not changed reason=%s", error)
                 self._changed.set()
@@ -307,13 +348,27 @@ class Feed:
             async with self._settled:
                 for each, last in zip(new, ends, strict=True):
                     # What is newer comes by the reader, which knows of the subject by now.
-                    each.move_on(last)
+                    each.move_on(0 if last is None else last.sequence)
+                    if last is not None:
+                        self._note_seen(last)
                     each.complete_after = end_of(each.sequence)
                     held, each.held = each.held, []
                     for record in held:
                         if record.sequence > each.sequence:
                             self._hand_over(each, record)
                 self._settled.notify_all()
+
+    def _note_seen(self, record: Record) -> None:
+        owner = ownership(record.headers)
+        if owner.last <= self._seen.get(owner.node, 0):
+            return
+        self._seen[owner.node] = owner.last
+        waiting, self._awaited = self._awaited, []
+        for node, position, future in waiting:
+            if node != owner.node or position > owner.last:
+                self._awaited.append((node, position, future))
+            elif not future.done():
+                future.set_result(None)
 
     def _take_in(self, record: Record) -> None:
         self._untaken += len(record.body)
@@ -347,6 +402,7 @@ class Feed:
                 else:
                     break
             self._untaken -= len(record.body)
+            self._note_seen(record)
 
     async def _take(self, record: Record) -> None:
         self.position = max(self.position, end_of(record.sequence))
@@ -391,6 +447,12 @@ class Feed:
             with suppress(IndexError):
                 owner.tail.popleft()
             owner.complete_after = max(owner.complete_after or 0, oldest.last)
+
+
+def _subject(channel: str) -> str:
+    """A session's channel is that of its events; every other one is named after its subject."""
+    session_id = channel.removeprefix(session_channel(""))
+    return channel if session_id == channel else subjects.session_events(session_id)
 
 
 def _assemble(assembly: Assembly, record: Record) -> Chunk | None:

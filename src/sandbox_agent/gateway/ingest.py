@@ -31,6 +31,10 @@ REMEMBERED = 50_000
 """Subjects of which the end is remembered."""
 
 
+IsGuest = Callable[[str, str], Awaitable[bool]]
+"""Whether a node, the first, knows a connection by a gateway's introduction. Raises Unreachable."""
+
+
 @dataclass(frozen=True, slots=True)
 class _End:
     """Where a subject ends, and whose it is. Without an owner, nothing is there."""
@@ -57,6 +61,7 @@ class Ingest:
         leases: Table,
         listed: Table,
         holders: Mapping[str, fleet.Lease],
+        is_guest: IsGuest | None = None,
         *,
         lease: float = LEASE,
         quotas: Quotas | None = None,
@@ -65,6 +70,7 @@ class Ingest:
         """`holders` are the nodes that have a lease, as far as this gateway has heard."""
         self._orders = orders or Orders()
         self._quotas = quotas or Quotas(NODE_RATE, time.monotonic)
+        self._is_guest = is_guest or _has_no_guest
         self._gateway = gateway
         self._holders = holders
         self._events = events
@@ -115,11 +121,20 @@ class Ingest:
         if holder is None or holder.nonce != request.nonce:
             return LogReply(slow=f"{node} has no lease")
         try:
-            return await self._append(node, request)
+            return await self._append_known(node, request)
         except BusError as error:
             # Also what the servers refuse: they may be full, or have lost a part of the append on its way. The node
             # keeps its events until they are in the stream.
             return LogReply(slow=str(error))
+
+    async def _append_known(self, node: str, request: LogRequest) -> LogReply:
+        dropped = await self._drop_strangers(node, request)
+        if not request.messages:
+            return LogReply(published=dropped)
+        reply = await self._append(node, request)
+        if reply.published is not None:
+            reply.published |= dropped
+        return reply
 
     def _check(self, node: str, request: LogRequest) -> None:
         if not 0 < len(request.messages) <= MOST_MESSAGES // 2:
@@ -128,13 +143,27 @@ class Ingest:
         for message in request.messages:
             wire.check_outgoing(message)
             session_id = wire.read_meta(message.meta).session_id
-            own_agent = message.subject.startswith(subjects.agent_events(node, "").rstrip("="))
             if message.subject not in request.expected:
                 raise Refused(f"{message.subject}: the request does not say where it ends")
-            if session_id is None and not own_agent:
+            if subjects.guest_of(message.subject, node) is not None:
+                continue
+            if session_id is None:
                 raise Refused(f"{message.subject} is not a subject of {node}")
-            if session_id is not None and message.subject != subjects.session_events(session_id):
+            if message.subject != subjects.session_events(session_id):
                 raise Refused(f"{message.subject} is not the subject of session {session_id}")
+
+    async def _drop_strangers(self, node: str, request: LogRequest) -> dict[str, int]:
+        """A node speaks to those connections that a gateway has introduced to it. What it says to others is dropped.
+
+        Not refused: a connection may have been closed meanwhile, and everything else has to be published.
+        """
+        dropped: dict[str, int] = {}
+        for message in request.messages:
+            tag = subjects.guest_of(message.subject, node)
+            if tag is not None and message.subject not in dropped and not await self._is_guest(node, tag):
+                dropped[message.subject] = request.expected[message.subject]
+        request.messages = [message for message in request.messages if message.subject not in dropped]
+        return dropped
 
     async def _append(self, node: str, request: LogRequest) -> LogReply:
         wanted = {message.subject for message in request.messages}
@@ -261,6 +290,10 @@ def _refuse_forgotten(node: str, verb: str) -> bytes | None:
     if verb == fleet.BEAT:
         return msgspec.msgpack.encode(BeatReply(clash=reason))
     return msgspec.msgpack.encode(LogReply(slow=reason)) if verb == fleet.LOG else None
+
+
+async def _has_no_guest(node: str, tag: str) -> bool:
+    return False
 
 
 def _inbox_of_sender(subject: str) -> str:

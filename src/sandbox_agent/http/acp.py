@@ -67,7 +67,7 @@ class Acp(Exchange):
     async def _post(self, scope: Scope, receive: Receive, send: Send) -> None:
         check_json(header(scope, b"content-type"))
         check_accept(header(scope, b"accept"), JSON)
-        agent, connection = self._agent(scope), self._find_connection(scope)
+        agent, connection = self._agent(scope), await self._find_connection(scope)
         try:
             body = await read_body(scope, receive, self.max_body)
         except ClientGone:
@@ -78,10 +78,10 @@ class Acp(Exchange):
         if connection is None:
             await self._open(envelope, agent, send)
             return
-        connection.used_at = self.hub.monotonic()
+        connection.used_at = self.clients.monotonic()
         self._check_session(scope, connection, envelope)
         if envelope.kind is Kind.REQUEST:
-            await self.hub.log.committed(await self._begin(connection, envelope))
+            await self.clients.kept(connection, await self._begin(connection, envelope))
         else:
             await self.delivery.take(connection, envelope)
         await respond(send, 202, _ACCEPTED)
@@ -90,7 +90,7 @@ class Acp(Exchange):
         if envelope.kind is not Kind.REQUEST or envelope.method != methods.INITIALIZE or envelope.id is None:
             raise MissingConnection
         try:
-            connection, answer = await self.from_client.open(envelope, agent)
+            connection, answer = await self.intake.open(envelope, agent)
             connection_id, line = connection.connection_id, answer.line
         except SandboxAgentError as error:
             # Clients look for an id in any case, and show the error only then. There is no connection behind this one.
@@ -99,7 +99,7 @@ class Acp(Exchange):
         await respond(send, 200, [*json_headers(line), *identity], line)
 
     async def _begin(self, connection: Connection, envelope: Envelope) -> int:
-        session_id = self._resolve(envelope.session_id or "")
+        session_id = self.clients.resolve(envelope.session_id or "")
         key = (connection.tag, session_id)
         flush = None
         if envelope.method in (methods.LOAD, methods.RESUME):
@@ -120,7 +120,7 @@ class Acp(Exchange):
             return
         del self._under_way[key]
         if self.streams.find(connection, Part(session_id)) is not None:
-            connection.session_streams.setdefault(session_id, self.hub.log.position)
+            connection.session_streams.setdefault(session_id, self.clients.position)
 
     async def _flush(self, connection: Connection, session_id: str | None) -> None:
         stream = self.streams.find(connection, Part(session_id))
@@ -136,7 +136,7 @@ class Acp(Exchange):
         if envelope.kind is Kind.RESPONSE:
             pending = connection.find_request(envelope.id or b"null")
             meant = pending.session.id if pending is not None and pending.session is not None else None
-        if meant is not None and self._resolve(meant) != named:
+        if meant is not None and self.clients.resolve(meant) != named:
             raise BadRequest(f"{headers.ACP_SESSION_ID} names another session than the envelope", sessionId=meant)
 
     # GET
@@ -147,14 +147,14 @@ class Acp(Exchange):
             return
         check_accept(header(scope, b"accept"), EVENT_STREAM)
         self._agent(scope)
-        connection, session_id = self._find_connection(scope), self._session(scope)
+        connection, session_id = await self._find_connection(scope), self._session(scope)
         if connection is None:
             raise MissingConnection
         part, given = Part(session_id), header(scope, _AFTER)
-        after = self.streams.cursor(connection, part) if given is None else self.position(given)
+        after = self.streams.cursor(connection, part) if given is None else await self.position(given)
         begins = session_id is not None and self._give_stream(connection, session_id)
         if session_id is not None:
-            after = max(after, connection.session_streams.get(session_id, self.hub.log.position))
+            after = max(after, connection.session_streams.get(session_id, self.clients.position))
         stream = self.streams.open(connection, after, transport(scope), part=part)
         # What went to the connection's stream so far is read before what comes on this one.
         first = partial(self._flush, connection, None) if begins else None
@@ -172,17 +172,17 @@ class Acp(Exchange):
                 raise TooMany("streams of sessions", self.max_streams, "--session-streams")
             del given[oldest]
             connection.cursors.pop(oldest, None)
-        given[session_id] = self.hub.log.position
+        given[session_id] = self.clients.position
         return True
 
     async def _upgrade(self, scope: Scope) -> None:
         cookie = [("Set-Cookie", self._affinity)]
         await self.upgrade(scope, self._resumed, headers.ACP_CONNECTION_ID, cookie, self._agent(scope))
 
-    def _resumed(self, scope: Scope) -> tuple[Connection | None, int]:
-        connection, given = self._find_connection(scope), query(scope).get("after")
+    async def _resumed(self, scope: Scope) -> tuple[Connection | None, int]:
+        connection, given = await self._find_connection(scope), query(scope).get("after")
         if given is not None:
-            return connection, self.position(given.encode())
+            return connection, await self.position(given.encode())
         return connection, connection.served if connection else 0
 
     # DELETE
@@ -191,15 +191,15 @@ class Acp(Exchange):
         connection_id = _connection_id(scope)
         if connection_id is None:
             raise MissingConnection
-        self.close(connection_id)
+        await self.close(connection_id)
         await respond(send, 202, _ACCEPTED)
 
     # What a request names
 
-    def _find_connection(self, scope: Scope) -> Connection | None:
+    async def _find_connection(self, scope: Scope) -> Connection | None:
         """None when it names none; raises UnknownConnection."""
         connection_id = _connection_id(scope)
-        return None if connection_id is None else self.hub.connections.get(connection_id)
+        return None if connection_id is None else await self.connection(connection_id)
 
     def _session(self, scope: Scope) -> str | None:
         value = header(scope, _SESSION)
@@ -207,12 +207,7 @@ class Acp(Exchange):
             return None
         if not 0 < len(value) <= MAX_SESSION_ID:
             raise BadRequest(f"{headers.ACP_SESSION_ID} must be 1 to {MAX_SESSION_ID} characters long")
-        return self._resolve(value.decode("latin-1"))
-
-    def _resolve(self, session_id: str) -> str:
-        """An alias as the id of its session; a session need not be known yet."""
-        session = self.hub.find_session(session_id) if session_id else None
-        return session_id if session is None else session.id
+        return self.clients.resolve(value.decode("latin-1"))
 
     @staticmethod
     def _agent(scope: Scope) -> str | None:

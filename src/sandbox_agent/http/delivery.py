@@ -15,11 +15,9 @@ from sandbox_agent.errors import (
     SandboxAgentError,
     WrongAnswer,
 )
+from sandbox_agent.http.clients import Clients, Intake
 from sandbox_agent.hub.calls import Answer
 from sandbox_agent.hub.connection import Connection
-from sandbox_agent.hub.from_client import FromClient
-from sandbox_agent.hub.hub import Hub
-from sandbox_agent.hub.session import Session
 from sandbox_agent.wire import methods
 
 _ABOUT_CONNECTION = (methods.NEW, methods.LOAD, methods.RESUME, methods.FORK)
@@ -29,9 +27,9 @@ _ABOUT_CONNECTION = (methods.NEW, methods.LOAD, methods.RESUME, methods.FORK)
 class Delivery:
     """Those that are under way."""
 
-    def __init__(self, hub: Hub, from_client: FromClient) -> None:
-        self._hub = hub
-        self._from_client = from_client
+    def __init__(self, clients: Clients, intake: Intake) -> None:
+        self._clients = clients
+        self._intake = intake
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def begin(
@@ -48,7 +46,7 @@ class Delivery:
         Raises what is wrong with the exchange. What fails later comes on the stream. `before` is awaited before the
         response goes there, `after` is called when it has gone.
         """
-        accepted = await self._from_client.accept(connection, envelope, key)
+        accepted = await self._intake.accept(connection, envelope, key)
         task = asyncio.create_task(self._deliver(connection, envelope, accepted.answer, before))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -62,10 +60,10 @@ class Delivery:
         One that makes no sense is complained of on the stream: an answer has no response.
         """
         if envelope.kind is Kind.NOTIFICATION:
-            await self._from_client.notify(connection, envelope)
+            await self._intake.notify(connection, envelope)
             return
         try:
-            await self._from_client.answer(connection, envelope)
+            await self._intake.answer(connection, envelope)
         except AlreadyAnswered:
             # Its client gets `$/cancel_request`, which says what became of it.
             return
@@ -78,24 +76,24 @@ class Delivery:
         if receipt is None:
             try:
                 if envelope.kind is Kind.NOTIFICATION:
-                    await self._from_client.notify(connection, envelope)
+                    await self._intake.notify(connection, envelope)
                 else:
-                    await self._from_client.answer(connection, envelope)
+                    await self._intake.answer(connection, envelope)
             except LogUnavailable as error:
                 # Nothing was taken: it may come again under the same key.
-                self._hub.tell_connection(connection, _refusal(id, error))
+                self._clients.tell(connection, _refusal(id, error))
                 return
             except SandboxAgentError as error:
                 receipt = _refusal(id, error)
             else:
                 receipt = success(id, {})
             connection.keep_receipt(key, receipt)
-        self._hub.tell_connection(connection, receipt)
+        self._clients.tell(connection, receipt)
 
     def complain(self, connection: Connection, error: SandboxAgentError, **facts: object) -> None:
         """Tell a client of a failure that belongs to no request of its own."""
         error.fields.update(facts)
-        self._hub.tell_connection(connection, failure(b"null", error))
+        self._clients.tell(connection, failure(b"null", error))
 
     async def _deliver(
         self,
@@ -109,7 +107,7 @@ class Delivery:
         connection.busy += 1
         try:
             answer = await answering
-            await self._hub.log.committed(answer.commit)
+            await self._clients.committed(answer.commit)
         except AgentTimeout:
             # No POST waits for it: it is answered when the agent answers, and only then.
             return
@@ -117,17 +115,17 @@ class Delivery:
             answer = Answer(failure(envelope.id, error))
         finally:
             connection.busy -= 1
-            connection.used_at = self._hub.monotonic()
+            connection.used_at = self._clients.monotonic()
         if before is not None:
             await before()
-        self._hub.tell_connection(connection, answer.line, self._session_of_answer(connection, envelope))
+        self._clients.tell(connection, answer.line, self._session_of_answer(connection, envelope))
 
-    def _session_of_answer(self, connection: Connection, envelope: Envelope) -> Session | None:
+    def _session_of_answer(self, connection: Connection, envelope: Envelope) -> str | None:
         """The session on whose own stream a response goes, behind the updates that came before it."""
-        if not connection.session_streams or envelope.method in _ABOUT_CONNECTION:
+        if not connection.session_streams or envelope.method in _ABOUT_CONNECTION or envelope.session_id is None:
             return None
         try:
-            return self._hub.find_session(envelope.session_id)
+            return self._clients.resolve(envelope.session_id)
         except LogUnavailable:
             return None
 

@@ -12,12 +12,11 @@ import msgspec
 from sandbox_agent.envelope import Envelope, Kind, failure, parse
 from sandbox_agent.errors import InvalidRequest, LogUnavailable, NotAnEnvelope, SandboxAgentError, Unparsable
 from sandbox_agent.http.asgi import Scope, header, transport
+from sandbox_agent.http.clients import Clients, Intake
 from sandbox_agent.http.delivery import Delivery
 from sandbox_agent.http.encoding import TextFrames
 from sandbox_agent.http.stream import TAKEN_OVER, Stream, Streams
 from sandbox_agent.hub.connection import Connection
-from sandbox_agent.hub.from_client import FromClient
-from sandbox_agent.hub.hub import Hub
 from sandbox_agent.hub.idempotency import MAX_KEY
 from sandbox_agent.wire import methods
 from sandbox_agent.wire.subprotocols import WITH_IDS
@@ -38,9 +37,9 @@ REFUSED = 4000
 class Duplex:
     """The transport of `/acp` and `/v1/rpc` when a client asks for a WebSocket."""
 
-    def __init__(self, hub: Hub, from_client: FromClient, streams: Streams, delivery: Delivery, max_size: int) -> None:
-        self._hub = hub
-        self._from_client = from_client
+    def __init__(self, clients: Clients, intake: Intake, streams: Streams, delivery: Delivery, max_size: int) -> None:
+        self._clients = clients
+        self._intake = intake
         self._streams = streams
         self._delivery = delivery
         self._max_size = max_size
@@ -83,7 +82,7 @@ class Duplex:
                 return None
             websocket.greeted = True
             try:
-                connection, answer = await self._from_client.open(envelope, agent, connection_id)
+                connection, answer = await self._intake.open(envelope, agent, connection_id)
             except SandboxAgentError as error:
                 await websocket.send_text(_numbered(websocket, 0, failure(envelope.id, error)))
                 websocket.greeted = False
@@ -98,13 +97,13 @@ class Duplex:
         writing = asyncio.create_task(self._write(websocket, connection, stream))
         try:
             while (message := await websocket.receive()) is not None:
-                connection.used_at = self._hub.monotonic()
+                connection.used_at = self._clients.monotonic()
                 await self._take(websocket, connection, message)
         finally:
             stream.close("its socket was closed")
             await writing
             if websocket.left:
-                self._hub.close_connection(connection, "the client closed the connection")
+                await self._clients.close(connection, "the client closed the connection")
 
     async def _write(self, websocket: "WebSocket", connection: Connection, stream: Stream) -> None:
         reason, code = "the log cannot be read", TRY_AGAIN_LATER
@@ -117,11 +116,11 @@ class Duplex:
             reason, code = stream.reason or "", self._code(connection, stream)
         finally:
             self._streams.forget(connection, stream)
-            connection.used_at = self._hub.monotonic()
+            connection.used_at = self._clients.monotonic()
         websocket.close(code, reason)
 
     def _code(self, connection: Connection, stream: Stream) -> int:
-        if self._hub.stopping:
+        if self._clients.stopping:
             return GOING_AWAY
         return CLOSED_FOR_ANOTHER if stream.reason == TAKEN_OVER and not connection.closed else NORMAL
 
@@ -145,7 +144,7 @@ class Duplex:
             await self._delivery.begin(connection, envelope, key)
         except SandboxAgentError as error:
             assert envelope.id is not None
-            self._hub.tell_connection(connection, failure(envelope.id, error))
+            self._clients.tell(connection, failure(envelope.id, error))
 
 
 def query(scope: Scope) -> dict[str, str]:

@@ -4,14 +4,13 @@ import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
-from sandbox_agent.errors import BadRequest, BodyTooLarge, LogUnavailable, SandboxAgentError
+from sandbox_agent.errors import BadRequest, BodyTooLarge, LogUnavailable, SandboxAgentError, UnknownConnection
 from sandbox_agent.http.asgi import Receive, Scope, Send, header, is_gone, write_part
+from sandbox_agent.http.clients import Clients, Intake
 from sandbox_agent.http.delivery import Delivery
 from sandbox_agent.http.duplex import Duplex, offers_ids
 from sandbox_agent.http.stream import Stream, Streams
 from sandbox_agent.hub.connection import Connection
-from sandbox_agent.hub.from_client import FromClient
-from sandbox_agent.hub.hub import Hub
 
 logger = logging.getLogger(__name__)
 
@@ -33,19 +32,19 @@ class ClientGone(Exception):
 class Exchange:
     """The parts of the server that both transports stand on."""
 
-    hub: Hub
-    from_client: FromClient
+    clients: Clients
+    intake: Intake
     streams: Streams
     delivery: Delivery
     duplex: Duplex
     max_body: int
 
-    def position(self, value: bytes) -> int:
+    async def position(self, value: bytes) -> int:
         """The position that a client has read up to; raises BadRequest for one that it cannot have."""
         if not value.isdigit() or len(value) > MAX_DIGITS:
             raise BadRequest("Last-Event-ID must be the number of an event", lastEventId=value.decode("latin-1"))
         after = int(value)
-        if after > self.hub.log.position:
+        if not await self.clients.has_sent(after):
             raise BadRequest("Last-Event-ID is the number of an event that this server has not sent", lastEventId=after)
         return after
 
@@ -62,13 +61,13 @@ class Exchange:
             await write_stream(scope, send, connection, stream, first)
         finally:
             self.streams.forget(connection, stream)
-            connection.used_at = self.hub.monotonic()
+            connection.used_at = self.clients.monotonic()
         await send({"type": "http.response.body", "body": b""})
 
     async def upgrade(
         self,
         scope: Scope,
-        find: Callable[[Scope], tuple[Connection | None, int]],
+        find: Callable[[Scope], Awaitable[tuple[Connection | None, int]]],
         id_header: str,
         headers: list[tuple[str, str]],
         agent: str | None = None,
@@ -78,7 +77,7 @@ class Exchange:
         A client that knows our subprotocol learns why it is refused from a close code: browsers show no status.
         """
         try:
-            connection, after = find(scope)
+            connection, after = await find(scope)
         except SandboxAgentError as error:
             if not offers_ids(scope):
                 raise
@@ -86,11 +85,18 @@ class Exchange:
             return
         await self.duplex(scope, connection, after, headers, id_header, agent)
 
-    def close(self, connection_id: str) -> None:
+    async def connection(self, connection_id: str) -> Connection:
+        """Raises UnknownConnection."""
+        connection = await self.clients.find(connection_id)
+        if connection is None:
+            raise UnknownConnection
+        return connection
+
+    async def close(self, connection_id: str) -> None:
         """Close a connection for its client, if it is there."""
-        connection = self.hub.connections.find(connection_id)
+        connection = await self.clients.find(connection_id)
         if connection is not None:
-            self.hub.close_connection(connection, "the client closed the connection")
+            await self.clients.close(connection, "the client closed the connection")
 
 
 async def read_body(scope: Scope, receive: Receive, most: int) -> bytes:

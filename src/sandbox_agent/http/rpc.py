@@ -82,7 +82,7 @@ class Rpc(Exchange):
         check_json(header(scope, b"content-type"))
         check_accept(header(scope, b"accept"), JSON)
         connection_id = header(scope, _CONNECTION)
-        connection = None if connection_id is None else self.hub.connections.get(connection_id.decode("latin-1"))
+        connection = None if connection_id is None else await self.connection(connection_id.decode("latin-1"))
         is_async = wants_async(header(scope, _PREFER))
         if connection is not None and self.short_way and header(scope, b"origin") is None:
             remember(scope, partial(self._take, connection.connection_id, is_async))
@@ -103,12 +103,12 @@ class Rpc(Exchange):
             await respond(send, reply.status, reply.headers, reply.body)
 
     def begin(self, connection: Connection) -> None:
-        connection.used_at = self.hub.monotonic()
+        connection.used_at = self.clients.monotonic()
         connection.busy += 1
 
     def end(self, connection: Connection) -> None:
         connection.busy -= 1
-        connection.used_at = self.hub.monotonic()
+        connection.used_at = self.clients.monotonic()
 
     async def _dispatch(
         self,
@@ -123,31 +123,30 @@ class Rpc(Exchange):
             name = None if key is None else _idempotency_key(key)
             if is_async:
                 # 202 as soon as the request is kept; its response comes on the stream.
-                await self.hub.log.committed(await self.delivery.begin(connection, envelope, name))
+                await self.clients.kept(connection, await self.delivery.begin(connection, envelope, name))
                 return Reply(202, [(b"content-length", b"0"), _APPLIED])
-            accepted = await self.from_client.accept(connection, envelope, name)
+            accepted = await self.intake.accept(connection, envelope, name)
             return await self._answer(connection, await accepted.answer, is_gone)
         if envelope.kind is Kind.NOTIFICATION:
-            await self.from_client.notify(connection, envelope)
+            await self.intake.notify(connection, envelope)
         else:
-            await self.from_client.answer(connection, envelope)
+            await self.intake.answer(connection, envelope)
         return Reply(202, [(b"content-length", b"0")])
 
     async def _open(self, envelope: Envelope, send: Send) -> None:
         if envelope.kind is not Kind.REQUEST or envelope.method != methods.INITIALIZE:
             raise MissingConnection
-        connection, answer = await self.from_client.open(envelope)
+        connection, answer = await self.intake.open(envelope)
         identity = (_CONNECTION, connection.connection_id.encode())
         await _send_json(send, answer.line, [identity, (_LAST_EVENT, b"%d" % connection.last_event)])
 
     async def _answer(self, connection: Connection, answer: Answer, is_gone: Callable[[], bool]) -> Reply | None:
-        if answer.commit:
-            await self.hub.log.committed(answer.commit)
+        await self.clients.kept(connection, answer.commit)
         last = connection.last_event
         if connection.stream is not None:
             await connection.stream.caught_up(last)
         if is_gone():
-            self.hub.tell_connection(connection, answer.line)
+            self.clients.tell(connection, answer.line)
             return None
         return Reply(200, [*json_headers(answer.line), (_LAST_EVENT, b"%d" % last)], answer.line)
 
@@ -156,7 +155,7 @@ class Rpc(Exchange):
     def _take(self, connection_id: str, is_async: bool, post: Post) -> None:
         """Take a POST whose head was checked before. Does not raise: what goes wrong is its answer."""
         try:
-            connection = self.hub.connections.get(connection_id)
+            connection = self.clients.get(connection_id)
             if len(post.body) > self.max_body:
                 raise BodyTooLarge(self.max_body)
             envelope = parse(post.body)
@@ -168,7 +167,7 @@ class Rpc(Exchange):
             passing = _Passing(self, connection, envelope, post)
             key = None if post.key is None else post.key.decode()
             try:
-                if self.from_client.pass_on(connection, envelope, key, passing):
+                if self.intake.pass_on(connection, envelope, key, passing):
                     return
             except Exception as error:
                 passing.set_exception(error)
@@ -195,22 +194,22 @@ class Rpc(Exchange):
 
     async def _get(self, scope: Scope, send: Send) -> None:
         check_accept(header(scope, b"accept"), EVENT_STREAM)
-        connection = self._connection(scope)
+        connection = await self._connection(scope)
         value = header(scope, _AFTER)
-        after = 0 if value is None else self.position(value)
+        after = 0 if value is None else await self.position(value)
         stream = self.streams.open(connection, after, transport(scope))
         await self.stream_events(scope, send, connection, stream)
 
     async def _upgrade(self, scope: Scope) -> None:
         await self.upgrade(scope, self._resumed, headers.CONNECTION_ID, [])
 
-    def _resumed(self, scope: Scope) -> tuple[Connection | None, int]:
+    async def _resumed(self, scope: Scope) -> tuple[Connection | None, int]:
         """Where a WebSocket goes on; a browser, which sets no headers, names its connection in the query."""
         asked = query(scope)
         named = header(scope, _CONNECTION)
         connection_id = asked.get("connection") if named is None else named.decode("latin-1")
-        connection = None if connection_id is None else self.hub.connections.get(connection_id)
-        return connection, self.position(asked["after"].encode()) if "after" in asked else 0
+        connection = None if connection_id is None else await self.connection(connection_id)
+        return connection, await self.position(asked["after"].encode()) if "after" in asked else 0
 
     # DELETE
 
@@ -218,14 +217,14 @@ class Rpc(Exchange):
         connection_id = header(scope, _CONNECTION)
         if connection_id is None:
             raise MissingConnection
-        self.close(connection_id.decode("latin-1"))
+        await self.close(connection_id.decode("latin-1"))
         await respond(send, 204, [])
 
-    def _connection(self, scope: Scope) -> Connection:
+    async def _connection(self, scope: Scope) -> Connection:
         connection_id = header(scope, _CONNECTION)
         if connection_id is None:
             raise MissingConnection
-        return self.hub.connections.get(connection_id.decode("latin-1"))
+        return await self.connection(connection_id.decode("latin-1"))
 
 
 class _Passing:
@@ -247,7 +246,7 @@ class _Passing:
     def set_result(self, answer: Answer, /) -> None:
         self._is_done = True
         self._answer = answer
-        self._rpc.hub.log.when_committed(answer.commit, self._on_committed)
+        self._rpc.clients.when_committed(answer.commit, self._on_committed)
 
     def set_exception(self, error: Exception, /) -> None:
         try:
@@ -272,7 +271,7 @@ class _Passing:
     def _write(self, last: int) -> None:
         line, post = self._answer.line, self._post
         if post.is_gone():
-            self._rpc.hub.tell_connection(self._connection, line)
+            self._rpc.clients.tell(self._connection, line)
         else:
             post.respond(_HEAD % (len(line), last), line)
         self._rpc.end(self._connection)

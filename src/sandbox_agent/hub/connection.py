@@ -93,6 +93,8 @@ class Connection:
     closed: bool = False
     busy: int = 0
     """POSTs of its that wait for an answer."""
+    prefix: str = ""
+    """For a guest, whose client is at a gateway: what the ids of requests begin with, so that they lead back here."""
     receipts: OrderedDict[str, bytes] = field(default_factory=OrderedDict[str, bytes])
     """What became of the newest notifications and answers that came with a key."""
     _forgetful: bool = False
@@ -186,6 +188,11 @@ class Connection:
         last = max(ends)
         return last if last > after else 0
 
+    @property
+    def is_guest(self) -> bool:
+        """It has no stream here: what is for it alone goes to its gateways, as it should read it."""
+        return bool(self.prefix)
+
     def open_request(self, pending: PendingRequest) -> bytes:
         """The id under which this client knows an agent's request: the agent's own while it was never used here.
 
@@ -193,14 +200,14 @@ class Connection:
         """
         id = self._ids.get(pending.key)
         if id is None:
-            taken = self._forgetful or self._was_used(same_id(pending.agent_id))
+            taken = self.is_guest or self._forgetful or self._was_used(same_id(pending.agent_id))
             id = self._make_id(pending.key) if taken else pending.agent_id
             self._ids[pending.key] = id
             self._requests[same_id(id)] = pending
         return id
 
     def _make_id(self, key: int) -> bytes:
-        id = b'"request-%d"' % key
+        id = b'"%b%d"' % (self.prefix.encode() or b"request-", key)
         while self._was_used(id):
             # An agent has thought of the same string.
             id = id[:-1] + b'+"'

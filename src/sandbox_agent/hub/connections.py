@@ -6,16 +6,28 @@ No method here awaits. Knows nothing of what sessions do.
 import logging
 import secrets
 from collections.abc import Callable
+from dataclasses import dataclass
 from itertools import count
+
+import msgspec
 
 from sandbox_agent.envelope import Object
 from sandbox_agent.errors import UnknownConnection
 from sandbox_agent.hub.connection import Connection
 from sandbox_agent.hub.session import Session
-from sandbox_agent.log.event import agent_channel, session_channel
+from sandbox_agent.log.event import Direction, agent_channel, attachment_channel, session_channel
 from sandbox_agent.log.log import Log
+from sandbox_agent.wire.fleet import Attachment
 
 logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Guest:
+    """A client of a gateway: its tag in the whole fleet, and the name of this node."""
+
+    tag: str
+    node: str
 
 
 class Connections:
@@ -29,17 +41,26 @@ class Connections:
         self._by_agent: dict[str, set[Connection]] = {}
         self._by_session: dict[str, set[Connection]] = {}
 
-    def open(self, agent: str, introduction: Object | None = None, connection_id: str | None = None) -> Connection:
+    def open(
+        self,
+        agent: str,
+        introduction: Object | None = None,
+        connection_id: str | None = None,
+        guest: Guest | None = None,
+    ) -> Connection:
         """A new one; `introduction` is what its client says of itself, the params of `initialize`.
 
         `connection_id` is a new random one that its client knows already.
         """
         connection = Connection(
             connection_id=connection_id or secrets.token_urlsafe(24),
-            tag=f"c{next(self._tags)}",
+            tag=f"c{next(self._tags)}" if guest is None else guest.tag,
             agent=agent,
             used_at=self._monotonic(),
             opened_at=self._log.position,
+            # Never the same twice, also when this node has lost its disk and counts anew: no late answer to an old
+            # request may settle a new one.
+            prefix="" if guest is None else f"{guest.node}.{secrets.token_hex(6)}.",
         )
         connection.introduce(introduction or {})
         self._by_id[connection.connection_id] = connection
@@ -81,11 +102,13 @@ class Connections:
         if agent not in connection.agents and not connection.closed:
             connection.agents[agent] = self._log.position
             self._by_agent.setdefault(agent, set()).add(connection)
-            self._log.follow(agent_channel(agent), connection)
+            if not connection.is_guest:
+                self._log.follow(agent_channel(agent), connection)
 
     def attach(self, connection: Connection, session: Session) -> None:
         """From now on the connection receives what happens in the session."""
         connection.attach(session.id, self._log.position)
+        self._tell_gateways(connection, session.id, attached=True)
         self._by_session.setdefault(session.id, set()).add(connection)
         self._log.follow(session_channel(session.id), connection)
 
@@ -94,12 +117,20 @@ class Connections:
         if not connection.attached(session_id):
             return False
         connection.detach(session_id, self._log.position)
+        self._tell_gateways(connection, session_id, attached=False)
         self._log.unfollow(session_channel(session_id), connection)
         self._by_session[session_id].discard(connection)
         if self._by_session[session_id]:
             return False
         del self._by_session[session_id]
         return True
+
+    def _tell_gateways(self, connection: Connection, session_id: str, *, attached: bool) -> None:
+        """A guest's gateways read the session's events from here on, or up to here."""
+        if connection.is_guest:
+            line = msgspec.json.encode(Attachment(session_id, attached))
+            channel = attachment_channel(connection.tag)
+            self._log.append([line], Direction.FROM_SERVER, None, channel, history=False)
 
     def close(self, connection: Connection, reason: str) -> list[str]:
         """Close an open connection and its stream; returns the sessions to which no connection is attached any more."""

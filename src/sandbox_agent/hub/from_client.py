@@ -97,15 +97,18 @@ class FromClient:
 
         `agent` is for an envelope that names none. Raises what becomes an HTTP problem.
         """
+        running, answer = await self.greet(envelope, agent)
+        return self._hub.connections.open(running.agent.id, envelope.params(), connection_id), answer
+
+    async def greet(self, envelope: Envelope, agent: str | None = None) -> tuple[Process, Answer]:
+        """Start the agent that `initialize` names, else this one, and answer as it does."""
         assert envelope.id is not None
-        params = envelope.params()
-        named = text_at(params, "_meta", META, "agent")
+        named = text_at(envelope.params(), "_meta", META, "agent")
         agent = named if named is not None else agent or self._default_agent
         if agent is None:
             raise MissingAgent
         running = await self._forward.start(agent)
-        connection = self._hub.connections.open(running.agent.id, params, connection_id)
-        return connection, Answer(success(envelope.id, self._greeting(running)))
+        return running, Answer(success(envelope.id, self._greeting(running)))
 
     async def accept(self, connection: Connection, envelope: Envelope, key: str | None = None) -> Accepted:
         """Accept a request; raises when it is invalid.

@@ -371,14 +371,16 @@ class Hub:
         channel = session_channel(session.id)
         self.log.append([line], Direction.FROM_SERVER, session.id, channel, exclude=but, history=False)
 
-    def tell_connection(self, connection: Connection, line: bytes, session: Session | None = None) -> None:
+    def tell_connection(self, connection: Connection, line: bytes, session_id: str | None = None) -> None:
         """Send something to one connection; the history does not need it."""
-        session_id = session.id if session else None
         self.log.append([line], Direction.FROM_SERVER, session_id, connection.channel, history=False)
 
     def tell_agent_followers(self, agent: str, line: bytes, direction: Direction) -> None:
         """Send something that belongs to no session to every connection of an agent."""
         self.log.append([line], direction, None, agent_channel(agent), history=False)
+        for connection in self.connections.of_agent(agent):
+            if connection.is_guest:
+                self.tell_connection(connection, line)
 
     def resolve(self, call: Call, answer: Answer) -> None:
         """Give a call its answer: to the POST that waits for it, else to the stream."""
@@ -387,7 +389,7 @@ class Hub:
         elif call.late is not None:
             call.late.set_result(answer)
             if call.connection is not None:
-                self.tell_connection(call.connection, answer.line, call.session)
+                self.tell_connection(call.connection, answer.line, call.session and call.session.id)
 
     # Pending requests
 
@@ -404,14 +406,16 @@ class Hub:
 
     def ask(self, pending: PendingRequest, line: bytes, channel: str) -> PendingRequest:
         """Record an agent's request and send it to all clients that may answer it."""
-        session_id = pending.session.id if pending.session else None
-        history = pending.session is not None
+        history, session_id = pending.session is not None, pending.session_id
         chunk = self.log.append([line], Direction.FROM_AGENT, session_id, channel, is_request=True, history=history)
         if pending.session is not None:
             self._happened(pending.session, 1, chunk.at)
         self.pending.ask(pending)
         for connection in self.audience(pending):
-            connection.open_request(pending)
+            if connection.is_guest:
+                self._deliver_request(connection, pending)
+            else:
+                connection.open_request(pending)
         for observer in self._observers:
             observer.request_opened(pending)
         return pending
@@ -507,11 +511,14 @@ class Hub:
                 outcome |= {"agentRequestId": Raw(pending.agent_id)}
                 meta = {META: outcome | (by.who if by else {})}
                 params = {"requestId": Raw(connection.open_request(pending)), "_meta": meta}
-                self.tell_connection(connection, notification(methods.CANCEL_REQUEST, params), pending.session)
+                self.tell_connection(connection, notification(methods.CANCEL_REQUEST, params), pending.session_id)
 
     def _deliver_request(self, connection: Connection, pending: PendingRequest) -> None:
+        session_id = pending.session_id
+        if connection.is_guest:
+            self.tell_connection(connection, connection.render_request(pending), session_id)
+            return
         connection.open_request(pending)
-        session_id = pending.session.id if pending.session else None
         self.log.append(
             [pending.request.line],
             Direction.FROM_AGENT,

@@ -98,6 +98,10 @@ class PendingRequest(Struct, eq=False):
         return cast(bytes, self.request.id)
 
     @property
+    def session_id(self) -> str | None:
+        return self.session.id if self.session is not None else None
+
+    @property
     def kind(self) -> str:
         return kind_of(self.request.method)
 

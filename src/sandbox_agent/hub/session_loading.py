@@ -90,10 +90,10 @@ class SessionLoading(Struct, frozen=True):
         for position, line in enumerate(chunk.lines, chunk.first):
             envelope = parse(line)
             if envelope.method == methods.UPDATE and chunk.direction is not Direction.FROM_CLIENT:
-                self.hub.tell_connection(connection, line, session)
+                self.hub.tell_connection(connection, line, session.id)
             elif envelope.method == methods.PROMPT and position not in to_come and not _agent_echoes(session):
                 for update in user_messages(session, line):
-                    self.hub.tell_connection(connection, update, session)
+                    self.hub.tell_connection(connection, update, session.id)
 
     async def _take_up_unknown(
         self, connection: Connection, session_id: str, envelope: Envelope, environment: Mapping[str, str]

@@ -31,6 +31,11 @@ def connection_channel(tag: str) -> str:
     return f"connection:{tag}"
 
 
+def attachment_channel(tag: str) -> str:
+    """Audience: the gateways of a connection, which learn here what it is attached to."""
+    return f"attachment:{tag}"
+
+
 def agent_channel(agent: str) -> str:
     """Audience: every connection of the agent."""
     return f"agent:{agent}"

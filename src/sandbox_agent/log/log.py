@@ -36,6 +36,8 @@ PAGE = 1 << 20
 
 CHUNK_COST = 600
 """Bytes that a chunk in memory takes besides its lines and frames: its own objects, and its place in a channel."""
+PUBLISH_PATIENCE = 10.0
+"""Seconds that an answer to a client of a fleet waits until the fleet's stream has what came before it."""
 TRIM_EVERY = 5.0
 """How often the log is looked through for what is too old. What is too much goes at once."""
 
@@ -66,6 +68,10 @@ class Publisher(Protocol):
 
     def committed(self, group: Group) -> None:
         """A group is safe. It may hold what another held before."""
+        ...
+
+    async def drained(self, position: int) -> None:
+        """Wait until everything up to a position is elsewhere."""
         ...
 
 
@@ -278,6 +284,20 @@ class Log:
             return
         heapq.heappush(self._waiting, (position, next(self._numbers), callback))
         self._writer.hurry()
+
+    async def published(self, position: int) -> None:
+        """Wait until everything up to a position is on disk and, of a fleet's node, in the fleet's stream.
+
+        Raises LogUnavailable when it cannot be, or takes too long.
+        """
+        await self.committed(position)
+        if self.publisher is None:
+            return
+        try:
+            async with asyncio.timeout(PUBLISH_PATIENCE):
+                await self.publisher.drained(position)
+        except TimeoutError:
+            raise LogUnavailable(self.publisher.trouble or "the fleet's stream is slow") from None
 
     async def flushed(self) -> None:
         """Wait until everything handed over so far is on disk, sessions and outcomes included."""

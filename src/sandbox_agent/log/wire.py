@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from sandbox_agent.bus import subjects
 from sandbox_agent.bus.ports import MOST_BYTES, Record
-from sandbox_agent.log.event import Chunk, Direction, agent_channel, session_channel
+from sandbox_agent.log.event import Chunk, Direction, attachment_channel, connection_channel, session_channel
 from sandbox_agent.wire.fleet import Outgoing
 
 PLACES = 4096
@@ -33,9 +33,11 @@ class Meta(Struct, omit_defaults=True, array_like=True):
     session_id: str | None
     at: float
     public: bool
-    """Every client that is attached sees it; else it is in the history alone."""
+    """Every client that follows the subject sees it; else it is in the history alone."""
     exclude: str = ""
     is_request: bool = False
+    history: bool = True
+    """Part of the session's history; False for what only repeats it to clients in another form."""
 
 
 class NotAChunk(Exception):
@@ -58,13 +60,20 @@ def end_of(sequence: int) -> int:
 
 
 def subject_of(chunk: Chunk, node: str) -> str | None:
-    """Where a chunk is published; None for what is of no use outside its node: deliveries to one connection."""
-    if not chunk.history:
-        return None
-    if chunk.session_id is not None:
+    """Where a chunk is published; None for what is of no use outside its node: deliveries to its own clients."""
+    if chunk.session_id is not None and (chunk.history or chunk.channel == session_channel(chunk.session_id)):
         return subjects.session_events(chunk.session_id)
-    agent = chunk.channel.removeprefix(agent_channel(""))
-    return subjects.agent_events(node, agent) if agent != chunk.channel else None
+    _, _, tag = chunk.channel.partition(":")
+    if not subjects.is_tag(tag):
+        return None
+    if chunk.channel == connection_channel(tag):
+        return subjects.connection_events(tag, node)
+    return subjects.attachments(tag, node) if chunk.channel == attachment_channel(tag) else None
+
+
+def _is_public(chunk: Chunk, subject: str) -> bool:
+    """Whether clients that follow the subject see it."""
+    return not subjects.is_session(subject) or chunk.channel == session_channel(chunk.session_id or "")
 
 
 def outgoing(chunk: Chunk, subject: str) -> Iterator[Outgoing]:
@@ -73,9 +82,10 @@ def outgoing(chunk: Chunk, subject: str) -> Iterator[Outgoing]:
         chunk.direction.value,
         chunk.session_id,
         chunk.at,
-        chunk.channel != "",
+        _is_public(chunk, subject),
         chunk.exclude,
         chunk.request is not None,
+        chunk.history,
     )
     # Headers are ASCII, so that no server and no library has to agree on more.
     text = json.dumps(msgspec.to_builtins(meta), separators=(",", ":"))
@@ -172,10 +182,6 @@ class Assembly:
             self.channel if meta.public else "",
             meta.at,
             meta.exclude,
+            meta.history,
             request=position_of(record.sequence) if meta.is_request else None,
         )
-
-
-def channel_of(subject: str, session_id: str | None) -> str:
-    """The channel on which readers follow a subject."""
-    return subject if session_id is None else session_channel(session_id)

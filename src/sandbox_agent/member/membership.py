@@ -211,6 +211,10 @@ class Membership:
         if self._changed:
             self._facts_wanted.set()
 
+    async def drained(self, position: int) -> None:
+        """Wait until everything up to a position is in the stream."""
+        await self._outbox.drained(position)
+
     @property
     def trouble(self) -> str | None:
         """Why the fleet does not see what happens here."""

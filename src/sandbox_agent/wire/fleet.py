@@ -130,6 +130,37 @@ class AnswerHead(Struct):
     headers: list[tuple[bytes, bytes]]
 
 
+class Attachment(Struct, rename="camel"):
+    """In the stream, as JSON: a connection is attached to a session, or no longer."""
+
+    session_id: str
+    attached: bool
+
+
+class Introduction(Struct, rename="camel"):
+    """Makes a gateway's connection known to a node, as JSON."""
+
+    connection_id: str
+    """By which the gateways call for it at this node, and at no other."""
+    tag: str
+    initialize: Raw
+    """What its client said of itself."""
+    agent: str | None = None
+    """For an `initialize` that names none."""
+    greet: bool = False
+    """Start the agent, and answer as it does."""
+
+
+class Introduced(Struct, rename="camel"):
+    """The answer to an Introduction."""
+
+    known: bool
+    """The node knew it before: what it was attached to, it still is."""
+    agent: str
+    greeting: Raw | None = None
+    """The response to `initialize`, where one was wanted."""
+
+
 class Lease(Struct, rename="camel"):
     """What is known of a node while it is there."""
 

@@ -1,0 +1,128 @@
+"""What the transports stand on: clients' connections, and the way in for what they send.
+
+A server has the hub behind both, a gateway the nodes of its fleet.
+"""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from sandbox_agent.envelope import Envelope
+from sandbox_agent.hub.calls import Accepted, Answer, Waiter
+from sandbox_agent.hub.connection import Connection
+from sandbox_agent.hub.hub import Hub
+
+
+class Clients(Protocol):
+    """Connections, and what is sent to them."""
+
+    @property
+    def stopping(self) -> bool: ...
+
+    @property
+    def position(self) -> int:
+        """The last position that was given out, as far as it is known here."""
+        ...
+
+    def monotonic(self) -> float: ...
+
+    async def has_sent(self, position: int) -> bool:
+        """Whether a client can have read up to a position."""
+        ...
+
+    async def find(self, connection_id: str) -> Connection | None: ...
+
+    def get(self, connection_id: str) -> Connection:
+        """One that was found before, at once. Raises UnknownConnection."""
+        ...
+
+    async def close(self, connection: Connection, reason: str) -> None: ...
+
+    async def committed(self, position: int) -> None:
+        """Wait until everything up to a position is on disk. Raises LogUnavailable."""
+        ...
+
+    def when_committed(self, position: int, callback: Callable[[Exception | None], None]) -> None:
+        """Call back when everything up to a position is on disk, or with LogUnavailable."""
+        ...
+
+    async def kept(self, connection: Connection, position: int) -> None:
+        """Wait until everything up to a position is safe, so that its client may rely on it. Raises LogUnavailable."""
+        ...
+
+    def tell(self, connection: Connection, line: bytes, session_id: str | None = None) -> None:
+        """Send something to one connection alone."""
+        ...
+
+    def resolve(self, session_id: str) -> str:
+        """An alias as the id of its session; a session need not be known yet. Raises LogUnavailable."""
+        ...
+
+
+class Intake(Protocol):
+    """Everything that a client can send."""
+
+    async def open(
+        self, envelope: Envelope, agent: str | None = None, connection_id: str | None = None
+    ) -> tuple[Connection, Answer]:
+        """`initialize` without a connection."""
+        ...
+
+    async def accept(self, connection: Connection, envelope: Envelope, key: str | None = None) -> Accepted: ...
+
+    def pass_on(self, connection: Connection, envelope: Envelope, key: str | None, waiter: Waiter) -> bool:
+        """Take a request whose answer goes to `waiter`; False for one that has to be accepted."""
+        ...
+
+    async def notify(self, connection: Connection, envelope: Envelope) -> None: ...
+
+    async def answer(self, connection: Connection, envelope: Envelope) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class HubClients:
+    """Those of a server."""
+
+    hub: Hub
+
+    @property
+    def stopping(self) -> bool:
+        return self.hub.stopping
+
+    @property
+    def position(self) -> int:
+        return self.hub.log.position
+
+    def monotonic(self) -> float:
+        return self.hub.monotonic()
+
+    async def has_sent(self, position: int) -> bool:
+        return position <= self.hub.log.position
+
+    async def find(self, connection_id: str) -> Connection | None:
+        return self.hub.connections.find(connection_id)
+
+    def get(self, connection_id: str) -> Connection:
+        return self.hub.connections.get(connection_id)
+
+    async def close(self, connection: Connection, reason: str) -> None:
+        self.hub.close_connection(connection, reason)
+
+    async def committed(self, position: int) -> None:
+        await self.hub.log.committed(position)
+
+    def when_committed(self, position: int, callback: Callable[[Exception | None], None]) -> None:
+        self.hub.log.when_committed(position, callback)
+
+    async def kept(self, connection: Connection, position: int) -> None:
+        if connection.is_guest:
+            # Its client is elsewhere, and must find there what this answer speaks of.
+            await self.hub.log.published(max(position, connection.last_event))
+        else:
+            await self.hub.log.committed(position)
+
+    def tell(self, connection: Connection, line: bytes, session_id: str | None = None) -> None:
+        self.hub.tell_connection(connection, line, session_id)
+
+    def resolve(self, session_id: str) -> str:
+        session = self.hub.find_session(session_id) if session_id else None
+        return session_id if session is None else session.id

@@ -1,0 +1,59 @@
+"""Guests: connections of clients at gateways, as a node knows them. Gateways introduce them, and then call for them.
+
+A guest is a connection like any other, but that it has no stream here: what is for it alone goes into the fleet's
+stream. Only what came through the fleet gets here; the guard is the gateway's.
+"""
+
+from dataclasses import dataclass
+
+import msgspec
+from msgspec import Raw
+
+from sandbox_agent.bus.subjects import is_tag
+from sandbox_agent.envelope import META, parse, text_at
+from sandbox_agent.errors import BadRequest, MethodNotAllowed
+from sandbox_agent.http.asgi import Receive, Scope, Send, json_headers, respond
+from sandbox_agent.http.exchange import ClientGone, read_body
+from sandbox_agent.hub.connections import Guest
+from sandbox_agent.hub.from_client import FromClient
+from sandbox_agent.hub.hub import Hub
+from sandbox_agent.wire.fleet import Introduced, Introduction
+
+
+@dataclass(frozen=True, slots=True)
+class Guests:
+    """`POST /fleet/guests` makes one known, as often as a gateway likes."""
+
+    node: str
+    hub: Hub
+    from_client: FromClient
+    max_body: int
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["method"] != "POST":
+            raise MethodNotAllowed(scope["method"], scope["path"], "POST")
+        try:
+            asked = msgspec.json.decode(await read_body(scope, receive, self.max_body), type=Introduction)
+        except ClientGone:
+            return
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise BadRequest(f"not an introduction: {error}") from error
+        if not is_tag(asked.tag):
+            raise BadRequest("the tag of a guest is one that a gateway makes")
+        body = msgspec.json.encode(await self._introduce(asked))
+        await respond(send, 200, json_headers(body), body)
+
+    async def _introduce(self, asked: Introduction) -> Introduced:
+        envelope = parse(bytes(asked.initialize))
+        params = envelope.params()
+        agent, greeting = asked.agent or text_at(params, "_meta", META, "agent") or "", None
+        if asked.greet:
+            running, answer = await self.from_client.greet(envelope, asked.agent)
+            agent, greeting = running.agent.id, Raw(answer.line)
+        connection = self.hub.connections.find(asked.connection_id)
+        known = connection is not None
+        if connection is None:
+            guest = Guest(asked.tag, self.node)
+            connection = self.hub.connections.open(agent, params, asked.connection_id, guest)
+        connection.used_at = self.hub.monotonic()
+        return Introduced(known, connection.agent, greeting)
