@@ -111,6 +111,7 @@ class Parts:
     app: App
     log: Log
     hub: Hub
+    from_client: FromClient
     turns: Turns
     streams: Streams
     supervisor: Supervisor
@@ -271,6 +272,7 @@ def build(settings: Settings, children: Children) -> Parts:
         app,
         log,
         hub,
+        from_client,
         turns,
         streams,
         supervisor,
@@ -378,9 +380,11 @@ def _stay(waiting: asyncio.Task[None]) -> None:
 
 
 def _make_flows(settings: Settings, parts: Parts) -> "Flows":
+    from sandbox_agent.http.guests import GatewayDoor, Guests
     from sandbox_agent.member.flows import Flows
 
-    return Flows(settings.node, parts.app.answer_gateway, settings.flows)
+    guests = Guests(settings.node, parts.hub, parts.from_client, settings.max_body)
+    return Flows(settings.node, GatewayDoor(parts.app, guests).answer_gateway, settings.flows)
 
 
 async def _join_fleet(settings: Settings, parts: Parts, flows: "Flows") -> None:

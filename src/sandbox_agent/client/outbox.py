@@ -12,22 +12,6 @@ from typing import NamedTuple
 from sandbox_agent.client.errors import ConnectionLost, ServerProblem
 from sandbox_agent.envelope import Object, object_at, text_at
 from sandbox_agent.errors import ShuttingDown
-from sandbox_agent.wire import methods
-
-READS = frozenset(
-    {
-        methods.LIST,
-        methods.ATTACH,
-        methods.DETACH,
-        methods.EVENTS,
-        methods.GET_SESSION,
-        methods.LIST_SESSIONS,
-        methods.LIST_MODELS,
-        methods.PENDING,
-        methods.LIST_AGENTS,
-    }
-)
-"""Requests that may be made any number of times: they need no key."""
 
 
 class Reply(NamedTuple):

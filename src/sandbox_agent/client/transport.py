@@ -17,7 +17,7 @@ import msgspec
 from sandbox_agent.client.api import EVENT_STREAM, FIRST_PAUSE, LONGEST_PAUSE, Api, is_passing, read_events, retry
 from sandbox_agent.client.errors import ClientError, ConnectionLost, RequestError, ServerProblem, foreign
 from sandbox_agent.client.incoming import Arrival, Hooks, RequestId, StreamOrder, decode
-from sandbox_agent.client.outbox import READS, Expected, Outbox, Outgoing, Reply, find_obstacle
+from sandbox_agent.client.outbox import Expected, Outbox, Outgoing, Reply, find_obstacle
 from sandbox_agent.client.ways import Response
 from sandbox_agent.client.websocket import Socket
 from sandbox_agent.envelope import Object, object_at, text_at
@@ -30,6 +30,7 @@ from sandbox_agent.errors import (
 )
 from sandbox_agent.wire import headers as names
 from sandbox_agent.wire import methods
+from sandbox_agent.wire.methods import READS
 
 logger = logging.getLogger(__name__)
 

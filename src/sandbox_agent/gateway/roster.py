@@ -1,10 +1,11 @@
 """What a gateway knows of nodes and sessions: two tables of the fleet, kept by watching them."""
 
+import asyncio
 import base64
 import binascii
 import logging
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import msgspec
 from msgspec import Raw, Struct
@@ -19,11 +20,12 @@ logger = logging.getLogger(__name__)
 PAGE = 200
 
 
-class _Sortable(Struct, rename="camel"):
+class _Facts(Struct, rename="camel"):
     session_id: str
     created_at: str
     cwd: str
     alias: str | None = None
+    pending: int = 0
 
 
 class Seen(Struct, frozen=True):
@@ -37,6 +39,8 @@ class Seen(Struct, frozen=True):
     view: Raw
     """As its node shows it, with the node's name."""
     alias: str | None = None
+    pending: int = 0
+    """Requests of its agent that wait for people."""
 
 
 class NodeView(Struct, rename="camel"):
@@ -73,6 +77,8 @@ class Roster:
         self._sessions: dict[str, Seen] = {}
         self._aliases: dict[str, set[str]] = {}
         """Alias → keys of the sessions that have it: nodes do not ask each other before they give one."""
+        self._watchers: list[Callable[[str], None]] = []
+        self._waiting: list[tuple[Callable[[], bool], asyncio.Future[None]]] = []
         self._sorted: list[Seen] | None = []
         self._watching: list[Following] = []
 
@@ -110,15 +116,24 @@ class Roster:
         """Nodes that have sessions in a directory."""
         return {seen.node for seen in self._sessions.values() if seen.cwd == cwd}
 
-    def session(self, session_id: str | None) -> Seen:
-        """By id, or by an alias that one session has. Raises UnknownSession."""
-        seen = self._sessions.get(subjects.token(session_id or ""))
-        if seen is not None and seen.session_id == session_id:
+    def nodes_with_pending(self) -> set[str]:
+        """Those where an agent waits for people."""
+        return {seen.node for seen in self._sessions.values() if seen.pending}
+
+    def find(self, name: str) -> Seen | None:
+        """A session by its id, or by an alias that one session has."""
+        seen = self._sessions.get(subjects.token(name))
+        if seen is not None and seen.session_id == name:
             return seen
-        named = self._aliases.get(session_id or "", ())
-        if len(named) != 1:
-            raise UnknownSession(session_id or "")
-        return self._sessions[next(iter(named))]
+        named = self._aliases.get(name, ())
+        return self._sessions[next(iter(named))] if len(named) == 1 else None
+
+    def session(self, name: str | None) -> Seen:
+        """The same. Raises UnknownSession."""
+        seen = None if name is None else self.find(name)
+        if seen is None:
+            raise UnknownSession(name or "")
+        return seen
 
     def page(self, cursor: str | None, cwd: str | None) -> tuple[list[Seen], str | None]:
         """Newest first, a page at a time; raises InvalidParams for a cursor that is none."""
@@ -138,34 +153,69 @@ class Roster:
             self._sorted = sorted(self._sessions.values(), key=lambda each: each.order, reverse=True)
         return self._sorted
 
+    def watch(self, watcher: Callable[[str], None]) -> None:
+        """Hear of a node that comes, goes, or has started anew."""
+        self._watchers.append(watcher)
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        """Wait until something is true of nodes or sessions."""
+        if not condition():
+            future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._waiting.append((condition, future))
+            await future
+
     def _take_lease(self, entry: Entry) -> None:
+        before = self.leases.get(entry.key)
         if entry.value is None:
-            if self.leases.pop(entry.key, None) is not None:
+            if before is not None:
+                del self.leases[entry.key]
                 logger.warning("node lost node=%s", entry.key)
+                self._tell(entry.key)
             return
         lease = msgspec.json.decode(entry.value, type=fleet.Lease)
-        if entry.key not in self.leases:
+        if before is None:
             logger.info("node joined node=%s version=%s", entry.key, lease.version)
         self.leases[entry.key] = lease
+        if before is None or before.nonce != lease.nonce:
+            self._tell(entry.key)
+
+    def _tell(self, node: str) -> None:
+        for watcher in self._watchers:
+            watcher(node)
+        self._wake()
+
+    def _wake(self) -> None:
+        waiting, self._waiting = self._waiting, []
+        for condition, future in waiting:
+            if future.done():
+                continue
+            if condition():
+                future.set_result(None)
+            else:
+                self._waiting.append((condition, future))
 
     def _take_session(self, entry: Entry) -> None:
         self._sorted = None
         if entry.value is None:
             self._forget(entry.key)
-            return
+        else:
+            self._list(entry.key, entry.value)
+        self._wake()
+
+    def _list(self, key: str, value: bytes) -> None:
         try:
-            listed = msgspec.json.decode(entry.value, type=fleet.Listed)
-            facts = msgspec.json.decode(listed.session, type=_Sortable)
+            listed = msgspec.json.decode(value, type=fleet.Listed)
+            facts = msgspec.json.decode(listed.session, type=_Facts)
             whole = msgspec.json.decode(listed.session, type=dict[str, Raw])
         except msgspec.DecodeError as error:
-            logger.warning("session not listed key=%s reason=%s", entry.key, error)
+            logger.warning("session not listed key=%s reason=%s", key, error)
             return
         view = Raw(msgspec.json.encode({**whole, "node": listed.node}))
         order = (facts.created_at, facts.session_id)
-        self._forget(entry.key)
-        self._sessions[entry.key] = Seen(facts.session_id, listed.node, facts.cwd, order, view, facts.alias)
+        self._forget(key)
+        self._sessions[key] = Seen(facts.session_id, listed.node, facts.cwd, order, view, facts.alias, facts.pending)
         if facts.alias is not None:
-            self._aliases.setdefault(facts.alias, set()).add(entry.key)
+            self._aliases.setdefault(facts.alias, set()).add(key)
 
     def _forget(self, key: str) -> None:
         old = self._sessions.pop(key, None)

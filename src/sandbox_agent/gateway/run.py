@@ -18,16 +18,23 @@ from sandbox_agent.bus.ports import BusError, Refused
 from sandbox_agent.errors import SettingsError
 from sandbox_agent.gateway import orders
 from sandbox_agent.gateway.app import GatewayApp
+from sandbox_agent.gateway.calls import Calls, FleetDelivery
+from sandbox_agent.gateway.connections import FleetConnections
 from sandbox_agent.gateway.feed import Feed
 from sandbox_agent.gateway.flows import NodeFlows
 from sandbox_agent.gateway.forwarding import Forwarding
+from sandbox_agent.gateway.guests import Guests
 from sandbox_agent.gateway.ingest import Ingest
 from sandbox_agent.gateway.orders import Orders
 from sandbox_agent.gateway.quota import Quotas
-from sandbox_agent.gateway.readers import Readers
+from sandbox_agent.gateway.methods import GatewayMethods
+from sandbox_agent.gateway.own_events import OwnEvents
 from sandbox_agent.gateway.roster import Roster
 from sandbox_agent.gateway.views import GatewayViews
+from sandbox_agent.http.acp import Acp
+from sandbox_agent.http.duplex import Duplex
 from sandbox_agent.http.guard import Guard
+from sandbox_agent.http.rpc import Rpc
 from sandbox_agent.http.stream import StreamLimits, Streams
 from sandbox_agent.http.ui import Ui
 from sandbox_agent.listening import open_listener
@@ -42,6 +49,8 @@ logger = logging.getLogger(__name__)
 BEACON_EVERY = 1.0
 CLEAN_EVERY = 10.0
 UI_THREADS = 2
+MOST_ANSWERED = 64 << 20
+"""Bytes of a node's answer to one envelope."""
 
 
 def run(settings: Settings) -> int:
@@ -84,6 +93,7 @@ async def _serve_on(
         replicas=replicas,
     )
     leases, listed = await bus.table("nodes", replicas), await bus.table("sess", replicas)
+    visits, keys = await bus.table("conns", replicas), await bus.table("keys", replicas)
     roster = Roster()
     await roster.start(leases, listed)
     feed = Feed(events, settings.replay_bytes)
@@ -91,15 +101,26 @@ async def _serve_on(
     given = Orders()
     await given.start(await bus.table(orders.TABLE, replicas))
     quotas = Quotas(settings.node_rate, time.monotonic)
-    await Ingest(name, events, leases, listed, roster.leases, quotas=quotas, orders=given).serve(bus)
-    streams = Streams(feed, StreamLimits(settings.stream_buffer, settings.stall_timeout, settings.heartbeat))
-    readers = Readers(name, feed, roster)
+    own_events = OwnEvents(events)
+    connections = FleetConnections(name, feed, roster, visits, own_events, settings.connection_ttl)
+    await connections.start()
+    ingest = Ingest(name, events, leases, listed, roster.leases, connections.is_guest, quotas=quotas, orders=given)
+    await ingest.serve(bus)
+    limits = StreamLimits(settings.stream_buffer, settings.stall_timeout, settings.heartbeat, settings.peer_timeout)
+    streams = Streams(feed, limits, connections.announce_stream)
+    flows = NodeFlows(name, bus, roster.leases, settings.flows)
+    guests = Guests(connections, flows, roster, MOST_ANSWERED)
+    own_methods = GatewayMethods(feed, roster)
+    calls = Calls(*(name, connections, guests, own_methods, roster, keys), settings.log_max_age, settings.default_agent)
+    delivery = FleetDelivery(connections, calls)
+    duplex = Duplex(connections, calls, streams, delivery, settings.max_body)
+    shared = (connections, calls, streams, delivery, duplex, settings.max_body)
+    rpc, acp = Rpc(*shared), Acp(*shared, settings.session_streams)
     hosts = {host.lower() for host in settings.allow_host}
     guard = Guard(settings.token, settings.host, hosts, settings.cors_origin, settings.public_health)
-    flows = NodeFlows(name, bus, roster.leases, settings.flows)
     views = GatewayViews(name, roster, lambda: None if bus.connected else "NATS cannot be reached")
     ui = Ui(settings.frame_origin, Pool("files", UI_THREADS))
-    app = GatewayApp(guard, readers, feed, streams, settings.max_body, views, Forwarding(roster, flows), ui)
+    app = GatewayApp(guard, rpc, acp, views, Forwarding(roster, flows), ui)
     server, sockets = make_server(app, settings)
     clocks = [
         asyncio.create_task(each)
@@ -108,7 +129,7 @@ async def _serve_on(
             sockets.run(),
             flows.run(),
             _show(bus, name),
-            _clean(readers, settings.connection_ttl),
+            _keep(connections, guests),
         )
     ]
     serving = asyncio.create_task(server.serve([listener]))
@@ -129,11 +150,13 @@ async def _serve_on(
     finally:
         lost.cancel()
         told.cancel()
+        connections.stopping = True
         streams.close("the gateway is stopping")
         server.should_exit = True
         await serving
         for clock in clocks:
             clock.cancel()
+        await connections.close_all()
         await feed.close()
         await roster.close()
         await given.close()
@@ -148,7 +171,9 @@ async def _show(bus: NatsBus, name: str) -> None:
         await asyncio.sleep(BEACON_EVERY)
 
 
-async def _clean(readers: Readers, ttl: float) -> None:
+async def _keep(connections: FleetConnections, guests: Guests) -> None:
+    """Keep what is used, and forget the rest."""
     while True:
         await asyncio.sleep(CLEAN_EVERY)
-        readers.close_unused(ttl)
+        connections.close_unused()
+        await guests.keep_all()

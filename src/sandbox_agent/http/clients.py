@@ -3,6 +3,7 @@
 A server has the hub behind both, a gateway the nodes of its fleet.
 """
 
+import secrets
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -24,6 +25,10 @@ class Clients(Protocol):
         ...
 
     def monotonic(self) -> float: ...
+
+    def make_id(self) -> str:
+        """For a connection that is to be opened."""
+        ...
 
     async def has_sent(self, position: int) -> bool:
         """Whether a client can have read up to a position."""
@@ -94,6 +99,9 @@ class HubClients:
 
     def monotonic(self) -> float:
         return self.hub.monotonic()
+
+    def make_id(self) -> str:
+        return secrets.token_urlsafe(24)
 
     async def has_sent(self, position: int) -> bool:
         return position <= self.hub.log.position

@@ -122,7 +122,9 @@ class Delivery:
 
     def _session_of_answer(self, connection: Connection, envelope: Envelope) -> str | None:
         """The session on whose own stream a response goes, behind the updates that came before it."""
-        if not connection.session_streams or envelope.method in _ABOUT_CONNECTION or envelope.session_id is None:
+        if envelope.method in _ABOUT_CONNECTION or envelope.session_id is None:
+            return None
+        if not connection.session_streams and not connection.is_guest:
             return None
         try:
             return self._clients.resolve(envelope.session_id)

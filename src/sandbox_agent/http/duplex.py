@@ -3,7 +3,6 @@
 import asyncio
 import logging
 import re
-import secrets
 from typing import TYPE_CHECKING
 from urllib.parse import parse_qs
 
@@ -55,7 +54,7 @@ class Duplex:
     ) -> None:
         """Serve a socket to its end; without a connection, its first message opens one."""
         websocket: WebSocket = scope["extensions"]["sandbox_agent.websocket"](self._max_size)
-        connection_id = secrets.token_urlsafe(24) if connection is None else connection.connection_id
+        connection_id = self._clients.make_id() if connection is None else connection.connection_id
         websocket.accept(scope, [(id_header, connection_id), *headers])
         try:
             if connection is None:

@@ -14,10 +14,24 @@ from sandbox_agent.envelope import META, parse, text_at
 from sandbox_agent.errors import BadRequest, MethodNotAllowed
 from sandbox_agent.http.asgi import Receive, Scope, Send, json_headers, respond
 from sandbox_agent.http.exchange import ClientGone, read_body
+from sandbox_agent.http.front import FrontDoor
 from sandbox_agent.hub.connections import Guest
 from sandbox_agent.hub.from_client import FromClient
 from sandbox_agent.hub.hub import Hub
 from sandbox_agent.wire.fleet import Introduced, Introduction
+
+PATH = "/fleet/guests"
+
+
+class GatewayDoor(FrontDoor):
+    """Where requests of gateways come in, by `answer_gateway` alone: guests, and everything behind the front door."""
+
+    def __init__(self, app: FrontDoor, guests: "Guests") -> None:
+        self._app = app
+        self._guests = guests
+
+    async def route(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await (self._guests if scope["path"] == PATH else self._app.route)(scope, receive, send)
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +60,7 @@ class Guests:
     async def _introduce(self, asked: Introduction) -> Introduced:
         envelope = parse(bytes(asked.initialize))
         params = envelope.params()
-        agent, greeting = asked.agent or text_at(params, "_meta", META, "agent") or "", None
+        agent, greeting = asked.agent or text_at(params, "_meta", META, "agent") or "", Raw(b"null")
         if asked.greet:
             running, answer = await self.from_client.greet(envelope, asked.agent)
             agent, greeting = running.agent.id, Raw(answer.line)

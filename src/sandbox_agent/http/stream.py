@@ -160,6 +160,11 @@ class Stream:
         self._paused.append(resume)
         return True
 
+    def look_back(self) -> None:
+        """Something may be there that was not pushed: read on from the last position that was taken."""
+        self._fall_behind()
+        self._notify()
+
     def close(self, reason: str) -> None:
         """End it, with a last comment saying why."""
         if farewell := self._encoding.farewell(reason):
@@ -342,6 +347,10 @@ class Several:
         for stream in self.streams.values():
             stream.push(chunk)
 
+    def look_back(self) -> None:
+        for stream in self.streams.values():
+            stream.look_back()
+
     def close(self, reason: str) -> None:
         for stream in self.streams.values():
             stream.close(reason)
@@ -360,7 +369,11 @@ class Several:
 class Streams:
     """All live streams, and the one clock they share."""
 
-    def __init__(self, source: Source, limits: StreamLimits) -> None:
+    def __init__(
+        self, source: Source, limits: StreamLimits, opened: Callable[[Connection], None] | None = None
+    ) -> None:
+        """`opened` learns whose stream was opened."""
+        self._opened = opened
         self._source = source
         self._limits = limits
         self._live: set[Stream] = set()
@@ -386,6 +399,8 @@ class Streams:
             _take_over(connection.stream.streams.get(part))
             connection.stream.streams[part] = stream
         self._live.add(stream)
+        if self._opened is not None:
+            self._opened(connection)
         return stream
 
     def forget(self, connection: Connection, stream: Stream) -> None:

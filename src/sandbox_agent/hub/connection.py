@@ -29,6 +29,7 @@ class Downlink(Protocol):
     """The live stream of a connection."""
 
     def push(self, chunk: Chunk) -> None: ...
+    def look_back(self) -> None: ...
     def close(self, reason: str) -> None: ...
     async def caught_up(self, position: int) -> None: ...
     def has_handed(self, position: int) -> bool: ...
@@ -44,6 +45,12 @@ class Window:
 
     def covers(self, position: int) -> bool:
         return position > self.start and (self.end is None or position <= self.end)
+
+    def cut(self, through: int) -> int:
+        """The last position in it that is gone when everything up to `through` is; 0 when none is."""
+        if self.start >= through:
+            return 0
+        return through if self.end is None else min(through, self.end)
 
 
 @dataclass(slots=True)
@@ -180,11 +187,7 @@ class Connection:
             if only is not None and session_id != only:
                 continue
             through = trims.get(session_channel(session_id), 0)
-            ends += [
-                through if window.end is None else min(through, window.end)
-                for window in windows
-                if window.start < through
-            ]
+            ends += [window.cut(through) for window in windows]
         last = max(ends)
         return last if last > after else 0
 

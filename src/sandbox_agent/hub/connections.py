@@ -130,7 +130,9 @@ class Connections:
         if connection.is_guest:
             line = msgspec.json.encode(Attachment(session_id, attached))
             channel = attachment_channel(connection.tag)
-            self._log.append([line], Direction.FROM_SERVER, None, channel, history=False)
+            # Its gateways have to come to this one before they pass on an answer that follows it.
+            chunk = self._log.append([line], Direction.FROM_SERVER, None, channel, history=False)
+            connection.last_event = chunk.last
 
     def close(self, connection: Connection, reason: str) -> list[str]:
         """Close an open connection and its stream; returns the sessions to which no connection is attached any more."""

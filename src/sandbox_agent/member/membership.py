@@ -349,10 +349,12 @@ class Membership:
 
     async def _list(self) -> None:
         """Keep the fleet's list up to date: a moment after a change, when its events are there."""
+        listed_at = 0.0
         while True:
             await self._facts_wanted.wait()
             await self._leased.wait()
-            await asyncio.sleep(FACTS_EVERY)
+            await asyncio.sleep(max(0.0, listed_at + FACTS_EVERY - time.monotonic()))
+            listed_at = time.monotonic()
             self._facts_wanted.clear()
             # Taken before the wait: what changes meanwhile has events that are not there yet, and would be refused.
             changed, self._changed = list(self._changed), {}

@@ -137,6 +137,27 @@ class Attachment(Struct, rename="camel"):
     attached: bool
 
 
+class StreamOpened(Struct, rename="camel"):
+    """In the stream, as JSON: this gateway has the stream of a connection now."""
+
+    gateway: str
+
+
+class Visit(Struct, rename="camel"):
+    """A connection in the fleet's table, as JSON."""
+
+    digest: str
+    """SHA-256 of its id, which no table has."""
+    opened_at: int
+    agent: str
+    initialize: Raw
+    """What its client said of itself."""
+    home: str | None
+    """The node that is asked what belongs to no session."""
+    nodes: list[str]
+    """Nodes to which it was introduced, in order."""
+
+
 class Introduction(Struct, rename="camel"):
     """Makes a gateway's connection known to a node, as JSON."""
 
@@ -157,7 +178,7 @@ class Introduced(Struct, rename="camel"):
     known: bool
     """The node knew it before: what it was attached to, it still is."""
     agent: str
-    greeting: Raw | None = None
+    greeting: Raw = Raw(b"null")
     """The response to `initialize`, where one was wanted."""
 
 

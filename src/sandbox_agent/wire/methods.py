@@ -70,3 +70,18 @@ SHELL = "_sandboxagent/session/shell"
 ENDED = "_sandboxagent/session/ended"
 UNPARSED = "_sandboxagent/agent/unparsed"
 GAP = "_sandboxagent/stream/gap"
+
+READS = frozenset(
+    {
+        LIST,
+        ATTACH,
+        DETACH,
+        EVENTS,
+        GET_SESSION,
+        LIST_SESSIONS,
+        LIST_MODELS,
+        PENDING,
+        LIST_AGENTS,
+    }
+)
+"""Requests that may be made any number of times: they need no key."""

@@ -19,9 +19,20 @@ FLAGS = frozenset(
             "log_max_bytes",
             "log_max_age",
             "replay_bytes",
+            "default_agent",
+            "session_streams",
         ),
         *("connection_ttl", "max_body", "anonymous_sockets", "head_timeout", "body_timeout", "idle_timeout"),
-        *("heartbeat", "pong_timeout", "stream_buffer", "stall_timeout", "log_level", "log_format", "quiet"),
+        *(
+            "heartbeat",
+            "peer_timeout",
+            "pong_timeout",
+            "stream_buffer",
+            "stall_timeout",
+            "log_level",
+            "log_format",
+            "quiet",
+        ),
     }
 )
 """The options that count for a gateway."""

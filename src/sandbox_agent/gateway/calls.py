@@ -1,0 +1,326 @@
+"""Everything that a client can send to a gateway: answered here, or by the node that it is for.
+
+The node that has a session decides everything about it: which prompt runs, which answer came first, what was asked for
+before under the same key. Gateways find that node, and keep nothing.
+"""
+
+import asyncio
+import hashlib
+import logging
+import random
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
+
+import msgspec
+
+from sandbox_agent import __version__
+from sandbox_agent.bus.ports import BusError, Conflict, Table
+from sandbox_agent.envelope import META, Envelope, Kind, Object, failure, parse, same_id, success, text_at, with_result
+from sandbox_agent.errors import (
+    LogUnavailable,
+    MissingAgent,
+    NobodyAsked,
+    NodeUnreachable,
+    NoNode,
+    NotAnEnvelope,
+    RpcError,
+    SandboxAgentError,
+)
+from sandbox_agent.gateway.connection import FleetConnection
+from sandbox_agent.gateway.connections import FleetConnections
+from sandbox_agent.gateway.flows import Answer as NodeAnswer
+from sandbox_agent.gateway.guests import Guests, Refusal
+from sandbox_agent.gateway.methods import GatewayMethods
+from sandbox_agent.gateway.placement import Wish, place
+from sandbox_agent.gateway.roster import Roster
+from sandbox_agent.http.delivery import Delivery
+from sandbox_agent.hub.calls import Accepted, Answer
+from sandbox_agent.hub.connection import Connection
+from sandbox_agent.wire import headers, methods
+
+logger = logging.getLogger(__name__)
+
+LISTED = 2.0
+"""Seconds that the answer to a request that makes or deletes a session waits for the fleet's list to show it."""
+_LAST_EVENT = headers.raw(headers.LAST_EVENT)
+_KEY = headers.raw(headers.IDEMPOTENCY_KEY)
+_ASYNC = (headers.raw(headers.PREFER), headers.RESPOND_ASYNC.encode())
+_LISTING = (methods.NEW, methods.FORK, methods.LOAD, methods.RESUME)
+
+
+class Calls:
+    """The way in for envelopes from clients of a gateway."""
+
+    def __init__(
+        self,
+        gateway: str,
+        connections: FleetConnections,
+        guests: Guests,
+        own: GatewayMethods,
+        roster: Roster,
+        keys: Table,
+        keys_ttl: float,
+        default_agent: str | None,
+    ) -> None:
+        self._gateway = gateway
+        self._connections = connections
+        self._guests = guests
+        self._methods = own
+        self._own = own.table()
+        self._without_node = own.table_without_node()
+        self._roster = roster
+        self._keys = keys
+        self._keys_ttl = keys_ttl
+        self._default_agent = default_agent
+        self._random = random.SystemRandom()
+
+    # Connections
+
+    async def open(
+        self, envelope: Envelope, agent: str | None = None, connection_id: str | None = None
+    ) -> tuple[FleetConnection, Answer]:
+        """`initialize`: a connection, with a home among the nodes. Without any node, it is good for reading.
+
+        Raises what becomes an HTTP problem.
+        """
+        assert envelope.id is not None
+        wish = Wish.read(envelope.params(), agent or self._default_agent)
+        if wish.agent is None:
+            raise MissingAgent
+        id = connection_id or self._connections.make_id()
+        if not self._roster.leases and not wish.is_particular:
+            connection = await self._connections.open(id, wish.agent, envelope, None)
+            return connection, Answer(success(envelope.id, self._greeting()))
+        home = place(self._roster.leases, wish, self._random)
+        connection = await self._connections.open(id, wish.agent, envelope, home)
+        try:
+            introduced = await self._guests.introduce(connection, home, greet=True)
+        except BaseException:
+            await self._connections.close(connection, "it was not opened")
+            raise
+        connection.agent = introduced.agent
+        return connection, Answer(_response(home, envelope, bytes(introduced.greeting)).line)
+
+    def _greeting(self) -> Object:
+        ours = {"version": __version__, "gateway": self._gateway, "extensions": {"methods": list(self._own)}}
+        return {
+            "protocolVersion": 1,
+            "agentCapabilities": {"sessionCapabilities": {"list": {}}, "_meta": {META: ours}},
+            "agentInfo": {"name": "sandbox-agent gateway", "version": __version__},
+            "authMethods": [],
+        }
+
+    # Requests
+
+    async def accept(self, connection: Connection, envelope: Envelope, key: str | None = None) -> Accepted:
+        """Accept a request; its answer comes from here or from a node."""
+        assert isinstance(connection, FleetConnection)
+        return Accepted(0, self._answer(connection, envelope, key))
+
+    async def _answer(self, connection: FleetConnection, envelope: Envelope, key: str | None) -> Answer:
+        assert envelope.id is not None
+        method = self._own.get(envelope.method)
+        try:
+            if method is not None:
+                return Answer(success(envelope.id, await method(connection, envelope)))
+            return await self._forward(connection, envelope, key)
+        except (RpcError, NoNode) as error:
+            return Answer(failure(envelope.id, error))
+
+    async def _forward(self, connection: FleetConnection, envelope: Envelope, key: str | None) -> Answer:
+        assert envelope.id is not None
+        if envelope.method == methods.PENDING and envelope.session_id is None:
+            return await self._all_pending(connection, envelope)
+        node = await self.node_for(connection, envelope, key)
+        without = self._without_node.get(envelope.method)
+        if without is not None and node not in self._roster.leases:
+            return Answer(success(envelope.id, await without(connection, envelope)))
+        answer = await self._request(connection, node, envelope, key)
+        if answer.status != 200:
+            raise Refusal(answer)
+        response = _response(node, envelope, answer.body)
+        line = response.line
+        await self._connections.caught_up(connection, node, _position(answer))
+        if response.succeeded:
+            await self._until_listed(node, envelope, response)
+            line = self._with_position(connection, envelope, line)
+        return Answer(line)
+
+    async def _request(
+        self, connection: FleetConnection, node: str, envelope: Envelope, key: str | None, *more: tuple[bytes, bytes]
+    ) -> NodeAnswer:
+        under = [] if key is None else [(_KEY, key.encode("latin-1"))]
+        repeatable = key is not None or envelope.method in methods.READS
+        return await self._guests.post(connection, node, envelope.line, [*under, *more], repeatable=repeatable)
+
+    async def begin(self, connection: FleetConnection, envelope: Envelope, key: str | None) -> bool:
+        """Have a node accept a request, whose response then comes on the stream; False when it is answered here."""
+        assert envelope.id is not None
+        if envelope.method in self._own or envelope.method in (methods.ATTACH, methods.DETACH, methods.PENDING):
+            # Here, or with something in it that only a gateway knows.
+            return False
+        node = await self.node_for(connection, envelope, key)
+        if envelope.method in self._without_node and node not in self._roster.leases:
+            return False
+        id = same_id(envelope.id)
+        connection.unanswered[id] = node
+        try:
+            answer = await self._request(connection, node, envelope, key, _ASYNC)
+        except BaseException:
+            connection.unanswered.pop(id, None)
+            raise
+        if answer.status != 202:
+            connection.unanswered.pop(id, None)
+            raise Refusal(answer)
+        return True
+
+    async def _all_pending(self, connection: FleetConnection, envelope: Envelope) -> Answer:
+        """What waits anywhere in the fleet, of nodes that are there."""
+        assert envelope.id is not None
+        pending: list[object] = []
+        for node in self._roster.nodes_with_pending() | set(connection.guests):
+            if node in self._roster.leases:
+                answer = await self._request(connection, node, envelope, None)
+                found = parse(answer.body).result().get("pending") if answer.status == 200 else None
+                pending += found if isinstance(found, list) else []
+        return Answer(success(envelope.id, {"pending": pending}))
+
+    async def _until_listed(self, node: str, envelope: Envelope, response: Envelope) -> None:
+        """Lists show a session when its client knows of it, and no longer when it has deleted it; or a moment later."""
+        made = text_at(response.result(), "sessionId") if envelope.method in _LISTING else None
+        deleted = envelope.session_id if envelope.method == methods.DELETE else None
+        with suppress(TimeoutError):
+            async with asyncio.timeout(LISTED):
+                if made is not None:
+                    await self._roster.until(lambda: self._roster.find(made) is not None)
+                if deleted is not None:
+                    await self._roster.until(lambda: self._roster.find(deleted) is None)
+        if made is not None and await self._methods.owner(made) not in (node, None):
+            # Some agents count their sessions, the same on every machine.
+            raise RpcError(f"the session {made} of {node} cannot be used here: another node has one of this name")
+
+    @staticmethod
+    def _with_position(connection: FleetConnection, envelope: Envelope, line: bytes) -> bytes:
+        """A node's positions are its own: its clients here know others."""
+        if envelope.method != methods.ATTACH:
+            return line
+        session_id = text_at(parse(line).result(), "session", "sessionId") or ""
+        windows = connection.windows.get(session_id)
+        return with_result(line, "position", max(connection.last_event, windows[-1].start if windows else 0))
+
+    # Where to
+
+    async def node_for(self, connection: FleetConnection, envelope: Envelope, key: str | None = None) -> str:
+        """The node that an envelope is for: its session's, the one that fits a new session, else the home.
+
+        Raises NoNode, NodeUnreachable or LogUnavailable.
+        """
+        if envelope.method == methods.NEW:
+            return await self._place(connection, envelope, key)
+        if envelope.session_id is not None:
+            owner = await self._methods.owner(envelope.session_id)
+            if owner is not None:
+                return owner
+        if connection.home is None:
+            raise NoNode("no node was there when this connection was opened; open another one")
+        return connection.home
+
+    async def _place(self, connection: FleetConnection, envelope: Envelope, key: str | None) -> str:
+        wish = Wish.read(envelope.params(), connection.agent)
+        if key is None:
+            return place(self._roster.leases, wish, self._random)
+        # The same key leads to the same node, through every gateway: that node knows what came of it.
+        name = hashlib.sha256(f"{connection.tag}\0{key}".encode()).hexdigest()
+        try:
+            kept = await self._keys.get(name)
+            if kept is None:
+                node = place(self._roster.leases, wish, self._random)
+                with suppress(Conflict):
+                    await self._keys.put(name, node.encode(), expected=0, ttl=self._keys_ttl)
+                    return node
+                kept = await self._keys.get(name)
+        except BusError as error:
+            raise LogUnavailable(str(error)) from error
+        if kept is None or kept.value is None:
+            raise LogUnavailable("the table of keys has lost one")
+        return kept.value.decode()
+
+    # What has no response
+
+    async def notify(self, connection: Connection, envelope: Envelope) -> None:
+        """Pass a notification on. Errors are only logged: a notification has no response."""
+        assert isinstance(connection, FleetConnection)
+        try:
+            if envelope.method == methods.CANCEL_REQUEST:
+                # Which node works on it, only nodes know.
+                nodes = [node for node in connection.guests if node in self._roster.leases]
+            else:
+                nodes = [await self.node_for(connection, envelope)]
+            for node in nodes:
+                await self._guests.post(connection, node, envelope.line, [], repeatable=True)
+        except SandboxAgentError as error:
+            logger.info("notification dropped method=%s reason=%s", envelope.method, error.slug)
+
+    async def answer(self, connection: Connection, envelope: Envelope) -> None:
+        """Bring an answer to the node whose agent asked. That node takes the first one, and refuses all others."""
+        assert isinstance(connection, FleetConnection)
+        assert envelope.id is not None
+        node = _asker(envelope.id)
+        if node is None or node not in connection.guests:
+            raise NobodyAsked(envelope.id.decode())
+        try:
+            answer = await self._guests.post(connection, node, envelope.line, [], repeatable=True)
+        except RpcError as error:
+            # The node has gone while it may have taken it: the same again, when it is back, changes nothing.
+            raise NodeUnreachable(node, "is gone") from error
+        if answer.status != 202:
+            raise Refusal(answer)
+
+
+class FleetDelivery(Delivery):
+    """Requests that are answered on the stream: a node puts the response there, whatever becomes of this gateway."""
+
+    def __init__(self, connections: FleetConnections, calls: Calls) -> None:
+        super().__init__(connections, calls)
+        self._calls = calls
+
+    async def begin(
+        self,
+        connection: Connection,
+        envelope: Envelope,
+        key: str | None = None,
+        *,
+        before: Callable[[], Awaitable[None]] | None = None,
+        after: Callable[[], None] | None = None,
+    ) -> int:
+        assert isinstance(connection, FleetConnection)
+        if not await self._calls.begin(connection, envelope, key):
+            return await super().begin(connection, envelope, key, before=before, after=after)
+        if after is not None:
+            after()
+        return 0
+
+
+def _asker(id: bytes) -> str | None:
+    """The node in the id of a request: `"<node>.<run>.<number>"`."""
+    try:
+        text = msgspec.json.decode(id)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return None
+    return text.partition(".")[0] if isinstance(text, str) else None
+
+
+def _response(node: str, envelope: Envelope, line: bytes) -> Envelope:
+    """What a node has answered, if it is a response to this request. Raises NodeUnreachable."""
+    assert envelope.id is not None
+    with suppress(NotAnEnvelope):
+        response = parse(line)
+        if response.kind is Kind.RESPONSE and response.id is not None and same_id(response.id) == same_id(envelope.id):
+            return response
+    raise NodeUnreachable(node, "sends what makes no sense")
+
+
+def _position(answer: NodeAnswer) -> int:
+    values: Mapping[bytes, bytes] = {name.lower(): value for name, value in answer.headers}
+    value = values.get(_LAST_EVENT, b"0")
+    return int(value) if value.isdigit() and len(value) < 20 else 0

@@ -1,0 +1,85 @@
+"""A client's connection at a gateway: what it reads of the fleet's stream, and the nodes that know it. Pure."""
+
+import base64
+import hashlib
+from dataclasses import dataclass, field
+
+from sandbox_agent.bus import subjects
+from sandbox_agent.envelope import Kind, parse, same_id
+from sandbox_agent.errors import NotAnEnvelope
+from sandbox_agent.hub.connection import Connection
+from sandbox_agent.log.event import Chunk, session_channel
+
+
+@dataclass(eq=False)
+class FleetConnection(Connection):
+    """One client, as a gateway knows it."""
+
+    initialize: bytes = b"{}"
+    """What its client said of itself."""
+    home: str | None = None
+    guests: dict[str, str] = field(default_factory=dict[str, str])
+    """Nodes to which it was introduced → the nonce of the node that is known to know it; empty for none."""
+    revision: int = 0
+    """Of its record in the fleet's table."""
+    kept_at: float = 0.0
+    """When that was written last, by the monotonic clock."""
+    unanswered: dict[bytes, str] = field(default_factory=dict[bytes, str])
+    """Requests whose responses come on the stream → the nodes that work on them."""
+
+    def own_channels(self) -> list[str]:
+        """What is for this connection alone."""
+        return [subjects.connection_events(self.tag, source) for source in (subjects.GATEWAY, *self.guests)]
+
+    def channels(self) -> list[str]:
+        return [*self.own_channels(), *map(session_channel, self.windows)]
+
+    def sees(self, chunk: Chunk) -> bool:
+        if chunk.request is not None or chunk.exclude == self.tag:
+            # A request comes to each client by itself, under an id that leads to its node.
+            return False
+        if chunk.session_id is None or chunk.channel != session_channel(chunk.session_id):
+            return True
+        return any(window.covers(chunk.first) for window in self.windows.get(chunk.session_id, ()))
+
+    def appended(self, chunk: Chunk) -> None:
+        if not self.sees(chunk):
+            return
+        self.last_event = max(self.last_event, chunk.last)
+        if self.unanswered and chunk.channel != session_channel(chunk.session_id or ""):
+            self._note_responses(chunk)
+        if self.stream is not None:
+            self.stream.push(chunk)
+
+    def _note_responses(self, chunk: Chunk) -> None:
+        for line in chunk.lines:
+            try:
+                envelope = parse(line)
+            except NotAnEnvelope:
+                continue
+            if envelope.kind is Kind.RESPONSE and envelope.id is not None:
+                self.unanswered.pop(same_id(envelope.id), None)
+
+    def lost(self, trims: dict[str, int], after: int, only: str | None = None) -> int:
+        ends = [trims.get(channel, 0) for channel in self.own_channels()] if only is None else []
+        for session_id, windows in self.windows.items():
+            if only is not None and session_id != only:
+                continue
+            through = trims.get(session_channel(session_id), 0)
+            ends += [window.cut(through) for window in windows]
+        last = max(ends, default=0)
+        return last if last > after else 0
+
+    def guest_id(self, node: str) -> str:
+        """Its id at one node. A credential there, and of no use at another node or at a gateway."""
+        digest = hashlib.sha256(f"guest\0{node}\0{self.connection_id}".encode()).digest()
+        return base64.urlsafe_b64encode(digest).rstrip(b"=").decode()
+
+    @property
+    def digest(self) -> str:
+        return digest_of_id(self.connection_id)
+
+
+def digest_of_id(connection_id: str) -> str:
+    """What the fleet's table knows of an id."""
+    return hashlib.sha256(connection_id.encode()).hexdigest()

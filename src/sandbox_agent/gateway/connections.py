@@ -1,0 +1,411 @@
+"""All connections that clients use at this gateway. Every gateway serves every connection: the fleet's table knows it.
+
+What a connection reads follows from the stream alone: nodes write there to which sessions it is attached, and what is
+for it alone. So it goes on at another gateway where it was.
+"""
+
+import asyncio
+import hmac
+import logging
+import secrets
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Coroutine
+
+import msgspec
+from msgspec import Raw
+
+from sandbox_agent.bus import subjects
+from sandbox_agent.bus.ports import BusError, Conflict, Entry, Following, Table
+from sandbox_agent.envelope import Envelope, parse
+from sandbox_agent.errors import LogUnavailable, NotAnEnvelope
+from sandbox_agent.gateway.connection import FleetConnection, digest_of_id
+from sandbox_agent.gateway.feed import Feed
+from sandbox_agent.gateway.own_events import OwnEvents
+from sandbox_agent.gateway.roster import Roster
+from sandbox_agent.http.stream import TAKEN_OVER
+from sandbox_agent.hub.connection import Connection
+from sandbox_agent.log.event import Chunk, session_channel
+from sandbox_agent.wire.fleet import Attachment, StreamOpened, Visit
+
+logger = logging.getLogger(__name__)
+
+PATIENCE = 10.0
+"""Seconds that an answer waits for the events before it."""
+KNOWN_GUESTS = 50_000
+"""How many guests are remembered, so that the table is not asked about each."""
+
+
+class FleetConnections:
+    """The connections of this gateway's clients, and the port to them that transports stand on."""
+
+    def __init__(self, gateway: str, feed: Feed, roster: Roster, table: Table, own: OwnEvents, ttl: float) -> None:
+        self.stopping = False
+        self._gateway = gateway
+        self._feed = feed
+        feed.fell_behind = self._begin_anew
+        self._roster = roster
+        self._table = table
+        self._own = own
+        self._ttl = ttl
+        self._by_tag: dict[str, FleetConnection] = {}
+        self._loading: dict[str, asyncio.Task[FleetConnection | None]] = {}
+        self._settling: dict[FleetConnection, set[asyncio.Task[None]]] = {}
+        self._writers: dict[tuple[FleetConnection, str], _Attachments] = {}
+        self._known_guests: OrderedDict[tuple[str, str], None] = OrderedDict()
+        self._watchers: list[Callable[[FleetConnection], None]] = []
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._watching: Following | None = None
+
+    async def start(self) -> None:
+        """Follow the fleet's table: another gateway may close a connection, or introduce it to more nodes."""
+        self._watching = await self._table.watch(self._take_entry)
+
+    async def close_all(self) -> None:
+        if self._watching is not None:
+            await self._watching.close()
+
+    def all(self) -> list[FleetConnection]:
+        return list(self._by_tag.values())
+
+    # The port of the transports
+
+    @property
+    def position(self) -> int:
+        return self._feed.position
+
+    def monotonic(self) -> float:
+        return time.monotonic()
+
+    def make_id(self) -> str:
+        return f"g{secrets.token_hex(8)}.{secrets.token_urlsafe(24)}"
+
+    async def has_sent(self, position: int) -> bool:
+        return position <= self._feed.position or position <= await self._feed.refresh()
+
+    async def find(self, connection_id: str) -> FleetConnection | None:
+        """Here, or in the fleet's table. Raises LogUnavailable."""
+        tag, _, _ = connection_id.partition(".")
+        connection = self._by_tag.get(tag)
+        if connection is None:
+            connection = await self._load(tag, connection_id)
+        if connection is None or not hmac.compare_digest(connection.connection_id.encode(), connection_id.encode()):
+            return None
+        connection.used_at = time.monotonic()
+        return connection
+
+    async def close(self, connection: Connection, reason: str) -> None:
+        """Close it in the whole fleet."""
+        if not isinstance(connection, FleetConnection) or connection.closed:
+            return
+        self._drop(connection, reason)
+        for watcher in self._watchers:
+            watcher(connection)
+        try:
+            await self._table.delete(connection.tag)
+            for source in (subjects.GATEWAY, *connection.guests):
+                await self._own.purge(connection.tag, source)
+        except BusError as error:
+            # The table forgets it by itself, and the stream what is old.
+            logger.info("connection not removed connection=%s reason=%s", connection.tag, error)
+
+    async def committed(self, position: int) -> None:
+        """Nothing to wait for: what comes from a node is safe."""
+
+    async def kept(self, connection: Connection, position: int) -> None:
+        """As above."""
+
+    def tell(self, connection: Connection, line: bytes, session_id: str | None = None) -> None:
+        self._own.tell(connection.tag, line, session_id)
+
+    def resolve(self, session_id: str) -> str:
+        seen = self._roster.find(session_id)
+        return session_id if seen is None else seen.session_id
+
+    # Opening
+
+    async def open(self, connection_id: str, agent: str, envelope: Envelope, home: str | None) -> FleetConnection:
+        """A new one, which every gateway knows from now on. Raises LogUnavailable."""
+        position = await self._feed.refresh()
+        connection = FleetConnection(
+            connection_id=connection_id,
+            tag=connection_id.partition(".")[0],
+            agent=agent,
+            used_at=time.monotonic(),
+            opened_at=position,
+            last_event=position,
+            initialize=envelope.line,
+            home=home,
+        )
+        connection.introduce(envelope.params())
+        await self._save(connection)
+        self._by_tag[connection.tag] = connection
+        await self._follow(connection, subjects.GATEWAY)
+        return connection
+
+    async def add_node(self, connection: FleetConnection, node: str) -> None:
+        """Let a node speak to it, and hear that. Raises LogUnavailable."""
+        if node in connection.guests:
+            return
+        connection.guests[node] = ""
+        await self._save(connection)
+        await self._follow(connection, node)
+
+    async def _save(self, connection: FleetConnection) -> None:
+        """Write its record; what other gateways have added stays in it."""
+        while True:
+            nodes = list(connection.guests)
+            visit = Visit(
+                connection.digest,
+                connection.opened_at,
+                connection.agent,
+                Raw(connection.initialize),
+                connection.home,
+                nodes,
+            )
+            value, expected = msgspec.json.encode(visit), connection.revision
+            try:
+                connection.revision = await self._table.put(connection.tag, value, expected=expected, ttl=self._ttl)
+                connection.kept_at = time.monotonic()
+            except Conflict:
+                entry = await self._get(connection.tag)
+                connection.revision = 0 if entry is None else entry.revision
+                if entry is not None and entry.value is not None:
+                    for node in msgspec.json.decode(entry.value, type=Visit).nodes:
+                        connection.guests.setdefault(node, "")
+            except BusError as error:
+                raise LogUnavailable(str(error)) from error
+            else:
+                return
+
+    async def _get(self, tag: str) -> Entry | None:
+        try:
+            return await self._table.get(tag)
+        except BusError as error:
+            raise LogUnavailable(str(error)) from error
+
+    async def keep(self, connection: FleetConnection) -> bool:
+        """Keep it in the table for as long as it is used; whether it was time for that. Raises LogUnavailable."""
+        overdue = time.monotonic() - connection.kept_at > self._ttl / 3
+        if overdue:
+            await self._save(connection)
+        return overdue
+
+    def watch_closed(self, watcher: Callable[[FleetConnection], None]) -> None:
+        """Hear of connections that their clients have closed here."""
+        self._watchers.append(watcher)
+
+    # Coming from another gateway
+
+    async def _load(self, tag: str, connection_id: str) -> FleetConnection | None:
+        loading = self._loading.get(tag)
+        if loading is None:
+            loading = self._loading[tag] = asyncio.create_task(self._load_once(tag, connection_id))
+            loading.add_done_callback(lambda _: self._loading.pop(tag, None))
+        return await asyncio.shield(loading)
+
+    async def _load_once(self, tag: str, connection_id: str) -> FleetConnection | None:
+        entry = await self._get(tag) if subjects.is_tag(tag) else None
+        if entry is None or entry.value is None:
+            return None
+        visit = msgspec.json.decode(entry.value, type=Visit)
+        if not hmac.compare_digest(visit.digest, digest_of_id(connection_id)):
+            return None
+        connection = FleetConnection(
+            connection_id=connection_id,
+            tag=tag,
+            agent=visit.agent,
+            used_at=time.monotonic(),
+            opened_at=visit.opened_at,
+            last_event=visit.opened_at,
+            initialize=bytes(visit.initialize),
+            home=visit.home,
+            guests=dict.fromkeys(visit.nodes, ""),
+            revision=entry.revision,
+        )
+        connection.introduce(parse(connection.initialize).params())
+        self._by_tag[tag] = connection
+        try:
+            await asyncio.gather(*(self._follow(connection, each) for each in (subjects.GATEWAY, *visit.nodes)))
+            await self.settled(connection)
+        except BaseException:
+            self._drop(connection, "it could not be read")
+            raise
+        logger.info("connection taken over connection=%s", tag)
+        return connection
+
+    async def _follow(self, connection: FleetConnection, source: str) -> None:
+        """Hear what a node, or the gateways, say to it, and to what it is attached there; begin with what was said."""
+        own, attachments = (
+            subjects.connection_events(connection.tag, source),
+            subjects.attachments(connection.tag, source),
+        )
+        writer = self._writers[connection, source] = _Attachments(self, connection, source)
+        self._feed.follow(own, connection)
+        self._feed.follow(attachments, writer)
+        await self._feed.complete([own, attachments])
+        after, through = connection.opened_at, self._feed.reach([attachments])
+        while after < through and (chunks := await self._feed.page([attachments], after, through)):
+            for chunk in chunks:
+                writer.take(chunk, old=True)
+            after = chunks[-1].last
+        writer.begin()
+        self._settle(connection, own, connection.opened_at)
+        if connection.stream is not None:
+            connection.stream.look_back()
+
+    def take_attachment(self, connection: FleetConnection, node: str, said: Attachment, position: int) -> None:
+        """A node has attached it to a session, or detached it; from there on, events are meant for it or not."""
+        session_id, channel = said.session_id, session_channel(said.session_id)
+        owner = self._roster.find(session_id)
+        if connection.closed or (owner is not None and owner.node != node):
+            return
+        if not said.attached:
+            if connection.attached(session_id):
+                connection.detach(session_id, position)
+                self._feed.unfollow(channel, connection)
+        elif not connection.attached(session_id):
+            connection.attach(session_id, position)
+            if not self._feed.follow(channel, connection):
+                self._settle(connection, channel, position)
+                if connection.stream is not None:
+                    # What was said since is not in memory.
+                    connection.stream.look_back()
+
+    def take_stream(self, connection: FleetConnection, said: StreamOpened) -> None:
+        """Its client reads at some gateway: a stream at another one is dead, or about to be."""
+        if said.gateway != self._gateway and connection.stream is not None:
+            connection.stream.close(TAKEN_OVER)
+
+    def announce_stream(self, connection: Connection) -> None:
+        """Its client reads here."""
+        self._own.announce(connection.tag, msgspec.json.encode(StreamOpened(self._gateway)))
+
+    def _settle(self, connection: FleetConnection, channel: str, after: int) -> None:
+        """Find out which event of a channel is the last that was meant for it, of those that are not in memory."""
+
+        async def find() -> None:
+            last = await self._feed.last_before_memory(channel, after, connection.sees)
+            connection.last_event = max(connection.last_event, last)
+
+        task = asyncio.create_task(find())
+        tasks = self._settling.setdefault(connection, set())
+        tasks.add(task)
+        task.add_done_callback(tasks.discard)
+
+    async def settled(self, connection: FleetConnection) -> None:
+        """Wait until it is known which event is the last one that was meant for it. Raises LogUnavailable."""
+        while tasks := self._settling.get(connection):
+            await asyncio.gather(*tasks)
+
+    async def caught_up(self, connection: FleetConnection, node: str, position: int) -> None:
+        """Wait until everything up to a node's own position has come by here. Raises LogUnavailable."""
+        try:
+            async with asyncio.timeout(PATIENCE):
+                await self._feed.seen(node, position)
+                await self.settled(connection)
+        except TimeoutError:
+            raise LogUnavailable(f"events of {node} have not come by in time") from None
+
+    # Guests
+
+    async def is_guest(self, node: str, tag: str) -> bool:
+        """Whether a connection was introduced to a node. Raises BusError."""
+        if (node, tag) in self._known_guests:
+            return True
+        connection = self._by_tag.get(tag)
+        if connection is None or node not in connection.guests:
+            entry = await self._table.get(tag)
+            if entry is None or entry.value is None or node not in msgspec.json.decode(entry.value, type=Visit).nodes:
+                return False
+        self._known_guests[node, tag] = None
+        while len(self._known_guests) > KNOWN_GUESTS:
+            self._known_guests.popitem(last=False)
+        return True
+
+    # Its end here
+
+    def close_unused(self) -> None:
+        """Forget those that no client uses here; the table keeps them for another gateway, for a while."""
+        now = time.monotonic()
+        for connection in self.all():
+            if connection.stream is None and not connection.busy and now - connection.used_at > self._ttl:
+                self._drop(connection, "it was not used")
+
+    def _take_entry(self, entry: Entry) -> None:
+        """Of the fleet's table: another gateway may have closed it, or introduced it to another node."""
+        connection = self._by_tag.get(entry.key)
+        if connection is None or entry.revision <= connection.revision:
+            return
+        if entry.value is None:
+            self._drop(connection, "the client closed the connection")
+            return
+        connection.revision = entry.revision
+        for node in msgspec.json.decode(entry.value, type=Visit).nodes:
+            if node not in connection.guests:
+                connection.guests[node] = ""
+                self._spawn(self._follow(connection, node))
+
+    def _drop(self, connection: FleetConnection, reason: str) -> None:
+        if self._by_tag.pop(connection.tag, None) is None:
+            return
+        connection.closed = True
+        for task in self._settling.pop(connection, ()):
+            task.cancel()
+        for channel in connection.channels():
+            self._feed.unfollow(channel, connection)
+        for source in (subjects.GATEWAY, *connection.guests):
+            writer = self._writers.pop((connection, source), None)
+            if writer is not None:
+                self._feed.unfollow(subjects.attachments(connection.tag, source), writer)
+        if connection.stream is not None:
+            connection.stream.close(reason)
+
+    def _begin_anew(self) -> None:
+        """The feed has missed something. Clients come back by id, and their connections are read again."""
+        for connection in self.all():
+            self._drop(connection, "the gateway fell behind")
+
+    def _spawn(self, work: Coroutine[None, None, None]) -> None:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._forget_task)
+
+    def _forget_task(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            logger.warning("connection not followed reason=%s", error)
+
+
+class _Attachments:
+    """What one node says about attachments of a connection, or gateways about its stream; in order."""
+
+    def __init__(self, connections: FleetConnections, connection: FleetConnection, source: str) -> None:
+        self._connections = connections
+        self._connection = connection
+        self._source = source
+        self._early: list[Chunk] | None = []
+        """What came before it was known what was said before."""
+
+    def appended(self, chunk: Chunk) -> None:
+        if self._early is not None:
+            self._early.append(chunk)
+        else:
+            self.take(chunk)
+
+    def begin(self) -> None:
+        early, self._early = self._early or [], None
+        for chunk in early:
+            self.take(chunk)
+
+    def take(self, chunk: Chunk, *, old: bool = False) -> None:
+        for position, line in enumerate(chunk.lines, chunk.first):
+            try:
+                if self._source != subjects.GATEWAY:
+                    said = msgspec.json.decode(line, type=Attachment)
+                    self._connections.take_attachment(self._connection, self._source, said, position)
+                elif not old:
+                    opened = msgspec.json.decode(line, type=StreamOpened)
+                    self._connections.take_stream(self._connection, opened)
+            except (msgspec.DecodeError, UnicodeDecodeError, NotAnEnvelope) as error:
+                logger.warning("attachment not read source=%s reason=%s", self._source, error)

@@ -1,0 +1,251 @@
+"""Calling nodes for the connections of clients: each is a guest at the nodes that it uses.
+
+A guest's id at a node is of no use elsewhere. A node that has forgotten it, or has started anew, is told again.
+"""
+
+import asyncio
+import logging
+from collections.abc import Coroutine
+from typing import Protocol
+
+import msgspec
+from msgspec import Raw
+
+from sandbox_agent.envelope import failure, request
+from sandbox_agent.errors import (
+    URN,
+    NodeLost,
+    NodeUnreachable,
+    SandboxAgentError,
+    ShuttingDown,
+    UnknownConnection,
+)
+from sandbox_agent.gateway.connection import FleetConnection
+from sandbox_agent.gateway.connections import FleetConnections
+from sandbox_agent.gateway.flows import Answer, Asked
+from sandbox_agent.gateway.roster import Roster
+from sandbox_agent.http.guests import PATH as GUESTS
+from sandbox_agent.http.negotiate import JSON
+from sandbox_agent.wire import headers, methods
+from sandbox_agent.wire.fleet import Introduced, Introduction
+
+logger = logging.getLogger(__name__)
+
+PATIENCE = 60.0
+"""Seconds for which a node is tried that has a lease and does not answer."""
+PAUSE = 0.25
+_TYPE = (b"content-type", JSON.encode())
+
+
+class Caller(Protocol):
+    """The way to nodes."""
+
+    async def call(self, node: str, asked: Asked, body: bytes = b"", *, most: int) -> Answer:
+        """Raises NodeUnreachable or TooMany."""
+        ...
+
+
+class Refusal(SandboxAgentError):
+    """A problem that a node has answered with, as it came."""
+
+    def __init__(self, answer: Answer) -> None:
+        problem = _decode(answer.body)
+        self.slug = str(problem.pop("type", "")).removeprefix(URN) or "internal-error"
+        self.title = str(problem.pop("title", "Error"))
+        self.status = answer.status if 400 <= answer.status < 600 else 502
+        problem.pop("status", None)
+        super().__init__(str(problem.pop("detail", "the node gave no reason")), **problem)
+
+
+class Guests:
+    """All calls to nodes that are made for a connection."""
+
+    def __init__(self, connections: FleetConnections, caller: Caller, roster: Roster, most: int) -> None:
+        """`most` is how many bytes an answer may have."""
+        self._connections = connections
+        self._caller = caller
+        self._roster = roster
+        self._most = most
+        self._introducing: dict[tuple[str, str], asyncio.Task[Introduced]] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        roster.watch(self._take_change)
+        connections.watch_closed(self._forget_guests)
+
+    # Introductions
+
+    async def introduce(self, connection: FleetConnection, node: str, *, greet: bool = False) -> Introduced:
+        """Make it known to a node; with `greet`, the node answers its `initialize`.
+
+        Raises NodeUnreachable, Refusal or LogUnavailable.
+        """
+        key = (connection.tag, node)
+        task = self._introducing.get(key)
+        if task is None or greet:
+            task = self._introducing[key] = asyncio.create_task(self._introduce(connection, node, greet=greet))
+            task.add_done_callback(lambda done: self._forget(key, done))
+        return await asyncio.shield(task)
+
+    def _forget(self, key: tuple[str, str], task: "asyncio.Task[Introduced]") -> None:
+        if self._introducing.get(key) is task:
+            del self._introducing[key]
+        if not task.cancelled():
+            task.exception()
+
+    async def _introduce(self, connection: FleetConnection, node: str, *, greet: bool) -> Introduced:
+        lease = self._roster.leases.get(node)
+        if lease is None:
+            raise NodeUnreachable(node, "is not there")
+        await self._connections.add_node(connection, node)
+        said = Introduction(
+            connection.guest_id(node),
+            connection.tag,
+            Raw(connection.initialize),
+            connection.agent or None,
+            greet,
+        )
+        answer = await self._call(node, Asked("POST", GUESTS.encode(), headers=[_TYPE]), msgspec.json.encode(said))
+        if answer.status != 200:
+            raise Refusal(answer)
+        try:
+            introduced = msgspec.json.decode(answer.body, type=Introduced)
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            raise NodeUnreachable(node, "sends what makes no sense") from None
+        if not introduced.known:
+            for session_id in self._attached_at(connection, node):
+                attach = request(b'"again"', methods.ATTACH, {"sessionId": session_id})
+                await self._call(node, self._asked(connection, node, []), attach)
+        connection.guests[node] = lease.nonce
+        return introduced
+
+    def _attached_at(self, connection: FleetConnection, node: str) -> list[str]:
+        attached = [session_id for session_id in connection.windows if connection.attached(session_id)]
+        return [one for one in attached if (seen := self._roster.find(one)) is not None and seen.node == node]
+
+    # Calls
+
+    async def post(
+        self,
+        connection: FleetConnection,
+        node: str,
+        body: bytes,
+        more: list[tuple[bytes, bytes]],
+        *,
+        repeatable: bool,
+    ) -> Answer:
+        """Send an envelope for a connection, and wait for what comes of it, hours if need be.
+
+        What is `repeatable` is sent again for as long as the node has its lease. Raises NodeUnreachable when the node
+        has not got it, NodeLost when the node went away while it worked on it, Refusal and LogUnavailable.
+        """
+        clock = asyncio.get_running_loop().time
+        failing_since, sent = clock(), False
+        while True:
+            lease = self._roster.leases.get(node)
+            if lease is None:
+                raise NodeLost(node) if sent else NodeUnreachable(node, "is not there")
+            began = clock()
+            try:
+                if connection.guests.get(node) != lease.nonce:
+                    await self.introduce(connection, node)
+                sent = True
+                answer = await self._call(node, self._asked(connection, node, more), body)
+            except NodeUnreachable:
+                if clock() - began > PATIENCE:
+                    # It worked on it for long: only the time for which it cannot be reached counts.
+                    failing_since = clock()
+                if node in self._roster.leases and ((sent and not repeatable) or clock() - failing_since > PATIENCE):
+                    raise
+                await asyncio.sleep(PAUSE)
+                continue
+            if _is_refused(answer, UnknownConnection):
+                connection.guests[node], sent = "", False
+            elif not (repeatable and _is_refused(answer, ShuttingDown)):
+                return answer
+            if clock() - failing_since > PATIENCE:
+                return answer
+            await asyncio.sleep(PAUSE if sent else 0)
+
+    def _forget_guests(self, connection: FleetConnection) -> None:
+        """Its client has closed it: no node need keep it."""
+        for node in connection.guests:
+            if node in self._roster.leases:
+                asked = self._asked(connection, node, [], "DELETE")
+                self._spawn(self._try(node, asked))
+
+    async def _try(self, node: str, asked: Asked) -> None:
+        try:
+            await self._call(node, asked, b"")
+        except SandboxAgentError as error:
+            logger.info("guest not forgotten node=%s reason=%s", node, error.slug)
+
+    def _asked(
+        self, connection: FleetConnection, node: str, more: list[tuple[bytes, bytes]], method: str = "POST"
+    ) -> Asked:
+        identity = (headers.raw(headers.CONNECTION_ID), connection.guest_id(node).encode())
+        return Asked(method, b"/v1/rpc", headers=[_TYPE, identity, *more])
+
+    async def _call(self, node: str, asked: Asked, body: bytes) -> Answer:
+        """Raises NodeUnreachable also when the node loses its lease meanwhile."""
+        calling = asyncio.create_task(self._caller.call(node, asked, body, most=self._most))
+        gone = asyncio.create_task(self._roster.until(lambda: node not in self._roster.leases))
+        try:
+            await asyncio.wait([calling, gone], return_when=asyncio.FIRST_COMPLETED)
+            if calling.done():
+                return calling.result()
+            raise NodeUnreachable(node, "is not there")
+        finally:
+            gone.cancel()
+            calling.cancel()
+
+    # Nodes that come and go
+
+    def _take_change(self, node: str) -> None:
+        """A node is gone, or another run of it is there: what waits on the old one ends, and the new one is told."""
+        lease = self._roster.leases.get(node)
+        for connection in self._connections.all():
+            known = connection.guests.get(node)
+            if known is None or (lease is not None and known == lease.nonce):
+                continue
+            if lease is None or known:
+                self._fail_unanswered(connection, node)
+            if lease is not None and (connection.stream is not None or connection.busy):
+                self._spawn(self._introduce_again(connection, node))
+
+    def _fail_unanswered(self, connection: FleetConnection, node: str) -> None:
+        for id in [id for id, worker in connection.unanswered.items() if worker == node]:
+            del connection.unanswered[id]
+            self._connections.tell(connection, failure(id, NodeLost(node)))
+
+    async def keep_all(self) -> None:
+        """Keep connections in the fleet's table, and at the nodes that know them: both forget what is not used."""
+        for connection in self._connections.all():
+            try:
+                overdue = await self._connections.keep(connection)
+            except SandboxAgentError as error:
+                logger.info("connection not kept connection=%s reason=%s", connection.tag, error.slug)
+                continue
+            for node in list(connection.guests) if overdue else ():
+                if node in self._roster.leases:
+                    await self._introduce_again(connection, node)
+
+    async def _introduce_again(self, connection: FleetConnection, node: str) -> None:
+        try:
+            await self.introduce(connection, node)
+        except SandboxAgentError as error:
+            logger.info("connection not introduced connection=%s node=%s reason=%s", connection.tag, node, error.slug)
+
+    def _spawn(self, work: Coroutine[None, None, None]) -> None:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+
+def _is_refused(answer: Answer, kind: type[SandboxAgentError]) -> bool:
+    return answer.status == kind.status and _decode(answer.body).get("type") == URN + kind.slug
+
+
+def _decode(body: bytes) -> dict[str, object]:
+    try:
+        return msgspec.json.decode(body, type=dict[str, object])
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return {}

@@ -1,0 +1,122 @@
+"""Methods that a gateway answers itself: lists and history come from the fleet's tables and its stream.
+
+They answer for nodes that are lost, too.
+"""
+
+from collections.abc import Awaitable, Callable
+
+import msgspec
+from msgspec import Raw
+
+from sandbox_agent.bus import subjects
+from sandbox_agent.envelope import META, Envelope, Object, object_at, text_at
+from sandbox_agent.errors import InvalidParams, InvalidRequest
+from sandbox_agent.gateway.connection import FleetConnection
+from sandbox_agent.gateway.feed import Feed
+from sandbox_agent.gateway.roster import Roster
+from sandbox_agent.hub.session import iso
+from sandbox_agent.log.event import session_channel
+from sandbox_agent.log.wire import ownership
+from sandbox_agent.wire import methods
+from sandbox_agent.wire.extensions import EventsRange
+
+MAX_PAGE = 5000
+
+Method = Callable[[FleetConnection, Envelope], Awaitable[object]]
+
+
+class GatewayMethods:
+    """The methods, and what they read."""
+
+    def __init__(self, feed: Feed, roster: Roster) -> None:
+        self._feed = feed
+        self._roster = roster
+
+    def table(self) -> dict[str, Method]:
+        return {
+            methods.INITIALIZE: self._initialize_again,
+            methods.LIST: self._list,
+            methods.LIST_SESSIONS: self._list_ours,
+            methods.EVENTS: self._events,
+        }
+
+    def table_without_node(self) -> dict[str, Method]:
+        """What is answered here when the node of a session is not there."""
+        return {methods.GET_SESSION: self._get, methods.ATTACH: self._attach, methods.DETACH: self._detach}
+
+    async def owner(self, session_id: str) -> str | None:
+        """The node that a session belongs to: as it is listed, else as the stream says. Raises LogUnavailable."""
+        seen = self._roster.find(session_id)
+        if seen is not None:
+            return seen.node
+        record = await self._feed.last(subjects.session_events(session_id))
+        return None if record is None else ownership(record.headers).node
+
+    async def _initialize_again(self, connection: FleetConnection, envelope: Envelope) -> object:
+        raise InvalidRequest("this connection is initialized; open another one for another agent")
+
+    async def _list(self, connection: FleetConnection, envelope: Envelope) -> object:
+        params = envelope.params()
+        page, following = self._roster.page(text_at(params, "cursor"), text_at(params, "cwd"))
+        sessions = [_entry(msgspec.json.decode(seen.view, type=dict[str, object])) for seen in page]
+        return {"sessions": sessions, **({} if following is None else {"nextCursor": following})}
+
+    async def _list_ours(self, connection: FleetConnection, envelope: Envelope) -> object:
+        params = envelope.params()
+        page, following = self._roster.page(text_at(params, "cursor"), text_at(params, "cwd"))
+        return {"sessions": [seen.view for seen in page], **({} if following is None else {"nextCursor": following})}
+
+    async def _get(self, connection: FleetConnection, envelope: Envelope) -> object:
+        return {"session": self._roster.session(envelope.session_id).view}
+
+    async def _attach(self, connection: FleetConnection, envelope: Envelope) -> object:
+        """To a session whose node is lost: it can be read, and what its node says when it is back comes, too."""
+        seen = self._roster.session(envelope.session_id)
+        channel = session_channel(seen.session_id)
+
+        def begin(position: int) -> None:
+            if not connection.attached(seen.session_id):
+                connection.attach(seen.session_id, position)
+
+        position = await self._feed.attach(channel, connection, begin)
+        if connection.closed:
+            self._feed.unfollow(channel, connection)
+        return {"session": seen.view, "pending": [], "position": position}
+
+    async def _detach(self, connection: FleetConnection, envelope: Envelope) -> object:
+        seen = self._roster.session(envelope.session_id)
+        if connection.attached(seen.session_id):
+            connection.detach(seen.session_id, self._feed.position)
+            self._feed.unfollow(session_channel(seen.session_id), connection)
+        return {}
+
+    async def _events(self, connection: FleetConnection, envelope: Envelope) -> object:
+        seen = self._roster.session(envelope.session_id)
+        try:
+            asked = msgspec.convert(envelope.params(), EventsRange)
+        except msgspec.ValidationError as error:
+            raise InvalidParams(f"events takes after, before and limit: {error}") from None
+        limit = min(asked.limit, MAX_PAGE)
+        end = await self._feed.refresh() + 1 if asked.before is None else asked.before
+        chunks, trimmed = await self._feed.history(seen.session_id, asked.after, end, limit + 1)
+        events: list[Object] = []
+        for chunk in chunks:
+            for position, line in enumerate(chunk.lines, chunk.first):
+                if position < end:
+                    facts = {"id": position, "at": iso(chunk.at), "direction": chunk.direction}
+                    events.append({**facts, "envelope": Raw(line)})
+        page = events[:limit]
+        result: Object = {"events": page, "next": page[-1]["id"] if len(events) > limit else None}
+        if trimmed:
+            result["gap"] = {"after": asked.after, "resumesAt": page[0]["id"] if page else end}
+        return result
+
+
+def _entry(view: Object) -> Object:
+    """A session as ACP's `session/list` shows it, from its view."""
+    kept = ("agent", "createdAt", "ended", "resumable", "running", "eventCount", "pending", "node")
+    ours = object_at(view, "metadata") | {name: view.get(name) for name in kept}
+    return {
+        **{name: view.get(name) for name in ("sessionId", "cwd", "title", "updatedAt")},
+        "_meta": {META: ours},
+    }

@@ -1,0 +1,87 @@
+"""What gateways themselves say to one connection: appended to the fleet's stream, in order, each once."""
+
+import asyncio
+import logging
+import time
+from collections import deque
+
+from sandbox_agent.bus import subjects
+from sandbox_agent.bus.ports import Append, BusError, Conflict, Message, Stream
+from sandbox_agent.log import wire
+from sandbox_agent.log.event import Chunk, Direction, connection_channel
+
+logger = logging.getLogger(__name__)
+
+PAUSE = 0.2
+"""Seconds until what could not be appended is tried again."""
+MOST_WAITING = 8 << 20
+"""Bytes that may wait for the stream, of all connections; then the newest is dropped."""
+
+
+class OwnEvents:
+    """The way of gateways into the stream."""
+
+    def __init__(self, events: Stream) -> None:
+        self._events = events
+        self._waiting: dict[str, deque[tuple[str, Chunk]]] = {}
+        self._size = 0
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def tell(self, tag: str, line: bytes, session_id: str | None) -> None:
+        """Send a line to the client of a connection, wherever it reads."""
+        self._put(tag, subjects.connection_events(tag, subjects.GATEWAY), line, session_id)
+
+    def announce(self, tag: str, line: bytes) -> None:
+        """Tell all gateways something about a connection."""
+        self._put(tag, subjects.attachments(tag, subjects.GATEWAY), line, None)
+
+    async def purge(self, tag: str, source: str) -> None:
+        """Drop what a connection was sent. Raises BusError."""
+        await self._events.purge(subjects.connection_events(tag, source))
+        await self._events.purge(subjects.attachments(tag, source))
+
+    def _put(self, tag: str, subject: str, line: bytes, session_id: str | None) -> None:
+        chunk = Chunk(1, [line], Direction.FROM_SERVER, session_id, connection_channel(tag), time.time(), history=False)
+        if self._size + chunk.size > MOST_WAITING:
+            logger.error("event for a connection dropped connection=%s reason=the stream takes nothing", tag)
+            return
+        self._size += chunk.size
+        waiting = self._waiting.get(tag)
+        if waiting is not None:
+            waiting.append((subject, chunk))
+            return
+        self._waiting[tag] = deque([(subject, chunk)])
+        task = asyncio.create_task(self._append_all(tag))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _append_all(self, tag: str) -> None:
+        waiting = self._waiting[tag]
+        while waiting:
+            subject, chunk = waiting[0]
+            try:
+                await self._append(subject, chunk)
+            except BusError as error:
+                logger.warning("event for a connection waits connection=%s reason=%s", tag, error)
+                await asyncio.sleep(PAUSE)
+                continue
+            waiting.popleft()
+            self._size -= chunk.size
+        del self._waiting[tag]
+
+    async def _append(self, subject: str, chunk: Chunk) -> None:
+        headers = {wire.NODE: subjects.GATEWAY, wire.EPOCH: "1", wire.LAST: "0"}
+        for each in wire.outgoing(chunk, subject):
+            part = {wire.PART: each.part} if each.part else {}
+            message = Message(subject, each.body, {**headers, wire.META: each.meta, **part})
+            while True:
+                last = await self._events.last(subject)
+                if last is not None and last.body == message.body and dict(last.headers) == dict(message.headers):
+                    # It was appended, and the answer was lost.
+                    break
+                try:
+                    await self._events.append(Append([message], {subject: 0 if last is None else last.sequence}))
+                except Conflict:
+                    # Another gateway was first.
+                    continue
+                break

@@ -1,0 +1,63 @@
+"""Placement: on which node a session is opened. Pure, but for the choice among equals."""
+
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from sandbox_agent.envelope import META, Object, object_at, text_at
+from sandbox_agent.errors import InvalidParams, NoNode
+from sandbox_agent.wire.fleet import Lease
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """What a client says about the node that it wants."""
+
+    agent: str | None = None
+    node: str | None = None
+    labels: Mapping[str, str] = field(default_factory=dict[str, str])
+
+    @classmethod
+    def read(cls, params: Object, agent: str | None) -> "Wish":
+        """From `_meta["sandboxagent.dev"]` of `initialize` or `session/new`. Raises InvalidParams."""
+        ours = object_at(params, "_meta", META)
+        labels = object_at(ours, "labels")
+        if "labels" in ours and (not labels or not all(isinstance(value, str) for value in labels.values())):
+            raise InvalidParams("labels must be an object of strings, with one label at least", labels=ours["labels"])
+        if "node" in ours and not isinstance(ours["node"], str):
+            raise InvalidParams("node must be the name of a node", node=ours["node"])
+        wanted = {name: str(value) for name, value in labels.items()}
+        return cls(text_at(ours, "agent") or agent, text_at(ours, "node"), wanted)
+
+    @property
+    def is_particular(self) -> bool:
+        """Whether not every node will do."""
+        return self.node is not None or bool(self.labels)
+
+
+def place(leases: Mapping[str, Lease], wish: Wish, choose: random.Random) -> str:
+    """Of two random nodes that fit, the one with fewer running turns. Raises NoNode.
+
+    Nodes that have the agent come first; when there is none, any other may install it, or say why it does not.
+    """
+    fitting = [lease for lease in leases.values() if _fits(lease, wish)]
+    if not fitting:
+        raise NoNode(_describe(wish) if leases else "no node is there")
+    having = [lease for lease in fitting if wish.agent is None or wish.agent in lease.agents]
+    return _least_busy(having or fitting, choose).node
+
+
+def _fits(lease: Lease, wish: Wish) -> bool:
+    if wish.node is not None and lease.node != wish.node:
+        return False
+    return all(lease.labels.get(name) == value for name, value in wish.labels.items())
+
+
+def _least_busy(leases: Sequence[Lease], choose: random.Random) -> Lease:
+    return min(choose.sample(leases, min(2, len(leases))), key=lambda lease: lease.running)
+
+
+def _describe(wish: Wish) -> str:
+    wanted = [f"called {wish.node}"] if wish.node is not None else []
+    wanted += [f"with the label {name}={value}" for name, value in sorted(wish.labels.items())]
+    return "no node is there" + (f" that is {' and '.join(wanted)}" if wanted else "")

@@ -1,0 +1,226 @@
+"""Control through gateways: sessions opened, prompted and answered at any of them, on the nodes of a real fleet."""
+
+import asyncio
+from collections.abc import Generator
+from dataclasses import dataclass
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.support.asking import ALLOW, PERMISSION, REJECT, permission
+from tests.support.client import META, Client, Event, Json, run
+from tests.support.nats import PROGRAM, NatsServer, nats_server
+from tests.support.running import BOUND, Server
+
+pytestmark = pytest.mark.skipif(not PROGRAM.exists(), reason=f"{PROGRAM} is not installed")
+
+
+@dataclass
+class Fleet:
+    """Two nodes and two gateways."""
+
+    nats: NatsServer
+    nodes: list[Server]
+    gateways: list[Server]
+
+
+@pytest.fixture(scope="module")
+def fleet(tmp_path_factory: pytest.TempPathFactory) -> Generator[Fleet]:
+    directory = tmp_path_factory.mktemp("fleet")
+    with nats_server(directory / "nats") as nats:
+        nodes = [Server("--join", nats.url, "--node", f"n{place}", "--label", f"place={place}") for place in (1, 2)]
+        gateways = [Server("--join", nats.url, command="gateway") for _ in range(2)]
+        with gateways[0], gateways[1], nodes[0], nodes[1]:
+            run(until_joined(gateways, 2))
+            yield Fleet(nats, nodes, gateways)
+
+
+async def until_joined(gateways: list[Server], nodes: int) -> None:
+    for gateway in gateways:
+        client = Client(gateway)
+        async with asyncio.timeout(BOUND), client.http:
+            while len((await client.http.get("/v1/nodes")).json()["nodes"]) < nodes:  # noqa: ASYNC110 - of a process
+                await asyncio.sleep(0.05)
+
+
+async def list_sessions(client: Client) -> httpx.Response:
+    return await client.post({"jsonrpc": "2.0", "id": 1, "method": "session/list"})
+
+
+def texts(events: list[Event]) -> str:
+    return "".join(event.text for event in events)
+
+
+async def new_session(client: Client, fleet: Fleet, **meta: Any) -> str:
+    params: Json = {"cwd": fleet.nodes[0].work, "mcpServers": [], "_meta": {META: meta}}
+    return (await client.result("session/new", params))["sessionId"]
+
+
+def test_a_turn_runs_through_a_gateway_with_its_updates_before_its_result(fleet: Fleet) -> None:
+    async def main() -> None:
+        async with Client(fleet.gateways[0]) as client, client.stream() as stream:
+            session = await new_session(client, fleet, node="n2")
+            body = {"jsonrpc": "2.0", "id": 7, "method": "session/prompt"}
+            body["params"] = client.prompt_params(session, [["say", "one "], ["say", "two"]])
+            response = await client.post(body)
+            assert response.json()["result"]["stopReason"] == "end_turn"
+            last = int(response.headers["X-ACP-Last-Event-Id"])
+            seen = await stream.turn_ended()
+            assert texts(seen) == "one two"
+            assert seen[-1].id == last
+            listed = (await client.http.get(f"/v1/sessions/{session}")).json()
+            assert listed["node"] == "n2"
+
+    run(main())
+
+
+def test_sessions_go_where_their_labels_say_and_everybody_lists_them(fleet: Fleet) -> None:
+    async def main() -> None:
+        async with Client(fleet.gateways[0]) as one, Client(fleet.gateways[1]) as two:
+            for place in ("1", "2"):
+                session = await new_session(one, fleet, labels={"place": place})
+                listed = await one.result("_sandboxagent/session/get", {"sessionId": session})
+                assert listed["session"]["sessionId"] == session
+                page = await one.result("_sandboxagent/session/list")
+                assert {each["sessionId"]: each["node"] for each in page["sessions"]}[session] == f"n{place}"
+                await two.result("_sandboxagent/session/attach", {"sessionId": session})
+            error = await one.error("session/new", {"cwd": "/", "_meta": {META: {"labels": {"place": "moon"}}}})
+            assert error["data"]["type"] == "no-node"
+            error = await one.error("session/new", {"cwd": "/", "_meta": {META: {"node": "n3"}}})
+            assert error["data"]["type"] == "no-node"
+            error = await one.error("session/new", {"cwd": "/", "_meta": {META: {"labels": "moon"}}})
+            assert error["code"] == -32602
+
+    run(main())
+
+
+def test_a_permission_is_answered_through_any_gateway_and_the_first_answer_wins(fleet: Fleet) -> None:
+    async def main() -> None:
+        async with (
+            Client(fleet.gateways[0]) as one,
+            Client(fleet.gateways[1]) as two,
+            one.stream() as first,
+            two.stream() as second,
+        ):
+            session = await new_session(one, fleet)
+            attached = await two.result("_sandboxagent/session/attach", {"sessionId": session})
+            turn = asyncio.create_task(one.prompt(session, [permission(), ["echo_answer"]]))
+            asked, also = await first.method(PERMISSION), await second.method(PERMISSION)
+            assert also.id > attached["position"]
+            pending = (await two.result("_sandboxagent/session/pending", {"sessionId": session}))["pending"]
+            assert [each["id"] for each in pending] == [also.data["id"]]
+            everywhere = (await one.result("_sandboxagent/session/pending"))["pending"]
+            assert asked.data["id"] in [each["id"] for each in everywhere]
+            # Nothing of it is another client's, and no id that was not asked under is taken.
+            stranger = asked.data["id"].replace("n1", "n2") if "n1" in asked.data["id"] else "n1.x.1"
+            assert (await two.answer(stranger, ALLOW)).status_code == 404
+            assert (await two.answer(asked.data["id"], ALLOW)).status_code == 404
+            assert (await two.answer(also.data["id"], {"outcome": {"outcome": "selected"}})).status_code == 422
+            assert (await two.answer(also.data["id"], ALLOW)).status_code == 202
+            late = await one.answer(asked.data["id"], REJECT)
+            assert late.status_code == 409, late.text
+            withdrawn = await first.method("$/cancel_request")
+            assert withdrawn.data["params"]["requestId"] == asked.data["id"]
+            assert (await turn)["result"]["stopReason"] == "end_turn"
+            assert '"optionId":"yes"' in texts(await first.turn_ended()).replace(" ", "")
+
+    run(main())
+
+
+def test_a_turn_is_cancelled_through_another_gateway(fleet: Fleet) -> None:
+    async def main() -> None:
+        async with Client(fleet.gateways[0]) as one, Client(fleet.gateways[1]) as two, one.stream() as stream:
+            session = await new_session(one, fleet)
+            turn = asyncio.create_task(one.prompt(session, [["say", "begun"], ["wait_cancel"]]))
+            await stream.until(lambda event: event.text == "begun")
+            assert (await two.notify("session/cancel", {"sessionId": session})).status_code == 202
+            assert (await turn)["result"]["stopReason"] == "cancelled"
+
+    run(main())
+
+
+def test_a_prompt_of_another_client_is_shown_to_those_that_watch_and_not_to_its_sender(fleet: Fleet) -> None:
+    async def main() -> None:
+        async with (
+            Client(fleet.gateways[0]) as one,
+            Client(fleet.gateways[1]) as two,
+            one.stream() as first,
+            two.stream() as second,
+        ):
+            session = await new_session(one, fleet)
+            await two.result("_sandboxagent/session/attach", {"sessionId": session})
+            await one.prompt(session, "hello")
+            mine, theirs = await first.turn_ended(), await second.turn_ended()
+            kinds = [[each.update.get("sessionUpdate") for each in seen] for seen in (mine, theirs)]
+            assert [each.count("user_message_chunk") for each in kinds] == [0, 1]
+            page = await two.result("_sandboxagent/session/events", {"sessionId": session})
+            assert not any("user_message_chunk" in str(event["envelope"]) for event in page["events"])
+
+    run(main())
+
+
+def test_a_response_that_was_asked_for_on_the_stream_comes_there_through_another_gateway(fleet: Fleet) -> None:
+    async def main() -> None:
+        async with Client(fleet.gateways[0]) as one, Client(fleet.gateways[1]) as two:
+            session = await new_session(one, fleet)
+            two.id = one.id
+            async with two.stream() as stream:
+                body = {"jsonrpc": "2.0", "id": "later", "method": "session/prompt"}
+                body["params"] = one.prompt_params(session, [["say", "said"]])
+                response = await one.post(body, Prefer="respond-async", Idempotency_Key="k1")
+                assert (response.status_code, response.headers["Preference-Applied"]) == (202, "respond-async")
+                seen = await stream.until(lambda event: event.data.get("id") == "later")
+                assert texts(seen) == "said"
+                assert seen[-1].data["result"]["stopReason"] == "end_turn"
+            # The same again, elsewhere: its outcome, and no second turn.
+            again = await two.post(body, Idempotency_Key="k1")
+            assert again.json()["result"]["stopReason"] == "end_turn"
+            page = await one.result("_sandboxagent/session/events", {"sessionId": session})
+            assert str(page["events"]).count("'said'") == 1
+            other = body | {"params": one.prompt_params(session, "other")}
+            assert (await two.post(other, Idempotency_Key="k1")).status_code == 409
+
+    run(main())
+
+
+def test_the_same_key_opens_one_session_whichever_gateways_and_nodes_there_are(fleet: Fleet) -> None:
+    async def main() -> None:
+        async with Client(fleet.gateways[0]) as one, Client(fleet.gateways[1]) as two:
+            two.id = one.id
+            body = {"jsonrpc": "2.0", "id": 1, "method": "session/new"}
+            body["params"] = {"cwd": fleet.nodes[0].work, "mcpServers": []}
+            for place in range(4):
+                key = f"new-{place}"
+                answers = await asyncio.gather(*(each.post(body, Idempotency_Key=key) for each in (one, two, one)))
+                assert len({answer.json()["result"]["sessionId"] for answer in answers}) == 1
+
+    run(main())
+
+
+def test_a_second_stream_at_another_gateway_takes_over(fleet: Fleet) -> None:
+    async def main() -> None:
+        async with Client(fleet.gateways[0]) as one, Client(fleet.gateways[1]) as two:
+            two.id = one.id
+            async with one.stream() as first, two.stream():
+                await first.ended()
+                assert first.comments[-1] == "closed: another stream took over"
+            assert (await two.close()).status_code == 204
+            async with asyncio.timeout(BOUND):
+                while (await list_sessions(one)).status_code != 404:  # noqa: ASYNC110 - of a process
+                    await asyncio.sleep(0.05)
+
+    run(main())
+
+
+def test_an_id_that_is_guessed_opens_nothing(fleet: Fleet) -> None:
+    async def main() -> None:
+        async with Client(fleet.gateways[0]) as one, Client(fleet.gateways[1]) as two:
+            assert one.id is not None
+            tag = one.id.partition(".")[0]
+            for guess in (tag, f"{tag}.", f"{tag}.wrong", "x", "g*.x", ".", f"{tag}.{'x' * 32}"):
+                for client in (one, two):
+                    client.id = guess
+                    assert (await list_sessions(client)).status_code == 404
+
+    run(main())
