@@ -54,13 +54,15 @@ def test_a_session_is_watched_live_through_any_gateway_with_the_same_ids(fleet: 
                 await two.result("_sandboxagent/session/attach", {"sessionId": session})
                 await client.prompt(session, [["say", "during"]])
                 seen, same = await first.turn_ended(), await second.turn_ended()
-                assert texts(seen) == "during"
+                assert texts(seen).endswith("during")
                 assert [(event.id, event.line) for event in seen] == [(event.id, event.line) for event in same]
                 assert seen[0].id > start["position"]
             page = await two.result("_sandboxagent/session/events", {"sessionId": session})
             ids = [event["id"] for event in page["events"]]
             assert ids == sorted(set(ids))
-            assert {event.id for event in seen} <= set(ids)
+            # The prompt is there in another form.
+            said = [event for event in seen if event.update.get("sessionUpdate") != "user_message_chunk"]
+            assert {event.id for event in said} <= set(ids)
             # A reader that was cut goes on behind the last event that it has.
             middle = seen[len(seen) // 2]
             async with one.stream(last_event_id=str(middle.id)) as again:
@@ -70,11 +72,9 @@ def test_a_session_is_watched_live_through_any_gateway_with_the_same_ids(fleet: 
     run(main())
 
 
-def test_a_gateway_shows_and_changes_nothing(fleet: Fleet) -> None:
+def test_a_gateway_refuses_what_makes_no_sense(fleet: Fleet) -> None:
     async def main() -> None:
         async with Client(fleet.gateways[0]) as gateway:
-            error = await gateway.error("session/new", {"cwd": "/", "mcpServers": []})
-            assert "a gateway only shows sessions" in error["message"]
             error = await gateway.error("_sandboxagent/session/attach", {"sessionId": "nowhere"})
             assert error["code"] == -32002
             # As at a server: what is not there was once, or never.
