@@ -118,9 +118,9 @@ class FleetConnections:
     def tell(self, connection: Connection, line: bytes, session_id: str | None = None) -> None:
         self._own.tell(connection.tag, line, session_id)
 
-    def resolve(self, session_id: str) -> str:
-        seen = self._roster.find(session_id)
-        return session_id if seen is None else seen.session_id
+    def find_session(self, name: str) -> str | None:
+        seen = self._roster.find(name)
+        return None if seen is None else seen.session_id
 
     # Opening
 

@@ -99,7 +99,7 @@ class Acp(Exchange):
         await respond(send, 200, [*json_headers(line), *identity], line)
 
     async def _begin(self, connection: Connection, envelope: Envelope) -> int:
-        session_id = self.clients.resolve(envelope.session_id or "")
+        session_id = self._resolve(envelope.session_id or "")
         key = (connection.tag, session_id)
         flush = None
         if envelope.method in (methods.LOAD, methods.RESUME):
@@ -136,7 +136,7 @@ class Acp(Exchange):
         if envelope.kind is Kind.RESPONSE:
             pending = connection.find_request(envelope.id or b"null")
             meant = pending.session.id if pending is not None and pending.session is not None else None
-        if meant is not None and self.clients.resolve(meant) != named:
+        if meant is not None and self._resolve(meant) != named:
             raise BadRequest(f"{headers.ACP_SESSION_ID} names another session than the envelope", sessionId=meant)
 
     # GET
@@ -207,7 +207,11 @@ class Acp(Exchange):
             return None
         if not 0 < len(value) <= MAX_SESSION_ID:
             raise BadRequest(f"{headers.ACP_SESSION_ID} must be 1 to {MAX_SESSION_ID} characters long")
-        return self.clients.resolve(value.decode("latin-1"))
+        return self._resolve(value.decode("latin-1"))
+
+    def _resolve(self, session_id: str) -> str:
+        """An alias as the id of its session; a session need not be known yet."""
+        return (self.clients.find_session(session_id) if session_id else None) or session_id
 
     @staticmethod
     def _agent(scope: Scope) -> str | None:

@@ -58,8 +58,8 @@ class Clients(Protocol):
         """Send something to one connection alone."""
         ...
 
-    def resolve(self, session_id: str) -> str:
-        """An alias as the id of its session; a session need not be known yet. Raises LogUnavailable."""
+    def find_session(self, name: str) -> str | None:
+        """The id of a session, by its id or its alias; None when it is not known. Raises LogUnavailable."""
         ...
 
 
@@ -131,6 +131,6 @@ class HubClients:
     def tell(self, connection: Connection, line: bytes, session_id: str | None = None) -> None:
         self.hub.tell_connection(connection, line, session_id)
 
-    def resolve(self, session_id: str) -> str:
-        session = self.hub.find_session(session_id) if session_id else None
-        return session_id if session is None else session.id
+    def find_session(self, name: str) -> str | None:
+        session = self.hub.find_session(name)
+        return None if session is None else session.id

@@ -127,7 +127,7 @@ class Delivery:
         if not connection.session_streams and not connection.is_guest:
             return None
         try:
-            return self._clients.resolve(envelope.session_id)
+            return self._clients.find_session(envelope.session_id)
         except LogUnavailable:
             return None
 
