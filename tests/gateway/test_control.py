@@ -1,47 +1,28 @@
 """Control through gateways: sessions opened, prompted and answered at any of them, on the nodes of a real fleet."""
 
 import asyncio
-from collections.abc import Generator
-from dataclasses import dataclass
 from typing import Any
 
 import httpx
 import pytest
 
+from tests.gateway.conftest import Fleet, until_joined
 from tests.support.asking import ALLOW, PERMISSION, REJECT, permission
 from tests.support.client import META, Client, Event, Json, run
-from tests.support.nats import PROGRAM, NatsServer, nats_server
-from tests.support.running import BOUND, Server
+from tests.support.running import BOUND
 
-pytestmark = pytest.mark.skipif(not PROGRAM.exists(), reason=f"{PROGRAM} is not installed")
-
-
-@dataclass
-class Fleet:
-    """Two nodes and two gateways."""
-
-    nats: NatsServer
-    nodes: list[Server]
-    gateways: list[Server]
+pytestmark = pytest.mark.usefixtures("joined")
 
 
 @pytest.fixture(scope="module")
-def fleet(tmp_path_factory: pytest.TempPathFactory) -> Generator[Fleet]:
-    directory = tmp_path_factory.mktemp("fleet")
-    with nats_server(directory / "nats") as nats:
-        nodes = [Server("--join", nats.url, "--node", f"n{place}", "--label", f"place={place}") for place in (1, 2)]
-        gateways = [Server("--join", nats.url, command="gateway") for _ in range(2)]
-        with gateways[0], gateways[1], nodes[0], nodes[1]:
-            run(until_joined(gateways, 2))
-            yield Fleet(nats, nodes, gateways)
+def joined(fleet: Fleet) -> None:
+    async def main() -> None:
+        for gateway in fleet.gateways:
+            client = Client(gateway)
+            async with client.http:
+                await until_joined(client, 2)
 
-
-async def until_joined(gateways: list[Server], nodes: int) -> None:
-    for gateway in gateways:
-        client = Client(gateway)
-        async with asyncio.timeout(BOUND), client.http:
-            while len((await client.http.get("/v1/nodes")).json()["nodes"]) < nodes:  # noqa: ASYNC110 - of a process
-                await asyncio.sleep(0.05)
+    run(main())
 
 
 async def list_sessions(client: Client) -> httpx.Response:

@@ -1,4 +1,4 @@
-"""A gateway's front door: the guard, then `/v1/rpc` and `/acp`, what nodes answer, and what the gateway answers itself."""
+"""A gateway's front door: the guard, then `/v1/rpc` and `/acp`, what nodes answer, and what it answers itself."""
 
 import msgspec
 
@@ -18,9 +18,7 @@ from sandbox_agent.http.views import Endpoint
 class GatewayApp(FrontDoor):
     """The ASGI app of a gateway."""
 
-    def __init__(
-        self, guard: Guard, rpc: Rpc, acp: Acp, views: GatewayViews, forwarding: Forwarding, ui: Ui
-    ) -> None:
+    def __init__(self, guard: Guard, rpc: Rpc, acp: Acp, views: GatewayViews, forwarding: Forwarding, ui: Ui) -> None:
         super().__init__(guard)
         self._rpc = rpc
         self._acp = acp

@@ -266,11 +266,11 @@ class FleetConnections:
                 self._feed.unfollow(channel, connection)
         elif not connection.attached(session_id):
             connection.attach(session_id, position)
-            if not self._feed.follow(channel, connection):
-                self._settle(connection, channel, position)
-                if connection.stream is not None:
-                    # What was said since is not in memory.
-                    connection.stream.look_back()
+            self._feed.follow(channel, connection)
+            self._settle(connection, channel, position)
+            if connection.stream is not None:
+                # What was said since has come by already, or comes by pages.
+                connection.stream.look_back()
 
     def take_stream(self, connection: FleetConnection, said: StreamOpened) -> None:
         """Its client reads at some gateway: a stream at another one is dead, or about to be."""
@@ -285,7 +285,7 @@ class FleetConnections:
         """Find out which event of a channel is the last that was meant for it, of those that are not in memory."""
 
         async def find() -> None:
-            last = await self._feed.last_before_memory(channel, after, connection.sees)
+            last = await self._feed.last_meant(channel, after, connection.sees)
             connection.last_event = max(connection.last_event, last)
 
         task = asyncio.create_task(find())

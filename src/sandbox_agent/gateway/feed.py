@@ -127,10 +127,10 @@ class Feed:
 
     # What connections and streams do
 
-    def follow(self, channel: str, follower: Follower) -> bool:
+    def follow(self, channel: str, follower: Follower) -> None:
         """Hear of everything new on a channel: a session's, or a subject of the stream.
 
-        False when the stream's reader has still to learn of it: what is new until then comes by pages alone.
+        While the stream's reader has still to learn of it, what is new comes by pages alone.
         """
         found = self._channels.get(channel)
         if found is None:
@@ -138,7 +138,6 @@ class Feed:
             self._by_subject[found.subject] = found
             self._changed.set()
         found.followers.add(follower)
-        return found.complete_after is not None
 
     async def complete(self, channels: Iterable[str]) -> None:
         """Wait until new events of all these come as they happen."""
@@ -199,14 +198,14 @@ class Feed:
         found = [self._channels[name] for name in channels if name in self._channels]
         return max((each.complete_after or 0 for each in found), default=0)
 
-    async def last_before_memory(self, channel: str, after: int, is_meant: Callable[[Chunk], bool]) -> int:
-        """The last position after `after` that is not in memory, of an event that is meant; 0 for none.
-
-        Raises LogUnavailable.
-        """
+    async def last_meant(self, channel: str, after: int, is_meant: Callable[[Chunk], bool]) -> int:
+        """The position of the last event after `after` that is meant; 0 for none. Raises LogUnavailable."""
         found = self._channels[channel]
         await self._wait_for([found])
         reach = found.complete_after or 0
+        newest = [chunk.last for chunk in newer_than(after, found.tail) if is_meant(chunk)]
+        if newest or reach <= after:
+            return max(newest, default=0)
         step = BACKWARDS
         while True:
             start = max(after, reach - position_of(step))
