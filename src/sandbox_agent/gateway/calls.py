@@ -34,7 +34,7 @@ from sandbox_agent.gateway.methods import GatewayMethods
 from sandbox_agent.gateway.placement import Wish, place
 from sandbox_agent.gateway.roster import Roster
 from sandbox_agent.http.delivery import Delivery
-from sandbox_agent.hub.calls import Accepted, Answer
+from sandbox_agent.hub.calls import Accepted, Answer, Waiter
 from sandbox_agent.hub.connection import Connection
 from sandbox_agent.wire import headers, methods
 
@@ -244,6 +244,10 @@ class Calls:
         if kept is None or kept.value is None:
             raise LogUnavailable("the table of keys has lost one")
         return kept.value.decode()
+
+    def pass_on(self, connection: Connection, envelope: Envelope, key: str | None, waiter: Waiter) -> bool:
+        """Nothing goes to an agent without waiting for the bus."""
+        return False
 
     # What has no response
 

@@ -18,7 +18,7 @@ from msgspec import Raw
 from sandbox_agent.bus import subjects
 from sandbox_agent.bus.ports import BusError, Conflict, Entry, Following, Table
 from sandbox_agent.envelope import Envelope, parse
-from sandbox_agent.errors import LogUnavailable, NotAnEnvelope
+from sandbox_agent.errors import LogUnavailable, NotAnEnvelope, UnknownConnection
 from sandbox_agent.gateway.connection import FleetConnection, digest_of_id
 from sandbox_agent.gateway.feed import Feed
 from sandbox_agent.gateway.own_events import OwnEvents
@@ -89,9 +89,15 @@ class FleetConnections:
         connection = self._by_tag.get(tag)
         if connection is None:
             connection = await self._load(tag, connection_id)
-        if connection is None or not hmac.compare_digest(connection.connection_id.encode(), connection_id.encode()):
+        if connection is None or not connection.is_called(connection_id):
             return None
         connection.used_at = time.monotonic()
+        return connection
+
+    def get(self, connection_id: str) -> FleetConnection:
+        connection = self._by_tag.get(connection_id.partition(".")[0])
+        if connection is None or not connection.is_called(connection_id):
+            raise UnknownConnection
         return connection
 
     async def close(self, connection: Connection, reason: str) -> None:
@@ -111,6 +117,10 @@ class FleetConnections:
 
     async def committed(self, position: int) -> None:
         """Nothing to wait for: what comes from a node is safe."""
+
+    def when_committed(self, position: int, callback: Callable[[Exception | None], None]) -> None:
+        """As above."""
+        callback(None)
 
     async def kept(self, connection: Connection, position: int) -> None:
         """As above."""

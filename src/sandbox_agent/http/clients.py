@@ -4,6 +4,7 @@ A server has the hub behind both, a gateway the nodes of its fleet.
 """
 
 import secrets
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
