@@ -25,10 +25,10 @@ from sandbox_agent.gateway.flows import NodeFlows
 from sandbox_agent.gateway.forwarding import Forwarding
 from sandbox_agent.gateway.guests import Guests
 from sandbox_agent.gateway.ingest import Ingest
-from sandbox_agent.gateway.orders import Orders
-from sandbox_agent.gateway.quota import Quotas
 from sandbox_agent.gateway.methods import GatewayMethods
+from sandbox_agent.gateway.orders import Orders
 from sandbox_agent.gateway.own_events import OwnEvents
+from sandbox_agent.gateway.quota import Quotas
 from sandbox_agent.gateway.roster import Roster
 from sandbox_agent.gateway.views import GatewayViews
 from sandbox_agent.http.acp import Acp
