@@ -31,6 +31,7 @@ from sandbox_agent.gateway.connections import FleetConnections
 from sandbox_agent.gateway.flows import Answer as NodeAnswer
 from sandbox_agent.gateway.guests import Guests, Refusal
 from sandbox_agent.gateway.methods import GatewayMethods
+from sandbox_agent.gateway.orders import Orders
 from sandbox_agent.gateway.placement import Wish, place
 from sandbox_agent.gateway.roster import Roster
 from sandbox_agent.http.delivery import Delivery
@@ -58,6 +59,7 @@ class Calls:
         guests: Guests,
         own: GatewayMethods,
         roster: Roster,
+        orders: Orders,
         keys: Table,
         keys_ttl: float,
         default_agent: str | None,
@@ -69,6 +71,7 @@ class Calls:
         self._own = own.table()
         self._without_node = own.table_without_node()
         self._roster = roster
+        self._orders = orders
         self._keys = keys
         self._keys_ttl = keys_ttl
         self._default_agent = default_agent
@@ -91,7 +94,7 @@ class Calls:
         if not self._roster.leases and not wish.is_particular:
             connection = await self._connections.open(id, wish.agent, envelope, None)
             return connection, Answer(success(envelope.id, self._greeting()))
-        home = place(self._roster.leases, wish, self._random)
+        home = self._choose(wish)
         connection = await self._connections.open(id, wish.agent, envelope, home)
         try:
             introduced = await self._guests.introduce(connection, home, greet=True)
@@ -225,16 +228,19 @@ class Calls:
             raise NoNode("no node was there when this connection was opened; open another one")
         return connection.home
 
+    def _choose(self, wish: Wish) -> str:
+        return place(self._roster.leases, self._orders.draining, wish, self._random)
+
     async def _place(self, connection: FleetConnection, envelope: Envelope, key: str | None) -> str:
         wish = Wish.read(envelope.params(), connection.agent)
         if key is None:
-            return place(self._roster.leases, wish, self._random)
+            return self._choose(wish)
         # The same key leads to the same node, through every gateway: that node knows what came of it.
         name = hashlib.sha256(f"{connection.tag}\0{key}".encode()).hexdigest()
         try:
             kept = await self._keys.get(name)
             if kept is None:
-                node = place(self._roster.leases, wish, self._random)
+                node = self._choose(wish)
                 with suppress(Conflict):
                     await self._keys.put(name, node.encode(), expected=0, ttl=self._keys_ttl)
                     return node

@@ -1,7 +1,7 @@
 """Placement: on which node a session is opened. Pure, but for the choice among equals."""
 
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from sandbox_agent.envelope import META, Object, object_at, text_at
@@ -35,12 +35,12 @@ class Wish:
         return self.node is not None or bool(self.labels)
 
 
-def place(leases: Mapping[str, Lease], wish: Wish, choose: random.Random) -> str:
+def place(leases: Mapping[str, Lease], draining: Collection[str], wish: Wish, choose: random.Random) -> str:
     """Of two random nodes that fit, the one with fewer running turns. Raises NoNode.
 
     Nodes that have the agent come first; when there is none, any other may install it, or say why it does not.
     """
-    fitting = [lease for lease in leases.values() if _fits(lease, wish)]
+    fitting = [lease for lease in leases.values() if _fits(lease, wish) and lease.node not in draining]
     if not fitting:
         raise NoNode(_describe(wish) if leases else "no node is there")
     having = [lease for lease in fitting if wish.agent is None or wish.agent in lease.agents]
@@ -60,4 +60,5 @@ def _least_busy(leases: Sequence[Lease], choose: random.Random) -> Lease:
 def _describe(wish: Wish) -> str:
     wanted = [f"called {wish.node}"] if wish.node is not None else []
     wanted += [f"with the label {name}={value}" for name, value in sorted(wish.labels.items())]
-    return "no node is there" + (f" that is {' and '.join(wanted)}" if wanted else "")
+    which = f" that is {' and '.join(wanted)}" if wanted else ""
+    return f"no node is there{which} and does not drain"

@@ -111,7 +111,9 @@ async def _serve_on(
     flows = NodeFlows(name, bus, roster.leases, settings.flows)
     guests = Guests(connections, flows, roster, MOST_ANSWERED)
     own_methods = GatewayMethods(feed, roster)
-    calls = Calls(*(name, connections, guests, own_methods, roster, keys), settings.log_max_age, settings.default_agent)
+    calls = Calls(
+        *(name, connections, guests, own_methods, roster, given, keys), settings.log_max_age, settings.default_agent
+    )
     delivery = FleetDelivery(connections, calls)
     duplex = Duplex(connections, calls, streams, delivery, settings.max_body)
     shared = (connections, calls, streams, delivery, duplex, settings.max_body)

@@ -1,0 +1,61 @@
+"""On which node a session is opened: one that fits, and of two the less busy one."""
+
+import random
+
+import pytest
+
+from sandbox_agent.envelope import META
+from sandbox_agent.errors import InvalidParams, NoNode
+from sandbox_agent.gateway.placement import Wish, place
+from sandbox_agent.wire.fleet import Lease
+
+LEASES = {
+    name: Lease(name, "", "", {"zone": zone}, agents, running)
+    for name, zone, agents, running in (
+        ("a", "eu", ["claude"], 3),
+        ("b", "eu", ["claude", "codex"], 1),
+        ("c", "us", ["codex"], 0),
+    )
+}
+
+
+def places(draining: set[str] | None = None, **wish: object) -> set[str]:
+    return {place(LEASES, draining or set(), Wish(**wish), random.Random(seed)) for seed in range(50)}  # type: ignore[arg-type]
+
+
+def test_of_two_nodes_that_fit_the_less_busy_one_gets_it() -> None:
+    assert places(agent="claude") == {"b"}
+    assert places(agent="codex") == {"c"}
+    # Of three, the busiest one is never the less busy one of two.
+    assert places() == {"b", "c"}
+
+
+def test_labels_and_names_decide() -> None:
+    assert places(labels={"zone": "eu"}) == {"b"}
+    assert places(node="a") == {"a"}
+    assert places(agent="codex", labels={"zone": "eu"}) == {"b"}
+    for wish in (Wish(node="z"), Wish(labels={"zone": "moon"}), Wish(node="c", labels={"zone": "eu"})):
+        with pytest.raises(NoNode):
+            place(LEASES, set(), wish, random.Random(1))
+
+
+def test_a_node_that_drains_gets_no_session() -> None:
+    assert places({"b"}, agent="claude") == {"a"}
+    with pytest.raises(NoNode):
+        places({"a", "b", "c"})
+    with pytest.raises(NoNode):
+        places({"a"}, node="a")
+
+
+def test_an_agent_that_no_node_has_may_be_installed_on_any() -> None:
+    assert places(agent="gemini", node="a") == {"a"}
+    assert places(agent="gemini") <= {"a", "b", "c"}
+
+
+def test_a_wish_is_read_from_our_meta() -> None:
+    ours = {"agent": "codex", "node": "b", "labels": {"zone": "eu"}}
+    assert Wish.read({"_meta": {META: ours}}, "claude") == Wish("codex", "b", {"zone": "eu"})
+    assert Wish.read({}, "claude") == Wish("claude")
+    for wrong in ({"labels": {"zone": 1}}, {"labels": []}, {"labels": {}}, {"node": 1}):
+        with pytest.raises(InvalidParams):
+            Wish.read({"_meta": {META: wrong}}, None)
