@@ -165,17 +165,21 @@ def serve(descriptor: int) -> NoReturn:
     # A terminal's ^C is for the tests, which then end their servers.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     tests.send(b"ready")
+    forked: set[int] = set()
     while True:
         ready, _, _ = select.select([tests, reading], [], [])
         if reading in ready:
             os.read(reading, 4096)
-            _report_ends(tests)
+            _report_ends(tests, forked)
         if tests in ready:
             try:
                 content, descriptors, _, _ = socket.recv_fds(tests, _LONGEST, 3)
             except ConnectionResetError:
-                raise SystemExit(0) from None
+                content, descriptors = b"", []
             if not content:
+                # Tests that were interrupted leave no server, which leaves no agent.
+                for pid in forked:
+                    os.kill(pid, signal.SIGTERM)
                 raise SystemExit(0)
             pid = os.fork()
             if pid == 0:
@@ -186,10 +190,11 @@ def serve(descriptor: int) -> NoReturn:
                 _become(json.loads(content), descriptors)
             for one in descriptors:
                 os.close(one)
+            forked.add(pid)
             tests.send(json.dumps({"started": pid}).encode())
 
 
-def _report_ends(tests: socket.socket) -> None:
+def _report_ends(tests: socket.socket, forked: set[int]) -> None:
     while True:
         try:
             pid, status = os.waitpid(-1, os.WNOHANG)
@@ -197,7 +202,10 @@ def _report_ends(tests: socket.socket) -> None:
             return
         if pid == 0:
             return
-        tests.send(json.dumps({"ended": pid, "code": os.waitstatus_to_exitcode(status)}).encode())
+        forked.discard(pid)
+        # Tests may have ended without listening to the last of it.
+        with suppress(OSError):
+            tests.send(json.dumps({"ended": pid, "code": os.waitstatus_to_exitcode(status)}).encode())
 
 
 def _become(request: dict[str, object], descriptors: Sequence[int]) -> NoReturn:
