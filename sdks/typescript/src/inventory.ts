@@ -40,7 +40,11 @@ export interface WatchSessionsOptions {
 }
 
 /** @internal */
-export function watchSessions(http: Http, connection: Connection, options: WatchSessionsOptions): Iteration<SessionChanges> {
+export function watchSessions(
+  http: Http,
+  connection: Connection,
+  options: WatchSessionsOptions,
+): Iteration<SessionChanges> {
   const left = new AbortController();
   return new Iteration(changed(http, connection, options.every ?? 500, left.signal), () => left.abort());
 }
@@ -85,7 +89,11 @@ async function wholeOf(http: Http, first: SessionPage): Promise<SessionPage> {
 }
 
 /** Waits for a change; false when none has come in the time that a server lets one wait. */
-async function somethingChanged(connection: Connection, after: string | undefined, left: AbortSignal): Promise<boolean> {
+async function somethingChanged(
+  connection: Connection,
+  after: string | undefined,
+  left: AbortSignal,
+): Promise<boolean> {
   if (after !== undefined) {
     try {
       const { changes } = await orLeft(connection.request<{ changes: string }>(CHANGES, { after }), left);

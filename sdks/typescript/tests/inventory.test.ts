@@ -3,7 +3,7 @@
 import assert from "node:assert/strict";
 import { after, before, describe, test } from "node:test";
 
-import type { Iteration, SandboxAgent, SessionChanges } from "sandboxagent";
+import type { Iteration, SandboxAgent, SessionChanges, SessionInfo } from "sandboxagent";
 
 import { TestServer, program } from "./support/server.js";
 import { within } from "./support/waiting.js";
@@ -43,7 +43,8 @@ describe("watching sessions", () => {
     assert.ok(!running.sessions.some(({ sessionId }) => sessionId === old.id));
 
     await turn.cancel();
-    await until(watching, ({ sessions }) => sessions.some(({ sessionId, running }) => sessionId === made.id && !running));
+    const isIdle = ({ sessionId, running }: SessionInfo): boolean => sessionId === made.id && !running;
+    await until(watching, ({ sessions }) => sessions.some(isIdle));
 
     await other.sessions.delete(old.id);
     await until(watching, ({ gone }) => gone.includes(old.id));
