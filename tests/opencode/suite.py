@@ -37,7 +37,8 @@ class Suite:
             "can": can or asdict(host.can),
         }
         # A test that fails may leave something open; that is no reason to wait for it.
-        flags = ["--test", "--test-force-exit", "--test-reporter=spec"]
+        # Without `--test`, which is for many files: it would start a second process for this one.
+        flags = ["--test-force-exit", "--test-reporter=spec"]
         self.done = subprocess.run(
             [bundled_node().program, *flags, SDK / f"{name}.test.ts"],
             env={**os.environ, "OPENCODE_GIVEN": json.dumps(given), "NO_COLOR": "1", "FORCE_COLOR": "0"},

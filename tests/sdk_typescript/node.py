@@ -34,7 +34,8 @@ def run_suite(name: str, program: str | None = None) -> subprocess.CompletedProc
     """Run one suite in a process of its own."""
     own = {"SANDBOX_AGENT_TEST_PYTHON": sys.executable, "SANDBOX_AGENT_TEST_SCRIPTED": str(SCRIPTED)}
     # A test that fails may leave something open; that is no reason to wait for it.
-    flags = ["--test", "--test-force-exit", "--test-reporter=spec"]
+    # Without `--test`, which is for many files: it would start a second process for this one.
+    flags = ["--test-force-exit", "--test-reporter=spec"]
     return subprocess.run(
         [program or node(), *flags, str(SDK / "dist-test" / f"{name}.test.js")],
         cwd=SDK,
