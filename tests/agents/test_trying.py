@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.agents.trying import THREE, is_whole, left_out, meaning
+from tests.agents.trying import THREE, code, is_whole, left_out, meaning
 
 ROOT = Path(__file__).parents[2]
 
@@ -26,6 +26,12 @@ def test_other_words_and_another_layout_change_nothing(tmp_path: Path, text: str
     before.write_text('"""A word."""\n\nX = 1\n"""What it means."""\n')
     after.write_text(text)
     assert (meaning(before) == meaning(after)) == same
+
+
+def test_what_agents_depend_on_is_how_they_are_run_and_not_how_they_are_shown_or_mocked() -> None:
+    names = {file.relative_to(ROOT / "src" / "sandbox_agent").as_posix() for file in code()}
+    assert names >= {"agents/boot.py", "agents/manifest.toml", "agents/dialects/opencode.py", "permissions/policy.py"}
+    assert not {name for name in names if "mock" in name or name.endswith("views.py")}
 
 
 @pytest.mark.parametrize(
