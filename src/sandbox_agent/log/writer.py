@@ -26,9 +26,9 @@ STORE = 0.25
 """How long what is in the journal waits for more, before the database gets it."""
 MOMENT = 0.005
 """How long the event loop waits for a small group to be written."""
-SMALL_CHUNKS, SMALL_BYTES = 128, 64 << 10
+SMALL_CHUNKS, SMALL_BYTES = 256, 128 << 10
 """What a small group has at most, and what the journal has before the database gets it."""
-RECORD_CHUNKS = 48
+RECORD_CHUNKS = 128
 """What goes to the journal at once: a larger group is worth a transaction of its own."""
 GROUP_BYTES = 8 << 20
 """How much goes into one transaction, so that none takes long."""
@@ -98,6 +98,8 @@ class Writer:
         self._due: asyncio.Handle | None = None
         """When the group is written."""
         self._is_hurried = False
+        self._is_awaited = False
+        """A caller waits for the group. Otherwise the event loop does not: readers get what comes meanwhile at once."""
         self._is_retrying = False
         self._journaled = Group()
         """What the journal has, and the database has not."""
@@ -124,6 +126,10 @@ class Writer:
 
     def hurry(self) -> None:
         """Write the group at the end of this turn of the event loop, because a caller waits for it."""
+        self._is_awaited = True
+        self._write_soon()
+
+    def _write_soon(self) -> None:
         if not self._is_hurried and not self._is_retrying:
             self._is_hurried = True
             self._schedule(self._loop.call_soon(self._write))
@@ -196,12 +202,13 @@ class Writer:
         self._is_hurried = self._is_retrying = False
         if not (self._group or self._journaled):
             return
+        patience, self._is_awaited = (MOMENT if self._is_awaited else 0), False
         if self._must_store or not self._fits_journal():
-            self._store()
+            self._store(patience)
         elif self._group:
             self._written, self._group = self._group, Group()
             self._waiting_for_written, self._waiting = self._waiting, []
-            self._worker.submit(partial(_keep, self._written), self._on_journaled, MOMENT)
+            self._worker.submit(partial(_keep, self._written), self._on_journaled, patience)
 
     def _fits_journal(self) -> bool:
         if not self._has_journal or len(self._group.chunks) > RECORD_CHUNKS:
@@ -213,7 +220,7 @@ class Writer:
         chunks, size = len(self._journaled.chunks) + len(self._group.chunks), self._journaled_size + _size(self._group)
         return chunks <= SMALL_CHUNKS and size <= SMALL_BYTES
 
-    def _store(self) -> None:
+    def _store(self, patience: float) -> None:
         """Have what the journal has written to the database, and the group with it, if that does not make it large."""
         self._is_storing, self._written = True, Group()
         is_small = self._is_small()
@@ -231,13 +238,13 @@ class Writer:
         whole = Group()
         whole.merge(self._journaled)
         whole.merge(self._written)
-        patience = MOMENT if is_small and is_fit(whole) else 0
+        patience = patience if is_small and is_fit(whole) else 0
         self._worker.submit(partial(self._commit, whole), partial(self._on_written, whole), patience)
 
     def _store_soon(self) -> None:
         """The journal has waited for long enough, or has to be empty."""
         self._must_store = True
-        self.hurry()
+        self._write_soon()
 
     def _commit(self, group: Group, database: Database) -> dict[str, int]:
         """On the thread."""
