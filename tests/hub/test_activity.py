@@ -3,8 +3,8 @@
 import msgspec
 import pytest
 
-from sandbox_agent.envelope import Object
-from sandbox_agent.hub.activity import LONGEST_LINE, LONGEST_SAID, MOST_LINES, Activity, Recent
+from sandbox_agent.envelope import Object, parse
+from sandbox_agent.hub.activity import LONGEST_LINE, LONGEST_SAID, MOST_LINES, Activity, Recent, read_result
 
 
 def line(update: Object) -> bytes:
@@ -60,11 +60,28 @@ def test_a_long_line_is_cut() -> None:
     assert recent.last_line() == ("message", "x" * (LONGEST_SAID - 1) + "…")
 
 
+@pytest.mark.parametrize(
+    ("result", "read"),
+    [
+        (b'{"stopReason":"end_turn"}', ("end_turn", None)),
+        (b'{"stopReason":"end_turn","usage":{"totalTokens":7,"more":[1]}}', ("end_turn", 7)),
+        (b'{"stopReason":1,"usage":{"totalTokens":"many"}}', (None, None)),
+        (b'{"usage":[1]}', (None, None)),
+        (b"[]", (None, None)),
+        (b"null", (None, None)),
+        (b'{"stopReason":"\\ud800"}', (None, None)),
+    ],
+)
+def test_the_result_of_a_turn_says_why_it_ended_and_what_it_took(
+    result: bytes, read: tuple[str | None, int | None]
+) -> None:
+    assert read_result(parse(b'{"jsonrpc":"2.0","id":1,"result":%b}' % result)) == read
+
+
 def test_tokens_are_added_up_and_the_newest_cost_counts() -> None:
     activity = Activity()
-    for total in (10, 5):
-        activity.note_result({"usage": {"totalTokens": total}})
-    activity.note_result({"usage": {"totalTokens": "many"}})
+    for total in (10, 5, None):
+        activity.note_tokens(total)
     for amount in (0.5, 0.75):
         activity.note_usage({"used": 1, "size": 2, "cost": {"amount": amount, "currency": "USD"}})
     activity.note_usage({"used": None, "cost": {"amount": "much"}})

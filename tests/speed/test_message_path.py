@@ -5,7 +5,7 @@ before and after, so that the machine's pace does not matter. What the thread of
 itself (`groups`): how dear it is to change threads is the machine's affair. Of a batch of short samples a good one
 counts, and of several batches the best. It looks for a better one until the bound is met, for a bounded time. When it
 is not met and the machine was busy with something else meanwhile, the test is skipped: after every wait caches are
-cold, and nothing can be said.
+cold, and nothing can be said. How many functions are called for each is the same on every machine, and is guarded, too.
 """
 
 import asyncio
@@ -16,6 +16,7 @@ import tomllib
 from collections.abc import Awaitable, Callable, Generator
 from contextlib import contextmanager
 from pathlib import Path
+from types import FrameType
 
 import pytest
 import uvloop
@@ -29,12 +30,20 @@ DEARER = 1.2
 """Less than a quarter: of several batches one is lucky."""
 CLIENTS = 4
 BATCH = 60
+COUNTED = 20
 PATIENCE = 20.0
 """Seconds of CPU time in which to find a good batch."""
 QUIET = 0.95
 """The part of its time that work has a processor for, on a machine with nothing else to do."""
 
 Sample = Callable[[MessagePath], Awaitable[int]]
+
+
+async def session_calls(path: MessagePath) -> int:
+    """A request with a session, of every client, that its agent answers."""
+    responses = await asyncio.gather(*(client.request("x/echo", '"x":1') for client in path.clients))
+    assert all(response.startswith(b"HTTP/1.1 200") for response in responses)
+    return len(responses)
 
 
 async def turns(path: MessagePath) -> int:
@@ -127,14 +136,46 @@ def garbage_as_in_the_server() -> Generator[None]:
         gc.unfreeze()
 
 
-def baseline(name: str) -> float:
+def counted(sample: Sample, folder: Path) -> float:
+    """How many functions one of what is sampled calls, those written in C included. The machine's mood is not in it."""
+    calls = 0
+
+    def count(frame: FrameType, event: str, arg: object) -> None:
+        nonlocal calls
+        calls += event in ("call", "c_call")
+
+    async def main() -> float:
+        done = 0
+        async with message_path(folder, CLIENTS) as path:
+            await sample(path)
+            sys.setprofile(count)
+            try:
+                for _ in range(COUNTED):
+                    done += await sample(path)
+            finally:
+                sys.setprofile(None)
+        return calls / done
+
+    return uvloop.run(main())
+
+
+def baseline(name: str, kind: str = "time") -> float:
     baselines = tomllib.loads(BASELINE.read_text())
     if VERSION not in baselines:
         pytest.skip(f"{BASELINE.name} has no figures for Python {VERSION}")
-    return baselines[VERSION][name]
+    return baselines[VERSION][kind][name]
 
 
-@pytest.mark.parametrize("sample", [turns, keyed_turns, updates, groups], ids=lambda sample: sample.__name__)
+SAMPLES = [session_calls, turns, keyed_turns, updates, groups]
+
+
+@pytest.mark.parametrize("sample", SAMPLES, ids=lambda sample: sample.__name__)
+def test_the_message_path_makes_no_more_calls(sample: Sample, tmp_path: Path) -> None:
+    expected = baseline(sample.__name__, "calls")
+    assert counted(sample, tmp_path) <= expected * DEARER, f"{sample.__name__} made {expected} calls of functions each"
+
+
+@pytest.mark.parametrize("sample", SAMPLES, ids=lambda sample: sample.__name__)
 def test_the_message_path_has_not_become_dearer(sample: Sample, tmp_path: Path) -> None:
     expected = baseline(sample.__name__)
     ratio = measured(sample, tmp_path, expected * DEARER)

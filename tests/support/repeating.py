@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Sequence
+from itertools import pairwise
 
 import httptools
 
@@ -40,7 +41,7 @@ def learned(post: bytes) -> KnownHead | None:
 def check_repeats(posts: Sequence[bytes]) -> None:
     """Raises AssertionError unless each of the last POSTs has the head of the one before it, and a key."""
     assert len(posts) > 1
-    for before, after in zip(posts, posts[1:], strict=False):
+    for before, after in pairwise(posts):
         known = learned(before)
         assert known is not None, before
         read = known.read(after)

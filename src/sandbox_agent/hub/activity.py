@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import msgspec
 from msgspec import Raw
 
-from sandbox_agent.envelope import Object, object_at, text_at
+from sandbox_agent.envelope import Envelope, Object, object_at, text_at
 
 MOST_LINES, LONGEST_LINE = 16, 8 * 1024
 """Updates that are kept of a session that runs, and how long one may be: 128 KiB at most."""
@@ -64,11 +64,33 @@ class Activity(msgspec.Struct, kw_only=True):
         if amount is not None and currency is not None:
             self.cost_amount, self.cost_currency = amount, currency
 
-    def note_result(self, result: Object) -> None:
+    def note_tokens(self, total: int | None) -> None:
         """Learn from the result of a turn."""
-        total = object_at(result, "usage").get("totalTokens")
-        if isinstance(total, int):
+        if total is not None:
             self.tokens = (self.tokens or 0) + total
+
+
+class _Usage(msgspec.Struct, gc=False):
+    totalTokens: object = None
+
+
+class _Result(msgspec.Struct, gc=False):
+    stopReason: object = None
+    usage: _Usage | _Other = None
+
+
+_result = msgspec.json.Decoder(_Result)
+
+
+def read_result(response: Envelope) -> tuple[str | None, int | None]:
+    """Why a turn ended, and the tokens that it took, as far as its agent says so."""
+    try:
+        result = _result.decode(response.peek.result)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, TypeError):
+        return None, None
+    total = result.usage.totalTokens if type(result.usage) is _Usage else None
+    reason = result.stopReason
+    return reason if isinstance(reason, str) else None, total if isinstance(total, int) else None
 
 
 class Recent:

@@ -255,7 +255,9 @@ class Connection:
 
     def frames(self, chunk: Chunk) -> bytes:
         """A chunk as this client should read it, as server-sent events."""
-        return chunk.frames() if chunk.request is None else frames(chunk.first, self.lines(chunk))
+        if chunk.request is not None:
+            return frames(chunk.first, self.lines(chunk))
+        return chunk.frames()
 
     def lines(self, chunk: Chunk) -> list[bytes]:
         """A chunk's envelopes as this client should read them."""

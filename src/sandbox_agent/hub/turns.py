@@ -19,11 +19,11 @@ from sandbox_agent.envelope import (
     parse,
     same_id,
     success,
-    text_at,
     with_id,
     with_param,
 )
 from sandbox_agent.errors import RpcError, SandboxAgentError
+from sandbox_agent.hub.activity import read_result
 from sandbox_agent.hub.calls import Answer, Call, Waiter
 from sandbox_agent.hub.connection import Connection
 from sandbox_agent.hub.hub import Hub
@@ -167,10 +167,11 @@ class Turns:
         assert session.running is not None
         self.show(session)
         prompt = session.running
-        result = response.result()
-        session.facts.activity.note_result(result)
-        end: Object = {"stopReason": text_at(result, "stopReason")}
-        if not response.succeeded:
+        if response.succeeded:
+            reason, tokens = read_result(response)
+            session.facts.activity.note_tokens(tokens)
+            end: Object = {"stopReason": reason}
+        else:
             end = {"error": _error(response)}
         line = with_id(response.line, call.client_id)
         self._give_up_on_strange_requests(session)

@@ -105,7 +105,8 @@ class Chunk:
     def frames(self) -> bytes:
         """All its events as server-sent events, made once and shared."""
         if self._frames is None:
-            self._frames = frames(self.first, self.lines)
+            lines = self.lines
+            self._frames = _FRAME % (self.first, lines[0]) if len(lines) == 1 else frames(self.first, lines)
         return self._frames
 
 
