@@ -69,7 +69,7 @@ def test_a_long_line_is_cut() -> None:
         (b'{"usage":[1]}', (None, None)),
         (b"[]", (None, None)),
         (b"null", (None, None)),
-        (b'{"stopReason":"\\ud800"}', (None, None)),
+        (b'{"stopReason":"\\ud800"}', ("\ufffd", None)),
     ],
 )
 def test_the_result_of_a_turn_says_why_it_ended_and_what_it_took(

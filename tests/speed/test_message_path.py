@@ -31,7 +31,7 @@ DEARER = 1.2
 CLIENTS = 4
 BATCH = 60
 COUNTED = 20
-PATIENCE = 20.0
+PATIENCE = 8.0
 """Seconds of CPU time in which to find a good batch."""
 QUIET = 0.95
 """The part of its time that work has a processor for, on a machine with nothing else to do."""
