@@ -4,7 +4,7 @@ from collections import deque
 from collections.abc import Sequence
 
 import msgspec
-from msgspec import Raw
+from msgspec import UNSET, Raw
 
 from sandbox_agent.envelope import Envelope, Object, object_at, text_at
 
@@ -84,9 +84,12 @@ _result = msgspec.json.Decoder(_Result)
 
 def read_result(response: Envelope) -> tuple[str | None, int | None]:
     """Why a turn ended, and the tokens that it took, as far as its agent says so."""
+    raw = response.peek.result
+    if raw is UNSET:
+        return None, None
     try:
-        result = _result.decode(response.peek.result)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, TypeError):
+        result = _result.decode(raw)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None, None
     total = result.usage.totalTokens if type(result.usage) is _Usage else None
     reason = result.stopReason
