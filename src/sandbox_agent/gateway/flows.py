@@ -34,7 +34,8 @@ INLINE = 32 << 10
 MOST_HEADERS, MOST_HEADER_BYTES = 200, 64 << 10
 
 _ASKED = {
-    *(b"accept", b"accept-encoding", b"content-type", b"content-length", b"content-encoding", b"user-agent"),
+    *(b"accept", b"accept-encoding", b"user-agent"),
+    *(b"content-type", b"content-length", b"content-encoding", b"content-range"),
     *(b"if-match", b"if-none-match", b"if-modified-since", b"if-unmodified-since", b"if-range", b"range"),
     *map(headers.raw, (headers.PREFER, headers.IDEMPOTENCY_KEY, headers.RESUME_AFTER, headers.OPENCODE_DIRECTORY)),
 }
