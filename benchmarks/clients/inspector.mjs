@@ -1,12 +1,12 @@
 /**
  * Measures the Inspector in a real Chromium. The argument is JSON: `url` and `token` of a server, `chunks`, `envelopes`,
- * `sessions`, `seconds` and `rounds` as sizes, and `peer`, the address of the peer's server, or null. Prints one JSON
+ * `sessions`, `seconds`, `rounds` and `events` as sizes, and `peer`, the address of the peer's server, or null. Prints one JSON
  * object with what was found.
  */
 
 import { launched } from "../../tests/browser/chromium.mjs";
 
-const { url, token, chunks, envelopes, sessions, seconds, rounds, peer } = JSON.parse(process.argv[2]);
+const { url, token, chunks, envelopes, sessions, seconds, rounds, events, peer } = JSON.parse(process.argv[2]);
 const PATIENCE = 300_000;
 
 /** A client of the server, as simple as can be. */
@@ -201,17 +201,17 @@ async function memory(browser, client) {
   const cdp = await page.context().newCDPSession(page);
   const heaps = [];
   for (let round = 0; round < rounds; round += 1) {
-    await client.prompt(session, "big 2000 60");
+    await client.prompt(session, `big ${events} 60`);
     await page.waitForFunction(
-      (events) => Number(document.querySelector("[role=slider]")?.ariaValueMax ?? 0) >= events,
-      (round + 1) * 2000,
+      (count) => Number(document.querySelector("[role=slider]")?.ariaValueMax ?? 0) >= count,
+      (round + 1) * events,
     );
     await page.waitForTimeout(1_000);
     await cdp.send("HeapProfiler.collectGarbage");
     heaps.push((await cdp.send("Runtime.getHeapUsage")).usedSize);
   }
   await page.close();
-  return { heaps, events: 2000 };
+  return { heaps, events };
 }
 
 const browser = await launched();

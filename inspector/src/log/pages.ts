@@ -9,8 +9,8 @@ import { type Entry, type Gap, isGap } from "./event.js";
 
 /** Entries of a page. */
 export const PAGE = 512;
-/** Characters of JSON that are kept: some minutes of a busy session, and all of most. */
-const WINDOW = 24 * 1024 * 1024;
+/** Characters of JSON that are kept: all of most sessions, and of a busy one the last half hour. */
+const WINDOW = 16 * 1024 * 1024;
 /** Pages that are read at once. */
 const AT_ONCE = 2;
 /** Pages that wait to be read: those that were wanted last, as what was scrolled past is not wanted any more. */
