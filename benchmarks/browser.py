@@ -53,9 +53,10 @@ def section(found: Mapping[str, Any], facts: Sequence[str]) -> str:
     load, chunks, envelopes = found["load"], found["chunks"], found["envelopes"]
     live, heaps = found["sessions"], found["memory"]["heaps"]
     peer = found.get("peer")
-    events = found["memory"]["events"] * len(heaps)
+    each, half = found["memory"]["events"], max(1, len(heaps) // 2)
+    events = each * len(heaps)
     # Of the second half: until then the page keeps what it has read.
-    growth = (heaps[-1] - heaps[len(heaps) // 2 - 1]) / max(1, events - events // 2)
+    growth = (heaps[-1] - heaps[half - 1]) / max(1, events - each * half)
     rows = [
         ("first load, compressed (page, scripts, styles)", f"{load['bytes'] / 1000:.0f} kB", "< 300 kB"),
         ("interactive after", f"{load['interactive']:.0f} ms", "< 1 s"),
@@ -65,8 +66,8 @@ def section(found: Mapping[str, Any], facts: Sequence[str]) -> str:
         ("longest frame while they scroll", _frames(envelopes["scrolled"]), "< 50 ms"),
         ("longest frame while they are searched", _frames(envelopes["searched"]), "< 50 ms"),
         (f"longest frame with {found['sessions_count']} live sessions", _frames(live), "< 50 ms"),
-        (f"memory of the page after {found['memory']['events']:,} events", f"{heaps[0] / 1e6:.1f} MB", ""),
-        (f"memory of the page after {events // 2:,} events", f"{heaps[len(heaps) // 2 - 1] / 1e6:.1f} MB", ""),
+        (f"memory of the page after {each:,} events", f"{heaps[0] / 1e6:.1f} MB", ""),
+        (f"memory of the page after {each * half:,} events", f"{heaps[half - 1] / 1e6:.1f} MB", ""),
         (f"memory of the page after {events:,} events", f"{heaps[-1] / 1e6:.1f} MB, {growth:.0f} B an event", "flat"),
     ]
     if peer:

@@ -8,6 +8,7 @@ import { Button, EmptyState, IconButton, Loading, SplitPane, Toasts } from "./de
 import { LogsOfServer } from "./log/logs-of-server.js";
 import { Mission } from "./mission/mission.js";
 import { type Place, go, hrefOf, usePlace } from "./router.js";
+import { nameOf } from "./rooms.js";
 import { Connected, titleOf, useInventory, useSessionInfo } from "./server/index.js";
 import { Sidebar } from "./sidebar/sidebar.js";
 import styles from "./app.module.css";
@@ -18,15 +19,6 @@ const NewSession = lazy(async () => ({ default: (await import("./new-session/new
 const SessionRoom = lazy(async () => ({ default: (await import("./session/session-room.js")).SessionRoom }));
 const NodesRoom = lazy(async () => ({ default: (await import("./nodes/nodes-room.js")).NodesRoom }));
 const Replay = lazy(async () => ({ default: (await import("./replay/replay.js")).Replay }));
-
-const NAMES: Partial<Record<Place["room"], string>> = {
-  mission: "Mission control",
-  new: "New session",
-  agents: "Agents",
-  files: "Files",
-  nodes: "Nodes",
-  replay: "Replay",
-};
 
 /** Rooms that have a head of their own, with room in it for the button that opens the sidebar. */
 const HEADS: Partial<Record<Place["room"], "own">> = { session: "own" };
@@ -76,7 +68,7 @@ function Frame(): ReactNode {
               <IconButton label="Open the sidebar" aria-expanded={open} onClick={() => setOpen(true)}>
                 <MenuIcon aria-hidden />
               </IconButton>
-              <span>{NAMES[place.room] ?? "Session"}</span>
+              <span>{nameOf(place.room)}</span>
             </header>
           )}
           {room}
@@ -139,7 +131,7 @@ function Room({ place }: { readonly place: Place }): ReactNode {
 function usePageTitle(place: Place): void {
   const { waiting } = useInventory();
   const session = useSessionInfo("id" in place ? place.id : "");
-  const name = session ? titleOf(session) : (NAMES[place.room] ?? "Session");
+  const name = session ? titleOf(session) : nameOf(place.room);
   useEffect(() => {
     document.title = `${waiting > 0 ? `(${waiting}) ` : ""}${name} · Inspector`;
   }, [waiting, name]);

@@ -322,7 +322,7 @@ STORY: dict[str, Literal["light", "dark"]] = {
 }
 """Pictures in the docs, and their theme."""
 SCREENS: dict[str, Go] = {
-    "mission": room("", "Trust proxies of our own network"),
+    "mission": room("", "asks for permission"),
     "chat": session("work", "one window per key"),
     "changes": session("work", "limits.py", "?tab=changes"),
     "envelopes": session("work", "session/update", "?tab=envelopes"),

@@ -1,32 +1,26 @@
 /** The side of every room: where to go, and all sessions. */
 
-import { Bot, FolderOpen, History, LayoutGrid, Plus, Server, X } from "lucide-react";
+import { Plus, X } from "lucide-react";
 import { type ReactNode, useDeferredValue, useMemo, useRef, useState } from "react";
 import { useVirtualizer } from "@tanstack/react-virtual";
 import type { SessionInfo } from "sandboxagent";
 
 import { Ago, Badge, IconButton, Loading, SearchField, StateDot, Words } from "../design/index.js";
-import { Link, type Place, usePlace } from "../router.js";
+import { ROOMS } from "../rooms.js";
+import { Link, usePlace } from "../router.js";
 import { stateOf, titleOf, useHealth, useInventory } from "../server/index.js";
 import { spelledOut } from "../text/visible.js";
 import { Status } from "./status.js";
 import styles from "./sidebar.module.css";
 
-const ROOMS: readonly { readonly to: Place; readonly label: string; readonly icon: ReactNode }[] = [
-  { to: { room: "mission" }, label: "Mission control", icon: <LayoutGrid aria-hidden /> },
-  { to: { room: "agents" }, label: "Agents", icon: <Bot aria-hidden /> },
-  { to: { room: "files" }, label: "Files", icon: <FolderOpen aria-hidden /> },
-  { to: { room: "replay" }, label: "Replay", icon: <History aria-hidden /> },
-];
-/** Only a gateway has it. */
-const NODES = { to: { room: "nodes" }, label: "Nodes", icon: <Server aria-hidden /> } as const;
 const HEADING_HEIGHT = 28;
 const ROW_HEIGHT = 46;
 
 export function Sidebar({ onLeave }: { readonly onLeave?: () => void }): ReactNode {
   const place = usePlace();
+  const health = useHealth();
+  const rooms = ROOMS.filter(({ isThere }) => isThere === undefined || (health !== undefined && isThere(health)));
   const { sessions, loaded, waiting } = useInventory();
-  const rooms = useHealth()?.gateway === undefined ? ROOMS : [...ROOMS, NODES];
   const [text, setText] = useState("");
   const wanted = useDeferredValue(text);
   const rows = useMemo(() => rowsOf(sessions, wanted), [sessions, wanted]);
