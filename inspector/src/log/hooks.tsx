@@ -4,7 +4,7 @@ import { type ReactNode, createContext, useContext, useEffect, useMemo, useSyncE
 
 import type { LogBook } from "./log-book.js";
 import type { SessionLog, Shown } from "./session-log.js";
-import type { SessionView } from "./view.js";
+import type { SessionState, SessionView } from "./view.js";
 
 const Book = createContext<LogBook | undefined>(undefined);
 
@@ -29,6 +29,15 @@ export function useSessionLog(sessionId: string): SessionLog {
 /** What there is of a log; changes at most once per frame. */
 export function useShown(log: SessionLog): Shown {
   return useSyncExternalStore(log.subscribe, log.shown);
+}
+
+/** How a session stands by its own log, which knows it first; undefined until all of it is read. */
+export function useLiveState(sessionId: string): SessionState | undefined {
+  const log = useSessionLog(sessionId);
+  return useSyncExternalStore(log.subscribe, () => {
+    const { view, reading } = log.shown();
+    return reading.state === "live" ? view.state : undefined;
+  });
 }
 
 /** The session as it was after the event `at`; without one, as it is now. */

@@ -12,8 +12,8 @@ import { PAGE, Pages, type ReadAgain } from "./pages.js";
 import { Rows } from "./rows.js";
 import type { SessionView } from "./view.js";
 
-/** How many views are kept, from which those in between are made. */
-const MOST_KEPT = 96;
+/** How many views are kept, from which those in between are made. Each may have the text of a long message up to its moment. */
+const MOST_KEPT = 32;
 /** How many views at a moment are kept besides. */
 const RECENT = 16;
 

@@ -6,6 +6,7 @@ import { type SandboxAgent, ServerProblem, type SessionInfo } from "sandboxagent
 
 import { Chat } from "../chat/chat.js";
 import { Badge, Button, Dialog, EmptyState, ErrorNote, Loading, Menu, MenuItem, STATES, StateDot, Tabs, copy, toast, wordsOf } from "../design/index.js";
+import { useLiveState } from "../log/hooks.js";
 import { type Tab, TABS, go } from "../router.js";
 import { stateOf, titleOf, useInventory, useServer, useSessionInfo } from "../server/index.js";
 import { spelledOut } from "../text/visible.js";
@@ -91,7 +92,7 @@ interface HeadProps {
 }
 
 function Head({ session, tab, at, embedded }: HeadProps): ReactNode {
-  const state = stateOf(session);
+  const state = useLiveState(session.sessionId) ?? stateOf(session);
   const room = embedded ? "embed" : "session";
   const moment = at === undefined ? {} : { at };
   const title = spelledOut(titleOf(session), "prose");
