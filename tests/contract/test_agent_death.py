@@ -374,7 +374,7 @@ def test_no_process_stays_for_a_session_that_its_isolated_agent_refuses(crashing
 def test_sessions_that_were_ended_on_purpose_do_not_count_as_crashes(crashing: Server) -> None:
     async def main() -> None:
         async with Client(crashing, "isolated") as client:
-            for _ in range(5):
+            for _ in range(8):
                 await client.result(TERMINATE, {"sessionId": await client.new_session()})
 
             async def status() -> Json:
@@ -389,7 +389,8 @@ def test_sessions_that_were_ended_on_purpose_do_not_count_as_crashes(crashing: S
                     pass
             began = time.monotonic()
             await client.result("x/echo")
-            assert time.monotonic() - began < 0.5, "a wait after a first crash"
+            # If they did, this would wait for half a minute.
+            assert time.monotonic() - began < 20, "a wait after a first crash"
 
     run(main())
 
