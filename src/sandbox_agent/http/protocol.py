@@ -163,7 +163,9 @@ class Protocol(HttpToolsProtocol):
                 while start < len(data) and (self._framing.part is not Part.HEAD or self._answered):
                     end = self._framing.end_of_piece(data, start)
                     if self._framing.part is Part.HEAD:
-                        self._head = b"" if self._framing.overhead or end - start > LONGEST else data[start:end]
+                        # A stream would keep its head for as long as it lasts.
+                        is_post = not self._framing.overhead and data.startswith(b"POST ", start)
+                        self._head = data[start:end] if is_post and end - start <= LONGEST else b""
                     self._framing.advance(data, start, end)
                     self._parse(view[start:end])
                     self._framing.check()
