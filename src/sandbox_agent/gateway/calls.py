@@ -46,6 +46,8 @@ LISTED = 2.0
 _LAST_EVENT = headers.raw(headers.LAST_EVENT)
 _KEY = headers.raw(headers.IDEMPOTENCY_KEY)
 _ASYNC = (headers.raw(headers.PREFER), headers.RESPOND_ASYNC.encode())
+_FINISHED_HERE = (methods.ATTACH, methods.DETACH, methods.PENDING, methods.NEW, methods.FORK, methods.DELETE)
+"""Requests whose response has something in it that only gateways know, or waits for the fleet's list."""
 _LISTING = (methods.NEW, methods.FORK, methods.LOAD, methods.RESUME)
 
 
@@ -159,8 +161,7 @@ class Calls:
     async def begin(self, connection: FleetConnection, envelope: Envelope, key: str | None) -> bool:
         """Have a node accept a request, whose response then comes on the stream; False when it is answered here."""
         assert envelope.id is not None
-        if envelope.method in self._own or envelope.method in (methods.ATTACH, methods.DETACH, methods.PENDING):
-            # Here, or with something in it that only a gateway knows.
+        if envelope.method in self._own or envelope.method in _FINISHED_HERE:
             return False
         node = await self.node_for(connection, envelope, key)
         if envelope.method in self._without_node and node not in self._roster.leases:

@@ -6,6 +6,7 @@ A guest's id at a node is of no use elsewhere. A node that has forgotten it, or 
 import asyncio
 import logging
 from collections.abc import Coroutine
+from contextlib import suppress
 from typing import Protocol
 
 import msgspec
@@ -23,11 +24,12 @@ from sandbox_agent.errors import (
 from sandbox_agent.gateway.connection import FleetConnection
 from sandbox_agent.gateway.connections import FleetConnections
 from sandbox_agent.gateway.flows import Answer, Asked
+from sandbox_agent.gateway.ingest import LEASE
 from sandbox_agent.gateway.roster import Roster
 from sandbox_agent.http.guests import PATH as GUESTS
 from sandbox_agent.http.negotiate import JSON
 from sandbox_agent.wire import headers, methods
-from sandbox_agent.wire.fleet import Introduced, Introduction
+from sandbox_agent.wire.fleet import Introduced, Introduction, Lease
 
 logger = logging.getLogger(__name__)
 
@@ -153,7 +155,11 @@ class Guests:
                 if clock() - began > PATIENCE:
                     # It worked on it for long: only the time for which it cannot be reached counts.
                     failing_since = clock()
-                if node in self._roster.leases and ((sent and not repeatable) or clock() - failing_since > PATIENCE):
+                if sent and not repeatable:
+                    if await self._is_lost(lease):
+                        raise NodeLost(node) from None
+                    raise
+                if node in self._roster.leases and clock() - failing_since > PATIENCE:
                     raise
                 await asyncio.sleep(PAUSE)
                 continue
@@ -164,6 +170,18 @@ class Guests:
             if clock() - failing_since > PATIENCE:
                 return answer
             await asyncio.sleep(PAUSE if sent else 0)
+
+    async def _is_lost(self, lease: Lease) -> bool:
+        """Whether a run of a node that does not answer has ended: its lease says so, after a while."""
+
+        def has_ended() -> bool:
+            now = self._roster.leases.get(lease.node)
+            return now is None or now.nonce != lease.nonce
+
+        with suppress(TimeoutError):
+            async with asyncio.timeout(LEASE):
+                await self._roster.until(has_ended)
+        return has_ended()
 
     def _forget_guests(self, connection: FleetConnection) -> None:
         """Its client has closed it: no node need keep it."""

@@ -3,7 +3,9 @@
 They answer for nodes that are lost, too.
 """
 
+import asyncio
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 
 import msgspec
 from msgspec import Raw
@@ -18,9 +20,10 @@ from sandbox_agent.hub.session import iso
 from sandbox_agent.log.event import session_channel
 from sandbox_agent.log.wire import ownership
 from sandbox_agent.wire import methods
-from sandbox_agent.wire.extensions import EventsRange
+from sandbox_agent.wire.extensions import ChangesParams, EventsRange
 
 MAX_PAGE = 5000
+LONGEST_WAIT = 60.0
 
 Method = Callable[[FleetConnection, Envelope], Awaitable[object]]
 
@@ -28,7 +31,8 @@ Method = Callable[[FleetConnection, Envelope], Awaitable[object]]
 class GatewayMethods:
     """The methods, and what they read."""
 
-    def __init__(self, feed: Feed, roster: Roster) -> None:
+    def __init__(self, gateway: str, feed: Feed, roster: Roster) -> None:
+        self._gateway = gateway
         self._feed = feed
         self._roster = roster
 
@@ -38,6 +42,7 @@ class GatewayMethods:
             methods.LIST: self._list,
             methods.LIST_SESSIONS: self._list_ours,
             methods.EVENTS: self._events,
+            methods.SESSION_CHANGES: self._await_changes,
         }
 
     def table_without_node(self) -> dict[str, Method]:
@@ -64,7 +69,23 @@ class GatewayMethods:
     async def _list_ours(self, connection: FleetConnection, envelope: Envelope) -> object:
         params = envelope.params()
         page, following = self._roster.page(text_at(params, "cursor"), text_at(params, "cwd"))
-        return {"sessions": [seen.view for seen in page], **({} if following is None else {"nextCursor": following})}
+        more = {"changes": self._moment} | ({} if following is None else {"nextCursor": following})
+        return {"sessions": [seen.view for seen in page], **more}
+
+    @property
+    def _moment(self) -> str:
+        """What another gateway does not know leads to a whole list there."""
+        return f"{self._gateway}.{self._roster.changes}"
+
+    async def _await_changes(self, connection: FleetConnection, envelope: Envelope) -> object:
+        try:
+            asked = msgspec.convert(envelope.params(), ChangesParams)
+        except msgspec.ValidationError as error:
+            raise InvalidParams(f"changes takes after and wait: {error}") from None
+        with suppress(TimeoutError):
+            async with asyncio.timeout(min(asked.wait, LONGEST_WAIT)):
+                await self._roster.until(lambda: self._moment != asked.after)
+        return {"changes": self._moment}
 
     async def _get(self, connection: FleetConnection, envelope: Envelope) -> object:
         return {"session": self._roster.session(envelope.session_id).view}

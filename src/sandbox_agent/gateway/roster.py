@@ -74,6 +74,8 @@ class Roster:
     def __init__(self) -> None:
         self.leases: dict[str, fleet.Lease] = {}
         """Nodes that are there, by name."""
+        self.changes = 0
+        """How often a session has changed, as far as this gateway has heard."""
         self._sessions: dict[str, Seen] = {}
         self._aliases: dict[str, set[str]] = {}
         """Alias → keys of the sessions that have it: nodes do not ask each other before they give one."""
@@ -195,6 +197,7 @@ class Roster:
                 self._waiting.append((condition, future))
 
     def _take_session(self, entry: Entry) -> None:
+        self.changes += 1
         self._sorted = None
         if entry.value is None:
             self._forget(entry.key)

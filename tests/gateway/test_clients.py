@@ -1,0 +1,57 @@
+"""Clients that know nothing of fleets, at a gateway: the SDK by both of its ways, and ACP's own transport."""
+
+import pytest
+
+from tests.gateway.conftest import Fleet, until_joined
+from tests.support.acp import Acp
+from tests.support.client import Client, run
+from tests.support.sdk import answered, asking, connected, new_session, permission, play, texts
+
+
+@pytest.fixture(scope="module", autouse=True)
+def joined(fleet: Fleet) -> None:
+    async def main() -> None:
+        for gateway in fleet.gateways:
+            client = Client(gateway)
+            async with client.http:
+                await until_joined(client, 2)
+
+    run(main())
+
+
+@pytest.mark.parametrize("transport", ["http", "websocket"])
+def test_the_sdk_prompts_answers_and_lists_through_gateways(fleet: Fleet, transport: str) -> None:
+    async def main() -> None:
+        one, two = fleet.gateways
+        async with (
+            connected(one, transport=transport, on_permission=lambda request: request.allow()) as mine,
+            connected(two, transport=transport, on_permission=lambda request: None) as theirs,
+        ):
+            session = await new_session(mine, fleet.nodes[0])
+            assert await texts(play(session, [["say", "one "], ["say", "two"]])) == ["one ", "two"]
+            other = await theirs.sessions.attach(session.id)
+            turn = play(session, asking("session/request_permission", permission()))
+            assert (await answered(turn))["outcome"]["optionId"] == "yes"
+            assert await texts(play(other, [["say", "three"]])) == ["three"]
+            assert session.id in [each.session_id async for each in theirs.sessions.list()]
+            assert "three" in str([event async for event in other.history()])
+            await mine.sessions.delete(session.id)
+            assert session.id not in [each.session_id async for each in mine.sessions.list()]
+
+    run(main())
+
+
+def test_a_client_of_acp_gets_its_responses_behind_the_updates(fleet: Fleet) -> None:
+    async def main() -> None:
+        async with Acp(fleet.gateways[0], "/acp/scripted") as client, client.get() as stream:
+            taken = await client.say("session/new", {"cwd": fleet.nodes[0].work, "mcpServers": []}, id=7)
+            assert taken.status_code == 202
+            [*_, made] = await stream.until(lambda event: event.data.get("id") == 7)
+            session = made.data["result"]["sessionId"]
+            async with client.get(session) as own:
+                await client.say("session/prompt", client.prompt_params(session, [["say", "hello"]]), id=8)
+                seen = await own.until(lambda event: event.data.get("id") == 8)
+                assert "hello" in [event.text for event in seen]
+                assert seen[-1].data["result"]["stopReason"] == "end_turn"
+
+    run(main())
