@@ -48,5 +48,8 @@ export default defineConfig({
     environment: "jsdom",
     include: ["src/**/*.test.{ts,tsx}"],
     restoreMocks: true,
+    // No test may fail because the machine is busy.
+    testTimeout: 120_000,
+    hookTimeout: 120_000,
   },
 });
