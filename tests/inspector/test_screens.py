@@ -56,14 +56,3 @@ def test_a_session_is_made_by_keyboard_alone(tab: Tab, server: Server) -> None:
         assert tab.run("document.activeElement.matches(':focus-visible')")
     tab.press("Enter")
     tab.until("location.pathname.startsWith('/ui/sessions/')")
-
-
-def test_what_the_first_load_takes_is_less_than_300_kilobytes(tab: Tab) -> None:
-    tab.open()
-    tab.sees("Connected")
-    taken = tab.run("""performance.getEntriesByType('resource').concat(performance.getEntriesByType('navigation'))
-      .filter(({ name }) => new URL(name).pathname.startsWith('/ui/'))
-      .reduce((sum, { encodedBodySize }) => sum + encodedBodySize, 0)""")
-
-    # Compressed, and with the fonts, whether they were cached or not.
-    assert 0 < taken < 300_000

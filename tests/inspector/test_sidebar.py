@@ -77,3 +77,16 @@ def test_on_a_narrow_page_the_sidebar_opens_over_the_room(tab: Tab) -> None:
     tab.is_accessible()
     tab.press("Escape")
     tab.does_not_see("Connected")
+
+
+def test_what_the_first_load_takes_is_less_than_300_kilobytes(tab: Tab, server: Server, client: SandboxAgent) -> None:
+    client.sessions.create("mock", cwd=server.work).prompt("one that is listed").text()
+    tab.open()
+    tab.sees("one that is listed")
+    tab.run("document.fonts.ready.then(() => true)")
+    taken = tab.run("""performance.getEntriesByType('resource').concat(performance.getEntriesByType('navigation'))
+      .filter(({ name }) => new URL(name).pathname.startsWith('/ui/'))
+      .reduce((sum, { encodedBodySize }) => sum + encodedBodySize, 0)""")
+
+    # Compressed, and with the fonts, whether they were cached or not.
+    assert 0 < taken < 300_000
