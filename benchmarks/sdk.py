@@ -21,6 +21,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
+import first_words
 import msgspec
 from build import HERE, NODE, PEER_BINARY, PEER_SDK, PEER_VERSION, Unavailable, build_sdk, install_peer_sdk
 from machine import Pace
@@ -58,6 +59,8 @@ class Measure:
     title: str
     unit: str
     sample: Callable[[Sdk], Sample]
+    only: str | None = None
+    """The one SDK that it is about."""
 
     def run(self, sdk: Sdk) -> Run:
         try:
@@ -119,6 +122,7 @@ def measure(ours: Program, peer: Program | None, rounds: int, pace: Pace, *, qui
     """All SDKs in turn, round after round."""
     sdks, remarks = _sdks(ours, peer)
     measures = [burst(5_000, 120), trips(100), start(1)] if quick else [burst(50_000, 120), trips(1_000), start(STARTS)]
+    measures += [connecting(), mock(), words(), words_of_daemon()]
     warm_up = start(1)
     for sdk in list(sdks):
         run = warm_up.run(sdk)
@@ -129,6 +133,8 @@ def measure(ours: Program, peer: Program | None, rounds: int, pace: Pace, *, qui
     for round_number in range(1, rounds + 1):
         for figures in found:
             for sdk in sdks:
+                if figures.measure.only not in (None, sdk.name):
+                    continue
                 pace.take()
                 run = figures.measure.run(sdk)
                 figures.runs.setdefault(sdk.name, []).append(run)
@@ -241,6 +247,57 @@ def start(starts: int) -> Measure:
         return Sample(statistics.median(times))
 
     return Measure("`SandboxAgent.start()` to the first update", "ms ↓", sample)
+
+
+def connecting() -> Measure:
+    """CPU time of a program that imports the SDK and connects to a server that runs."""
+
+    def sample(sdk: Sdk) -> Sample:
+        with sdk.program.start() as running:
+            environment = sdk.program.environment(running.folder)
+            return Sample(min(first_words.cpu_of_connecting(environment, running) for _ in range(STARTS)))
+
+    return Measure("import and first connection, CPU", "ms ↓", sample, PYTHON)
+
+
+def mock() -> Measure:
+    """CPU time of the mock agent."""
+
+    def sample(sdk: Sdk) -> Sample:
+        with _place(sdk) as folder:
+            environment = sdk.program.environment(folder)
+            return Sample(min(first_words.cpu_of_mock(environment) for _ in range(STARTS)))
+
+    return Measure("start of the mock agent, CPU", "ms ↓", sample, PYTHON)
+
+
+def words() -> Measure:
+    """The command line's first word when no server runs."""
+
+    def sample(sdk: Sdk) -> Sample:
+        times: list[float] = []
+        for _ in range(STARTS):
+            with _place(sdk) as folder:
+                environment = sdk.program.environment(folder)
+                with first_words.daemon(environment, folder):
+                    times.append(first_words.first_word(environment, folder))
+        return Sample(statistics.median(times))
+
+    return Measure("`run mock hello` to the first word, no server", "ms ↓", sample, PYTHON)
+
+
+def words_of_daemon() -> Measure:
+    """The same with a server in the background, whose mock agent runs."""
+
+    def sample(sdk: Sdk) -> Sample:
+        with _place(sdk) as folder:
+            environment = sdk.program.environment(folder)
+            with first_words.daemon(environment, folder):
+                first_words.first_word(environment, folder)
+                times = [first_words.first_word(environment, folder) for _ in range(STARTS)]
+        return Sample(statistics.median(times))
+
+    return Measure("`run mock hello` to the first word, with a daemon", "ms ↓", sample, PYTHON)
 
 
 # Client programs

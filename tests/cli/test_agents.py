@@ -277,13 +277,16 @@ def test_a_command_imports_only_what_it_needs(place: Place, line: list[str], for
     assert forbidden & set(result.stderr.split()) == set()
 
 
-def test_the_server_itself_needs_neither_bars_nor_a_client() -> None:
+def test_the_server_itself_needs_neither_bars_nor_a_client_nor_what_its_first_request_does_not_need() -> None:
     probe = "import sys, sandbox_agent.server\nprint(*sys.modules)"
 
     loaded = subprocess.run([PROGRAM[0], "-c", probe], capture_output=True, text=True, timeout=120).stdout.split()
 
     assert "sandbox_agent.agents.install.installer" in loaded
-    assert {"rich", "httpx"} & set(loaded) == set()
+    later = {"http.client", "httpx", "importlib.metadata", "rich", "starlette", "zipfile"}
+    assert later & set(loaded) == set()
+    rooms = ("bus", "client", "gateway", "member", "opencode", "http.openapi", "http.ui", "http.views")
+    assert [name for name in loaded if name.startswith(tuple(f"sandbox_agent.{room}" for room in rooms))] == []
 
 
 def test_what_is_read_as_text_goes_on_below_itself_on_a_narrow_terminal(place: Place) -> None:

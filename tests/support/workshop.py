@@ -4,10 +4,10 @@ import asyncio
 import os
 import uuid
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import uvloop
 
 from sandbox_agent.agents.boot import Boots, ProcessLimits
@@ -23,11 +23,10 @@ from tests.support.package_index import PackageIndex, registry
 from tests.support.running import BOUND
 
 
-@dataclass(frozen=True)
-class Watched(Runner):
+class Watched(Runner, frozen=True):
     """Runs programs, and remembers the environment of each."""
 
-    environments: list[dict[str, str]] = field(default_factory=list)
+    environments: list[dict[str, str]] = msgspec.field(default_factory=list)
 
     async def run(
         self, command: Sequence[str], environment: Mapping[str, str], directory: Path, tell: Callable[[str], None]

@@ -7,13 +7,12 @@ import asyncio
 import logging
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
 from typing import Protocol
 
 import msgspec
-from msgspec import Raw
+from msgspec import Raw, Struct
 
 from sandbox_agent import __version__
 from sandbox_agent.agents.dialects.dialect import Companion, companion_of, dialect_of
@@ -51,8 +50,7 @@ class Listener(Protocol):
     def exited(self, running: "RunningAgent", exit: Exit) -> None: ...
 
 
-@dataclass(frozen=True, slots=True)
-class Handshake:
+class Handshake(Struct, frozen=True):
     """What an agent answered to `initialize`."""
 
     result: Raw
@@ -177,8 +175,7 @@ class _Boot:
             self._answered.set_exception(_boot_failed(self._agent, "it exited before it answered initialize", exit))
 
 
-@dataclass(frozen=True, slots=True)
-class ProcessLimits:
+class ProcessLimits(Struct, frozen=True):
     """What one agent process may take, in seconds and bytes."""
 
     boot_timeout: float = 120.0

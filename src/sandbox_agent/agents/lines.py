@@ -4,7 +4,8 @@ Does no I/O, and knows nothing of processes or of what a line means.
 """
 
 from collections import deque
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 MAX_LINE = 64 * 1024 * 1024
 """The longest line of stdout that is passed on, without its newline."""
@@ -81,8 +82,7 @@ class LineSplitter:
         self._rest = bytearray()
 
 
-@dataclass(frozen=True, slots=True)
-class Stderr:
+class Stderr(Struct, frozen=True):
     """What an agent process wrote to stderr: its first lines, its last ones, and whether something is missing."""
 
     head: list[str]

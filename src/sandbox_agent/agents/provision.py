@@ -1,10 +1,9 @@
 """Having an agent ready to start: installed because a client asks, or on first use when that is allowed."""
 
 import asyncio
-from dataclasses import dataclass
 
 import msgspec
-from msgspec import UNSET
+from msgspec import UNSET, Struct
 
 from sandbox_agent.agents.catalog import Catalog
 from sandbox_agent.agents.facts import write_instructions
@@ -17,8 +16,7 @@ from sandbox_agent.errors import AgentNotInstalled, BadRequest
 from sandbox_agent.wire.agents import InstallRequest, InstallResult
 
 
-@dataclass(frozen=True, slots=True)
-class AgentInstalls:
+class AgentInstalls(Struct, frozen=True):
     """The way from a request to the installer."""
 
     catalog: Catalog
@@ -69,8 +67,7 @@ def read_install_request(params: Object) -> InstallRequest:
         raise BadRequest(f"install takes reinstall, agentVersion and agentProcessVersion: {error}") from None
 
 
-@dataclass(frozen=True, slots=True)
-class Provision:
+class Provision(Struct, frozen=True):
     """Gives the way to start an agent."""
 
     catalog: Catalog

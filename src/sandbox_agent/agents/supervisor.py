@@ -10,8 +10,9 @@ import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
 from typing import Literal
+
+from msgspec import Struct, field
 
 from sandbox_agent.agents.boot import Boots, Listener, RunningAgent, describe_exit
 from sandbox_agent.agents.launch import FolderGone, Launch
@@ -32,8 +33,7 @@ Provide = Callable[[Agent], Awaitable[Launch]]
 """How to start an agent; installs it first when that is needed and allowed."""
 
 
-@dataclass(slots=True)
-class AgentStatus:
+class AgentStatus(Struct):
     """The state of an agent's shared process."""
 
     status: Literal["stopped", "starting", "running", "error"] = "stopped"

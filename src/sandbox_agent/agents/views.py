@@ -2,10 +2,9 @@
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Protocol
 
-from msgspec import UNSET, structs
+from msgspec import UNSET, Struct, structs
 
 from sandbox_agent.agents.catalog import Catalog
 from sandbox_agent.agents.facts import read_facts
@@ -38,8 +37,7 @@ class AskedOffers(Protocol):
     async def ask(self, agent: Agent) -> Offered: ...
 
 
-@dataclass(frozen=True, slots=True)
-class AgentViews:
+class AgentViews(Struct, frozen=True):
     """Makes the views from the catalog, the processes and the sessions."""
 
     newest_session: Callable[[str], Announced | None]

@@ -4,11 +4,10 @@ import asyncio
 import hashlib
 import stat
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from msgspec import UNSET, UnsetType
+from msgspec import UNSET, Struct, UnsetType
 
 from sandbox_agent.agents.install.entries import current_platform
 from sandbox_agent.agents.install.packages import Packages
@@ -23,8 +22,7 @@ from sandbox_agent.wire.agents import Artifact
 MAX_ARCHIVE, MAX_UNPACKED, MAX_ENTRIES = 2 << 30, 8 << 30, 200_000
 
 
-@dataclass(frozen=True, slots=True)
-class Assembly:
+class Assembly(Struct, frozen=True):
     """Puts one agent together in one folder."""
 
     agent: Agent

@@ -8,11 +8,12 @@ import os
 import stat
 from collections.abc import AsyncGenerator, AsyncIterator, Collection, Generator, Mapping
 from contextlib import asynccontextmanager, contextmanager
-from dataclasses import dataclass
 from http import HTTPStatus
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import unquote_to_bytes, urlsplit, urlunsplit
+
+from msgspec import Struct
 
 from sandbox_agent import __version__
 
@@ -34,8 +35,7 @@ class NotFetched(Exception):
         self.status = status
 
 
-@dataclass(frozen=True, slots=True)
-class Download:
+class Download(Struct, frozen=True):
     """What is behind an address. Reading the pieces may raise NotFetched too, once the block is left."""
 
     status: int

@@ -6,13 +6,12 @@ Knows nothing of where a document comes from, except how far to trust the addres
 import platform
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cache
 from typing import Annotated, TypeVar, cast
 from urllib.parse import urlsplit
 
 import msgspec
-from msgspec import Meta, Raw
+from msgspec import Meta, Raw, Struct
 
 from sandbox_agent.agents.manifest import Name, Text
 
@@ -37,8 +36,7 @@ _PACKAGE = re.compile(r"(.+?)(?:(?:@|==)([^@=]+))?")
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
-@dataclass(frozen=True, slots=True)
-class Machine:
+class Machine(Struct, frozen=True):
     """A machine, by both names."""
 
     registry: str
@@ -133,8 +131,7 @@ class _Document(msgspec.Struct, frozen=True):
     agents: tuple[Raw, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Content:
+class Content(Struct, frozen=True):
     """What a document holds; `rejected` has a sentence for everything in it that is left out."""
 
     entries: Mapping[str, RegistryEntry]

@@ -9,11 +9,10 @@ import logging
 import os
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Mapping
 from contextlib import asynccontextmanager, contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import ParamSpec, TypeVar
 
-from msgspec import structs
+from msgspec import Struct, structs
 
 from sandbox_agent.agents.boot import Handshake
 from sandbox_agent.agents.install.assembly import Assembly
@@ -38,22 +37,19 @@ T = TypeVar("T")
 Verify = Callable[[Agent, Launch], Awaitable[Handshake]]
 
 
-@dataclass(frozen=True, slots=True)
-class InstallOutcome:
+class InstallOutcome(Struct, frozen=True):
     """What an install came to."""
 
     record: Record
     already: bool
 
 
-@dataclass(frozen=True, slots=True)
-class _Request:
+class _Request(Struct, frozen=True):
     wanted: Wanted
     reinstall: bool
 
 
-@dataclass(slots=True)
-class _Running:
+class _Running(Struct):
     request: _Request
     job: Job
     task: "asyncio.Task[InstallOutcome]"

@@ -6,9 +6,10 @@ import os
 import re
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
+
+from msgspec import Struct
 
 from sandbox_agent.agents.install.tools import Finished, Runner, ToolSettings, bundled_node
 from sandbox_agent.agents.manifest import Package
@@ -50,8 +51,7 @@ _NOT_OF_THE_INDEX = re.compile(r"EALLOW(GIT|REMOTE|FILE|DIRECTORY)")
 _INTEGRITY = re.compile(r"wanted (sha\d+-[\w+/=]+) but got (sha\d+-[\w+/=]+)")
 
 
-@dataclass(frozen=True, slots=True)
-class Packages:
+class Packages(Struct, frozen=True):
     """Installs packages for one agent into one folder."""
 
     runner: Runner

@@ -10,13 +10,13 @@ import importlib.util
 import re
 import tomllib
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache
-from importlib.metadata import version
 from itertools import count
 from pathlib import Path
 from secrets import token_hex
 from typing import cast
+
+from msgspec import Struct
 
 from sandbox_agent.agents.lines import StderrTail
 from sandbox_agent.agents.manifest import allowed_environment
@@ -51,8 +51,7 @@ _TAIL = 4096
 _keys = count(1)
 
 
-@dataclass(frozen=True, slots=True)
-class Node:
+class Node(Struct, frozen=True):
     """Node itself, and npm as a script for it."""
 
     program: Path
@@ -66,6 +65,9 @@ def bundled_node() -> Node:
     found = importlib.util.find_spec(_PACKAGE)
     if found is None or not found.submodule_search_locations:
         raise InstallFailed(f"the Python package {_DISTRIBUTION} is missing; run: pip install 'sandbox-agent[server]'")
+    # It imports what reads e-mail and archives, and no server needs it to start.
+    from importlib.metadata import version
+
     folder = Path(found.submodule_search_locations[0])
     # Its bin/npm is a copy that does not find its own library.
     return Node(folder / "bin/node", folder / "lib/node_modules/npm/bin/npm-cli.js", version(_DISTRIBUTION))
@@ -97,8 +99,7 @@ def _put(path: Path, target: Path | None = None, content: str = "") -> None:
     made.replace(path)
 
 
-@dataclass(frozen=True, slots=True)
-class ToolSettings:
+class ToolSettings(Struct, frozen=True):
     """The environment of npm and uv, and the file that npm takes for the user's."""
 
     environment: dict[str, str]
@@ -190,8 +191,7 @@ def _read_text(path: str) -> str:
         return ""
 
 
-@dataclass(frozen=True, slots=True)
-class Finished:
+class Finished(Struct, frozen=True):
     """How a program ended, and the last of what it wrote."""
 
     code: int | None
@@ -217,8 +217,7 @@ class _Lines:
         pass
 
 
-@dataclass(frozen=True, slots=True)
-class Runner:
+class Runner(Struct, frozen=True):
     """Starts programs as children of ours."""
 
     children: Children

@@ -1,0 +1,85 @@
+"""What you wait for before anything is said: the command line's first word, and the CPU time of programs that begin."""
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+from servers import TOKEN, Failed, Running
+
+LIMIT_SECONDS = 60
+CONNECTING = """
+import asyncio, sys
+from sandbox_agent.client import SandboxAgent
+
+async def main():
+    async with SandboxAgent.connect(sys.argv[1], sys.argv[2]):
+        pass
+
+asyncio.run(main())
+"""
+
+
+def first_word(environment: Mapping[str, str], folder: Path) -> float:
+    """Milliseconds until `sandbox-agent run mock hello` prints the agent's first word."""
+    began = time.perf_counter()
+    command = [*_program(), "run", "mock", "hello"]
+    with subprocess.Popen(
+        command,
+        env=dict(environment),
+        cwd=folder,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+    ) as process:
+        assert process.stdout is not None
+        word = os.read(process.stdout.fileno(), 1)
+        taken = (time.perf_counter() - began) * 1000
+        process.communicate(timeout=LIMIT_SECONDS)
+    if not word:
+        raise Failed("`sandbox-agent run mock hello` said nothing")
+    return taken
+
+
+@contextmanager
+def daemon(environment: Mapping[str, str], folder: Path) -> Generator[None]:
+    """On leaving, the server that runs in the background is stopped."""
+    try:
+        yield
+    finally:
+        stop = [*_program(), "daemon", "stop", "--yes"]
+        subprocess.run(stop, env=dict(environment), cwd=folder, capture_output=True, check=False, timeout=LIMIT_SECONDS)
+
+
+def cpu_of_connecting(environment: Mapping[str, str], running: Running) -> float:
+    """CPU milliseconds of a Python program that imports the SDK, connects, and ends."""
+    url = f"http://127.0.0.1:{running.port}"
+    return _cpu_ms([sys.executable, "-c", CONNECTING, url, TOKEN], environment)
+
+
+def cpu_of_mock(environment: Mapping[str, str]) -> float:
+    """CPU milliseconds of the mock agent from its start to its end, with nothing to do."""
+    return _cpu_ms([sys.executable, "-m", "sandbox_agent.agents.mock"], environment)
+
+
+def _program() -> list[str]:
+    return [str(Path(sys.executable).with_name("sandbox-agent"))]
+
+
+def _cpu_ms(command: list[str], environment: Mapping[str, str]) -> float:
+    process = subprocess.Popen(
+        command, env=dict(environment), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+    )
+    assert process.stdin is not None
+    assert process.stdout is not None
+    process.stdin.close()
+    process.stdout.read()
+    process.stdout.close()
+    _, status, used = os.wait4(process.pid, 0)
+    process.returncode = os.waitstatus_to_exitcode(status)
+    if process.returncode != 0:
+        raise Failed(f"{command[1]} ended with {process.returncode}")
+    return (used.ru_utime + used.ru_stime) * 1000
