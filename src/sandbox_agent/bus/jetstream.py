@@ -31,6 +31,8 @@ PATIENCE = 5.0
 """How long JetStream may take for one answer."""
 READER_PATIENCE = 2.0
 """How long it may take to make a reader: what was asked while there was no leader is never answered."""
+FORMING = 30.0
+"""How long the servers of a cluster that has just been started may take to find each other."""
 HEARTBEAT = 0.5
 SILENCE = 3 * HEARTBEAT
 """A reader that hears nothing for so long begins anew where it was."""
@@ -43,6 +45,7 @@ _BACK = "Sa-Back"
 _CONFLICTS = (10071, 10164)
 _FULL = (10047, 10054, 10077)
 _NO_ROOM = (10023, 10028, 10047)
+_NOT_YET = (10005, 10008)
 _NOT_FOUND = 10037
 _TAKEN = 10058
 _UNAVAILABLE = (408, 503)
@@ -179,9 +182,14 @@ async def make(connection: Connection, config: Json) -> None:
     """Make a stream, or give the one that is there these limits."""
     kept = {"storage": "file", "retention": "limits", "discard": "old", "allow_direct": True, "allow_msg_ttl": True}
     name = str(config["name"])
-    made = await call_api(connection, f"STREAM.CREATE.{name}", kept | config)
-    if made.error_code == _TAKEN:
-        made = await call_api(connection, f"STREAM.UPDATE.{name}", kept | config)
+    ends_at = asyncio.get_running_loop().time() + FORMING
+    while True:
+        made = await call_api(connection, f"STREAM.CREATE.{name}", kept | config)
+        if made.error_code == _TAKEN:
+            made = await call_api(connection, f"STREAM.UPDATE.{name}", kept | config)
+        if made.error_code not in _NOT_YET or asyncio.get_running_loop().time() > ends_at:
+            break
+        await asyncio.sleep(HEARTBEAT)
     if made.error_code in _NO_ROOM:
         raise Refused(
             f"JetStream has no room for the stream {name}; give it more (max_file_store in the configuration of the "
