@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.chaos.parts import Endpoint, Parts, parts
-from tests.chaos.traffic import Count, Reader, Writer, tally
+from tests.chaos.traffic import TEXTS, Count, Reader, Writer, tally
 from tests.support.client import Client
 from tests.support.running import BOUND
 
@@ -146,7 +146,7 @@ class World:
             async with asyncio.timeout(2 * BOUND):
                 for number, readers in wanted:
                     for reader in readers:
-                        while not reader.seen or reader.seen[-1][0] < number:  # noqa: ASYNC110 - of a task
+                        while not reader.seen or reader.seen[-1] < (number, TEXTS - 1):  # noqa: ASYNC110 - of a task
                             await asyncio.sleep(0.02)
 
     def _all_readers(self) -> list[Reader]:
