@@ -354,13 +354,13 @@ class Membership:
             await self._facts_wanted.wait()
             await self._leased.wait()
             await asyncio.sleep(max(0.0, listed_at + FACTS_EVERY - time.monotonic()))
-            listed_at = time.monotonic()
             self._facts_wanted.clear()
             # Taken before the wait: what changes meanwhile has events that are not there yet, and would be refused.
             changed, self._changed = list(self._changed), {}
             await self._outbox.drained(min(self._log.position, self._last_committed()))
             for batch in self._describe(changed):
                 await self._send_facts(batch)
+            listed_at = time.monotonic()
 
     def _last_committed(self) -> int:
         return self._unpublished[-1][0] if self._unpublished else 0
