@@ -11,7 +11,7 @@ import pytest
 
 from sandbox_agent.bus import subjects
 from sandbox_agent.bus.memory import Cluster, MemoryBus
-from sandbox_agent.bus.ports import Bus
+from sandbox_agent.bus.ports import Bus, Unreachable
 from sandbox_agent.errors import LogUnavailable
 from sandbox_agent.gateway.ingest import Ingest
 from sandbox_agent.gateway.roster import Roster
@@ -22,6 +22,7 @@ from sandbox_agent.member.membership import Gateways, Identity, Membership, Memo
 from sandbox_agent.wire import fleet
 from sandbox_agent.wire.sessions import SessionView
 from tests.support.client import run
+from tests.support.running import BOUND
 
 View = Callable[[str], SessionView | None]
 
@@ -246,3 +247,27 @@ def test_what_a_node_remembers_is_of_its_own_name(tmp_path: Path) -> None:
     assert Memory(path, "n2").position == 0
     path.write_bytes(b"\xff")
     assert Memory(path, "n1").position == 0
+
+
+def test_a_node_that_stops_ends_also_when_what_is_cancelled_fails() -> None:
+    async def main() -> None:
+        connecting = asyncio.Event()
+
+        async def connect() -> Bus:
+            connecting.set()
+            try:
+                await asyncio.Event().wait()
+            except asyncio.CancelledError:
+                raise Unreachable("no server answers") from None
+            raise AssertionError
+
+        identity, memory = Identity("n1", {}, list, lambda: 0), Memory(None, "n1")
+        view = cast("View", lambda _: None)
+        node = Membership(identity, connect, cast("Log", Shaky()), view, lambda: (), memory, 1 << 20, 0.01)
+        running = asyncio.create_task(node.run())
+        await connecting.wait()
+        running.cancel()
+        done, _ = await asyncio.wait({running}, timeout=BOUND)
+        assert done == {running}
+
+    run(main())

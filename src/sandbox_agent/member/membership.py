@@ -236,6 +236,7 @@ class Membership:
             except Exception:
                 self._failed = "it failed; see the server's log"
                 logger.exception("taking part in the fleet failed")
+            _end_if_cancelled()
             await asyncio.sleep(self._retry)
 
     async def _take_part(self) -> None:
@@ -267,6 +268,7 @@ class Membership:
                 if self._connecting != str(error):
                     logger.warning("fleet not reached reason=%s", error)
                 self._connecting = str(error)
+                _end_if_cancelled()
                 await asyncio.sleep(self._retry)
             else:
                 self._connecting = "no gateway has been heard of"
@@ -401,3 +403,10 @@ class Membership:
 async def _until_lost(bus: Bus) -> None:
     """Raises Unreachable when the connection does not come back by itself: a new one is tried then."""
     raise Unreachable(await bus.lost())
+
+
+def _end_if_cancelled() -> None:
+    """Raises CancelledError when the task was cancelled, and what was cancelled has failed in place of ending."""
+    task = asyncio.current_task()
+    if task is not None and task.cancelling():
+        raise asyncio.CancelledError
