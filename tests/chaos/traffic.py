@@ -106,8 +106,9 @@ class Reader:
                 await client.initialize()
                 attached = await client.result("_sandboxagent/session/attach", {"sessionId": self.session})
                 await self._read_pages(client, attached["position"])
-            for _ in range(2):
-                await self._listen(client, last_event_id=str(max(self.last, attached["position"])))
+            await self._listen(client)
+            # The same connection, by Last-Event-ID.
+            await self._listen(client, last_event_id=str(max(self.last, attached["position"])))
         finally:
             await client.http.aclose()
 

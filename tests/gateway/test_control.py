@@ -9,7 +9,7 @@ import pytest
 from tests.gateway.conftest import Fleet, until_joined
 from tests.support.asking import ALLOW, PERMISSION, REJECT, permission
 from tests.support.client import META, Client, Event, Json, run
-from tests.support.running import BOUND
+from tests.support.running import BOUND, Server
 
 pytestmark = pytest.mark.usefixtures("joined")
 
@@ -52,6 +52,38 @@ def test_a_turn_runs_through_a_gateway_with_its_updates_before_its_result(fleet:
             assert seen[-1].id == last
             listed = (await client.http.get(f"/v1/sessions/{session}")).json()
             assert listed["node"] == "n2"
+
+    run(main())
+
+
+def test_pages_up_to_the_position_of_attach_and_the_stream_are_everything_once(fleet: Fleet) -> None:
+    said = [f"{number} " for number in range(400)]
+    program: list[list[Any]] = [step for text in said for step in (["say", text], ["sleep", 0.002])]
+
+    async def read(gateway: Server, session: str) -> None:
+        async with Client(gateway) as client:
+            through = (await client.result("_sandboxagent/session/attach", {"sessionId": session}))["position"]
+            found: list[Event] = []
+            after: int | None = 0
+            while after is not None:
+                page = await client.result(
+                    "_sandboxagent/session/events", {"sessionId": session, "after": after, "before": through + 1}
+                )
+                found += [Event(each["id"], each["envelope"], "") for each in page["events"]]
+                after = page["next"]
+            async with client.stream() as stream:
+                while all(event.text != said[-1] for event in found):
+                    found.append(await stream.next())
+            ids = [event.id for event in found]
+            assert ids == sorted(set(ids))
+            assert [each.text for each in found if each.update.get("sessionUpdate") == "agent_message_chunk"] == said
+
+    async def main() -> None:
+        async with Client(fleet.gateways[0]) as client:
+            session = await new_session(client, fleet)
+            turn = asyncio.create_task(client.prompt(session, program))
+            await asyncio.gather(*(read(fleet.gateways[number % 2], session) for number in range(8)))
+            await turn
 
     run(main())
 

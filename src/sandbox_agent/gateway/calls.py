@@ -205,12 +205,15 @@ class Calls:
 
     @staticmethod
     def _with_position(connection: FleetConnection, envelope: Envelope, line: bytes) -> bytes:
-        """A node's positions are its own: its clients here know others."""
+        """A node's positions are its own: its clients here know others.
+
+        A stream brings what comes after the beginning of the window, so that is where pages end.
+        """
         if envelope.method != methods.ATTACH:
             return line
         session_id = text_at(parse(line).result(), "session", "sessionId") or ""
         windows = connection.windows.get(session_id)
-        return with_result(line, "position", max(connection.last_event, windows[-1].start if windows else 0))
+        return with_result(line, "position", windows[-1].start if windows else connection.last_event)
 
     # Where to
 
