@@ -8,31 +8,10 @@ from sandbox_agent.cli.grammar import Arguments, Command, Parser
 FLAGS = frozenset(
     {
         *("host", "port", "token", "token_file", "no_token", "insecure", "public_health", "allow_host", "cors_origin"),
-        "frame_origin",
-        *(
-            "config_dir",
-            "data_dir",
-            "join",
-            "creds",
-            "replicas",
-            "flows",
-            "log_max_bytes",
-            "log_max_age",
-            "replay_bytes",
-            "default_agent",
-            "session_streams",
-        ),
-        *("connection_ttl", "max_body", "anonymous_sockets", "head_timeout", "body_timeout", "idle_timeout"),
-        *(
-            "heartbeat",
-            "peer_timeout",
-            "pong_timeout",
-            "stream_buffer",
-            "stall_timeout",
-            "log_level",
-            "log_format",
-            "quiet",
-        ),
+        *("frame_origin", "config_dir", "data_dir", "join", "creds", "replicas", "flows", "default_agent"),
+        *("log_max_bytes", "log_max_age", "replay_bytes", "session_streams", "connection_ttl", "max_body"),
+        *("anonymous_sockets", "head_timeout", "body_timeout", "idle_timeout", "heartbeat", "peer_timeout"),
+        *("pong_timeout", "stream_buffer", "stall_timeout", "log_level", "log_format", "quiet"),
     }
 )
 """The options that count for a gateway."""
@@ -40,7 +19,7 @@ FLAGS = frozenset(
 EPILOG = """\
 examples:
   sandbox-agent gateway --join nats://nats.example:4222 --creds gateway.creds --token-file token.txt
-      list and watch the sessions of every server that has joined the fleet
+      one address for the sessions of every server that has joined the fleet
   sandbox-agent server --join nats://nats.example:4222 --creds node-1.creds --node node-1
       a server that joins it
 """
@@ -48,7 +27,7 @@ examples:
 
 def command() -> Command:
     """The command, with its flags."""
-    parser = Parser("sandbox-agent gateway", "List and watch the sessions of a fleet of servers.", EPILOG)
+    parser = Parser("sandbox-agent gateway", "Serve the sessions of a fleet of servers at one address.", EPILOG)
     add_flags(parser, FLAGS)
     return Command(parser, serve)
 
