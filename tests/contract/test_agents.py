@@ -32,6 +32,7 @@ OPTIONAL = {
     "features": dict,
     "models": dict,
     "modes": dict,
+    "configOptions": list,
 }
 INSTALL = {"source": str, "nonRegistry": bool, "verified": bool, "artifacts": list}
 INSTALL_OPTIONAL = {
