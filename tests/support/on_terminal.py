@@ -86,6 +86,13 @@ class OnTerminal:
             assert self._read(0.05) or self.process.poll() is None, f"it ended without {what}:\n{self.screen}"
         return str(self.screen)
 
+    def becomes_soon(self, as_wanted: Callable[[str], bool], seconds: float) -> bool:
+        """Whether the screen becomes as wanted in so many seconds: for what is then tried again."""
+        end = time.monotonic() + seconds
+        while not as_wanted(str(self.screen)) and time.monotonic() < end:
+            self._read(0.05)
+        return as_wanted(str(self.screen))
+
     def looks(self, as_wanted: Callable[[str], bool]) -> bool:
         """Whether the screen is as wanted by now."""
         while self._read(0.0):
