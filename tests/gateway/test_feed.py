@@ -10,6 +10,7 @@ from sandbox_agent.bus import subjects
 from sandbox_agent.bus.memory import Cluster, MemoryBus, MemoryStream
 from sandbox_agent.bus.ports import Append, Message, Stream
 from sandbox_agent.gateway.feed import Feed
+from sandbox_agent.gateway.roster import Roster
 from sandbox_agent.log import wire
 from sandbox_agent.log.event import Chunk, Direction, session_channel
 from tests.support.client import run
@@ -23,9 +24,10 @@ class Writer:
     said: dict[str, list[bytes]] = field(default_factory=dict[str, list[bytes]])
     ends: dict[str, int] = field(default_factory=dict[str, int])
 
-    async def say(self, session_id: str, *lines: bytes) -> None:
+    async def say(self, session_id: str, *lines: bytes, public: bool = True) -> None:
+        """Without `public`, it is history alone: clients that follow the session do not see it."""
         subject = subjects.session_events(session_id)
-        channel = session_channel(session_id)
+        channel = session_channel(session_id) if public else "elsewhere"
         chunk = Chunk(1, list(lines), Direction.FROM_AGENT, session_id, channel, 0.0)
         for message in wire.outgoing(chunk, subject):
             headers = {wire.NODE: "n", wire.EPOCH: "1", wire.LAST: "1", wire.META: message.meta}
@@ -245,6 +247,39 @@ def test_attaching_is_not_behind_what_another_gateway_has_shown() -> None:
         for deliver in stream.cluster.held:
             deliver()
         assert await attaching == shown_elsewhere
+        await feed.close()
+
+    run(main())
+
+
+def test_much_that_clients_do_not_see_hides_nothing_that_they_do() -> None:
+    async def main() -> None:
+        feed, writer, _ = await open_feed()
+        for _ in range(5):
+            await writer.say("a", b"x" * 300_000, public=False)
+        for place in range(3):
+            await writer.say("a", b"%d" % place)
+        reader = Reader(feed, [session_channel("a")], 0)
+        feed.follow(session_channel("a"), reader)
+        await reader.catch_up()
+        assert await got(reader, 3) == [b"0", b"1", b"2"]
+        await feed.close()
+
+    run(main())
+
+
+def test_waiting_in_vain_leaves_nothing_behind() -> None:
+    async def main() -> None:
+        feed, _, _ = await open_feed()
+        roster = Roster()
+        for _ in range(2):
+            for waiting in (feed.seen("n", 10**18), roster.until(lambda: False)):
+                task = asyncio.create_task(waiting)
+                await asyncio.sleep(0)
+                task.cancel()
+                await asyncio.wait([task])
+        assert not feed._awaited  # pyright: ignore[reportPrivateUsage]
+        assert not roster._waiting  # pyright: ignore[reportPrivateUsage]
         await feed.close()
 
     run(main())

@@ -93,7 +93,10 @@ class Feed:
         self._size = 0
         self._seen: dict[str, int] = {}
         """Node → the last of its own positions that has come by."""
-        self._awaited: list[tuple[str, int, asyncio.Future[None]]] = []
+        self._awaited: dict[str, dict[asyncio.Future[None], int]] = {}
+        """Node → those who wait for it, and for which of its positions."""
+        self._runs: dict[str, str] = {}
+        """Node → the nonce of its run."""
         self._channels: dict[str, _Channel] = {}
         self._by_subject: dict[str, _Channel] = {}
         self._records: asyncio.Queue[Record] = asyncio.Queue()
@@ -145,10 +148,23 @@ class Feed:
 
     async def seen(self, node: str, position: int) -> None:
         """Wait until what a node had said up to a position of its own has come by, as far as it is followed here."""
-        if self._seen.get(node, 0) < position:
-            future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            self._awaited.append((node, position, future))
+        if self._seen.get(node, 0) >= position:
+            return
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._awaited.setdefault(node, {})[future] = position
+        try:
             await future
+        finally:
+            # Also when no such event ever comes: what a node says of its positions is not trusted.
+            del self._awaited[node][future]
+            if not self._awaited[node]:
+                del self._awaited[node]
+
+    def begin_run(self, node: str, nonce: str) -> None:
+        """A node is there. In another run its positions may begin anew: it may have lost its disk."""
+        if self._runs.get(node) != nonce:
+            self._runs[node] = nonce
+            self._seen.pop(node, None)
 
     async def attach(self, channel: str, follower: Follower, begin: Callable[[int], None]) -> int:
         """Follow a channel from a position on, which `begin` and the caller learn: none is missed or comes twice.
@@ -199,8 +215,13 @@ class Feed:
         return max((each.complete_after or 0 for each in found), default=0)
 
     async def last_meant(self, channel: str, after: int, is_meant: Callable[[Chunk], bool]) -> int:
-        """The position of the last event after `after` that is meant; 0 for none. Raises LogUnavailable."""
-        found = self._channels[channel]
+        """The position of the last event after `after` that is meant; 0 for none, or without followers.
+
+        Raises LogUnavailable.
+        """
+        found = self._channels.get(channel)
+        if found is None:
+            return 0
         await self._wait_for([found])
         reach = found.complete_after or 0
         newest = [chunk.last for chunk in newer_than(after, found.tail) if is_meant(chunk)]
@@ -233,18 +254,27 @@ class Feed:
         return chunks, True
 
     async def page(self, channels: Sequence[str], after: int, through: int) -> list[Chunk]:
-        """Chunks after one position and up to another, a page at a time. Raises LogUnavailable."""
+        """Chunks after one position and up to another, a page at a time; none when there are no more of them.
+
+        Raises LogUnavailable.
+        """
         found = [self._channels[name] for name in channels if name in self._channels]
         await self._wait_for(found)
-        through = max(through, self.reach(channels))
-        runs: list[list[Chunk]] = []
-        for each in found:
-            chunks, more = await self._read(each.assembly.channel, after, through, each.sequence, PAGE)
-            if more:
-                through = min(through, chunks[-1].last)
-            runs.append(chunks)
-        merged = heapq.merge(*runs, key=lambda chunk: chunk.first)
-        return [chunk for chunk in merged if chunk.last <= through and chunk.channel]
+        wanted = max(through, self.reach(channels))
+        while True:
+            through = wanted
+            runs: list[list[Chunk]] = []
+            for each in found:
+                chunks, more = await self._read(each.assembly.channel, after, through, each.sequence, PAGE)
+                if more:
+                    through = min(through, chunks[-1].last)
+                runs.append(chunks)
+            merged = heapq.merge(*runs, key=lambda chunk: chunk.first)
+            meant = [chunk for chunk in merged if chunk.last <= through and chunk.channel]
+            if meant or through >= wanted:
+                return meant
+            # A whole page of what clients do not see: what they do see may come after it.
+            after = through
 
     async def history(self, session_id: str, after: int, before: int, limit: int) -> tuple[list[Chunk], int]:
         """Chunks of a session between two positions (both exclusive), about `limit` events.
@@ -362,11 +392,8 @@ class Feed:
         if owner.last <= self._seen.get(owner.node, 0):
             return
         self._seen[owner.node] = owner.last
-        waiting, self._awaited = self._awaited, []
-        for node, position, future in waiting:
-            if node != owner.node or position > owner.last:
-                self._awaited.append((node, position, future))
-            elif not future.done():
+        for future, position in self._awaited.get(owner.node, {}).items():
+            if position <= owner.last and not future.done():
                 future.set_result(None)
 
     def _take_in(self, record: Record) -> None:

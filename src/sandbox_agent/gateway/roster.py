@@ -80,7 +80,7 @@ class Roster:
         self._aliases: dict[str, set[str]] = {}
         """Alias → keys of the sessions that have it: nodes do not ask each other before they give one."""
         self._watchers: list[Callable[[str], None]] = []
-        self._waiting: list[tuple[Callable[[], bool], asyncio.Future[None]]] = []
+        self._waiting: dict[asyncio.Future[None], Callable[[], bool]] = {}
         self._sorted: list[Seen] | None = []
         self._watching: list[Following] = []
 
@@ -161,10 +161,14 @@ class Roster:
 
     async def until(self, condition: Callable[[], bool]) -> None:
         """Wait until something is true of nodes or sessions."""
-        if not condition():
-            future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            self._waiting.append((condition, future))
+        if condition():
+            return
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting[future] = condition
+        try:
             await future
+        finally:
+            del self._waiting[future]
 
     def _take_lease(self, entry: Entry) -> None:
         before = self.leases.get(entry.key)
@@ -187,14 +191,9 @@ class Roster:
         self._wake()
 
     def _wake(self) -> None:
-        waiting, self._waiting = self._waiting, []
-        for condition, future in waiting:
-            if future.done():
-                continue
-            if condition():
+        for future, condition in self._waiting.items():
+            if not future.done() and condition():
                 future.set_result(None)
-            else:
-                self._waiting.append((condition, future))
 
     def _take_session(self, entry: Entry) -> None:
         self.changes += 1
