@@ -21,6 +21,8 @@ class FleetConnection(Connection):
     home: str | None = None
     guests: dict[str, str] = field(default_factory=dict[str, str])
     """Nodes to which it was introduced → the nonce of the node that is known to know it; empty for none."""
+    joining: set[str] = field(default_factory=set[str])
+    """Nodes to which another gateway has introduced it, while it is not known here what they have said so far."""
     revision: int = 0
     """Of its record in the fleet's table."""
     kept_at: float = 0.0

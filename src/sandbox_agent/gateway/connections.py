@@ -50,12 +50,16 @@ class FleetConnections:
         self._ttl = ttl
         self._by_tag: dict[str, FleetConnection] = {}
         self._loading: dict[str, asyncio.Task[FleetConnection | None]] = {}
+        """By connection id: a wrong one with the right tag must not get into the way of the right one."""
         self._settling: dict[FleetConnection, set[asyncio.Task[None]]] = {}
         self._writers: dict[tuple[FleetConnection, str], _Attachments] = {}
         self._known_guests: OrderedDict[tuple[str, str], None] = OrderedDict()
         self._watchers: list[Callable[[FleetConnection], None]] = []
         self._tasks: set[asyncio.Task[None]] = set()
         self._watching: Following | None = None
+        roster.watch(self._take_node)
+        for node in roster.leases:
+            self._take_node(node)
 
     async def start(self) -> None:
         """Follow the fleet's table: another gateway may close a connection, or introduce it to more nodes."""
@@ -87,7 +91,8 @@ class FleetConnections:
         """Here, or in the fleet's table. Raises LogUnavailable."""
         tag, _, _ = connection_id.partition(".")
         connection = self._by_tag.get(tag)
-        if connection is None:
+        if connection is None or connection_id in self._loading:
+            # Not before it is known what it reads: a stream would pass over events of its sessions.
             connection = await self._load(tag, connection_id)
         if connection is None or not connection.is_called(connection_id):
             return None
@@ -150,7 +155,11 @@ class FleetConnections:
         connection.introduce(envelope.params())
         await self._save(connection)
         self._by_tag[connection.tag] = connection
-        await self._follow(connection, subjects.GATEWAY)
+        try:
+            await self._follow(connection, subjects.GATEWAY)
+        except BaseException:
+            self._drop(connection, "it could not be read")
+            raise
         return connection
 
     async def add_node(self, connection: FleetConnection, node: str) -> None:
@@ -158,11 +167,17 @@ class FleetConnections:
         if node in connection.guests:
             return
         connection.guests[node] = ""
-        await self._save(connection)
-        await self._follow(connection, node)
+        try:
+            await self._save(connection)
+            await self._follow(connection, node)
+        except BaseException:
+            # As if nothing had happened: the next call tries all of it again.
+            self._unfollow(connection, node)
+            connection.guests.pop(node, None)
+            raise
 
     async def _save(self, connection: FleetConnection) -> None:
-        """Write its record; what other gateways have added stays in it."""
+        """Write its record; what other gateways have added stays in it. Raises UnknownConnection, LogUnavailable."""
         while True:
             nodes = list(connection.guests)
             visit = Visit(
@@ -179,10 +194,10 @@ class FleetConnections:
                 connection.kept_at = time.monotonic()
             except Conflict:
                 entry = await self._get(connection.tag)
-                connection.revision = 0 if entry is None else entry.revision
-                if entry is not None and entry.value is not None:
-                    for node in msgspec.json.decode(entry.value, type=Visit).nodes:
-                        connection.guests.setdefault(node, "")
+                if entry is None or entry.value is None:
+                    self._drop(connection, "the client closed the connection")
+                    raise UnknownConnection from None
+                self._take_visit(connection, entry.value, entry.revision)
             except BusError as error:
                 raise LogUnavailable(str(error)) from error
             else:
@@ -208,10 +223,10 @@ class FleetConnections:
     # Coming from another gateway
 
     async def _load(self, tag: str, connection_id: str) -> FleetConnection | None:
-        loading = self._loading.get(tag)
+        loading = self._loading.get(connection_id)
         if loading is None:
-            loading = self._loading[tag] = asyncio.create_task(self._load_once(tag, connection_id))
-            loading.add_done_callback(lambda _: self._loading.pop(tag, None))
+            loading = self._loading[connection_id] = asyncio.create_task(self._load_once(tag, connection_id))
+            loading.add_done_callback(lambda _: self._loading.pop(connection_id, None))
         return await asyncio.shield(loading)
 
     async def _load_once(self, tag: str, connection_id: str) -> FleetConnection | None:
@@ -241,11 +256,15 @@ class FleetConnections:
         except BaseException:
             self._drop(connection, "it could not be read")
             raise
+        if connection.closed:
+            raise LogUnavailable("the connection was closed here while it was read; try again")
         logger.info("connection taken over connection=%s", tag)
         return connection
 
     async def _follow(self, connection: FleetConnection, source: str) -> None:
         """Hear what a node, or the gateways, say to it, and to what it is attached there; begin with what was said."""
+        if connection.closed:
+            return
         own, attachments = (
             subjects.connection_events(connection.tag, source),
             subjects.attachments(connection.tag, source),
@@ -259,10 +278,34 @@ class FleetConnections:
             for chunk in chunks:
                 writer.take(chunk, old=True)
             after = chunks[-1].last
+        if connection.closed:
+            return
         writer.begin()
         self._settle(connection, own, connection.opened_at)
         if connection.stream is not None:
             connection.stream.look_back()
+
+    def _unfollow(self, connection: FleetConnection, source: str) -> None:
+        self._feed.unfollow(subjects.connection_events(connection.tag, source), connection)
+        writer = self._writers.pop((connection, source), None)
+        if writer is not None:
+            self._feed.unfollow(subjects.attachments(connection.tag, source), writer)
+
+    async def _join(self, connection: FleetConnection, node: str) -> None:
+        try:
+            await self._follow(connection, node)
+        except BaseException:
+            # Its client comes back, and it is read anew.
+            self._drop(connection, "it could not be read")
+            raise
+        finally:
+            connection.joining.discard(node)
+            if connection.stream is not None:
+                connection.stream.look_back()
+
+    def is_incomplete(self, connection: Connection) -> bool:
+        """Whether its streams have to wait: they would pass over events of a node that is not heard here yet."""
+        return isinstance(connection, FleetConnection) and bool(connection.joining)
 
     def take_attachment(self, connection: FleetConnection, node: str, said: Attachment, position: int) -> None:
         """A node has attached it to a session, or detached it; from there on, events are meant for it or not."""
@@ -350,24 +393,35 @@ class FleetConnections:
         if entry.value is None:
             self._drop(connection, "the client closed the connection")
             return
-        connection.revision = entry.revision
-        for node in msgspec.json.decode(entry.value, type=Visit).nodes:
+        self._take_visit(connection, entry.value, entry.revision)
+
+    def _take_visit(self, connection: FleetConnection, value: bytes, revision: int) -> None:
+        """What other gateways have written of it: hear the nodes to which they have introduced it."""
+        connection.revision = revision
+        for node in msgspec.json.decode(value, type=Visit).nodes:
             if node not in connection.guests:
                 connection.guests[node] = ""
-                self._spawn(self._follow(connection, node))
+                connection.joining.add(node)
+                if connection.stream is not None:
+                    connection.stream.look_back()
+                self._spawn(self._join(connection, node))
+
+    def _take_node(self, node: str) -> None:
+        lease = self._roster.leases.get(node)
+        if lease is not None:
+            self._feed.begin_run(node, lease.nonce)
 
     def _drop(self, connection: FleetConnection, reason: str) -> None:
-        if self._by_tag.pop(connection.tag, None) is None:
+        if self._by_tag.get(connection.tag) is not connection:
             return
+        del self._by_tag[connection.tag]
         connection.closed = True
         for task in self._settling.pop(connection, ()):
             task.cancel()
         for channel in connection.channels():
             self._feed.unfollow(channel, connection)
         for source in (subjects.GATEWAY, *connection.guests):
-            writer = self._writers.pop((connection, source), None)
-            if writer is not None:
-                self._feed.unfollow(subjects.attachments(connection.tag, source), writer)
+            self._unfollow(connection, source)
         if connection.stream is not None:
             connection.stream.close(reason)
 

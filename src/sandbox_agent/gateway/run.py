@@ -107,7 +107,7 @@ async def _serve_on(
     ingest = Ingest(name, events, leases, listed, roster.leases, connections.is_guest, quotas=quotas, orders=given)
     await ingest.serve(bus)
     limits = StreamLimits(settings.stream_buffer, settings.stall_timeout, settings.heartbeat, settings.peer_timeout)
-    streams = Streams(feed, limits, connections.announce_stream)
+    streams = Streams(feed, limits, connections.announce_stream, connections.is_incomplete)
     flows = NodeFlows(name, bus, roster.leases, settings.flows)
     guests = Guests(connections, flows, roster, MOST_ANSWERED)
     own_methods = GatewayMethods(name, feed, roster)

@@ -85,12 +85,16 @@ class Stream:
         socket: Socket,
         encoding: Encoding = SSE,
         part: Part | None = None,
+        waits: Callable[[Connection], bool] | None = None,
     ) -> None:
+        """While `waits` says so, nothing is read; `look_back` wakes it."""
         self.part = part
         self.reason: str | None = None
         """Why it was closed."""
         self.direct: Callable[[bytes], bool] | None = None
         """Writes at once, if the socket takes more; the writer sets it."""
+        self._waits = waits
+        self._looked_back = False
         self._encoding = encoding
         self._connection = connection
         self._source = source
@@ -162,6 +166,7 @@ class Stream:
 
     def look_back(self) -> None:
         """Something may be there that was not pushed: read on from the last position that was taken."""
+        self._looked_back = True
         self._fall_behind()
         self._notify()
 
@@ -231,7 +236,7 @@ class Stream:
                 return None
             if self._queue:
                 return self._writing(self._drain())
-            if self._live:
+            if self._live or (self._waits is not None and self._waits(self._connection)):
                 await self._sleep()
             elif data := await self._catch_up():
                 return self._writing(data)
@@ -295,9 +300,10 @@ class Stream:
         # memory is on disk, and what is not on disk yet is in memory.
         channels = connection.channels()
         reach = self._source.reach(channels)
+        self._looked_back = False
         chunks = await self._source.page(channels, after, reach)
-        if connection.lost(self._source.trims, after, only):
-            # Trimmed while we waited: the gap event comes first.
+        if self._looked_back or connection.lost(self._source.trims, after, only):
+            # The channels are others now: read again. Or trimmed while we waited: the gap event comes first.
             return b""
         self._taken = chunks[-1].last if chunks else max(after, reach)
         return self._render(chunks)
@@ -370,10 +376,15 @@ class Streams:
     """All live streams, and the one clock they share."""
 
     def __init__(
-        self, source: Source, limits: StreamLimits, opened: Callable[[Connection], None] | None = None
+        self,
+        source: Source,
+        limits: StreamLimits,
+        opened: Callable[[Connection], None] | None = None,
+        waits: Callable[[Connection], bool] | None = None,
     ) -> None:
-        """`opened` learns whose stream was opened."""
+        """`opened` learns whose stream was opened; `waits` says whose streams must not read on yet."""
         self._opened = opened
+        self._waits = waits
         self._source = source
         self._limits = limits
         self._live: set[Stream] = set()
@@ -388,7 +399,7 @@ class Streams:
     ) -> Stream:
         """A new stream takes over: a client that reconnects must not be locked out by its own dead socket."""
         start = max(after, connection.opened_at)
-        stream = Stream(connection, self._source, start, self._limits, socket, encoding, part)
+        stream = Stream(connection, self._source, start, self._limits, socket, encoding, part, self._waits)
         if part is None:
             _take_over(connection.stream)
             connection.stream = stream

@@ -1,0 +1,267 @@
+"""Connections at gateways, on a bus in memory: one that moves, or meets a new node elsewhere, misses nothing."""
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import msgspec
+import pytest
+from msgspec import Raw
+
+from sandbox_agent.bus import subjects
+from sandbox_agent.bus.memory import Cluster, MemoryBus
+from sandbox_agent.bus.ports import Append, Message
+from sandbox_agent.envelope import parse
+from sandbox_agent.errors import LogUnavailable, UnknownConnection
+from sandbox_agent.gateway.connection import FleetConnection
+from sandbox_agent.gateway.connections import FleetConnections
+from sandbox_agent.gateway.feed import Feed
+from sandbox_agent.gateway.own_events import OwnEvents
+from sandbox_agent.gateway.roster import Roster
+from sandbox_agent.http.stream import Stream, StreamLimits, Streams
+from sandbox_agent.log import wire
+from sandbox_agent.log.event import Chunk, Direction, attachment_channel, connection_channel, session_channel
+from sandbox_agent.wire.fleet import Attachment, Lease, Visit
+from tests.support.client import run
+from tests.support.running import BOUND
+
+INITIALIZE = parse(b'{"jsonrpc":"2.0","id":1,"method":"initialize","params":{"protocolVersion":1}}')
+OWN, SESSION, LAST = b'{"own":1}', b'{"session":1}', b'{"last":1}'
+
+
+class Socket:
+    """Takes everything at once."""
+
+    def get_write_buffer_size(self) -> int:
+        return 0
+
+    def abort(self) -> None:
+        raise AssertionError("the stream was cut off")
+
+
+@dataclass
+class Gateway:
+    """What a gateway has for connections."""
+
+    bus: MemoryBus
+    feed: Feed
+    roster: Roster
+    connections: FleetConnections
+    streams: Streams
+
+    def read(self, connection: FleetConnection, after: int = 0) -> Stream:
+        return self.streams.open(connection, after, Socket())
+
+
+async def start_gateway(cluster: Cluster, name: str) -> Gateway:
+    bus = MemoryBus(cluster)
+    events = await bus.stream("EV", [subjects.EVENTS], max_bytes=1 << 30, max_age=3600)
+    feed, roster = Feed(events, 1 << 20), Roster()
+    await roster.start(await bus.table("nodes"), await bus.table("sess"))
+    await feed.start()
+    connections = FleetConnections(name, feed, roster, await bus.table("conns"), OwnEvents(events), 600)
+    await connections.start()
+    streams = Streams(feed, StreamLimits(), connections.announce_stream, connections.is_incomplete)
+    return Gateway(bus, feed, roster, connections, streams)
+
+
+def say(cluster: Cluster, node: str, chunk: Chunk) -> None:
+    """Append what a node says."""
+    subject = wire.subject_of(chunk, node)
+    assert subject is not None
+    stream = cluster.streams["EV"]
+    for each in wire.outgoing(chunk, subject):
+        last = stream.newest(subject)
+        headers = {wire.NODE: node, wire.EPOCH: "1", wire.LAST: str(stream.position + 1), wire.META: each.meta}
+        expected = {subject: 0 if last is None else last.sequence}
+        stream.append(Append([Message(subject, each.body, headers)], expected))
+
+
+def attach(cluster: Cluster, node: str, tag: str, session_id: str) -> None:
+    line = msgspec.json.encode(Attachment(session_id, attached=True))
+    say(cluster, node, Chunk(1, [line], Direction.FROM_SERVER, None, attachment_channel(tag), 0.0, history=False))
+
+
+def tell(cluster: Cluster, node: str, tag: str, line: bytes) -> None:
+    say(cluster, node, Chunk(1, [line], Direction.FROM_SERVER, None, connection_channel(tag), 0.0, history=False))
+
+
+def speak(cluster: Cluster, node: str, session_id: str, line: bytes) -> None:
+    say(cluster, node, Chunk(1, [line], Direction.FROM_AGENT, session_id, session_channel(session_id), 0.0))
+
+
+async def read_until(stream: Stream, line: bytes) -> list[bytes]:
+    """The data of all events up to a line."""
+    lines: list[bytes] = []
+    async with asyncio.timeout(BOUND):
+        while line not in lines:
+            data = await stream.next()
+            assert data is not None
+            found = [each.removeprefix(b"data:").strip() for each in data.splitlines() if each.startswith(b"data:")]
+            lines += found
+    return lines
+
+
+def test_requests_that_come_while_a_connection_is_read_wait_for_all_of_it() -> None:
+    async def main() -> None:
+        cluster = Cluster()
+        first, second = [await start_gateway(cluster, name) for name in ("g1", "g2")]
+        opened = await first.connections.open(first.connections.make_id(), "a", INITIALIZE, "n")
+        await first.connections.add_node(opened, "n")
+        attach(cluster, "n", opened.tag, "s")
+        speak(cluster, "n", "s", SESSION)
+        tell(cluster, "n", opened.tag, LAST)
+        loading = asyncio.create_task(second.connections.find(opened.connection_id))
+        while not second.connections.all():  # noqa: ASYNC110 - what is tested has no events
+            await asyncio.sleep(0)
+        beside = await second.connections.find(opened.connection_id)
+        assert beside is not None
+        assert beside.attached("s")
+        assert beside is await loading
+        assert await read_until(second.read(beside), LAST) == [SESSION, LAST]
+
+    run(main())
+
+
+def test_a_wrong_id_does_not_hide_a_connection_from_its_client() -> None:
+    async def main() -> None:
+        cluster = Cluster()
+        first, second = [await start_gateway(cluster, name) for name in ("g1", "g2")]
+        opened = await first.connections.open(first.connections.make_id(), "a", INITIALIZE, None)
+        wrong, right = await asyncio.gather(
+            second.connections.find(f"{opened.tag}.wrong"), second.connections.find(opened.connection_id)
+        )
+        assert wrong is None
+        assert right is not None
+
+    run(main())
+
+
+def test_a_stream_passes_over_nothing_of_a_node_that_another_gateway_brings_in() -> None:
+    async def main() -> None:
+        cluster = Cluster()
+        first, second = [await start_gateway(cluster, name) for name in ("g1", "g2")]
+        opened = await first.connections.open(first.connections.make_id(), "a", INITIALIZE, "n")
+        await first.connections.add_node(opened, "n")
+        moved = await second.connections.find(opened.connection_id)
+        assert moved is not None
+        stream = second.read(moved)
+        tell(cluster, "n", opened.tag, OWN)
+        assert await read_until(stream, OWN) == [OWN]
+        # It is live from here on, and reads whatever comes.
+        reading = asyncio.create_task(read_until(stream, LAST))
+        entry = cluster.tables["conns"].entries[opened.tag]
+        assert entry.value is not None
+        visit = msgspec.json.decode(entry.value, type=Visit)
+        visit.nodes.append("m")
+        cluster.tables["conns"].put(opened.tag, msgspec.json.encode(visit), None, None)
+        while "m" not in moved.guests:  # noqa: ASYNC110 - what is tested has no events
+            await asyncio.sleep(0)
+        attach(cluster, "m", opened.tag, "s")
+        speak(cluster, "m", "s", SESSION)
+        tell(cluster, "n", opened.tag, LAST)
+        assert await reading == [SESSION, LAST]
+
+    run(main())
+
+
+def test_an_introduction_that_fails_is_made_again() -> None:
+    async def main() -> None:
+        cluster = Cluster()
+        gateway = await start_gateway(cluster, "g1")
+        opened = await gateway.connections.open(gateway.connections.make_id(), "a", INITIALIZE, None)
+        gateway.bus.cut = True
+        with pytest.raises(LogUnavailable):
+            await gateway.connections.add_node(opened, "n")
+        gateway.bus.cut = False
+        await gateway.connections.add_node(opened, "n")
+        assert await gateway.connections.is_guest("n", opened.tag)
+        tell(cluster, "n", opened.tag, LAST)
+        assert await read_until(gateway.read(opened), LAST) == [LAST]
+
+    run(main())
+
+
+def test_two_gateways_that_introduce_a_connection_at_once_hear_both_nodes() -> None:
+    async def main() -> None:
+        cluster = Cluster()
+        first, second = [await start_gateway(cluster, name) for name in ("g1", "g2")]
+        opened = await first.connections.open(first.connections.make_id(), "a", INITIALIZE, None)
+        moved = await second.connections.find(opened.connection_id)
+        assert moved is not None
+        await asyncio.gather(first.connections.add_node(opened, "n"), second.connections.add_node(moved, "m"))
+        tell(cluster, "n", opened.tag, OWN)
+        tell(cluster, "m", opened.tag, LAST)
+        for gateway, connection in ((first, opened), (second, moved)):
+            assert await read_until(gateway.read(connection), LAST) == [OWN, LAST]
+
+    run(main())
+
+
+def test_a_node_that_cannot_be_heard_ends_the_connection_here() -> None:
+    async def main() -> None:
+        cluster = Cluster()
+        gateway = await start_gateway(cluster, "g1")
+        opened = await gateway.connections.open(gateway.connections.make_id(), "a", INITIALIZE, None)
+        stream = gateway.read(opened)
+        visit = Visit(opened.digest, opened.opened_at, "a", Raw(INITIALIZE.line), None, ["m"])
+        attach(cluster, "m", opened.tag, "s")
+
+        async def fail(channels: Sequence[str], after: int, through: int) -> list[Chunk]:
+            raise LogUnavailable("no server answers")
+
+        gateway.feed.page = fail
+        cluster.tables["conns"].put(opened.tag, msgspec.json.encode(visit), None, None)
+        async with asyncio.timeout(BOUND):
+            while await stream.next() is not None:
+                pass
+        assert stream.reason == "it could not be read"
+        assert not gateway.connections.all()
+
+    run(main())
+
+
+def test_keeping_a_connection_that_its_client_has_closed_does_not_bring_it_back() -> None:
+    async def main() -> None:
+        cluster = Cluster()
+        first, second = [await start_gateway(cluster, name) for name in ("g1", "g2")]
+        opened = await first.connections.open(first.connections.make_id(), "a", INITIALIZE, None)
+        moved = await second.connections.find(opened.connection_id)
+        assert moved is not None
+        await (await second.bus.table("conns")).delete(opened.tag)
+        with pytest.raises(UnknownConnection):
+            await first.connections.add_node(opened, "n")
+        assert cluster.tables["conns"].entries[opened.tag].value is None
+
+    run(main())
+
+
+def test_positions_of_a_node_that_lost_its_disk_are_waited_for_anew() -> None:
+    async def main() -> None:
+        cluster = Cluster()
+        gateway = await start_gateway(cluster, "g1")
+        leases = await gateway.bus.table("nodes")
+
+        async def beat(nonce: str) -> None:
+            lease = Lease("n", nonce, "1", {}, [], 0, "", 0)
+            await leases.put("n", msgspec.json.encode(lease))
+            await gateway.roster.until(lambda: [each.nonce for each in gateway.roster.leases.values()] == [nonce])
+
+        await beat("first")
+        opened = await gateway.connections.open(gateway.connections.make_id(), "a", INITIALIZE, "n")
+        await gateway.connections.add_node(opened, "n")
+        for _ in range(5):
+            tell(cluster, "n", opened.tag, OWN)
+        await gateway.feed.seen("n", 5)
+        await leases.delete("n")
+        await gateway.roster.until(lambda: "n" not in gateway.roster.leases)
+        await beat("first")
+        await gateway.feed.seen("n", 5)
+        await beat("second")
+        waiting = asyncio.create_task(gateway.feed.seen("n", 2))
+        await asyncio.sleep(0)
+        assert not waiting.done()
+        tell(cluster, "n", opened.tag, OWN)
+        await waiting
+
+    run(main())
