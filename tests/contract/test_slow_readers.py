@@ -54,6 +54,7 @@ def test_a_reader_that_stops_reading_during_a_flood_harms_nobody_and_loses_nothi
                 assert largest - before < 160 * MIB, f"{(largest - before) / MIB:.0f} MiB"
                 # Its own POSTs are answered while it does not read.
                 await stalled.result("_sandboxagent/session/pending", {"sessionId": session})
+                await stuck.until_abandoned()
                 await stuck.to_the_end()
                 assert stuck.cut_off
                 seen = stuck.numbered()

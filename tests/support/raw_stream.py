@@ -5,6 +5,7 @@ import re
 import socket
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager, suppress
+from pathlib import Path
 from urllib.parse import urlsplit
 
 from tests.support import sse
@@ -38,6 +39,13 @@ class RawStream:
         self.body += piece[:-2]
         return size > 0
 
+    async def until_abandoned(self, bound: float = BOUND) -> None:
+        """Wait until the server has closed its side. Without reading: its word waits behind what was not read."""
+        mine, theirs = (self._writer.get_extra_info(name)[1] for name in ("sockname", "peername"))
+        async with asyncio.timeout(bound):
+            while _is_open(theirs, mine):  # noqa: ASYNC110 - the kernel tells no one
+                await asyncio.sleep(0.05)
+
     async def until(self, wanted: bytes, bound: float = BOUND) -> None:
         """Read until these bytes came."""
         searched = 0
@@ -62,6 +70,12 @@ class RawStream:
         """Id and number of the updates of a flood, as far as their frames are whole."""
         whole = bytes(self.body[: self.body.rfind(b"\n\n") + 2])
         return [(int(id), int(number)) for id, number in _NUMBERED.findall(whole)]
+
+
+def _is_open(local: int, remote: int) -> bool:
+    """Whether the socket between these ports is, by the kernel's table, at the end that has the first."""
+    ends = f":{local:04X} ", f":{remote:04X} 01 "
+    return any(ends[0] in line and ends[1] in line for line in Path("/proc/net/tcp").read_text().splitlines())
 
 
 @asynccontextmanager
