@@ -3,15 +3,20 @@
 import asyncio
 
 import msgspec
+import pytest
 
 from sandbox_agent.bus import subjects
 from sandbox_agent.bus.memory import Cluster, MemoryBus
+from sandbox_agent.errors import NodeUnreachable
+from sandbox_agent.gateway.flows import ANSWERS, Answer, Asked
 from sandbox_agent.gateway.ingest import Ingest
 from sandbox_agent.gateway.quota import BURST, LEAST, MOST_OPEN, Quotas
+from sandbox_agent.http.asgi import Receive, Scope, Send
 from sandbox_agent.log.event import Chunk, Direction, session_channel
 from sandbox_agent.log.wire import outgoing
 from sandbox_agent.wire import fleet
 from sandbox_agent.wire.fleet import LogReply, LogRequest
+from tests.gateway.test_flows import in_memory
 from tests.support.client import run
 
 
@@ -68,5 +73,34 @@ def test_a_gateway_answers_slow_to_a_node_that_floods_and_takes_all_of_it_in_tim
         assert (await say("good", "other")).published
         clock.now = 5.0
         assert (await say("evil", "s2")).published
+
+    run(main())
+
+
+def test_answers_that_are_large_together_end_for_their_node_alone() -> None:
+    async def main() -> None:
+        release = asyncio.Event()
+
+        async def answer(scope: Scope, receive: Receive, send: Send) -> None:
+            await send({"type": "http.response.start", "status": 200, "headers": []})
+            await send({"type": "http.response.body", "body": b"x" * 90, "more_body": True})
+            await release.wait()
+            await send({"type": "http.response.body", "body": b"x" * 10})
+
+        async with in_memory() as fleet:
+            await fleet.join("evil", answer)
+            await fleet.join("other", answer)
+
+            def call(node: str) -> "asyncio.Task[Answer]":
+                return asyncio.create_task(fleet.gateway.call(node, Asked("POST", b"/"), b"{}", most=100))
+
+            asking = {call("evil") for _ in range(ANSWERS + 1)}
+            ended, asking = await asyncio.wait(asking, return_when=asyncio.FIRST_COMPLETED)
+            with pytest.raises(NodeUnreachable, match="too much"):
+                await ended.pop()
+            asking.add(call("other"))
+            release.set()
+            assert [len(each.body) for each in await asyncio.gather(*asking)] == [100] * (ANSWERS + 1)
+            assert len((await call("evil")).body) == 100
 
     run(main())

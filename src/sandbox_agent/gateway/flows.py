@@ -29,6 +29,8 @@ logger = logging.getLogger(__name__)
 
 SHARE = 4
 """One node may have the fourth part of a gateway's flows."""
+ANSWERS = 4
+"""All answers of one node that come at the same time have together so many times the bytes that one may have."""
 INLINE = 32 << 10
 """Bytes of a body that go with the opening."""
 MOST_HEADERS, MOST_HEADER_BYTES = 200, 64 << 10
@@ -96,6 +98,8 @@ class NodeFlows:
         self._most = most
         self.table = FlowTable()
         self._under_way: Counter[str] = Counter()
+        self._answered: Counter[str] = Counter()
+        """Node → bytes of its answers that are not yet whole."""
 
     async def run(self) -> None:
         """Notice nodes that are gone. Ends all flows when it is cancelled."""
@@ -152,20 +156,24 @@ class NodeFlows:
     async def call(self, node: str, asked: Asked, body: bytes = b"", *, most: int) -> Answer:
         """A request and its whole answer, which may take hours. To cancel this cancels it at the node.
 
-        Raises NodeUnreachable or TooMany; also for an answer of more than `most` bytes.
+        Raises NodeUnreachable or TooMany; also for an answer of more than `most` bytes, or several that are too large.
         """
         inline = len(body) <= INLINE
         async with self.open(node, asked, body if inline else b"", more=not inline) as exchange:
             sending = None if inline else asyncio.create_task(_send_whole(exchange, body))
+            answer = bytearray()
             try:
                 head = await exchange.head()
-                answer = bytearray()
                 while (piece := await exchange.next()) is not None:
                     answer += piece
-                    if len(answer) > most:
+                    self._answered[node] += len(piece)
+                    if len(answer) > most or self._answered[node] > ANSWERS * most:
                         raise NodeUnreachable(node, "answers with too much")
                 return Answer(head.status, head.headers, bytes(answer))
             finally:
+                self._answered[node] -= len(answer)
+                if not self._answered[node]:
+                    del self._answered[node]
                 if sending is not None:
                     await _end(sending)
 
