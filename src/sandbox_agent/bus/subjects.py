@@ -59,6 +59,11 @@ def connection_events(tag: str, source: str) -> str:
     return f"ev.c.{tag}.{source}"
 
 
+def is_own(subject: str) -> bool:
+    """Whether it is what one connection alone is sent."""
+    return subject.startswith("ev.c.")
+
+
 def attachments(tag: str, source: str) -> str:
     """Which sessions of a node a connection is attached to, and from when; which gateway has its stream (GATEWAY)."""
     return f"ev.w.{tag}.{source}"

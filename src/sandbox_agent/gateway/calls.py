@@ -11,8 +11,6 @@ import random
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 
-import msgspec
-
 from sandbox_agent import __version__
 from sandbox_agent.bus.ports import BusError, Conflict, Table
 from sandbox_agent.envelope import META, Envelope, Kind, Object, failure, parse, same_id, success, text_at, with_result
@@ -26,6 +24,7 @@ from sandbox_agent.errors import (
     RpcError,
     SandboxAgentError,
 )
+from sandbox_agent.gateway.claims import asker
 from sandbox_agent.gateway.connection import FleetConnection
 from sandbox_agent.gateway.connections import FleetConnections
 from sandbox_agent.gateway.flows import Answer as NodeAnswer
@@ -43,6 +42,8 @@ logger = logging.getLogger(__name__)
 
 LISTED = 2.0
 """Seconds that the answer to a request that makes or deletes a session waits for the fleet's list to show it."""
+ONE_OF_MANY = 10.0
+"""Seconds that each node has for what is asked of several: a silent one keeps nothing from the others."""
 _LAST_EVENT = headers.raw(headers.LAST_EVENT)
 _KEY = headers.raw(headers.IDEMPOTENCY_KEY)
 _ASYNC = (headers.raw(headers.PREFER), headers.RESPOND_ASYNC.encode())
@@ -181,13 +182,27 @@ class Calls:
     async def _all_pending(self, connection: FleetConnection, envelope: Envelope) -> Answer:
         """What waits anywhere in the fleet, of nodes that are there."""
         assert envelope.id is not None
-        pending: list[object] = []
-        for node in self._roster.nodes_with_pending() | set(connection.guests):
-            if node in self._roster.leases:
+        nodes = (self._roster.nodes_with_pending() | set(connection.guests)) & set(self._roster.leases)
+        found = await asyncio.gather(*(self._pending_at(connection, node, envelope) for node in sorted(nodes)))
+        return Answer(success(envelope.id, {"pending": [each for of_node in found for each in of_node]}))
+
+    async def _pending_at(self, connection: FleetConnection, node: str, envelope: Envelope) -> list[object]:
+        """What waits at one node; nothing of one that does not answer in time, or not with a list."""
+        try:
+            async with asyncio.timeout(ONE_OF_MANY):
                 answer = await self._request(connection, node, envelope, None)
-                found = parse(answer.body).result().get("pending") if answer.status == 200 else None
-                pending += found if isinstance(found, list) else []
-        return Answer(success(envelope.id, {"pending": pending}))
+            result = _response(node, envelope, answer.body).result() if answer.status == 200 else {}
+        except (SandboxAgentError, TimeoutError) as error:
+            logger.info("pending requests not listed node=%s reason=%s", node, error)
+            return []
+        listed = result.get("pending")
+        pending = [each for each in listed if isinstance(each, dict)] if isinstance(listed, list) else []
+        return [each for each in pending if self._may_name(node, each.get("sessionId"))]
+
+    def _may_name(self, node: str, session_id: object) -> bool:
+        """Whether a session may be one of a node: it is listed as that, or not at all."""
+        seen = self._roster.find(session_id) if isinstance(session_id, str) else None
+        return seen is None or seen.node == node
 
     async def _until_listed(self, node: str, envelope: Envelope, response: Envelope) -> None:
         """Lists show a session when its client knows of it, and no longer when it has deleted it; or a moment later."""
@@ -268,18 +283,25 @@ class Calls:
             if envelope.method == methods.CANCEL_REQUEST:
                 # Which node works on it, only nodes know.
                 nodes = [node for node in connection.guests if node in self._roster.leases]
+                await asyncio.gather(*(self._notify_one_of_many(connection, node, envelope) for node in nodes))
             else:
-                nodes = [await self.node_for(connection, envelope)]
-            for node in nodes:
+                node = await self.node_for(connection, envelope)
                 await self._guests.post(connection, node, envelope.line, [], repeatable=True)
         except SandboxAgentError as error:
             logger.info("notification dropped method=%s reason=%s", envelope.method, error.slug)
+
+    async def _notify_one_of_many(self, connection: FleetConnection, node: str, envelope: Envelope) -> None:
+        try:
+            async with asyncio.timeout(ONE_OF_MANY):
+                await self._guests.post(connection, node, envelope.line, [], repeatable=True)
+        except (SandboxAgentError, TimeoutError) as error:
+            logger.info("notification dropped method=%s node=%s reason=%s", envelope.method, node, error)
 
     async def answer(self, connection: Connection, envelope: Envelope) -> None:
         """Bring an answer to the node whose agent asked. That node takes the first one, and refuses all others."""
         assert isinstance(connection, FleetConnection)
         assert envelope.id is not None
-        node = _asker(envelope.id)
+        node = asker(envelope.id)
         if node is None or node not in connection.guests:
             raise NobodyAsked(envelope.id.decode())
         try:
@@ -313,15 +335,6 @@ class FleetDelivery(Delivery):
         if after is not None:
             after()
         return 0
-
-
-def _asker(id: bytes) -> str | None:
-    """The node in the id of a request: `"<node>.<run>.<number>"`."""
-    try:
-        text = msgspec.json.decode(id)
-    except (msgspec.DecodeError, UnicodeDecodeError):
-        return None
-    return text.partition(".")[0] if isinstance(text, str) else None
 
 
 def _response(node: str, envelope: Envelope, line: bytes) -> Envelope:

@@ -8,6 +8,7 @@ import logging
 from collections.abc import Coroutine
 from contextlib import suppress
 from typing import Protocol
+from weakref import WeakKeyDictionary
 
 import msgspec
 from msgspec import Raw
@@ -70,6 +71,8 @@ class Guests:
         self._most = most
         self._introducing: dict[tuple[str, str], asyncio.Task[Introduced]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
+        self._to_attach: WeakKeyDictionary[FleetConnection, set[str]] = WeakKeyDictionary()
+        """Nodes that have learnt of a connection, and not yet of all sessions that it is attached to."""
         roster.watch(self._take_change)
         connections.watch_closed(self._forget_guests)
 
@@ -105,19 +108,35 @@ class Guests:
             connection.agent or None,
             greet,
         )
+        try:
+            # A greeting may have to start an agent first, which has limits of its own.
+            async with asyncio.timeout(None if greet else PATIENCE):
+                introduced = await self._say_who(node, said)
+                await self._attach_again(connection, node, known=introduced.known)
+        except TimeoutError:
+            raise NodeUnreachable(node, "does not answer") from None
+        connection.guests[node] = lease.nonce
+        return introduced
+
+    async def _say_who(self, node: str, said: Introduction) -> Introduced:
         answer = await self._call(node, Asked("POST", GUESTS.encode(), headers=[_TYPE]), msgspec.json.encode(said))
         if answer.status != 200:
             raise Refusal(answer)
         try:
-            introduced = msgspec.json.decode(answer.body, type=Introduced)
+            return msgspec.json.decode(answer.body, type=Introduced)
         except (msgspec.DecodeError, UnicodeDecodeError):
             raise NodeUnreachable(node, "sends what makes no sense") from None
-        if not introduced.known:
-            for session_id in self._attached_at(connection, node):
-                attach = request(b'"again"', methods.ATTACH, {"sessionId": session_id})
-                await self._call(node, self._asked(connection, node, []), attach)
-        connection.guests[node] = lease.nonce
-        return introduced
+
+    async def _attach_again(self, connection: FleetConnection, node: str, *, known: bool) -> None:
+        """Attach it at a node that did not know it; what an earlier attempt did not come to is not forgotten."""
+        unfinished = self._to_attach.setdefault(connection, set())
+        if known and node not in unfinished:
+            return
+        unfinished.add(node)
+        for session_id in self._attached_at(connection, node):
+            attach = request(b'"again"', methods.ATTACH, {"sessionId": session_id})
+            await self._call(node, self._asked(connection, node, []), attach)
+        unfinished.discard(node)
 
     def _attached_at(self, connection: FleetConnection, node: str) -> list[str]:
         attached = [session_id for session_id in connection.windows if connection.attached(session_id)]
@@ -140,7 +159,7 @@ class Guests:
         has not got it, NodeLost when the node went away while it worked on it, Refusal and LogUnavailable.
         """
         clock = asyncio.get_running_loop().time
-        failing_since, sent = clock(), False
+        failing_since, sent, forgotten = clock(), False, 0
         while True:
             lease = self._roster.leases.get(node)
             if lease is None:
@@ -165,11 +184,12 @@ class Guests:
                 continue
             if _is_refused(answer, UnknownConnection):
                 connection.guests[node], sent = "", False
+                forgotten += 1
             elif not (repeatable and _is_refused(answer, ShuttingDown)):
                 return answer
             if clock() - failing_since > PATIENCE:
                 return answer
-            await asyncio.sleep(PAUSE if sent else 0)
+            await asyncio.sleep(0 if forgotten == 1 and not sent else PAUSE)
 
     async def _is_lost(self, lease: Lease) -> bool:
         """Whether a run of a node that does not answer has ended: its lease says so, after a while."""
@@ -244,7 +264,8 @@ class Guests:
                 continue
             for node in list(connection.guests) if overdue else ():
                 if node in self._roster.leases:
-                    await self._introduce_again(connection, node)
+                    # Not waited for: a node that does not answer must not keep the others' connections from being kept.
+                    self._spawn(self._introduce_again(connection, node))
 
     async def _introduce_again(self, connection: FleetConnection, node: str) -> None:
         try:

@@ -7,7 +7,8 @@ session is its own, that a message can be read, that it knows where its subject 
 import logging
 import time
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
+from contextlib import aclosing
 from dataclasses import dataclass
 
 import msgspec
@@ -15,11 +16,12 @@ from msgspec import Struct
 
 from sandbox_agent.bus import subjects
 from sandbox_agent.bus.ports import MOST_MESSAGES, Append, Bus, BusError, Conflict, Message, Refused, Stream, Table
+from sandbox_agent.gateway import claims
 from sandbox_agent.gateway.orders import Orders
 from sandbox_agent.gateway.quota import Quotas
 from sandbox_agent.log import wire
 from sandbox_agent.wire import fleet
-from sandbox_agent.wire.fleet import BeatReply, BeatRequest, End, FactsReply, FactsRequest, LogReply, LogRequest
+from sandbox_agent.wire.fleet import BeatReply, BeatRequest, End, FactsReply, FactsRequest, LogReply, LogRequest, Outgoing
 
 logger = logging.getLogger(__name__)
 
@@ -27,6 +29,10 @@ LEASE = 15.0
 """Seconds for which a node counts as there after its last beat."""
 NODE_RATE = 32 << 20
 """Bytes a second that are taken of each node."""
+MOST_NAMED = 8
+"""Sessions that one message to a client may be about; nodes send one."""
+MOST_PARTS = 128
+"""Of a line to one client: 64 MiB."""
 REMEMBERED = 50_000
 """Subjects of which the end is remembered."""
 
@@ -175,9 +181,17 @@ class Ingest:
         }
         if others:
             return LogReply(ends=others)
+        try:
+            fair = await self._drop_forged(node, request)
+        except Conflict:
+            return await self._say_ends(wanted)
+        left = {each.subject for each in fair}
+        dropped = {subject: ends[subject].sequence for subject in wanted - left}
+        if not fair:
+            return LogReply(published=dropped)
         messages: list[Message] = []
         granted: set[str] = set()
-        for each in request.messages:
+        for each in fair:
             end = ends[each.subject]
             epoch = str(end.epoch or 1)
             headers = {wire.NODE: node, wire.EPOCH: epoch}
@@ -186,16 +200,67 @@ class Ingest:
                 messages.append(Message(each.subject, b"", {**headers, wire.GRANT: epoch}))
             headers |= {wire.LAST: str(each.last), wire.META: each.meta}
             messages.append(Message(each.subject, each.body, headers | ({wire.PART: each.part} if each.part else {})))
-        return await self._write(node, messages, {subject: end.sequence for subject, end in ends.items()})
+        reply = await self._write(node, messages, {subject: ends[subject].sequence for subject in left})
+        if reply.published is not None:
+            reply.published |= dropped
+        return reply
+
+    async def _drop_forged(self, node: str, request: LogRequest) -> list[Outgoing]:
+        """All but what this node says to a client in another one's name. Raises Conflict."""
+        fair: list[Outgoing] = []
+        for message in request.messages:
+            try:
+                if subjects.is_own(message.subject):
+                    before = [each for each in fair if each.subject == message.subject]
+                    said = self._backwards(message.subject, before, request.expected[message.subject])
+                    async with aclosing(said):
+                        await self._check_own(node, message, said)
+            except claims.Forged as error:
+                logger.warning("event dropped node=%s subject=%s reason=%s", node, message.subject, error)
+                continue
+            fair.append(message)
+        return fair
+
+    async def _check_own(self, node: str, message: Outgoing, said: AsyncGenerator[tuple[str, bytes]]) -> None:
+        """`said` is what came before it, the newest first. Raises Forged."""
+        meta = wire.read_meta(message.meta)
+        named = set() if meta.session_id is None else {meta.session_id}
+        if message.part:
+            number, of = wire.read_part(message.part)
+            parts = [*await _earlier_parts(number, of, said), message.body]
+            lines = [b"".join(parts)] if number == of else []
+        else:
+            lines = message.body.split(b"\n")
+        named |= claims.sessions_named(node, lines)
+        if len(named) > MOST_NAMED:
+            raise claims.Forged("it is about too many sessions")
+        for session_id in named:
+            owner = (await self._end(subjects.session_events(session_id))).owner
+            if owner not in ("", node):
+                raise claims.Forged(f"the session {session_id} belongs to {owner}")
+
+    async def _backwards(
+        self, subject: str, before: list[Outgoing], expected: int
+    ) -> AsyncGenerator[tuple[str, bytes]]:
+        """Part and body of what a subject has so far, the newest first; `before` is about to be appended.
+
+        Raises Conflict when the stream does not end where it is expected to.
+        """
+        for message in reversed(before):
+            yield message.part, message.body
+        record = await self._events.last(subject)
+        if expected != (0 if record is None else record.sequence):
+            raise Conflict(subject)
+        while record is not None:
+            yield record.headers.get(wire.PART, ""), record.body
+            record = await self._events.next(subject, record.predecessor - 1) if record.predecessor else None
 
     async def _write(self, node: str, messages: list[Message], expected: dict[str, int]) -> LogReply:
         try:
             first = await self._events.append(Append(messages, expected))
         except Conflict:
             # Another gateway was first, or an answer of ours was lost: the node has to know what is there.
-            for subject in expected:
-                self._ends.pop(subject, None)
-            return LogReply(ends={subject: (await self._end(subject)).view() for subject in expected})
+            return await self._say_ends(expected)
         except BusError:
             for subject in expected:
                 self._ends.pop(subject, None)
@@ -206,6 +271,12 @@ class Ingest:
             owner = wire.ownership(message.headers)
             self._remember(message.subject, _End(sequence, node, owner.epoch, owner.last))
         return LogReply(published=published)
+
+    async def _say_ends(self, wanted: Iterable[str]) -> LogReply:
+        """As the stream has them now."""
+        for subject in wanted:
+            self._ends.pop(subject, None)
+        return LogReply(ends={subject: (await self._end(subject)).view() for subject in wanted})
 
     async def _end(self, subject: str) -> _End:
         known = self._ends.get(subject)
@@ -283,6 +354,25 @@ class Ingest:
                 session = msgspec.Raw(msgspec.json.encode(facts))
                 await self._listed.put(key, msgspec.json.encode(fleet.Listed(node, session)))
         return FactsReply(refused)
+
+
+async def _earlier_parts(number: int, of: int, said: AsyncGenerator[tuple[str, bytes]]) -> list[bytes]:
+    """The parts of a line before its last one. Each part has to follow the one before it. Raises Forged.
+
+    They come from the stream: no gateway has to keep them, and a node may change its gateway between two.
+    """
+    if of > MOST_PARTS:
+        raise claims.Forged("the line is too long")
+    found: list[bytes] = []
+    while len(found) < number - 1:
+        part, body = await anext(said, ("", b""))
+        if part != f"{number - 1 - len(found)}/{of}":
+            raise claims.Forged("a part is missing")
+        found.append(body)
+        if number < of:
+            # Those before it were checked when it came.
+            break
+    return found[::-1]
 
 
 def _refuse_forgotten(node: str, verb: str) -> bytes | None:

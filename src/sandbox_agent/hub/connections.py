@@ -40,6 +40,8 @@ class Connections:
         self._by_id: dict[str, Connection] = {}
         self._by_agent: dict[str, set[Connection]] = {}
         self._by_session: dict[str, set[Connection]] = {}
+        self._of_guests: set[str] = set()
+        """Channels of guests."""
 
     def open(
         self,
@@ -64,6 +66,8 @@ class Connections:
         )
         connection.introduce(introduction or {})
         self._by_id[connection.connection_id] = connection
+        if connection.is_guest:
+            self._of_guests.add(connection.channel)
         self._log.follow(connection.channel, connection)
         self.meet(connection, agent)
         logger.info("connection opened connection=%s agent=%s", connection.tag, agent)
@@ -81,6 +85,9 @@ class Connections:
 
     def all(self) -> list[Connection]:
         return list(self._by_id.values())
+
+    def is_of_guest(self, channel: str) -> bool:
+        return channel in self._of_guests
 
     def of_agent(self, agent: str) -> list[Connection]:
         """Those that have met an agent."""
@@ -126,8 +133,11 @@ class Connections:
         return True
 
     def _tell_gateways(self, connection: Connection, session_id: str, *, attached: bool) -> None:
-        """A guest's gateways read the session's events from here on, or up to here."""
-        if connection.is_guest:
+        """A guest's gateways read the session's events from here on, or up to here.
+
+        Nothing when this node only forgets it: its client is still attached, and a gateway introduces it again.
+        """
+        if connection.is_guest and not connection.closed:
             line = msgspec.json.encode(Attachment(session_id, attached))
             channel = attachment_channel(connection.tag)
             # Its gateways have to come to this one before they pass on an answer that follows it.
@@ -137,6 +147,7 @@ class Connections:
     def close(self, connection: Connection, reason: str) -> list[str]:
         """Close an open connection and its stream; returns the sessions to which no connection is attached any more."""
         del self._by_id[connection.connection_id]
+        self._of_guests.discard(connection.channel)
         connection.closed = True
         left = [session_id for session_id in connection.windows if self.detach(connection, session_id)]
         for agent in connection.agents:

@@ -347,6 +347,10 @@ class Hub:
         if replay is None:
             session.recent.add(lines)
             self._append(session, lines, Direction.FROM_AGENT, session_channel(session.id))
+        elif replay.history and self.connections.is_of_guest(replay.channel):
+            # Gateways read the history and what is for one client at two places.
+            self._append(session, lines, Direction.FROM_AGENT, NO_CLIENT)
+            self._append(session, lines, Direction.FROM_AGENT, replay.channel, history=False)
         elif replay.channel or replay.history:
             self._append(session, lines, Direction.FROM_AGENT, replay.channel, replay.history)
 

@@ -116,7 +116,9 @@ def check_outgoing(message: Outgoing) -> None:
     if len(message.body) > MOST_BYTES or not message.body:
         raise NotAChunk(f"a message has 1 to {MOST_BYTES} bytes")
     if message.part:
-        _read_part(message.part)
+        read_part(message.part)
+        if b"\n" in message.body:
+            raise NotAChunk("a part has the end of its line in it")
     elif message.body.count(b"\n") >= PLACES:
         raise NotAChunk(f"a message has at most {PLACES} events")
 
@@ -131,7 +133,8 @@ def read_meta(text: str) -> Meta:
     return meta
 
 
-def _read_part(text: str) -> tuple[int, int]:
+def read_part(text: str) -> tuple[int, int]:
+    """Which part of a line it is, and of how many. Raises NotAChunk."""
     number, _, of = text.partition("/")
     if not (number.isdecimal() and of.isdecimal() and 0 < int(number) <= int(of) <= MOST_PARTS):
         raise NotAChunk(f"part {text!r}")
@@ -166,7 +169,7 @@ class Assembly:
         meta = read_meta(record.headers[META])
         lines = record.body.split(b"\n")
         if part := record.headers.get(PART):
-            number, of = _read_part(part)
+            number, of = read_part(part)
             # A first part after some others: their node began again.
             del self.parts[number - 1 :]
             self.parts.append(record.body)

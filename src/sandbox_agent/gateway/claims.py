@@ -1,0 +1,40 @@
+"""What a node may say to one client alone: it asks under its own name, and speaks of its own sessions. Pure."""
+
+from collections.abc import Iterable
+
+import msgspec
+
+from sandbox_agent.envelope import Kind, param, parse
+from sandbox_agent.errors import NotAnEnvelope
+from sandbox_agent.wire import methods
+
+
+class Forged(Exception):
+    """A node says what only another one could."""
+
+
+def asker(id: bytes) -> str | None:
+    """The node in the id of a request: `"<node>.<run>.<number>"`."""
+    try:
+        text = msgspec.json.decode(id)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        return None
+    return text.partition(".")[0] if isinstance(text, str) else None
+
+
+def sessions_named(node: str, lines: Iterable[bytes]) -> set[str]:
+    """The sessions that lines are about: the node must have all of them. Raises Forged for what no node may say."""
+    named: set[str] = set()
+    for line in lines:
+        try:
+            envelope = parse(line)
+        except NotAnEnvelope as error:
+            raise Forged(f"not an envelope: {error}") from error
+        asked = envelope.id if envelope.kind is Kind.REQUEST else None
+        if envelope.method == methods.CANCEL_REQUEST:
+            asked = param(line, "requestId") or b"null"
+        if asked is not None and asker(asked) != node:
+            raise Forged("the id of a request names another node")
+        if envelope.session_id is not None:
+            named.add(envelope.session_id)
+    return named
