@@ -9,7 +9,7 @@ from sandbox_agent.log import wire
 from sandbox_agent.log.event import Chunk, Direction, agent_channel, connection_channel, session_channel
 from sandbox_agent.wire.fleet import Outgoing
 
-LINES = st.lists(st.binary(max_size=40).map(lambda raw: raw.replace(b"\n", b" ") or b"x"), min_size=1, max_size=30)
+LINES = st.lists(st.binary(max_size=40).map(lambda raw: raw.translate(None, b"\r\n") or b"x"), min_size=1, max_size=30)
 
 
 def chunk(lines: list[bytes], session_id: str = "s", channel: str | None = None) -> Chunk:
@@ -99,4 +99,12 @@ def test_what_is_in_the_history_alone_reaches_no_stream() -> None:
 )
 def test_a_message_that_no_reader_could_read_is_refused(message: Outgoing) -> None:
     with pytest.raises(wire.NotAChunk):
+        wire.check_outgoing(message)
+
+
+@pytest.mark.parametrize(("body", "part"), [(b'{"a":1}\rdata: {}', ""), (b"x\ny", "1/2"), (b"x\ry", "2/2")])
+def test_a_line_break_inside_a_line_is_refused(body: bytes, part: str) -> None:
+    [message] = wire.outgoing(chunk([b"{}"]), "ev.s.cw")
+    message.body, message.part = body, part
+    with pytest.raises(wire.NotAChunk, match="line break"):
         wire.check_outgoing(message)

@@ -21,7 +21,16 @@ from sandbox_agent.gateway.orders import Orders
 from sandbox_agent.gateway.quota import Quotas
 from sandbox_agent.log import wire
 from sandbox_agent.wire import fleet
-from sandbox_agent.wire.fleet import BeatReply, BeatRequest, End, FactsReply, FactsRequest, LogReply, LogRequest, Outgoing
+from sandbox_agent.wire.fleet import (
+    BeatReply,
+    BeatRequest,
+    End,
+    FactsReply,
+    FactsRequest,
+    LogReply,
+    LogRequest,
+    Outgoing,
+)
 
 logger = logging.getLogger(__name__)
 

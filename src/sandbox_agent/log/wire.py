@@ -115,10 +115,11 @@ def check_outgoing(message: Outgoing) -> None:
     read_meta(message.meta)
     if len(message.body) > MOST_BYTES or not message.body:
         raise NotAChunk(f"a message has 1 to {MOST_BYTES} bytes")
+    if b"\r" in message.body or (message.part and b"\n" in message.body):
+        # It would end the line early in a client's SSE frame, and what follows could pass for another event.
+        raise NotAChunk("a line has a line break in it")
     if message.part:
         read_part(message.part)
-        if b"\n" in message.body:
-            raise NotAChunk("a part has the end of its line in it")
     elif message.body.count(b"\n") >= PLACES:
         raise NotAChunk(f"a message has at most {PLACES} events")
 

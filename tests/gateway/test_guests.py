@@ -1,0 +1,157 @@
+"""Calls for clients at nodes that do not answer, forget, or lie: each costs its own client alone."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+
+import msgspec
+import pytest
+
+from sandbox_agent.bus import subjects
+from sandbox_agent.bus.memory import Cluster, MemoryBus
+from sandbox_agent.envelope import parse
+from sandbox_agent.errors import NodeUnreachable
+from sandbox_agent.gateway import calls as calls_module
+from sandbox_agent.gateway import guests as guests_module
+from sandbox_agent.gateway.calls import Calls
+from sandbox_agent.gateway.connection import FleetConnection
+from sandbox_agent.gateway.connections import FleetConnections
+from sandbox_agent.gateway.feed import Feed
+from sandbox_agent.gateway.flows import Answer, Asked
+from sandbox_agent.gateway.guests import Guests
+from sandbox_agent.gateway.methods import GatewayMethods
+from sandbox_agent.gateway.orders import Orders
+from sandbox_agent.gateway.own_events import OwnEvents
+from sandbox_agent.gateway.roster import Roster
+from sandbox_agent.http.guests import PATH
+from sandbox_agent.wire import fleet
+from tests.support.client import run
+
+INITIALIZE = b'{"jsonrpc":"2.0","id":0,"method":"initialize","params":{}}'
+PENDING = b'{"jsonrpc":"2.0","id":1,"method":"_sandboxagent/session/pending","params":{}}'
+KNOWN = Answer(200, [], msgspec.json.encode(fleet.Introduced(known=True, agent="a", greeting=msgspec.Raw(b"null"))))
+FORGOTTEN = Answer(404, [], b'{"type":"urn:sandbox-agent:error:unknown-connection"}')
+
+Reply = Callable[[Asked, bytes], Awaitable[Answer]]
+
+
+async def never(asked: Asked, body: bytes) -> Answer:
+    await asyncio.Event().wait()
+    raise AssertionError
+
+
+def replying(answer: Answer) -> Reply:
+    """Knows every guest, and answers all else with this."""
+
+    async def reply(asked: Asked, body: bytes) -> Answer:
+        return KNOWN if asked.target == PATH.encode() else answer
+
+    return reply
+
+
+@dataclass
+class Nodes:
+    """The way to nodes; each answers as a test says."""
+
+    replies: dict[str, Reply]
+    called: list[tuple[str, bytes]] = field(default_factory=list[tuple[str, bytes]])
+
+    async def call(self, node: str, asked: Asked, body: bytes = b"", *, most: int) -> Answer:
+        self.called.append((node, asked.target))
+        return await self.replies[node](asked, body)
+
+
+@dataclass
+class Gateway:
+    connections: FleetConnections
+    guests: Guests
+    calls: Calls
+    nodes: Nodes
+    roster: Roster
+
+    async def client(self, *nodes: str) -> FleetConnection:
+        connection = await self.connections.open(self.connections.make_id(), "a", parse(INITIALIZE), None)
+        for node in nodes:
+            await self.connections.add_node(connection, node)
+        return connection
+
+
+async def open_gateway(**replies: Reply) -> Gateway:
+    bus = MemoryBus(Cluster())
+    events = await bus.stream("EV", [subjects.EVENTS], max_bytes=1 << 20, max_age=60)
+    roster, feed, nodes = Roster(), Feed(events, 1 << 20), Nodes(replies)
+    for name in replies:
+        roster.leases[name] = fleet.Lease(name, f"of {name}", "", {}, [], 0)
+    await feed.start()
+    connections = FleetConnections("g", feed, roster, await bus.table("conns"), OwnEvents(events), ttl=60)
+    guests = Guests(connections, nodes, roster, 1 << 20)
+    own = GatewayMethods("g", feed, roster)
+    calls = Calls("g", connections, guests, own, roster, Orders(), await bus.table("keys"), 60, None)
+    return Gateway(connections, guests, calls, nodes, roster)
+
+
+def test_a_node_that_never_answers_an_introduction_keeps_no_connection_from_being_kept(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(guests_module, "PATIENCE", 0.05)
+
+    async def main() -> None:
+        gateway = await open_gateway(silent=never)
+        stuck, other = await gateway.client("silent"), await gateway.client()
+        stuck.kept_at = other.kept_at = -1000.0
+        before = other.revision
+        await gateway.guests.keep_all()
+        assert other.revision > before
+        with pytest.raises(NodeUnreachable, match="does not answer"):
+            await gateway.guests.introduce(stuck, "silent")
+
+    run(main())
+
+
+def test_what_waits_in_the_fleet_is_listed_without_nodes_that_are_silent_fail_or_lie(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(calls_module, "ONE_OF_MANY", 0.5)
+
+    def listing(*sessions: str) -> Reply:
+        pending = [{"sessionId": session_id} for session_id in sessions]
+        result = {"jsonrpc": "2.0", "id": 1, "result": {"pending": pending}}
+        return replying(Answer(200, [], msgspec.json.encode(result)))
+
+    async def main() -> None:
+        gateway = await open_gateway(
+            silent=never, broken=replying(Answer(200, [], b"{")), good=listing("s"), liar=listing("s", "its-own")
+        )
+        listed = fleet.Listed("good", msgspec.Raw(b'{"sessionId":"s","createdAt":"","cwd":"/","pending":1}'))
+        gateway.roster._list(subjects.token("s"), msgspec.json.encode(listed))
+        client = await gateway.client("silent", "broken", "good", "liar")
+        answer = await (await gateway.calls.accept(client, parse(PENDING))).answer
+        assert parse(answer.line).result() == {"pending": [{"sessionId": "s"}, {"sessionId": "its-own"}]}
+
+    run(main())
+
+
+def test_a_cancel_reaches_a_node_behind_a_silent_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(calls_module, "ONE_OF_MANY", 0.5)
+
+    async def main() -> None:
+        gateway = await open_gateway(a=never, b=replying(Answer(202, [], b"")))
+        client = await gateway.client("a", "b")
+        cancel = b'{"jsonrpc":"2.0","method":"$/cancel_request","params":{"requestId":7}}'
+        await gateway.calls.notify(client, parse(cancel))
+        assert ("b", b"/v1/rpc") in gateway.nodes.called
+
+    run(main())
+
+
+def test_a_node_that_forgets_its_guest_again_and_again_is_asked_in_peace(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(guests_module, "PATIENCE", 0.5)
+
+    async def main() -> None:
+        gateway = await open_gateway(n=replying(FORGOTTEN))
+        client = await gateway.client("n")
+        answer = await gateway.guests.post(client, "n", PENDING, [], repeatable=True)
+        assert answer is FORGOTTEN
+        assert len(gateway.nodes.called) < 20
+
+    run(main())
