@@ -17,7 +17,7 @@ from tests.support.client import run
 
 TAG = "g0123456789abcdef"
 OWN = subjects.connection_events(TAG, "n2")
-UPDATE = {"method": "session/update", "params": {"sessionId": "of-n1", "update": {}}}
+UPDATE: dict[str, object] = {"method": "session/update", "params": {"sessionId": "of-n1", "update": {}}}
 
 
 async def open_gateways() -> tuple[list[Gateway], Cluster]:

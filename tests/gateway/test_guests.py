@@ -123,7 +123,9 @@ def test_what_waits_in_the_fleet_is_listed_without_nodes_that_are_silent_fail_or
             silent=never, broken=replying(Answer(200, [], b"{")), good=listing("s"), liar=listing("s", "its-own")
         )
         listed = fleet.Listed("good", msgspec.Raw(b'{"sessionId":"s","createdAt":"","cwd":"/","pending":1}'))
-        gateway.roster._list(subjects.token("s"), msgspec.json.encode(listed))
+        tables = MemoryBus(Cluster())
+        await (sessions := await tables.table("sess")).put(subjects.token("s"), msgspec.json.encode(listed))
+        await gateway.roster.start(await tables.table("nodes"), sessions)
         client = await gateway.client("silent", "broken", "good", "liar")
         answer = await (await gateway.calls.accept(client, parse(PENDING))).answer
         assert parse(answer.line).result() == {"pending": [{"sessionId": "s"}, {"sessionId": "its-own"}]}

@@ -13,7 +13,19 @@ from contextlib import suppress
 
 from sandbox_agent import __version__
 from sandbox_agent.bus.ports import BusError, Conflict, Table
-from sandbox_agent.envelope import META, Envelope, Kind, Object, failure, parse, same_id, success, text_at, with_result
+from sandbox_agent.envelope import (
+    META,
+    Envelope,
+    Kind,
+    Object,
+    failure,
+    objects_at,
+    parse,
+    same_id,
+    success,
+    text_at,
+    with_result,
+)
 from sandbox_agent.errors import (
     LogUnavailable,
     MissingAgent,
@@ -186,7 +198,7 @@ class Calls:
         found = await asyncio.gather(*(self._pending_at(connection, node, envelope) for node in sorted(nodes)))
         return Answer(success(envelope.id, {"pending": [each for of_node in found for each in of_node]}))
 
-    async def _pending_at(self, connection: FleetConnection, node: str, envelope: Envelope) -> list[object]:
+    async def _pending_at(self, connection: FleetConnection, node: str, envelope: Envelope) -> list[Object]:
         """What waits at one node; nothing of one that does not answer in time, or not with a list."""
         try:
             async with asyncio.timeout(ONE_OF_MANY):
@@ -195,13 +207,12 @@ class Calls:
         except (SandboxAgentError, TimeoutError) as error:
             logger.info("pending requests not listed node=%s reason=%s", node, error)
             return []
-        listed = result.get("pending")
-        pending = [each for each in listed if isinstance(each, dict)] if isinstance(listed, list) else []
-        return [each for each in pending if self._may_name(node, each.get("sessionId"))]
+        pending = objects_at(result, "pending")
+        return [each for each in pending if self._may_name(node, text_at(each, "sessionId"))]
 
-    def _may_name(self, node: str, session_id: object) -> bool:
+    def _may_name(self, node: str, session_id: str | None) -> bool:
         """Whether a session may be one of a node: it is listed as that, or not at all."""
-        seen = self._roster.find(session_id) if isinstance(session_id, str) else None
+        seen = None if session_id is None else self._roster.find(session_id)
         return seen is None or seen.node == node
 
     async def _until_listed(self, node: str, envelope: Envelope, response: Envelope) -> None:

@@ -233,7 +233,7 @@ class Ingest:
     async def _check_own(self, node: str, message: Outgoing, said: AsyncGenerator[tuple[str, bytes]]) -> None:
         """`said` is what came before it, the newest first. Raises Forged."""
         meta = wire.read_meta(message.meta)
-        named = set() if meta.session_id is None else {meta.session_id}
+        named: set[str] = set() if meta.session_id is None else {meta.session_id}
         if message.part:
             number, of = wire.read_part(message.part)
             parts = [*await _earlier_parts(number, of, said), message.body]
