@@ -149,6 +149,13 @@ class Reports(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         """Without a traceback: you use the program, and need not read it."""
+        try:
+            self._show(record)
+        except Exception:
+            # What cannot be shown must not end the work that it is about, such as giving an answer once more.
+            self.handleError(record)
+
+    def _show(self, record: logging.LogRecord) -> None:
         told = record.getMessage()
         if record.levelno >= logging.WARNING and not told.startswith(_KNOWN):
             self._warn(one_line(told))

@@ -1,0 +1,24 @@
+"""What the SDK reports while a command runs, on one line each."""
+
+import io
+import logging
+
+import pytest
+
+from sandbox_agent.cli.talk.servers import Reports
+
+
+def test_a_report_that_cannot_be_shown_does_not_end_the_work_it_is_about(capsys: pytest.CaptureFixture[str]) -> None:
+    shown: list[str] = []
+    closed = io.StringIO()
+    closed.close()
+
+    def show(text: str) -> None:
+        closed.write(text)
+
+    record = logging.makeLogRecord({"levelno": logging.WARNING, "msg": "an answer cannot be given yet"})
+    for say in (show, shown.append):
+        Reports(say, say).handle(record)
+
+    assert shown == ["an answer cannot be given yet"]
+    assert "I/O operation on closed file" in capsys.readouterr().err
