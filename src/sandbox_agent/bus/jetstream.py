@@ -184,11 +184,18 @@ async def make(connection: Connection, config: Json) -> None:
     name = str(config["name"])
     ends_at = asyncio.get_running_loop().time() + FORMING
     while True:
-        made = await call_api(connection, f"STREAM.CREATE.{name}", kept | config)
-        if made.error_code == _TAKEN:
-            made = await call_api(connection, f"STREAM.UPDATE.{name}", kept | config)
-        if made.error_code not in _NOT_YET or asyncio.get_running_loop().time() > ends_at:
-            break
+        is_late = asyncio.get_running_loop().time() > ends_at
+        try:
+            made = await call_api(connection, f"STREAM.CREATE.{name}", kept | config)
+            if made.error_code == _TAKEN:
+                made = await call_api(connection, f"STREAM.UPDATE.{name}", kept | config)
+        except Unreachable:
+            # What was asked while there was no leader is never answered.
+            if is_late:
+                raise
+        else:
+            if made.error_code not in _NOT_YET or is_late:
+                break
         await asyncio.sleep(HEARTBEAT)
     if made.error_code in _NO_ROOM:
         raise Refused(
