@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.client import Client, Json
+from tests.support.client import Client, Json, run
 from tests.support.nats import PROGRAM, NatsServer, nats_server
 from tests.support.running import BOUND, Server
 
@@ -36,6 +36,19 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Generator[Fleet]:
         gateways = [Server("--join", nats.url, command="gateway") for _ in range(2)]
         with gateways[0], gateways[1], nodes[0], nodes[1]:
             yield Fleet(nats, nodes, gateways, [Path(node.work) for node in nodes])
+
+
+@pytest.fixture(scope="package")
+def joined(fleet: Fleet) -> None:
+    """Both gateways know both nodes."""
+
+    async def main() -> None:
+        for gateway in fleet.gateways:
+            client = Client(gateway)
+            async with client.http:
+                await until_joined(client, 2)
+
+    run(main())
 
 
 async def until_listed(gateway: Client, session_id: str) -> Json:

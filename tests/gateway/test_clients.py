@@ -2,21 +2,12 @@
 
 import pytest
 
-from tests.gateway.conftest import Fleet, until_joined
+from tests.gateway.conftest import Fleet
 from tests.support.acp import Acp
-from tests.support.client import Client, run
+from tests.support.client import run
 from tests.support.sdk import answered, asking, connected, new_session, permission, play, texts
 
-
-@pytest.fixture(scope="module", autouse=True)
-def joined(fleet: Fleet) -> None:
-    async def main() -> None:
-        for gateway in fleet.gateways:
-            client = Client(gateway)
-            async with client.http:
-                await until_joined(client, 2)
-
-    run(main())
+pytestmark = pytest.mark.usefixtures("joined")
 
 
 @pytest.mark.parametrize("transport", ["http", "websocket"])

@@ -6,23 +6,12 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.gateway.conftest import Fleet, until_joined
+from tests.gateway.conftest import Fleet
 from tests.support.asking import ALLOW, PERMISSION, REJECT, permission
 from tests.support.client import META, Client, Event, Json, run
 from tests.support.running import BOUND, Server
 
 pytestmark = pytest.mark.usefixtures("joined")
-
-
-@pytest.fixture(scope="module")
-def joined(fleet: Fleet) -> None:
-    async def main() -> None:
-        for gateway in fleet.gateways:
-            client = Client(gateway)
-            async with client.http:
-                await until_joined(client, 2)
-
-    run(main())
 
 
 async def list_sessions(client: Client) -> httpx.Response:
