@@ -49,6 +49,15 @@ class Gateway:
     connections: FleetConnections
     streams: Streams
 
+    async def open(self, home: str | None = None) -> FleetConnection:
+        return await self.connections.open(self.connections.make_id(), "a", INITIALIZE, home)
+
+    async def take_over(self, opened: FleetConnection) -> FleetConnection:
+        """The same connection, which its client now uses here."""
+        moved = await self.connections.find(opened.connection_id)
+        assert moved is not None
+        return moved
+
     def read(self, connection: FleetConnection, after: int = 0) -> Stream:
         return self.streams.open(connection, after, Socket())
 
@@ -63,6 +72,10 @@ async def start_gateway(cluster: Cluster, name: str) -> Gateway:
     await connections.start()
     streams = Streams(feed, StreamLimits(), connections.announce_stream, connections.is_incomplete)
     return Gateway(bus, feed, roster, connections, streams)
+
+
+async def start_two(cluster: Cluster) -> tuple[Gateway, Gateway]:
+    return await start_gateway(cluster, "g1"), await start_gateway(cluster, "g2")
 
 
 def say(cluster: Cluster, node: str, chunk: Chunk) -> None:
@@ -105,8 +118,8 @@ async def read_until(stream: Stream, line: bytes) -> list[bytes]:
 def test_requests_that_come_while_a_connection_is_read_wait_for_all_of_it() -> None:
     async def main() -> None:
         cluster = Cluster()
-        first, second = [await start_gateway(cluster, name) for name in ("g1", "g2")]
-        opened = await first.connections.open(first.connections.make_id(), "a", INITIALIZE, "n")
+        first, second = await start_two(cluster)
+        opened = await first.open("n")
         await first.connections.add_node(opened, "n")
         attach(cluster, "n", opened.tag, "s")
         speak(cluster, "n", "s", SESSION)
@@ -126,8 +139,8 @@ def test_requests_that_come_while_a_connection_is_read_wait_for_all_of_it() -> N
 def test_a_wrong_id_does_not_hide_a_connection_from_its_client() -> None:
     async def main() -> None:
         cluster = Cluster()
-        first, second = [await start_gateway(cluster, name) for name in ("g1", "g2")]
-        opened = await first.connections.open(first.connections.make_id(), "a", INITIALIZE, None)
+        first, second = await start_two(cluster)
+        opened = await first.open()
         wrong, right = await asyncio.gather(
             second.connections.find(f"{opened.tag}.wrong"), second.connections.find(opened.connection_id)
         )
@@ -140,11 +153,10 @@ def test_a_wrong_id_does_not_hide_a_connection_from_its_client() -> None:
 def test_a_stream_passes_over_nothing_of_a_node_that_another_gateway_brings_in() -> None:
     async def main() -> None:
         cluster = Cluster()
-        first, second = [await start_gateway(cluster, name) for name in ("g1", "g2")]
-        opened = await first.connections.open(first.connections.make_id(), "a", INITIALIZE, "n")
+        first, second = await start_two(cluster)
+        opened = await first.open("n")
         await first.connections.add_node(opened, "n")
-        moved = await second.connections.find(opened.connection_id)
-        assert moved is not None
+        moved = await second.take_over(opened)
         stream = second.read(moved)
         tell(cluster, "n", opened.tag, OWN)
         assert await read_until(stream, OWN) == [OWN]
@@ -169,7 +181,7 @@ def test_an_introduction_that_fails_is_made_again() -> None:
     async def main() -> None:
         cluster = Cluster()
         gateway = await start_gateway(cluster, "g1")
-        opened = await gateway.connections.open(gateway.connections.make_id(), "a", INITIALIZE, None)
+        opened = await gateway.open()
         gateway.bus.cut = True
         with pytest.raises(LogUnavailable):
             await gateway.connections.add_node(opened, "n")
@@ -185,10 +197,9 @@ def test_an_introduction_that_fails_is_made_again() -> None:
 def test_two_gateways_that_introduce_a_connection_at_once_hear_both_nodes() -> None:
     async def main() -> None:
         cluster = Cluster()
-        first, second = [await start_gateway(cluster, name) for name in ("g1", "g2")]
-        opened = await first.connections.open(first.connections.make_id(), "a", INITIALIZE, None)
-        moved = await second.connections.find(opened.connection_id)
-        assert moved is not None
+        first, second = await start_two(cluster)
+        opened = await first.open()
+        moved = await second.take_over(opened)
         await asyncio.gather(first.connections.add_node(opened, "n"), second.connections.add_node(moved, "m"))
         tell(cluster, "n", opened.tag, OWN)
         tell(cluster, "m", opened.tag, LAST)
@@ -202,7 +213,7 @@ def test_a_node_that_cannot_be_heard_ends_the_connection_here() -> None:
     async def main() -> None:
         cluster = Cluster()
         gateway = await start_gateway(cluster, "g1")
-        opened = await gateway.connections.open(gateway.connections.make_id(), "a", INITIALIZE, None)
+        opened = await gateway.open()
         stream = gateway.read(opened)
         visit = Visit(opened.digest, opened.opened_at, "a", Raw(INITIALIZE.line), None, ["m"])
         attach(cluster, "m", opened.tag, "s")
@@ -224,10 +235,9 @@ def test_a_node_that_cannot_be_heard_ends_the_connection_here() -> None:
 def test_keeping_a_connection_that_its_client_has_closed_does_not_bring_it_back() -> None:
     async def main() -> None:
         cluster = Cluster()
-        first, second = [await start_gateway(cluster, name) for name in ("g1", "g2")]
-        opened = await first.connections.open(first.connections.make_id(), "a", INITIALIZE, None)
-        moved = await second.connections.find(opened.connection_id)
-        assert moved is not None
+        first, second = await start_two(cluster)
+        opened = await first.open()
+        await second.take_over(opened)
         await (await second.bus.table("conns")).delete(opened.tag)
         with pytest.raises(UnknownConnection):
             await first.connections.add_node(opened, "n")
@@ -248,7 +258,7 @@ def test_positions_of_a_node_that_lost_its_disk_are_waited_for_anew() -> None:
             await gateway.roster.until(lambda: [each.nonce for each in gateway.roster.leases.values()] == [nonce])
 
         await beat("first")
-        opened = await gateway.connections.open(gateway.connections.make_id(), "a", INITIALIZE, "n")
+        opened = await gateway.open("n")
         await gateway.connections.add_node(opened, "n")
         for _ in range(5):
             tell(cluster, "n", opened.tag, OWN)

@@ -1,6 +1,8 @@
 """Control through gateways: sessions opened, prompted and answered at any of them, on the nodes of a real fleet."""
 
 import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import httpx
@@ -8,7 +10,7 @@ import pytest
 
 from tests.gateway.conftest import Fleet
 from tests.support.asking import ALLOW, PERMISSION, REJECT, permission
-from tests.support.client import META, Client, Event, Json, run
+from tests.support.client import META, Client, Event, Json, Stream, run
 from tests.support.running import BOUND, Server
 
 pytestmark = pytest.mark.usefixtures("joined")
@@ -25,6 +27,14 @@ def texts(events: list[Event]) -> str:
 async def new_session(client: Client, fleet: Fleet, **meta: Any) -> str:
     params: Json = {"cwd": fleet.nodes[0].work, "mcpServers": [], "_meta": {META: meta}}
     return (await client.result("session/new", params))["sessionId"]
+
+
+@asynccontextmanager
+async def watched(fleet: Fleet) -> AsyncGenerator[tuple[Client, Stream, Client, Stream]]:
+    """A client with its stream at each gateway."""
+    one, two = map(Client, fleet.gateways)
+    async with one, two, one.stream() as first, two.stream() as second:
+        yield one, first, two, second
 
 
 def test_a_turn_runs_through_a_gateway_with_its_updates_before_its_result(fleet: Fleet) -> None:
@@ -99,12 +109,7 @@ def test_sessions_go_where_their_labels_say_and_everybody_lists_them(fleet: Flee
 
 def test_a_permission_is_answered_through_any_gateway_and_the_first_answer_wins(fleet: Fleet) -> None:
     async def main() -> None:
-        async with (
-            Client(fleet.gateways[0]) as one,
-            Client(fleet.gateways[1]) as two,
-            one.stream() as first,
-            two.stream() as second,
-        ):
+        async with watched(fleet) as (one, first, two, second):
             session = await new_session(one, fleet)
             attached = await two.result("_sandboxagent/session/attach", {"sessionId": session})
             turn = asyncio.create_task(one.prompt(session, [permission(), ["echo_answer"]]))
@@ -144,12 +149,7 @@ def test_a_turn_is_cancelled_through_another_gateway(fleet: Fleet) -> None:
 
 def test_a_prompt_of_another_client_is_shown_to_those_that_watch_and_not_to_its_sender(fleet: Fleet) -> None:
     async def main() -> None:
-        async with (
-            Client(fleet.gateways[0]) as one,
-            Client(fleet.gateways[1]) as two,
-            one.stream() as first,
-            two.stream() as second,
-        ):
+        async with watched(fleet) as (one, first, two, second):
             session = await new_session(one, fleet)
             await two.result("_sandboxagent/session/attach", {"sessionId": session})
             await one.prompt(session, "hello")
