@@ -41,7 +41,7 @@ from sandbox_agent.data_directory import (
 from sandbox_agent.errors import SettingsError, ShuttingDown
 from sandbox_agent.host.attached import AttachedFiles
 from sandbox_agent.host.files import TextFiles
-from sandbox_agent.host.paths.roots import Roots
+from sandbox_agent.host.paths.roots import Roots, find_working_directory
 from sandbox_agent.host.terminals import TerminalLimits, Terminals
 from sandbox_agent.host.watching import Watches
 from sandbox_agent.http.acp import Acp
@@ -175,7 +175,7 @@ def build(settings: Settings, children: Children) -> Parts:
     offers_file = None if settings.no_persist else settings.data_dir / OFFERS_FILE
     as_installed = Provision(catalog, installer, may_install=False)
     offers = Offers(catalog, boots, as_installed, os.environ, offers_file, settings.request_timeout, pools.files)
-    agent_views = AgentViews(hub.newest_session, offers, catalog, installer, supervisor, os.environ)
+    agent_views = AgentViews(hub.shelf.find_newest, offers, catalog, installer, supervisor, os.environ)
     installs = AgentInstalls(catalog, installer)
     loading = SessionLoading(hub, forward)
     ending = SessionEnding(hub, forward, turns)
@@ -412,22 +412,13 @@ async def _join_fleet(settings: Settings, parts: Parts, flows: "Flows") -> None:
         lambda: connect(settings.join, inbox, settings.node, settings.creds, settings.join_proxy),
         parts.log,
         view,
-        lambda: _all_sessions(inventory),
+        inventory.ids,
         Memory(path, settings.node),
         settings.publish_backlog,
         flows=flows,
     )
     parts.log.publisher = membership
     await membership.run()
-
-
-def _all_sessions(inventory: Inventory) -> Generator[str]:
-    cursor: str | None = None
-    while True:
-        page, cursor = inventory.page(cursor, None)
-        yield from (session.id for session in page)
-        if cursor is None:
-            return
 
 
 async def _stop_when_idle(idling: Idling, stopping: asyncio.Event) -> None:
@@ -438,17 +429,9 @@ async def _stop_when_idle(idling: Idling, stopping: asyncio.Event) -> None:
 
 def _roots(settings: Settings) -> Roots:
     try:
-        return Roots([str(each) for each in settings.fs_root], _working_directory())
+        return Roots([str(each) for each in settings.fs_root], find_working_directory())
     except OSError as error:
         raise SettingsError(f"--fs-root {os.fsdecode(error.filename or '')}: {error.strerror}") from error
-
-
-def _working_directory() -> str:
-    try:
-        return str(Path.cwd())
-    except FileNotFoundError:
-        # It was deleted since the shell went there.
-        return "/"
 
 
 @contextmanager

@@ -98,7 +98,7 @@ def test_a_request_that_the_agent_does_not_read_is_an_error_and_leaves_nothing_o
 def test_an_alias_is_replaced_by_the_id_that_the_agent_knows() -> None:
     async def main() -> None:
         async with world() as own:
-            own.hub.set_alias(own.session, "alias")
+            own.hub.shelf.set_alias(own.session, "alias")
             task = own.request(ECHO, {"sessionId": "alias"})
             request = await own.agent.answers(ECHO)
 

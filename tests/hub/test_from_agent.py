@@ -305,7 +305,7 @@ def test_the_end_of_a_process_ends_its_calls_requests_and_sessions_and_says_how(
             assert error["data"]["type"] == "agent-exited"
             assert error["data"].get("signal") == signal
             assert own.hub.pending.of_process(running) == []
-            assert own.hub.sessions_of(running) == []
+            assert own.hub.shelf.find_all_held(running) == []
             (ended,) = [one for one in await own.events() if str(one.get("method")).endswith("session/ended")]
             assert (ended["params"]["reason"], ended["params"]["terminatedBy"]) == ("error", "agent")
 

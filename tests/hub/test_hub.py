@@ -161,7 +161,7 @@ def test_a_setting_that_is_answered_after_a_delete_does_not_bring_the_session_ba
         database = Database(tmp_path / "log.db")
         again = Log(database, Limits())
         try:
-            assert Hub(again).sessions(None, None, 10) == []
+            assert Hub(again).shelf.page(None, None, 10) == []
             assert await again.history("s", 0, again.position + 1, 10) == []
         finally:
             again.close()

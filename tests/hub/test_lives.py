@@ -136,7 +136,7 @@ def test_the_late_answer_to_a_new_session_keeps_its_alias_and_no_other_session_g
             own.says(id=late["id"], result={"sessionId": "late"})
             await own.settled()
             assert own.hub.session("mine").id == "late"
-            assert [one.id for one in own.hub.sessions(None, None, 10) if one.facts.alias == "mine"] == ["late"]
+            assert [one.id for one in own.hub.shelf.page(None, None, 10) if one.facts.alias == "mine"] == ["late"]
 
     run(main())
 
@@ -264,7 +264,7 @@ def _check(own: World, *, terminated: bool, deleted: bool) -> None:
     assert (session.running is None) or session.live
     assert (session.process is None) == (session.state in ("interrupted", "ended", "terminated", "deleted"))
     if session.process is not None:
-        assert own.hub.find_held_session(session.process, "s") is session
+        assert own.hub.shelf.find_held(session.process, "s") is session
     if terminated and not deleted:
         assert session.state is State.TERMINATED
     if deleted:

@@ -50,7 +50,7 @@ async def visit(own: World, name: str) -> None:
 async def rest(own: World) -> None:
     """Until nothing is left to be done."""
     own.hub.report_changes(float("inf"))
-    while own.hub._shelf._stirred:
+    while own.hub.shelf._stirred:
         own.hub.drop_idle()
         await own.log.flushed()
         await asyncio.sleep(0)
@@ -85,7 +85,7 @@ def test_a_session_that_rests_takes_no_memory(tmp_path: Path) -> None:
             assert counts[-1] <= counts[0]
             # What sessions leave, each batch leaves. Caches of a fixed size come and go between any two.
             assert min(after - before for before, after in pairwise(sizes)) / 20 < 512
-            assert len(own.hub.sessions(None, None, 1000)) == 101
+            assert len(own.hub.shelf.page(None, None, 1000)) == 101
 
     run(main())
 
@@ -118,14 +118,14 @@ def test_a_session_comes_back_as_it_was_and_still_at_its_process(tmp_path: Path,
             count, made = live.event_count, own.inventory.view(live)
             del live
             await rest(own)
-            assert "resting" not in own.hub._shelf._objects
+            assert "resting" not in own.hub.shelf._objects
             own.says(method="session/update", params={"sessionId": "resting", "update": {"sessionUpdate": "plan"}})
             again = own.hub.session("resting")
             assert again.process is own.running
             assert again.event_count == count + 1
             seen = own.inventory.view(again)
             assert (seen.created_at, seen.mode, seen.ended) == (made.created_at, "ask", False)
-            assert again in own.hub.sessions_of(own.running)
+            assert again in own.hub.shelf.find_all_held(own.running)
 
     run(main())
 
@@ -139,7 +139,7 @@ def test_what_an_agent_offers_is_known_before_the_database_has_it(tmp_path: Path
                 params = {"cwd": "/", "mcpServers": []}
                 made = await call(own, client, "session/new", params, {"sessionId": name, "modes": MODES})
                 # The journal has it; the database gets it later.
-                newest = own.hub.newest_session("a")
+                newest = own.hub.shelf.find_newest("a")
                 assert newest is not None
                 assert newest.id == made["sessionId"]
 
@@ -152,7 +152,7 @@ def test_there_is_one_object_of_a_session_however_often_it_is_looked_up() -> Non
             await visit(own, "one")
             held = own.hub.session("one")
             await rest(own)
-            assert "one" not in own.hub._shelf._kept
+            assert "one" not in own.hub.shelf._kept
             assert own.hub.session("one") is held
             held.facts.title = "changed by code that held it"
             own.hub.save(held)
@@ -170,19 +170,19 @@ def test_nothing_rests_in_which_something_goes_on() -> None:
             own.asks(5)
             own.hub.detach(own.client, own.session)
             await rest(own)
-            assert own.hub._shelf._kept.keys() == {"s"}, "somebody has to answer"
+            assert own.hub.shelf._kept.keys() == {"s"}, "somebody has to answer"
             own.hub.attach(own.client, own.session)
             await own.from_client.answer(own.client, envelope(id=5, result=ALLOW))
             turn = own.request("session/prompt", {"sessionId": "s", "prompt": []})
             await own.process.has_been_sent(2)
             own.hub.detach(own.client, own.session)
             await rest(own)
-            assert own.hub._shelf._kept.keys() == {"s"}, "a turn runs"
+            assert own.hub.shelf._kept.keys() == {"s"}, "a turn runs"
             own.says(id=own.sent("session/prompt")["id"], result={"stopReason": "end_turn"})
             await turn
             own.hub.detach(own.client, own.session)
             await rest(own)
-            assert own.hub._shelf._kept.keys() == set()
+            assert own.hub.shelf._kept.keys() == set()
 
     run(main())
 
@@ -202,11 +202,11 @@ def test_lists_are_in_order_whether_sessions_rest_or_not(tmp_path: Path, name: s
             expected = [*(f"n{number:02}" for number in reversed(range(12)) if number != 5), "s"]
             listed: list[str] = []
             before = None
-            while page := own.hub.sessions(before, "/", 5):
+            while page := own.hub.shelf.page(before, "/", 5):
                 listed += [one.id for one in page]
                 before = page[-1].facts.created_at, page[-1].id
             assert listed == expected
-            assert own.hub.sessions(None, "/elsewhere", 5) == []
+            assert own.hub.shelf.page(None, "/elsewhere", 5) == []
 
     run(main())
 
@@ -217,16 +217,16 @@ def test_an_alias_is_taken_and_found_while_its_session_rests() -> None:
         async with world() as own:
             await visit(own, "named")
             session = own.hub.session("named")
-            own.hub.set_alias(session, "nick")
+            own.hub.shelf.set_alias(session, "nick")
             own.hub.save(session)
             del session
             await rest(own)
-            assert not own.hub.reserve_alias("nick")
+            assert not own.hub.shelf.reserve_alias("nick")
             assert own.hub.session("nick").id == "named"
-            assert own.hub.reserve_alias("other")
-            assert not own.hub.reserve_alias("other")
-            own.hub.free_alias("other")
-            assert own.hub.reserve_alias("other")
+            assert own.hub.shelf.reserve_alias("other")
+            assert not own.hub.shelf.reserve_alias("other")
+            own.hub.shelf.free_alias("other")
+            assert own.hub.shelf.reserve_alias("other")
 
     run(main())
 
@@ -238,13 +238,13 @@ def test_a_process_that_dies_ends_the_sessions_that_rested_at_it() -> None:
             for number in range(3):
                 await visit(own, f"n{number}")
             await rest(own)
-            for session in own.hub.sessions_of(own.running):
+            for session in own.hub.shelf.find_all_held(own.running):
                 own.hub.move(session, Event.EXITED, termination={"reason": "error"})
-            own.hub.forget_process(own.running)
+            own.hub.shelf.forget_process(own.running)
             await rest(own)
             assert all(own.hub.session(f"n{number}").facts.ended for number in range(3))
-            assert own.hub.sessions_of(own.running) == []
-            assert own.hub.find_held_session(own.running, "n1") is None
+            assert own.hub.shelf.find_all_held(own.running) == []
+            assert own.hub.shelf.find_held(own.running, "n1") is None
 
     run(main())
 
@@ -260,7 +260,7 @@ def test_records_without_cards_get_them_at_the_next_start(tmp_path: Path) -> Non
         database.close()
         async with world(tmp_path / "log.db", session="new") as own:
             await own.log.flushed()
-            assert [one.id for one in own.hub.sessions(None, None, 10)] == ["new", "old", "s"]
+            assert [one.id for one in own.hub.shelf.page(None, None, 10)] == ["new", "old", "s"]
             assert own.hub.session("old").facts.ended
 
     run(main())
@@ -280,7 +280,7 @@ def test_a_session_whose_record_is_damaged_is_an_error_of_its_own_and_hides_no_o
             for session_id in ("session-1", "session-2"):
                 with pytest.raises(SessionDamaged, match=session_id):
                     own.hub.session(session_id)
-            assert "session-0" in [session.id for session in own.hub.sessions(None, None, 1000)]
+            assert "session-0" in [session.id for session in own.hub.shelf.page(None, None, 1000)]
             assert own.log.damage.reason is not None
 
     run(main())

@@ -310,7 +310,7 @@ def test_an_id_keeps_its_type_in_the_answer() -> None:
 def test_a_prompt_by_the_alias_of_a_session_reaches_the_agent_under_its_own_id() -> None:
     async def main() -> None:
         async with world() as own:
-            own.hub.set_alias(own.session, "alias")
+            own.hub.shelf.set_alias(own.session, "alias")
             prompt = own.request(PROMPT, {"sessionId": "alias", "prompt": [{"type": "text", "text": "hi"}]}, "1")
             await own.settled()
             assert own.sent(PROMPT)["params"]["sessionId"] == "s"

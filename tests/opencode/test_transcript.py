@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sandbox_agent.log.event import Direction
-from sandbox_agent.opencode.entries import About
-from sandbox_agent.opencode.transcript import LONGEST_TEXT, Transcript
+from sandbox_agent.opencode.entries import LONGEST_TEXT, About
+from sandbox_agent.opencode.transcript import Transcript
 
 Json = dict[str, Any]
 Event = tuple[int, float, Direction, bytes]

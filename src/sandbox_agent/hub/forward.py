@@ -133,7 +133,7 @@ class Forward:
 
     async def dismiss(self, running: Process) -> None:
         """A session is over: its process goes too when it had one to itself, and left no fork in it."""
-        if running.alone and not self._hub.sessions_of(running):
+        if running.alone and not self._hub.shelf.find_all_held(running):
             await self._supervisor.stop(running.key)
 
     def dismiss_soon(self, running: Process) -> None:

@@ -119,20 +119,20 @@ class FromAgent:
         """Fail the calls that wait on the process, and end its sessions."""
         error = _agent_exited(running.agent.id, exit)
         calls = self._hub.calls.close_all(running)
-        for session in self._hub.sessions_of(running):
+        for session in self._hub.shelf.find_all_held(running):
             self._turns.fail_waiting(session, error)
         for call in calls:
             self._resolve(call, parse(failure(call.stdio_id, error)))
         for pending in self._hub.pending.of_process(running):
             self._hub.settle(pending, Outcome.CANCELLED, AGENT)
         # Only now: a session whose load has just failed is not there any more.
-        sessions = self._hub.sessions_of(running)
+        sessions = self._hub.shelf.find_all_held(running)
         for session in sessions:
             facts = {"reason": "error", "terminatedBy": "agent", "message": str(error), **exit.facts()}
             self._hub.move(session, Event.EXITED, termination=server_stopped() if self._hub.stopping else facts)
         self._buffers.pop(running.key, None)
         self._refusals.forget(running.key)
-        self._hub.forget_process(running)
+        self._hub.shelf.forget_process(running)
         self._host.exited(running)
         logger.log(
             logging.INFO if exit.code == 0 else logging.WARNING,
@@ -281,7 +281,7 @@ class FromAgent:
             logger.exception("updates from agent failed agent=%s count=%d", running.agent.id, len(lines))
 
     def _receive_updates(self, running: Process, agent_session_id: str, lines: list[bytes]) -> None:
-        session = self._hub.find_held_session(running, agent_session_id)
+        session = self._hub.shelf.find_held(running, agent_session_id)
         if session is None:
             self._receive_stray(running, agent_session_id, lines)
             return
@@ -304,7 +304,7 @@ class FromAgent:
         if envelope.session_id is None:
             self._hub.tell_agent_followers(running.agent.id, envelope.line, Direction.FROM_AGENT)
             return
-        session = self._hub.find_held_session(running, envelope.session_id)
+        session = self._hub.shelf.find_held(running, envelope.session_id)
         if session is None:
             self._receive_stray(running, envelope.session_id, [envelope.line])
             return
@@ -324,7 +324,7 @@ class FromAgent:
 
     def _receive_stray(self, running: Process, agent_session_id: str, lines: list[bytes]) -> None:
         """Of a session that no process holds: one that has ended, one that is being opened, or an unknown one."""
-        late = self._hub.find_late_session(running, agent_session_id)
+        late = self._hub.shelf.find_late(running, agent_session_id)
         if late is not None:
             self._hub.record_updates(late, lines)
         elif self._hub.calls.makes_session(running):
@@ -368,7 +368,7 @@ class FromAgent:
             self._refuse(running, request, MethodNotFound(f"{request.method} is not offered", method=request.method))
         elif request.session_id is None:
             self._ask_outside_sessions(running, request)
-        elif (session := self._hub.find_held_session(running, request.session_id)) is not None:
+        elif (session := self._hub.shelf.find_held(running, request.session_id)) is not None:
             self._ask_session(running, session, request)
         elif self._hub.calls.makes_session(running):
             self._buffer(running, request.session_id, request.line, request.peek)
@@ -376,7 +376,7 @@ class FromAgent:
             self._refuse(running, request, UnknownSession(request.session_id))
 
     def _ask_host(self, running: Process, request: Envelope) -> None:
-        session = None if request.session_id is None else self._hub.find_held_session(running, request.session_id)
+        session = None if request.session_id is None else self._hub.shelf.find_held(running, request.session_id)
         if session is None:
             # Not buffered for a session that is being opened: its agent may need the file before it can answer.
             self._refuse(running, request, UnknownSession(request.session_id or ""))

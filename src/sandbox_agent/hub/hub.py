@@ -13,7 +13,7 @@ from typing import Protocol
 from msgspec import Raw
 
 from sandbox_agent.envelope import META, Envelope, Object, notification, with_param
-from sandbox_agent.errors import LogUnavailable, RpcError, UnknownSession
+from sandbox_agent.errors import RpcError, UnknownSession
 from sandbox_agent.hub.calls import Answer, Call, Calls
 from sandbox_agent.hub.changes import Changes
 from sandbox_agent.hub.connection import Connection
@@ -22,8 +22,7 @@ from sandbox_agent.hub.lifecycle import SERVER_STOPPED, TRANSIENT, Effect, Event
 from sandbox_agent.hub.pending import Decider, Outcome, PendingRequest, PendingRequests, make_decision, write_refusal
 from sandbox_agent.hub.process import Process
 from sandbox_agent.hub.session import Session, SessionFacts
-from sandbox_agent.hub.shelf import Holders, Shelf
-from sandbox_agent.log.cards import SortKey
+from sandbox_agent.hub.shelf import Shelf
 from sandbox_agent.log.event import NO_CLIENT, Chunk, Direction, agent_channel, session_channel
 from sandbox_agent.log.log import Log
 from sandbox_agent.wire import methods
@@ -77,13 +76,12 @@ class Hub:
         self.pending = PendingRequests()
         self.changes = Changes()
         self.connections = Connections(log, monotonic)
-        self._holders = Holders()
-        self._shelf = Shelf(log, clock, self._holders.complete)
+        self.shelf = Shelf(log, clock)
         self._watchers: list[Watcher] = []
         self._observers: list[Observer] = []
         self._unreported: dict[str, float] = {}
         self._trims_checked_above = TRIMS
-        for session in self._shelf.not_ended():
+        for session in self.shelf.not_ended():
             # An earlier server left it running: its process is gone, and the log does not say so yet.
             self.mark_interrupted(session)
 
@@ -100,7 +98,7 @@ class Hub:
         if self.connections.find(connection.connection_id) is None:
             return
         for session_id in self.connections.close(connection, reason):
-            self._shelf.stir_by_id(session_id)
+            self.shelf.stir_by_id(session_id)
         for watcher in self._watchers:
             watcher.connection_closed(connection)
 
@@ -116,62 +114,11 @@ class Hub:
     def find_session(self, session_id: str | None) -> Session | None:
         if session_id is None:
             return None
-        return self._shelf.find(session_id) or self._shelf.find_by_alias(session_id)
-
-    def find_held_session(self, running: Process, agent_session_id: str) -> Session | None:
-        """The session an agent process means by its id."""
-        session = self._holders.session(running, agent_session_id)
-        if session is not None or not self._holders.holds_any(running):
-            return session
-        name = self._holders.name(running)
-        session_id = self.log.ask(lambda cards: cards.find_held(name, agent_session_id))
-        session = None if session_id is None else self._shelf.find(session_id)
-        # The disk may lag behind what is known here.
-        if session is None or session.process is not running:
-            return None
-        self._holders.hold(session, running)
-        self._shelf.stir(session)
-        return session
-
-    def find_late_session(self, running: Process, agent_session_id: str) -> Session | None:
-        """The session that an agent process held until it ended, and still means by its id."""
-        session = self._shelf.find(agent_session_id)
-        if session is None or session.process is not None or session.facts.held_by != self._holders.name(running):
-            return None
-        return session
-
-    def shares_agent_id(self, session: Session) -> bool:
-        """Whether its agent may use the same id for another session: agents reuse ids."""
-        agent, id = session.facts.agent, session.facts.agent_session_id
-        on_disk = self._shelf.all_of(self.log.ask(lambda cards: cards.find_namesakes(agent, id)))
-        others = (*on_disk, *self._holders.namesakes(id))
-        return any(other is not session and other.facts.agent == agent for other in others)
-
-    def sessions(self, before: SortKey | None, cwd: str | None, limit: int) -> list[Session]:
-        """From the newest on, or from the one after `before`; of one directory, or of all."""
-        return self._shelf.page(before, cwd, limit)
-
-    def newest_session(self, agent: str) -> Session | None:
-        """The session in which an agent last announced its models and modes."""
-        return self._shelf.find_newest(agent)
-
-    def sessions_of(self, running: Process) -> list[Session]:
-        """All that a process holds."""
-        name, sessions = self._holders.name(running), self._holders.sessions(running)
-        try:
-            sessions += self._shelf.all_of(self.log.ask(lambda cards: cards.find_all_held(name)))
-        except LogUnavailable as error:
-            # The caller is about to end them: sessions in memory must not wait for an unreadable disk.
-            logger.error("sessions at rest not found agent=%s reason=%s", running.agent.id, error)
-        return [session for session in dict.fromkeys(sessions) if session.process is running]
-
-    def forget_process(self, running: Process) -> None:
-        """It has exited, and its sessions have ended."""
-        self._holders.forget(running)
+        return self.shelf.find(session_id) or self.shelf.find_by_alias(session_id)
 
     def drop_idle(self) -> None:
         """Drop idle sessions from memory: the disk has them."""
-        self._shelf.rest(self._is_busy, self._let_go)
+        self.shelf.rest(self._is_busy)
         if len(self.log.trims) > self._trims_checked_above:
             self.log.keep_trims(self.connections.channels())
             self._trims_checked_above = 2 * len(self.log.trims) + TRIMS
@@ -186,16 +133,12 @@ class Hub:
             or self.pending.has(session)
         )
 
-    def _let_go(self, session: Session) -> None:
-        if session.process is not None:
-            self._holders.release(session, session.process)
-
     def add_session(self, running: Process, agent_session_id: str, cwd: str, opened_with: Raw) -> Session:
         """Add a session that its agent opens; its id is the agent's, unless another session has used that id before.
 
         Agents reuse ids. From now on, what the process says under this id belongs to the session.
         """
-        taken = self._shelf.has(agent_session_id)
+        taken = self.shelf.has(agent_session_id)
         session_id = f"{running.agent.id}-{secrets.token_hex(8)}" if taken else agent_session_id
         now = self.clock()
         facts = SessionFacts(
@@ -209,8 +152,8 @@ class Hub:
             opened_with=opened_with,
         )
         session = Session(facts, process=running)
-        self._shelf.add(session)
-        self._holders.hold(session, running)
+        self.shelf.add(session)
+        self.shelf.hold(session, running)
         return session
 
     def move(
@@ -222,7 +165,7 @@ class Hub:
             match effect:
                 case Effect.HOLD:
                     assert session.process is not None
-                    self._holders.hold(session, session.process)
+                    self.shelf.hold(session, session.process)
                 case Effect.RELEASE:
                     self._release(session, before)
                 case Effect.SAVE:
@@ -246,18 +189,6 @@ class Hub:
         self._unreported.setdefault(session.id, self.monotonic())
         return True
 
-    def reserve_alias(self, alias: str) -> bool:
-        """Reserve an alias for a session that is being opened; False when it is taken."""
-        return self._shelf.reserve(alias)
-
-    def free_alias(self, alias: str | None) -> None:
-        """Free the alias reserved for a session that was not opened."""
-        self._shelf.free(alias)
-
-    def set_alias(self, session: Session, alias: str) -> None:
-        session.facts.alias = alias
-        self._shelf.stir(session)
-
     def delete_session(self, session: Session) -> None:
         """Delete a session with its log, and notify each attached connection on its own channel."""
         ended = {"sessionId": session.id, "reason": "deleted", "terminatedBy": "client"}
@@ -273,11 +204,11 @@ class Hub:
         for connection in list(self.connections.attached(session)):
             self.detach(connection, session)
         self._unreported.pop(session.id, None)
-        self._shelf.remove(session)
+        self.shelf.remove(session)
         self.changes.note(session.id, gone=True)
 
     def save(self, session: Session) -> None:
-        self._shelf.save(session)
+        self.shelf.save(session)
 
     def note_changed_offers(self, session: Session) -> None:
         """Save changed modes, models or options, and schedule a report to clients."""
@@ -288,10 +219,10 @@ class Hub:
         """Report the changes noted before then to all attached clients, unless the agent has done so itself."""
         for session_id in [one for one, at in self._unreported.items() if at <= before]:
             del self._unreported[session_id]
-            session = self._shelf.find(session_id)
+            session = self.shelf.find(session_id)
             if session is None:
                 continue
-            self._shelf.stir(session)
+            self.shelf.stir(session)
             if not session.live:
                 continue
             for update in session.take_unreported_changes():
@@ -320,14 +251,14 @@ class Hub:
             return
         self.connections.meet(connection, session.facts.agent)
         self.connections.attach(connection, session)
-        self._shelf.stir(session)
+        self.shelf.stir(session)
         for pending in self.pending.of_session(session):
             if not pending.deciding and connection in self.audience(pending):
                 self._deliver_request(connection, pending)
 
     def detach(self, connection: Connection, session: Session) -> None:
         if self.connections.detach(connection, session.id):
-            self._shelf.stir_by_id(session.id)
+            self.shelf.stir_by_id(session.id)
 
     # The log
 
@@ -367,7 +298,7 @@ class Hub:
         session.event_count += events
         session.facts.updated_at = at
         session.unsaved = True
-        self._shelf.stir(session)
+        self.shelf.stir(session)
         self.changes.note(session.id)
 
     def tell_others(self, session: Session, line: bytes, but: str) -> None:
@@ -508,7 +439,7 @@ class Hub:
         if pending.session is not None:
             # The time a human took is not the agent's.
             pending.session.heard_at = self.monotonic()
-            self._shelf.stir(pending.session)
+            self.shelf.stir(pending.session)
         for connection in self.audience(pending):
             if connection is not by and connection.knows(pending):
                 outcome = {"outcome": pending.outcome, "answeredBy": by.tag if by else None}
@@ -536,6 +467,6 @@ class Hub:
 
     def _release(self, session: Session, process: Process | None) -> None:
         if process is not None:
-            self._holders.release(session, process)
+            self.shelf.release(session, process)
         for watcher in self._watchers:
             watcher.session_over(session)

@@ -2,7 +2,7 @@
 
 import base64
 import binascii
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import msgspec
 from msgspec import UNSET, Raw
@@ -29,8 +29,17 @@ class Inventory:
     def page(self, cursor: str | None, cwd: str | None) -> tuple[list[Session], str | None]:
         """Newest first, a page at a time; raises InvalidParams for a cursor that is none."""
         before = None if cursor is None else _decode_cursor(cursor)
-        page = self._hub.sessions(before, cwd, PAGE + 1)
+        page = self._hub.shelf.page(before, cwd, PAGE + 1)
         return page[:PAGE], _encode_cursor(page[PAGE - 1]) if len(page) > PAGE else None
+
+    def ids(self) -> Iterator[str]:
+        """Of all sessions, newest first."""
+        cursor: str | None = None
+        while True:
+            page, cursor = self.page(cursor, None)
+            yield from (session.id for session in page)
+            if cursor is None:
+                return
 
     def list_sessions(self, cursor: str | None, cwd: str | None, changed_after: str | None) -> SessionsView:
         """A page of sessions; what has changed since a moment instead, if that is asked for and still known."""

@@ -114,7 +114,7 @@ class SessionEnding(Struct, frozen=True):
         A session that could be resumed is deleted only if its agent agrees. Any other is deleted in any case.
         """
         assert envelope.id is not None
-        if self.hub.shares_agent_id(session):
+        if self.hub.shelf.shares_agent_id(session):
             return Answer(success(envelope.id, {}))
         try:
             running = await self.forward.start_installed(self.forward.agent_of(session))

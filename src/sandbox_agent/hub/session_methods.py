@@ -111,7 +111,7 @@ class SessionMethods:
             # The agent may still answer, and then its session gets the alias. Keep it reserved until then.
             raise
         except BaseException:
-            self.hub.free_alias(alias)
+            self.hub.shelf.free_alias(alias)
             raise
         return await self._apply(asked, wished, answer)
 
@@ -139,7 +139,7 @@ class SessionMethods:
         line = with_id(response.line, call.client_id)
         agent_session_id = text_at(response.result(), "sessionId")
         if not agent_session_id or call.connection is None:
-            self.hub.free_alias(alias)
+            self.hub.shelf.free_alias(alias)
             return self._finish_unopened(call, line)
         params = request.params()
         opened_with = Raw(params_text(request.line))
@@ -149,7 +149,7 @@ class SessionMethods:
         session.facts.metadata = {name: value for name, value in asked.items() if name not in ("agent", "env")}
         session.facts.own_environment = bool(call.running.environment)
         if alias is not None:
-            self.hub.set_alias(session, alias)
+            self.hub.shelf.set_alias(session, alias)
         return self._finish_opened(call, session, request, line)
 
     def _finish_unopened(self, call: Call, line: bytes) -> Answer:
@@ -214,7 +214,7 @@ class SessionMethods:
                 'requestedSessionId must be 1 to 256 characters, none of them "/", "?", "#", "%" or a control character'
             )
             raise InvalidParams(message, requestedSessionId=alias)
-        if not self.hub.reserve_alias(alias):
+        if not self.hub.shelf.reserve_alias(alias):
             raise InvalidParams(f"requestedSessionId {alias!r} is taken; choose another", requestedSessionId=alias)
         return alias
 

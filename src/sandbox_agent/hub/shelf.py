@@ -5,6 +5,7 @@ dropped, unless code still refers to it: then a lookup finds the same object, so
 session.
 """
 
+import logging
 import secrets
 from collections.abc import Callable, Iterable
 from contextlib import suppress
@@ -15,7 +16,7 @@ from weakref import WeakValueDictionary
 import msgspec
 
 from sandbox_agent.envelope import text_at
-from sandbox_agent.errors import SessionDamaged
+from sandbox_agent.errors import LogUnavailable, SessionDamaged
 from sandbox_agent.hub.lifecycle import recalled
 from sandbox_agent.hub.process import Process
 from sandbox_agent.hub.session import TERMINATED, Session, SessionFacts
@@ -23,11 +24,13 @@ from sandbox_agent.log.cards import Card, SortKey
 from sandbox_agent.log.log import Log
 from sandbox_agent.log.rows import DamagedRow
 
+logger = logging.getLogger(__name__)
+
 RESTS_AT_ONCE = 500
 """How many sessions are put to rest in one step, so that none takes long."""
 
 
-class Holders:
+class _Holders:
     """Processes by the names that they have on disk, and sessions by the ids that processes use."""
 
     def __init__(self) -> None:
@@ -87,11 +90,10 @@ class Holders:
 class Shelf:
     """Sessions by their ids and aliases. Lookups raise LogUnavailable when the disk cannot be read."""
 
-    def __init__(self, log: Log, clock: Callable[[], float], found: Callable[[Session], None]) -> None:
-        """`found` completes a session that was read back."""
+    def __init__(self, log: Log, clock: Callable[[], float]) -> None:
         self._log = log
         self._clock = clock
-        self._found = found
+        self._holders = _Holders()
         self._objects: WeakValueDictionary[str, Session] = WeakValueDictionary()
         self._kept: dict[str, Session] = {}
         """Those that must not be dropped."""
@@ -160,6 +162,59 @@ class Shelf:
         found = told if on_disk is None else [*told, on_disk]
         return max(found, key=lambda one: one.facts.told_at, default=None)
 
+    # Which process holds which
+
+    def hold(self, session: Session, running: Process) -> None:
+        """From now on, what the process says under the agent's session id belongs to this session."""
+        self._holders.hold(session, running)
+
+    def release(self, session: Session, process: Process) -> None:
+        """The process no longer holds the session."""
+        self._holders.release(session, process)
+
+    def find_held(self, running: Process, agent_session_id: str) -> Session | None:
+        """The session an agent process means by its id."""
+        session = self._holders.session(running, agent_session_id)
+        if session is not None or not self._holders.holds_any(running):
+            return session
+        name = self._holders.name(running)
+        session_id = self._log.ask(lambda cards: cards.find_held(name, agent_session_id))
+        session = None if session_id is None else self.find(session_id)
+        # The disk may lag behind what is known here.
+        if session is None or session.process is not running:
+            return None
+        self._holders.hold(session, running)
+        self.stir(session)
+        return session
+
+    def find_late(self, running: Process, agent_session_id: str) -> Session | None:
+        """The session that an agent process held until it ended, and still means by its id."""
+        session = self.find(agent_session_id)
+        if session is None or session.process is not None or session.facts.held_by != self._holders.name(running):
+            return None
+        return session
+
+    def find_all_held(self, running: Process) -> list[Session]:
+        """All that a process holds."""
+        name, sessions = self._holders.name(running), self._holders.sessions(running)
+        try:
+            sessions += self.all_of(self._log.ask(lambda cards: cards.find_all_held(name)))
+        except LogUnavailable as error:
+            # The caller is about to end them: sessions in memory must not wait for an unreadable disk.
+            logger.error("sessions at rest not found agent=%s reason=%s", running.agent.id, error)
+        return [session for session in dict.fromkeys(sessions) if session.process is running]
+
+    def shares_agent_id(self, session: Session) -> bool:
+        """Whether its agent may use the same id for another session: agents reuse ids."""
+        agent, id = session.facts.agent, session.facts.agent_session_id
+        on_disk = self.all_of(self._log.ask(lambda cards: cards.find_namesakes(agent, id)))
+        others = (*on_disk, *self._holders.namesakes(id))
+        return any(other is not session and other.facts.agent == agent for other in others)
+
+    def forget_process(self, running: Process) -> None:
+        """It has exited, and its sessions have ended."""
+        self._holders.forget(running)
+
     # Changing
 
     def add(self, session: Session) -> None:
@@ -203,7 +258,7 @@ class Shelf:
         session.unsaved = False
         self.stir(session)
 
-    def rest(self, is_busy: Callable[[Session], bool], resting: Callable[[Session], None]) -> None:
+    def rest(self, is_busy: Callable[[Session], bool]) -> None:
         """Let go of sessions in which nothing goes on, once the disk has them. Call it again and again."""
         for session_id in list(islice(self._stirred, RESTS_AT_ONCE)):
             del self._stirred[session_id]
@@ -217,20 +272,25 @@ class Shelf:
                 # Nothing stirs it when these are over: look again.
                 self._stirred[session_id] = None
             else:
-                resting(session)
+                if session.process is not None:
+                    self.release(session, session.process)
                 self._drop(session)
 
-    def reserve(self, alias: str) -> bool:
-        """Take an alias for a session that is about to be; False when it is taken."""
+    def reserve_alias(self, alias: str) -> bool:
+        """Reserve an alias for a session that is being opened; False when it is taken."""
         if alias in self._aliases or self.has(alias) or self.find_by_alias(alias) is not None:
             return False
         self._aliases[alias] = ""
         return True
 
-    def free(self, alias: str | None) -> None:
-        """The session for which an alias was taken, if one was, has not come about."""
+    def free_alias(self, alias: str | None) -> None:
+        """Free the alias reserved for a session that was not opened."""
         if alias is not None and self._aliases.get(alias) == "":
             del self._aliases[alias]
+
+    def set_alias(self, session: Session, alias: str) -> None:
+        session.facts.alias = alias
+        self.stir(session)
 
     # Behind it
 
@@ -259,7 +319,7 @@ class Shelf:
         session = Session(facts, state, event_count=facts.event_count + events)
         session.saved_offers, session.saved_card = facts.offers, card_of(facts)
         self._objects[session_id] = session
-        self._found(session)
+        self._holders.complete(session)
         return session
 
     def _decode(self, session_id: str, record: bytes) -> SessionFacts:

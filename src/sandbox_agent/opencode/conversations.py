@@ -31,9 +31,9 @@ from sandbox_agent.opencode.objects import (
     SessionInfo,
 )
 from sandbox_agent.opencode.offerings import Offerings
-from sandbox_agent.opencode.prompts import KEY, Note, make_blocks, make_meta
+from sandbox_agent.opencode.prompts import KEY, Note, make_blocks, make_meta, make_title
 from sandbox_agent.opencode.refusals import Refused, refuse_message, refuse_other_agent, refuse_session
-from sandbox_agent.opencode.transcript import DEFAULT, Transcript, make_title
+from sandbox_agent.opencode.transcript import DEFAULT, Transcript
 from sandbox_agent.opencode.transcripts import Transcripts
 from sandbox_agent.wire import methods
 
@@ -113,7 +113,7 @@ class Conversations:
         """Sessions from the newest on, as many as are looked through."""
         before = None
         for _ in range(LOOKED_THROUGH // PAGE):
-            page = self._hub.sessions(before, directory, PAGE)
+            page = self._hub.shelf.page(before, directory, PAGE)
             yield from page
             if len(page) < PAGE:
                 return
@@ -127,7 +127,7 @@ class Conversations:
         """Of sessions in use, and of the newest others."""
         running = [call.session for call in self._hub.calls.find_turns() if call.session is not None]
         sessions = [
-            *self._hub.sessions(None, directory, MOST),
+            *self._hub.shelf.page(None, directory, MOST),
             *(each for each in running if directory in (None, each.facts.cwd)),
         ]
         drafts = [each.id for each in self._drafts.all() if directory in (None, each.directory)]

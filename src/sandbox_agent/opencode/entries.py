@@ -2,11 +2,14 @@
 
 from dataclasses import dataclass, field
 
+from msgspec import UNSET
 from msgspec.structs import replace
 
 from sandbox_agent.opencode.ids import Ticks, make_id
-from sandbox_agent.opencode.objects import AssistantMessage, Info, Message, Part, ReasoningPart, TextPart
+from sandbox_agent.opencode.objects import AssistantMessage, Info, Message, Part, PartTime, ReasoningPart, TextPart
 
+LONGEST_TEXT = 256 << 10
+"""Characters of a part; a longer text goes on in another one."""
 OBJECT = 500
 """Bytes that a message or a part takes besides its text."""
 
@@ -49,6 +52,12 @@ class Text:
     """The agent's own id of the message."""
     pieces: list[str] = field(default_factory=list[str])
     size: int = 0
+
+    def takes(self, entry: Entry, kind: type[TextPart | ReasoningPart], name: str | None) -> bool:
+        """Whether more of the same message goes on in it."""
+        if self.entry is not entry or type(self.part) is not kind or self.size > LONGEST_TEXT:
+            return False
+        return name is None or self.name in (None, name)
 
     def join(self) -> None:
         self.part.text = "".join(self.pieces)
@@ -93,12 +102,28 @@ class Entries:
         if self.text is not None:
             self.text.join()
 
+    def begin_text(self, entry: Entry, part: TextPart | ReasoningPart, name: str | None) -> Text:
+        self.text = Text(entry, part, name)
+        self.put(entry, part, 0)
+        return self.text
+
     def go_on(self, text: Text, said: str) -> None:
-        """More is said."""
+        """Add to a text, and tell readers what was added."""
+        ids = {"sessionID": self.about.session_id, "messageID": text.entry.info.id, "partID": text.part.id}
+        self.tell("message.part.delta", {**ids, "field": "text", "delta": said})
         text.pieces.append(said)
         text.size += len(said)
         text.entry.size += len(said)
         self.size += len(said)
+
+    def end_text(self, ms: int) -> None:
+        text, self.text = self.text, None
+        if text is None:
+            return
+        text.join()
+        assert text.part.time is not UNSET
+        text.part.time = PartTime(start=text.part.time.start, end=ms)
+        self.show_part(text.part)
 
     def note_id(self, id: str) -> None:
         """What comes next comes after an id that a client made."""

@@ -48,6 +48,19 @@ class Tokens(Shape):
     total: int | UnsetType = UNSET
 
 
+def read_tokens(usage: Object) -> Tokens:
+    """What a turn has used, as ACP has it."""
+    names = ("inputTokens", "outputTokens", "thoughtTokens", "cachedReadTokens", "cachedWriteTokens", "totalTokens")
+    spent, given, thought, read, write, total = (read_count(usage.get(name)) for name in names)
+    cache = Cache(read=read, write=write)
+    return Tokens(input=spent, output=given, reasoning=thought, cache=cache, total=total or UNSET)
+
+
+def read_count(value: object) -> int:
+    """A number of tokens; 0 for what is no number."""
+    return value if isinstance(value, int) and not isinstance(value, bool) else 0
+
+
 class SessionTime(Shape):
     """Milliseconds."""
 

@@ -183,3 +183,9 @@ def make_part(block: Object, id: str, session_id: str, message_id: str) -> Part:
         case _:
             said = f"[{block.get('type')}]"
             return TextPart(id=id, session_id=session_id, message_id=message_id, text=said)
+
+
+def make_title(text: str) -> str:
+    """The first line of a prompt, not too long."""
+    line = next((line.strip() for line in text.splitlines() if line.strip()), "")
+    return line if len(line) <= 60 else f"{line[:59].rstrip()}…"

@@ -2,9 +2,11 @@
 
 from typing import NoReturn
 
-from sandbox_agent.envelope import Object
+from sandbox_agent.envelope import Object, at, text_at
 from sandbox_agent.errors import SandboxAgentError
 
+AUTH_REQUIRED = -32000
+"""ACP's code for an agent that has no credentials."""
 _NAMES = {400: "BadRequest", 404: "NotFoundError", 409: "SessionBusyError", 413: "BadRequest"}
 
 
@@ -52,3 +54,13 @@ def refuse_unsupported(what: str) -> NoReturn:
 def translate(error: SandboxAgentError) -> Refused:
     """A failure of ours, under its own status."""
     return Refused(error.status if error.status >= 400 else 400, str(error))
+
+
+def describe_failure(ended: Object, provider_id: str) -> Object:
+    """Why a turn has failed or was cancelled, by the params of its end, as the error of a message."""
+    if ended.get("error") is None:
+        return {"name": "MessageAbortedError", "data": {"message": "The turn was cancelled."}}
+    message = text_at(ended, "error", "message") or "the agent failed"
+    if at(ended, "error", "code") == AUTH_REQUIRED:
+        return {"name": "ProviderAuthError", "data": {"providerID": provider_id, "message": message}}
+    return {"name": "UnknownError", "data": {"message": message}}

@@ -105,8 +105,8 @@ class ServerRoutes:
 
     async def commands(self, request: Request) -> Response:
         """Those of the newest session of a directory, else of the default agent: agents tell them in sessions."""
-        here = self.hub.sessions(None, self.reading.named_directory(request), 1)
-        session = here[0] if here else self.hub.newest_session(self.offerings.default_agent())
+        here = self.hub.shelf.page(None, self.reading.named_directory(request), 1)
+        session = here[0] if here else self.hub.shelf.find_newest(self.offerings.default_agent())
         if session is None:
             return answer([])
         transcript = await self.transcripts.get(session)
@@ -120,7 +120,7 @@ class ServerRoutes:
 
     async def projects(self, request: Request) -> Response:
         found = {self.reading.directory(request): self._project(self.reading.directory(request), 0, 0)}
-        for session in self.hub.sessions(None, None, RECENT):
+        for session in self.hub.shelf.page(None, None, RECENT):
             facts = session.facts
             times = milliseconds(facts.created_at), milliseconds(facts.updated_at)
             found.setdefault(facts.cwd, self._project(facts.cwd, *times))

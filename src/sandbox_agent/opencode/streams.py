@@ -43,7 +43,7 @@ class Missed:
         """Begin to; what is not in memory is read from the log first."""
         since = self._hub.clock() - RECENT
         try:
-            newest = self._hub.sessions(None, reader.directory, LOOKED_AT)
+            newest = self._hub.shelf.page(None, reader.directory, LOOKED_AT)
         except LogUnavailable as error:
             logger.warning("past not told reason=%s", error.slug)
             return

@@ -14,7 +14,7 @@ from sandbox_agent.hub import choices
 from sandbox_agent.hub.activity import read_amount
 from sandbox_agent.hub.choices import MODE, MODEL
 from sandbox_agent.log.event import Direction
-from sandbox_agent.opencode.entries import About, Entries, Entry, Happening, Text
+from sandbox_agent.opencode.entries import About, Entries, Entry, Happening
 from sandbox_agent.opencode.ids import milliseconds
 from sandbox_agent.opencode.objects import (
     AssistantMessage,
@@ -33,22 +33,23 @@ from sandbox_agent.opencode.objects import (
     Tokens,
     ToolPart,
     UserMessage,
+    read_count,
+    read_tokens,
 )
-from sandbox_agent.opencode.prompts import Note, make_part, read_note
+from sandbox_agent.opencode.prompts import Note, make_part, make_title, read_note
+from sandbox_agent.opencode.refusals import describe_failure
 from sandbox_agent.opencode.shell import SHELL, read_shell
 from sandbox_agent.opencode.tools import ToolCall
 from sandbox_agent.wire import methods
 
-LONGEST_TEXT = 256 << 10
-"""Characters of a part; a longer text goes on in another one."""
 REMEMBERED = 256
 """Turns of which the answers can be asked for."""
-AUTH_REQUIRED = -32000
-"""ACP's code for an agent that has no credentials."""
 DEFAULT = "default"
 """The name of what an agent does not name: its mode, or its model."""
 _FINISHES = {"max_tokens": "length", "refusal": "content-filter", "max_turn_requests": "tool-calls"}
-_OPENING = (methods.NEW, methods.LOAD, methods.RESUME, methods.FORK)
+
+
+_ShownCall = tuple[ToolCall, ToolPart, Entry]
 
 
 @dataclass(slots=True)
@@ -66,9 +67,7 @@ class _Turn:
     cost: float
     """Of the session, when it began."""
     tokens: Tokens | None = None
-    calls: dict[str, tuple[ToolCall, ToolPart, Entry]] = field(
-        default_factory=dict[str, tuple[ToolCall, ToolPart, Entry]]
-    )
+    calls: dict[str, _ShownCall] = field(default_factory=dict[str, _ShownCall])
 
 
 class Transcript:
@@ -90,13 +89,13 @@ class Transcript:
         self._replies: dict[str, str] = {}
         self._turn: _Turn | None = None
         self._busy = False
-        self._shells: dict[str, tuple[ToolCall, ToolPart, Entry]] = {}
+        self._shells: dict[str, _ShownCall] = {}
         """Commands of people that run."""
         self._terminals: dict[bytes, str] = {}
         """Requests of the agent for what a terminal shows, until they are answered."""
         self._stray: Entry | None = None
         self._last_user: str | None = None
-        self._calls: dict[str, tuple[ToolCall, ToolPart, Entry]] = {}
+        self._calls: dict[str, _ShownCall] = {}
         """Of the turn that runs, or ran last."""
 
     # Reading
@@ -195,7 +194,7 @@ class Transcript:
         if turn is not None and turn.prompt is not None and envelope.id == turn.prompt.request_id:
             usage = object_at(result, "usage")
             if usage:
-                turn.tokens = _read_tokens(usage)
+                turn.tokens = read_tokens(usage)
 
     # Prompts and turns
 
@@ -255,7 +254,7 @@ class Transcript:
             entry = self._add_assistant(position, ms, prompt.user_id, prompt.note, completed=ms)
             self._remember(turn_id, entry)
             if params.get("error") is not None or params.get("stopReason") == "cancelled":
-                self._fail(entry, self._make_error(params))
+                self._fail(entry, describe_failure(params, self.about.provider_id))
             if self._turn is None and not self._prompts:
                 self._become_idle()
 
@@ -285,7 +284,7 @@ class Transcript:
         self._kept.put(entry, start, 0)
 
     def _end_turn(self, position: int, ms: int, turn: _Turn, params: Object) -> None:
-        self._end_text(ms)
+        self._kept.end_text(ms)
         for call, part, entry in turn.calls.values():
             if not call.is_over:
                 call.break_off(ms)
@@ -298,7 +297,7 @@ class Transcript:
         info.cost = max(0.0, self.cost - turn.cost)
         info.time = MessageTime(created=info.time.created, completed=ms)
         if params.get("error") is not None or stopped == "cancelled":
-            self._fail(turn.entry, self._make_error(params))
+            self._fail(turn.entry, describe_failure(params, self.about.provider_id))
         else:
             info.finish = _FINISHES.get(stopped, "stop")
             finish = StepFinishPart(
@@ -321,14 +320,6 @@ class Transcript:
         entry.info.error = error
         self._kept.tell("session.error", {"sessionID": self.about.session_id, "error": error})
         self._kept.show(entry)
-
-    def _make_error(self, params: Object) -> Object:
-        if params.get("error") is None:
-            return {"name": "MessageAbortedError", "data": {"message": "The turn was cancelled."}}
-        message = text_at(params, "error", "message") or "the agent failed"
-        if at(params, "error", "code") == AUTH_REQUIRED:
-            return {"name": "ProviderAuthError", "data": {"providerID": self.about.provider_id, "message": message}}
-        return {"name": "UnknownError", "data": {"message": message}}
 
     def _remember(self, turn_id: str, entry: Entry) -> None:
         self._replies[turn_id] = entry.info.id
@@ -354,7 +345,7 @@ class Transcript:
             case "plan_removed":
                 self._take_plan([])
             case "usage_update":
-                self.used = _number(update.get("used"))
+                self.used = read_count(update.get("used"))
                 cost = read_amount(at(update, "cost", "amount"))
                 self.cost = self.cost if cost is None else cost
             case "available_commands_update":
@@ -374,32 +365,19 @@ class Transcript:
         block, name = object_at(update, "content"), text_at(update, "messageId")
         if block.get("type") != "text":
             entry = self._speaker(position, ms)
-            self._end_text(ms)
+            self._kept.end_text(ms)
             self._add_block(entry, block, self._kept.make_part_id(position, ms), len(str(block.get("data", ""))))
             return
         said = text_at(block, "text")
         if not said:
             return
         entry, text = self._speaker(position, ms), self._kept.text
-        new = text is None or text.entry is not entry or type(text.part) is not kind or text.size > LONGEST_TEXT
-        if text is None or new or (name is not None and text.name not in (None, name)):
-            self._end_text(ms)
+        if text is None or not text.takes(entry, kind, name):
+            self._kept.end_text(ms)
             id, time = self._kept.make_part_id(position, ms), PartTime(start=ms)
             part = kind(id=id, session_id=self.about.session_id, message_id=entry.info.id, text="", time=time)
-            text = self._kept.text = Text(entry, part, name)
-            self._kept.put(entry, part, 0)
+            text = self._kept.begin_text(entry, part, name)
         self._kept.go_on(text, said)
-        ids = {"sessionID": self.about.session_id, "messageID": entry.info.id, "partID": text.part.id}
-        self._kept.tell("message.part.delta", {**ids, "field": "text", "delta": said})
-
-    def _end_text(self, ms: int) -> None:
-        text, self._kept.text = self._kept.text, None
-        if text is None:
-            return
-        text.join()
-        assert text.part.time is not UNSET
-        text.part.time = PartTime(start=text.part.time.start, end=ms)
-        self._kept.show_part(text.part)
 
     def _take_echo(self, position: int, ms: int, update: Object) -> None:
         """What a user said: an agent repeats the past, or a prompt that is known."""
@@ -415,7 +393,7 @@ class Transcript:
         call_id = text_at(change, "toolCallId")
         if call_id is None:
             return
-        self._end_text(ms)
+        self._kept.end_text(ms)
         known = self._calls.get(call_id) or self._add_call(position, ms, call_id, self._speaker(position, ms))
         call, part, entry = known
         before, was_over = call.status, call.is_over
@@ -432,7 +410,7 @@ class Transcript:
             for diff in call.diffs:
                 self._kept.tell("file.edited", {"file": diff["path"]})
 
-    def _add_call(self, position: int, ms: int, call_id: str, entry: Entry) -> tuple[ToolCall, ToolPart, Entry]:
+    def _add_call(self, position: int, ms: int, call_id: str, entry: Entry) -> _ShownCall:
         call = ToolCall(call_id, ms)
         part = ToolPart(
             id=self._kept.make_part_id(position, ms),
@@ -450,12 +428,14 @@ class Transcript:
         self._kept.put(entry, part, size)
 
     def _take_plan(self, entries: list[Object]) -> None:
-        def make(entry: Object) -> Todo:
-            texts = (text_at(entry, name) for name in ("content", "status", "priority"))
-            content, status, priority = texts
-            return Todo(content=content or "", status=status or "pending", priority=priority or "medium")
-
-        self.todos = [make(entry) for entry in entries]
+        self.todos = [
+            Todo(
+                content=text_at(entry, "content") or "",
+                status=text_at(entry, "status") or "pending",
+                priority=text_at(entry, "priority") or "medium",
+            )
+            for entry in entries
+        ]
         self._kept.tell("todo.updated", {"sessionID": self.about.session_id, "todos": self.todos})
 
     def _take_shell(self, position: int, ms: int, params: Object) -> None:
@@ -497,7 +477,7 @@ class Transcript:
 
     def _end_stray(self, ms: int) -> None:
         if self._turn is None:
-            self._end_text(ms)
+            self._kept.end_text(ms)
         self._stray = None
 
     def _add_assistant(
@@ -518,20 +498,3 @@ class Transcript:
             summary=True if note.compacts else UNSET,
         )
         return self._kept.add(info)
-
-
-def make_title(text: str) -> str:
-    """The first line of a prompt, not too long."""
-    line = next((line.strip() for line in text.splitlines() if line.strip()), "")
-    return line if len(line) <= 60 else f"{line[:59].rstrip()}…"
-
-
-def _read_tokens(usage: Object) -> Tokens:
-    names = ("inputTokens", "outputTokens", "thoughtTokens", "cachedReadTokens", "cachedWriteTokens", "totalTokens")
-    spent, given, thought, read, write, total = (_number(usage.get(name)) for name in names)
-    cache = Cache(read=read, write=write)
-    return Tokens(input=spent, output=given, reasoning=thought, cache=cache, total=total or UNSET)
-
-
-def _number(value: object) -> int:
-    return value if isinstance(value, int) and not isinstance(value, bool) else 0

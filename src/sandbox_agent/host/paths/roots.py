@@ -67,3 +67,11 @@ def _deeper(one: str, other: str) -> str | None:
     """Of two directories the one inside the other, or None."""
     longer, shorter = (one, other) if len(one) >= len(other) else (other, one)
     return longer if longer == shorter or longer.startswith(shorter.rstrip("/") + "/") else None
+
+
+def find_working_directory() -> str:
+    """Where the server was started; the root of the host when that was deleted meanwhile."""
+    try:
+        return str(Path.cwd())
+    except FileNotFoundError:
+        return "/"
