@@ -185,7 +185,23 @@ def _joined(tools: Tools, nodes: int = 1, servers: int = 3) -> Generator[tuple[L
             fleet.start_node(name, urls)
         gateway = fleet.urls["gateway-1"]
         pid = fleet.pid("gateway-1")
+        _until_joined(gateway, fleet.token, nodes)
         yield fleet, Place(fleet.urls["node-1"], gateway, pid, fleet.token, fleet.directory.path, gateway)
+
+
+def _until_joined(gateway: str, token: str, nodes: int) -> None:
+    deadline = time.monotonic() + LIMIT
+    while _get(gateway, token, "/v1/health")["nodes"] != nodes:
+        if time.monotonic() > deadline:
+            raise Failed(f"not all of {nodes} nodes have joined")
+        time.sleep(0.05)
+
+
+def _get(url: str, token: str, path: str) -> dict[str, object]:
+    connection = http.client.HTTPConnection(urlsplit(url).netloc, timeout=LIMIT)
+    with contextlib.closing(connection):
+        connection.request("GET", path, headers={"Authorization": f"Bearer {token}"})
+        return json.loads(connection.getresponse().read())
 
 
 @contextmanager

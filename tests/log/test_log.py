@@ -8,6 +8,7 @@ import pytest
 from sandbox_agent.errors import LogUnavailable
 from sandbox_agent.log.database import Database
 from sandbox_agent.log.event import NO_CLIENT, Chunk, connection_channel
+from sandbox_agent.log.group import Group
 from sandbox_agent.log.log import RESERVE, Limits, Log
 from tests.support.logs import Follower, FragileDatabase, S, T, opened, page, positions, run, say
 from tests.support.running import BOUND
@@ -249,6 +250,47 @@ def test_events_that_come_together_are_written_together() -> None:
 
             assert len(database.groups) - written < 50
             assert positions([chunk for group in database.groups for chunk in group.chunks]) == await page(log, S)
+
+    run(main())
+
+
+class Publisher:
+    """Takes what is safe, a group at a time."""
+
+    published, full, trouble, is_idle = 0, False, None, True
+
+    def __init__(self) -> None:
+        self.groups: asyncio.Queue[Group] = asyncio.Queue()
+
+    def committed(self, group: Group) -> None:
+        self.groups.put_nowait(group)
+
+    async def drained(self, position: int) -> None:
+        pass
+
+
+def test_a_publisher_with_nothing_to_do_gets_an_event_at_once() -> None:
+    async def main() -> None:
+        log = Log(Database(None), Limits(), gather=3600)
+        log.publisher = publisher = Publisher()
+        chunk = say(log)
+        assert (await publisher.groups.get()).chunks == [chunk]
+        log.close()
+
+    run(main())
+
+
+def test_what_comes_while_a_publisher_is_busy_is_gathered_until_it_asks() -> None:
+    async def main() -> None:
+        log = Log(Database(None), Limits(), gather=3600)
+        log.publisher = publisher = Publisher()
+        publisher.is_idle = False
+        start = log.position
+        chunks = [say(log), say(log)]
+        assert await log.since(start) == []
+        assert (await publisher.groups.get()).chunks == chunks
+        assert await log.since(start) == chunks
+        log.close()
 
     run(main())
 

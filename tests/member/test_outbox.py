@@ -172,6 +172,26 @@ def test_a_long_line_is_published_in_parts_and_an_interrupted_one_again() -> Non
     run(main())
 
 
+def test_requests_are_as_large_as_every_server_takes_and_not_larger() -> None:
+    async def main() -> None:
+        node, net = Node(), await Fleet().open()
+        for place in range(40):
+            node.append(f"s{place % 3}", [b"%d" % place, b"x" * (MOST_BYTES // 5)])
+        node.append("s1", [b"y" * (3 * MOST_BYTES)])
+        sizes: list[int] = []
+
+        async def ask(request: LogRequest) -> LogReply:
+            body = msgspec.msgpack.encode(request)
+            sizes.append(len(body))
+            return msgspec.msgpack.decode(await net.ask(0, "n1", fleet.LOG, body), type=LogReply)
+
+        await drain(Outbox("n1", node, node, ask), node)
+        assert MOST_BYTES < max(sizes) < 2 * MOST_BYTES
+        assert net.lines("s1") == [line for chunk in node.chunks if chunk.session_id == "s1" for line in chunk.lines]
+
+    run(main())
+
+
 def test_a_session_of_another_node_is_left_alone() -> None:
     async def main() -> None:
         net = await Fleet().open()

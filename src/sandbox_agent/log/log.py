@@ -22,7 +22,7 @@ from sandbox_agent.log.damage import Damage
 from sandbox_agent.log.database import Database, DatabaseError
 from sandbox_agent.log.event import NO_CLIENT, Chunk, Direction, newer_than
 from sandbox_agent.log.group import Group, Outcome
-from sandbox_agent.log.writer import Writer, call_back
+from sandbox_agent.log.writer import GATHER, Writer, call_back
 
 logger = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -32,6 +32,8 @@ RESERVE = 1 << 20
 """Positions reserved on disk ahead of use: one that a client may have seen is never given out again after a crash."""
 PAGE = 1 << 20
 """Bytes read from disk at a time for a reader that fell behind."""
+PUBLISHED_AT_ONCE = 8 << 20
+"""Bytes in memory that a publisher gets at a time."""
 
 
 CHUNK_COST = 600
@@ -54,6 +56,11 @@ class Publisher(Protocol):
     @property
     def published(self) -> int:
         """Everything up to here is elsewhere, and may be trimmed."""
+        ...
+
+    @property
+    def is_idle(self) -> bool:
+        """It has published all that is safe: what comes next should be safe soon."""
         ...
 
     @property
@@ -100,7 +107,9 @@ class Log:
         limits: Limits,
         clock: Callable[[], float] = time.time,
         damage: Damage | None = None,
+        gather: float = GATHER,
     ) -> None:
+        """`gather` is how long events wait for more before they are written, unless a caller waits for them."""
         self.damage = damage or Damage(None)
         """What was found broken on disk, and has not been acknowledged."""
         self.trims: dict[str, int] = {}
@@ -147,6 +156,7 @@ class Log:
             self._trim,
             trim_every,
             limits.max_bytes,
+            gather,
         )
 
     def append(
@@ -179,6 +189,8 @@ class Log:
             for follower in tuple(entry.followers):
                 follower.appended(chunk)
         self._writer.group.chunks.append(chunk)
+        if self.publisher is not None and self.publisher.is_idle:
+            self._writer.write_soon()
         if self._tail_size > self._limits.tail_bytes:
             self._evict()
         if self.position > self._reserved - RESERVE // 2:
@@ -352,14 +364,17 @@ class Log:
     async def since(self, position: int) -> list[Chunk]:
         """All chunks after a position that are safe, in order; a page at a time."""
         if position >= self.evicted:
-            return self._safe_since(position)
+            safe = self._safe_since(position)
+            if not safe and self.position > self._committed:
+                self._writer.write_soon()
+            return safe
         return await self._read(lambda database: database.since(position, PAGE), fresh=False)
 
     def _safe_since(self, position: int) -> list[Chunk]:
         """From memory."""
         newer = [chunk for chunk in newer_than(position, self._tail) if chunk.last <= self._committed]
-        sizes = accumulate(chunk.size for chunk in newer)
-        return [chunk.after(position) for chunk, size in zip(newer, sizes, strict=True) if size - chunk.size < PAGE]
+        sizes = accumulate((chunk.size for chunk in newer), initial=0)
+        return [chunk.after(position) for chunk, before in zip(newer, sizes, strict=False) if before < PUBLISHED_AT_ONCE]
 
     async def history(self, session_id: str, after: int, before: int, limit: int) -> list[Chunk]:
         """Chunks of a session's history between two positions (both exclusive), about `limit` events."""

@@ -76,8 +76,10 @@ class Writer:
         trim: Callable[[Database], None],
         trim_every: float,
         trim_above: int,
+        gather: float,
     ) -> None:
         """`kept` is called when a group is safe, `stored` when the database has it, too."""
+        self._gather = gather
         self._database = database
         self._loop = loop
         self._worker = Worker(database, loop)
@@ -121,15 +123,16 @@ class Writer:
     def group(self) -> Group:
         """The group that is written next. What is added to it is on its way."""
         if self._due is None:
-            self._due = self._loop.call_later(GATHER, self._write)
+            self._due = self._loop.call_later(self._gather, self._write)
         return self._group
 
     def hurry(self) -> None:
         """Write the group at the end of this turn of the event loop, because a caller waits for it."""
         self._is_awaited = True
-        self._write_soon()
+        self.write_soon()
 
-    def _write_soon(self) -> None:
+    def write_soon(self) -> None:
+        """Write the group at the end of this turn of the event loop, which does not wait for it."""
         if not self._is_hurried and not self._is_retrying:
             self._is_hurried = True
             self._schedule(self._loop.call_soon(self._write))
@@ -244,7 +247,7 @@ class Writer:
     def _store_soon(self) -> None:
         """The journal has waited for long enough, or has to be empty."""
         self._must_store = True
-        self._write_soon()
+        self.write_soon()
 
     def _commit(self, group: Group, database: Database) -> dict[str, int]:
         """On the thread."""

@@ -189,6 +189,10 @@ class Membership:
         return self._outbox.published
 
     @property
+    def is_idle(self) -> bool:
+        return self._outbox.is_idle
+
+    @property
     def full(self) -> bool:
         return self._waiting > self._most_waiting
 

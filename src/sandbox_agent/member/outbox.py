@@ -19,6 +19,8 @@ logger = logging.getLogger(__name__)
 
 PAUSE = 0.2
 """Seconds until a request that could not be served is sent again."""
+MOST_REQUEST = 2 * MOST_BYTES - (128 << 10)
+"""Bytes of one request, without what its form adds: servers take 1 MiB."""
 UNKNOWN = -1
 REMEMBERED = 50_000
 """Subjects of which the end is remembered."""
@@ -61,6 +63,8 @@ class Outbox:
         """Everything up to here is in the stream, or never goes there."""
         self.failure: str | None = None
         """Why nothing is published at the moment."""
+        self.is_idle = False
+        """Everything that is safe is published."""
         self.foreign: dict[str, str] = {}
         """Subject → the node that has it already: nothing of ours is published there."""
         self._node = node
@@ -94,7 +98,11 @@ class Outbox:
             self._more.clear()
             chunks = await self._events.since(self.published)
             if not chunks:
-                await self._more.wait()
+                self.is_idle = True
+                try:
+                    await self._more.wait()
+                finally:
+                    self.is_idle = False
                 continue
             await self._publish(chunks)
 
@@ -125,8 +133,8 @@ class Outbox:
         for chunk in chunks:
             subject = wire.subject_of(chunk, self._node)
             for message in () if subject is None else wire.outgoing(chunk, subject):
-                cost = len(message.body) + len(message.meta) + len(message.subject)
-                if batch and (len(batch) == MOST_MESSAGES // 2 or size + cost > MOST_BYTES):
+                cost = len(message.body) + len(message.meta) + 2 * len(message.subject)
+                if batch and (len(batch) == MOST_MESSAGES // 2 or size + cost > MOST_REQUEST):
                     yield batch
                     self._move_on(batch[-1].last)
                     batch, size = [], 0
