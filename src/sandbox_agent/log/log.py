@@ -32,7 +32,7 @@ RESERVE = 1 << 20
 """Positions reserved on disk ahead of use: one that a client may have seen is never given out again after a crash."""
 PAGE = 1 << 20
 """Bytes read from disk at a time for a reader that fell behind."""
-PUBLISHED_AT_ONCE = 8 << 20
+PUBLISH_PAGE = 8 << 20
 """Bytes in memory that a publisher gets at a time."""
 
 
@@ -374,7 +374,7 @@ class Log:
         """From memory."""
         newer = [chunk for chunk in newer_than(position, self._tail) if chunk.last <= self._committed]
         sizes = accumulate((chunk.size for chunk in newer), initial=0)
-        return [chunk.after(position) for chunk, before in zip(newer, sizes, strict=False) if before < PUBLISHED_AT_ONCE]
+        return [chunk.after(position) for chunk, before in zip(newer, sizes, strict=False) if before < PUBLISH_PAGE]
 
     async def history(self, session_id: str, after: int, before: int, limit: int) -> list[Chunk]:
         """Chunks of a session's history between two positions (both exclusive), about `limit` events."""
