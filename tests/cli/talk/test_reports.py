@@ -22,3 +22,16 @@ def test_a_report_that_cannot_be_shown_does_not_end_the_work_it_is_about(capsys:
 
     assert shown == ["an answer cannot be given yet"]
     assert "I/O operation on closed file" in capsys.readouterr().err
+
+
+def test_a_command_gives_the_reports_back_when_it_ends() -> None:
+    shown: list[str] = []
+    reports, everything = logging.getLogger("sandbox_agent.client"), logging.getLogger()
+    before = reports.level, [*reports.handlers], [*everything.handlers]
+
+    with Reports(shown.append, shown.append).installed():
+        reports.warning("the server is slow")
+    reports.warning("heard by another")
+
+    assert shown == ["the server is slow"]
+    assert (reports.level, [*reports.handlers], [*everything.handlers]) == before

@@ -205,13 +205,13 @@ def start_run(arguments: Arguments) -> int:
     seen = view(as_json=wanted.as_json, quiet=wanted.quiet, verbose=arguments.switch("verbose"))
     if wanted.prompt is None and seen.terminal is None:
         raise SettingsError("a prompt is needed: an argument, or stdin")
-    Reports(seen.say, seen.warn).install()
-    try:
-        choice = choose_server(arguments, seen.say)
-    except StartFailed as failure:
-        return _report(failure, as_json=wanted.as_json)
-    _remember(arguments, seen)
-    return run(lambda interrupts: _run(choice, wanted, seen, interrupts))
+    with Reports(seen.say, seen.warn).installed():
+        try:
+            choice = choose_server(arguments, seen.say)
+        except StartFailed as failure:
+            return _report(failure, as_json=wanted.as_json)
+        _remember(arguments, seen)
+        return run(lambda interrupts: _run(choice, wanted, seen, interrupts))
 
 
 async def _run(choice: Choice, wanted: Wish, seen: View, interrupts: Interrupts) -> int:
@@ -402,12 +402,12 @@ def start_attaching(arguments: Arguments) -> int:
     if arguments.switch("all") and arguments.number("history") is not None:
         raise SettingsError("--all and --history exclude each other")
     seen = view(as_json=arguments.switch("json"), quiet=arguments.switch("quiet"), verbose=arguments.switch("verbose"))
-    Reports(seen.say, seen.warn).install()
-    try:
-        choice = choose_server(arguments, seen.say)
-    except StartFailed as failure:
-        return _report(failure, as_json=arguments.switch("json"))
-    return run(lambda interrupts: _attach(choice, arguments, seen, interrupts))
+    with Reports(seen.say, seen.warn).installed():
+        try:
+            choice = choose_server(arguments, seen.say)
+        except StartFailed as failure:
+            return _report(failure, as_json=arguments.switch("json"))
+        return run(lambda interrupts: _attach(choice, arguments, seen, interrupts))
 
 
 async def _attach(choice: Choice, arguments: Arguments, seen: View, interrupts: Interrupts) -> int:

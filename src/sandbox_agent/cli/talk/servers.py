@@ -3,8 +3,8 @@
 import getpass
 import logging
 import os
-from collections.abc import AsyncGenerator, Callable
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncGenerator, Callable, Generator
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 
 from sandbox_agent.cli.background import Failed
@@ -163,9 +163,17 @@ class Reports(logging.Handler):
             self._next = record.created + SIGN_OF_LIFE
             self._say("the connection to the server broke; trying to reach it")
 
-    def install(self) -> None:
-        """Take all reports of this process."""
-        logging.getLogger().addHandler(logging.NullHandler())
-        reports = logging.getLogger("sandbox_agent.client")
+    @contextmanager
+    def installed(self) -> Generator[None]:
+        """Take all reports of this process for as long as the block lasts."""
+        reports, rest, silent = logging.getLogger("sandbox_agent.client"), logging.getLogger(), logging.NullHandler()
+        level = reports.level
+        rest.addHandler(silent)
         reports.setLevel(logging.INFO)
         reports.addHandler(self)
+        try:
+            yield
+        finally:
+            reports.removeHandler(self)
+            reports.setLevel(level)
+            rest.removeHandler(silent)
