@@ -1,11 +1,13 @@
 """Where the TypeScript SDK and its tools are, and how its programs are run."""
 
+import json
 import os
 import subprocess
 import sys
 from pathlib import Path
 
 from sandbox_agent.agents.install.tools import bundled_node
+from tests.support.forkery import forkery
 from tests.support.running import SCRIPTED
 
 SDK = Path(__file__).resolve().parents[2] / "sdks" / "typescript"
@@ -32,7 +34,11 @@ def suites() -> list[str]:
 
 def run_suite(name: str, program: str | None = None) -> subprocess.CompletedProcess[str]:
     """Run one suite in a process of its own."""
-    own = {"SANDBOX_AGENT_TEST_PYTHON": sys.executable, "SANDBOX_AGENT_TEST_SCRIPTED": str(SCRIPTED)}
+    own = {
+        "SANDBOX_AGENT_TEST_PYTHON": sys.executable,
+        "SANDBOX_AGENT_TEST_PROGRAM": json.dumps(forkery().stand_in),
+        "SANDBOX_AGENT_TEST_SCRIPTED": str(SCRIPTED),
+    }
     # A test that fails may leave something open; that is no reason to wait for it.
     # Without `--test`, which is for many files: it would start a second process for this one.
     flags = ["--test-force-exit", "--test-reporter=spec"]

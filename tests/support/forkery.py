@@ -6,6 +6,8 @@ end. Tests about the command line or the imports of a program start it anew.
 
 The forking program (`python -I forkery.py <fd>`) reads requests from a socket, each with the file descriptors for
 stdin, stdout and stderr. It writes a message for each process that it has forked, and one for each that has ended.
+Programs that tests start, such as a suite in TypeScript, ask it at an address: `forked.py` is the program that they
+start in place of the real one.
 """
 
 import atexit
@@ -18,6 +20,7 @@ import runpy
 import select
 import signal
 import socket
+import struct
 import subprocess
 import sys
 import termios
@@ -84,8 +87,14 @@ class Forkery:
         self._lock = threading.RLock()
         self._socket = ours
         self._socket.settimeout(BOUND)
-        assert self._socket.recv(_LONGEST) == b"ready"
+        self._address = self._socket.recv(_LONGEST).decode()
+        assert self._address, "the forking program did not start"
         atexit.register(self._close)
+
+    @property
+    def stand_in(self) -> list[str]:
+        """The command that is `sandbox-agent`, for programs that start it by themselves."""
+        return [sys.executable, "-I", "-S", str(Path(__file__).with_name("forked.py")), self._address]
 
     def _close(self) -> None:
         self._socket.close()
@@ -164,37 +173,66 @@ def serve(descriptor: int) -> NoReturn:
     signal.signal(signal.SIGCHLD, lambda *_: None)
     # A terminal's ^C is for the tests, which then end their servers.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    tests.send(b"ready")
-    forked: set[int] = set()
+    # Without a name in the file system: nothing is left of it, however this ends.
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    listener.bind(b"")
+    listener.listen()
+    tests.send(listener.getsockname()[1:])
+    forked: dict[int, socket.socket] = {}
+    """Who asked for it, by process id."""
+    asking = [tests]
     while True:
-        ready, _, _ = select.select([tests, reading], [], [])
+        ready, _, _ = select.select([reading, listener, *asking], [], [])
         if reading in ready:
             os.read(reading, 4096)
-            _report_ends(tests, forked)
-        if tests in ready:
+            _report_ends(forked)
+        if listener in ready:
+            _accept(listener, asking)
+        for each in [each for each in asking if each in ready]:
             try:
-                content, descriptors, _, _ = socket.recv_fds(tests, _LONGEST, 3)
+                content, descriptors, _, _ = socket.recv_fds(each, _LONGEST, 3)
             except ConnectionResetError:
                 content, descriptors = b"", []
             if not content:
                 # Tests that were interrupted leave no server, which leaves no agent.
-                for pid in forked:
-                    os.kill(pid, signal.SIGTERM)
-                raise SystemExit(0)
+                _end([pid for pid, asked in forked.items() if each in (asked, tests)], each is tests)
+                asking.remove(each)
+                each.close()
+                continue
             pid = os.fork()
             if pid == 0:
                 signal.set_wakeup_fd(-1)
                 for own in (reading, writing):
                     os.close(own)
-                tests.close()
+                for own in (listener, *asking):
+                    own.close()
                 _become(json.loads(content), descriptors)
             for one in descriptors:
                 os.close(one)
-            forked.add(pid)
-            tests.send(json.dumps({"started": pid}).encode())
+            forked[pid] = each
+            with suppress(OSError):
+                each.send(json.dumps({"started": pid}).encode())
 
 
-def _report_ends(tests: socket.socket, forked: set[int]) -> None:
+def _accept(listener: socket.socket, asking: list[socket.socket]) -> None:
+    """Programs of this user may ask."""
+    came, _ = listener.accept()
+    _, user, _ = struct.unpack("3i", came.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i")))
+    if user == os.getuid():
+        asking.append(came)
+    else:
+        came.close()
+
+
+def _end(pids: Sequence[int], over: bool) -> None:
+    """End what nobody waits for any more: as its stand-in ended, or in peace when the tests are over."""
+    for pid in pids:
+        os.kill(pid, signal.SIGTERM if over else signal.SIGKILL)
+    if over:
+        raise SystemExit(0)
+
+
+def _report_ends(forked: dict[int, socket.socket]) -> None:
     while True:
         try:
             pid, status = os.waitpid(-1, os.WNOHANG)
@@ -202,10 +240,9 @@ def _report_ends(tests: socket.socket, forked: set[int]) -> None:
             return
         if pid == 0:
             return
-        forked.discard(pid)
-        # Tests may have ended without listening to the last of it.
+        # Who asked for it may have ended without listening to the last of it.
         with suppress(OSError):
-            tests.send(json.dumps({"ended": pid, "code": os.waitstatus_to_exitcode(status)}).encode())
+            forked.pop(pid).send(json.dumps({"ended": pid, "code": os.waitstatus_to_exitcode(status)}).encode())
 
 
 def _become(request: dict[str, object], descriptors: Sequence[int]) -> NoReturn:

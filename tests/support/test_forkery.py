@@ -1,8 +1,13 @@
 import os
+import signal
+import subprocess
 from pathlib import Path
 
-from tests.support.forkery import Forkery
-from tests.support.running import alive, eventually
+import pytest
+
+from sandbox_agent.data_directory import read_notice
+from tests.support.forkery import Forkery, forkery
+from tests.support.running import BOUND, alive, eventually
 
 
 def test_what_was_forked_ends_with_the_tests_however_they_end(tmp_path: Path) -> None:
@@ -16,3 +21,50 @@ def test_what_was_forked_ends_with_the_tests_however_they_end(tmp_path: Path) ->
     forkery._close()
 
     eventually(lambda: not alive(server.pid), "the end of the server")
+
+
+def test_a_stand_in_has_the_streams_the_directory_and_the_exit_code_of_the_program(tmp_path: Path) -> None:
+    command = [*forkery().stand_in, "agents", "nonsense"]
+
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, stdin=subprocess.DEVNULL)
+
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert "nonsense" in done.stderr
+
+
+@pytest.mark.parametrize(("sent", "code"), [(signal.SIGTERM, 0), (signal.SIGUSR1, -signal.SIGKILL)])
+def test_a_stand_in_passes_signals_on_and_ends_as_the_program_does(
+    sent: signal.Signals, code: int, tmp_path: Path
+) -> None:
+    with stand_in(tmp_path) as started:
+        server = server_of(tmp_path)
+        started.send_signal(sent)
+
+        assert started.wait(timeout=BOUND) == code
+        assert not alive(server)
+
+
+def test_a_stand_in_that_is_killed_leaves_no_program(tmp_path: Path) -> None:
+    with stand_in(tmp_path) as started:
+        server = server_of(tmp_path)
+        started.kill()
+
+        eventually(lambda: not alive(server), "the end of the server")
+
+
+def stand_in(directory: Path) -> "subprocess.Popen[bytes]":
+    """A server that listens."""
+    places = ["--data-dir", str(directory / "data"), "--config-dir", str(directory)]
+    command = [*forkery().stand_in, "server", "--port", "0", *places]
+    started = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+    assert started.stdout is not None
+    assert b"listening" in started.stdout.readline()
+    return started
+
+
+def server_of(directory: Path) -> int:
+    notice = read_notice(directory / "data")
+    assert notice is not None
+    assert alive(notice.pid)
+    return notice.pid

@@ -16,6 +16,8 @@ import { BOUND, within } from "./waiting.js";
 
 /** The Python that has the server, and the scripted agent; given by pytest. */
 export const PYTHON: string = given("SANDBOX_AGENT_TEST_PYTHON");
+/** A command that is `sandbox-agent`, forked from a process that has imported it; SIGUSR1 is its SIGKILL. */
+const PROGRAM = JSON.parse(given("SANDBOX_AGENT_TEST_PROGRAM")) as [string, ...string[]];
 const SCRIPTED = given("SANDBOX_AGENT_TEST_SCRIPTED");
 export const TOKEN = "test-token";
 
@@ -48,10 +50,6 @@ export class TestServer {
     return await new TestServer(flags, agents).start();
   }
 
-  get pid(): number {
-    return this.#process?.pid ?? 0;
-  }
-
   get stderr(): string {
     return readFileSync(join(this.directory, "stderr"), "utf8");
   }
@@ -80,19 +78,10 @@ export class TestServer {
 
   async start(port = 0): Promise<this> {
     const places = ["--data-dir", join(this.directory, "data"), "--config-dir", this.configured()];
-    const command = [
-      "-m",
-      "sandbox_agent",
-      "server",
-      "--port",
-      String(port),
-      "--token",
-      TOKEN,
-      ...places,
-      ...this.#flags,
-    ];
+    const [standIn, ...its] = PROGRAM;
+    const command = [...its, "server", "--port", String(port), "--token", TOKEN, ...places, ...this.#flags];
     const stderr = openSync(join(this.directory, "stderr"), "a");
-    const child = spawn(PYTHON, command, { stdio: ["ignore", "pipe", stderr], env: this.environment });
+    const child = spawn(standIn, command, { stdio: ["ignore", "pipe", stderr], env: this.environment });
     closeSync(stderr);
     this.#process = child;
     const [line] = (await within(once(createInterface(child.stdout!), "line"), "the server")) as [string];
@@ -107,7 +96,7 @@ export class TestServer {
     this.#process = undefined;
     if (child === undefined || child.exitCode !== null) return;
     const exited = once(child, "exit");
-    child.kill(signal);
+    child.kill(signal === "SIGKILL" ? "SIGUSR1" : signal);
     await within(exited, "the end of the server");
     child.stdout?.destroy();
   }
