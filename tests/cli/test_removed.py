@@ -2,9 +2,8 @@
 
 import pytest
 
-from sandbox_agent.cli.grammar import Group
+from sandbox_agent.cli.grammar import REMOVED, Group, find_successor
 from sandbox_agent.cli.main import COMMANDS, main
-from sandbox_agent.cli.removed import REMOVED, find_successor
 
 
 @pytest.mark.parametrize(

@@ -150,7 +150,7 @@ _IMPORTED = (
     "sandbox_agent.cli.main",
     "sandbox_agent.cli.commands.server",
     "sandbox_agent.cli.commands.run",
-    "sandbox_agent.cli.server_log",
+    "sandbox_agent.cli.background",
     "sandbox_agent.cli.talk.runs",
     "sandbox_agent.cli.talk.terminal",
     "prompt_toolkit",

@@ -22,7 +22,7 @@ have in the package `acp` ([agent-client-protocol]); a prompt takes content bloc
 """
 
 _GROUPS = {
-    "A server": ["client", "fleet"],
+    "A server": ["client"],
     "Sessions and turns": ["sessions", "session", "turn", "feed"],
     "What happens in a session": ["updates"],
     "What agents ask": ["asking"],

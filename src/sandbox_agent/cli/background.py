@@ -1,4 +1,4 @@
-"""A server in the background: finding it by its data directory, starting it, ending it. Prints nothing.
+"""A server in the background: finding it by its data directory, starting it, ending it; its log. Prints nothing.
 
 Any server on the data directory is found, however it was started; `data_directory.py` says how it can be.
 """
@@ -9,26 +9,34 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from http.client import HTTPConnection, HTTPException
 from pathlib import Path
-from typing import cast
+from typing import BinaryIO, cast
 from urllib.parse import urlsplit
 
+import msgspec
+
 from sandbox_agent.cli.output import EXIT_FAILED
-from sandbox_agent.cli.server_log import log_file, open_log, read_since
 from sandbox_agent.data_directory import STAY, Notice, find_lock_owner, read_notice
 from sandbox_agent.envelope import Object
 from sandbox_agent.errors import SettingsError
 from sandbox_agent.settings import OPTIONS, Settings
+from sandbox_agent.wire.agents import Credential
 
 START_PATIENCE, STOP_PATIENCE, SETTLE_PATIENCE = 30.0, 10.0, 5.0
 """Seconds to answer after a start; to be gone after SIGTERM; for one that starts or ends already to have done so."""
-INTERVAL = 0.02
+INTERVAL, LOG_INTERVAL = 0.02, 0.1
+"""Seconds between two looks at a server, and at its log."""
 HEALTH_TIMEOUT = 3.0
+LARGEST_LOG = 1 << 20
+"""Bytes; a log that is larger at a start becomes the old one. There is one old one."""
+SHOWN = 1 << 14
+"""Bytes that are read of the log of a server that did not start."""
+BLOCK = 1 << 16
 
 
 class Failed(Exception):
@@ -42,6 +50,26 @@ class Failed(Exception):
 
 class Unauthorized(Failed):
     """It answers, but needs a token that was not found."""
+
+
+class _Agent(msgspec.Struct, rename="camel"):
+    id: str
+    credentials: list[Credential] = []
+
+
+class _Agents(msgspec.Struct):
+    agents: list[_Agent]
+
+
+@dataclass(frozen=True, slots=True)
+class SeenCredentials:
+    """Which credentials of agents a running server sees."""
+
+    url: str
+    agents: dict[str, list[Credential]]
+
+    def of(self, agent: str) -> list[Credential] | None:
+        return self.agents.get(agent)
 
 
 @dataclass(frozen=True, slots=True)
@@ -300,3 +328,91 @@ def _eventually(condition: Callable[[], bool], patience: float) -> bool:
             return False
         time.sleep(INTERVAL)
     return True
+
+
+def log_file(directory: Path) -> Path:
+    """Where a server in the background writes its log."""
+    return directory / "logs" / "server.log"
+
+
+def open_log(directory: Path) -> tuple[int, int]:
+    """The log, to be written at its end, and where that is. Raises SettingsError."""
+    path = log_file(directory)
+    try:
+        directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+        path.parent.mkdir(exist_ok=True, mode=0o700)
+        if path.exists() and path.stat().st_size > LARGEST_LOG:
+            path.replace(path.with_suffix(".log.1"))
+        descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    except OSError as error:
+        raise SettingsError(f"--data-dir {directory}: {error.strerror}") from error
+    return descriptor, os.fstat(descriptor).st_size
+
+
+def read_since(directory: Path, begin: int) -> str:
+    """The end of what was written into the log since then."""
+    with log_file(directory).open("rb") as file:
+        size = file.seek(0, os.SEEK_END)
+        file.seek(max(begin, size - SHOWN))
+        return file.read().decode(errors="replace")
+
+
+def read_lines(path: Path, count: int, *, follow: bool) -> Generator[bytes]:
+    """The last lines, in pieces; with `follow`, all that is added for ever, also after the log began anew.
+
+    Raises OSError.
+    """
+    file = path.open("rb")
+    try:
+        file.seek(_beginning(file, count))
+        while True:
+            while piece := file.read(BLOCK):
+                yield piece
+            if not follow:
+                return
+            if _is_replaced(path, file):
+                file.close()
+                file = path.open("rb")
+            else:
+                time.sleep(LOG_INTERVAL)
+    finally:
+        file.close()
+
+
+def _beginning(file: BinaryIO, count: int) -> int:
+    """Where the last lines begin. The file is read backwards: it may be large."""
+    size = end = file.seek(0, os.SEEK_END)
+    wanted = count
+    while end > 0 and wanted > 0:
+        begin = max(0, end - BLOCK)
+        file.seek(begin)
+        block = file.read(end - begin)
+        at = len(block)
+        if end == size and block.endswith(b"\n"):
+            at -= 1  # It ends the last line, and begins none.
+        while wanted > 0 and (at := block.rfind(b"\n", 0, at)) >= 0:
+            wanted -= 1
+            if wanted == 0:
+                return begin + at + 1
+        end = begin
+    return size if count == 0 else 0
+
+
+def _is_replaced(path: Path, file: BinaryIO) -> bool:
+    """Whether another file has its name now, of which nothing was read yet."""
+    try:
+        return not os.path.samestat(path.stat(), os.fstat(file.fileno()))
+    except OSError:
+        return False
+
+
+def find_seen_credentials(settings: Settings) -> SeenCredentials | None:
+    """What the server of the data directory sees; None when none runs there, or it does not answer."""
+    running = find(settings)
+    if running is None:
+        return None
+    try:
+        answer = msgspec.convert(running.get("/v1/agents"), _Agents)
+    except (Failed, msgspec.ValidationError):
+        return None
+    return SeenCredentials(running.url, {agent.id: agent.credentials for agent in answer.agents})

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
         QuestionRequest,
         Request,
     )
-    from sandbox_agent.client.client import SandboxAgent
+    from sandbox_agent.client.client import FleetNode, SandboxAgent
     from sandbox_agent.client.errors import (
         ClientError,
         ConnectionLost,
@@ -65,7 +65,6 @@ if TYPE_CHECKING:
         Watch,
         Written,
     )
-    from sandbox_agent.client.fleet import FleetNode
     from sandbox_agent.client.session import (
         Activity,
         Attachment,
@@ -183,13 +182,12 @@ _NAMES = {
         "Answer Choice ElicitationHandler ElicitationRequest PermissionHandler PermissionRequest Question "
         "QuestionHandler QuestionRequest Request"
     ),
-    "client": "SandboxAgent",
+    "client": "FleetNode SandboxAgent",
     "errors": (
         "ClientError ConnectionLost ForeignAnswer InvalidCall LocalFileFailed RequestError ServerProblem StartFailed"
     ),
     "feed": "LogEvent",
     "files": "ArchiveFormat Change Entry Files Match RemotePath Search Uploaded Watch Written",
-    "fleet": "FleetNode",
     "session": "Activity Attachment ConfigOption Context Cost Following Session SessionInfo Updates",
     "sessions": "Sessions",
     "turn": "Turn",

@@ -6,10 +6,10 @@ Each failure is one of the SDK's. Knows no route and no envelope.
 import asyncio
 import ipaddress
 import re
-from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Generator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Generator, Iterator, Mapping
 from contextlib import aclosing, asynccontextmanager, contextmanager
 from pathlib import Path
-from typing import BinaryIO, TypeAlias, TypedDict, TypeVar, Unpack
+from typing import BinaryIO, NamedTuple, TypeAlias, TypedDict, TypeVar, Unpack
 from urllib.parse import SplitResult, urlsplit
 
 import msgspec
@@ -26,7 +26,6 @@ from sandbox_agent.client.errors import (
     problem,
 )
 from sandbox_agent.client.loopback import Loopback
-from sandbox_agent.client.server_sent_events import EventDecoder, ServerSentEvent
 from sandbox_agent.client.ways import Content, Request, Response, Way
 from sandbox_agent.client.websocket import Socket, open_socket
 from sandbox_agent.errors import ShuttingDown, UnknownConnection
@@ -36,6 +35,14 @@ Params = Mapping[str, str | int | bool | None]
 """A query; what is None is left out."""
 
 _MOST_OF_A_PROBLEM = 1 << 20
+
+
+class ServerSentEvent(NamedTuple):
+    """One event. `id` is that of the last event that had one."""
+
+    event: str
+    id: str
+    data: str
 
 
 class Sending(TypedDict, total=False):
@@ -331,3 +338,51 @@ def is_passing(error: ClientError) -> bool:
             return slug in (UnknownConnection.slug, ShuttingDown.slug)
         case _:
             return False
+
+
+class EventDecoder:
+    """Reads one stream. What has no data is no event: comments, or an id alone."""
+
+    def __init__(self) -> None:
+        self._pieces: list[bytes] = []
+        """The beginning of a line that has not ended."""
+        self._event = self._id = ""
+        self._data: list[str] = []
+
+    def feed(self, piece: bytes) -> Iterator[ServerSentEvent]:
+        """The events that end in this piece."""
+        for line in self._lines(piece):
+            if line:
+                self._read(line)
+                continue
+            event, data = self._event or "message", "\n".join(self._data)
+            self._event, self._data = "", []
+            if data:
+                yield ServerSentEvent(event, self._id, data)
+
+    def _lines(self, piece: bytes) -> list[bytes]:
+        after_return = bool(self._pieces) and self._pieces[-1].endswith(b"\r")
+        self._pieces.append(piece)
+        if b"\n" not in piece and b"\r" not in piece and not after_return:
+            return []
+        text = b"".join(self._pieces)
+        # A return at the end may be half of a line's end.
+        held = b"\r" if text.endswith(b"\r") else b""
+        if b"\r" in text:
+            text = text.removesuffix(b"\r").replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+        *lines, rest = text.split(b"\n")
+        self._pieces = [rest + held] if rest or held else []
+        return lines
+
+    def _read(self, line: bytes) -> None:
+        name, _, value = line.partition(b":")
+        text = value.removeprefix(b" ").decode(errors="replace")
+        match name:
+            case b"data":
+                self._data.append(text)
+            case b"id" if "\0" not in text:
+                self._id = text
+            case b"event":
+                self._event = text
+            case _:
+                pass

@@ -6,6 +6,8 @@ from contextlib import asynccontextmanager
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Literal, TypeVar
 
+from msgspec import Struct
+
 from sandbox_agent.client.agents import Agents, Health, health
 from sandbox_agent.client.api import Api
 from sandbox_agent.client.asking import (
@@ -23,7 +25,6 @@ from sandbox_agent.client.asking import (
 from sandbox_agent.client.connection import ClientConnection, Settings, Tap
 from sandbox_agent.client.errors import ConnectionLost, InvalidCall
 from sandbox_agent.client.files import Files
-from sandbox_agent.client.fleet import FleetNode, fetch_nodes
 from sandbox_agent.client.session import Parts
 from sandbox_agent.client.sessions import Sessions
 from sandbox_agent.client.transport import SILENCE
@@ -40,6 +41,28 @@ RECONNECT_TIMEOUT = 30.0
 """Seconds that a request waits for a server that cannot be reached."""
 BUFFER = 4 * 1024 * 1024
 """Bytes that an iterator keeps for a slow consumer; what is more is read from the log later."""
+
+
+class FleetNode(Struct, rename="camel", kw_only=True, frozen=True):
+    """A server behind a gateway, while it is there."""
+
+    node: str
+    """Its name."""
+    version: str = ""
+    """Of sandbox-agent."""
+    labels: dict[str, str] = {}
+    agents: list[str] = []
+    """Ids of the agents that are installed there."""
+    running: int = 0
+    """Turns that run there."""
+    sessions: int = 0
+    """How many sessions belong to it."""
+    since: str = ""
+    """When it was started, by its own clock: UTC, ISO 8601 with milliseconds."""
+
+
+class _Nodes(Struct):
+    nodes: list[FleetNode]
 
 
 class SandboxAgent:
@@ -182,7 +205,7 @@ class SandboxAgent:
 
     async def nodes(self) -> list[FleetNode]:
         """The nodes of a fleet, when the server is a gateway."""
-        return await fetch_nodes(self._api)
+        return (await self._api.json("GET", "/v1/nodes", type=_Nodes)).nodes
 
     # Answering agents
 

@@ -12,8 +12,17 @@ import httptools
 
 from sandbox_agent.errors import BadRequest, RequestTimeout, SandboxAgentError
 from sandbox_agent.http import problems
-from sandbox_agent.http.framing import Framing, Part, body_length, check_head, offers_websocket, without_upgrade
-from sandbox_agent.http.heads import LONGEST, KnownHead, learn_head
+from sandbox_agent.http.framing import (
+    LONGEST_KNOWN_HEAD,
+    Framing,
+    KnownHead,
+    Part,
+    body_length,
+    check_head,
+    learn_head,
+    offers_websocket,
+    without_upgrade,
+)
 from sandbox_agent.http.light_uvicorn import STATUS_LINE, Config, HttpToolsProtocol, ServerState
 from sandbox_agent.http.post import Post
 from sandbox_agent.http.sockets import GatheringTransport, Sockets, Wait
@@ -165,7 +174,7 @@ class Protocol(HttpToolsProtocol):
                     if self._framing.part is Part.HEAD:
                         # A stream would keep its head for as long as it lasts.
                         is_post = not self._framing.overhead and data.startswith(b"POST ", start)
-                        self._head = data[start:end] if is_post and end - start <= LONGEST else b""
+                        self._head = data[start:end] if is_post and end - start <= LONGEST_KNOWN_HEAD else b""
                     self._framing.advance(data, start, end)
                     self._parse(view[start:end])
                     self._framing.check()

@@ -231,11 +231,11 @@ def check(settings: Settings, environ: Mapping[str, str], name: str | None, *, a
 
     from sandbox_agent.agents.depot import open_catalog
     from sandbox_agent.agents.facts import find_credentials
-    from sandbox_agent.cli.seen_credentials import ask_server
+    from sandbox_agent.cli.background import find_seen_credentials
 
     catalog = open_catalog(settings, environ)
     agents = catalog.agents() if name is None else [catalog.agent(name)]
-    seen = ask_server(settings)
+    seen = find_seen_credentials(settings)
     known = {agent.id: (seen and seen.of(agent.id)) or find_credentials(agent, environ) for agent in agents}
     found = [(id, each) for id, credentials in known.items() for each in credentials]
     counted = [agent.id for agent in agents if name is not None or catalog.program(agent) is not None]

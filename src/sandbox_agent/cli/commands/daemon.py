@@ -9,11 +9,21 @@ from urllib.parse import urlencode, urlsplit
 
 import msgspec
 
-from sandbox_agent.cli.background import Failed, Running, find, find_settled, keep, read_beginning, start, stop
+from sandbox_agent.cli.background import (
+    Failed,
+    Running,
+    find,
+    find_settled,
+    keep,
+    log_file,
+    read_beginning,
+    read_lines,
+    start,
+    stop,
+)
 from sandbox_agent.cli.flags import add_flags, pass_on, settings_of
 from sandbox_agent.cli.grammar import Arguments, Command, Group, Parser, Word, natural
 from sandbox_agent.cli.output import EXIT_FAILED, complain, describe, harmless, print_facts, print_json
-from sandbox_agent.cli.server_log import log_file, read_lines
 from sandbox_agent.envelope import Object, list_at, object_at, text_at
 from sandbox_agent.settings import OPTIONS, Settings
 from sandbox_agent.settings.options import PREFIX

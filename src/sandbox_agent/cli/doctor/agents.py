@@ -16,8 +16,8 @@ from sandbox_agent.agents.install.download import redact_url
 from sandbox_agent.agents.install.entries import current_platform
 from sandbox_agent.agents.install.registry import Registry, Snapshot
 from sandbox_agent.agents.manifest import load_manifest
+from sandbox_agent.cli.background import SeenCredentials, find_seen_credentials
 from sandbox_agent.cli.doctor.finding import Finding, Status, Subject, listed
-from sandbox_agent.cli.seen_credentials import Seen, ask_server
 from sandbox_agent.errors import SettingsError
 from sandbox_agent.install_errors import RegistryUnavailable
 from sandbox_agent.wire.agents import AgentFacts
@@ -34,7 +34,7 @@ def agents(subject: Subject) -> list[Finding]:
     except SettingsError:
         return []  # The check of agents.toml says it.
     known = [read_facts(agent, catalog, subject.environ) for agent in catalog.agents()]
-    seen = ask_server(subject.settings)
+    seen = find_seen_credentials(subject.settings)
     for agent in known:
         if credentials := seen and seen.of(agent.id):
             agent.credentials, agent.credentials_available = credentials, any(each.found for each in credentials)
@@ -47,7 +47,7 @@ def agents(subject: Subject) -> list[Finding]:
     return found + _spare(catalog)
 
 
-def _installed(agent: AgentFacts, seen: Seen | None) -> list[Finding]:
+def _installed(agent: AgentFacts, seen: SeenCredentials | None) -> list[Finding]:
     name = agent.id if agent.version is UNSET else f"{agent.id} {agent.version}"
     path, platform = agent.path or "", agent.install.platform or current_platform()
     reinstall = f"sandbox-agent agents install {agent.id} --reinstall"

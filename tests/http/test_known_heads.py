@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sandbox_agent.http.heads import LONGEST, learn_head
+from sandbox_agent.http.framing import LONGEST_KNOWN_HEAD, learn_head
 
 BODY = b'{"jsonrpc":"2.0"}'
 
@@ -73,7 +73,7 @@ def test_another_head_is_not_known(other: bytes) -> None:
         (),
         ("Transfer-Encoding: chunked",),
         ("Content-Length: 3", "Idempotency-Key: a", "Idempotency-Key: b"),
-        ("Content-Length: 3", f"X-Much: {'x' * LONGEST}"),
+        ("Content-Length: 3", f"X-Much: {'x' * LONGEST_KNOWN_HEAD}"),
     ],
     ids=["no body", "chunks", "two keys", "long"],
 )
