@@ -1,12 +1,12 @@
 /**
  * Measures the Inspector in a real Chromium. The argument is JSON: `url` and `token` of a server, `chunks`, `envelopes`,
- * `sessions`, `seconds`, `rounds` and `events` as sizes, and `peer`, the address of the peer's server, or null. Prints one JSON
- * object with what was found.
+ * `sessions`, `seconds`, `rounds` and `events` as sizes, and `peer`, the address of the peer's server, or null, with `patience`,
+ * the seconds that its page gets. Prints one JSON object with what was found.
  */
 
 import { launched } from "../../tests/browser/chromium.mjs";
 
-const { url, token, chunks, envelopes, sessions, seconds, rounds, events, peer } = JSON.parse(process.argv[2]);
+const { url, token, chunks, envelopes, sessions, seconds, rounds, events, peer, patience } = JSON.parse(process.argv[2]);
 const PATIENCE = 300_000;
 
 /** A client of the server, as simple as can be. */
@@ -66,12 +66,17 @@ function longestOf(trace) {
 
 async function recorded(page, work) {
   await page.context().browser().startTracing(page, { categories: ["toplevel", "disabled-by-default-devtools.timeline"] });
+  const found = await framesOf(page, work);
+  return { ...found, longestCpu: longestOf(await page.context().browser().stopTracing()) };
+}
+
+async function framesOf(page, work) {
   await page.evaluate(() => {
     window.recorder.frames.length = 0;
     window.recorder.since = performance.now();
   });
   await work();
-  const found = await page.evaluate(() => {
+  return page.evaluate(() => {
     const { frames, tasks, since } = window.recorder;
     const sorted = [...frames].sort((one, other) => one - other);
     return {
@@ -81,7 +86,6 @@ async function recorded(page, work) {
       longestTask: Math.max(0, ...tasks.filter(([at]) => at >= since).map(([, duration]) => duration)),
     };
   });
-  return { ...found, longestCpu: longestOf(await page.context().browser().stopTracing()) };
 }
 
 async function opened(browser, address) {
@@ -139,6 +143,29 @@ async function manyChunks(browser, client) {
   const milliseconds = await shown;
   await page.close();
   return { milliseconds, ...frames };
+}
+
+/** The same at the peer's page: its agent `pi` is the same writer. Its page may not come to the end: then how far it came. */
+async function peersChunks(browser) {
+  const page = await opened(browser, `${peer}/ui/`);
+  await page.click("text=Create Session");
+  await page.click(".sidebar-add-option:has-text('Pi')");
+  await page.locator(".button.primary", { hasText: "Create Session" }).last().click();
+  const field = page.locator("textarea");
+  await field.fill(`write ${chunks}`);
+  const isShown = () => document.body.textContent.includes("the-last-word");
+  let [done, milliseconds] = [false, 0];
+  // Without a trace, which would be larger than all else here after a minute or two.
+  const frames = await framesOf(page, async () => {
+    const began = performance.now();
+    await field.press("Enter");
+    const end = page.waitForFunction(isShown, undefined, { polling: 100, timeout: patience * 1000 });
+    done = await end.then(() => true, () => false);
+    milliseconds = performance.now() - began;
+  });
+  const shown = await page.evaluate(() => Number(/([\d,]+) events/.exec(document.body.innerText)?.[1].replaceAll(",", "") ?? 0));
+  await page.close();
+  return { done, milliseconds, events: shown, ...frames };
 }
 
 async function manyEnvelopes(browser, client) {
@@ -220,7 +247,8 @@ try {
   const found = {};
   found.load = await firstLoad(browser, within(""), () => document.body?.innerText.includes("Mission control"));
   if (peer) {
-    found.peer = await firstLoad(browser, `${peer}/ui/`, () => document.querySelector("button") !== null).catch(() => null);
+    const load = await firstLoad(browser, `${peer}/ui/`, () => document.querySelector("button") !== null);
+    found.peer = { load, chunks: await peersChunks(browser) };
   }
   found.chunks = await manyChunks(browser, client);
   found.envelopes = await manyEnvelopes(browser, client);
