@@ -1,17 +1,21 @@
 """What is told of sessions over HTTP, through the SDK."""
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 import pytest
 
+from sandbox_agent.client import SessionChanges, SessionWatch
 from sandbox_agent.client.api import Api
 from sandbox_agent.client.errors import ServerProblem
 from sandbox_agent.client.session import fetch_session, fetch_sessions
+from sandbox_agent.client.sync import SandboxAgent
 from tests.support.client import Client, run
 from tests.support.loopback import Loopback, answer
-from tests.support.running import TOKEN, Server
+from tests.support.running import BOUND, TOKEN, Server
+from tests.support.sdk import connected, new_session, play
 
 
 @asynccontextmanager
@@ -64,3 +68,68 @@ def test_all_pages_of_sessions_are_read() -> None:
         assert [each.path for each in loopback.asked] == ["/v1/sessions", "/v1/sessions?cursor=next"]
 
     run(main())
+
+
+# --- kept up to date --------------------------------------------------------------------------------------------------
+
+
+async def until(watch: SessionWatch, is_wanted: Callable[[SessionChanges], bool]) -> SessionChanges:
+    """Read changes up to one."""
+    async with asyncio.timeout(BOUND):
+        async for changes in watch:
+            if is_wanted(changes):
+                return changes
+    raise AssertionError("it has ended")
+
+
+def test_all_sessions_come_first_then_what_other_clients_do_then_what_they_delete(server: Server) -> None:
+    async def main() -> None:
+        async with connected(server) as watcher, connected(server) as other:
+            old = await new_session(other, server)
+            async with watcher.sessions.watch(every=0) as watch:
+                first = await until(watch, lambda _: True)
+                assert first.all
+                assert old.id in {info.session_id for info in first.sessions}
+
+                made = await new_session(other, server, title="New here")
+                turn = play(made, [["say", "Half of it"], ["wait_cancel"]])
+
+                def is_half_done(changes: SessionChanges) -> bool:
+                    found = {info.session_id: info.activity.said for info in changes.sessions}
+                    return found.get(made.id) == "Half of it"
+
+                running = await until(watch, is_half_done)
+                assert not running.all
+                assert old.id not in {info.session_id for info in running.sessions}
+
+                await turn.cancel()
+                await until(watch, lambda changes: any(each.session_id == made.id for each in changes.sessions))
+                await other.sessions.delete(old.id)
+                await until(watch, lambda changes: old.id in changes.gone)
+
+    run(main())
+
+
+def test_after_a_restart_of_the_server_all_sessions_come_again(tmp_path: Path) -> None:
+    async def main() -> None:
+        with Server(directory=tmp_path) as server:
+            server.flags = ["--port", server.url.rpartition(":")[2]]
+            async with connected(server) as client:
+                session = await new_session(client, server)
+                await play(session, [["say", "hello"]])
+                async with client.sessions.watch(every=0) as watch:
+                    await until(watch, lambda changes: changes.all)
+                    await asyncio.to_thread(server.stop)
+                    await asyncio.to_thread(server.start)
+                    again = await until(watch, lambda changes: changes.all)
+                    assert {info.session_id: info.ended for info in again.sessions}[session.id]
+
+    run(main())
+
+
+def test_a_script_watches_sessions_without_being_async(server: Server) -> None:
+    with SandboxAgent.connect(server.url, server.token, reconnect_timeout=BOUND) as client:
+        watch = client.sessions.watch(every=0)
+        assert next(watch).all
+        made = client.sessions.create("scripted", cwd=server.work)
+        assert any(info.session_id == made.id for changes in watch for info in changes.sessions)

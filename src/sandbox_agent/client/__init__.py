@@ -65,6 +65,7 @@ if TYPE_CHECKING:
         Watch,
         Written,
     )
+    from sandbox_agent.client.inventory import SessionChanges, SessionWatch
     from sandbox_agent.client.session import (
         Activity,
         Attachment,
@@ -153,10 +154,12 @@ __all__ = [
     "ServerProblem",
     "ServerStatus",
     "Session",
+    "SessionChanges",
     "SessionEnded",
     "SessionInfo",
     "SessionItem",
     "SessionUpdate",
+    "SessionWatch",
     "Sessions",
     "StartFailed",
     "Stderr",
@@ -188,6 +191,7 @@ _NAMES = {
     ),
     "feed": "LogEvent",
     "files": "ArchiveFormat Change Entry Files Match RemotePath Search Uploaded Watch Written",
+    "inventory": "SessionChanges SessionWatch",
     "session": "Activity Attachment ConfigOption Context Cost Following Session SessionInfo Updates",
     "sessions": "Sessions",
     "turn": "Turn",

@@ -4,6 +4,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path, PurePath
 
 from sandbox_agent.client.errors import InvalidCall
+from sandbox_agent.client.inventory import SessionWatch
 from sandbox_agent.client.session import Parts, Session, SessionInfo, fetch_session, fetch_sessions
 from sandbox_agent.envelope import META, Object, text_at
 from sandbox_agent.wire import methods
@@ -84,6 +85,14 @@ class Sessions:
     def list(self, cwd: str | PurePath | None = None) -> AsyncIterator[SessionInfo]:
         """All sessions, newest first; those of one directory, when it is given."""
         return fetch_sessions(self._parts.api, None if cwd is None else str(cwd))
+
+    def watch(self, every: float = 0.5) -> SessionWatch:
+        """All sessions, kept up to date: first all of them, then those that change, whether you are attached or not.
+
+        Args:
+            every: seconds between two looks at what has changed, at least.
+        """
+        return SessionWatch(self._parts, self._agent, every)
 
     async def get(self, session_id: str) -> SessionInfo:
         """A session's state, by its id or alias."""

@@ -175,6 +175,7 @@ class Sessions:
         self.resume = _waiting(portal, sessions.resume, session)
         self.fork = _waiting(portal, sessions.fork, session)
         self.list = _iterating(portal, sessions.list)
+        self.watch = _iterating(portal, sessions.watch)
         self.get = _waiting(portal, sessions.get)
         self.terminate = _waiting(portal, sessions.terminate)
         self.delete = _waiting(portal, sessions.delete)
