@@ -81,6 +81,7 @@ OPTIONS = [
 ]
 STEPS = ("Read how requests are counted", "Keep a sliding window per key", "Test bursts and clocks that jump")
 RTL = "إصلاح حدود الطلبات في الواجهة العامة"
+LARGE = 10_000
 LONG = "Rename-every-occurrence-of-the-deprecated-configuration-loader-in-the-monorepo-and-its-forty-seven-packages"
 
 
@@ -140,6 +141,18 @@ def work(folder: str) -> list[Any]:
                 "cost": {"amount": 0.4127, "currency": "USD"},
             },
         ],
+    ]
+
+
+def large(folder: str) -> list[Any]:
+    """A file of ten thousand lines that is generated anew: every fourth line is another one."""
+    olds = [f'    field_{number} = Field({number}, name="field{number}", type=Text)' for number in range(LARGE)]
+    news = [line.replace("type=Text", "kind=Text()") if at % 4 == 2 else line for at, line in enumerate(olds)]
+    path = f"{folder}/schema.py"
+    diff = {"type": "diff", "path": path, "oldText": "\n".join(olds) + "\n", "newText": "\n".join(news) + "\n"}
+    return [
+        call("c7", "edit", "Write schema.py", locations=[{"path": path}], content=[diff]),
+        ["say", "The schema is generated anew."],
     ]
 
 
@@ -213,6 +226,7 @@ PROMPTS: dict[str, tuple[str, str, Callable[[str], list[Any]]]] = {
         "Rename it everywhere",
         lambda _: [["say", f"{'x' * 4_000}\n\n- [x] done\n\n[a link](https://example.org)"]],
     ),
+    "large": ("Generate the schema anew", "Generate schema.py from the new definitions.", large),
     "permission": (
         "Trust proxies of our own network",
         "Read the client's address from the proxy, if it is ours.",
@@ -225,7 +239,7 @@ PROMPTS: dict[str, tuple[str, str, Callable[[str], list[Any]]]] = {
 }
 """Sessions of the scripted agent: their title, what is asked, and what it does then."""
 WAITING = ("permission", "command", "question", "form")
-ODD = ("rtl", "long")
+ODD = ("rtl", "long", "large")
 """Those that are for trying, and not for showing."""
 CRASH = [["stderr", "libpq: undefined symbol: PQsetChunkedRowsMode"], ["stderr", "Aborted"], ["exit", 134]]
 
@@ -335,6 +349,8 @@ SCREENS: dict[str, Go] = {
     "crash": session("crash", "PQsetChunkedRowsMode"),
     "right-to-left": session("rtl", "limits.py"),
     "long": session("long", "Rename-every-occurrence"),
+    "large": session("large", "generated anew"),
+    "large-changes": session("large", "kind=Text()", "?tab=changes"),
     "new": room("new", "First message"),
     "new-failed": _failed,
     "agents": room("agents/mock", "Where it comes from"),

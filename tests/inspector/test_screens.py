@@ -20,9 +20,9 @@ def server(made: Workshop) -> Server:
     return made.server
 
 
-CONTAINED = ("new", "files")
+CONTAINED = ("new", "files", "large")
 """Screens of which all is on another one."""
-ALIKE = ("session-files", "command", "running", "right-to-left", "long", "replay", "no-session", "no-page")
+ALIKE = ("session-files", "command", "running", "right-to-left", "long", "large-changes", "replay", "no-session", "no-page")
 """Screens that are arranged in their own way, with colours that are all on others."""
 
 
@@ -43,6 +43,25 @@ def test_no_screen_is_wider_than_a_phone(tab: Tab, made: Workshop, name: str) ->
     if name in ("mission", "changes", "envelopes"):
         # Arranged in another way than on a desk.
         tab.is_accessible()
+
+
+def test_a_difference_of_ten_thousand_lines_is_read_to_its_end_and_only_what_is_in_view_is_drawn(
+    tab: Tab, made: Workshop
+) -> None:
+    drawn, body = "document.querySelectorAll('.diff-row').length", "document.querySelector('.diff-body')"
+    SCREENS["large"](tab, made)
+    tab.until(f"{drawn} > 0 && {drawn} < 200")
+    SCREENS["large-changes"](tab, made)
+    tab.sees("+2500 −2500")
+    tab.run(f"{body}.scrollTop = {body}.scrollHeight")
+    tab.sees("field_9999")
+    assert 0 < tab.run(drawn) < 200
+    tab.press("u")
+    tab.until("document.querySelector('.diff-split') !== null")
+    tab.run(f"{body}.scrollTop = {body}.scrollHeight")
+    tab.sees("field_9999")
+    assert 0 < tab.run(drawn) < 200
+    tab.press("u")
 
 
 def test_a_session_is_made_by_keyboard_alone(tab: Tab, server: Server) -> None:

@@ -92,6 +92,28 @@ describe("a patch", () => {
 
   const lines = (count: number): string => Array.from({ length: count }, (_, index) => `line ${index + 1}\n`).join("");
 
+  it("of ten thousand lines that all differ is made, and git applies it", () => {
+    const other = lines(10_000).replaceAll("line", "row");
+    const scattered = lines(10_000).replace(/^line (\d*[05])$/gm, "row $1");
+    expect(
+      applied({ "a.txt": lines(10_000), "b.txt": lines(10_000) }, [
+        ["a.txt", lines(10_000), other],
+        ["b.txt", lines(10_000), scattered],
+      ]),
+    ).toEqual({ "a.txt": other, "b.txt": scattered });
+  });
+
+  it("knows of a last line without an end", () => {
+    for (const [before, after] of [
+      ["a\nb", "a\nc"],
+      ["a\nb\n", "a\nb"],
+      ["a\nb", "a\nb\n"],
+      ["b", ""],
+    ] as const) {
+      expect(applied({ "a.txt": before }, [["a.txt", before, after]])).toEqual({ "a.txt": after });
+    }
+  });
+
   it("changes files, makes new ones, and empties some, as git applies it", () => {
     const before = { "a.txt": lines(40), "b/c.txt": "gone\n" };
     const after = lines(40).replace("line 3\n", "three\n").replace("line 39\n", "");

@@ -1,7 +1,6 @@
 /** Changes as a patch that `git apply` takes (pure). */
 
-import { structuredPatch } from "diff";
-
+import { type Line, compared } from "../text/changes.js";
 import type { Change, ChangedFile } from "./review.js";
 
 /** A patch of everything that was done, beneath a directory. */
@@ -55,20 +54,74 @@ function continued(text: string, { before, after }: Net): string | undefined {
 
 function onePatch(name: string, { before, after, line }: Net): string {
   const isNew = before === undefined;
-  const { hunks } = structuredPatch("", "", before ?? "", after, "", "", { context: 3 });
+  const hunks = hunksOf(compared(linesOf(before ?? ""), linesOf(after)));
   const head = [
     `diff --git ${quoted(`a/${name}`)} ${quoted(`b/${name}`)}`,
     ...(isNew ? ["new file mode 100644"] : []),
     ...(hunks.length === 0 ? [] : [`--- ${isNew ? "/dev/null" : quoted(`a/${name}`)}`, `+++ ${quoted(`b/${name}`)}`]),
   ];
   const shift = Math.max(0, (line ?? 1) - 1);
-  const body = hunks.flatMap(({ oldStart, oldLines, newStart, newLines, lines }) => {
+  const body = hunks.map(({ oldStart, oldLines, newStart, newLines, text }) => {
     // Git looks for a hunk of line 1 at the beginning alone; this may be a part of a file, and be anywhere.
     const moved = isNew || before === "" ? 0 : oldStart === 1 && shift === 0 ? 1 : shift;
     const from = isNew || (before === "" && oldLines === 0) ? 0 : oldStart + moved;
-    return [`@@ -${from},${oldLines} +${newStart + moved},${newLines} @@`, ...lines];
+    return `@@ -${from},${oldLines} +${newStart + moved},${newLines} @@\n${text}`;
   });
   return `${[...head, ...body].join("\n")}\n`;
+}
+
+/** The lines of a text; a last one that has no end is another line than one that has. */
+function linesOf(text: string): string[] {
+  const lines = text.split("\n");
+  const last = lines.pop() as string;
+  return last === "" ? lines : [...lines, `${last}\n\\ No newline at end of file`];
+}
+
+/** Changed lines that are near each other, with what is around them. */
+interface Hunk {
+  readonly oldStart: number;
+  readonly oldLines: number;
+  readonly newStart: number;
+  readonly newLines: number;
+  readonly text: string;
+}
+
+const CONTEXT = 3;
+const SIGNS = { same: " ", removed: "-", added: "+" } as const;
+
+function hunksOf(lines: readonly Line[]): readonly Hunk[] {
+  const hunks: Hunk[] = [];
+  let [old, fresh] = [0, 0];
+  for (let at = 0; at < lines.length; ) {
+    const [from, to] = hunkAt(lines, at);
+    for (; at < from; at += 1) [old, fresh] = [old + 1, fresh + 1];
+    if (from === to) break;
+    const part = lines.slice(from, to);
+    const oldLines = part.filter(({ kind }) => kind !== "added").length;
+    const newLines = part.filter(({ kind }) => kind !== "removed").length;
+    hunks.push({
+      oldStart: oldLines === 0 ? old : old + 1,
+      oldLines,
+      newStart: newLines === 0 ? fresh : fresh + 1,
+      newLines,
+      text: part.map(({ kind, text }) => SIGNS[kind] + text).join("\n"),
+    });
+    [at, old, fresh] = [to, old + oldLines, fresh + newLines];
+  }
+  return hunks;
+}
+
+/** Where the first hunk at or after a line begins and ends; both at the end when there is none. */
+function hunkAt(lines: readonly Line[], at: number): readonly [number, number] {
+  let first = at;
+  while (lines[first]?.kind === "same") first += 1;
+  if (first === lines.length) return [first, first];
+  let last = first;
+  // Another one that begins within the lines around this one belongs to it.
+  for (let next = first; next < lines.length && next - last <= 2 * CONTEXT; next += 1) {
+    if (lines[next]?.kind !== "same") last = next + 1;
+  }
+  return [Math.max(at, first - CONTEXT), Math.min(lines.length, last + CONTEXT)];
 }
 
 /** A path as a patch names it: beneath the directory where it is to be applied, else beneath the root. */

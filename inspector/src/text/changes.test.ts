@@ -35,6 +35,34 @@ describe("the difference of two texts", () => {
     expect(after(lines)).toHaveLength(10_000);
   });
 
+  it("finds thousands of changes in ten thousand lines, one by one", () => {
+    const lines = linesOf(
+      numbered(10_000),
+      numbered(10_000, (index) => (index % 4 === 2 ? `other ${index}` : `line ${index}`)),
+    );
+    expect(countOf(lines)).toEqual({ added: 2_500, removed: 2_500 });
+  });
+
+  it("of lines that repeat comes to an end, and gives back both texts", () => {
+    const olds = Array.from({ length: 20_000 }, (_, index) => String((index * 7919) % 13));
+    const news = Array.from({ length: 20_000 }, (_, index) => String((index * 104_729) % 11));
+    const lines = linesOf(olds.join("\n"), news.join("\n"));
+    expect(before(lines)).toEqual(olds);
+    expect(after(lines)).toEqual(news);
+  });
+
+  it("gives back both texts whatever they are", () => {
+    let seed = 1;
+    const random = (below: number): number => (seed = (seed * 48_271) % 2_147_483_647) % below;
+    for (let round = 0; round < 300; round += 1) {
+      const kinds = 1 + random(12);
+      const [olds, news] = [0, 0].map(() => Array.from({ length: random(30) }, () => `l${random(kinds)}`)) as [string[], string[]];
+      const lines = linesOf(olds.map((line) => `${line}\n`).join(""), news.map((line) => `${line}\n`).join(""));
+      expect(before(lines)).toEqual(olds);
+      expect(after(lines)).toEqual(news);
+    }
+  });
+
   it("finds single changes in ten thousand lines", () => {
     const lines = linesOf(
       numbered(10_000),
@@ -54,6 +82,11 @@ describe("the difference of two texts", () => {
       { kind: "fold", from: 55, lines: 46 },
     ]);
     expect(folded(lines, new Set([0, 55]))).toEqual(lines);
+  });
+
+  it("opens a fold of any length", () => {
+    const lines = linesOf(numbered(300_000), `${numbered(300_000)}more\n`);
+    expect(folded(lines, new Set([0]))).toHaveLength(300_001);
   });
 
   it("stands side by side", () => {

@@ -3,7 +3,9 @@
  * side by side.
  */
 
-import { diffArrays, diffWordsWithSpace } from "diff";
+import { diffWordsWithSpace } from "diff";
+
+import { aligned } from "./alignment.js";
 
 /** A line of a difference, with its numbers in the old and the new text. */
 export interface Line {
@@ -34,41 +36,31 @@ export interface Word {
   readonly changed: boolean;
 }
 
-/** More than this many insertions and deletions are no longer looked for one by one. */
-const MOST_EDITS = 1_200;
 const CONTEXT = 3;
 /** Comparing words of longer lines helps no reader. */
 const LONGEST_LINE = 600;
 
 /** The lines of two texts; `undefined` is a file that was not there. */
 export function linesOf(before: string | undefined, after: string): Line[] {
-  const olds = split(before ?? "");
-  const news = split(after);
+  return compared(split(before ?? ""), split(after));
+}
+
+/** The same of lines. */
+export function compared(olds: readonly string[], news: readonly string[]): Line[] {
   const found: Line[] = [];
-  const start = commonStart(olds, news);
-  const end = commonEnd(olds, news, start);
-  const same = (from: number, to: number, shift: number): void => {
-    for (let at = from; at < to; at += 1) {
-      found.push({ kind: "same", text: olds[at] as string, old: at + 1, new: at + 1 + shift });
-    }
-  };
-  same(0, start, 0);
-  const removed = olds.slice(start, olds.length - end);
-  const added = news.slice(start, news.length - end);
-  const parts = diffArrays(removed, added, { maxEditLength: MOST_EDITS }) ?? [
-    { value: removed, removed: true, added: false },
-    { value: added, removed: false, added: true },
-  ];
-  let old = start;
-  let fresh = start;
-  for (const part of parts) {
-    for (const text of part.value) {
-      if (part.removed) found.push({ kind: "removed", text, old: (old += 1), new: undefined });
-      else if (part.added) found.push({ kind: "added", text, old: undefined, new: (fresh += 1) });
-      else found.push({ kind: "same", text, old: (old += 1), new: (fresh += 1) });
+  let old = 0;
+  let fresh = 0;
+  for (const { kind, count } of aligned(olds, news)) {
+    for (let index = 0; index < count; index += 1) {
+      const text = (kind === "added" ? news[fresh] : olds[old]) as string;
+      found.push({
+        kind,
+        text,
+        old: kind === "added" ? undefined : (old += 1),
+        new: kind === "removed" ? undefined : (fresh += 1),
+      });
     }
   }
-  same(olds.length - end, olds.length, news.length - olds.length);
   return found;
 }
 
@@ -86,6 +78,9 @@ export function countOf(lines: readonly Line[]): { readonly added: number; reado
 /** The lines with long runs of unchanged ones folded, except for those that `opened` names by where they begin. */
 export function folded(lines: readonly Line[], opened: ReadonlySet<number> = new Set()): (Line | Fold)[] {
   const rows: (Line | Fold)[] = [];
+  const copy = (from: number, to: number): void => {
+    for (let at = from; at < to; at += 1) rows.push(lines[at] as Line);
+  };
   for (let at = 0; at < lines.length;) {
     if (lines[at]?.kind !== "same") {
       rows.push(lines[at] as Line);
@@ -97,9 +92,11 @@ export function folded(lines: readonly Line[], opened: ReadonlySet<number> = new
     const from = at === 0 ? 0 : at + CONTEXT;
     const to = end === lines.length ? end : end - CONTEXT;
     if (to - from > 2 && !opened.has(from)) {
-      rows.push(...lines.slice(at, from), { kind: "fold", from, lines: to - from }, ...lines.slice(to, end));
+      copy(at, from);
+      rows.push({ kind: "fold", from, lines: to - from });
+      copy(to, end);
     } else {
-      rows.push(...lines.slice(at, end));
+      copy(at, end);
     }
     at = end;
   }
@@ -157,17 +154,4 @@ function split(text: string): string[] {
   const lines = text.split("\n");
   if (lines.at(-1) === "") lines.pop();
   return lines;
-}
-
-function commonStart(olds: readonly string[], news: readonly string[]): number {
-  let at = 0;
-  while (at < olds.length && at < news.length && olds[at] === news[at]) at += 1;
-  return at;
-}
-
-function commonEnd(olds: readonly string[], news: readonly string[], start: number): number {
-  const most = Math.min(olds.length, news.length) - start;
-  let at = 0;
-  while (at < most && olds[olds.length - 1 - at] === news[news.length - 1 - at]) at += 1;
-  return at;
 }
