@@ -22,7 +22,17 @@ def server(made: Workshop) -> Server:
 
 CONTAINED = ("new", "files", "large")
 """Screens of which all is on another one."""
-ALIKE = ("session-files", "command", "running", "right-to-left", "long", "large-changes", "replay", "no-session", "no-page")
+ALIKE = (
+    "session-files",
+    "command",
+    "running",
+    "right-to-left",
+    "long",
+    "large-changes",
+    "replay",
+    "no-session",
+    "no-page",
+)
 """Screens that are arranged in their own way, with colours that are all on others."""
 
 
