@@ -44,7 +44,7 @@ def main(arguments: list[str]) -> int:
     print(page)
     if asked.write:
         PAGE.write_text(page)
-    return 1 if any(each.lost or each.doubled or each.disordered for each in results) else 0
+    return 0 if all(each.count.is_clean for each in results) else 1
 
 
 def _facts() -> list[str]:
@@ -75,16 +75,18 @@ async def _play(seconds: float, seed: int, places: list[str]) -> list[Result]:
 
 
 def _table(results: list[Result]) -> str:
-    head = ["part", "fault", "rounds", "turns acknowledged", "lost", "doubled", "out of order", "worst pause"]
+    head = [
+        *("part", "fault", "rounds", "turns finished", "ended by the node's loss", "neither"),
+        *("permissions answered once", "twice", "lost"),
+        *("events lost", "doubled", "out of order", "worst pause"),
+    ]
     rows = [
         [
             each.row.part,
             each.row.name,
-            str(each.rounds),
-            str(each.acknowledged),
-            str(each.lost),
-            str(each.doubled),
-            str(each.disordered),
+            *map(str, (each.rounds, each.count.finished, each.count.node_lost, each.count.neither)),
+            *map(str, (each.count.once, each.count.twice, each.count.unanswered)),
+            *map(str, (each.count.lost, each.count.doubled, each.count.disordered)),
             f"{each.worst:.1f} s",
         ]
         for each in results

@@ -13,6 +13,8 @@ from sandbox_agent.bus.ports import BusError
 from sandbox_agent.cli.fleet.directory import Place
 from sandbox_agent.cli.fleet.local import LocalFleet, find_places
 from tests.chaos.relay import Wire
+from tests.gateway.conftest import until_joined
+from tests.support.client import Client
 from tests.support.running import BOUND, scripted
 
 
@@ -93,6 +95,13 @@ class Parts:
             await wire.mend(name)
 
     # What the servers say
+
+    async def joined(self) -> None:
+        """Wait until every gateway knows every node."""
+        for name in [name for name in self.fleet.urls if name.startswith("gateway")]:
+            client = Client(self.endpoint(name))
+            async with client.http:
+                await until_joined(client, len(self.fleet.nodes))
 
     async def leader(self) -> str:
         """The server that takes the appends of all events."""

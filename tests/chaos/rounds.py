@@ -4,13 +4,14 @@ import asyncio
 import random
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 
 from tests.chaos.parts import Endpoint, Parts, parts
-from tests.chaos.traffic import TEXTS, Count, Reader, Writer, tally
-from tests.support.client import Client
+from tests.chaos.traffic import Count, Reader, tally
+from tests.chaos.turns import TEXTS, Gate, Person, Writer, make_caller
 from tests.support.running import BOUND
 
 TURNS = 3
@@ -51,20 +52,14 @@ class Result:
 
     row: Row
     rounds: int = 0
-    acknowledged: int = 0
-    lost: int = 0
-    doubled: int = 0
-    disordered: int = 0
+    count: Count = field(default_factory=Count)
     worst: float = 0.0
     remarks: list[str] = field(default_factory=list[str])
-    """Where readers left something out."""
+    """What went wrong, in words."""
 
-    def add(self, counted: Count, before: Count, worst: float) -> None:
+    def add(self, counted: Count, worst: float) -> None:
         self.rounds += 1
-        self.acknowledged += counted.acknowledged - before.acknowledged
-        self.lost += counted.lost - before.lost
-        self.doubled += counted.doubled - before.doubled
-        self.disordered += counted.disordered - before.disordered
+        self.count = self.count.plus(counted)
         self.worst = max(self.worst, worst)
 
 
@@ -74,22 +69,25 @@ class World:
 
     parts: Parts
     writers: list[Writer]
+    people: dict[str, list[Person]]
     readers: dict[str, list[Reader]]
+    gate: Gate
     random: random.Random
-    _nodes: list[str] = field(default_factory=list[str])
-    counted: Count = field(default_factory=lambda: Count(0, 0, 0, 0))
+    counted: Count = field(default_factory=Count)
     """After the last round."""
 
     async def play(self, row: Row, result: Result) -> None:
         """One round. Everything but the part that fails has to go on meanwhile."""
         victim = await self._choose(row.part)
+        await self._progress(self.writers)
+        others = [writer for writer in self.writers if writer.node != victim]
+        inflict, heal = self._means(row.fault)
+        await self._all_asked()
         for reader in self._all_readers():
             reader.begin_round()
-        await self._progress(self.writers)
-        others = [writer for writer, name in zip(self.writers, self._nodes, strict=True) if name != victim]
         began = time.monotonic()
-        inflict, heal = self._means(row.fault)
         await inflict(victim)
+        self.gate.open()
         try:
             await self._progress(others)
             await self._caught_up(others)
@@ -98,17 +96,32 @@ class World:
         finally:
             await heal(victim)
         await self._progress(self.writers)
-        turns = [list(writer.acknowledged) for writer in self.writers]
+        await self._count(result)
+
+    async def _count(self, result: Result) -> None:
+        turns = {writer.session: list(writer.finished) for writer in self.writers}
         await self._caught_up(self.writers)
-        counted = tally(
-            [(each, self.readers[writer.session]) for each, writer in zip(turns, self.writers, strict=True)]
-        )
-        result.add(counted, self.counted, max(reader.worst for reader in self._all_readers()))
-        if counted != self.counted and not counted.is_clean:
-            for each, writer in zip(turns, self.writers, strict=True):
-                for reader in self.readers[writer.session]:
-                    result.remarks += reader.holes(each)
+        counted = Count()
+        for writer in self.writers:
+            people, readers = self.people[writer.session], self.readers[writer.session]
+            of_session = tally(turns[writer.session], writer, people, readers)
+            counted = counted.plus(of_session)
+            if of_session.is_clean:
+                continue
+            result.remarks += writer.neither
+            for person in people:
+                result.remarks += person.refused
+            for reader in readers:
+                result.remarks += reader.holes(turns[writer.session])
+        result.add(counted.minus(self.counted), max(reader.worst for reader in self._all_readers()))
         self.counted = counted
+
+    async def _all_asked(self) -> None:
+        """Wait until something is pending in every session, which nobody answers yet."""
+        self.gate.shut()
+        async with self._patience("no agent asks"):
+            while not all(any(person.asked for person in people) for people in self.people.values()):  # noqa: ASYNC110 - of several tasks
+                await asyncio.sleep(0.02)
 
     async def _choose(self, part: str) -> str:
         match part:
@@ -121,7 +134,7 @@ class World:
                 return self.random.choice([name for name in self.parts.fleet.urls if name.startswith("gateway")])
             case _:
                 await self.parts.leader()
-                return self.random.choice(self._nodes)
+                return self.random.choice([writer.node for writer in self.writers])
 
     def _means(self, fault: str) -> tuple[Callable[[str], Awaitable[None]], Callable[[str], Awaitable[None]]]:
         match fault:
@@ -133,21 +146,39 @@ class World:
                 return self.parts.cut, self.parts.mend
 
     async def _progress(self, writers: Sequence[Writer]) -> None:
-        """Wait until each has had more of its turns acknowledged."""
-        wanted = [len(writer.acknowledged) + TURNS for writer in writers]
-        async with asyncio.timeout(2 * BOUND):
-            while any(len(writer.acknowledged) < each for writer, each in zip(writers, wanted, strict=True)):  # noqa: ASYNC110 - of several tasks
+        """Wait until more turns of each have come to an end, and one of them to a good one."""
+        wanted = [(writer, writer.ended + TURNS, len(writer.finished)) for writer in writers]
+        async with self._patience("turns do not end"):
+            while any(each.ended < ends or len(each.finished) == finished for each, ends, finished in wanted):  # noqa: ASYNC110 - of several tasks
                 await asyncio.sleep(0.02)
 
     async def _caught_up(self, writers: Sequence[Writer]) -> None:
-        """Wait until all readers have the turns that are acknowledged by now. What does not come is counted as lost."""
-        wanted = [(writer.acknowledged[-1], self.readers[writer.session]) for writer in writers]
+        """Wait until all readers have the turns that are finished by now. What does not come is counted as lost."""
+        wanted = [(writer.finished[-1], self.readers[writer.session]) for writer in writers]
         with suppress(TimeoutError):
             async with asyncio.timeout(2 * BOUND):
                 for number, readers in wanted:
                     for reader in readers:
                         while not reader.seen or reader.seen[-1] < (number, TEXTS - 1):  # noqa: ASYNC110 - of a task
                             await asyncio.sleep(0.02)
+
+    @asynccontextmanager
+    async def _patience(self, what: str) -> AsyncGenerator[None]:
+        """Raises AssertionError that says what everybody is at, when a wait does not end."""
+        try:
+            async with asyncio.timeout(2 * BOUND):
+                yield
+        except TimeoutError:
+            state = [
+                f"{writer.node}: turn {writer.number}, {writer.ended} ended, last {writer.caller.last_status}; "
+                + "; ".join(
+                    f"{person.option} asked {sorted(person.asked)} taken {len(person.taken)} "
+                    f"at {person.at} after {person.last}, last {person.caller.last_status}"
+                    for person in self.people[writer.session]
+                )
+                for writer in self.writers
+            ]
+            raise AssertionError("\n".join([what, *state])) from None
 
     def _all_readers(self) -> list[Reader]:
         return [reader for readers in self.readers.values() for reader in readers]
@@ -157,40 +188,40 @@ class World:
 async def world(
     directory: Path, *, gateways: int = 2, nodes: int = 3, readers: int = 2, seed: int = 0
 ) -> AsyncGenerator[World]:
-    """A fleet with a writer at each node and so many readers of each session, all at work."""
-    async with parts(directory, gateways, nodes) as made:
-        names = list(made.fleet.nodes)
-        writers = [Writer(lambda name=name: made.endpoint(name)) for name in names]
-        for writer in writers:
-            await writer.open()
-        await _listed(made, {writer.session for writer in writers})
+    """A fleet with a writer and two people at each node and so many readers of each session, all at work."""
+    async with parts(directory, gateways, nodes) as made, AsyncExitStack() as stack:
 
         def all_gateways() -> Sequence[Endpoint]:
             return [made.endpoint(name) for name in made.fleet.urls if name.startswith("gateway")]
 
+        gate = Gate()
+        writers = [Writer(name, make_caller(all_gateways, f"{seed} {name}")) for name in made.fleet.nodes]
+        await made.joined()
+        for writer in writers:
+            stack.push_async_callback(writer.caller.close)
+            await writer.open(str(made.work))
+        people = {
+            writer.session: [
+                Person(writer.session, option, make_caller(all_gateways, f"{seed} {writer.node} {option}"), gate)
+                for option in ("yes", "no")
+            ]
+            for writer in writers
+        }
+        for person in (person for found in people.values() for person in found):
+            stack.push_async_callback(person.caller.close)
+            await person.open()
         by_session = {
             writer.session: [
-                Reader(writer.session, all_gateways, random.Random(f"{seed} {place} {number}"))
+                Reader(writer.session, all_gateways, random.Random(f"{seed} {writer.node} {number}"))
                 for number in range(readers)
             ]
-            for place, writer in enumerate(writers)
+            for writer in writers
         }
-        tasks = [asyncio.create_task(writer.run()) for writer in writers]
-        tasks += [asyncio.create_task(reader.run()) for readers in by_session.values() for reader in readers]
+        at_work = [*writers, *chain(*people.values()), *chain(*by_session.values())]
+        tasks = [asyncio.create_task(each.run()) for each in at_work]
         try:
-            yield World(made, writers, by_session, random.Random(seed), names)
+            yield World(made, writers, people, by_session, gate, random.Random(seed))
         finally:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
-            for writer in writers:
-                await writer.close()
-
-
-async def _listed(made: Parts, sessions: set[str]) -> None:
-    async with Client(made.endpoint("gateway-1")) as client, asyncio.timeout(BOUND):
-        while True:
-            listed = (await client.result("session/list"))["sessions"]
-            if sessions <= {each["sessionId"] for each in listed}:
-                return
-            await asyncio.sleep(0.05)

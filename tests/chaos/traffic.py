@@ -1,69 +1,18 @@
-"""Writers, whose turns are numbered, and readers that wander between gateways while parts of a fleet fail."""
+"""Readers that wander between gateways while parts of a fleet fail, and what they are held against."""
 
 import asyncio
+import json
 import random
 import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
-from itertools import count, pairwise
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field
+from itertools import pairwise
 
-import httpx
-
+from tests.chaos.caller import PATIENCE
 from tests.chaos.parts import Endpoint
+from tests.chaos.turns import BROKEN, TEXTS, Person, Writer
+from tests.support.asking import DECISION
 from tests.support.client import Client, Json
-
-TEXTS = 3
-"""Of each turn."""
-PATIENCE = 5.0
-"""Seconds of silence after which a reader goes elsewhere."""
-BROKEN = (httpx.HTTPError, AssertionError, EOFError, TimeoutError, OSError)
-"""What a client sees of a part that fails."""
-
-
-@dataclass
-class Writer:
-    """Takes turns in one session. A turn whose POST breaks is never repeated: it may have happened."""
-
-    endpoint: Callable[[], Endpoint]
-    session: str = ""
-    acknowledged: list[int] = field(default_factory=list[int])
-    """Numbers of turns whose result came."""
-    _numbers: Iterator[int] = field(default_factory=lambda: count(1))
-    _client: Client | None = None
-
-    async def open(self) -> str:
-        self._client = await self._connect()
-        self.session = await self._client.new_session()
-        return self.session
-
-    async def run(self) -> None:
-        while True:
-            number = next(self._numbers)
-            program = [["say", f"{number}.{place}"] for place in range(TEXTS)]
-            try:
-                if self._client is None:
-                    self._client = await self._connect()
-                reply = await self._client.prompt(self.session, program)
-                if "result" in reply:
-                    self.acknowledged.append(number)
-            except BROKEN:
-                await self.close()
-            await asyncio.sleep(0.05)
-
-    async def close(self) -> None:
-        client, self._client = self._client, None
-        if client is not None:
-            await client.http.aclose()
-
-    async def _connect(self) -> Client:
-        client = Client(self.endpoint())
-        try:
-            await client.initialize()
-        except BaseException:
-            await client.http.aclose()
-            raise
-        return client
-
 
 @dataclass
 class Reader:
@@ -76,6 +25,10 @@ class Reader:
     """Turn and place of each text, as they came."""
     ways: list[tuple[int, str]] = field(default_factory=list[tuple[int, str]])
     """The id of each of them, and by which way it came."""
+    decided: dict[int, list[str]] = field(default_factory=dict[int, list[str]])
+    """Turn → the options that were chosen, by the log."""
+    told: dict[int, str] = field(default_factory=dict[int, str])
+    """Turn → the option that its agent got."""
     last: int = 0
     disordered_ids: int = 0
     arrived_at: float = field(default_factory=time.monotonic)
@@ -133,10 +86,19 @@ class Reader:
         if id <= self.last:
             self.disordered_ids += 1
         self.last = id
-        update = envelope.get("params", {}).get("update", {})
-        if update.get("sessionUpdate") != "agent_message_chunk":
+        params = envelope.get("params", {})
+        if envelope.get("method") == DECISION and params["outcome"] == "answered":
+            self.decided.setdefault(int(params["toolCallId"]), []).append(params["optionId"])
+        update = params.get("update", {})
+        if update.get("sessionUpdate") == "agent_message_chunk":
+            self._take_text(id, update["content"]["text"], way)
+
+    def _take_text(self, id: int, text: str, way: str) -> None:
+        if text.startswith("{"):
+            outcome = json.loads(text).get("result", {}).get("outcome", {})
+            self.told[self.seen[-1][0]] = outcome.get("optionId", "")
             return
-        number, _, place = update["content"]["text"].partition(".")
+        number, _, place = text.partition(".")
         now = time.monotonic()
         self.worst = max(self.worst, now - self.arrived_at)
         self.arrived_at = now
@@ -161,28 +123,52 @@ class Reader:
 
 @dataclass(frozen=True)
 class Count:
-    """What readers got of what was acknowledged."""
+    """What came of turns, of what their agents asked, and what readers got of it."""
 
-    acknowledged: int
-    lost: int
-    doubled: int
-    disordered: int
+    finished: int = 0
+    node_lost: int = 0
+    neither: int = 0
+    once: int = 0
+    """Permissions that were answered, and whose agents got that answer."""
+    twice: int = 0
+    """Permissions for which two answers were taken."""
+    unanswered: int = 0
+    """Permissions whose answer was taken, and did not reach the agent."""
+    lost: int = 0
+    doubled: int = 0
+    disordered: int = 0
 
     @property
     def is_clean(self) -> bool:
-        return not (self.lost or self.doubled or self.disordered)
+        return not (self.neither or self.twice or self.unanswered or self.lost or self.doubled or self.disordered)
+
+    def minus(self, other: "Count") -> "Count":
+        return Count(**{name: value - asdict(other)[name] for name, value in asdict(self).items()})
+
+    def plus(self, other: "Count") -> "Count":
+        return Count(**{name: value + asdict(other)[name] for name, value in asdict(self).items()})
 
 
-def tally(pairs: Sequence[tuple[Sequence[int], Sequence[Reader]]]) -> Count:
-    """Hold every reader against the turns that it should have by now."""
-    acknowledged = lost = doubled = disordered = 0
-    for turns, readers in pairs:
-        wanted = {(number, place) for number in turns for place in range(TEXTS)}
-        acknowledged += len(turns)
-        for reader in readers:
-            got = set(reader.seen)
-            lost += len(wanted - got)
-            doubled += len(reader.seen) - len(got)
-            disordered += reader.disordered_ids
-            disordered += sum(after < before for before, after in pairwise(reader.seen))
-    return Count(acknowledged, lost, doubled, disordered)
+def tally(turns: Sequence[int], writer: Writer, people: Sequence[Person], readers: Sequence[Reader]) -> Count:
+    """Hold a session's readers, and what its people were told, against the turns that have finished."""
+    wanted = {(number, place) for number in turns for place in range(TEXTS)}
+    lost = doubled = disordered = 0
+    for reader in readers:
+        got = set(reader.seen)
+        lost += len(wanted - got)
+        doubled += len(reader.seen) - len(got)
+        disordered += reader.disordered_ids
+        disordered += sum(after < before for before, after in pairwise(reader.seen))
+    once = twice = unanswered = 0
+    decided, told = readers[0].decided, readers[0].told
+    for number in turns:
+        taken = {person.option for person in people if number in person.taken}
+        chosen = decided.get(number, [])
+        if len(taken) > 1 or len(chosen) > 1:
+            twice += 1
+        elif chosen != [told.get(number)] or not taken <= set(chosen):
+            unanswered += 1
+        else:
+            once += 1
+    neither = len(writer.neither) + sum(len(person.refused) for person in people)
+    return Count(len(turns), len(writer.lost), neither, once, twice, unanswered, lost, doubled, disordered)

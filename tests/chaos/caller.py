@@ -1,0 +1,91 @@
+"""A client of the fleet: one connection, at whichever gateway answers. What breaks is repeated elsewhere."""
+
+import asyncio
+import json
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import httpx
+
+from tests.chaos.parts import Endpoint
+from tests.support.client import CAPABLE, META, Json
+
+PATIENCE = 5.0
+"""Seconds of silence after which a client goes elsewhere."""
+PAUSE = 0.1
+PASSING = (502, 503, 504, 507)
+"""What a gateway answers when it could not have something done, and has not done it."""
+
+
+@dataclass
+class Caller:
+    """Posts as the SDKs do: a request has a key, and is repeated under it until there is an outcome."""
+
+    gateways: Callable[[], Sequence[Endpoint]]
+    random: random.Random
+    id: str = ""
+    """Of its connection, which belongs to the fleet."""
+    last_status: str = ""
+    """What the last attempt came to, for those who look into a hang."""
+    _failed: str = ""
+    _http: httpx.AsyncClient = field(
+        default_factory=lambda: httpx.AsyncClient(
+            trust_env=False, verify=False, timeout=httpx.Timeout(PATIENCE), limits=httpx.Limits(max_connections=None)
+        )
+    )
+
+    def choose(self, but: str = "") -> Endpoint:
+        """Any gateway, but not the one that has just failed, nor this one."""
+        all_of_them = self.gateways()
+        fit = [each for each in all_of_them if each.url not in (self._failed, but)]
+        return self.random.choice(fit or [each for each in all_of_them if each.url != but] or all_of_them)
+
+    async def open(self) -> None:
+        params = {"protocolVersion": 1, "clientCapabilities": CAPABLE, "_meta": {META: {"agent": "scripted"}}}
+        self.id = ""
+        response = await self.post({"id": 0, "method": "initialize", "params": params})
+        assert response.status_code == 200, response.text
+        self.id = response.headers["X-ACP-Connection-Id"]
+
+    async def result(self, method: str, params: Json, key: str | None = None) -> Json:
+        response = await self.post({"id": self.random.getrandbits(40), "method": method, "params": params}, key)
+        assert response.status_code == 200, f"{method}: {response.status_code} {response.text}"
+        assert "result" in response.json(), f"{method}: {response.text}"
+        return response.json()["result"]
+
+    async def post(self, envelope: Json, key: str | None = None, but: str = "") -> httpx.Response:
+        """What comes of an envelope in the end, by any gateway, at first not by `but`."""
+        content = json.dumps({"jsonrpc": "2.0", **envelope})
+        while True:
+            gateway = self.choose(but)
+            try:
+                response = await self._http.post(
+                    f"{gateway.url}/v1/rpc", content=content, headers=self.headers(gateway, key)
+                )
+            except httpx.HTTPError as error:
+                self.last_status = f"{gateway.url} {error!r}"
+            else:
+                self.last_status = f"{gateway.url} {response.status_code} {response.text[:200]}"
+                if response.status_code not in PASSING:
+                    return response
+            self._failed, but = gateway.url, ""
+            await asyncio.sleep(PAUSE)
+
+    def stream(self, gateway: Endpoint, last: int):  # noqa: ANN201 - httpx has no public name for it
+        """An open stream that goes on behind an event."""
+        more = {"Accept": "text/event-stream"} | ({"Last-Event-ID": str(last)} if last else {})
+        return self._http.stream("GET", f"{gateway.url}/v1/rpc", headers={**self.headers(gateway), **more})
+
+    def fail(self, gateway: Endpoint) -> None:
+        """It is not asked next."""
+        self._failed = gateway.url
+
+    def headers(self, gateway: Endpoint, key: str | None = None) -> dict[str, str]:
+        found = {"Authorization": f"Bearer {gateway.token}", "Content-Type": "application/json"}
+        if self.id:
+            found["X-ACP-Connection-Id"] = self.id
+        return found if key is None else {**found, "Idempotency-Key": key}
+
+    async def close(self) -> None:
+        await self._http.aclose()
