@@ -72,7 +72,7 @@ class Caller:
             self._failed, but = gateway.url, ""
             await asyncio.sleep(PAUSE)
 
-    def stream(self, gateway: Endpoint, last: int):  # noqa: ANN201 - httpx has no public name for it
+    def stream(self, gateway: Endpoint, last: int):
         """An open stream that goes on behind an event."""
         more = {"Accept": "text/event-stream"} | ({"Last-Event-ID": str(last)} if last else {})
         return self._http.stream("GET", f"{gateway.url}/v1/rpc", headers={**self.headers(gateway), **more})

@@ -14,6 +14,7 @@ from tests.chaos.turns import BROKEN, TEXTS, Person, Writer
 from tests.support.asking import DECISION
 from tests.support.client import Client, Json
 
+
 @dataclass
 class Reader:
     """Reads one session, for a moment at each gateway, going on behind the last event that it has."""

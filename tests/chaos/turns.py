@@ -93,7 +93,7 @@ class Gate:
 
 @dataclass
 class Person:
-    """Is attached to a session, reads at one gateway after another, and answers through another one than it reads at."""
+    """Is attached to a session, reads at one gateway after another, and answers through another one."""
 
     session: str
     option: str

@@ -7,7 +7,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 from urllib.parse import ParseResult, SplitResult, urlsplit
 
-from nats.aio.client import Client, Srv
+from nats.aio.client import Client, Server, Srv
 from nats.aio.transport import TcpTransport, Transport
 
 if TYPE_CHECKING:
@@ -15,8 +15,30 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+PAUSE = 1.0
+"""Seconds before a server is dialled again that could not be reached."""
 GOODBYE = 1.0
 """Seconds that a WebSocket may take to end."""
+
+
+class Rota:
+    """The order in which servers are dialled: the one that was just lost comes last.
+
+    When it is frozen, it takes a connection and says nothing.
+    """
+
+    def __init__(self) -> None:
+        self._dialled: dict[str, int] = {}
+        """Server → the number of the attempt at which it was dialled last."""
+
+    def note(self, server: str) -> None:
+        """It is dialled."""
+        self._dialled[server] = max(self._dialled.values(), default=0) + 1
+
+    def choose(self, servers: list[Server], info: object) -> tuple[Server, float]:
+        """The next one, and after how many seconds."""
+        chosen = min(servers, key=lambda server: self._dialled.get(server.uri.netloc, 0))
+        return chosen, PAUSE if chosen.reconnects else 0.0
 
 
 class Dialer(Client):
@@ -25,8 +47,10 @@ class Dialer(Client):
     def __init__(self, proxy: str | None) -> None:
         super().__init__()
         self._proxy = proxy
+        self.rota = Rota()
 
     async def _connect_to_server(self, s: Srv) -> None:
+        self.rota.note(s.uri.netloc)
         if not self._transport:  # pyright: ignore[reportGeneralTypeIssues] - it is a bool, without saying so
             is_web = s.uri.scheme in ("ws", "wss")
             self._transport = WebSocketWay(self._proxy) if is_web else TcpWay(self._proxy)

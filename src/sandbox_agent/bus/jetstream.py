@@ -30,7 +30,10 @@ logger = logging.getLogger(__name__)
 PATIENCE = 5.0
 """How long JetStream may take for one answer."""
 READER_PATIENCE = 2.0
-"""How long it may take to make a reader: what was asked while there was no leader is never answered."""
+"""How long it may take to make or change a reader."""
+ASK_AGAIN = 1.0
+"""Seconds of silence after which what changes nothing is asked again. A server that is frozen, or no longer the leader,
+still gets requests, and never answers them."""
 FORMING = 30.0
 """How long the servers of a cluster that has just been started may take to find each other."""
 HEARTBEAT = 0.5
@@ -149,6 +152,18 @@ async def call_api(connection: Connection, call: str, body: Json, patience: floa
     return msgspec.json.decode(answer.data, type=Answer)
 
 
+async def read_api(connection: Connection, call: str, body: Json) -> Answer:
+    """A call that changes nothing; asked again when no answer comes."""
+    clock = asyncio.get_running_loop().time
+    ends_at = clock() + PATIENCE
+    while True:
+        try:
+            return await call_api(connection, call, body, ASK_AGAIN)
+        except Unreachable:
+            if clock() >= ends_at:
+                raise
+
+
 @dataclass(frozen=True, slots=True)
 class StreamFacts:
     """How a stream is, as its servers say."""
@@ -169,7 +184,7 @@ class StreamFacts:
 
 async def describe(connection: Connection, name: str) -> StreamFacts:
     """Raises BusError, Refused when there is no such stream."""
-    answer = (await call_api(connection, f"STREAM.INFO.{name}", {})).check(name)
+    answer = (await read_api(connection, f"STREAM.INFO.{name}", {})).check(name)
     assert answer.state is not None
     group = answer.cluster or _Group()
     behind = {each.name: each.lag or -1 for each in group.replicas if not each.current}
@@ -236,45 +251,33 @@ class JetStream:
         return await self._get(subject, {"seq": after + 1, "next_by_subj": subject})
 
     async def _get(self, subject: str, asked: Json) -> Record | None:
-        found = await call_api(self._connection, f"STREAM.MSG.GET.{self._name}", asked)
+        found = await read_api(self._connection, f"STREAM.MSG.GET.{self._name}", asked)
         if found.error_code == _NOT_FOUND:
             return None
         stored = found.check(subject).message
         return None if stored is None else _record(stored.seq, subject, stored.data, _read_headers(stored.hdrs))
 
     async def page(self, subject: str, after: int, through: int, limit: int) -> list[Record]:
-        records: list[Record] = []
-        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-
-        async def take(message: Arrival) -> None:
-            headers = message.headers
-            if done.done():
-                return
-            if "Nats-Sequence" not in headers:
-                if headers.get("Status") in ("204", "404"):
-                    done.set_result(None)
-                else:
-                    done.set_exception(Unreachable(f"{subject}: {headers}"))
-                return
-            record = _record(int(headers["Nats-Sequence"]), headers["Nats-Subject"], message.data, headers)
-            if record.sequence <= through:
-                records.append(record)
-
-        inbox = self._connection.new_inbox()
-        end = await self._connection.subscribe(inbox, take)
-        asked = {"seq": after + 1, "next_by_subj": subject, "batch": 1024, "max_bytes": max(limit, 2 * MOST_BYTES)}
-        try:
-            await self._connection.publish(f"$JS.API.DIRECT.GET.{self._name}", json.dumps(asked).encode(), reply=inbox)
-            async with asyncio.timeout(PATIENCE):
-                await done
-        except TimeoutError as error:
-            raise Unreachable(f"{subject}: no page came") from error
-        finally:
-            await end()
-        return records
+        clock = asyncio.get_running_loop().time
+        ends_at = clock() + PATIENCE
+        while True:
+            page = _Page(subject, through)
+            inbox = self._connection.new_inbox()
+            end = await self._connection.subscribe(inbox, page.take)
+            asked = {"seq": after + 1, "next_by_subj": subject, "batch": 1024, "max_bytes": max(limit, 2 * MOST_BYTES)}
+            try:
+                # Any of the servers answers.
+                request = json.dumps(asked).encode()
+                await self._connection.publish(f"$JS.API.DIRECT.GET.{self._name}", request, reply=inbox)
+                return await page.whole()
+            except TimeoutError as error:
+                if clock() >= ends_at:
+                    raise Unreachable(f"{subject}: no page came") from error
+            finally:
+                await end()
 
     async def ends(self) -> tuple[int, int]:
-        info = (await call_api(self._connection, f"STREAM.INFO.{self._name}", {})).check(self._name)
+        info = (await read_api(self._connection, f"STREAM.INFO.{self._name}", {})).check(self._name)
         assert info.state is not None
         return info.state.first_seq, info.state.last_seq
 
@@ -290,6 +293,38 @@ class JetStream:
         (await call_api(self._connection, f"STREAM.PURGE.{self._name}", {"filter": subject})).check(subject)
 
 
+class _Page:
+    """Messages that come as the answer to one request."""
+
+    def __init__(self, subject: str, through: int) -> None:
+        self._subject = subject
+        self._through = through
+        self._records: list[Record] = []
+        self._came = asyncio.Event()
+        self._end: bool | BusError = False
+
+    async def take(self, message: Arrival) -> None:
+        headers = message.headers
+        self._came.set()
+        if "Nats-Sequence" not in headers:
+            is_end = headers.get("Status") in ("204", "404")
+            self._end = True if is_end else Unreachable(f"{self._subject}: {headers}")
+            return
+        record = _record(int(headers["Nats-Sequence"]), headers["Nats-Subject"], message.data, headers)
+        if record.sequence <= self._through:
+            self._records.append(record)
+
+    async def whole(self) -> list[Record]:
+        """All of them. Raises TimeoutError when nothing comes for a while, and what was answered instead."""
+        while not self._end:
+            self._came.clear()
+            async with asyncio.timeout(ASK_AGAIN):
+                await self._came.wait()
+        if self._end is not True:
+            raise self._end
+        return self._records
+
+
 class JetStreamTable:
     """A bucket of JetStream's key-value store."""
 
@@ -299,7 +334,7 @@ class JetStreamTable:
         self._stream = f"KV_{name}"
 
     async def get(self, key: str) -> Entry | None:
-        found = await call_api(self._connection, f"STREAM.MSG.GET.{self._stream}", {"last_by_subj": self._prefix + key})
+        found = await read_api(self._connection, f"STREAM.MSG.GET.{self._stream}", {"last_by_subj": self._prefix + key})
         if found.error_code == _NOT_FOUND:
             return None
         stored = found.check(key).message
@@ -383,13 +418,14 @@ class _Reader:
                     self._connection,
                     f"CONSUMER.CREATE.{self._stream}.{self._consumer}",
                     {"stream_name": self._stream, "config": config, "action": "update"},
+                    READER_PATIENCE,
                 )
                 if changed.error is not None:
                     logger.info("reader begins anew stream=%s reason=%s", self._stream, changed.error.description)
                     await self._make(None)
             else:
                 # From here on; a place of its own, to which it can come back before anything was delivered.
-                info = await call_api(self._connection, f"STREAM.INFO.{self._stream}", {})
+                info = await read_api(self._connection, f"STREAM.INFO.{self._stream}", {})
                 state = info.check(self._stream).state
                 self._after = 0 if state is None else state.last_seq
                 await self._make(None)

@@ -83,7 +83,7 @@ async def connect(
                 error_cb=report,
                 closed_cb=close,
                 connect_timeout=CONNECT,
-                reconnect_time_wait=1,
+                reconnect_to_server_handler=client.rota.choose,
                 max_reconnect_attempts=-1,
                 ping_interval=PING_EVERY,
                 max_outstanding_pings=2,
@@ -264,7 +264,8 @@ class NatsBus:
     async def close(self) -> None:
         for task in self._tasks:
             task.cancel()
-        with suppress(nats.errors.Error, OSError, TimeoutError):
+        # uvloop has an error of its own for a socket that is closed already.
+        with suppress(nats.errors.Error, OSError, TimeoutError, RuntimeError):
             await self._client.close()
 
 

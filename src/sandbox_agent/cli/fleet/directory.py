@@ -97,6 +97,9 @@ class FleetDirectory:
                 "host": "127.0.0.1",
                 "port": place.route,
                 "routes": [f"nats://127.0.0.1:{other.route}" for other in others],
+                # A server that is frozen is asked for pages until the others have noticed.
+                "ping_interval": "2s",
+                "ping_max": 2,
                 **cluster,
             }
         path = directory / "server.conf"

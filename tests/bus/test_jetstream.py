@@ -1,0 +1,89 @@
+"""What is asked of a server that is frozen, or no longer the leader, is asked again."""
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from urllib.parse import urlparse
+
+from nats.aio.client import Server
+
+from sandbox_agent.bus.dialing import PAUSE, Rota
+from sandbox_agent.bus.jetstream import Arrival, JetStream, JetStreamTable, describe
+from sandbox_agent.bus.nats import NatsBus, connect
+from sandbox_agent.bus.ports import Append, Message, Unreachable
+from tests.support.client import run
+from tests.support.nats import NatsServer
+
+
+@dataclass
+class Forgetful:
+    """A connection whose first message on each subject of JetStream's API arrives at a server that does not answer."""
+
+    bus: NatsBus
+    forgotten: set[str] = field(default_factory=set[str])
+
+    async def ask(self, subject: str, body: bytes, headers: Mapping[str, str] | None, patience: float) -> Arrival:
+        if self._forgets(subject):
+            raise Unreachable(subject)
+        return await self.bus.ask(subject, body, headers, patience)
+
+    async def publish(
+        self, subject: str, body: bytes, reply: str = "", headers: Mapping[str, str] | None = None
+    ) -> None:
+        if not self._forgets(subject):
+            await self.bus.publish(subject, body, reply, headers)
+
+    async def subscribe(
+        self, subject: str, take: Callable[[Arrival], Awaitable[None]]
+    ) -> Callable[[], Awaitable[None]]:
+        return await self.bus.subscribe(subject, take)
+
+    def new_inbox(self) -> str:
+        return self.bus.new_inbox()
+
+    def _forgets(self, subject: str) -> bool:
+        if not subject.startswith("$JS.API.") or subject in self.forgotten:
+            return False
+        self.forgotten.add(subject)
+        return True
+
+
+def test_what_a_frozen_server_does_not_answer_is_asked_again(nats_of_tests: NatsServer, unique: str) -> None:
+    async def main() -> None:
+        bus = await connect([nats_of_tests.url], "gw.g.in", "g")
+        subject = f"{unique}.a"
+        stream = await bus.stream(unique, [f"{unique}.>"], max_bytes=1 << 20, max_age=60)
+        table = await bus.table(unique)
+        await table.put("key", b"value")
+        for place in range(3):
+            await stream.append(Append([Message(subject, b"%d" % place)], {subject: place}))
+        frozen = Forgetful(bus)
+        read = JetStream(frozen, unique)
+        assert [record.body for record in await read.page(subject, 0, 3, 1 << 20)] == [b"0", b"1", b"2"]
+        last = await read.last(subject)
+        assert last is not None
+        assert last.body == b"2"
+        assert await read.ends() == (1, 3)
+        entry = await JetStreamTable(frozen, unique).get("key")
+        assert entry is not None
+        assert entry.value == b"value"
+        assert (await describe(frozen, unique)).messages == 3
+        assert len(frozen.forgotten) == 4
+        await bus.close()
+
+    run(main())
+
+
+def test_a_lost_connection_goes_to_other_servers_first() -> None:
+    urls = [urlparse(f"nats://nats-{number}:4222") for number in range(3)]
+    rota = Rota()
+    dialled = [urls[0].netloc]
+    rota.note(dialled[0])
+    while len(dialled) < 5:
+        # Those that were dialled since it was lost have failed.
+        failures = {url.netloc: dialled[1:].count(url.netloc) for url in urls}
+        chosen, pause = rota.choose([Server(url, failures[url.netloc]) for url in urls], {})
+        assert pause == (PAUSE if failures[chosen.uri.netloc] else 0)
+        dialled.append(chosen.uri.netloc)
+        rota.note(dialled[-1])
+    assert sorted(dialled[1:3]) == [url.netloc for url in urls[1:]]
+    assert dialled[3:] == dialled[:2]
