@@ -1,6 +1,8 @@
 """Where a server listens, and who learns of it: the socket, the token, the notice, and what is printed at the start."""
 
+import asyncio
 import os
+import resource
 import shlex
 import socket
 import sys
@@ -8,11 +10,17 @@ from collections.abc import Generator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 from ipaddress import ip_address
+from typing import cast
 
 from sandbox_agent import __version__
 from sandbox_agent.data_directory import Notice, keep_token, publish_notice
 from sandbox_agent.errors import SettingsError
+from sandbox_agent.http.asgi import App
+from sandbox_agent.http.light_uvicorn import Config, Server
+from sandbox_agent.http.protocol import Protocol
+from sandbox_agent.http.sockets import SocketLimits, Sockets
 from sandbox_agent.processes.table import read_process
 from sandbox_agent.settings import Settings
 
@@ -156,3 +164,40 @@ def hold_token(settings: Settings, listener: socket.socket) -> Generator[Setting
     finally:
         if settings.no_persist:
             path.unlink(missing_ok=True)
+
+
+class HttpServer(Server):
+    """Uvicorn without its signal handlers: agents and streams are ended first, elsewhere."""
+
+    @contextmanager
+    def capture_signals(self) -> Generator[None]:
+        yield
+
+
+def make_server(app: App, settings: Settings) -> tuple[HttpServer, Sockets]:
+    """A server that only has to be given its listener; and its sockets, whose clock has to run."""
+    sockets = Sockets(_limits(settings))
+    config = Config(
+        app,
+        http=cast("type[asyncio.Protocol]", partial(Protocol, sockets)),
+        ws="none",
+        lifespan="off",
+        log_config=None,
+        access_log=False,
+        proxy_headers=False,
+        server_header=False,
+        backlog=max(sockets.limits.anonymous, 64),
+        timeout_graceful_shutdown=1,
+    )
+    return HttpServer(config), sockets
+
+
+def _limits(settings: Settings) -> SocketLimits:
+    """With few descriptors, strangers get a part of them: a burst on top must leave enough for clients and agents."""
+    descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    anonymous = settings.anonymous_sockets
+    if descriptors != resource.RLIM_INFINITY:
+        anonymous = max(min(anonymous, descriptors // 4), 1)
+    return SocketLimits(
+        anonymous, settings.head_timeout, settings.body_timeout, settings.idle_timeout, settings.pong_timeout
+    )

@@ -73,7 +73,7 @@ from sandbox_agent.hub.session_methods import SessionMethods
 from sandbox_agent.hub.session_settings import SessionSettings
 from sandbox_agent.hub.turns import Turns
 from sandbox_agent.idling import Idling
-from sandbox_agent.listening import PORT, TOKEN, announce, hold_token, open_listener, publish
+from sandbox_agent.listening import PORT, TOKEN, announce, hold_token, make_server, open_listener, publish
 from sandbox_agent.log.database import DatabaseError
 from sandbox_agent.log.log import Limits, Log
 from sandbox_agent.log.recovery import FILE_SUFFIXES, open_database
@@ -83,7 +83,6 @@ from sandbox_agent.pools import Pools
 from sandbox_agent.processes.children import Children, open_cgroup
 from sandbox_agent.processes.parent import Parent
 from sandbox_agent.reports import set_up_logging
-from sandbox_agent.serving import make_server
 from sandbox_agent.settings import Settings
 
 if TYPE_CHECKING:
@@ -214,7 +213,7 @@ def build(settings: Settings, children: Children) -> Parts:
     watches = Watches(settings.watches, settings.watch_buffer, pools.watches)
 
     def control() -> Asgi:
-        from sandbox_agent.host.transfer.unpacking import UploadLimits
+        from sandbox_agent.host.transfer.archives import UploadLimits
         from sandbox_agent.http.archives import Archives
         from sandbox_agent.http.control import make_control_app
         from sandbox_agent.http.files import FileRoutes

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 from pydantic import TypeAdapter
 
-from sandbox_agent.host.transfer.unpacking import Uploaded
+from sandbox_agent.host.transfer.archives import Uploaded
 from sandbox_agent.http.health import HealthView
 from sandbox_agent.hub import from_client
 from sandbox_agent.wire.agents import InstallResult

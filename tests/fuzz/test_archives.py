@@ -25,7 +25,7 @@ from sandbox_agent.archives.packing import DAMAGE, detect_packing, unpack_stream
 from sandbox_agent.errors import ArchiveTooLarge, BadArchive, DiskFull
 from sandbox_agent.file_errors import FileProblem
 from sandbox_agent.host.paths.confined import Confined
-from sandbox_agent.host.transfer.unpacking import UploadLimits, receive
+from sandbox_agent.host.transfer.archives import UploadLimits, receive
 from sandbox_agent.install_errors import InstallFailed, UnsafeArchive
 from tests.support.archives import extended, header
 

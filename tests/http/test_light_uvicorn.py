@@ -10,7 +10,7 @@ assert "click" not in sys.modules, "the command line was imported"
 import uvicorn
 from uvicorn import run
 assert uvicorn.run is run
-assert issubclass(sandbox_agent.serving.HttpServer, uvicorn.Server)
+assert issubclass(sandbox_agent.listening.HttpServer, uvicorn.Server)
 assert not hasattr(uvicorn, "unknown")
 """
 

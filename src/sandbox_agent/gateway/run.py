@@ -37,10 +37,9 @@ from sandbox_agent.http.guard import Guard
 from sandbox_agent.http.rpc import Rpc
 from sandbox_agent.http.stream import StreamLimits, Streams
 from sandbox_agent.http.ui import Ui
-from sandbox_agent.listening import open_listener
+from sandbox_agent.listening import make_server, open_listener
 from sandbox_agent.pools import Pool
 from sandbox_agent.reports import set_up_logging
-from sandbox_agent.serving import make_server
 from sandbox_agent.settings import Settings
 from sandbox_agent.wire import fleet
 

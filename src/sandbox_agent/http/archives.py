@@ -17,9 +17,8 @@ from sandbox_agent.errors import ArchiveTooLarge, BadArchive, BadRequest, Shutti
 from sandbox_agent.file_errors import NoRoom
 from sandbox_agent.host.paths.confined import Confined
 from sandbox_agent.host.paths.refusals import file_problems
-from sandbox_agent.host.transfer.bundle import bundle
+from sandbox_agent.host.transfer.archives import Uploaded, UploadLimits, bundle, receive
 from sandbox_agent.host.transfer.flow import Abandoned, Inflow, Outflow
-from sandbox_agent.host.transfer.unpacking import Uploaded, UploadLimits, receive
 from sandbox_agent.http.asgi import transport
 from sandbox_agent.http.downloads import Streamed
 from sandbox_agent.http.paths import PATH, PROBLEMS, SESSION, Paths, read_query

@@ -1,13 +1,18 @@
 """Sessions, as OpenCode's programs use them: made, listed, changed, prompted, ended.
 
-Every change goes through the hub as a request of ACP. What is kept is the hub's; only drafts are here.
+Every change goes through the hub as a request of ACP. What is kept is the hub's; only drafts are here: sessions before
+their first prompt. Only the first prompt tells which agent is meant, so a draft has none. It is in memory, and a
+restart forgets it; with the first prompt it becomes a session, which keeps its id.
 """
 
+import asyncio
+import secrets
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
 from msgspec import UNSET
 
+from sandbox_agent import __version__
 from sandbox_agent.agents.manifest import Agent
 from sandbox_agent.envelope import META, Object, objects_at, text_at
 from sandbox_agent.hub.choices import MODE
@@ -16,11 +21,20 @@ from sandbox_agent.hub.hub import Hub
 from sandbox_agent.hub.session import Session
 from sandbox_agent.hub.shelf import sort_key
 from sandbox_agent.opencode.bus import Bus
-from sandbox_agent.opencode.drafts import Draft, Drafts
 from sandbox_agent.opencode.hub_client import HubClient, Prompted
-from sandbox_agent.opencode.ids import is_given_id
-from sandbox_agent.opencode.naming import Facts, describe, find_session, id_of, is_busy
+from sandbox_agent.opencode.ids import Ticks, is_given_id, make_id, milliseconds
+from sandbox_agent.opencode.naming import (
+    Facts,
+    default_title,
+    describe,
+    find_session,
+    id_of,
+    is_busy,
+    make_slug,
+    project_id,
+)
 from sandbox_agent.opencode.objects import (
+    Cache,
     CommandBody,
     Message,
     MessageModel,
@@ -29,6 +43,8 @@ from sandbox_agent.opencode.objects import (
     PromptBody,
     SessionChange,
     SessionInfo,
+    SessionTime,
+    Tokens,
 )
 from sandbox_agent.opencode.offerings import Offerings
 from sandbox_agent.opencode.prompts import KEY, Note, make_blocks, make_meta, make_title
@@ -45,6 +61,75 @@ PAGE, LOOKED_THROUGH = 50, 5000
 """Sessions that are looked at in one go, and for one list."""
 _COMPACT = "compact"
 """What agents call the command that shortens their memory of a conversation."""
+MOST_DRAFTS = 1000
+"""Drafts that are kept; then the oldest is forgotten."""
+_LAST_TICK = (1 << 48) - 1
+
+
+@dataclass(slots=True)
+class Draft:
+    """What is known of a session before its first prompt."""
+
+    id: str
+    directory: str
+    created_at: float
+    updated_at: float
+    title: str | None = None
+    agent: str | None = None
+    """The mode that is wished for, or the name of an agent."""
+    model: ModelRef | None = None
+    facts: Facts = field(default_factory=Facts)
+    opening: asyncio.Lock = field(default_factory=asyncio.Lock)
+    """Held while its session is opened."""
+
+    def describe(self) -> SessionInfo:
+        time = SessionTime(created=milliseconds(self.created_at), updated=milliseconds(self.updated_at))
+        time.archived = UNSET if self.facts.archived is None else self.facts.archived
+        return SessionInfo(
+            id=self.id,
+            slug=make_slug(self.id),
+            project_id=project_id(self.directory),
+            directory=self.directory,
+            title=self.title or default_title(self.created_at),
+            version=__version__,
+            time=time,
+            parent_id=self.facts.parent_id or UNSET,
+            agent=self.agent or UNSET,
+            model=self.model or UNSET,
+            cost=0,
+            tokens=Tokens(cache=Cache()),
+            permission=list(self.facts.permission) or UNSET,
+            metadata=UNSET if self.facts.metadata is None else self.facts.metadata,
+        )
+
+
+class Drafts:
+    """All drafts, by id."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._drafts: dict[str, Draft] = {}
+        self._ticks = Ticks()
+
+    def add(self, directory: str) -> Draft:
+        now = self._clock()
+        # Ids of sessions descend: the later one is the smaller number.
+        tick = _LAST_TICK - self._ticks.next(milliseconds(now))
+        draft = Draft(make_id("ses", tick, secrets.token_hex(8)), directory, now, now)
+        self._drafts[draft.id] = draft
+        if len(self._drafts) > MOST_DRAFTS:
+            del self._drafts[next(iter(self._drafts))]
+        return draft
+
+    def find(self, id: str) -> Draft | None:
+        return self._drafts.get(id)
+
+    def remove(self, id: str) -> None:
+        self._drafts.pop(id, None)
+
+    def all(self) -> list[Draft]:
+        """From the newest on."""
+        return list(reversed(self._drafts.values()))
 
 
 class Conversations:

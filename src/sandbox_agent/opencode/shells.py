@@ -19,7 +19,7 @@ from sandbox_agent.opencode.hub_client import HubClient
 from sandbox_agent.opencode.naming import is_busy
 from sandbox_agent.opencode.objects import Message, ShellBody
 from sandbox_agent.opencode.refusals import Refused
-from sandbox_agent.opencode.shell import Shell
+from sandbox_agent.opencode.tools import Shell
 from sandbox_agent.opencode.transcripts import Transcripts
 
 LONGEST = 600.0

@@ -38,8 +38,7 @@ from sandbox_agent.opencode.objects import (
 )
 from sandbox_agent.opencode.prompts import Note, make_part, make_title, read_note
 from sandbox_agent.opencode.refusals import describe_failure
-from sandbox_agent.opencode.shell import SHELL, read_shell
-from sandbox_agent.opencode.tools import ToolCall
+from sandbox_agent.opencode.tools import ToolCall, read_shell
 from sandbox_agent.wire import methods
 
 REMEMBERED = 256
@@ -176,7 +175,7 @@ class Transcript:
                 self._take_turn(position, ms, envelope.params())
             case methods.METADATA_UPDATE:
                 self._kept.tell("session.updated")
-            case _ if envelope.method == SHELL:
+            case methods.SHELL:
                 self._take_shell(position, ms, envelope.params())
             case _:
                 pass
