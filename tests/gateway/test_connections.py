@@ -90,8 +90,8 @@ def say(cluster: Cluster, node: str, chunk: Chunk) -> None:
         stream.append(Append([Message(subject, each.body, headers)], expected))
 
 
-def attach(cluster: Cluster, node: str, tag: str, session_id: str) -> None:
-    line = msgspec.json.encode(Attachment(session_id, attached=True))
+def attach(cluster: Cluster, node: str, tag: str, session_id: str, *, attached: bool = True) -> None:
+    line = msgspec.json.encode(Attachment(session_id, attached=attached))
     say(cluster, node, Chunk(1, [line], Direction.FROM_SERVER, None, attachment_channel(tag), 0.0, history=False))
 
 
@@ -273,5 +273,75 @@ def test_positions_of_a_node_that_lost_its_disk_are_waited_for_anew() -> None:
         assert not waiting.done()
         tell(cluster, "n", opened.tag, OWN)
         await waiting
+
+    run(main())
+
+
+@pytest.mark.parametrize("elsewhere", [False, True])
+def test_a_reader_that_is_behind_gets_what_came_before_it_was_detached(elsewhere: bool) -> None:
+    async def main() -> None:
+        cluster = Cluster()
+        first, second = await start_two(cluster)
+        opened = await first.open("n")
+        await first.connections.add_node(opened, "n")
+        attach(cluster, "n", opened.tag, "s")
+        stream = first.read(opened)
+        speak(cluster, "n", "s", SESSION)
+        attach(cluster, "n", opened.tag, "s", attached=False)
+        speak(cluster, "n", "s", b'{"after":1}')
+        tell(cluster, "n", opened.tag, LAST)
+        async with asyncio.timeout(BOUND):
+            while opened.attached("s") or not opened.windows:  # noqa: ASYNC110 - what is tested has no events
+                await asyncio.sleep(0)
+        first.connections.close_unused()
+        if elsewhere:
+            stream = second.read(await second.take_over(opened))
+        assert await read_until(stream, LAST) == [SESSION, LAST]
+
+    run(main())
+
+
+def test_a_response_is_taken_of_the_node_alone_that_was_asked() -> None:
+    async def main() -> None:
+        cluster = Cluster()
+        first, second = await start_two(cluster)
+        opened = await first.open("n")
+        for node in ("n", "evil"):
+            await first.connections.add_node(opened, node)
+        moved = await second.take_over(opened)
+        forged, fair = b'{"jsonrpc":"2.0","id": 7,"result":{}}', b'{"jsonrpc":"2.0","id":7,"result":{"of":"n"}}'
+        first.connections.note_asked(opened, b"7", "n", promised=True)
+        opened.unanswered[b"7"] = "n"
+        async with asyncio.timeout(BOUND):
+            while b"7" not in moved.asked:  # noqa: ASYNC110 - what is tested has no events
+                await asyncio.sleep(0)
+        tell(cluster, "evil", opened.tag, forged)
+        tell(cluster, "evil", opened.tag, b'{"jsonrpc":"2.0","id":8,"result":{}}')
+        tell(cluster, "evil", opened.tag, OWN)
+        tell(cluster, "n", opened.tag, fair)
+        tell(cluster, "n", opened.tag, LAST)
+        third = await start_gateway(cluster, "g3")
+        for gateway, connection in ((first, opened), (second, moved), (third, await third.take_over(opened))):
+            seen = await read_until(gateway.read(connection), LAST)
+            assert forged not in seen
+            assert [seen.count(each) for each in (OWN, fair, LAST)] == [1, 1, 1]
+        assert not opened.unanswered
+
+    run(main())
+
+
+def test_a_forged_response_leaves_the_request_unanswered() -> None:
+    async def main() -> None:
+        cluster = Cluster()
+        gateway = await start_gateway(cluster, "g1")
+        opened = await gateway.open("n")
+        for node in ("n", "evil"):
+            await gateway.connections.add_node(opened, node)
+        gateway.connections.note_asked(opened, b'"a"', "n")
+        opened.unanswered[b'"a"'] = "n"
+        tell(cluster, "evil", opened.tag, b'{"jsonrpc":"2.0","id":"\\u0061","error":{"code":-1,"message":""}}')
+        tell(cluster, "n", opened.tag, LAST)
+        await read_until(gateway.read(opened), LAST)
+        assert opened.unanswered == {b'"a"': "n"}
 
     run(main())

@@ -25,6 +25,7 @@ from sandbox_agent.gateway.roster import Roster
 from sandbox_agent.http.guests import PATH
 from sandbox_agent.wire import fleet
 from tests.support.client import run
+from tests.support.running import BOUND
 
 INITIALIZE = b'{"jsonrpc":"2.0","id":0,"method":"initialize","params":{}}'
 PENDING = b'{"jsonrpc":"2.0","id":1,"method":"_sandboxagent/session/pending","params":{}}'
@@ -164,5 +165,23 @@ def test_a_node_that_forgets_its_guest_again_and_again_is_asked_in_peace(monkeyp
         answer = await gateway.guests.post(client, "n", PENDING, [], repeatable=True)
         assert answer is FORGOTTEN
         assert len(gateway.nodes.called) < 20
+
+    run(main())
+
+
+def test_a_node_that_has_started_anew_learns_of_a_client_when_that_reads_again() -> None:
+    async def main() -> None:
+        gateway = await open_gateway(n=replying(KNOWN))
+        client = await gateway.client("n")
+        await gateway.guests.introduce(client, "n")
+        gateway.nodes.called.clear()
+        gateway.connections.announce_stream(client)
+        # Nothing to say to a node that knows it; and no stream was open when this one was restarted.
+        gateway.roster.leases["n"] = fleet.Lease("n", "another run", "", {}, [], 0)
+        gateway.connections.announce_stream(client)
+        async with asyncio.timeout(BOUND):
+            while client.guests["n"] != "another run":  # noqa: ASYNC110 - what is tested has no events
+                await asyncio.sleep(0)
+        assert gateway.nodes.called == [("n", PATH.encode())]
 
     run(main())

@@ -1,5 +1,6 @@
 """What a node can do with its credential: publish as itself, hear what is meant for it, and nothing else."""
 
+import asyncio
 from collections.abc import Generator
 from dataclasses import dataclass
 from pathlib import Path
@@ -67,29 +68,30 @@ def test_a_hostile_node_reaches_no_subject_but_its_own(guarded: Guarded) -> None
         await gateway.serve("up.>", hear, answers=lambda subject: subjects.inbox_of_node(subject.split(".")[1]))
         evil = await guarded.node("evil")
         assert await evil.request("up.evil.beat.g", b"", 60) == b"ok"
-        for forbidden in (
+        tag = "g0123456789abcdef"
+        forbidden = [
             subject,
-            "up.good.log.g",
-            "dn.good.call",
-            "all.gateway",
-            "$KV.nodes.good",
-            "$JS.API.STREAM.DELETE.EV",
-            "$JS.API.STREAM.PURGE.EV",
-            "$JS.API.CONSUMER.CREATE.EV",
-            "$JS.API.DIRECT.GET.EV",
-            "gw.g.in.x",
-            "$SYS.REQ.SERVER.PING",
-            "$JS.ACK.EV.x.1.1.1.1.0",
-            "_INBOX.x",
-        ):
+            *(subjects.connection_events(tag, name) for name in ("good", "evil", subjects.GATEWAY)),
+            *(subjects.attachments(tag, name) for name in ("good", "evil", subjects.GATEWAY)),
+            *("up.good.log.g", "up.good.flow.g.x", "dn.good.call", "dn.good.flow.x", "dn.good.in.x", "dn.evil.flow.x"),
+            *("all.gateway", "gw.g.in.x", "_INBOX.x", "$SYS.REQ.SERVER.PING", "$JS.ACK.EV.x.1.1.1.1.0", "$JS.FC.EV.x"),
+            *(f"$KV.{table}.good" for table in ("nodes", "sess", "conns", "keys", "fleet")),
+            *(f"$JS.API.STREAM.{call}.EV" for call in ("CREATE", "UPDATE", "DELETE", "PURGE", "INFO")),
+            *(f"$JS.API.STREAM.MSG.{call}.EV" for call in ("GET", "DELETE")),
+            *("$JS.API.CONSUMER.CREATE.EV", "$JS.API.DIRECT.GET.EV", "$JS.API.INFO", "$JS.API.STREAM.NAMES"),
+        ]
+
+        async def is_refused(forbidden: str) -> None:
             with pytest.raises(BusError):
-                await evil.request(forbidden, b"forged", 0.2)
+                await evil.request(forbidden, b"forged", 0.5)
             # A message that would empty a table, or take the place of all others, had it got there.
-            await evil.publish(
-                forbidden, b"", headers={"Nats-Rollup": "all", "KV-Operation": "PURGE"}, reply="dn.evil.in.x"
-            )
+            for reach in ("all", "sub"):
+                emptying = {"Nats-Rollup": reach, "KV-Operation": "PURGE"}
+                await evil.publish(forbidden, b"", headers=emptying, reply="dn.evil.in.x")
+
+        await asyncio.gather(*map(is_refused, forbidden))
         # An answer may be wanted elsewhere: at a stream, or in another inbox. None goes there.
-        for reply in (subject, "$KV.nodes.good", "dn.good.in.x", "gw.g.in.x"):
+        for reply in (subject, subjects.connection_events(tag, "good"), "$KV.nodes.good", "dn.good.in.x", "gw.g.in.x"):
             await evil.publish("up.evil.log.g", b"", reply=reply)
         assert await evil.request("up.evil.beat.g", b"", 60) == b"ok"
         overheard: list[str] = []
@@ -172,6 +174,11 @@ def test_a_node_cannot_write_into_the_session_of_another_one() -> None:
         assert (await gateway.log("n2", said("other", subjects.session_events("s")), expected=end)).refused
         agent = Chunk(1, [b"{}"], Direction.FROM_AGENT, None, "agent:mock", 0.0)
         assert (await gateway.log("n2", list(outgoing(agent, "ev.a.n1.bW9jaw")))).refused
+        # Nor to a client as another node, or as a gateway, nor about its attachments.
+        for source in ("n1", subjects.GATEWAY, "*"):
+            for kind in (subjects.connection_events, subjects.attachments):
+                forged = list(outgoing(agent, kind("g0123456789abcdef", source)))
+                assert (await gateway.log("n2", forged)).refused
         facts = await gateway.ask("n2", fleet.FACTS, FactsRequest({"s": None}))
         assert msgspec.msgpack.decode(facts, type=FactsReply).refused == {"s": "the session belongs to n1"}
         # Nor does its own row show another session.

@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 
 from sandbox_agent import __version__
+from sandbox_agent.bus import subjects
 from sandbox_agent.bus.ports import BusError, Conflict, Table
 from sandbox_agent.envelope import (
     META,
@@ -140,6 +141,7 @@ class Calls:
         method = self._own.get(envelope.method)
         try:
             if method is not None:
+                connection.note_asked(envelope.id, subjects.GATEWAY)
                 return Answer(success(envelope.id, await method(connection, envelope)))
             return await self._forward(connection, envelope, key)
         except (RpcError, NoNode) as error:
@@ -167,6 +169,8 @@ class Calls:
     async def _request(
         self, connection: FleetConnection, node: str, envelope: Envelope, key: str | None, *more: tuple[bytes, bytes]
     ) -> NodeAnswer:
+        assert envelope.id is not None
+        self._connections.note_asked(connection, envelope.id, node, promised=_ASYNC in more)
         under = [] if key is None else [(_KEY, key.encode("latin-1"))]
         repeatable = key is not None or envelope.method in methods.READS
         return await self._guests.post(connection, node, envelope.line, [*under, *more], repeatable=repeatable)

@@ -3,6 +3,9 @@
 import base64
 import hashlib
 import hmac
+from collections import OrderedDict
+from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from sandbox_agent.bus import subjects
@@ -10,6 +13,9 @@ from sandbox_agent.envelope import Kind, parse, same_id
 from sandbox_agent.errors import NotAnEnvelope
 from sandbox_agent.hub.connection import Connection
 from sandbox_agent.log.event import Chunk, session_channel
+
+REMEMBERED_REQUESTS = 4096
+"""Of one client: where they went."""
 
 
 @dataclass(eq=False)
@@ -29,6 +35,8 @@ class FleetConnection(Connection):
     """When that was written last, by the monotonic clock."""
     unanswered: dict[bytes, str] = field(default_factory=dict[bytes, str])
     """Requests whose responses come on the stream → the nodes that work on them."""
+    asked: OrderedDict[bytes, set[str]] = field(default_factory=OrderedDict[bytes, set[str]])
+    """The newest requests of its client, by id → the nodes that they went to; as far as gateways have said so."""
 
     def own_channels(self) -> list[str]:
         """What is for this connection alone."""
@@ -42,8 +50,27 @@ class FleetConnection(Connection):
             # A request comes to each client by itself, under an id that leads to its node.
             return False
         if chunk.session_id is None or chunk.channel != session_channel(chunk.session_id):
-            return True
+            return not self._is_forged(chunk)
         return any(window.covers(chunk.first) for window in self.windows.get(chunk.session_id, ()))
+
+    def note_asked(self, id: bytes, node: str) -> None:
+        """A request goes to a node."""
+        name = same_id(id)
+        self.asked.setdefault(name, set()).add(node)
+        self.asked.move_to_end(name)
+        while len(self.asked) > REMEMBERED_REQUESTS:
+            self.asked.popitem(last=False)
+
+    def _is_forged(self, chunk: Chunk) -> bool:
+        """Whether a node answers what another one was asked."""
+        source = chunk.channel.rpartition(".")[2]
+        if source == subjects.GATEWAY or len(self.guests) < 2:
+            return False
+        return any(source not in self.asked.get(id, (source,)) for id in _answered(chunk))
+
+    def has_read(self, position: int) -> bool:
+        """Whether its stream here, if there is one, has come past a position."""
+        return self.stream is None or self.stream.has_handed(position)
 
     def appended(self, chunk: Chunk) -> None:
         if not self.sees(chunk):
@@ -55,13 +82,8 @@ class FleetConnection(Connection):
             self.stream.push(chunk)
 
     def _note_responses(self, chunk: Chunk) -> None:
-        for line in chunk.lines:
-            try:
-                envelope = parse(line)
-            except NotAnEnvelope:
-                continue
-            if envelope.kind is Kind.RESPONSE and envelope.id is not None:
-                self.unanswered.pop(same_id(envelope.id), None)
+        for id in _answered(chunk):
+            self.unanswered.pop(id, None)
 
     def lost(self, trims: dict[str, int], after: int, only: str | None = None) -> int:
         ends = [trims.get(channel, 0) for channel in self.own_channels()] if only is None else []
@@ -85,6 +107,15 @@ class FleetConnection(Connection):
     @property
     def digest(self) -> str:
         return digest_of_id(self.connection_id)
+
+
+def _answered(chunk: Chunk) -> Iterator[bytes]:
+    """The ids of requests to which a chunk has responses."""
+    for line in chunk.lines:
+        with suppress(NotAnEnvelope):
+            envelope = parse(line)
+            if envelope.kind is Kind.RESPONSE and envelope.id is not None:
+                yield same_id(envelope.id)
 
 
 def digest_of_id(connection_id: str) -> str:

@@ -17,16 +17,17 @@ from msgspec import Raw
 
 from sandbox_agent.bus import subjects
 from sandbox_agent.bus.ports import BusError, Conflict, Entry, Following, Table
-from sandbox_agent.envelope import Envelope, parse
-from sandbox_agent.errors import LogUnavailable, NotAnEnvelope, UnknownConnection
+from sandbox_agent.envelope import Envelope, parse, same_id
+from sandbox_agent.errors import LogUnavailable, UnknownConnection
+from sandbox_agent.gateway.attachments import Attachments
 from sandbox_agent.gateway.connection import FleetConnection, digest_of_id
 from sandbox_agent.gateway.feed import Feed
 from sandbox_agent.gateway.own_events import OwnEvents
 from sandbox_agent.gateway.roster import Roster
 from sandbox_agent.http.stream import TAKEN_OVER
 from sandbox_agent.hub.connection import Connection
-from sandbox_agent.log.event import Chunk, session_channel
-from sandbox_agent.wire.fleet import Attachment, StreamOpened, Visit
+from sandbox_agent.log.event import session_channel
+from sandbox_agent.wire.fleet import Attachment, SentTo, StreamOpened, Visit
 
 logger = logging.getLogger(__name__)
 
@@ -52,9 +53,10 @@ class FleetConnections:
         self._loading: dict[str, asyncio.Task[FleetConnection | None]] = {}
         """By connection id: a wrong one with the right tag must not get into the way of the right one."""
         self._settling: dict[FleetConnection, set[asyncio.Task[None]]] = {}
-        self._writers: dict[tuple[FleetConnection, str], _Attachments] = {}
+        self._writers: dict[tuple[FleetConnection, str], Attachments] = {}
         self._known_guests: OrderedDict[tuple[str, str], None] = OrderedDict()
         self._watchers: list[Callable[[FleetConnection], None]] = []
+        self._stream_watchers: list[Callable[[FleetConnection], None]] = []
         self._tasks: set[asyncio.Task[None]] = set()
         self._watching: Following | None = None
         roster.watch(self._take_node)
@@ -220,6 +222,10 @@ class FleetConnections:
         """Hear of connections that their clients have closed here."""
         self._watchers.append(watcher)
 
+    def watch_streams(self, watcher: Callable[[FleetConnection], None]) -> None:
+        """Hear of connections whose clients begin to read here."""
+        self._stream_watchers.append(watcher)
+
     # Coming from another gateway
 
     async def _load(self, tag: str, connection_id: str) -> FleetConnection | None:
@@ -269,7 +275,7 @@ class FleetConnections:
             subjects.connection_events(connection.tag, source),
             subjects.attachments(connection.tag, source),
         )
-        writer = self._writers[connection, source] = _Attachments(self, connection, source)
+        writer = self._writers[connection, source] = Attachments(self, connection, source)
         self._feed.follow(own, connection)
         self._feed.follow(attachments, writer)
         await self._feed.complete([own, attachments])
@@ -315,8 +321,8 @@ class FleetConnections:
             return
         if not said.attached:
             if connection.attached(session_id):
+                # Followed still: its stream may have to read what came before. See `release`.
                 connection.detach(session_id, position)
-                self._feed.unfollow(channel, connection)
         elif not connection.attached(session_id):
             connection.attach(session_id, position)
             self._feed.follow(channel, connection)
@@ -331,8 +337,31 @@ class FleetConnections:
             connection.stream.close(TAKEN_OVER)
 
     def announce_stream(self, connection: Connection) -> None:
-        """Its client reads here."""
+        """Its client reads here, from wherever it likes: also what came before it was detached from a session."""
+        assert isinstance(connection, FleetConnection)
         self._own.announce(connection.tag, msgspec.json.encode(StreamOpened(self._gateway)))
+        for session_id, windows in connection.windows.items():
+            end = windows[-1].end
+            if end is None or not connection.has_read(end):
+                self._feed.follow(session_channel(session_id), connection)
+        for watcher in self._stream_watchers:
+            watcher(connection)
+
+    def release(self, connection: FleetConnection) -> None:
+        """Stop following sessions that it was detached from, when its stream has come past that."""
+        for session_id, windows in connection.windows.items():
+            end = windows[-1].end
+            if end is not None and connection.has_read(end):
+                self._feed.unfollow(session_channel(session_id), connection)
+
+    def note_asked(self, connection: FleetConnection, id: bytes, node: str, *, promised: bool = False) -> None:
+        """A request of its client goes to a node: no other node may answer it. All gateways learn of it.
+
+        Where a single node can speak to it, they know already; but for a response that is `promised` on the stream.
+        """
+        connection.note_asked(id, node)
+        if promised or len(connection.guests) > 1:
+            self._own.announce(connection.tag, msgspec.json.encode(SentTo(same_id(id).decode(), node)))
 
     def _settle(self, connection: FleetConnection, channel: str, after: int) -> None:
         """Find out which event of a channel is the last that was meant for it, of those that are not in memory."""
@@ -384,6 +413,8 @@ class FleetConnections:
         for connection in self.all():
             if connection.stream is None and not connection.busy and now - connection.used_at > self._ttl:
                 self._drop(connection, "it was not used")
+            else:
+                self.release(connection)
 
     def _take_entry(self, entry: Entry) -> None:
         """Of the fleet's table: another gateway may have closed it, or introduced it to another node."""
@@ -439,37 +470,3 @@ class FleetConnections:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             logger.warning("connection not followed reason=%s", error)
-
-
-class _Attachments:
-    """What one node says about attachments of a connection, or gateways about its stream; in order."""
-
-    def __init__(self, connections: FleetConnections, connection: FleetConnection, source: str) -> None:
-        self._connections = connections
-        self._connection = connection
-        self._source = source
-        self._early: list[Chunk] | None = []
-        """What came before it was known what was said before."""
-
-    def appended(self, chunk: Chunk) -> None:
-        if self._early is not None:
-            self._early.append(chunk)
-        else:
-            self.take(chunk)
-
-    def begin(self) -> None:
-        early, self._early = self._early or [], None
-        for chunk in early:
-            self.take(chunk)
-
-    def take(self, chunk: Chunk, *, old: bool = False) -> None:
-        for position, line in enumerate(chunk.lines, chunk.first):
-            try:
-                if self._source != subjects.GATEWAY:
-                    said = msgspec.json.decode(line, type=Attachment)
-                    self._connections.take_attachment(self._connection, self._source, said, position)
-                elif not old:
-                    opened = msgspec.json.decode(line, type=StreamOpened)
-                    self._connections.take_stream(self._connection, opened)
-            except (msgspec.DecodeError, UnicodeDecodeError, NotAnEnvelope) as error:
-                logger.warning("attachment not read source=%s reason=%s", self._source, error)

@@ -75,6 +75,7 @@ class Guests:
         """Nodes that have learnt of a connection, and not yet of all sessions that it is attached to."""
         roster.watch(self._take_change)
         connections.watch_closed(self._forget_guests)
+        connections.watch_streams(self._meet_nodes)
 
     # Introductions
 
@@ -247,6 +248,13 @@ class Guests:
             if lease is None or known:
                 self._fail_unanswered(connection, node)
             if lease is not None and (connection.stream is not None or connection.busy):
+                self._spawn(self._introduce_again(connection, node))
+
+    def _meet_nodes(self, connection: FleetConnection) -> None:
+        """Its client reads here: a node that has started anew, while it read nowhere, has to know whom to ask."""
+        for node, known in connection.guests.items():
+            lease = self._roster.leases.get(node)
+            if lease is not None and known != lease.nonce:
                 self._spawn(self._introduce_again(connection, node))
 
     def _fail_unanswered(self, connection: FleetConnection, node: str) -> None:

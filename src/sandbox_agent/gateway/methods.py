@@ -108,7 +108,6 @@ class GatewayMethods:
         seen = self._roster.session(envelope.session_id)
         if connection.attached(seen.session_id):
             connection.detach(seen.session_id, self._feed.position)
-            self._feed.unfollow(session_channel(seen.session_id), connection)
         return {}
 
     async def _events(self, connection: FleetConnection, envelope: Envelope) -> object:

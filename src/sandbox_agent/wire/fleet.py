@@ -137,10 +137,18 @@ class Attachment(Struct, rename="camel"):
     attached: bool
 
 
-class StreamOpened(Struct, rename="camel"):
+class StreamOpened(Struct, rename="camel", tag_field="kind", tag="stream-opened"):
     """In the stream, as JSON: this gateway has the stream of a connection now."""
 
     gateway: str
+
+
+class SentTo(Struct, rename="camel", tag_field="kind", tag="sent-to"):
+    """In the stream, as JSON: a gateway sends a request of a connection to a node."""
+
+    id: str
+    """Its id, as JSON."""
+    node: str
 
 
 class Visit(Struct, rename="camel"):

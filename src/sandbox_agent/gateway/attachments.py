@@ -1,0 +1,61 @@
+"""What is said about a connection in the fleet's stream, in order: by a node, or by gateways. Pure."""
+
+import logging
+from typing import Protocol
+
+import msgspec
+
+from sandbox_agent.bus import subjects
+from sandbox_agent.errors import NotAnEnvelope
+from sandbox_agent.gateway.connection import FleetConnection
+from sandbox_agent.log.event import Chunk
+from sandbox_agent.wire.fleet import Attachment, SentTo, StreamOpened
+
+logger = logging.getLogger(__name__)
+
+
+class Taker(Protocol):
+    """What follows from it."""
+
+    def take_attachment(self, connection: FleetConnection, node: str, said: Attachment, position: int) -> None: ...
+    def take_stream(self, connection: FleetConnection, said: StreamOpened) -> None: ...
+
+
+class Attachments:
+    """What one node says about attachments of a connection, or gateways about its stream and its requests; in order."""
+
+    def __init__(self, taker: Taker, connection: FleetConnection, source: str) -> None:
+        self._taker = taker
+        self._connection = connection
+        self._source = source
+        self._early: list[Chunk] | None = []
+        """What came before it was known what was said before."""
+
+    def appended(self, chunk: Chunk) -> None:
+        if self._early is not None:
+            self._early.append(chunk)
+        else:
+            self.take(chunk)
+
+    def begin(self) -> None:
+        early, self._early = self._early or [], None
+        for chunk in early:
+            self.take(chunk)
+
+    def take(self, chunk: Chunk, *, old: bool = False) -> None:
+        for position, line in enumerate(chunk.lines, chunk.first):
+            try:
+                if self._source == subjects.GATEWAY:
+                    self._take_own(msgspec.json.decode(line, type=SentTo | StreamOpened), old=old)
+                else:
+                    said = msgspec.json.decode(line, type=Attachment)
+                    self._taker.take_attachment(self._connection, self._source, said, position)
+            except (msgspec.DecodeError, UnicodeDecodeError, NotAnEnvelope) as error:
+                logger.warning("attachment not read source=%s reason=%s", self._source, error)
+
+    def _take_own(self, said: SentTo | StreamOpened, *, old: bool) -> None:
+        """What a gateway has said."""
+        if isinstance(said, SentTo):
+            self._connection.note_asked(said.id.encode(), said.node)
+        elif not old:
+            self._taker.take_stream(self._connection, said)
