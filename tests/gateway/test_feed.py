@@ -268,6 +268,24 @@ def test_much_that_clients_do_not_see_hides_nothing_that_they_do() -> None:
     run(main())
 
 
+def test_what_clients_do_not_see_is_not_the_last_that_was_meant_for_one() -> None:
+    async def main() -> None:
+        feed, writer, _ = await open_feed()
+        channel = session_channel("a")
+        await writer.say("a", b"seen")
+        await writer.say("a", b"a request, which is in the history alone", public=False)
+        reader = Reader(feed, [channel], 0)
+        feed.follow(channel, reader)
+        last = await feed.last_meant(channel, 0, lambda chunk: True)
+        await reader.catch_up()
+        assert await got(reader, 1) == [b"seen"]
+        assert [chunk.last for chunk in await feed.page([channel], 0, feed.position)] == [last]
+        assert await feed.last_meant(channel, last, lambda chunk: True) == 0
+        await feed.close()
+
+    run(main())
+
+
 def test_waiting_in_vain_leaves_nothing_behind() -> None:
     async def main() -> None:
         feed, _, _ = await open_feed()

@@ -21,8 +21,10 @@ from sandbox_agent.log.wire import Assembly, NotAChunk, end_of, ownership, posit
 
 logger = logging.getLogger(__name__)
 
-GATHER = 0.05
-"""Seconds for which changes of what is followed are gathered."""
+PAUSE = 0.05
+"""Seconds until a server that is behind, or does not answer, is asked again."""
+GATHER = 2
+"""Changes of what is followed are gathered for so many times as long as the last one took."""
 MOST_EXACT = 500
 """Subjects that are followed one by one; more than that, and all are."""
 EVERYTHING = 1 << 62
@@ -234,7 +236,7 @@ class Feed:
             cursor, more = start, True
             while more:
                 page, more = await self._read(channel, cursor, reach, sequence_of(reach), PAGE)
-                chunks += [chunk for chunk in page if is_meant(chunk)]
+                chunks += [chunk for chunk in page if chunk.channel and is_meant(chunk)]
                 cursor = page[-1].last if page else cursor
             if chunks or start == after:
                 return chunks[-1].last if chunks else 0
@@ -327,7 +329,7 @@ class Feed:
                 attempts += 1
                 if attempts > BEHIND_ATTEMPTS:
                     raise LogUnavailable(f"a server of the fleet is behind; {subject} cannot be read")
-                await asyncio.sleep(GATHER)
+                await asyncio.sleep(PAUSE)
 
     async def _page(self, subject: str, after: int, limit: int) -> list[Record]:
         try:
@@ -357,11 +359,11 @@ class Feed:
     async def _adjust(self) -> None:
         """Follow what is wanted, whenever that has changed."""
         clock = asyncio.get_running_loop().time
-        changed_at = 0.0
+        not_before = 0.0
         while True:
             await self._changed.wait()
-            await asyncio.sleep(max(0.0, changed_at + GATHER - clock()))
-            changed_at = clock()
+            await asyncio.sleep(max(0.0, not_before - clock()))
+            began = clock()
             self._changed.clear()
             wanted = list({subjects.filter_of(subject) for subject in self._by_subject})
             new = [each for each in self._channels.values() if each.complete_after is None]
@@ -374,6 +376,7 @@ class Feed:
                 self._changed.set()
                 await asyncio.sleep(1)
                 continue
+            not_before = clock() + GATHER * (clock() - began)
             async with self._settled:
                 for each, last in zip(new, ends, strict=True):
                     # What is newer comes by the reader, which knows of the subject by now.
@@ -424,7 +427,7 @@ class Feed:
                     await self._take(record)
                 except BusError as error:
                     logger.warning("event waits subject=%s reason=%s", record.subject, error)
-                    await asyncio.sleep(GATHER)
+                    await asyncio.sleep(PAUSE)
                 else:
                     break
             self._untaken -= len(record.body)
