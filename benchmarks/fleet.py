@@ -1,226 +1,97 @@
 """`./dev bench fleet`: what a fleet costs beside a single server, in the same run; and how its cost grows.
 
 Everything is on this machine: three NATS servers, gateways and nodes share its cores with those who measure, so the
-ratios are the worst that a fleet can have. The readers are plain sockets, the same for both.
+ratios are the worst that a fleet can have. The readers are plain sockets, the same for both. Both run at once, and are
+measured in turn, so that a change of the machine's mood hits both.
 """
 
 import contextlib
 import http.client
 import json
 import re
-import selectors
 import socket
 import statistics
-import tempfile
 import time
-from collections.abc import Callable, Generator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from urllib.parse import urlsplit
 
+import fleet_growth
+import growth
 from build import Tools
+from fleet_clients import LIMIT, Client, Place, Readers, idle, joined, resident, single
 from report import table
 from servers import Failed
+from transfer import download, upload
 
-from sandbox_agent.cli.fleet.local import LocalFleet
-
-LIMIT = 60.0
 _NOW = re.compile(rb"@now:(\d+)")
+WARM_UP = 50
+"""Streams that are there before the memory of one is measured: what is allocated once is no cost of a stream."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
+    rounds: int = 3
     events: int = 20_000
     readers: int = 50
-    events_for_readers: int = 1_000
-    paced: int = 800
-    turns: int = 200
-    streams: int = 300
+    events_for_readers: int = 2_000
+    paced: int = 400
+    turns: int = 100
+    megabytes: int = 64
+    streams: int = 200
     idle_seconds: float = 5.0
-    nodes: int = 10
-    sessions: int = 1_000
+    growth: fleet_growth.Sizes = field(default_factory=fleet_growth.Sizes)
 
 
-QUICK = Sizes(2_000, 10, 200, 100, 20, 50, 2.0, 3, 60)
+QUICK = Sizes(1, 2_000, 10, 200, 100, 20, 8, 50, 2.0, fleet_growth.QUICK)
 
 
 @dataclass(slots=True)
 class Figures:
     rows: list[list[str]] = field(default_factory=list[list[str]])
-    remarks: list[str] = field(default_factory=list[str])
     failures: list[str] = field(default_factory=list[str])
-    facts: dict[str, float] = field(default_factory=dict[str, float])
-
-
-class Client:
-    """One connection to a server or a gateway."""
-
-    def __init__(self, url: str, token: str) -> None:
-        self.address = urlsplit(url)
-        self.headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
-        self._http = http.client.HTTPConnection(str(self.address.hostname), self.address.port, timeout=LIMIT)
-        meta = {"sandboxagent.dev": {"agent": "bench"}}
-        self.post("initialize", {"protocolVersion": 1, "clientCapabilities": {}, "_meta": meta})
-
-    def post(self, method: str, params: object) -> dict[str, object]:
-        body = json.dumps({"jsonrpc": "2.0", "id": 1, "method": method, "params": params})
-        self._http.request("POST", "/v1/rpc", body, self.headers)
-        response = self._http.getresponse()
-        text = response.read()
-        if connection := response.headers.get("X-ACP-Connection-Id"):
-            self.headers["X-ACP-Connection-Id"] = connection
-        answer = json.loads(text) if response.status == 200 else {}
-        if "result" not in answer:
-            raise Failed(f"{method} was answered {response.status}: {text[:300].decode(errors='replace')}")
-        return answer["result"]
-
-    def get(self, path: str) -> dict[str, list[object]]:
-        self._http.request("GET", path, headers=self.headers)
-        return json.loads(self._http.getresponse().read())
-
-    def new_session(self, folder: Path) -> str:
-        return str(self.post("session/new", {"cwd": str(folder), "mcpServers": []})["sessionId"])
-
-    def prompt(self, session: str, text: str) -> None:
-        self.post("session/prompt", {"sessionId": session, "prompt": [{"type": "text", "text": text}]})
-
-    def attach(self, session: str) -> None:
-        deadline = time.monotonic() + LIMIT
-        while True:
-            try:
-                self.post("_sandboxagent/session/attach", {"sessionId": session})
-            except Failed:
-                # The list of a fleet follows a moment after a session was made.
-                if time.monotonic() > deadline:
-                    raise
-                time.sleep(0.05)
-            else:
-                return
-
-    def open_stream(self) -> socket.socket:
-        stream = socket.create_connection((str(self.address.hostname), self.address.port or 80))
-        lines = [f"{name}: {value}" for name, value in self.headers.items() if name != "Content-Type"]
-        lines = ["GET /v1/rpc HTTP/1.1", f"Host: {self.address.netloc}", "Accept: text/event-stream", *lines, "", ""]
-        stream.sendall("\r\n".join(lines).encode())
-        if b" 200 " not in stream.recv(4096).split(b"\r\n", 1)[0]:
-            raise Failed("a stream was refused")
-        return stream
-
-
-class Readers:
-    """Streams, and how much of what is looked for has come on them."""
-
-    def __init__(self, streams: Sequence[socket.socket], wanted: re.Pattern[bytes]) -> None:
-        self._selector = selectors.DefaultSelector()
-        self._wanted = wanted
-        self.found: dict[socket.socket, list[tuple[bytes, int]]] = {}
-        self._rest: dict[socket.socket, bytes] = {}
-        for stream in streams:
-            stream.setblocking(False)
-            self._selector.register(stream, selectors.EVENT_READ)
-            self.found[stream], self._rest[stream] = [], b""
-
-    def read(self, count: int) -> float:
-        """Until each has so many; returns when the last one came. Raises Failed."""
-        deadline = time.monotonic() + LIMIT
-        missing = set(self.found)
-        while missing:
-            for key, _ in self._selector.select(1.0):
-                stream = key.fileobj
-                assert isinstance(stream, socket.socket)
-                data = self._rest[stream] + stream.recv(1 << 20)
-                now = time.monotonic_ns()
-                cut = data.rfind(b"\n") + 1
-                self.found[stream] += [(match, now) for match in self._wanted.findall(data[:cut])]
-                self._rest[stream] = data[cut:]
-                if len(self.found[stream]) >= count:
-                    missing.discard(stream)
-            if time.monotonic() > deadline:
-                fewest = min(len(each) for each in self.found.values())
-                raise Failed(f"{len(missing)} readers did not get all: {fewest} of {count} came")
-        return time.monotonic()
-
-    def check(self, count: int) -> None:
-        """Each number once, in order. Raises Failed."""
-        for found in self.found.values():
-            numbers = [int(match) for match, _ in found]
-            if numbers != list(range(count)):
-                raise Failed("events were lost, repeated or out of order")
+    growth: fleet_growth.Growth = field(default_factory=fleet_growth.Growth)
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """Where to prompt and where to read; the same for a single server."""
+class Figure:
+    """One figure of both, and what is wanted of it."""
 
-    prompts: str
-    reads: str
-    reads_pid: int
-    token: str
-    folder: Path
-    controls: str
-    """Where sessions are prompted by a client that knows only one address."""
-
-
-@contextmanager
-def _single(tools: Tools) -> Generator[Place]:
-    with _local(tools) as fleet:
-        fleet.prepare(["node-1"])
-        _give_agent(fleet, "node-1", tools)
-        fleet.start_node("node-1", [])
-        url = fleet.nodes["node-1"]
-        yield Place(url, url, fleet.pid("node-1"), fleet.token, fleet.directory.path, url)
+    name: str
+    take: Callable[[Place], float]
+    wanted: str
+    is_met: Callable[[float, float], bool]
+    """Of a single server's value and the fleet's."""
+    times: int | None = None
+    """How often it is taken, when not once a round."""
 
 
-@contextmanager
-def _joined(tools: Tools, nodes: int = 1, servers: int = 3) -> Generator[tuple[LocalFleet, Place]]:
-    with _local(tools) as fleet:
-        names = [f"node-{number}" for number in range(1, nodes + 1)]
-        fleet.prepare(names)
-        for name in names:
-            _give_agent(fleet, name, tools)
-        urls = fleet.start_servers(servers)
-        fleet.start_gateway("gateway-1", urls, servers)
-        for name in names:
-            fleet.start_node(name, urls)
-        gateway = fleet.urls["gateway-1"]
-        pid = fleet.pid("gateway-1")
-        _until_joined(gateway, fleet.token, nodes)
-        yield fleet, Place(fleet.urls["node-1"], gateway, pid, fleet.token, fleet.directory.path, gateway)
+def _figures(sizes: Sizes) -> list[Figure]:
+    many = f"events/s to {sizes.readers} readers"
+    return [
+        Figure("events/s to one reader", lambda at: _burst(at, 1, sizes.events), "≥ 0.25", _at_least(0.25)),
+        Figure(many, lambda at: _burst(at, sizes.readers, sizes.events_for_readers), "≥ 0.8", _at_least(0.8)),
+        Figure("agent to reader, ms, p50", lambda at: _pace(at, sizes.paced), "≤ 5 ms", lambda _, fleet: fleet <= 5),
+        Figure(
+            "a turn's round trip, ms, p50",
+            lambda at: _round_trip(at, sizes.turns),
+            "≤ single + 8 ms",
+            lambda alone, fleet: fleet <= alone + 8,
+        ),
+        Figure("a file down, MB/s", lambda at: _file_down(at, sizes.megabytes), "≥ 0.25", _at_least(0.25)),
+        Figure("a file up, MB/s", lambda at: _file_up(at, sizes.megabytes), "≥ 0.25", _at_least(0.25)),
+        Figure(
+            "memory of an idle stream, KiB",
+            lambda at: _idle_stream(at, sizes.streams),
+            "≤ 1.2",
+            lambda alone, fleet: fleet <= 1.2 * alone,
+            1,
+        ),
+    ]
 
 
-def _until_joined(gateway: str, token: str, nodes: int) -> None:
-    deadline = time.monotonic() + LIMIT
-    while _get(gateway, token, "/v1/health")["nodes"] != nodes:
-        if time.monotonic() > deadline:
-            raise Failed(f"not all of {nodes} nodes have joined")
-        time.sleep(0.05)
-
-
-def _get(url: str, token: str, path: str) -> dict[str, object]:
-    connection = http.client.HTTPConnection(urlsplit(url).netloc, timeout=LIMIT)
-    with contextlib.closing(connection):
-        connection.request("GET", path, headers={"Authorization": f"Bearer {token}"})
-        return json.loads(connection.getresponse().read())
-
-
-@contextmanager
-def _local(tools: Tools) -> Generator[LocalFleet]:
-    with tempfile.TemporaryDirectory(prefix="sandbox-agent-bench-") as folder:
-        fleet = LocalFleet(Path(folder) / "fleet")
-        try:
-            yield fleet
-        finally:
-            fleet.stop()
-
-
-def _give_agent(fleet: LocalFleet, node: str, tools: Tools) -> None:
-    config = fleet.config_of(node)
-    config.mkdir(parents=True)
-    (config / "agents.toml").write_text(f"[agents.bench]\ncommand = [{json.dumps(str(tools.agent))}]\n")
-
-
-# What is measured
+def _at_least(ratio: float) -> Callable[[float, float], bool]:
+    return lambda alone, fleet: fleet >= ratio * alone
 
 
 def _burst(place: Place, readers: int, count: int) -> float:
@@ -232,7 +103,7 @@ def _burst(place: Place, readers: int, count: int) -> float:
         client.attach(session)
     streams = [client.open_stream() for client in clients]
     try:
-        reading = Readers(streams, re.compile(rb"@tag:(\d{10})"))
+        reading = Readers(streams)
         began = time.monotonic()
         writer.prompt(session, f"burst {count} 120 tag")
         ended = reading.read(count)
@@ -243,32 +114,26 @@ def _burst(place: Place, readers: int, count: int) -> float:
             stream.close()
 
 
-def _pace(place: Place, count: int) -> tuple[float, float]:
-    """Milliseconds from the agent's write to the reader: p50 and p99, at 200 a second."""
+def _pace(place: Place, count: int) -> float:
+    """Milliseconds from the agent's write to the reader, at 200 a second."""
     writer, client = Client(place.prompts, place.token), Client(place.reads, place.token)
     session = writer.new_session(place.folder)
     client.attach(session)
     with contextlib.closing(client.open_stream()) as stream:
         reading = Readers([stream], _NOW)
-        body = json.dumps(
-            {
-                "jsonrpc": "2.0",
-                "id": 2,
-                "method": "session/prompt",
-                "params": {"sessionId": session, "prompt": [{"type": "text", "text": f"pace {count} 200"}]},
-            }
-        )
+        params = {"sessionId": session, "prompt": [{"type": "text", "text": f"pace {count} 200"}]}
+        body = json.dumps({"jsonrpc": "2.0", "id": 2, "method": "session/prompt", "params": params})
         asking = http.client.HTTPConnection(str(writer.address.hostname), writer.address.port, timeout=LIMIT)
-        asking.request("POST", "/v1/rpc", body, {**writer.headers, "Prefer": "respond-async"})
-        asking.getresponse().read()
-        reading.read(count)
-        late = sorted((at - int(match)) / 1e6 for match, at in reading.found[stream])
-    return late[len(late) // 2], late[len(late) * 99 // 100]
+        with contextlib.closing(asking):
+            asking.request("POST", "/v1/rpc", body, {**writer.headers, "Prefer": "respond-async"})
+            asking.getresponse().read()
+            reading.read(count)
+        return statistics.median((at - int(match)) / 1e6 for match, at in reading.found[stream])
 
 
 def _round_trip(place: Place, count: int) -> float:
-    """Milliseconds of a turn with one update, by a client that knows one address: p50."""
-    client = Client(place.controls, place.token)
+    """Milliseconds of a turn with one update, by a client that knows one address."""
+    client = Client(place.reads, place.token)
     session = client.new_session(place.folder)
     took: list[float] = []
     for number in range(count + count // 10):
@@ -278,209 +143,114 @@ def _round_trip(place: Place, count: int) -> float:
     return statistics.median(took[count // 10 :])
 
 
+def _file_down(place: Place, megabytes: int) -> float:
+    file = _file(place.folder, megabytes)
+    done = download(*_way(place, file))
+    if done.received < file.stat().st_size:
+        raise Failed("a file came in part")
+    return megabytes / done.seconds
+
+
+def _file_up(place: Place, megabytes: int) -> float:
+    port, target, headers = _way(place, place.folder / "uploaded")
+    return megabytes / upload(port, "PUT", target, headers, _file(place.folder, megabytes)).seconds
+
+
+def _way(place: Place, path: Path) -> tuple[int, str, dict[str, str]]:
+    port = Client.port_of(place.reads)
+    return port, f"/v1/fs/file?path={path}", {"Authorization": f"Bearer {place.token}"}
+
+
+def _file(folder: Path, megabytes: int) -> Path:
+    file = folder / "file"
+    if not file.exists():
+        file.write_bytes(bytes(range(256)) * (megabytes * 1_000_000 // 256))
+    return file
+
+
 def _idle_stream(place: Place, count: int) -> float:
     """KiB that one idle stream costs where it is read."""
     session = Client(place.prompts, place.token).new_session(place.folder)
-    Client(place.reads, place.token).attach(session)
-    before = _resident(place.reads_pid)
-    clients = [Client(place.reads, place.token) for _ in range(count)]
-    for client in clients:
-        client.attach(session)
-    streams = [client.open_stream() for client in clients]
-    time.sleep(1.0)
-    grown = _resident(place.reads_pid) - before
-    for stream in streams:
-        stream.close()
-    return grown / count / 1024
-
-
-def _resident(pid: int) -> int:
-    lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
-    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("Rss:"))
-
-
-def _cpu(pid: int) -> float:
-    """Nanoseconds on a CPU, of the main thread and all others."""
-    return sum(int(each.read_text().split()[0]) for each in Path(f"/proc/{pid}/task").glob("*/schedstat"))
-
-
-def _idle(pid: int, seconds: float) -> tuple[float, float]:
-    """MiB, and per cent of a core."""
-    began, used = time.monotonic(), _cpu(pid)
-    time.sleep(seconds)
-    return _resident(pid) / (1 << 20), (_cpu(pid) - used) / 1e9 / (time.monotonic() - began) * 100
+    streams: list[socket.socket] = []
+    try:
+        for number in range(WARM_UP + count):
+            if number == WARM_UP:
+                before = resident(place.reads_pid)
+            client = Client(place.reads, place.token)
+            client.attach(session)
+            streams.append(client.open_stream())
+        time.sleep(1.0)
+        return (resident(place.reads_pid) - before) / count / 1024
+    finally:
+        for stream in streams:
+            stream.close()
 
 
 def measure(tools: Tools, sizes: Sizes, say: Callable[[str], None]) -> Figures:
     """All of it; a part that fails is named, and the rest goes on."""
     figures = Figures()
-    beside: dict[str, list[object]] = {}
-
-    def keep(name: str, take: Callable[[], object]) -> None:
-        say(f"fleet: {name}")
-        try:
-            beside.setdefault(name, []).append(take())
-        except (Failed, OSError) as reason:
-            beside.setdefault(name, []).append(None)
-            figures.failures.append(f"{name}: {reason}")
-
-    def run(place: Place) -> None:
-        keep("events/s to one reader", lambda: _burst(place, 1, sizes.events))
-        keep(f"events/s to {sizes.readers} readers", lambda: _burst(place, sizes.readers, sizes.events_for_readers))
-        keep("agent to reader, ms", lambda: _pace(place, sizes.paced))
-        keep("a turn's round trip, ms", lambda: _round_trip(place, sizes.turns))
-        keep("an idle stream, KiB", lambda: _idle_stream(place, sizes.streams))
-
-    with _single(tools) as place:
-        alone = _idle(place.reads_pid, sizes.idle_seconds)
-        run(place)
-    with _joined(tools) as (fleet, place):
-        joined = _idle(fleet.pid("node-1"), sizes.idle_seconds)
-        run(place)
-    wanted = ["≥ 0.25", "≥ 0.8", "p50 ≤ 5 ms", "≤ single + 8 ms", "≤ 1.2"]
-    for (name, values), bound in zip(beside.items(), wanted, strict=True):
-        figures.rows.append([name, *(_text(value) for value in values), _ratio(values), bound])
-    more = [f"{joined[0] - alone[0]:+.1f} MiB", f"{joined[1] - alone[1]:+.2f} %"]
-    figures.rows.append(["a node, idle: memory, CPU", _two(alone), _two(joined), ", ".join(more), "≤ 15 MiB, 1 %"])
-    say(f"fleet: {sizes.sessions} sessions over {sizes.nodes} nodes")
+    with single(tools) as alone, joined(tools) as fleet:
+        places = (alone, fleet.place)
+        spent = [idle(place.node_pid, sizes.idle_seconds) for place in places]
+        wanted = _figures(sizes)
+        taken: dict[str, tuple[list[float], list[float]]] = {figure.name: ([], []) for figure in wanted}
+        for number in range(sizes.rounds):
+            for figure in wanted:
+                if number >= (figure.times or sizes.rounds):
+                    continue
+                say(f"fleet, round {number + 1} of {sizes.rounds}: {figure.name}")
+                for values, place in zip(taken[figure.name], places, strict=True):
+                    try:
+                        values.append(figure.take(place))
+                    except (Failed, OSError) as reason:
+                        figures.failures.append(f"{figure.name}: {reason}")
+        figures.rows = [_row(figure, *taken[figure.name]) for figure in wanted]
+        figures.rows.append(_idle_row(*spent))
+        say("fleet: what its stream takes")
+        figures.growth.appends = fleet_growth.measure_appends(fleet)
     try:
-        _many(tools, sizes, figures)
+        fleet_growth.measure(tools, sizes.growth, figures.growth, say)
     except (Failed, OSError) as reason:
-        figures.failures.append(f"many sessions: {reason}")
+        figures.failures.append(f"how cost grows: {reason}")
     return figures
 
 
-def _many(tools: Tools, sizes: Sizes, figures: Figures) -> None:
-    """Sessions over many nodes, and what a gateway and a NATS server hold of each."""
-    with _joined(tools, sizes.nodes, 1) as (fleet, place):
-        pids = {name: fleet.pid(name) for name in ("gateway-1", "nats-1")}
-        before = {name: _resident(pid) for name, pid in pids.items()}
-        gateway = Client(place.reads, place.token)
-        began, each = time.monotonic(), sizes.sessions // sizes.nodes
-        for url in fleet.nodes.values():
-            node = Client(url, place.token)
-            for _ in range(each):
-                node.prompt(node.new_session(place.folder), "burst 1 120 t")
-        total = each * sizes.nodes
-        _until_listed(gateway, total)
-        took = time.monotonic() - began
-        for name, pid in pids.items():
-            cost = (_resident(pid) - before[name]) / total / 1024
-            figures.facts[name] = cost
-            figures.remarks.append(f"{name}: {cost:.1f} KiB more for each session with one turn")
-        memory, cpu = _idle(pids["gateway-1"], sizes.idle_seconds)
-        figures.facts["beat"] = cpu / sizes.nodes
-        figures.remarks.append(
-            f"{total} sessions over {sizes.nodes} nodes, each with a turn, made and listed in {took:.1f} s; the "
-            f"gateway then has {memory:.0f} MiB and uses {cpu:.1f} % of a core, {cpu / sizes.nodes:.2f} % for each node"
-        )
+def _row(figure: Figure, alone: Sequence[float], fleet: Sequence[float]) -> list[str]:
+    if not alone or not fleet:
+        return [figure.name, "failed", "failed", "–", figure.wanted, "no"]
+    one, other = statistics.median(alone), statistics.median(fleet)
+    met = "yes" if figure.is_met(one, other) else "**no**"
+    return [figure.name, _short(one), _short(other), f"{other / one:.2f}", figure.wanted, met]
 
 
-def _until_listed(gateway: Client, count: int) -> None:
-    deadline = time.monotonic() + LIMIT
-    while True:
-        cursor, found = "", 0
-        while True:
-            page = gateway.get(f"/v1/sessions{f'?cursor={cursor}' if cursor else ''}")
-            found += len(page["sessions"])
-            cursor = str(page.get("nextCursor") or "")
-            if not cursor:
-                break
-        if found >= count:
-            return
-        if time.monotonic() > deadline:
-            raise Failed(f"{found} of {count} sessions are listed")
-        time.sleep(0.2)
+def _idle_row(alone: tuple[float, float], node: tuple[float, float]) -> list[str]:
+    more, busier = node[0] - alone[0], node[1] - alone[1]
+    both = [f"{memory:.1f} MiB, {share:.2f} %" for memory, share in (alone, node)]
+    met = "yes" if more <= 15 and busier <= 1 else "**no**"
+    return ["an idle node: memory, CPU", *both, f"{more:+.1f} MiB, {busier:+.2f} %", "≤ 15 MiB, 1 % more", met]
 
 
-def _text(value: object) -> str:
-    if value is None:
-        return "failed"
-    if isinstance(value, tuple):
-        return f"p50 {value[0]:.1f}, p99 {value[1]:.1f}"
-    assert isinstance(value, float)
+def _short(value: float) -> str:
     return f"{value:,.0f}" if value >= 100 else f"{value:.1f}"
 
 
-def _two(idle: tuple[float, float]) -> str:
-    return f"{idle[0]:.1f} MiB, {idle[1]:.2f} %"
-
-
-def _ratio(values: Sequence[object]) -> str:
-    one, two = (value[0] if isinstance(value, tuple) else value for value in values)
-    return f"{two / one:.2f}" if isinstance(one, float) and isinstance(two, float) and one else "–"
-
-
-def _on_paper(gateway: float, nats: float, beat: float) -> list[str]:
-    """What limits a fleet of 100,000 sessions, from what was measured: KiB and per cent of a core."""
-    rows = [
-        [
-            "a gateway's list",
-            f"{gateway:.1f} KiB a session (measured)",
-            f"{gateway * 100_000 / 1024:.0f} MiB at every gateway",
-            "memory; the one thing that every gateway has of every session",
-        ],
-        [
-            "a NATS server",
-            f"{nats:.1f} KiB a session with one turn (measured), and the log on disk",
-            f"{nats * 100_000 / 1024:.0f} MiB, and `--log-max-bytes`",
-            "memory and disk",
-        ],
-        [
-            "beats",
-            "one in two seconds a node, each a put into a table",
-            "500 puts/s",
-            "one table takes thousands a second",
-        ],
-        [
-            "a gateway's work for idle nodes",
-            f"{beat:.2f} % of a core a node (measured)",
-            f"{beat * 1000:.0f} % of a core over all gateways",
-            "add a gateway: nodes share them",
-        ],
-        [
-            "events",
-            "5,000 turns with 10 updates a second, gathered by each node into about 10 appends a second",
-            "50,000 events/s in up to 10,000 appends/s",
-            "one stream, 10,000 to 30,000 appends/s on two cores: the first limit that you meet",
-        ],
-        [
-            "readers",
-            "one consumer for each gateway: up to 500 subjects by name, then all",
-            "100 readers a gateway",
-            "a gateway's core: events/s to many readers, above",
-        ],
-    ]
-    return [
-        "## On paper: 100,000 sessions",
-        "",
-        "Take 100,000 sessions on 1,000 nodes, a twentieth of them in a turn with ten updates a second, and 1,000",
-        "readers at ten gateways.",
-        "",
-        *table(["what", "for each", "at 100,000 sessions", "limit"], rows),
-        "",
-        "Not carried over: how long NATS servers with a full log take to recover, and networks between machines.",
-        "",
-    ]
-
-
 def page(figures: Figures, facts: Sequence[str]) -> str:
-    found = figures.facts
-    lines = [
-        "# A fleet beside a single server",
-        "",
-        "Made by `./dev bench fleet --write`. One node and one gateway on three NATS servers that sync every append,",
-        "all on this machine, beside one server; the same readers for both.",
-        "",
-        *(f"- {fact}" for fact in facts),
-        *(f"- failed: {each}" for each in figures.failures),
-        "",
-        *table(["what", "single server", "fleet", "ratio", "wanted"], figures.rows),
-        "",
-        "## How cost grows",
-        "",
-        *(f"- {remark}" for remark in figures.remarks),
-        "",
-        *_on_paper(found.get("gateway-1", 0.0), found.get("nats-1", 0.0), found.get("beat", 0.0)),
-    ]
-    return "\n".join(lines)
+    return "\n".join(
+        [
+            "# A fleet beside a single server",
+            "",
+            "Made by `./dev bench fleet --write`. One node and one gateway on three NATS servers that sync every",
+            "append, all on this machine, beside one server, with the same readers. Medians of rounds, taken in turn.",
+            "",
+            *(f"- {fact}" for fact in facts),
+            *(f"- failed: {each}" for each in figures.failures),
+            "",
+            *table(["what", "single server", "fleet", "ratio", "wanted", "met"], figures.rows),
+            "",
+            *fleet_growth.page(figures.growth),
+        ]
+    )
+
+
+def plot(figures: Figures) -> str:
+    return growth.plot(figures.growth.curves)

@@ -40,7 +40,7 @@ KIB = 1 << 10
 _UPDATE = b'"agent_message_chunk"'
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Curve:
     """One figure over the number of something."""
 
@@ -225,15 +225,21 @@ LEFT, RIGHT, TOP, BOTTOM = 62, 18, 44, 44
 
 
 def page(curves: Sequence[Curve], facts: Sequence[str]) -> str:
-    lines = ["# How cost grows", "", "![how cost grows](GROWTH.svg)", ""]
+    lines = ["# How cost grows", "", "![how cost grows](GROWTH.svg)", "", *tables(curves)]
+    about = [f"- {fact}" for fact in facts if not fact.startswith("peer:")]
+    return "\n".join([*lines, *about, ""])
+
+
+def tables(curves: Sequence[Curve]) -> list[str]:
+    """Each curve as a table of one row."""
+    lines: list[str] = []
     for curve in curves:
         wanted = f", wanted: {curve.wanted}" if curve.wanted else ""
         lines += [f"**{curve.title.replace('`', '')}** ({curve.up}{wanted})", ""]
         lines += ["| " + " | ".join([curve.across, *(f"{x:,.0f}" for x, _ in curve.points)]) + " |"]
         lines += ["|" + "---|" * (len(curve.points) + 1)]
         lines += ["| " + " | ".join([curve.up, *(_short(y) for _, y in curve.points)]) + " |", ""]
-    about = [f"- {fact}" for fact in facts if not fact.startswith("peer:")]
-    return "\n".join([*lines, *about, ""])
+    return lines
 
 
 def plot(curves: Sequence[Curve]) -> str:

@@ -122,6 +122,7 @@ def _fleet(tools: Tools, facts: list[str], *, quick: bool, write: bool) -> int:
     print(page)
     if write:
         (HERE / "FLEET.md").write_text(page)
+        (HERE / "FLEET.svg").write_text(fleet.plot(figures))
     for failure in figures.failures:
         _say(failure)
     return 1 if figures.failures else 0
