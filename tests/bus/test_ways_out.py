@@ -2,8 +2,10 @@
 
 import asyncio
 import json
+import re
 import signal
 import subprocess
+import time
 from collections.abc import AsyncGenerator, Generator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
@@ -13,10 +15,10 @@ import pytest
 
 from sandbox_agent.bus import subjects
 from sandbox_agent.bus.nats import connect
-from sandbox_agent.bus.ports import BusError, Refused, Unreachable
+from sandbox_agent.bus.ports import Append, BusError, Message, Refused, Unreachable
 from sandbox_agent.cli.fleet.directory import FleetDirectory
 from tests.support.client import run
-from tests.support.nats import PROGRAM, NatsServer, nats_server
+from tests.support.nats import PROGRAM, Issuer, NatsServer, nats_server
 
 pytestmark = pytest.mark.skipif(not PROGRAM.exists(), reason=f"{PROGRAM} is not installed")
 
@@ -52,6 +54,13 @@ def secure(tmp_path_factory: pytest.TempPathFactory) -> Generator[Secure]:
     websocket = {"host": "127.0.0.1", "port": -1, "tls": tls}
     with nats_server(directory / "nats", tls=tls, websocket=websocket) as server:
         yield Secure(server, certificate)
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory: pytest.TempPathFactory) -> Generator[NatsServer]:
+    """A server that asks for no credentials, and takes any."""
+    with nats_server(tmp_path_factory.mktemp("plain") / "nats") as server:
+        yield server
 
 
 @dataclass
@@ -141,10 +150,10 @@ def test_a_server_that_no_known_authority_vouches_for_is_not_joined(secure: Secu
     run(main())
 
 
-def test_tls_is_never_given_up_for_a_server_that_has_none(tmp_path: Path) -> None:
+def test_tls_is_never_given_up_for_a_server_that_has_none(plain: NatsServer) -> None:
     async def main() -> None:
-        with nats_server(tmp_path / "plain") as server, pytest.raises(Unreachable, match="does not offer TLS"):
-            await connect([server.url.replace("nats://", "tls://")], "gw.a.in", "a")
+        with pytest.raises(Unreachable, match="does not offer TLS"):
+            await connect([plain.url.replace("nats://", "tls://")], "gw.a.in", "a")
 
     run(main())
 
@@ -181,6 +190,49 @@ def test_credentials_that_are_taken_away_end_the_connection_with_the_reason(tmp_
     run(main())
 
 
+def test_credentials_that_expire_end_the_connection_and_are_named_before_and_after(tmp_path: Path) -> None:
+    async def main() -> None:
+        issuer = Issuer()
+        with nats_server(tmp_path / "nats", **issuer.settings) as server:
+            good = issuer.write_credentials(tmp_path / "good.creds", time.time() + 3600)
+            other = await connect([server.url], subjects.inbox_of_node("n2"), "n2", good)
+            old = issuer.write_credentials(tmp_path / "old.creds", time.time() - 60)
+            with pytest.raises(Refused, match=r"do not accept the credentials in .*old\.creds.*have expired.*invite"):
+                await connect([server.url], subjects.inbox_of_node("n1"), "n1", old)
+            # Time enough to connect on a busy machine, unless it is not; then it is refused, and another one is made.
+            while True:
+                brief = issuer.write_credentials(tmp_path / "brief.creds", time.time() + 3)
+                with suppress(Refused):
+                    node = await connect([server.url], subjects.inbox_of_node("n1"), "n1", brief)
+                    break
+            reason = await node.lost()
+            assert re.search(r"brief\.creds.*have expired.*sandbox-agent fleet invite", reason)
+            await node.close()
+            # New ones in the same file do.
+            issuer.write_credentials(brief, time.time() + 3600)
+            again = await connect([server.url], subjects.inbox_of_node("n1"), "n1", brief)
+            assert again.connected
+            assert other.connected
+            for bus in (again, other):
+                await bus.close()
+
+    run(main())
+
+
+@pytest.mark.parametrize("content", [b"", b"nonsense", b"\xff\xfe", b"SUAAAA", b"-----BEGIN NATS USER JWT-----\nx\n"])
+def test_a_file_that_holds_no_credentials_is_named(tmp_path: Path, plain: NatsServer, content: bytes) -> None:
+    async def main() -> None:
+        path = tmp_path / "broken.nk"
+        path.write_bytes(content)
+        with pytest.raises(Refused, match=r"broken\.nk"):
+            await connect([plain.url], "gw.a.in", "a", path)
+        path.unlink()
+        with pytest.raises(Refused, match=r"cannot be read: .*broken\.nk: No such file"):
+            await connect([plain.url], "gw.a.in", "a", path)
+
+    run(main())
+
+
 def test_servers_that_take_only_small_messages_are_not_joined(tmp_path: Path) -> None:
     async def main() -> None:
         small = nats_server(tmp_path / "small", max_payload=65536)
@@ -197,6 +249,31 @@ def test_servers_without_room_for_the_log_say_so(tmp_path: Path) -> None:
             bus = await connect([server.url], "gw.a.in", "a")
             with pytest.raises(Refused, match=r"no room for the stream EV.*--log-max-bytes"):
                 await bus.stream("EV", [subjects.EVENTS], max_bytes=1 << 30, max_age=60)
+            await bus.close()
+
+    run(main())
+
+
+def test_servers_that_fill_up_say_so_and_take_more_when_there_is_room(tmp_path: Path) -> None:
+    async def main() -> None:
+        storage = {"store_dir": str(tmp_path / "streams"), "max_file_store": 4 << 20}
+        with nats_server(tmp_path / "filling", jetstream=storage) as server:
+            bus = await connect([server.url], "gw.a.in", "a")
+            stream = await bus.stream("EV", [subjects.EVENTS], max_bytes=2 << 20, max_age=60)
+            table = await bus.table("sess")
+            no_room = r"JetStream has no room for .*max_file_store.*--log-max-bytes"
+            with pytest.raises(Refused, match=no_room):
+                await asyncio.gather(*(table.put(f"k{number}", b"x" * (400 << 10)) for number in range(30)))
+            said = Append([Message("ev.s.a", b"x")], {"ev.s.a": 0})
+            with pytest.raises(Refused, match=no_room):
+                await stream.append(said)
+            server.kill()
+            server.configure(jetstream={**storage, "max_file_store": 64 << 20})
+            server.restart()
+            while True:
+                with suppress(Unreachable):
+                    assert await stream.append(said) == 1
+                    break
             await bus.close()
 
     run(main())

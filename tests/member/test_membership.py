@@ -1,6 +1,7 @@
 """A node's life in a fleet, on a bus in memory."""
 
 import asyncio
+import shutil
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -14,6 +15,7 @@ from sandbox_agent.bus.memory import Cluster, MemoryBus
 from sandbox_agent.bus.ports import Bus, Unreachable
 from sandbox_agent.errors import LogUnavailable
 from sandbox_agent.gateway.ingest import Ingest
+from sandbox_agent.gateway.presence import Presence
 from sandbox_agent.gateway.roster import Roster
 from sandbox_agent.log.event import Chunk, Direction, session_channel
 from sandbox_agent.log.group import Group
@@ -61,7 +63,7 @@ class World:
         events = await self.bus.stream("EV", [subjects.EVENTS], max_bytes=1 << 20, max_age=60)
         leases, listed, roster = await self.bus.table("nodes"), await self.bus.table("sess"), Roster()
         await roster.start(leases, listed)
-        self.ingest = Ingest("g", events, leases, listed, roster.leases)
+        self.ingest = Ingest("g", events, leases, listed, roster.leases, is_there=Presence("g", self.bus).is_there)
         await self.ingest.serve(self.bus)
         return self
 
@@ -157,9 +159,7 @@ def test_a_copy_of_a_nodes_disk_publishes_nothing_and_says_why(tmp_path: Path) -
         node = world.join(log, path)
         say(node, log, b"1")
         await world.until(lambda: node.published == 1)
-        copy = tmp_path / "copy.json"
-        copy.write_bytes(msgspec.json.encode({**msgspec.json.decode(path.read_bytes()), "revision": 0}))
-        clone = world.join(copied, copy)
+        clone = world.join(copied, Path(shutil.copy(path, tmp_path / "copy.json")))
         copied.chunks.append(log.chunks[0])
         say(clone, copied, b"of the clone")
         await world.until(lambda: clone.clash is not None)
@@ -168,6 +168,57 @@ def test_a_copy_of_a_nodes_disk_publishes_nothing_and_says_why(tmp_path: Path) -
         await world.until(lambda: node.published == 2)
         assert world.lines() == [b"1", b"2"]
         assert node.trouble is None
+        await world.close()
+
+    run(main())
+
+
+def test_a_node_that_is_started_again_on_its_disk_has_its_lease_at_once(tmp_path: Path) -> None:
+    async def main() -> None:
+        world, log = await World().open(), Shaky()
+        path = tmp_path / "fleet.json"
+        node = world.join(log, path)
+        say(node, log, b"1")
+        await world.until(lambda: node.published == 1)
+        await world.close()
+        # Its lease is still there: it holds for longer than this test may take.
+        again = world.join(log, path)
+        say(again, log, b"2")
+        await world.until(lambda: again.published == 2)
+        assert again.clash is None
+        assert world.lines() == [b"1", b"2"]
+        await world.close()
+
+    run(main())
+
+
+def test_a_run_of_a_node_that_does_not_answer_may_still_be_there() -> None:
+    async def main() -> None:
+        world = await World().open()
+        asking = Presence("g", world.bus)
+        assert not await asking.is_there("n1", "nonce")
+        frozen = MemoryBus(world.cluster)
+        await frozen.hear(subjects.run_of_node("n1", "nonce"), lambda subject, body: None)
+        assert await asking.is_there("n1", "nonce")
+        assert not await asking.is_there("n1", "*")
+        world.bus.cut = True
+        assert await asking.is_there("n1", "of another run")
+
+    run(main())
+
+
+def test_a_lease_that_the_servers_have_no_room_for_is_named_and_costs_no_event() -> None:
+    async def main() -> None:
+        world, log = await World().open(), Shaky()
+        log.failures = 0
+        world.cluster.puts_to_refuse = 1
+        node = world.join(log)
+        say(node, log, b"1")
+        await world.until(lambda: node.trouble == "the table is full")
+        assert node.published == 0
+        await world.until(lambda: node.published == 1)
+        assert node.trouble is None
+        assert world.lines() == [b"1"]
         await world.close()
 
     run(main())

@@ -1,17 +1,25 @@
-"""NATS servers for tests, on loopback, each gone with the block that started it."""
+"""NATS servers for tests, on loopback, each gone with the block that started it; and credentials that expire."""
 
+import base64
+import hashlib
 import json
 import os
 import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Generator
+from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import cast
+
+import nkeys  # pyright: ignore[reportMissingTypeStubs] - it has none
 
 from tests.support.running import BOUND
+
+_read = cast("Callable[[bytearray], nkeys.KeyPair]", nkeys.from_seed)
+_encode_seed = cast("Callable[[bytes, int], bytes]", nkeys.encode_seed)
 
 PROGRAM = Path(sys.executable).with_name("nats-server")
 
@@ -87,3 +95,68 @@ def _wait_for_ports(directory: Path, process: "subprocess.Popen[bytes]") -> dict
             break
         time.sleep(0.02)
     raise AssertionError((directory / "server.log").read_text())
+
+
+class _Key:
+    """A pair of keys, its public half as a name."""
+
+    def __init__(self, kind: int) -> None:
+        self.seed = _encode_seed(os.urandom(32), kind)
+        self._pair = _read(bytearray(self.seed))
+        self.name = bytes(self._pair.public_key).decode()
+
+    def sign(self, text: bytes) -> bytes:
+        return cast("Callable[[bytes], bytes]", self._pair.sign)(text)
+
+
+class Issuer:
+    """An operator with one account, who gives out credentials as NATS's own tools do."""
+
+    def __init__(self) -> None:
+        self._operator, self._account = _Key(nkeys.PREFIX_BYTE_OPERATOR), _Key(nkeys.PREFIX_BYTE_ACCOUNT)
+
+    @property
+    def settings(self) -> dict[str, object]:
+        """For the configuration of a server, which then knows no other credentials; without JetStream."""
+        limits = dict.fromkeys(("subs", "data", "payload", "imports", "exports", "conn", "leaf"), -1)
+        account = {"type": "account", "version": 2, "limits": {**limits, "wildcards": True}}
+        return {
+            "operator": _sign(self._operator, self._operator, {"type": "operator", "version": 2}),
+            "resolver": "MEMORY",
+            "resolver_preload": {self._account.name: _sign(self._operator, self._account, account)},
+            "jetstream": False,
+        }
+
+    def write_credentials(self, path: Path, expires_at: float) -> Path:
+        """Of a user who may do everything until then."""
+        user = _Key(nkeys.PREFIX_BYTE_USER)
+        rights: dict[str, object] = {
+            "type": "user",
+            "version": 2,
+            "subs": -1,
+            "data": -1,
+            "payload": -1,
+            "pub": {},
+            "sub": {},
+        }
+        parts = {
+            "NATS USER JWT": _sign(self._account, user, rights, int(expires_at)),
+            "USER NKEY SEED": user.seed.decode(),
+        }
+        lines = [f"-----BEGIN {name}-----\n{text}\n------END {name}------\n\n" for name, text in parts.items()]
+        path.write_text("".join(lines))
+        return path
+
+
+def _sign(issuer: _Key, subject: _Key, claims: Mapping[str, object], expires_at: int = 0) -> str:
+    token = {"iat": int(time.time()), "iss": issuer.name, "sub": subject.name, "name": "test", "nats": claims}
+    if expires_at:
+        token["exp"] = expires_at
+    token["jti"] = base64.b32encode(hashlib.sha256(json.dumps(token).encode()).digest()).decode().rstrip("=")
+    head = {"typ": "JWT", "alg": "ed25519-nkey"}
+    text = b".".join(_encode(json.dumps(part).encode()) for part in (head, token))
+    return b".".join([text, _encode(issuer.sign(text))]).decode()
+
+
+def _encode(raw: bytes) -> bytes:
+    return base64.urlsafe_b64encode(raw).rstrip(b"=")

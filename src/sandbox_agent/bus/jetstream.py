@@ -46,13 +46,16 @@ _EXPECTED = "Nats-Expected-Last-Subject-Sequence"
 _BACK = "Sa-Back"
 """How many messages before it in the same append its subject had its last one."""
 _CONFLICTS = (10071, 10164)
-_FULL = (10047, 10054, 10077)
-_NO_ROOM = (10023, 10028, 10047)
+_TOO_LARGE = 10054
+_NO_ROOM = (10023, 10028, 10047, 10077)
 _NOT_YET = (10005, 10008)
 _NOT_FOUND = 10037
 _TAKEN = 10058
 _UNAVAILABLE = (408, 503)
 
+_MORE_ROOM = (
+    "give it more (the disk, or max_file_store in the configuration of the NATS servers), or keep less: --log-max-bytes"
+)
 Json = dict[str, object]
 
 
@@ -138,7 +141,9 @@ class Answer(Struct):
         text = f"{what}: {self.error.description}"
         if self.error_code in _CONFLICTS:
             raise Conflict(what)
-        if self.error_code not in _FULL and self.error.code in _UNAVAILABLE:
+        if self.error_code in _NO_ROOM:
+            raise Refused(f"JetStream has no room for {text}; {_MORE_ROOM}")
+        if self.error_code != _TOO_LARGE and self.error.code in _UNAVAILABLE:
             raise Unreachable(text)
         raise Refused(text)
 
@@ -212,12 +217,7 @@ async def make(connection: Connection, config: Json) -> None:
             if made.error_code not in _NOT_YET or is_late:
                 break
         await asyncio.sleep(HEARTBEAT)
-    if made.error_code in _NO_ROOM:
-        raise Refused(
-            f"JetStream has no room for the stream {name}; give it more (max_file_store in the configuration of the "
-            "NATS servers), or keep less: --log-max-bytes"
-        )
-    made.check(name)
+    made.check(f"the stream {name}")
 
 
 class JetStream:

@@ -34,6 +34,8 @@ class Cluster:
     """So many of the next appends and puts happen, and their senders do not learn of it."""
     appends_to_refuse: int = 0
     """So many of the next appends are refused, as by servers that are full."""
+    puts_to_refuse: int = 0
+    """So many of the next puts are refused, as by servers that are full."""
     pages_to_miss: int = 0
     """So many of the next pages are empty, as from a server that is behind."""
     deliveries_to_lose: int = 0
@@ -327,6 +329,9 @@ class MemoryTable:
         self._timers: dict[str, asyncio.TimerHandle] = {}
 
     def put(self, key: str, value: bytes, expected: int | None, ttl: float | None) -> int:
+        if self._cluster.puts_to_refuse:
+            self._cluster.puts_to_refuse -= 1
+            raise Refused("the table is full")
         known = self.entries.get(key)
         if expected is not None and expected != (0 if known is None else known.revision):
             raise Conflict(key)

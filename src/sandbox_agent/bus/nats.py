@@ -12,6 +12,7 @@ from nats.aio.client import Client
 from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription
 
+from sandbox_agent.bus.credentials import explain_refusal, holds_seed, is_refusal
 from sandbox_agent.bus.dialing import Dialer
 from sandbox_agent.bus.jetstream import (
     MARKERS,
@@ -52,24 +53,26 @@ async def connect(
     `inbox` is the prefix of all subjects on which answers arrive. `credentials` is a file of NATS's own form, or one
     with the seed of a key. `proxy` is the address of an HTTP proxy.
     """
-    try:
-        is_seed = credentials is not None and _holds_seed(credentials)
-    except OSError as error:
-        raise Refused(f"the credentials cannot be read: {credentials}: {error.strerror}") from error
+    is_seed = credentials is not None and holds_seed(credentials)
     errors: list[Exception] = []
-    refusal = f"{', '.join(servers)}: {_refusal(credentials)}"
+    refusal = f"{', '.join(servers)}: {explain_refusal(credentials)}"
 
     async def report(error: Exception) -> None:
         errors.append(error)
         del errors[:-MOST_ERRORS]
-        logger.warning("bus disturbed reason=%s", error or type(error).__name__)
+        # Before, it becomes part of what is raised.
+        logger.log(
+            logging.WARNING if bus.was_connected else logging.DEBUG,
+            "bus disturbed reason=%s",
+            error or type(error).__name__,
+        )
         is_gone = isinstance(error, OSError) and credentials is not None and error.filename == str(credentials)
-        if bus.was_connected and (is_gone or _is_about_credentials(error)):
+        if bus.was_connected and (is_gone or is_refusal(error)):
             bus.lose(f"the credentials cannot be read: {error}" if is_gone else refusal)
 
     async def close() -> None:
         last = client.last_error
-        bus.lose(refusal if last and _is_about_credentials(last) else f"the servers ended the connection: {last}")
+        bus.lose(refusal if last and is_refusal(last) else f"the servers ended the connection: {last}")
 
     client = Dialer(proxy)
     bus = NatsBus(client)
@@ -92,7 +95,7 @@ async def connect(
             )
     except (nats.errors.Error, OSError, TimeoutError, ValueError) as error:
         await client.close()
-        if any(_is_about_credentials(each) for each in (*errors, error)):
+        if any(is_refusal(each) for each in (*errors, error)):
             raise Refused(refusal) from error
         reasons = {str(each) or type(each).__name__ for each in (*errors, error) if not isinstance(each, TimeoutError)}
         raise Unreachable(f"{', '.join(servers)}: {'; '.join(sorted(reasons)) or 'no answer'}") from error
@@ -102,25 +105,6 @@ async def connect(
         raise Refused(f"{', '.join(servers)}: {found}; set max_payload to 1MB or more in their configuration")
     bus.was_connected = True
     return bus
-
-
-def _holds_seed(path: Path) -> bool:
-    """Whether a file has the seed of a user's key. Raises OSError."""
-    return path.read_bytes().startswith(b"SU")
-
-
-def _is_about_credentials(error: Exception) -> bool:
-    text = str(error).lower()
-    return any(word in text for word in ("authorization", "authentication expired", "authentication revoked", "nkey"))
-
-
-def _refusal(credentials: Path | None) -> str:
-    if credentials is None:
-        return "the NATS servers want credentials; name a file with --creds"
-    return (
-        f"the NATS servers do not accept the credentials in {credentials}: they are wrong, have expired, or were taken "
-        "away; make new ones with: sandbox-agent fleet invite"
-    )
 
 
 class NatsBus:
@@ -256,6 +240,10 @@ class NatsBus:
         limits = {"max_msgs_per_subject": 1, "subject_delete_marker_ttl": nanoseconds(MARKERS)}
         await make(self, {"name": f"KV_{name}", "subjects": [f"$KV.{name}.>"], "num_replicas": replicas, **limits})
         return JetStreamTable(self, name)
+
+    def open_stream(self, name: str) -> JetStream:
+        """A stream that is there already, as it is."""
+        return JetStream(self, name)
 
     def open_table(self, name: str) -> JetStreamTable:
         """A table that is there already, as it is."""

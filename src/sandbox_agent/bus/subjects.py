@@ -103,6 +103,11 @@ def request_to_node(node: str, verb: str) -> str:
     return f"dn.{node}.{verb}"
 
 
+def run_of_node(node: str, nonce: str) -> str:
+    """Where one run of a node hears whether it is there."""
+    return f"dn.{node}.run.{token(nonce)}"
+
+
 def flow_to_node(node: str, flow: str) -> str:
     """What a gateway sends into a flow; `*` for all of a node's flows."""
     return f"dn.{node}.flow.{flow}"

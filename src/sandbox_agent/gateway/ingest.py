@@ -48,6 +48,8 @@ REMEMBERED = 50_000
 
 IsGuest = Callable[[str, str], Awaitable[bool]]
 """Whether a node, the first, knows a connection by a gateway's introduction. Raises Unreachable."""
+IsThere = Callable[[str, str], Awaitable[bool]]
+"""Whether the run of a node with a nonce may still be there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +79,7 @@ class Ingest:
         listed: Table,
         holders: Mapping[str, fleet.Lease],
         is_guest: IsGuest | None = None,
+        is_there: IsThere | None = None,
         *,
         lease: float = LEASE,
         quotas: Quotas | None = None,
@@ -86,6 +89,7 @@ class Ingest:
         self._orders = orders or Orders()
         self._quotas = quotas or Quotas(NODE_RATE, time.monotonic)
         self._is_guest = is_guest or _has_no_guest
+        self._is_there = is_there or _is_gone
         self._gateway = gateway
         self._holders = holders
         self._events = events
@@ -322,28 +326,43 @@ class Ingest:
             node in self._orders.draining,
         )
         value = msgspec.json.encode(lease)
+        holder = self._holders.get(node)
+        # A copy of a node's disk knows the revision, as does the node itself when it has been started again.
+        if holder is not None and holder.nonce != request.nonce and await self._is_there(node, holder.nonce):
+            return _clash(node)
         try:
             return BeatReply(await self._leases.put(node, value, expected=request.revision, ttl=self._lease))
         except Conflict:
             return await self._beat_again(node, request, value)
+        except BusError as error:
+            return BeatReply(failed=str(error))
 
     async def _beat_again(self, node: str, request: BeatRequest, value: bytes) -> BeatReply:
         """The revision was not the one that is there: a repeat, a node that was away, or another one of this name."""
-        entry = await self._leases.get(node)
-        if entry is not None and entry.value is not None:
-            holder = msgspec.json.decode(entry.value, type=fleet.Lease)
-            if holder.nonce != request.nonce:
-                return BeatReply(clash=f"another node is called {node}; join this one under another name")
-        expected = None if entry is None else entry.revision
         try:
+            entry = await self._leases.get(node)
+            if entry is not None and entry.value is not None:
+                holder = msgspec.json.decode(entry.value, type=fleet.Lease)
+                if holder.nonce != request.nonce:
+                    return _clash(node)
+            expected = None if entry is None else entry.revision
             return BeatReply(await self._leases.put(node, value, expected=expected, ttl=self._lease))
         except Conflict:
-            return BeatReply(clash=f"another node is called {node}; join this one under another name")
+            return _clash(node)
+        except BusError as error:
+            return BeatReply(failed=str(error))
 
     # The list
 
     async def _take_facts(self, node: str, body: bytes) -> FactsReply:
         request = msgspec.msgpack.decode(body, type=FactsRequest)
+        try:
+            return FactsReply(await self._list(node, request))
+        except BusError as error:
+            return FactsReply(failed=str(error))
+
+    async def _list(self, node: str, request: FactsRequest) -> dict[str, str]:
+        """Returns which sessions were not listed, and why."""
         refused: dict[str, str] = {}
         for session_id, view in request.sessions.items():
             subject, key = subjects.session_events(session_id), subjects.token(session_id)
@@ -362,7 +381,7 @@ class Ingest:
                     continue
                 session = msgspec.Raw(msgspec.json.encode(facts))
                 await self._listed.put(key, msgspec.json.encode(fleet.Listed(node, session)))
-        return FactsReply(refused)
+        return refused
 
 
 async def _earlier_parts(number: int, of: int, said: AsyncGenerator[tuple[str, bytes]]) -> list[bytes]:
@@ -389,6 +408,14 @@ def _refuse_forgotten(node: str, verb: str) -> bytes | None:
     if verb == fleet.BEAT:
         return msgspec.msgpack.encode(BeatReply(clash=reason))
     return msgspec.msgpack.encode(LogReply(slow=reason)) if verb == fleet.LOG else None
+
+
+def _clash(node: str) -> BeatReply:
+    return BeatReply(clash=f"another node is called {node}; join this one under another name")
+
+
+async def _is_gone(node: str, nonce: str) -> bool:
+    return False
 
 
 async def _has_no_guest(node: str, tag: str) -> bool:

@@ -28,6 +28,7 @@ from sandbox_agent.gateway.ingest import Ingest
 from sandbox_agent.gateway.methods import GatewayMethods
 from sandbox_agent.gateway.orders import Orders
 from sandbox_agent.gateway.own_events import OwnEvents
+from sandbox_agent.gateway.presence import Presence
 from sandbox_agent.gateway.quota import Quotas
 from sandbox_agent.gateway.roster import Roster
 from sandbox_agent.gateway.views import GatewayViews
@@ -103,7 +104,8 @@ async def _serve_on(
     own_events = OwnEvents(events)
     connections = FleetConnections(name, feed, roster, visits, own_events, settings.connection_ttl)
     await connections.start()
-    ingest = Ingest(name, events, leases, listed, roster.leases, connections.is_guest, quotas=quotas, orders=given)
+    may_ask = (connections.is_guest, Presence(name, bus).is_there)
+    ingest = Ingest(name, events, leases, listed, roster.leases, *may_ask, quotas=quotas, orders=given)
     await ingest.serve(bus)
     limits = StreamLimits(settings.stream_buffer, settings.stall_timeout, settings.heartbeat, settings.peer_timeout)
     streams = Streams(feed, limits, connections.announce_stream, connections.is_incomplete)

@@ -249,6 +249,7 @@ class Membership:
         self._facts_wanted.set()
         self._failed = None
         bus = self._bus = await self._reach()
+        await bus.serve(subjects.run_of_node(self._identity.node, self._nonce), self._answer_knock)
         running = [self._beat(), self._outbox.run(), self._list(), self._count_down(), _until_lost(bus)]
         if self._flows is not None:
             await self._flows.start(bus, self._nonce)
@@ -292,6 +293,11 @@ class Membership:
                 f"{fleet.PROTOCOL}; upgrade the older of them"
             )
 
+    async def _answer_knock(self, subject: str, body: bytes) -> None:
+        knock = msgspec.msgpack.decode(body, type=fleet.Knock)
+        if self._bus is not None:
+            await self._bus.publish(subjects.flow_to_gateway(self._identity.node, knock.gateway, knock.id), b"here")
+
     async def _ask(self, verb: str, body: bytes) -> bytes:
         gateway = self._gateways.choose()
         if gateway is None or self._bus is None:
@@ -308,15 +314,15 @@ class Membership:
         await self._heard.wait()
         while True:
             try:
-                await self._beat_once()
+                self._unheard = await self._beat_once()
             except BusError as error:
                 self._unheard = str(error)
-                logger.info("no beat reason=%s", error)
-            else:
-                self._unheard = None
+            if self._unheard is not None:
+                logger.info("no beat reason=%s", self._unheard)
             await asyncio.sleep(BEAT_EVERY)
 
-    async def _beat_once(self) -> None:
+    async def _beat_once(self) -> str | None:
+        """Returns why the lease could not be renewed."""
         identity = self._identity
         request = BeatRequest(
             self._nonce,
@@ -330,6 +336,8 @@ class Membership:
         )
         answer = await self._ask(fleet.BEAT, msgspec.msgpack.encode(request))
         reply = msgspec.msgpack.decode(answer, type=BeatReply)
+        if reply.failed is not None:
+            return reply.failed
         if reply.clash is not None:
             if self.clash is None:
                 logger.error("no lease reason=%s", reply.clash)
@@ -338,6 +346,7 @@ class Membership:
             self._memory.save_revision(reply.revision)
             self._leased.set()
         self.clash = reply.clash
+        return None
 
     async def _publish(self, request: LogRequest) -> LogReply:
         await self._leased.wait()
@@ -397,6 +406,9 @@ class Membership:
             try:
                 reply = msgspec.msgpack.decode(await self._ask(fleet.FACTS, body), type=FactsReply)
             except BusError:
+                await asyncio.sleep(self._retry)
+                continue
+            if reply.failed is not None:
                 await asyncio.sleep(self._retry)
                 continue
             for session_id, reason in reply.refused.items():

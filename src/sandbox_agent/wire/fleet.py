@@ -92,6 +92,16 @@ class BeatReply(Struct, omit_defaults=True):
     revision: int = 0
     clash: str | None = None
     """Why it has no lease."""
+    failed: str | None = None
+    """Why its lease could not be renewed this time."""
+
+
+class Knock(Struct):
+    """A gateway wants to know whether a run of a node is there; it answers with a message of any content."""
+
+    gateway: str
+    id: str
+    """Of the flow that the answer goes into."""
 
 
 class FactsRequest(Struct):
@@ -105,6 +115,8 @@ class FactsReply(Struct, omit_defaults=True):
     """Which of them were not taken, and why."""
 
     refused: dict[str, str] = {}
+    failed: str | None = None
+    """Why it has to be asked again."""
 
 
 class Opening(Struct):
