@@ -88,7 +88,7 @@ from sandbox_agent.settings import Settings
 if TYPE_CHECKING:
     from collections.abc import Coroutine
 
-    from sandbox_agent.host.search.search import Searches
+    from sandbox_agent.host.search import Searches
     from sandbox_agent.member.flows import Flows
     from sandbox_agent.opencode.bridge import Bridge
     from sandbox_agent.wire.sessions import SessionView
@@ -188,7 +188,7 @@ def build(settings: Settings, children: Children) -> Parts:
 
     @cache
     def searches() -> "Searches":
-        from sandbox_agent.host.search.search import Searches, SearchLimits
+        from sandbox_agent.host.search import Searches, SearchLimits
 
         most = SearchLimits(settings.search_results, settings.search_bytes, settings.search_time, settings.searches)
         return Searches(roots.confined, children, most, pools.searches)

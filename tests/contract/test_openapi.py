@@ -18,7 +18,7 @@ from schemathesis import Case, GenerationMode
 from schemathesis.schemas import BaseSchema
 from schemathesis.specs.openapi.checks import negative_data_rejection, positive_data_acceptance
 
-from sandbox_agent.http.removed import REMOVED
+from sandbox_agent.http.control import REMOVED
 from tests.support.bytewise import ask
 from tests.support.client import Client, Json, run
 from tests.support.running import BOUND, TOKEN, Server

@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from sandbox_agent.host.search.search import make_matcher
+from sandbox_agent.host.search import make_matcher
 
 
 @pytest.mark.parametrize(

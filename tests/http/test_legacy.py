@@ -2,7 +2,7 @@
 
 import pytest
 
-from sandbox_agent.http.removed import find_replacement
+from sandbox_agent.http.control import find_replacement
 
 GONE = [
     ("POST", "/v1/sessions/abc", "session/new"),

@@ -47,8 +47,10 @@ COMMANDS = Group(
     {
         "run": Word("give an agent a prompt, or talk to it", _in("commands.run", "run_command")),
         "attach": Word("watch a session, and talk to its agent", _in("commands.run", "attach_command")),
-        "server": Word("run the server", _in("commands.server", "command")),
-        "gateway": Word("serve the sessions of a fleet of servers at one address", _in("commands.gateway", "command")),
+        "server": Word("run the server", _in("commands.server", "server_command")),
+        "gateway": Word(
+            "serve the sessions of a fleet of servers at one address", _in("commands.server", "gateway_command")
+        ),
         "fleet": Word("set up a fleet of servers, or try one out", _in("fleet.command", "group")),
         "daemon": Word("run the server in the background", _in("commands.daemon", "group")),
         "agents": Word("list, install and remove agents; needs no server", _in("commands.agents", "agents_group")),

@@ -1,15 +1,25 @@
 """The way to a server on another machine, by httpx: TLS, proxies of the environment, names, cookies of balancers.
 
-Imported when such a server is called: httpx takes longer to import than all of the SDK.
+Imported when such a server is called: httpx takes longer to import than all of the SDK, and its command line, which it
+imports where click and rich are installed, takes longer still.
 """
 
 import socket
+import sys
 from collections.abc import AsyncGenerator, Generator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 
 from sandbox_agent.client.errors import ConnectionLost
-from sandbox_agent.client.light_httpx import httpx
 from sandbox_agent.client.ways import CONNECT, IDLE, MOST_IDLE, Request, Response, reason_of
+
+if "httpx" in sys.modules:
+    import httpx
+else:
+    sys.modules["httpx._main"] = None  # type: ignore[assignment] - so that importing the command line fails
+    try:
+        import httpx
+    finally:
+        del sys.modules["httpx._main"]
 
 # A prompt may wait for hours, and there may be any number of them.
 _LIMITS = httpx.Limits(max_connections=None, max_keepalive_connections=MOST_IDLE, keepalive_expiry=IDLE)

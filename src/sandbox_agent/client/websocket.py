@@ -6,7 +6,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from sandbox_agent.client.errors import ConnectionLost, InvalidCall, ServerProblem
-from sandbox_agent.wire.subprotocols import WITH_IDS
+from sandbox_agent.wire.headers import WITH_IDS
 
 if TYPE_CHECKING:
     from websockets.asyncio.client import ClientConnection

@@ -8,7 +8,7 @@ from sandbox_agent.agents.provision import AgentInstalls
 from sandbox_agent.agents.views import AgentViews
 from sandbox_agent.errors import MissingNode, NodeUnreachable, NoNode, SessionNotFound, TooMany
 from sandbox_agent.gateway.forwarding import NODE, is_forwarded
-from sandbox_agent.host.search.search import Searches
+from sandbox_agent.host.search import Searches
 from sandbox_agent.host.transfer.archives import UploadLimits
 from sandbox_agent.host.watching import Watches
 from sandbox_agent.http.archives import Archives

@@ -18,7 +18,7 @@ from sandbox_agent.http.stream import TAKEN_OVER, Stream, Streams
 from sandbox_agent.hub.connection import Connection
 from sandbox_agent.hub.idempotency import MAX_KEY
 from sandbox_agent.wire import methods
-from sandbox_agent.wire.subprotocols import WITH_IDS
+from sandbox_agent.wire.headers import WITH_IDS
 
 if TYPE_CHECKING:
     from sandbox_agent.http.websocket import WebSocket

@@ -16,6 +16,7 @@ from sandbox_agent.http.asgi import Headers, Scope, header, offers_websocket
 from sandbox_agent.wire.headers import (
     ACP_CONNECTION_ID,
     ACP_SESSION_ID,
+    BEARER,
     CONNECTION_ID,
     IDEMPOTENCY_KEY,
     LAST_EVENT,
@@ -25,7 +26,6 @@ from sandbox_agent.wire.headers import (
     RESUME_AFTER,
     raw,
 )
-from sandbox_agent.wire.subprotocols import BEARER
 
 _HOST = re.compile(r"(\[(?P<address>[0-9a-f:.]+)\]|(?P<name>[^\[\]:/@\s]+))(:\d*)?")
 _EXPOSED = (

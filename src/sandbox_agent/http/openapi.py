@@ -42,8 +42,7 @@ from sandbox_agent.errors import (
     UnsupportedMediaType,
     WrongAnswer,
 )
-from sandbox_agent.http.removed import RemovedRoute
-from sandbox_agent.http.views import INSTALL_PROBLEMS, Endpoint
+from sandbox_agent.http.views import INSTALL_PROBLEMS, Endpoint, RemovedRoute
 from sandbox_agent.wire import headers
 
 ALWAYS: tuple[type[SandboxAgentError], ...] = (

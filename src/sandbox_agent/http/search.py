@@ -12,7 +12,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from sandbox_agent.errors import BadRequest, TooMany
-from sandbox_agent.host.search.search import Query, Search, Searches
+from sandbox_agent.host.search import Query, Search, Searches
 from sandbox_agent.http.downloads import Streamed
 from sandbox_agent.http.paths import PATH, PROBLEMS, SESSION, Paths, read_query, read_switch
 from sandbox_agent.http.views import Endpoint, json_response

@@ -188,6 +188,16 @@ class Endpoint:
 
 
 @dataclass(frozen=True, slots=True)
+class RemovedRoute:
+    """One method of a route that is gone."""
+
+    method: str
+    path: str
+    """With names in braces for what differs."""
+    replacement: str
+
+
+@dataclass(frozen=True, slots=True)
 class Views:
     """The handlers."""
 

@@ -19,7 +19,7 @@ from websockets.typing import Subprotocol
 from sandbox_agent.errors import BadRequest
 from sandbox_agent.http.asgi import Scope
 from sandbox_agent.http.sockets import GatheringTransport, Wait
-from sandbox_agent.wire.subprotocols import PLAIN, WITH_IDS
+from sandbox_agent.wire.headers import PLAIN, WITH_IDS
 
 UNREAD = 64 << 10
 """Bytes of messages that may wait to be taken before the socket is no longer read."""

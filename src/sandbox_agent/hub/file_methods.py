@@ -38,7 +38,7 @@ from sandbox_agent.wire.files import (
 )
 
 if TYPE_CHECKING:
-    from sandbox_agent.host.search.search import Searches
+    from sandbox_agent.host.search import Searches
 
 CARRIED = 8 << 20
 """Bytes of a file that an envelope may carry."""
@@ -129,7 +129,7 @@ class FileMethods(Struct, frozen=True):
         return await _answer(envelope, work, self.pools.trees)
 
     async def _search(self, connection: Connection, envelope: Envelope) -> Answer:
-        from sandbox_agent.host.search.search import Query
+        from sandbox_agent.host.search import Query
 
         asked = _params(envelope, SearchParams)
         path, searches = self._absolute(asked.path, asked.session_id), self.searches()

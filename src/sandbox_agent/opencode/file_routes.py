@@ -20,7 +20,7 @@ from sandbox_agent.opencode.refusals import Refused
 from sandbox_agent.pools import Pool
 
 if TYPE_CHECKING:
-    from sandbox_agent.host.search.search import Searches
+    from sandbox_agent.host.search import Searches
 
 LARGEST = 8 << 20
 """Bytes of a file that is given out whole."""
@@ -95,7 +95,7 @@ class FileRoutes:
         return answer({"type": "text", "content": text})
 
     async def find_files(self, request: Request) -> Response:
-        from sandbox_agent.host.search.search import Query
+        from sandbox_agent.host.search import Query
 
         asked = query(request)
         wanted = (asked.get("query") or "").strip()
@@ -107,7 +107,7 @@ class FileRoutes:
         return answer(list(dict.fromkeys(posixpath.relpath(each.path, directory) for each in found.matches)))
 
     async def find_text(self, request: Request) -> Response:
-        from sandbox_agent.host.search.search import Query
+        from sandbox_agent.host.search import Query
 
         pattern = query(request).get("pattern")
         if not pattern:

@@ -1,4 +1,4 @@
-"""The names of HTTP headers that are ours, or mean something of their own here."""
+"""The names of HTTP headers that are ours, or mean something of their own here; and of our WebSockets' subprotocols."""
 
 CONNECTION_ID = "X-ACP-Connection-Id"
 """Which connection a request belongs to; the answer to the first `initialize` names it."""
@@ -18,6 +18,13 @@ PREFER = "Prefer"
 PREFERENCE_APPLIED = "Preference-Applied"
 RESPOND_ASYNC = "respond-async"
 """What `Prefer` may ask for: 202 at once, the response comes on the stream."""
+
+WITH_IDS = "sandboxagent.v1"
+"""A frame from the server is the event's id, a line break and the envelope."""
+PLAIN = "acp"
+"""A frame is an envelope, as without any subprotocol. For browsers, which must be given one of those they offer."""
+BEARER = "sandboxagent.bearer."
+"""Before the token in base64url: a browser cannot set headers."""
 
 
 def raw(name: str) -> bytes:

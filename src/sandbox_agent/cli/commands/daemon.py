@@ -218,7 +218,7 @@ def _restart(arguments: Arguments) -> int:
 
 def _as_before(running: Running) -> tuple[Arguments, dict[str, str]]:
     """The flags and the environment for a server that takes the place of this one. Raises Failed."""
-    from sandbox_agent.cli.commands.server import command
+    from sandbox_agent.cli.commands.server import server_command
 
     began = read_beginning(running.pid)
     # Paths in its flags may begin there.
@@ -227,7 +227,9 @@ def _as_before(running: Running) -> tuple[Arguments, dict[str, str]]:
     except OSError as error:
         raise Failed(f"the server's directory {began.directory}: {error.strerror}; stop it, and start it") from error
     values = {
-        name: value for name, value in command().parser.parse(began.flags).values.items() if name not in _NOT_AGAIN
+        name: value
+        for name, value in server_command().parser.parse(began.flags).values.items()
+        if name not in _NOT_AGAIN
     }
     values["data_dir"] = str(running.data_dir)
     kept = began.variables

@@ -1,4 +1,4 @@
-"""`sandbox-agent server`: its flags are all the options there are."""
+"""`sandbox-agent server`, whose flags are all the options there are; and `gateway`, one endpoint for a fleet."""
 
 import gc
 import os
@@ -19,8 +19,26 @@ examples:
       for clients on other machines that know it as box.example
 """
 
+GATEWAY_FLAGS = frozenset(
+    {
+        *("host", "port", "token", "token_file", "no_token", "insecure", "public_health", "allow_host", "cors_origin"),
+        *("frame_origin", "config_dir", "data_dir", "join", "creds", "replicas", "flows", "default_agent"),
+        *("log_max_bytes", "log_max_age", "replay_bytes", "session_streams", "connection_ttl", "max_body"),
+        *("anonymous_sockets", "head_timeout", "body_timeout", "idle_timeout", "heartbeat", "peer_timeout"),
+        *("pong_timeout", "stream_buffer", "stall_timeout", "log_level", "log_format", "quiet"),
+    }
+)
+"""The options that count for a gateway."""
+GATEWAY_EPILOG = """\
+examples:
+  sandbox-agent gateway --join nats://nats.example:4222 --creds gateway.creds --token-file token.txt
+      one address for the sessions of every server that has joined the fleet
+  sandbox-agent server --join nats://nats.example:4222 --creds node-1.creds --node node-1
+      a server that joins it
+"""
 
-def command() -> Command:
+
+def server_command() -> Command:
     """The command, with its flags."""
     parser = Parser("sandbox-agent server", "Run the server.", EPILOG)
     add_flags(parser, {option.name for option in OPTIONS})
@@ -33,5 +51,19 @@ def serve(arguments: Arguments) -> int:
     # What is imported now stays: there is nothing to collect until the server runs, and sets its own thresholds.
     gc.set_threshold(1_000_000)
     from sandbox_agent.server import run
+
+    return run(settings)
+
+
+def gateway_command() -> Command:
+    """The command, with its flags."""
+    parser = Parser("sandbox-agent gateway", "Serve the sessions of a fleet of servers at one address.", GATEWAY_EPILOG)
+    add_flags(parser, GATEWAY_FLAGS)
+    return Command(parser, _serve_gateway)
+
+
+def _serve_gateway(arguments: Arguments) -> int:
+    settings = settings_of(arguments, os.environ, GATEWAY_FLAGS)
+    from sandbox_agent.gateway.run import run
 
     return run(settings)

@@ -68,9 +68,9 @@ def uv(subject: Subject) -> list[Finding]:
 
 def ripgrep(subject: Subject) -> list[Finding]:
     """What searches files."""
-    from sandbox_agent.host.search.ripgrep import find_program
+    from sandbox_agent.host.search import find_ripgrep
 
-    return _tool("ripgrep", "ripgrep", find_program)
+    return _tool("ripgrep", "ripgrep", find_ripgrep)
 
 
 def _tool(name: str, title: str, find: Callable[[], str]) -> list[Finding]:

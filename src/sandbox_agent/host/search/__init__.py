@@ -1,1 +1,0 @@
-"""Search: files by name, lines by text."""
