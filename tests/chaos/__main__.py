@@ -1,4 +1,4 @@
-"""`./dev chaos fleet`: kill, freeze and cut the parts of a fleet, and count what its readers got."""
+"""`./dev chaos fleet`: kill, freeze and cut the parts of a fleet; count what became of turns, answers and events."""
 
 import argparse
 import asyncio
@@ -17,12 +17,26 @@ PAGE = Path(__file__).parents[2] / "benchmarks" / "CHAOS.md"
 HEAD = """\
 # A fleet whose parts fail
 
-Made by `./dev chaos fleet --minutes {minutes:g} --write`. Three NATS servers, two gateways and three nodes on one
-machine. A writer takes turns in a session of each node; {readers} readers of each session wander between the gateways,
-each going on behind the last event that it has. In every round one part fails; all others have to go on meanwhile, and
-everything has to have caught up after it. A text that was acknowledged and did not reach a reader is *lost*; one that
-reached it twice is *doubled*. The *worst pause* is the longest time that any reader was without a new text of its
-session. A reader leaves a gateway after five seconds of silence.
+Made by `./dev chaos fleet --minutes {minutes:g} --seed {seed} --write`: three NATS servers, two gateways and three
+nodes on one machine.
+
+- At each node a **writer** prompts through gateways, one turn after another. Every turn asks for a permission in its
+  middle. A POST that breaks is repeated under its `Idempotency-Key` at another gateway.
+- Two **people** are attached to each session. They read at one gateway after another, with one connection and
+  `Last-Event-ID`, and answer through another gateway than they read at. Both answer; one says yes, the other no.
+- {readers} **readers** of each session wander between the gateways, each going on behind the last event that it has.
+
+In every round one part fails at a moment at which a permission is pending in every session. All others have to go on
+meanwhile, and everything has to have caught up after it.
+
+A turn ends with its result, or because its node was lost (`node-lost`, or `outcome-unknown` when the node is back);
+nothing else may become of it. A permission is *answered once* when one answer was taken and the agent got that one;
+*lost* when an answer was taken and the agent got none, or another. A text of a finished turn that did not reach a
+reader is *lost*; one that reached it twice is *doubled*.
+
+The *worst pause* is the longest time after the fault for which any reader was without a new text of its session.
+Clients leave a gateway after five seconds of silence, so a gateway that is frozen or cut off costs a turn five seconds,
+and ten when writer and person were both there. A node that is away costs its own session as long as that lasts.
 
 """
 READERS = 2
@@ -38,9 +52,10 @@ def main(arguments: list[str]) -> int:
     asked = parser.parse_args(arguments)
     logging.basicConfig(level=logging.ERROR)
     facts = _facts()
+    print(f"seed: {asked.seed}", file=sys.stderr)
     results = asyncio.run(_play(asked.minutes * 60, asked.seed, asked.part or PLACES))
-    page = HEAD.format(minutes=asked.minutes, readers=READERS) + "\n".join(f"- {fact}" for fact in facts) + "\n\n"
-    page += _table(results)
+    head = HEAD.format(minutes=asked.minutes, readers=READERS, seed=asked.seed)
+    page = "\n".join([head.rstrip(), "", *(f"- {fact}" for fact in facts), "", _table(results)])
     print(page)
     if asked.write:
         PAGE.write_text(page)
@@ -49,9 +64,11 @@ def main(arguments: list[str]) -> int:
 
 def _facts() -> list[str]:
     load = os.getloadavg()[0]
+    busy = ", which was busy with other work" if load > (os.cpu_count() or 1) else ""
+    machine = f"{os.cpu_count()} cores, {platform.system()} {platform.release()}"
     return [
         f"date: {datetime.now(UTC):%Y-%m-%d %H:%M} UTC",
-        f"machine: {os.cpu_count()} cores, {platform.system()} {platform.release()}, load average before {load:.2f}",
+        f"machine: {machine}, load average before {load:.2f}{busy}",
     ]
 
 
@@ -91,8 +108,7 @@ def _table(results: list[Result]) -> str:
         ]
         for each in results
     ]
-    lines = ["| " + " | ".join(row) + " |" for row in [head, ["---"] * len(head), *rows]]
-    return "\n".join(lines) + "\n"
+    return "\n".join("| " + " | ".join(row) + " |" for row in [head, ["---"] * len(head), *rows]) + "\n"
 
 
 if __name__ == "__main__":

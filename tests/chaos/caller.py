@@ -3,6 +3,7 @@
 import asyncio
 import json
 import random
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -14,6 +15,8 @@ from tests.support.client import CAPABLE, META, Json
 PATIENCE = 5.0
 """Seconds of silence after which a client goes elsewhere."""
 PAUSE = 0.1
+REST = 10.0
+"""Seconds for which a client leaves a gateway alone that has failed, while there is another one."""
 PASSING = (502, 503, 504, 507)
 """What a gateway answers when it could not have something done, and has not done it."""
 
@@ -28,7 +31,8 @@ class Caller:
     """Of its connection, which belongs to the fleet."""
     last_status: str = ""
     """What the last attempt came to, for those who look into a hang."""
-    _failed: str = ""
+    _failed: dict[str, float] = field(default_factory=dict[str, float])
+    """Gateway → when it failed last."""
     _http: httpx.AsyncClient = field(
         default_factory=lambda: httpx.AsyncClient(
             trust_env=False, verify=False, timeout=httpx.Timeout(PATIENCE), limits=httpx.Limits(max_connections=None)
@@ -36,10 +40,10 @@ class Caller:
     )
 
     def choose(self, but: str = "") -> Endpoint:
-        """Any gateway, but not the one that has just failed, nor this one."""
-        all_of_them = self.gateways()
-        fit = [each for each in all_of_them if each.url not in (self._failed, but)]
-        return self.random.choice(fit or [each for each in all_of_them if each.url != but] or all_of_them)
+        """Any gateway but those that have failed lately; if it can be, not this one either."""
+        all_of_them, now = self.gateways(), time.monotonic()
+        well = [each for each in all_of_them if now - self._failed.get(each.url, -REST) >= REST] or all_of_them
+        return self.random.choice([each for each in well if each.url != but] or well)
 
     async def open(self) -> None:
         params = {"protocolVersion": 1, "clientCapabilities": CAPABLE, "_meta": {META: {"agent": "scripted"}}}
@@ -55,7 +59,7 @@ class Caller:
         return response.json()["result"]
 
     async def post(self, envelope: Json, key: str | None = None, but: str = "") -> httpx.Response:
-        """What comes of an envelope in the end, by any gateway, at first not by `but`."""
+        """What comes of an envelope in the end, by any gateway, rather not by `but`."""
         content = json.dumps({"jsonrpc": "2.0", **envelope})
         while True:
             gateway = self.choose(but)
@@ -69,7 +73,7 @@ class Caller:
                 self.last_status = f"{gateway.url} {response.status_code} {response.text[:200]}"
                 if response.status_code not in PASSING:
                     return response
-            self._failed, but = gateway.url, ""
+            self.fail(gateway)
             await asyncio.sleep(PAUSE)
 
     def stream(self, gateway: Endpoint, last: int):
@@ -78,8 +82,8 @@ class Caller:
         return self._http.stream("GET", f"{gateway.url}/v1/rpc", headers={**self.headers(gateway), **more})
 
     def fail(self, gateway: Endpoint) -> None:
-        """It is not asked next."""
-        self._failed = gateway.url
+        """It is not asked for a while."""
+        self._failed[gateway.url] = time.monotonic()
 
     def headers(self, gateway: Endpoint, key: str | None = None) -> dict[str, str]:
         found = {"Authorization": f"Bearer {gateway.token}", "Content-Type": "application/json"}

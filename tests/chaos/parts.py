@@ -13,7 +13,6 @@ from sandbox_agent.bus.ports import BusError
 from sandbox_agent.cli.fleet.directory import Place
 from sandbox_agent.cli.fleet.local import LocalFleet, find_places
 from tests.chaos.relay import Wire
-from tests.gateway.conftest import until_joined
 from tests.support.client import Client
 from tests.support.running import BOUND, scripted
 
@@ -97,11 +96,15 @@ class Parts:
     # What the servers say
 
     async def joined(self) -> None:
-        """Wait until every gateway knows every node."""
+        """Wait until every gateway has NATS, and knows every node."""
         for name in [name for name in self.fleet.urls if name.startswith("gateway")]:
             client = Client(self.endpoint(name))
-            async with client.http:
-                await until_joined(client, len(self.fleet.nodes))
+            async with client.http, asyncio.timeout(BOUND):
+                while True:
+                    health = (await client.http.get("/v1/health")).json()
+                    if health["status"] == "ok" and health["nodes"] == len(self.fleet.nodes):
+                        break
+                    await asyncio.sleep(0.1)
 
     async def leader(self) -> str:
         """The server that takes the appends of all events."""

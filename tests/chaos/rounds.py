@@ -78,6 +78,7 @@ class World:
 
     async def play(self, row: Row, result: Result) -> None:
         """One round. Everything but the part that fails has to go on meanwhile."""
+        await self.parts.joined()
         victim = await self._choose(row.part)
         await self._progress(self.writers)
         others = [writer for writer in self.writers if writer.node != victim]

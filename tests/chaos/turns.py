@@ -123,6 +123,9 @@ class Person:
                 gateway = self.caller.choose()
                 try:
                     await self._listen(gateway)
+                except TimeoutError:
+                    # Nothing happens, or nothing comes: it looks elsewhere.
+                    pass
                 except BROKEN:
                     self.caller.fail(gateway)
                     await asyncio.sleep(0.05)
