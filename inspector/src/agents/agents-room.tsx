@@ -9,7 +9,7 @@ import { Link, go } from "../router.js";
 import { useLoaded, useServer } from "../server/index.js";
 import { Ansi } from "../text/ansi.js";
 import { Install } from "./install.js";
-import { AgentFace, StandingBadge, standingOf } from "./standing.js";
+import { AgentFace, SOURCES, StandingBadge, aboutOf, standingOf } from "./standing.js";
 import styles from "./agents.module.css";
 
 /** Milliseconds between two looks, while the room is open. */
@@ -51,7 +51,7 @@ export function AgentsRoom({ agent: chosen }: { readonly agent: string | undefin
                 aria-current={agent === shown ? "page" : undefined}
               >
                 <AgentFace agent={agent.id} />
-                <Words name={agent.title} about={agent.version ?? agent.id} />
+                <Words name={agent.title} about={aboutOf(agent)} />
                 <StandingBadge agent={agent} />
               </Link>
             </li>
@@ -107,7 +107,7 @@ function Detail({ agent, onChange }: { readonly agent: Agent; readonly onChange:
       <Capabilities agent={agent} />
       <Offers agent={agent} />
       <Provenance agent={agent} />
-      {agent.instructions && (
+      {agent.instructions && standingOf(agent) !== "ready" && (
         <div className={styles.section}>
           <h3>Instructions</h3>
           <div className={styles.card}>
@@ -133,7 +133,7 @@ function Process({ agent }: { readonly agent: Agent }): ReactNode {
         ["State", <Badge tone={tone}>{status}</Badge>],
         ["Process id", pid],
         ["Uptime", uptimeMs === undefined ? undefined : durationText(uptimeMs + Math.max(0, now - Math.max(seenAt, now - 3_000)))],
-        ["Has ended", restartCount === 0 ? "never" : `${restartCount} times`],
+        ["Exits", restartCount === 0 ? "none" : String(restartCount)],
         ["Last error", lastError && <pre className={styles.pre}>{lastError}</pre>],
       ]}
     />
@@ -248,13 +248,6 @@ function Provenance({ agent }: { readonly agent: Agent }): ReactNode {
     />
   );
 }
-
-const SOURCES: Readonly<Record<string, string>> = {
-  bundled: "Comes with the server",
-  path: "Named in agents.toml",
-  registry: "The ACP registry",
-  fallback: "Pinned by the server",
-};
 
 function Facts({ title, facts }: { readonly title: string; readonly facts: readonly (readonly [ReactNode, ReactNode])[] }): ReactNode {
   const known = facts.filter(([, value]) => value !== undefined && value !== false && value !== "" && value !== null);

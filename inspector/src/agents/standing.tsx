@@ -24,6 +24,19 @@ export function standingOf(agent: Agent): Standing {
   return agent.credentialsAvailable ? "ready" : "unarmed";
 }
 
+/** Where an agent comes from, in words. */
+export const SOURCES: Readonly<Record<string, string>> = {
+  bundled: "Comes with the server",
+  path: "Named in agents.toml",
+  registry: "The ACP registry",
+  fallback: "Pinned by the server",
+};
+
+/** What stands below an agent's name: its version, else what tells it from others. */
+export function aboutOf(agent: Agent): string {
+  return agent.version ?? (agent.title === agent.id ? (SOURCES[agent.install.source] ?? agent.id) : agent.id);
+}
+
 export function StandingBadge({ agent }: { readonly agent: Agent }): ReactNode {
   const [word, tone] = WORDS[standingOf(agent)];
   return <Badge tone={tone}>{word}</Badge>;

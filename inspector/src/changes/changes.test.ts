@@ -26,11 +26,11 @@ describe("a review", () => {
     script.turn("And that", () => script.edit("call-2", "/srv/app/b", null, "new\n"));
     const { changes, files, turns } = reviewOf(fold(script.entries));
     expect(changes).toMatchObject([
-      { path: "/srv/app/a", prompt: "Rename it", turnNumber: 1, state: "done", isAsked: true, decision: { by: { user: "ada" } } },
-      { path: "/srv/app/b", prompt: "And that", turnNumber: 2, state: "done", isAsked: false, before: undefined },
+      { path: "/srv/app/a", prompt: "Rename it", turnNumber: 1, state: "done", askedKey: expect.any(String), decision: { by: { user: "ada" } } },
+      { path: "/srv/app/b", prompt: "And that", turnNumber: 3, state: "done", askedKey: undefined, before: undefined },
     ]);
     expect(files.map(({ path }) => path)).toEqual(["/srv/app/a", "/srv/app/b"]);
-    expect(turns.map(({ number }) => number)).toEqual([1, 2]);
+    expect(turns.map(({ number }) => number)).toEqual([1, 3]);
     expect(deciderOf(changes[0]!.decision!)).toBe("ada");
   });
 

@@ -1,7 +1,7 @@
 /** Everything that a session did to files, as one review. */
 
 import { Braces, ClipboardCopy, Columns2, Files, History, MessageSquare, Rows2 } from "lucide-react";
-import { type ReactNode, type RefObject, useEffect, useMemo, useRef, useState } from "react";
+import { type ReactNode, type RefObject, useContext, useEffect, useMemo, useRef, useState } from "react";
 
 import { Badge, Button, EmptyState, IconButton, Loading, type Tone, copy, toast } from "../design/index.js";
 import { isRefused } from "../log/asking.js";
@@ -12,6 +12,7 @@ import { Diff, DiffCount } from "../text/diff.js";
 import { SafeText } from "../text/safe-text.js";
 import { spelledOut } from "../text/visible.js";
 import styles from "./changes.module.css";
+import { AnsweredHere, answersFromHere } from "../waiting/answered-here.js";
 import { patchOf } from "./patch.js";
 import { type Change, type ChangeState, type Review, deciderOf, reviewOf } from "./review.js";
 import { useKept } from "./use-kept.js";
@@ -24,6 +25,7 @@ export function Changes({ sessionId, at }: { readonly sessionId: string; readonl
   const review = useMemo(() => reviewOf(view), [view]);
   const [layout, setLayout] = useKept<Layout>("changes.layout", "unified");
   const [grouping, setGrouping] = useKept<Grouping>("changes.grouping", "file");
+  const answered = useMemo(() => answersFromHere(sessionId), [sessionId, review]);
   const groups = useMemo(() => groupsOf(review, grouping, view.cwd), [review, grouping, view.cwd]);
   const order = useMemo(() => groups.flatMap(({ changes }) => changes), [groups]);
   const { current, focus, room } = useReading(order, {
@@ -95,25 +97,27 @@ export function Changes({ sessionId, at }: { readonly sessionId: string; readonl
             </div>
           ))}
         </nav>
-        <div className={styles.cards} tabIndex={-1}>
-          {groups.map(({ key, name, changes }) => (
-            <section key={key} className={styles.cluster} aria-label={spelledOut(name)}>
-              <h2 className={styles.title}>
-                <SafeText text={name} limit={300} />
-              </h2>
-              {changes.map((change) => (
-                <Card
-                  key={change.key}
-                  change={change}
-                  layout={layout}
-                  isCurrent={change.key === current}
-                  path={grouping === "turn" ? shortOf(change.path, view.cwd) : undefined}
-                  focus={focus}
-                />
-              ))}
-            </section>
-          ))}
-        </div>
+        <AnsweredHere value={answered}>
+          <div className={styles.cards} tabIndex={-1}>
+            {groups.map(({ key, name, changes }) => (
+              <section key={key} className={styles.cluster} aria-label={spelledOut(name)}>
+                <h2 className={styles.title}>
+                  <SafeText text={name} limit={300} />
+                </h2>
+                {changes.map((change) => (
+                  <Card
+                    key={change.key}
+                    change={change}
+                    layout={layout}
+                    isCurrent={change.key === current}
+                    path={grouping === "turn" ? shortOf(change.path, view.cwd) : undefined}
+                    focus={focus}
+                  />
+                ))}
+              </section>
+            ))}
+          </div>
+        </AnsweredHere>
       </div>
     </section>
   );
@@ -224,16 +228,17 @@ function Card({ change, layout, isCurrent, path, focus }: CardProps): ReactNode 
 }
 
 function Allowed({ change }: { readonly change: Change }): ReactNode {
-  const { decision, isAsked, at } = change;
+  const answered = useContext(AnsweredHere);
+  const { decision, askedKey, at } = change;
   const time = new Date(decision?.at ?? at).toLocaleTimeString("en-GB");
-  if (!isAsked) return `No permission was asked · ${time}`;
+  if (askedKey === undefined) return `No permission was asked · ${time}`;
   if (decision === undefined) return "Waits for permission";
   const refused = decision.outcome === "answered" || decision.outcome === "rejected" ? "Rejected" : "Not allowed";
   const word = isRefused(decision) ? refused : "Allowed";
   const always = decision.optionKind?.endsWith("always") ? ", from now on" : "";
   return (
     <>
-      {word} by <SafeText text={deciderOf(decision)} limit={120} />
+      {word} by {answered.has(askedKey) ? "you" : <SafeText text={deciderOf(decision)} limit={120} />}
       {always} · {time}
       {decision.reason !== undefined && (
         <>

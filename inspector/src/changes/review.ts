@@ -18,16 +18,17 @@ export interface Change {
   readonly turnKey: string;
   /** What was asked for in its turn. */
   readonly prompt: string;
-  /** Which of the turns that change something, from 1. */
+  /** Which of the session's turns, from 1. */
   readonly turnNumber: number;
   /** What the agent calls it. */
   readonly title: string;
   readonly at: string;
   /** The event that shows it first. */
   readonly event: number;
-  /** How permission was given or refused; undefined when none was asked for. */
+  /** The request for permission; undefined when none was asked for. */
+  readonly askedKey: string | undefined;
+  /** How permission was given or refused. */
   readonly decision: Settled | undefined;
-  readonly isAsked: boolean;
   /** The line where it begins, when the agent says so. */
   readonly line: number | undefined;
 }
@@ -57,14 +58,16 @@ export interface Review {
 export function reviewOf(view: SessionView): Review {
   const changes: Change[] = [];
   const turns: ChangedTurn[] = [];
+  let number = 0;
   for (const turn of view.turns) {
+    if (turn.state !== "outside") number += 1;
     const writes = view.writes.filter(({ turnKey }) => turnKey === turn.key);
     const found = changesOf(turn, writes);
     if (found.length === 0) continue;
-    const number = turns.length + 1;
-    const numbered = found.map((change) => ({ ...change, turnNumber: number }));
+    const turnNumber = Math.max(1, number);
+    const numbered = found.map((change) => ({ ...change, turnNumber }));
     changes.push(...numbered);
-    turns.push({ key: turn.key, prompt: promptOf(turn), number, at: turn.startedAt, changes: numbered });
+    turns.push({ key: turn.key, prompt: promptOf(turn), number: turnNumber, at: turn.startedAt, changes: numbered });
   }
   const files = grouped(changes);
   return { changes, turns, files: [...files].map(([path, of]) => ({ path, changes: of })) };
@@ -101,8 +104,8 @@ function* ofTools(turn: Turn): Generator<Omit<Change, "turnNumber">> {
         title: item.title,
         at: item.at,
         event: item.events.first,
+        askedKey: request?.key,
         decision: request?.decision,
-        isAsked: request !== undefined,
         line: item.locations.find(({ path }) => path === content.path)?.line ?? undefined,
       };
     }
@@ -129,8 +132,8 @@ function* ofWrites(turn: Turn, writes: readonly FileWrite[]): Generator<Omit<Cha
       title: "Written by the server for the agent",
       at: write.at,
       event: write.events.first,
+      askedKey: undefined,
       decision: undefined,
-      isAsked: false,
       line: undefined,
     };
   }

@@ -127,7 +127,7 @@ function PastNote({ at }: { readonly at: number }): ReactNode {
     <p className="past-note">
       This is how it was after event {at}.
       <Button size="small" onClick={() => move({ at: undefined })}>
-        Back to now
+        Back to live
       </Button>
     </p>
   );

@@ -43,8 +43,8 @@ export const SettledView = memo(function SettledView({
           )}
         </span>
         {decision && <span className="settled-who">by {whoOf(decision.by, answered.has(asked.key))}</span>}
-        <span className="settled-about">
-          <SafeText text={aboutOf(asked)} limit={200} />
+        <span className={`settled-about settled-about-${asked.kind}`}>
+          <SafeText text={aboutOf(asked)} as={asked.kind === "permission" ? "exact" : "prose"} limit={200} />
         </span>
       </button>
       {decision?.reason && (
@@ -67,7 +67,10 @@ export const SettledView = memo(function SettledView({
 
 function aboutOf(asked: Asked): string {
   if (asked.kind === "permission") return summaryOf(actionOf(asked.toolCall));
-  return asked.kind === "question" ? asked.prompt || (asked.questions[0]?.question ?? "") : asked.message;
+  if (asked.kind === "elicitation") return asked.message;
+  // Of one question its own words: what comes before them is the same for all that an agent asks.
+  const [first, ...others] = asked.questions;
+  return first !== undefined && others.length === 0 ? first.question : asked.prompt || (first?.question ?? "");
 }
 
 function wordsOf(asked: Exclude<Asked, { kind: "permission" }>): string {

@@ -5,7 +5,7 @@ import { type FormEvent, type ReactNode, useCallback, useEffect, useMemo, useSta
 import type { Agent, CreateSessionOptions } from "sandboxagent";
 
 import { Install } from "../agents/install.js";
-import { AgentFace, StandingBadge, standingOf } from "../agents/standing.js";
+import { AgentFace, StandingBadge, aboutOf, standingOf } from "../agents/standing.js";
 import { Button, ErrorNote, Field, Input, Loading, Select, Spinner, TextArea, Words, toast, wordsOf } from "../design/index.js";
 import { go } from "../router.js";
 import { useInventory, useLoaded, useServer } from "../server/index.js";
@@ -69,7 +69,7 @@ export function NewSession({ agent: given, cwd: there }: NewSessionProps): React
                     onChange={() => setWanted(each.id)}
                   />
                   <AgentFace agent={each.id} />
-                  <Words name={each.title} about={each.version ?? each.id} />
+                  <Words name={each.title} about={aboutOf(each)} />
                   <StandingBadge agent={each} />
                 </label>
               ))}

@@ -56,7 +56,7 @@ export function RuleFields({ rules, onChange }: RuleFieldsProps): ReactNode {
           </IconButton>
         </div>
       ))}
-      <Button size="small" look="quiet" onClick={add}>
+      <Button size="small" look="quiet" className={styles.add ?? ""} onClick={add}>
         <Plus aria-hidden /> Add a rule
       </Button>
     </fieldset>

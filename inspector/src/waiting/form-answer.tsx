@@ -76,7 +76,7 @@ export function FormAnswer({ asked, busy, answer, keys, compact }: AnswerProps<A
         </Button>
         {keys && isQuestion && (
           <span className="request-hint" aria-hidden>
-            <Kbd>1</Kbd>–<Kbd>9</Kbd> choose <Kbd>R</Kbd> decline
+            <Kbd>R</Kbd> decline
           </span>
         )}
       </div>

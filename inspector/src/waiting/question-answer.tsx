@@ -72,7 +72,7 @@ export function QuestionAnswer({ asked, busy, answer, keys, compact }: AnswerPro
         </Button>
         {keys && (
           <span className="request-hint" aria-hidden>
-            <Kbd>1</Kbd>–<Kbd>9</Kbd> choose <Kbd>R</Kbd> decline
+            <Kbd>R</Kbd> decline
           </span>
         )}
       </div>
