@@ -11,6 +11,7 @@ import { type Place, go, hrefOf, usePlace } from "./router.js";
 import { nameOf } from "./rooms.js";
 import { Connected, titleOf, useInventory, useSessionInfo } from "./server/index.js";
 import { Sidebar } from "./sidebar/sidebar.js";
+import { useAway } from "./sidebar/status.js";
 import styles from "./app.module.css";
 
 const AgentsRoom = lazy(async () => ({ default: (await import("./agents/agents-room.js")).AgentsRoom }));
@@ -51,7 +52,14 @@ function Frame(): ReactNode {
       </Fence>
     </main>
   );
-  if (place.room === "embed") return room;
+  if (place.room === "embed") {
+    return (
+      <div className={styles.stack}>
+        <AwayNote />
+        {room}
+      </div>
+    );
+  }
   return (
     <SplitPane
       name="sidebar"
@@ -71,11 +79,22 @@ function Frame(): ReactNode {
               <span>{nameOf(place.room)}</span>
             </header>
           )}
+          {narrow && <AwayNote />}
           {room}
           {narrow && open && <Drawer onClose={() => setOpen(false)} />}
         </div>
       }
     />
+  );
+}
+
+/** Where no sidebar is in view that would say it: the connection is away. */
+function AwayNote(): ReactNode {
+  const away = useAway();
+  return (
+    <div role="status" className={styles.away}>
+      {away && "Reconnecting… What you see may be old."}
+    </div>
   );
 }
 

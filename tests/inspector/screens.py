@@ -5,9 +5,10 @@
 """
 
 import json
+import signal
 import sys
 from collections.abc import Callable, Collection, Generator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -239,7 +240,8 @@ PROMPTS: dict[str, tuple[str, str, Callable[[str], list[Any]]]] = {
 }
 """Sessions of the scripted agent: their title, what is asked, and what it does then."""
 WAITING = ("permission", "command", "question", "form")
-ODD = ("rtl", "long", "large")
+BLANK = "blank"
+ODD = ("rtl", "long", "large", BLANK)
 """Those that are for trying, and not for showing."""
 CRASH = [["stderr", "libpq: undefined symbol: PQsetChunkedRowsMode"], ["stderr", "Aborted"], ["exit", 134]]
 
@@ -250,6 +252,19 @@ class Workshop:
 
     server: Server
     sessions: dict[str, str] = field(default_factory=dict[str, str])
+    others: list[Server] = field(default_factory=list[Server])
+    """Servers where nothing has happened, for what may go wrong with one."""
+    closing: ExitStack = field(default_factory=ExitStack)
+
+    def at_another_server(self, tab: Tab) -> Tab:
+        """The same page, at a server of its own."""
+        self.others.append(self.closing.enter_context(Server("--no-persist")))
+        return Tab(tab.browser, self.others[-1].url, TOKEN)
+
+    def freeze(self) -> None:
+        """Have the last of those answer nothing until all is over."""
+        self.others[-1].process.send_signal(signal.SIGSTOP)
+        self.closing.callback(self.others[-1].process.send_signal, signal.SIGCONT)
 
     def folder(self, name: str) -> str:
         return f"{self.server.work}/{name}"
@@ -271,6 +286,8 @@ class Workshop:
         return session.prompt(asked)
 
     def fill(self, client: SandboxAgent, without: Collection[str] = ()) -> None:
+        if BLANK not in without:
+            self.sessions[BLANK] = client.sessions.create(AGENT, cwd=self.server.work, title="Nothing said yet").id
         for name, (title, asked, _) in PROMPTS.items():
             if name in without:
                 continue
@@ -286,7 +303,7 @@ class Workshop:
 def workshop(without: Collection[str] = ()) -> Generator[Workshop]:
     made = Workshop(Server())
     made.prepare()
-    with made.server as server:
+    with made.server as server, made.closing:
         with SandboxAgent.connect(server.url, server.token, reconnect_timeout=BOUND) as client:
             made.fill(client, without)
         yield made
@@ -309,6 +326,39 @@ def room(path: str, sees: str) -> Go:
         tab.sees(sees)
 
     return go
+
+
+def _empty(tab: Tab, made: Workshop) -> None:
+    made.at_another_server(tab).open().sees("No sessions yet")
+
+
+def _loading(tab: Tab, made: Workshop) -> None:
+    """A server that takes its time."""
+    page = made.at_another_server(tab).open("agents")
+    page.sees("Where it comes from")
+    page.follow("Mission control")
+    page.sees("No sessions yet")
+    made.freeze()
+    page.follow("Agents")
+    page.until("document.querySelector('main')?.innerText.includes('Loading the agents')")
+
+
+def _reconnecting(tab: Tab, made: Workshop) -> None:
+    page = made.at_another_server(tab).open("new")
+    page.sees("First message")
+    made.others[-1].stop()
+    page.sees("Reconnecting")
+
+
+def _no_server(tab: Tab, made: Workshop) -> None:
+    page = made.at_another_server(tab).open()
+    page.sees("Connected")
+    page.forget()
+    page.open(token=None).sees("This server wants its token")
+    made.others[-1].stop()
+    page.fill("Token", TOKEN)
+    page.press("Enter")
+    page.sees("No server answers")
 
 
 def _token(tab: Tab, made: Workshop) -> None:
@@ -360,6 +410,12 @@ SCREENS: dict[str, Go] = {
     "no-session": room("sessions/none", "There is no such session"),
     "no-page": room("nowhere", "There is no such page"),
     "wrong-token": _token,
+    "empty": _empty,
+    "empty-session": session(BLANK, "Nothing said yet"),
+    "no-changes": session(BLANK, "No changes", "?tab=changes"),
+    "loading": _loading,
+    "reconnecting": _reconnecting,
+    "no-server": _no_server,
 }
 
 

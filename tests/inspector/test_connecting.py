@@ -61,7 +61,13 @@ def test_a_page_that_lost_its_server_says_so_and_goes_on_when_it_is_back(restart
 
     server.stop()
     tab.sees("Reconnecting")
+    # Without the sidebar, too.
+    tab.size(390)
+    tab.sees("What you see may be old.")
+    tab.is_accessible()
     server.start()
+    tab.does_not_see("Reconnecting")
+    tab.size(1440)
     tab.sees("Connected")
 
 

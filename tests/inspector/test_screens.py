@@ -20,8 +20,8 @@ def server(made: Workshop) -> Server:
     return made.server
 
 
-CONTAINED = ("new", "files", "large")
-"""Screens of which all is on another one."""
+CONTAINED = ("new", "files", "large", "empty-session", "no-changes", "reconnecting", "no-server")
+"""Screens of which all is on another one, or which other tests look at."""
 ALIKE = (
     "session-files",
     "command",
@@ -32,6 +32,8 @@ ALIKE = (
     "replay",
     "no-session",
     "no-page",
+    "empty",
+    "loading",
 )
 """Screens that are arranged in their own way, with colours that are all on others."""
 

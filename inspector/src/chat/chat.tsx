@@ -94,7 +94,7 @@ function Conversation({ sessionId, view, isLive }: ConversationProps): ReactNode
   if (view.turns.length === 0) {
     if (reading.state === "loading") return <Loading label="Reading the log" />;
     return (
-      <EmptyState icon={<MessageSquareText />} title={isLive ? "Nothing was said yet" : "Nothing had been said"}>
+      <EmptyState icon={<MessageSquareText />} title={isLive ? "Nothing has been said yet" : "Nothing had been said"}>
         {isLive && "Write the first prompt below."}
       </EmptyState>
     );
