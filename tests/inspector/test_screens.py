@@ -20,7 +20,7 @@ def server(made: Workshop) -> Server:
     return made.server
 
 
-CONTAINED = ("new", "files", "large", "empty-session", "no-changes", "reconnecting", "no-server")
+CONTAINED = ("new", "files", "large", "empty-session", "no-changes", "loading", "reconnecting", "no-server")
 """Screens of which all is on another one, or which other tests look at."""
 ALIKE = (
     "session-files",
@@ -33,7 +33,6 @@ ALIKE = (
     "no-session",
     "no-page",
     "empty",
-    "loading",
 )
 """Screens that are arranged in their own way, with colours that are all on others."""
 
