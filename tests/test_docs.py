@@ -17,6 +17,9 @@ from tools.reference.methods import methods
 PAGES = pages()
 CONTRACT = (DOCS / "contract.md").read_text()
 
+WALKS = (DOCS / "architecture.md").read_text().partition("\n## Walks\n")[2].partition("\n## ")[0]
+
+CALLED = re.compile(r"`(\w+\.\w+)`")
 FENCE = re.compile(r"^ *```(\w*)\n(.*?)^ *```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
@@ -76,11 +79,19 @@ def test_the_architecture_lists_the_modules_that_there_are() -> None:
 
 
 def test_the_walks_visit_functions_that_there_are() -> None:
-    walks = (DOCS / "architecture.md").read_text().partition("\n## Walks\n")[2].partition("\n## ")[0]
-    visited = {name for name in re.findall(r"`(\w+\.\w+)`", walks) if not name.endswith((".py", ".json"))}
+    visited = {name for name in CALLED.findall(WALKS) if not name.endswith((".py", ".json"))}
 
     assert len(visited) > 50, "found no walks"
-    assert sorted(visited - set(functions())) == []
+    assert sorted(visited - set(homes_of_functions())) == []
+
+
+def test_no_walk_enters_a_module_twice() -> None:
+    homes = homes_of_functions()
+    entered = {title: list(modules_entered(way, homes)) for title, way in walks()}
+
+    assert len(entered) >= 10, "found no walks"
+    assert all(len(modules) > 1 for modules in entered.values()), "found no ways"
+    assert {title: modules for title, modules in entered.items() if sorted(modules) != sorted(set(modules))} == {}
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
@@ -129,13 +140,38 @@ def calls(name: str) -> Iterator[ast.Call]:
                 yield node
 
 
-def functions() -> Iterator[str]:
-    """Every function by its module, and every method by its class."""
+def functions() -> Iterator[tuple[str, str]]:
+    """Every function by its module, and every method by its class; and the module that it is in."""
     for path in SOURCE.rglob("*.py"):
+        module = path.relative_to(SOURCE).as_posix()
         for scope in ast.walk(ast.parse(path.read_text())):
             if isinstance(scope, ast.Module | ast.ClassDef):
                 name = path.stem if isinstance(scope, ast.Module) else scope.name
-                yield from (f"{name}.{node.name}" for node in scope.body if isinstance(node, FUNCTION))
+                yield from ((f"{name}.{node.name}", module) for node in scope.body if isinstance(node, FUNCTION))
+
+
+def homes_of_functions() -> dict[str, set[str]]:
+    homes: dict[str, set[str]] = {}
+    for name, module in functions():
+        homes.setdefault(name, set()).add(module)
+    return homes
+
+
+def walks() -> Iterator[tuple[str, list[str]]]:
+    """Each walk's title, and the functions of its way: those before the colon of a step, or in a step without one."""
+    for title, text in re.findall(r"^\*\*(.+?)\*\*\n(.*?)(?=^\*\*|\Z)", WALKS, re.MULTILINE | re.DOTALL):
+        steps = re.findall(r"^\d+\. ((?:.+\n)+?)(?=\d+\. |\n|\Z)", text, re.MULTILINE)
+        assert len(steps) > 1, f"{title} has no steps"
+        yield title, [name for step in steps for name in CALLED.findall(re.split(r":\s", step)[0])]
+
+
+def modules_entered(way: list[str], homes: dict[str, set[str]]) -> Iterator[str]:
+    """The modules of a way; functions of one that follow each other enter it once."""
+    here = ""
+    for name in way:
+        if here not in homes.get(name, {here}):
+            (here,) = homes[name]
+            yield here
 
 
 def texts(files: Iterator[Path]) -> Iterator[str]:
