@@ -146,7 +146,7 @@ def _write_first_call(settings: Settings, url: str) -> str:
 
 
 @contextmanager
-def hold_token(settings: Settings, listener: socket.socket) -> Generator[Settings]:
+def provide_token(settings: Settings, listener: socket.socket) -> Generator[Settings]:
     """The settings with the generated token, which is in a file for this user alone; kept if the sessions are."""
     if settings.token is None or not settings.token_generated:
         yield settings

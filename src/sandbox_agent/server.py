@@ -73,7 +73,7 @@ from sandbox_agent.hub.session_methods import SessionMethods
 from sandbox_agent.hub.session_settings import SessionSettings
 from sandbox_agent.hub.turns import Turns
 from sandbox_agent.idling import Idling
-from sandbox_agent.listening import PORT, TOKEN, announce, hold_token, make_server, open_listener, publish
+from sandbox_agent.listening import PORT, TOKEN, announce, make_server, open_listener, provide_token, publish
 from sandbox_agent.log.database import DatabaseError
 from sandbox_agent.log.log import Limits, Log
 from sandbox_agent.log.recovery import FILE_SUFFIXES, open_database
@@ -240,10 +240,10 @@ def build(settings: Settings, children: Children) -> Parts:
 
     def opencode() -> Asgi:
         from sandbox_agent.opencode.bridge import BridgeLimits, make_bridge
-        from sandbox_agent.opencode.file_routes import Files
+        from sandbox_agent.opencode.file_routes import HostFiles
 
         bridge_limits = BridgeLimits(settings.max_body, settings.stream_buffer, settings.opencode_memory)
-        host_files = Files(roots, searches, pools.files)
+        host_files = HostFiles(roots, searches, pools.files)
         environment = allowed_environment(os.environ, ())
         bridge = make_bridge(
             *(hub, from_client, agent_views, terminals, host_files, environment, settings.default_agent),
@@ -311,7 +311,7 @@ def run(settings: Settings) -> int:
             listener,
             _temporary(settings) as settings,
             _data_directory(settings) as owner,
-            hold_token(settings, listener) as settings,
+            provide_token(settings, listener) as settings,
             asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner,
         ):
             runner.run(_serve(settings, listener, owner, parent))

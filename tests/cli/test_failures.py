@@ -2,7 +2,7 @@
 
 import pytest
 
-from sandbox_agent.cli.calling import Failure, document, exit_code, is_told_in, sentence, stderr
+from sandbox_agent.cli.calling import Failure, document, exit_code, is_mentioned_in, sentence, stderr
 from sandbox_agent.client import ClientError, ConnectionLost, RequestError, ServerProblem, StartFailed
 from sandbox_agent.envelope import META
 
@@ -53,9 +53,9 @@ def test_a_failure_is_one_sentence(failure: Failure, expected: str) -> None:
 def test_what_an_agent_has_said_of_its_failure_is_known() -> None:
     failure = RequestError(-32603, "Internal error", {"details": "API Error:  401"})
 
-    assert is_told_in(failure, "I tried.\nAPI Error: 401 (see the docs)")
-    assert not is_told_in(failure, "I tried.")
-    assert not is_told_in(ConnectionLost("gone"), "gone")
+    assert is_mentioned_in(failure, "I tried.\nAPI Error: 401 (see the docs)")
+    assert not is_mentioned_in(failure, "I tried.")
+    assert not is_mentioned_in(ConnectionLost("gone"), "gone")
 
 
 def test_the_end_of_what_a_program_wrote_comes_with_it() -> None:

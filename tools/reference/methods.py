@@ -1,4 +1,4 @@
-"""What is told of methods (methods.toml): which way each goes, what it takes and gives, and an example."""
+"""What the pages say of methods (methods.toml): which way each goes, what it takes and gives, and an example."""
 
 from pathlib import Path
 from typing import Literal

@@ -48,9 +48,9 @@ class Class:
     fields: list[Field]
     methods: list[Function]
     awaited: str | None
-    """What it gives to whoever awaits it."""
+    """What you get when you await it."""
     iterated: str | None
-    """What it gives to whoever iterates over it."""
+    """What you get when you iterate over it."""
     entered: bool
     """Whether it can be entered with `async with`."""
 

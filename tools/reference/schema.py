@@ -24,7 +24,7 @@ _TABLES = {each.slug: "json-rpc-errors" if issubclass(each, RpcError) else "prob
 
 
 class Schema(Struct, rename={"ref": "$ref", "any_of": "anyOf", "parts": "prefixItems"}):
-    """As much of a schema as is told."""
+    """As much of a schema as the page shows."""
 
     type: str = ""
     description: str = ""

@@ -130,8 +130,8 @@ def _of_request(failure: RequestError) -> str:
     return (f"{said}: {further}" if further and further not in said else said) + hint
 
 
-def is_told_in(failure: Failure, words: str) -> bool:
-    """Whether an agent has told of its failure already, in words of its own."""
+def is_mentioned_in(failure: Failure, words: str) -> bool:
+    """Whether an agent has mentioned its failure already, in words of its own."""
     return isinstance(failure, RequestError) and _squeeze(_of_request(failure)) in _squeeze(words)
 
 

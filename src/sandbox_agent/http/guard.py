@@ -165,7 +165,7 @@ def _query_token(scope: Scope) -> bytes:
 
 
 def _password(encoded: bytes) -> bytes:
-    """The password of `user:password`; whoever the user is."""
+    """The password of `user:password`, whatever the user's name is."""
     try:
         return b64decode(encoded + b"=" * (-len(encoded) % 4)).partition(b":")[2]
     except (ValueError, binascii.Error):

@@ -129,7 +129,7 @@ def is_remembered_by_agent(pending: PendingRequest) -> bool:
 
 
 def read_kind(decision: Object) -> Reply:
-    """The reply that a decision amounts to, whoever made it."""
+    """The reply that a decision amounts to, whether a person or a rule made it."""
     kind = text_at(decision, "optionKind") or ""
     if decision.get("outcome") != "answered" or not kind.startswith("allow"):
         return "reject"

@@ -21,7 +21,7 @@ from sandbox_agent.hub.from_client import FromClient
 from sandbox_agent.hub.hub import Hub
 from sandbox_agent.opencode.bus import Bus
 from sandbox_agent.opencode.conversations import Conversations
-from sandbox_agent.opencode.file_routes import FileRoutes, Files
+from sandbox_agent.opencode.file_routes import FileRoutes, HostFiles
 from sandbox_agent.opencode.hub_client import HubClient
 from sandbox_agent.opencode.naming import project_id
 from sandbox_agent.opencode.offerings import Offerings
@@ -120,7 +120,7 @@ def make_bridge(
     from_client: FromClient,
     views: AgentViews,
     terminals: Terminals,
-    files: Files,
+    files: HostFiles,
     environment: Mapping[str, str],
     default_agent: str | None,
     limits: BridgeLimits,

@@ -33,7 +33,7 @@ class Happening:
 
 
 @dataclass(slots=True, eq=False)
-class Entry:
+class MessageEntry:
     """A message and its parts, in their order."""
 
     info: Info
@@ -46,14 +46,14 @@ class Entry:
 class Text:
     """A text that is being said."""
 
-    entry: Entry
+    entry: MessageEntry
     part: TextPart | ReasoningPart
     name: str | None
     """The agent's own id of the message."""
     pieces: list[str] = field(default_factory=list[str])
     size: int = 0
 
-    def takes(self, entry: Entry, kind: type[TextPart | ReasoningPart], name: str | None) -> bool:
+    def takes(self, entry: MessageEntry, kind: type[TextPart | ReasoningPart], name: str | None) -> bool:
         """Whether more of the same message goes on in it."""
         if self.entry is not entry or type(self.part) is not kind or self.size > LONGEST_TEXT:
             return False
@@ -76,7 +76,7 @@ class Entries:
         self.text: Text | None = None
         """What is being said."""
         self._limit = limit
-        self._entries: dict[str, Entry] = {}
+        self._entries: dict[str, MessageEntry] = {}
         self._ticks = Ticks()
         self._happened: list[Happening] = []
 
@@ -102,7 +102,7 @@ class Entries:
         if self.text is not None:
             self.text.join()
 
-    def begin_text(self, entry: Entry, part: TextPart | ReasoningPart, name: str | None) -> Text:
+    def begin_text(self, entry: MessageEntry, part: TextPart | ReasoningPart, name: str | None) -> Text:
         self.text = Text(entry, part, name)
         self.put(entry, part, 0)
         return self.text
@@ -129,13 +129,13 @@ class Entries:
         """What comes next comes after an id that a client made."""
         self._ticks.note(id)
 
-    def add(self, info: Info) -> Entry:
-        entry = self._entries[info.id] = Entry(info, size=OBJECT)
+    def add(self, info: Info) -> MessageEntry:
+        entry = self._entries[info.id] = MessageEntry(info, size=OBJECT)
         self.size += OBJECT
         self.show(entry)
         return entry
 
-    def put(self, entry: Entry, part: Part, size: int) -> None:
+    def put(self, entry: MessageEntry, part: Part, size: int) -> None:
         size += 0 if part.id in entry.parts else OBJECT
         is_back = part.id not in entry.parts and part.id < next(reversed(entry.parts), "")
         entry.parts[part.id] = part
@@ -146,7 +146,7 @@ class Entries:
         self.size += size
         self.show_part(part)
 
-    def show(self, entry: Entry) -> None:
+    def show(self, entry: MessageEntry) -> None:
         self.tell("message.updated", {"sessionID": self.about.session_id, "info": replace(entry.info)})
 
     def show_part(self, part: Part) -> None:
@@ -162,7 +162,7 @@ class Entries:
     def make_part_id(self, position: int, ms: int, number: int = 0) -> str:
         return make_id("prt", self._ticks.next(ms), self.about.session_id, position, number)
 
-    def trim(self, current: Entry | None) -> None:
+    def trim(self, current: MessageEntry | None) -> None:
         """Forget the oldest messages when all of them take too much memory; the log has them."""
         while self.size > self._limit and len(self._entries) > 1:
             oldest = next(iter(self._entries.values()))
@@ -183,5 +183,5 @@ class Entries:
         self.size, entry.size = self.size - entry.size + size, size
 
 
-def _message(entry: Entry) -> Message:
+def _message(entry: MessageEntry) -> Message:
     return Message(info=replace(entry.info), parts=[replace(part) for part in entry.parts.values()])

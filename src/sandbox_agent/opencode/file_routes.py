@@ -30,7 +30,7 @@ _HEAD = "ref: refs/heads/"
 
 
 @dataclass(frozen=True, slots=True)
-class Files:
+class HostFiles:
     """The host's files."""
 
     roots: Roots
@@ -52,7 +52,7 @@ class FileRoutes:
     """The handlers."""
 
     reading: Reading
-    files: Files
+    files: HostFiles
 
     def table(self) -> Table:
         return [

@@ -16,7 +16,7 @@ from sandbox_agent.opencode.refusals import Refused
 from sandbox_agent.wire import methods
 
 INTRODUCTION: Object = {"clientInfo": {"name": "opencode"}, "_meta": {META: {"questions": True}}}
-"""What the hub is told of this client: forms become questions."""
+"""What this client says of itself to the hub: it takes questions, so forms become questions."""
 _UNKNOWN_SESSION = "unknown-session"
 
 

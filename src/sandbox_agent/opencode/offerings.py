@@ -76,7 +76,7 @@ class Offerings:
                 self._asked[agent.id] = now
                 task = asyncio.create_task(self._ask(agent))
                 self._asking[task] = now
-                task.add_done_callback(self._told)
+                task.add_done_callback(self._finish_asking)
         # Each is waited for once: one that hangs does not hold up every list.
         waiting = [task for task, since in self._asking.items() if now - since < PATIENCE]
         if waiting:
@@ -92,7 +92,7 @@ class Offerings:
             return False
         return True
 
-    def _told(self, task: "asyncio.Task[bool]") -> None:
+    def _finish_asking(self, task: "asyncio.Task[bool]") -> None:
         del self._asking[task]
         if task in self._missing:
             self._missing.discard(task)

@@ -24,7 +24,7 @@ RECENT = 120.0
 """Seconds. A program waits at most thirty before it tries again."""
 LOOKED_AT = 100
 SESSIONS = 8
-"""Sessions that are told of."""
+"""Sessions whose newest messages a reader gets."""
 MESSAGES = 4
 """The newest messages of each: its last two turns."""
 MOST = 256 << 10

@@ -205,7 +205,7 @@ class ToolCall:
         """What it says: for people, else what the tool gave."""
         shown = (text_at(each, "content", "text") or self._read_terminal(each) for each in self.content)
         texts = [text for text in shown if text]
-        said = "\n".join(texts) or _told(self.raw_output)
+        said = "\n".join(texts) or _write_output(self.raw_output)
         fenced = _FENCED.fullmatch(said)
         return fenced[2] if fenced else said
 
@@ -296,7 +296,7 @@ def _find_name(change: Object) -> str | None:
     )
 
 
-def _told(output: object) -> str:
+def _write_output(output: object) -> str:
     """What a tool gave, as text."""
     if output is None or isinstance(output, str):
         return output or ""

@@ -14,7 +14,7 @@ from sandbox_agent.hub import choices
 from sandbox_agent.hub.activity import read_amount
 from sandbox_agent.hub.choices import MODE, MODEL
 from sandbox_agent.log.event import Direction
-from sandbox_agent.opencode.entries import About, Entries, Entry, Happening
+from sandbox_agent.opencode.entries import About, Entries, Happening, MessageEntry
 from sandbox_agent.opencode.ids import milliseconds
 from sandbox_agent.opencode.objects import (
     AssistantMessage,
@@ -48,7 +48,7 @@ DEFAULT = "default"
 _FINISHES = {"max_tokens": "length", "refusal": "content-filter", "max_turn_requests": "tool-calls"}
 
 
-_ShownCall = tuple[ToolCall, ToolPart, Entry]
+_ShownCall = tuple[ToolCall, ToolPart, MessageEntry]
 
 
 @dataclass(slots=True)
@@ -61,7 +61,7 @@ class _Prompt:
 @dataclass(slots=True)
 class _Turn:
     id: str
-    entry: Entry
+    entry: MessageEntry
     prompt: _Prompt | None
     cost: float
     """Of the session, when it began."""
@@ -92,7 +92,7 @@ class Transcript:
         """Commands of people that run."""
         self._terminals: dict[bytes, str] = {}
         """Requests of the agent for what a terminal shows, until they are answered."""
-        self._stray: Entry | None = None
+        self._stray: MessageEntry | None = None
         self._last_user: str | None = None
         self._calls: dict[str, _ShownCall] = {}
         """Of the turn that runs, or ran last."""
@@ -221,7 +221,7 @@ class Transcript:
         self._prompts[f"turn-{position}"] = _Prompt(entry.info.id, envelope.id, note)
         self._become_busy()
 
-    def _add_user(self, position: int, ms: int, note: Note, given: str | None) -> Entry:
+    def _add_user(self, position: int, ms: int, note: Note, given: str | None) -> MessageEntry:
         if given is not None:
             self._kept.note_id(given)
         id = given or self._kept.make_message_id(position, ms)
@@ -232,7 +232,7 @@ class Transcript:
         self._last_user = id
         return entry
 
-    def _add_block(self, entry: Entry, block: Object, id: str, size: int) -> None:
+    def _add_block(self, entry: MessageEntry, block: Object, id: str, size: int) -> None:
         self._kept.note_id(id)
         part = make_part(block, id, self.about.session_id, entry.info.id)
         self._kept.put(entry, part, size)
@@ -314,13 +314,13 @@ class Transcript:
         self._become_idle()
         self._kept.tell("session.updated")
 
-    def _fail(self, entry: Entry, error: Object) -> None:
+    def _fail(self, entry: MessageEntry, error: Object) -> None:
         assert isinstance(entry.info, AssistantMessage)
         entry.info.error = error
         self._kept.tell("session.error", {"sessionID": self.about.session_id, "error": error})
         self._kept.show(entry)
 
-    def _remember(self, turn_id: str, entry: Entry) -> None:
+    def _remember(self, turn_id: str, entry: MessageEntry) -> None:
         self._replies[turn_id] = entry.info.id
         if len(self._replies) > REMEMBERED:
             del self._replies[next(iter(self._replies))]
@@ -409,7 +409,7 @@ class Transcript:
             for diff in call.diffs:
                 self._kept.tell("file.edited", {"file": diff["path"]})
 
-    def _add_call(self, position: int, ms: int, call_id: str, entry: Entry) -> _ShownCall:
+    def _add_call(self, position: int, ms: int, call_id: str, entry: MessageEntry) -> _ShownCall:
         call = ToolCall(call_id, ms)
         part = ToolPart(
             id=self._kept.make_part_id(position, ms),
@@ -422,7 +422,7 @@ class Transcript:
         self._calls[call_id] = call, part, entry
         return self._calls[call_id]
 
-    def _show_call(self, call: ToolCall, part: ToolPart, entry: Entry, size: int) -> None:
+    def _show_call(self, call: ToolCall, part: ToolPart, entry: MessageEntry, size: int) -> None:
         part.tool, part.state = call.tool, call.state()
         self._kept.put(entry, part, size)
 
@@ -463,7 +463,7 @@ class Transcript:
 
     # Entries
 
-    def _speaker(self, position: int, ms: int) -> Entry:
+    def _speaker(self, position: int, ms: int) -> MessageEntry:
         """The message that an agent's words belong to."""
         if self._turn is not None:
             return self._turn.entry
@@ -481,7 +481,7 @@ class Transcript:
 
     def _add_assistant(
         self, position: int, ms: int, user_id: str | None, note: Note, completed: int | None = None
-    ) -> Entry:
+    ) -> MessageEntry:
         id, agent = self._kept.make_message_id(position, ms), note.agent or self.mode
         info = AssistantMessage(
             id=id,

@@ -298,13 +298,13 @@ def test_tokens_and_cost_of_a_turn_stand_together_and_so_does_what_the_session_u
     shown.spending.begin_session()
     used = {"totalTokens": 1234, "inputTokens": 1000, "outputTokens": 234}
     response = read({"stopReason": "end_turn", "usage": used}, PromptResponse)
-    assert shown.spending.told(None) == ""
+    assert shown.spending.describe(None) == ""
 
     shown.pieces(usage(0.2))
-    first = shown.spending.told(response)
+    first = shown.spending.describe(response)
     shown.pieces(TurnStarted("turn-2"))
     shown.pieces(usage(0.25))
-    second = shown.spending.told(response)
+    second = shown.spending.describe(response)
 
     tokens, context = "this turn: 1,234 tokens (1,000 in, 234 out)", "context 25% of 200,000"
     assert first == f"{tokens}, 0.2000 USD · session: 0.2000 USD, {context}"
@@ -316,4 +316,4 @@ def test_what_a_turn_cost_is_not_guessed_when_the_cost_before_it_is_not_known() 
     shown.pieces(TurnStarted("turn-9"))
     shown.pieces(usage(0.25))
 
-    assert shown.spending.told(None) == "session: 0.2500 USD, context 25% of 200,000"
+    assert shown.spending.describe(None) == "session: 0.2500 USD, context 25% of 200,000"

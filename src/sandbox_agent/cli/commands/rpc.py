@@ -236,9 +236,9 @@ class _Exchange:
         tally = Tally(_write, after or 0)
         if first is not None:
             _write(first)
-        tasks = [asyncio.create_task(self._told(self._send(lines)))]
+        tasks = [asyncio.create_task(self._report_failure(self._send(lines)))]
         if self._listens:
-            tasks.append(asyncio.create_task(self._told(self._listen(after))))
+            tasks.append(asyncio.create_task(self._report_failure(self._listen(after))))
         try:
             await self._print_all(tally)
         finally:
@@ -259,7 +259,7 @@ class _Exchange:
                 raise ClientError(f"nothing came for {silence} s; not answered: {tally.waiting}") from None
             tally.take(news)
 
-    async def _told(self, work: Awaitable[None]) -> None:
+    async def _report_failure(self, work: Awaitable[None]) -> None:
         """Whatever goes wrong ends the exchange: it must not wait for what never comes."""
         try:
             await work

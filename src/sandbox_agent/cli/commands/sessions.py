@@ -446,10 +446,10 @@ def _set_metadata(arguments: Arguments, metadata: Object) -> int:
 
 
 def _terminate_sessions(arguments: Arguments) -> int:
-    def told(answer: Object) -> str:
+    def describe_end(answer: Object) -> str:
         return "had ended already" if answer.get("alreadyEnded") else "is terminated"
 
-    return _end_each(arguments, lambda client, id: client.sessions.terminate(id), told)
+    return _end_each(arguments, lambda client, id: client.sessions.terminate(id), describe_end)
 
 
 def _delete_sessions(arguments: Arguments) -> int:
@@ -463,7 +463,7 @@ def _delete_sessions(arguments: Arguments) -> int:
 def _end_each(
     arguments: Arguments,
     end: "Callable[[SandboxAgent, str], Awaitable[Object]]",
-    told: Callable[[Object], str],
+    describe_end: Callable[[Object], str],
 ) -> int:
     """End every session, on one connection; what is refused for one does not keep the others from it."""
 
@@ -479,7 +479,7 @@ def _end_each(
                     if answer is not None:
                         outcomes.append({"sessionId": id, **answer})
                         if not arguments.switch("json"):
-                            print(f"{one_line(id)} {told(answer)}", flush=True)
+                            print(f"{one_line(id)} {describe_end(answer)}", flush=True)
         if arguments.switch("json"):
             print_json(msgspec.json.encode({"sessions": outcomes}))
         return EXIT_FAILED if failed else 0

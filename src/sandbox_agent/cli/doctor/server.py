@@ -55,7 +55,7 @@ def server(subject: Subject) -> list[Finding]:
             Finding("server", "endpoint", "problem", str(mistake), "Correct it: until then, no server can be called.")
         ]
     answer, pid = _ask(target), find_lock_owner(subject.settings.data_dir)
-    found = _told(subject, target, answer, here=pid is not None)
+    found = _describe_answer(subject, target, answer, here=pid is not None)
     if pid is not None:
         found.append(_of_this_directory(subject, target, pid))
     return found + _port(subject, target, answer, pid)
@@ -122,7 +122,7 @@ def _read(response: httpx.Response) -> Answer:
     return Answer("other")
 
 
-def _told(subject: Subject, target: ServerAddress, answer: Answer, *, here: bool) -> list[Finding]:
+def _describe_answer(subject: Subject, target: ServerAddress, answer: Answer, *, here: bool) -> list[Finding]:
     url = target.url
     match answer.kind:
         case "ours":

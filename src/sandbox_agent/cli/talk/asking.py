@@ -57,11 +57,11 @@ class Asking:
         self._ready = asyncio.Event()
         self._ready.set()
 
-    def hold(self) -> None:
+    def pause(self) -> None:
         """Ask nothing yet: there is something to be read first."""
         self._ready.clear()
 
-    def release(self) -> None:
+    def resume(self) -> None:
         """Ask what there is to ask."""
         self._ready.set()
 

@@ -56,7 +56,7 @@ class ToolCall:
     @property
     def output(self) -> str:
         """What it says: for people, else what the tool gave."""
-        return "\n".join(self.texts) or _told(self.raw_output)
+        return "\n".join(self.texts) or _find_output(self.raw_output)
 
     def update(self, change: ToolCallStart | ToolCallProgress | ToolCallUpdate) -> None:
         """Take over what an update says."""
@@ -163,7 +163,7 @@ def content(block: ContentBlock) -> str:
             return one_line(f"[{kind}: {block.mime_type}, {len(block.data) * 3 // 4:,} bytes]")
 
 
-def _told(raw: object) -> str:
+def _find_output(raw: object) -> str:
     """The output of a tool among what its agent has of it."""
     if isinstance(raw, str):
         return raw

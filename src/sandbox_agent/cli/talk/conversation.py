@@ -7,7 +7,7 @@ from contextlib import suppress
 
 from msgspec import ValidationError
 
-from sandbox_agent.cli.calling import Failure, exit_code, is_told_in, sentence, tell
+from sandbox_agent.cli.calling import Failure, exit_code, is_mentioned_in, sentence, tell
 from sandbox_agent.cli.output import EXIT_FAILED, complain, one_line
 from sandbox_agent.cli.talk import FAILURES
 from sandbox_agent.cli.talk.asking import View
@@ -87,8 +87,8 @@ class OneShot:
         return self._code(end.stop_reason)
 
     def _code(self, stop_reason: str | None) -> int:
-        told = self._interrupts.told
-        return exit_code(stop_reason) if told is None else 128 + told
+        signal_number = self._interrupts.received
+        return exit_code(stop_reason) if signal_number is None else 128 + signal_number
 
     async def _shown(self, turn: Turn) -> TurnEnded:
         screen, showing = self._view.screen, self._view.showing
@@ -99,12 +99,12 @@ class OneShot:
             screen.show(showing.pieces(item))
             end = item
         assert isinstance(end, TurnEnded)
-        self._view.say(joined([showing.spending.told(end.response), f"session {self._session.id}"], "\n"))
+        self._view.say(joined([showing.spending.describe(end.response), f"session {self._session.id}"], "\n"))
         return end
 
     def _cancel(self, number: signal.Signals, turn: Turn, work: "asyncio.Task[TurnEnded]") -> bool:
         """The first signal asks the agent to end; it has a few seconds."""
-        self._interrupts.told = number
+        self._interrupts.received = number
         self._view.say("cancelling; press Ctrl-C again to exit at once")
         self._cancelling = asyncio.create_task(self._ask_to_end(turn, work))
         return True
@@ -127,7 +127,7 @@ class OneShot:
 
 def tell_agents(failure: Failure, view: View) -> None:
     """Say how a turn has failed; on a terminal, what the agent has said of it itself is not said again."""
-    if view.screen.stream.isatty() and is_told_in(failure, view.showing.said):
+    if view.screen.stream.isatty() and is_mentioned_in(failure, view.showing.said):
         complain("the turn failed with the error that the agent tells above")
     else:
         tell(failure)
@@ -286,7 +286,7 @@ class Conversation:
         except FAILURES as failure:
             self._fail(failure)
             return
-        used = self._view.showing.spending.told(end.response)
+        used = self._view.showing.spending.describe(end.response)
         if used:
             self._view.say(used)
 

@@ -18,23 +18,23 @@ class Interrupts:
         self.on: Callable[[signal.Signals], bool] = lambda _: False
         self.restore: Callable[[], None] = lambda: None
         """Leaves the terminal as it was found, for when there is no time for anything else."""
-        self.told: signal.Signals | None = None
+        self.received: signal.Signals | None = None
         """By what it was ended."""
 
     def tell(self, number: signal.Signals) -> None:
         """A signal has come."""
-        if self.told is not None:
+        if self.received is not None:
             # The second time means now. What an embedded server has started ends with it, and it with us.
             self.restore()
             with suppress(OSError):
                 sys.stdout.flush()
-            os._exit(128 + self.told)
+            os._exit(128 + self.received)
         if not self.on(number):
             self.leave(number)
 
     def leave(self, number: signal.Signals = signal.SIGINT) -> None:
         """End what runs."""
-        self.told = number
+        self.received = number
         self._end()
 
 
@@ -52,8 +52,8 @@ def run(work: Callable[[Interrupts], Coroutine[object, object, int]]) -> int:
         try:
             return await task
         except asyncio.CancelledError:
-            if interrupts.told is None:
+            if interrupts.received is None:
                 raise
-            return 128 + interrupts.told
+            return 128 + interrupts.received
 
     return asyncio.run(watched())

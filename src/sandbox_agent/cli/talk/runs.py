@@ -278,7 +278,7 @@ async def _prompt_agent(choice: Choice, wanted: Wish, seen: View, interrupts: In
                 # A turn that a server's end has cut off has no end in the log.
                 conversation.settle()
         if seen.asking is not None:
-            seen.asking.release()
+            seen.asking.resume()
         return await _chat(conversation, session, seen, interrupts)
 
 
@@ -324,7 +324,7 @@ async def _old_session(server: Served, wanted: Wish, seen: View) -> Session:
     seen.screen.status(f"starting {info.agent} …")
     if seen.asking is not None and wanted.prompt is None:
         # What waits there is asked when what led to it has been shown.
-        seen.asking.hold()
+        seen.asking.pause()
     session = await client.sessions.attach(info.session_id)
     await _choose(session, wanted)
     if wanted.title is not None:
@@ -427,7 +427,7 @@ async def _show_session(
     handlers = seen.handlers("ask") if talks else Handlers()
     if seen.asking is not None:
         # What waits there is asked when what led to it has been shown.
-        seen.asking.hold()
+        seen.asking.pause()
     async with served(choice, handlers) as server:
         info = await find(server.client, arguments.word("session") or "")
         session = await server.client.sessions.attach(info.session_id)
@@ -453,7 +453,7 @@ async def _show_session(
             conversation.settle()
         if seen.asking is not None:
             seen.asking.use(server.client)
-            seen.asking.release()
+            seen.asking.resume()
         return await _watched(conversation, info, seen, interrupts, talks=talks)
 
 

@@ -351,7 +351,7 @@ class Spending:
         self._turns += 1
         self._is_new = self._is_new and self._turns == 1
 
-    def told(self, response: PromptResponse | None) -> str:
+    def describe(self, response: PromptResponse | None) -> str:
         """What the turn has used up, and then the session: tokens and cost of one stand together."""
         turn, session = [self._tokens(response), self._cost_of_turn()], [self._cost(), self._context()]
         groups = {"this turn": joined(turn, ", "), "session": joined(session, ", ")}
