@@ -345,3 +345,22 @@ def test_a_forged_response_leaves_the_request_unanswered() -> None:
         assert opened.unanswered == {b'"a"': "n"}
 
     run(main())
+
+
+def test_a_response_waits_for_nothing_that_streams_do_not_bring() -> None:
+    async def main() -> None:
+        cluster = Cluster()
+        gateway = await start_gateway(cluster, "g1")
+        opened = await gateway.open("n")
+        await gateway.connections.add_node(opened, "n")
+        attach(cluster, "n", opened.tag, "s")
+        speak(cluster, "n", "s", SESSION)
+        said = wire.position_of(cluster.streams["EV"].position)
+        # What a client has asked is in the session's history alone.
+        asked = Chunk(1, [b'{"asked":1}'], Direction.FROM_CLIENT, "s", connection_channel(opened.tag), 0.0)
+        say(cluster, "n", asked)
+        await gateway.connections.caught_up(opened, "n", cluster.streams["EV"].position)
+        assert opened.last_event == said
+        assert await read_until(gateway.read(opened), SESSION) == [SESSION]
+
+    run(main())

@@ -46,6 +46,9 @@ class FleetConnection(Connection):
         return [*self.own_channels(), *map(session_channel, self.windows)]
 
     def sees(self, chunk: Chunk) -> bool:
+        if not chunk.channel:
+            # It is in the session's history alone, and no stream brings it.
+            return False
         if chunk.request is not None or chunk.exclude == self.tag:
             # A request comes to each client by itself, under an id that leads to its node.
             return False
