@@ -1,5 +1,6 @@
 """Where the TypeScript SDK and its tools are, and how its programs are run."""
 
+import fcntl
 import json
 import os
 import subprocess
@@ -25,6 +26,18 @@ def npm() -> list[str]:
 
 def tsc() -> str:
     return str(SDK / "node_modules" / "typescript" / "bin" / "tsc")
+
+
+def build() -> None:
+    """Build what has changed; at once when nothing has. Tests in other processes wait, and then read what is built."""
+    assert (SDK / "node_modules").is_dir(), "sdks/typescript/node_modules is not there; ./dev check makes it"
+    (SDK / ".build").mkdir(exist_ok=True)
+    with (SDK / ".build" / "pytest.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        done = subprocess.run(
+            [node(), tsc(), "--build", SDK / "tests"], capture_output=True, text=True, timeout=LONGEST
+        )
+        assert done.returncode == 0, done.stdout
 
 
 def suites() -> list[str]:

@@ -54,8 +54,8 @@ class NatsServer:
 
 
 @contextmanager
-def nats_server(directory: Path, **settings: object) -> Generator[NatsServer]:
-    """A server of its own with JetStream; `settings` are added to its configuration."""
+def nats_server(directory: Path, *, keep: bool = False, **settings: object) -> Generator[NatsServer]:
+    """A server of its own with JetStream; `settings` are added to its configuration. With `keep`, its disk stays."""
     directory.mkdir(parents=True, exist_ok=True)
     configuration = {
         "host": "127.0.0.1",
@@ -73,7 +73,8 @@ def nats_server(directory: Path, **settings: object) -> Generator[NatsServer]:
         yield server
     finally:
         server.kill()
-        shutil.rmtree(directory, ignore_errors=True)
+        if not keep:
+            shutil.rmtree(directory, ignore_errors=True)
 
 
 def _start(directory: Path, port: int) -> "subprocess.Popen[bytes]":

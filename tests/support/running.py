@@ -9,11 +9,17 @@ import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tests.support.forkery import Forked, forkery
 
+if TYPE_CHECKING:
+    from tests.support.fleet_of_one import Front
+
 SCRIPTED = Path(__file__).with_name("scripted_agent.py")
 TOKEN = "test-token"
+THROUGH_GATEWAY = "SANDBOX_AGENT_TEST_GATEWAY"
+"""The variable that puts a gateway in front of every server, as `--gateway` does."""
 BOUND = 60.0
 """Seconds after which a wait has failed. A wait ends with what it waits for, so a long bound costs a good run nothing,
 and no test fails because the machine is busy."""
@@ -38,6 +44,7 @@ class Server:
         environment: Mapping[str, str | None] | None = None,
         anew: bool = False,
         command: str = "server",
+        gateway: bool | None = None,
     ) -> None:
         self._temporary = tempfile.TemporaryDirectory(ignore_cleanup_errors=True) if directory is None else None
         self.directory = directory or Path(self._temporary.name)  # type: ignore[union-attr]
@@ -46,8 +53,10 @@ class Server:
         self.agents = {"scripted": scripted(), **(agents or {})}
         self.environment = dict(environment or {})
         self.anew = anew
-        self._command = command
         """Started as a program of its own, and not forked from one that has imported it."""
+        self._command = command
+        through = THROUGH_GATEWAY in os.environ if gateway is None else gateway
+        self._front = _front(self.directory) if command == "server" and through else None
         self.process: subprocess.Popen[str] | Forked
         self.url = ""
 
@@ -61,8 +70,9 @@ class Server:
         (self.directory / "work").mkdir(exist_ok=True)
         (config / "agents.toml").write_text("\n".join(f"[agents.{id}]\n{lines}" for id, lines in self.agents.items()))
         token = [] if self.token is None else ["--token", self.token]
-        arguments = [self._command, "--port", "0", *token]
-        arguments += ["--data-dir", str(self.directory / "data"), "--config-dir", str(config), *self.flags]
+        flags = [*token, *self.flags] if self._front is None else self._front.flags_of_node(self.flags)
+        arguments = [self._command, "--port", "0"]
+        arguments += ["--data-dir", str(self.directory / "data"), "--config-dir", str(config), *flags]
         registry = self.directory / "registry.json"
         if not registry.exists():
             registry.write_text('{"version": "1.0.0", "agents": []}')
@@ -90,11 +100,13 @@ class Server:
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
         assert re.match(r"sandbox-agent (gateway \S+ )?listening on ", line), f"{line!r}\n{self.stderr}"
-        self.url = line.split()[-1]
+        self.url = line.split()[-1] if self._front is None else self._front.start(self)
         return self
 
     def stop(self, number: int = signal.SIGTERM) -> int:
         """End it; gives the exit code."""
+        if self._front is not None:
+            self._front.stop(number)
         self.process.send_signal(number)
         try:
             return self.process.wait(timeout=BOUND)
@@ -120,11 +132,20 @@ class Server:
         code = self.stop() if self.process.poll() is None else 0
         if self.process.stdout is not None:
             self.process.stdout.close()
+        if self._front is not None:
+            self._front.close()
         stderr = self.stderr
         if self._temporary is not None:
             self._temporary.cleanup()
         assert code == 0, f"exit code {code}\n{stderr}"
         assert "Traceback" not in stderr, stderr
+
+
+def _front(directory: Path) -> "Front":
+    # It stands on servers itself.
+    from tests.support.fleet_of_one import Front
+
+    return Front(directory)
 
 
 def _forked(arguments: Sequence[str], environment: Mapping[str, str], stderr: int) -> Forked:

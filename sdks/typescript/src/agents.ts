@@ -3,6 +3,7 @@
 import type { AgentCapabilities, Implementation, SessionConfigOption, SessionMode } from "@agentclientprotocol/sdk";
 
 import { ConnectionLost, foreign, problemIn } from "./errors.js";
+import type { Where } from "./fleet.js";
 import type { Http } from "./http.js";
 import { eventsOf } from "./sse.js";
 
@@ -258,9 +259,9 @@ export class Install implements AsyncIterable<Progress | InstallResult>, Promise
   #told: (() => void)[] = [];
 
   /** @internal */
-  constructor(http: Http, agent: string, options: InstallOptions) {
+  constructor(http: Http, agent: string, options: InstallOptions, where: Where) {
     this.agent = agent;
-    this.#result = this.#run(http, options).finally(() => {
+    this.#result = this.#run(http, options, where).finally(() => {
       this.#ended = true;
       this.#tell();
     });
@@ -288,10 +289,10 @@ export class Install implements AsyncIterable<Progress | InstallResult>, Promise
     yield await this.#result;
   }
 
-  async #run(http: Http, options: InstallOptions): Promise<InstallResult> {
+  async #run(http: Http, options: InstallOptions, where: Where): Promise<InstallResult> {
     const headers = { Accept: "text/event-stream", "Content-Type": "application/json" };
     const path = `/v1/agents/${encodeURIComponent(this.agent)}/install`;
-    const response = await http.send("POST", path, { headers, body: JSON.stringify(options) });
+    const response = await http.send("POST", path, { query: where, headers, body: JSON.stringify(options) });
     try {
       for await (const events of eventsOf(http.body(response))) {
         for (const { event, data } of events) {
@@ -320,15 +321,22 @@ export class Install implements AsyncIterable<Progress | InstallResult>, Promise
 /** The agents of a server. */
 export class Agents {
   readonly #http: Http;
+  readonly #where: Where;
 
   /** @internal */
-  constructor(http: Http) {
+  constructor(http: Http, where: Where = {}) {
     this.#http = http;
+    this.#where = where;
+  }
+
+  /** The agents of one node of a fleet; a gateway has to know which one when there are several. */
+  ofNode(node: string): Agents {
+    return new Agents(this.#http, { node });
   }
 
   /** The agents the server knows; with `registry`, also those in the ACP registry that are not installed. */
   async list(options: { registry?: boolean } = {}): Promise<Agent[]> {
-    const query = { registry: options.registry || undefined };
+    const query = { registry: options.registry || undefined, ...this.#where };
     return (await this.#http.read<{ agents: Agent[] }>("/v1/agents", query)).agents;
   }
 
@@ -341,7 +349,7 @@ export class Agents {
    * @throws ServerProblem when the agent cannot say (`agent-not-installed`, `offers-unknown` and others).
    */
   async get(agent: string, options: { models?: boolean } = {}): Promise<Agent> {
-    const query = { models: options.models || undefined };
+    const query = { models: options.models || undefined, ...this.#where };
     return await this.#http.read<Agent>(`/v1/agents/${encodeURIComponent(agent)}`, query);
   }
 
@@ -352,11 +360,11 @@ export class Agents {
 
   /** The newest of what an agent's processes wrote to stderr; empty when they wrote nothing. */
   async stderr(agent: string): Promise<Stderr> {
-    return await this.#http.read<Stderr>(`/v1/agents/${encodeURIComponent(agent)}/stderr`);
+    return await this.#http.read<Stderr>(`/v1/agents/${encodeURIComponent(agent)}/stderr`, this.#where);
   }
 
   /** Installs an agent on the server: `await` it, or iterate over its progress. */
   install(agent: string, options: InstallOptions = {}): Install {
-    return new Install(this.#http, agent, options);
+    return new Install(this.#http, agent, options, this.#where);
   }
 }

@@ -106,7 +106,7 @@ export class SandboxAgent implements AsyncDisposable {
       log: options.logger ?? console,
     });
     this.agents = new Agents(http);
-    this.sessions = new Sessions(http, this.#connection, this.agents, options.agent, server && process.cwd());
+    this.sessions = new Sessions(http, this.#connection, options.agent, server && process.cwd());
     this.files = new Files(http);
     void server?.ended.then((failure) => this.#connection.giveUp(failure));
   }

@@ -7,6 +7,7 @@
 
 import { type Data, piecesOf, sendable } from "./bytes.js";
 import { InvalidCall, foreign } from "./errors.js";
+import type { Where } from "./fleet.js";
 import type { Http, HttpCall } from "./http.js";
 import { Search, type SearchOptions } from "./search.js";
 import { Watch } from "./watch.js";
@@ -62,12 +63,17 @@ export interface ByteRange {
 /** Files of the server's machine; those of a session have paths relative to its directory. */
 export class Files {
   readonly #http: Http;
-  readonly #sessionId: string | undefined;
+  readonly #where: Where;
 
   /** @internal */
-  constructor(http: Http, sessionId?: string) {
+  constructor(http: Http, where: Where = {}) {
     this.#http = http;
-    this.#sessionId = sessionId;
+    this.#where = where;
+  }
+
+  /** Files of one node of a fleet; a gateway has to know which one when there are several. */
+  ofNode(node: string): Files {
+    return new Files(this.#http, { node });
   }
 
   /** A file's content, or a part of it. */
@@ -128,7 +134,7 @@ export class Files {
   /** Renames or moves something; the new parent directory must exist. Returns the new absolute path. */
   async move(from: string, to: string, options: { overwrite?: boolean } = {}): Promise<string> {
     const call: HttpCall = {
-      query: { sessionId: this.#sessionId },
+      query: this.#where,
       headers: { "Content-Type": "application/json" },
       body: JSON.stringify({ from, to, ...options }),
     };
@@ -178,7 +184,7 @@ export class Files {
     return response;
   }
 
-  #at(path: string): { path: string; sessionId: string | undefined } {
-    return { path, sessionId: this.#sessionId };
+  #at(path: string): Where & { readonly path: string } {
+    return { path, ...this.#where };
   }
 }

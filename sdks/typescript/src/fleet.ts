@@ -17,3 +17,10 @@ export interface FleetNode {
   /** When it was started, by its own clock: UTC, ISO 8601 with milliseconds. */
   readonly since: string;
 }
+
+/**
+ * Which node a request is for: by its name, or by one of its sessions. A server needs neither.
+ *
+ * @internal
+ */
+export type Where = { readonly node?: string; readonly sessionId?: string };

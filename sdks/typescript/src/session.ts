@@ -130,7 +130,7 @@ export class Session {
   /** The modes that its agent offers, and the one it is in. */
   async modes(): Promise<Modes> {
     if (this.#modes) return this.#modes;
-    const [agent, info] = await Promise.all([this.#sessions.agentModes(this.agent), this.info()]);
+    const [agent, info] = await Promise.all([this.#sessions.agentModes(this.agent, this.id), this.info()]);
     return { availableModes: agent?.availableModes ?? [], currentModeId: info.mode };
   }
 

@@ -2,7 +2,7 @@
 
 import type { McpServer, NewSessionResponse } from "@agentclientprotocol/sdk";
 
-import type { Agents, Modes } from "./agents.js";
+import { Agents, type Modes } from "./agents.js";
 import { type Connection, META } from "./connection.js";
 import { InvalidCall } from "./errors.js";
 import { Files } from "./files.js";
@@ -72,6 +72,8 @@ export interface SessionInfo {
 export interface CreateSessionOptions {
   /** Its directory, absolute, on the server's machine. With `start()` it defaults to the current directory. */
   readonly cwd?: string;
+  /** At a gateway: the node that gets it. Without one, the gateway chooses a node that has the agent. */
+  readonly node?: string;
   /** Its title, until the agent gives it another. */
   readonly title?: string;
   /** The initial model; if it is not available, you get a warning. */
@@ -128,16 +130,14 @@ type Answered = Offers & { readonly _meta?: Readonly<Record<string, unknown>> | 
 export class Sessions {
   readonly #http: Http;
   readonly #connection: Connection;
-  readonly #agents: Agents;
   readonly #agent: string | undefined;
   readonly #cwd: string | undefined;
   readonly #held = new Map<string, Session>();
 
   /** @internal */
-  constructor(http: Http, connection: Connection, agents: Agents, agent: string | undefined, cwd: string | undefined) {
+  constructor(http: Http, connection: Connection, agent: string | undefined, cwd: string | undefined) {
     this.#http = http;
     this.#connection = connection;
-    this.#agents = agents;
     this.#agent = agent;
     this.#cwd = cwd;
   }
@@ -150,10 +150,11 @@ export class Sessions {
     const agent = typeof first === "string" ? first : this.#agent;
     const cwd = options.cwd ?? this.#cwd;
     if (cwd === undefined) throw new InvalidCall("a session needs cwd: an absolute path on the server's machine");
-    const { title, model, mode, configOptions, permissionMode, permissions, env, metadata, sessionId } = options;
+    const { title, model, mode, configOptions, permissionMode, permissions, env, metadata, sessionId, node } = options;
     const ours = {
       ...metadata,
       agent,
+      node,
       title,
       model,
       mode,
@@ -258,8 +259,8 @@ export class Sessions {
   }
 
   /** @internal */
-  async agentModes(agent: string): Promise<Modes | undefined> {
-    return (await this.#agents.get(agent)).modes;
+  async agentModes(agent: string, sessionId: string): Promise<Modes | undefined> {
+    return (await new Agents(this.#http, { sessionId }).get(agent)).modes;
   }
 
   /** The agent to name if a connection has to be opened first. */
@@ -274,7 +275,7 @@ export class Sessions {
       held.offered(start.offers ?? {});
       return held;
     }
-    const session = new Session(this.#connection, this, new Files(this.#http, start.id), start);
+    const session = new Session(this.#connection, this, new Files(this.#http, { sessionId: start.id }), start);
     this.#held.set(start.id, session);
     return session;
   }

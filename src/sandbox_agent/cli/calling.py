@@ -184,6 +184,8 @@ class Remote:
     api: "Api"
     session: str | None = None
     """Whose files are meant."""
+    node: str | None = None
+    """Likewise, at a gateway."""
 
     @asynccontextmanager
     async def connected(self, agent: str) -> "AsyncGenerator[SandboxAgent]":

@@ -93,6 +93,11 @@ def add_endpoint_flags(parser: Parser) -> None:
     add_flags(parser, {"config_dir", "data_dir"})
 
 
+def add_node_flag(parser: Parser, what: str) -> None:
+    """Add the flag that says which node of a fleet is meant."""
+    parser.add_argument("--node", metavar="NODE", help=f"At a gateway with several nodes: the one {what}.")
+
+
 @dataclass(frozen=True, slots=True)
 class ServerAddress:
     """A server's address without a slash at its end; `local` when it is on this machine."""

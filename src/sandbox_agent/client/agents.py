@@ -11,7 +11,7 @@ from urllib.parse import quote
 import msgspec
 from msgspec import Struct
 
-from sandbox_agent.client.api import EVENT_STREAM, Api, read_events
+from sandbox_agent.client.api import EVENT_STREAM, Api, Params, read_events
 from sandbox_agent.client.errors import ClientError, ConnectionLost, problem
 from sandbox_agent.envelope import Object
 
@@ -218,12 +218,12 @@ class Install(AsyncIterator[Progress | InstallResult]):
     again joins it. What goes wrong with it is a ServerProblem.
     """
 
-    def __init__(self, api: Api, agent: str, asked: Object) -> None:
+    def __init__(self, api: Api, agent: str, asked: Object, where: Params) -> None:
         self.agent = agent
         self.result: InstallResult | None = None
         """The result, once it is known."""
         self._failure: ClientError | None = None
-        self._steps = _steps(api, agent, asked)
+        self._steps = _steps(api, agent, asked, where)
 
     async def __anext__(self) -> Progress | InstallResult:
         try:
@@ -249,12 +249,18 @@ class Install(AsyncIterator[Progress | InstallResult]):
 class Agents:
     """The agents of a server."""
 
-    def __init__(self, api: Api) -> None:
+    def __init__(self, api: Api, session_id: str | None = None, node: str | None = None) -> None:
         self._api = api
+        self._where: dict[str, str | None] = {"sessionId": session_id, "node": node}
+
+    def of_node(self, node: str) -> "Agents":
+        """The agents of one node of a fleet; a gateway has to know which one when there are several."""
+        return Agents(self._api, node=node)
 
     async def list(self, *, registry: bool = False) -> "list[Agent]":
         """The agents the server knows; with `registry`, also those in the ACP registry that are not installed."""
-        return (await self._api.json("GET", "/v1/agents", params={"registry": registry or None}, type=_Listed)).agents
+        params = {"registry": registry or None, **self._where}
+        return (await self._api.json("GET", "/v1/agents", params=params, type=_Listed)).agents
 
     async def get(self, agent: str, *, models: bool = False) -> Agent:
         """One agent, by its id or its slug in the registry.
@@ -264,7 +270,7 @@ class Agents:
         among others, when the agent cannot say.
         """
         path = f"/v1/agents/{quote(agent, safe='')}"
-        return await self._api.json("GET", path, params={"models": models or None}, type=Agent)
+        return await self._api.json("GET", path, params={"models": models or None, **self._where}, type=Agent)
 
     async def models(self, agent: str) -> Models:
         """The models that an agent offers, also before its first session; see `get`."""
@@ -272,7 +278,8 @@ class Agents:
 
     async def stderr(self, agent: str) -> Stderr:
         """The newest of what an agent's processes wrote to stderr; empty when they wrote nothing."""
-        return await self._api.json("GET", f"/v1/agents/{quote(agent, safe='')}/stderr", type=Stderr)
+        path = f"/v1/agents/{quote(agent, safe='')}/stderr"
+        return await self._api.json("GET", path, params=self._where, type=Stderr)
 
     def install(
         self,
@@ -289,7 +296,7 @@ class Agents:
         """
         versions = {"agentVersion": agent_version, "agentProcessVersion": agent_process_version}
         asked = {name: value for name, value in versions.items() if value is not None}
-        return Install(self._api, agent, {"reinstall": reinstall, **asked})
+        return Install(self._api, agent, {"reinstall": reinstall, **asked}, self._where)
 
 
 async def health(api: Api) -> Health:
@@ -297,11 +304,11 @@ async def health(api: Api) -> Health:
     return await api.json("GET", "/v1/health", type=Health)
 
 
-async def _steps(api: Api, agent: str, asked: Object) -> AsyncGenerator[Progress | InstallResult]:
+async def _steps(api: Api, agent: str, asked: Object, where: Params) -> AsyncGenerator[Progress | InstallResult]:
     headers = {"Accept": EVENT_STREAM, "Content-Type": "application/json"}
     path = f"/v1/agents/{quote(agent, safe='')}/install"
     async with (
-        api.stream("POST", path, content=msgspec.json.encode(asked), headers=headers) as response,
+        api.stream("POST", path, params=where, content=msgspec.json.encode(asked), headers=headers) as response,
         aclosing(read_events(response)) as stream,
     ):
         async for event in stream:

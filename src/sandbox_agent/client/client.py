@@ -79,7 +79,7 @@ class SandboxAgent:
         self._connection = connection
         self.agents = Agents(api)
         """The agents that the server knows, and installing them."""
-        self.sessions = Sessions(Parts(api, connection, self.agents), agent, cwd)
+        self.sessions = Sessions(Parts(api, connection), agent, cwd)
         """All sessions of the server."""
         self.files = Files(api)
         """Files of the server's machine."""

@@ -263,9 +263,13 @@ class _Page(Struct, rename="camel"):
 class Files:
     """Files of the server's machine; those of a session have paths relative to its directory."""
 
-    def __init__(self, api: Api, session_id: str | None = None) -> None:
+    def __init__(self, api: Api, session_id: str | None = None, node: str | None = None) -> None:
         self._api = api
-        self._session_id = session_id
+        self._where: dict[str, str | None] = {"sessionId": session_id, "node": node}
+
+    def of_node(self, node: str) -> "Files":
+        """Files of one node of a fleet; a gateway has to know which one when there are several."""
+        return Files(self._api, node=node)
 
     async def read(self, path: RemotePath, *, start: int = 0, end: int | None = None) -> bytes:
         """A file's content, or its bytes from `start` to before `end`."""
@@ -329,8 +333,7 @@ class Files:
         With `overwrite` it takes the place of a file, or a directory that of an empty one.
         """
         body = {"from": spelled(source), "to": spelled(target), "overwrite": overwrite}
-        params = {"sessionId": self._session_id}
-        return (await self._api.json("POST", "/v1/fs/move", params=params, body=body, type=Moved)).target
+        return (await self._api.json("POST", "/v1/fs/move", params=self._where, body=body, type=Moved)).target
 
     async def delete(self, path: RemotePath, *, recursive: bool = False) -> None:
         """Delete a file, a link, or a directory; a directory that is not empty needs `recursive`."""
@@ -409,7 +412,7 @@ class Files:
         return Watch(self._api, str(path), {**self._at(path), "recursive": recursive})
 
     def _at(self, path: RemotePath) -> dict[str, str | None]:
-        return {"path": spelled(path), "sessionId": self._session_id}
+        return {"path": spelled(path), **self._where}
 
 
 def spelled(path: RemotePath) -> str:

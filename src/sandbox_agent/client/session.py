@@ -203,7 +203,6 @@ class Parts:
 
     api: Api
     connection: ClientConnection
-    agents: Agents
 
 
 _GONE: Object = {
@@ -376,7 +375,7 @@ class Session:
 
     async def modes(self) -> Modes:
         """The modes to choose from, and the current one."""
-        offered = (await self._parts.agents.get(self.agent)).modes
+        offered = (await Agents(self._parts.api, self.id).get(self.agent)).modes
         current = (await self.info()).mode
         return Modes(available_modes=offered.available_modes if offered else [], current_mode_id=current)
 

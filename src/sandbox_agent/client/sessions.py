@@ -24,6 +24,7 @@ class Sessions:
         *,
         cwd: str | PurePath | None = None,
         session_id: str | None = None,
+        node: str | None = None,
         title: str | None = None,
         model: str | None = None,
         mode: str | None = None,
@@ -41,6 +42,7 @@ class Sessions:
             agent: its agent; without one, that of `connect` or `start`.
             cwd: its directory, an absolute path on the server's machine; with `start`, ours unless told.
             session_id: another name for it, accepted wherever its id is.
+            node: at a gateway, the node that gets it; without one, the gateway chooses a node that has the agent.
             title: what to call it, until its agent gives it a title.
             model: a model of the agent's; `session.warnings` says if it cannot be had.
             mode: a mode of the agent's, likewise.
@@ -62,6 +64,7 @@ class Sessions:
             raise InvalidCall("which agent? sessions.create('claude'), or agent='claude' in connect() or start()")
         asked = {
             "agent": agent,
+            "node": node,
             "requestedSessionId": session_id,
             "title": title,
             "model": model,

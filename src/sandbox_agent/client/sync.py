@@ -158,11 +158,17 @@ class Agents:
     """The agents of a server."""
 
     def __init__(self, portal: BlockingPortal, agents: _agents.Agents) -> None:
+        self._portal = portal
+        self._agents = agents
         self.list = _waiting(portal, agents.list)
         self.get = _waiting(portal, agents.get)
         self.models = _waiting(portal, agents.models)
         self.stderr = _waiting(portal, agents.stderr)
         self.install = _iterating(portal, agents.install)
+
+    def of_node(self, node: str) -> "Agents":
+        """The agents of one node of a fleet; a gateway has to know which one when there are several."""
+        return Agents(self._portal, self._agents.of_node(node))
 
 
 class Sessions:
@@ -264,6 +270,8 @@ class Files:
     """Files of the server's machine."""
 
     def __init__(self, portal: BlockingPortal, files: _files.Files) -> None:
+        self._portal = portal
+        self._files = files
         self.read = _waiting(portal, files.read)
         self.read_text = _waiting(portal, files.read_text)
         self.stream = _iterating(portal, files.stream)
@@ -279,6 +287,10 @@ class Files:
         self.download_archive = _iterating(portal, files.download_archive)
         self.search = _iterating(portal, files.search)
         self.watch = _iterating(portal, files.watch)
+
+    def of_node(self, node: str) -> "Files":
+        """Files of one node of a fleet; a gateway has to know which one when there are several."""
+        return Files(self._portal, self._files.of_node(node))
 
 
 class _Items(Iterator[T], Generic[T]):

@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import AsyncGenerator, Generator, Mapping
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
+from typing import Protocol
 
 import msgspec
 
@@ -85,6 +86,14 @@ class Answer:
     status: int
     headers: list[tuple[bytes, bytes]]
     body: bytes
+
+
+class Caller(Protocol):
+    """The way to nodes."""
+
+    async def call(self, node: str, asked: Asked, body: bytes = b"", *, most: int) -> Answer:
+        """Raises NodeUnreachable or TooMany."""
+        ...
 
 
 class NodeFlows:

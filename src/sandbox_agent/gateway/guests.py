@@ -7,7 +7,6 @@ import asyncio
 import logging
 from collections.abc import Coroutine
 from contextlib import suppress
-from typing import Protocol
 from weakref import WeakKeyDictionary
 
 import msgspec
@@ -24,7 +23,7 @@ from sandbox_agent.errors import (
 )
 from sandbox_agent.gateway.connection import FleetConnection
 from sandbox_agent.gateway.connections import FleetConnections
-from sandbox_agent.gateway.flows import Answer, Asked
+from sandbox_agent.gateway.flows import Answer, Asked, Caller
 from sandbox_agent.gateway.ingest import LEASE
 from sandbox_agent.gateway.roster import Roster
 from sandbox_agent.http.guests import PATH as GUESTS
@@ -38,14 +37,6 @@ PATIENCE = 60.0
 """Seconds for which a node is tried that has a lease and does not answer."""
 PAUSE = 0.25
 _TYPE = (b"content-type", JSON.encode())
-
-
-class Caller(Protocol):
-    """The way to nodes."""
-
-    async def call(self, node: str, asked: Asked, body: bytes = b"", *, most: int) -> Answer:
-        """Raises NodeUnreachable or TooMany."""
-        ...
 
 
 class Refusal(SandboxAgentError):

@@ -1,20 +1,39 @@
 """What a gateway answers itself: health, nodes and sessions. The same kind of table that a server has."""
 
+import asyncio
+import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
+from urllib.parse import quote
 
-from msgspec import UNSET, Struct, UnsetType
+import msgspec
+from msgspec import UNSET, Raw, Struct, UnsetType
 from starlette.requests import Request
 from starlette.responses import Response
 
 from sandbox_agent import __version__
-from sandbox_agent.errors import BadRequest, InvalidParams, NotFound, SessionNotFound, UnknownSession
-from sandbox_agent.gateway.roster import NodesView, NodeView, Roster
+from sandbox_agent.bus.ports import MOST_BYTES
+from sandbox_agent.errors import (
+    BadRequest,
+    InvalidParams,
+    NodeUnreachable,
+    NotFound,
+    SessionNotFound,
+    TooMany,
+    UnknownSession,
+)
+from sandbox_agent.gateway.flows import Asked, Caller
+from sandbox_agent.gateway.roster import NodesView, NodeView, Roster, Seen
 from sandbox_agent.http.health import AgentHealth
 from sandbox_agent.http.views import Endpoint, json_response
 from sandbox_agent.wire.sessions import SessionsView, SessionView
+
+logger = logging.getLogger(__name__)
+
+PATIENCE = 5.0
+"""Seconds that a node has for the facts of a session, which the list has, too."""
 
 
 class GatewayHealth(Struct, rename="camel"):
@@ -46,6 +65,7 @@ class GatewayViews:
 
     gateway: str
     roster: Roster
+    caller: Caller
     trouble: Callable[[], str | None]
     started_at: float = field(default_factory=time.monotonic)
 
@@ -113,7 +133,21 @@ class GatewayViews:
         return json_response({"sessions": [seen.view for seen in page], **more})
 
     async def get_session(self, request: Request) -> Response:
+        """As its node has it now; as it is listed while the node is away, or answers with nothing of use."""
         try:
-            return json_response(self.roster.session(request.path_params["id"]).view)
+            seen = self.roster.session(request.path_params["id"])
         except UnknownSession:
             raise SessionNotFound(request.path_params["id"]) from None
+        return json_response(await self._ask_node(seen) or seen.view)
+
+    async def _ask_node(self, seen: Seen) -> Mapping[str, object] | None:
+        asked = Asked("GET", f"/v1/sessions/{quote(seen.session_id, safe='')}".encode())
+        try:
+            async with asyncio.timeout(PATIENCE):
+                answer = await self.caller.call(seen.node, asked, most=MOST_BYTES)
+            view = msgspec.json.decode(answer.body, type=dict[str, Raw])
+            session_id = msgspec.json.decode(view.get("sessionId", b"null"))
+        except (NodeUnreachable, TooMany, TimeoutError, msgspec.DecodeError, UnicodeDecodeError) as error:
+            logger.info("session as listed session=%s node=%s reason=%s", seen.session_id, seen.node, error)
+            return None
+        return {**view, "node": seen.node} if (answer.status, session_id) == (200, seen.session_id) else None

@@ -11,7 +11,7 @@ from sandbox_agent.cli.calling import Remote, call
 from sandbox_agent.cli.commands import request
 from sandbox_agent.cli.commands.agents import add_install_flags
 from sandbox_agent.cli.commands.rpc import exchange
-from sandbox_agent.cli.flags import ACCESS, add_endpoint_flags
+from sandbox_agent.cli.flags import ACCESS, add_endpoint_flags, add_node_flag
 from sandbox_agent.cli.grammar import Arguments, Command, Group, Parser, Word, natural
 from sandbox_agent.cli.output import complain, print_json, show_install
 from sandbox_agent.envelope import Object
@@ -87,7 +87,7 @@ def _list() -> Command:
         "  sandbox-agent api v1 agents list | jq '.agents[].id'\n",
     )
     parser.add_argument("--registry", "--all", action="store_true", help="Add all agents of the ACP registry.")
-    return _command(parser, _print_agents)
+    return _agents_command(parser, _print_agents)
 
 
 def _get() -> Command:
@@ -98,7 +98,7 @@ def _get() -> Command:
         "  sandbox-agent api v1 agents get claude | jq -r .instructions\n",
     )
     parser.add_argument("agent", metavar="AGENT", help="Its id, or its slug in the ACP registry.")
-    return _command(parser, _print_agent)
+    return _agents_command(parser, _print_agent)
 
 
 def _install() -> Command:
@@ -112,7 +112,7 @@ def _install() -> Command:
     )
     parser.add_argument("agent", metavar="AGENT", help="Its id, or its slug in the ACP registry.")
     add_install_flags(parser)
-    return _command(parser, _install_agent)
+    return _agents_command(parser, _install_agent)
 
 
 def _rpc() -> Command:
@@ -157,6 +157,11 @@ def _parser(name: str, words: str, description: str, examples: str) -> Parser:
     )
 
 
+def _agents_command(parser: Parser, act: Callable[[Arguments], int]) -> Command:
+    add_node_flag(parser, "that has the agents")
+    return _command(parser, act)
+
+
 def _command(parser: Parser, act: Callable[[Arguments], int]) -> Command:
     """With the flags that say which server is meant."""
     add_endpoint_flags(parser)
@@ -167,16 +172,17 @@ def _command(parser: Parser, act: Callable[[Arguments], int]) -> Command:
 
 
 def _print_agents(arguments: Arguments) -> int:
-    return _print_answer(arguments, "/v1/agents?registry=true" if arguments.switch("registry") else "/v1/agents")
+    return _print_answer(arguments, "/v1/agents", registry=arguments.switch("registry") or None)
 
 
 def _print_agent(arguments: Arguments) -> int:
     return _print_answer(arguments, f"/v1/agents/{quote(arguments.word('agent') or '', safe='')}")
 
 
-def _print_answer(arguments: Arguments, path: str) -> int:
+def _print_answer(arguments: Arguments, path: str, **query: bool | None) -> int:
     async def work(remote: Remote) -> int:
-        print_json(bytes(await remote.api.json("GET", path, type=Raw)))
+        params = {**query, "node": arguments.word("node")}
+        print_json(bytes(await remote.api.json("GET", path, params=params, type=Raw)))
         return 0
 
     return call(arguments, work)
@@ -188,7 +194,7 @@ def _install_agent(arguments: Arguments) -> int:
     async def work(remote: Remote) -> int:
         from sandbox_agent.client.agents import Agents
 
-        install = Agents(remote.api).install(
+        install = Agents(remote.api, node=arguments.word("node")).install(
             agent,
             reinstall=arguments.switch("reinstall"),
             agent_version=arguments.word("agent_version"),

@@ -57,7 +57,8 @@ def call_files(arguments: Arguments, work: "Callable[[Remote, Files], Awaitable[
 
         name = arguments.word("session")
         id = None if name is None else read_session(await find_session(remote.api, name)).session_id
-        return await work(replace(remote, session=id), Files(remote.api, id))
+        node = arguments.word("node")
+        return await work(replace(remote, session=id, node=node), Files(remote.api, id, node))
 
     return call(arguments, begin)
 
@@ -134,7 +135,7 @@ async def _stat(remote: Remote, path: str, *, follow: bool) -> Raw:
 def _query(remote: Remote, path: str) -> dict[str, str | None]:
     from sandbox_agent.client.files import spelled
 
-    return {"path": spelled(path), "sessionId": remote.session}
+    return {"path": spelled(path), "sessionId": remote.session, "node": remote.node}
 
 
 def _print_page(entries: "list[Entry]", long: bool) -> None:

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from sandbox_agent.cli.commands import files
-from sandbox_agent.cli.flags import ACCESS, add_endpoint_flags, is_named
+from sandbox_agent.cli.flags import ACCESS, add_endpoint_flags, add_node_flag, is_named
 from sandbox_agent.cli.grammar import Arguments, Command, Group, Parser, Word, natural
 
 EXAMPLES = """\
@@ -206,6 +206,7 @@ def _command(parser: Parser, act: Callable[[Arguments], int], json: str | None =
         metavar="SESSION",
         help="Paths are relative to this session's directory; its id or alias, or enough of the beginning.",
     )
+    add_node_flag(parser, "that has the files; --session says it, too")
     if json:
         parser.add_argument("--json", action="store_true", help=json)
     add_endpoint_flags(parser)

@@ -1,7 +1,7 @@
 """`sandbox-agent run` and `sandbox-agent attach`: their grammar. `cli/talk` has the rest."""
 
 from sandbox_agent.cli.extras import require_at_a_terminal
-from sandbox_agent.cli.flags import ACCESS, VARIABLE, add_flags
+from sandbox_agent.cli.flags import ACCESS, VARIABLE, add_flags, add_node_flag
 from sandbox_agent.cli.grammar import Arguments, Command, Parser, natural
 
 RUN_DESCRIPTION = f"""\
@@ -61,6 +61,7 @@ def run_command() -> Command:
     )
     parser.add_argument("prompt", metavar="PROMPT", nargs="?", help="The prompt; - is stdin.")
     parser.add_argument("--cwd", metavar="DIR", help="The session's directory, on the server's machine (default: .).")
+    add_node_flag(parser, "for a new session")
     parser.add_argument(
         "--session", metavar="SESSION", help="Continue this session: its id, its alias, or the beginning of either."
     )

@@ -23,8 +23,10 @@ from sandbox_agent.cli.talk.interrupts import Interrupts, run
 from sandbox_agent.cli.talk.log import Live, OwnPrompts, before_last, gap, is_end, write_line
 from sandbox_agent.cli.talk.servers import Choice, Reports, Served, choose_server, find, served
 from sandbox_agent.client import ClientError, Gap, SandboxAgent, Session, SessionEnded, SessionInfo, StartFailed
+from sandbox_agent.client.agents import Agent, Agents
 from sandbox_agent.client.asking import Handlers
-from sandbox_agent.errors import SettingsError
+from sandbox_agent.client.errors import ServerProblem
+from sandbox_agent.errors import MissingNode, SettingsError
 from sandbox_agent.settings import load
 
 DISCARD_PATIENCE = 5.0
@@ -35,7 +37,7 @@ LONGEST = 16 * 1024 * 1024
 """Bytes that are read from stdin."""
 PATIENCE = 3.0
 """Seconds that a pipe may say nothing when there is a prompt already: it may be one that is never closed."""
-_OF_A_NEW_SESSION = ("cwd", "permission_mode", "env")
+_OF_A_NEW_SESSION = ("cwd", "node", "permission_mode", "env")
 
 
 # --- what is wanted ---------------------------------------------------------------------------------------------------
@@ -53,6 +55,8 @@ class Wish:
     newest: bool
     """Continue the newest session that there is."""
     cwd: str | None
+    node: str | None
+    """Of a fleet; None: the gateway chooses."""
     model: str | None
     mode: str | None
     permission_mode: str | None
@@ -94,6 +98,7 @@ def wish(arguments: Arguments) -> Wish:
         session=session,
         newest=newest,
         cwd=arguments.word("cwd"),
+        node=arguments.word("node"),
         model=arguments.word("model"),
         mode=arguments.word("mode"),
         permission_mode=arguments.word("permission_mode"),
@@ -287,10 +292,16 @@ async def _new_session(server: Served, wanted: Wish, seen: View) -> Session:
     client, agent = server.client, wanted.agent
     assert agent is not None
     cwd = directory(wanted.cwd, local=server.here)
-    await _install(client, agent, quiet=wanted.quiet)
+    agents = client.agents if wanted.node is None else client.agents.of_node(wanted.node)
+    await _install(agents, agent, quiet=wanted.quiet)
     seen.screen.status(f"starting {agent} …")
     session = await client.sessions.create(
-        agent, cwd=cwd, title=wanted.title, permission_mode=wanted.permission_mode, env=wanted.env
+        agent,
+        cwd=cwd,
+        node=wanted.node,
+        title=wanted.title,
+        permission_mode=wanted.permission_mode,
+        env=wanted.env,
     )
     try:
         await _choose(session, wanted)
@@ -314,7 +325,8 @@ async def _discard(client: SandboxAgent, session: Session) -> None:
 async def _old_session(server: Served, wanted: Wish, seen: View) -> Session:
     """The session that is named, or the newest one."""
     client = server.client
-    agent = None if wanted.agent is None else (await client.agents.get(wanted.agent)).id
+    known = None if wanted.agent is None else await _find(client.agents, wanted.agent)
+    agent = wanted.agent if known is None else known.id
     if wanted.session is None:
         info = await _newest(client, directory(wanted.cwd, local=server.here), agent)
     else:
@@ -346,11 +358,22 @@ async def _newest(client: SandboxAgent, cwd: str, agent: str | None) -> SessionI
     return max(found, key=last_use)
 
 
-async def _install(client: SandboxAgent, agent: str, *, quiet: bool) -> None:
+async def _find(agents: Agents, agent: str) -> Agent | None:
+    """An agent; None where several nodes may have it, and the gateway chooses one when the session is made."""
+    try:
+        return await agents.get(agent)
+    except ServerProblem as problem:
+        if problem.slug != MissingNode.slug:
+            raise
+        return None
+
+
+async def _install(agents: Agents, agent: str, *, quiet: bool) -> None:
     """Have an agent installed, if it is not, and show how far that is."""
-    if (await client.agents.get(agent)).installed:
+    known = await _find(agents, agent)
+    if known is None or known.installed:
         return
-    install = client.agents.install(agent)
+    install = agents.install(agent)
     if not quiet:
         await show_install(install)
     await install

@@ -1,0 +1,107 @@
+"""A gateway in front of one server, so that suites which know nothing of fleets run against a gateway."""
+
+import atexit
+import signal
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+
+import httpx
+
+from sandbox_agent.cli.commands.gateway import FLAGS
+from sandbox_agent.cli.fleet.directory import FleetDirectory
+from tests.support.nats import NatsServer, nats_server
+from tests.support.running import BOUND, Server
+
+NODE = "n1"
+_OF_THE_DOOR = ("port", "token", "no_token", "insecure")
+"""What is about the address that clients know: the node's own port keeps to itself."""
+
+
+class Front:
+    """NATS and a gateway. Both outlive the server, which may be stopped and started; NATS keeps its streams."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._stack = ExitStack()
+        self._nats: NatsServer | None = None
+        self._gateway: Server | None = None
+        self._keys = FleetDirectory(directory / "fleet")
+
+    def flags_of_node(self, flags: Sequence[str]) -> list[str]:
+        """What the server gets in place of its flags. A client needs nothing that opens its own port."""
+        joining = ("--join", self._nats_url(), "--creds", str(self._keys.node_key(NODE)), "--node", NODE)
+        kept = [word for option in _options(flags) if _name(option) not in _OF_THE_DOOR for word in option]
+        return ["--token", "of-the-node", *kept, *joining]
+
+    def start(self, node: Server) -> str:
+        """Start the gateway when the node runs; gives its address when the node has joined."""
+        kept = [word for option in _options(node.flags) if _name(option) in FLAGS for word in option]
+        joining = ("--join", self._nats_url(), "--creds", str(self._keys.gateway_key))
+        self._gateway = Server(
+            *(*kept, *joining),
+            token=node.token,
+            directory=self._directory / "gateway",
+            environment=node.environment,
+            command="gateway",
+        )
+        self._gateway.start()
+        self._wait_for_node(self._gateway)
+        return self._gateway.url
+
+    def stop(self, number: int) -> None:
+        """End the gateway as the server is ended."""
+        if self._gateway is None:
+            return
+        gateway, self._gateway = self._gateway, None
+        code = gateway.stop(number)
+        if number == signal.SIGTERM:
+            assert code == 0, gateway.stderr
+        assert "Traceback" not in gateway.stderr, gateway.stderr
+
+    def close(self) -> None:
+        """End the NATS server, too."""
+        self.stop(signal.SIGTERM)
+        self._stack.close()
+        self._nats = None
+        atexit.unregister(self.close)
+
+    def _nats_url(self) -> str:
+        if self._nats is None:
+            if not self._keys.path.exists():
+                self._keys.init()
+                self._keys.invite(NODE)
+            rights = self._keys.authorization()
+            self._nats = self._stack.enter_context(
+                nats_server(self._directory / "nats", keep=True, authorization=rights)
+            )
+            atexit.register(self.close)
+        return self._nats.url
+
+    def _wait_for_node(self, gateway: Server) -> None:
+        kept = self._directory / "gateway" / "data" / "token"
+        token = gateway.token or (kept.read_text().strip() if kept.exists() else "")
+        end = time.monotonic() + BOUND
+        while True:
+            answer = httpx.get(f"{gateway.url}/v1/nodes", headers={"Authorization": f"Bearer {token}"})
+            assert answer.status_code == 200, answer.text
+            if answer.json()["nodes"]:
+                return
+            assert time.monotonic() < end, gateway.stderr
+            time.sleep(0.02)
+
+
+def _options(flags: Sequence[str]) -> list[list[str]]:
+    """Flags, each with its value."""
+    found: list[list[str]] = []
+    for word in flags:
+        if word.startswith("--"):
+            found.append([word])
+        else:
+            found[-1].append(word)
+    return found
+
+
+def _name(option: Sequence[str]) -> str:
+    return option[0].removeprefix("--").replace("-", "_")
