@@ -9,7 +9,7 @@ from pathlib import Path
 
 import httpx
 
-from sandbox_agent.cli.commands.gateway import FLAGS
+from sandbox_agent.cli.commands.server import GATEWAY_FLAGS
 from sandbox_agent.cli.fleet.directory import FleetDirectory
 from tests.support.nats import NatsServer, nats_server
 from tests.support.running import BOUND, Server
@@ -37,7 +37,7 @@ class Front:
 
     def start(self, node: Server) -> str:
         """Start the gateway when the node runs; gives its address when the node has joined."""
-        kept = [word for option in _options(node.flags) if _name(option) in FLAGS for word in option]
+        kept = [word for option in _options(node.flags) if _name(option) in GATEWAY_FLAGS for word in option]
         joining = ("--join", self._nats_url(), "--creds", str(self._keys.gateway_key))
         self._gateway = Server(
             *(*kept, *joining),
