@@ -7,7 +7,7 @@ import pytest
 
 from sandbox_agent.bus.memory import Cluster, MemoryBus
 from sandbox_agent.bus.nats import connect
-from sandbox_agent.bus.ports import Append, BusError, Conflict, Message, Record, Refused, Stream, Unreachable
+from sandbox_agent.bus.ports import Append, Conflict, Message, Record, Refused, Stream, Unreachable
 from tests.support.client import run
 from tests.support.nats import PROGRAM, nats_server
 
@@ -105,8 +105,13 @@ def test_a_server_that_cannot_be_used_says_why(tmp_path: Path) -> None:
             await connect([server.url], "gw.a.in", "a")
         with nats_server(tmp_path / "plain", jetstream=False) as server:
             bus = await connect([server.url], "gw.a.in", "a")
-            with pytest.raises(BusError, match="JetStream"):
+            with pytest.raises(Refused, match="have no JetStream for this account; turn it on"):
                 await bus.stream("EV", ["ev.>"], max_bytes=1 << 20, max_age=60)
+            await bus.close()
+        with nats_server(tmp_path / "single") as server:
+            bus = await connect([server.url], "gw.a.in", "a")
+            with pytest.raises(Refused, match="not a cluster of 3 that have JetStream; run so many: --replicas"):
+                await bus.stream("EV", ["ev.>"], max_bytes=1 << 20, max_age=60, replicas=3)
             await bus.close()
 
     run(main())

@@ -242,6 +242,25 @@ def test_servers_that_take_only_small_messages_are_not_joined(tmp_path: Path) ->
     run(main())
 
 
+def test_servers_that_take_only_small_messages_from_now_on_end_the_connection_and_are_named(tmp_path: Path) -> None:
+    async def main() -> None:
+        with nats_server(tmp_path / "shrinking") as server:
+            bus = await connect([server.url], "gw.a.in", "a")
+            server.configure(max_payload=65536)
+            server.process.send_signal(signal.SIGHUP)
+            losing = asyncio.create_task(bus.lost())
+            while not losing.done():
+                with suppress(BusError):
+                    await bus.publish("up.a.log.a", bytes(100_000))
+                await asyncio.sleep(0.01)
+            assert "maximum payload" in losing.result()
+            await bus.close()
+            with pytest.raises(Refused, match="messages of 65536 bytes at most; set max_payload to 1MB or more"):
+                await connect([server.url], "gw.a.in", "a")
+
+    run(main())
+
+
 def test_servers_without_room_for_the_log_say_so(tmp_path: Path) -> None:
     async def main() -> None:
         storage = {"store_dir": str(tmp_path / "streams"), "max_file_store": 1 << 20}

@@ -114,7 +114,10 @@ def test_a_fleet_that_runs_is_looked_at_and_its_nodes_are_drained_and_forgotten(
             nodes = httpx.get(f"{fleet.gateways[0]}/v1/nodes", headers=headers).json()["nodes"]
             return [each["node"] for each in nodes if each["draining"]]
 
+        assert main(["fleet", "drain", "node-3", *reach]) == 2
+        assert "no node of this fleet is called node-3" in capsys.readouterr().err
         assert main(["fleet", "drain", "node-2", *reach]) == 0
+        assert "node-2 drains" in capsys.readouterr().out
         assert states()["node-2"] == "draining"
         eventually(lambda: draining() == ["node-2"])
         assert main(["fleet", "drain", "--undo", "node-2", *reach]) == 0

@@ -2,7 +2,7 @@
 
 import asyncio
 import shutil
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import cast
@@ -12,7 +12,7 @@ import pytest
 
 from sandbox_agent.bus import subjects
 from sandbox_agent.bus.memory import Cluster, MemoryBus
-from sandbox_agent.bus.ports import Bus, Unreachable
+from sandbox_agent.bus.ports import Bus, Refused, Unreachable
 from sandbox_agent.errors import LogUnavailable
 from sandbox_agent.gateway.ingest import Ingest
 from sandbox_agent.gateway.presence import Presence
@@ -67,14 +67,21 @@ class World:
         await self.ingest.serve(self.bus)
         return self
 
-    def join(self, log: Shaky, path: Path | None = None, view: Callable[[str], object] = lambda _: None) -> Membership:
+    def join(
+        self,
+        log: Shaky,
+        path: Path | None = None,
+        view: Callable[[str], object] = lambda _: None,
+        connect: Callable[[], Awaitable[Bus]] | None = None,
+    ) -> Membership:
         """A node called n1."""
 
-        async def connect() -> Bus:
+        async def reach() -> Bus:
             return MemoryBus(self.cluster)
 
         identity, memory = Identity("n1", {}, list, lambda: 0), Memory(path, "n1")
-        node = Membership(identity, connect, cast("Log", log), cast("View", view), lambda: (), memory, 1 << 20, 0.01)
+        way = connect or reach
+        node = Membership(identity, way, cast("Log", log), cast("View", view), lambda: (), memory, 1 << 20, 0.01)
         self.tasks.append(asyncio.create_task(node.run()))
         return node
 
@@ -147,6 +154,30 @@ def test_a_connection_that_is_gone_for_good_is_made_anew() -> None:
         say(node, log, b"2")
         await world.until(lambda: node.published == 2)
         assert world.lines() == [b"1", b"2"]
+        await world.close()
+
+    run(main())
+
+
+def test_credentials_that_are_refused_are_named_until_there_are_others() -> None:
+    async def main() -> None:
+        world, log = await World().open(), Shaky()
+        log.failures = 0
+        good = False
+
+        async def connect() -> Bus:
+            if not good:
+                raise Refused("the NATS servers do not accept the credentials in n1.nk")
+            return MemoryBus(world.cluster)
+
+        node = world.join(log, connect=connect)
+        say(node, log, b"1")
+        await world.until(lambda: node.trouble == "the NATS servers do not accept the credentials in n1.nk")
+        say(node, log, b"2")
+        good = True
+        await world.until(lambda: node.published == 2)
+        assert node.trouble is None
+        assert b"".join(world.lines()) in (b"12", b"1\n2")
         await world.close()
 
     run(main())

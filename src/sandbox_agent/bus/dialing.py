@@ -17,6 +17,8 @@ logger = logging.getLogger(__name__)
 
 PAUSE = 1.0
 """Seconds before a server is dialled again that could not be reached."""
+READ = 256 << 10
+"""Bytes that are read at once: a piece of a file comes in one, not in four."""
 GOODBYE = 1.0
 """Seconds that a WebSocket may take to end."""
 
@@ -76,18 +78,21 @@ class TcpWay(TcpTransport):
     async def connect(self, uri: ParseResult, buffer_size: int, connect_timeout: int) -> None:
         self._needs_tls = uri.scheme == "tls"
         if self._proxy is None:
-            await super().connect(uri, buffer_size, connect_timeout)
+            await super().connect(uri, READ, connect_timeout)
             return
         async with asyncio.timeout(connect_timeout):
-            reader, writer = await _tunnel(self._proxy, f"{uri.hostname}:{uri.port}", buffer_size)
+            reader, writer = await _tunnel(self._proxy, f"{uri.hostname}:{uri.port}", READ)
         self._bare_io_reader = self._io_reader = reader
         self._bare_io_writer = self._io_writer = writer
 
     async def connect_tls(
         self, uri: str | ParseResult, ssl_context: ssl.SSLContext, buffer_size: int, connect_timeout: int
     ) -> None:
-        await super().connect_tls(uri, ssl_context, buffer_size, connect_timeout)
+        await super().connect_tls(uri, ssl_context, READ, connect_timeout)
         self._needs_tls = False
+
+    async def read(self, buffer_size: int) -> bytes:
+        return await super().read(READ)
 
     def write(self, payload: bytes) -> None:
         if self._needs_tls:

@@ -49,6 +49,7 @@ _CONFLICTS = (10071, 10164)
 _TOO_LARGE = 10054
 _NO_ROOM = (10023, 10028, 10047, 10077)
 _NOT_YET = (10005, 10008)
+_TOO_FEW = (10005, 10074)
 _NOT_FOUND = 10037
 _TAKEN = 10058
 _UNAVAILABLE = (408, 503)
@@ -217,6 +218,9 @@ async def make(connection: Connection, config: Json) -> None:
             if made.error_code not in _NOT_YET or is_late:
                 break
         await asyncio.sleep(HEARTBEAT)
+    if made.error_code in _TOO_FEW:
+        wanted = config.get("num_replicas", 1)
+        raise Refused(f"the NATS servers are not a cluster of {wanted} that have JetStream; run so many: --replicas")
     made.check(f"the stream {name}")
 
 

@@ -37,6 +37,7 @@ PING_EVERY = 2
 """Seconds between two pings. A server that leaves two of them unanswered is left for another one."""
 LEAST_PAYLOAD = 2 * MOST_BYTES
 """Bytes that servers have to take in one message: a body, and what goes with it."""
+_ENLARGE = "set max_payload to 1MB or more in their configuration"
 MOST_ERRORS = 10
 """Errors of a connection that are remembered."""
 MOST_AT_ONCE = 256
@@ -102,7 +103,7 @@ async def connect(
     if client.max_payload < LEAST_PAYLOAD:
         await client.close()
         found = f"the NATS servers take messages of {client.max_payload} bytes at most"
-        raise Refused(f"{', '.join(servers)}: {found}; set max_payload to 1MB or more in their configuration")
+        raise Refused(f"{', '.join(servers)}: {found}; {_ENLARGE}")
     bus.was_connected = True
     return bus
 
@@ -150,7 +151,7 @@ class NatsBus:
         except nats.errors.NoRespondersError as error:
             raise Nowhere(subject) from error
         except nats.errors.MaxPayloadError as error:
-            raise Refused(f"{subject}: the servers take no message of {len(body)} bytes") from error
+            raise Refused(f"{subject}: the NATS servers take no message of {len(body)} bytes; {_ENLARGE}") from error
         except (nats.errors.Error, OSError, TimeoutError) as error:
             raise Unreachable(f"{subject}: {error or type(error).__name__}") from error
 

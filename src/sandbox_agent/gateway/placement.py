@@ -61,4 +61,4 @@ def _describe(wish: Wish) -> str:
     wanted = [f"called {wish.node}"] if wish.node is not None else []
     wanted += [f"with the label {name}={value}" for name, value in sorted(wish.labels.items())]
     which = f" that is {' and '.join(wanted)}" if wanted else ""
-    return f"no node is there{which} and does not drain"
+    return f"no node is there{which}, or each one drains"

@@ -66,7 +66,7 @@ def run(settings: Settings) -> int:
         try:
             runner.run(_serve(settings, listener))
         except BusError as error:
-            raise SettingsError(f"--join {error}") from error
+            raise SettingsError(f"cannot join the fleet: {error}") from error
     return 0
 
 

@@ -110,7 +110,7 @@ class Chunk:
         return self._frames
 
 
-def newer_than(position: int, tail: deque[Chunk]) -> list[Chunk]:
+def newer_than(position: int, tail: deque[Chunk] | tuple[()]) -> list[Chunk]:
     """The chunks at the end of a tail that have events after a position."""
     newer: list[Chunk] = []
     for chunk in reversed(tail):

@@ -55,6 +55,8 @@ sessions leave the list; their events stay until they are too old. To take the n
 again with --join.
 """
 
+RELOAD = "nats-server --signal reload"
+"""What has them read the rights again."""
 JOIN = "A NATS server of the fleet; give one, or several of a cluster."
 CREDS = "The gateways' key. (default: gateway.nk in the fleet's directory)"
 
@@ -103,7 +105,7 @@ def _make(arguments: Arguments) -> int:
     fleet = FleetDirectory(_directory(arguments))
     fleet.init()
     rights = fleet.write_rights()
-    print_facts([("gateway's key", str(fleet.gateway_key)), ("for NATS servers", f"include {rights}")])
+    print_facts([("gateways' key", str(fleet.gateway_key)), ("for NATS servers", f"include {rights}")])
     return 0
 
 
@@ -126,7 +128,7 @@ def _add(arguments: Arguments) -> int:
 
         _servers(arguments).ask(lambda bus: operating.resume(bus, node))
     start = f"sandbox-agent server --join nats://… --node {node} --creds {key.name}"
-    print_facts([("key", str(key)), ("rights", str(rights)), ("on the node", start)])
+    print_facts([("key", str(key)), ("rights", str(rights)), ("NATS servers", RELOAD), ("on the node", start)])
     return 0
 
 
@@ -176,8 +178,10 @@ def _set_drain(arguments: Arguments) -> int:
     from sandbox_agent.cli.fleet import operating
 
     node = _known_node(arguments)
-    act = operating.resume if arguments.switch("undo") else operating.drain
+    undo = arguments.switch("undo")
+    act = operating.resume if undo else operating.drain
     _servers(arguments).ask(lambda bus: act(bus, node))
+    print(f"{node} takes new sessions again" if undo else f"{node} drains: it gets no new sessions until you --undo")
     return 0
 
 
@@ -196,7 +200,7 @@ def _remove(arguments: Arguments) -> int:
     facts: list[tuple[str, str]] = []
     if fleet.node_key(node).exists() or not arguments.words("join"):
         fleet.forget(node)
-        facts.append(("rights", str(fleet.write_rights())))
+        facts += [("rights", str(fleet.write_rights())), ("NATS servers", RELOAD)]
     if arguments.words("join"):
         from sandbox_agent.cli.fleet import operating
 

@@ -43,7 +43,7 @@ class Servers:
         try:
             return asyncio.run(main())
         except BusError as error:
-            raise SettingsError(f"--join {error}") from error
+            raise SettingsError(f"cannot ask the fleet: {error}") from error
 
 
 class NodeStatus(Struct, rename="camel"):
@@ -127,7 +127,9 @@ async def _read_table(bus: NatsBus, name: str) -> dict[str, bytes]:
 
 
 async def drain(bus: NatsBus, node: str) -> None:
-    """Have the fleet open no new sessions at a node."""
+    """Have the fleet open no new sessions at a node. Raises SettingsError for one that it does not know."""
+    if node not in [each.node for each in (await read_status(bus)).nodes]:
+        raise SettingsError(f"no node of this fleet is called {node}; list them with: sandbox-agent fleet status")
     await bus.open_table(orders.TABLE).put(orders.drain_key(node), b"{}")
 
 
