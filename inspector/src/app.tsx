@@ -7,6 +7,7 @@ import { Connect } from "./connect/connect.js";
 import { Button, EmptyState, IconButton, Loading, SplitPane, Toasts } from "./design/index.js";
 import { LogsOfServer } from "./log/logs-of-server.js";
 import { Mission } from "./mission/mission.js";
+import { OnMachine } from "./nodes/machine.js";
 import { type Place, go, hrefOf, usePlace } from "./router.js";
 import { nameOf } from "./rooms.js";
 import { Connected, titleOf, useInventory, useSessionInfo } from "./server/index.js";
@@ -120,11 +121,23 @@ function Room({ place }: { readonly place: Place }): ReactNode {
     case "mission":
       return <Mission />;
     case "new":
-      return <NewSession agent={place.agent} cwd={place.cwd} />;
+      return (
+        <OnMachine wanted={place.node} onNode={(node) => go({ ...place, node })}>
+          <NewSession agent={place.agent} cwd={place.cwd} />
+        </OnMachine>
+      );
     case "agents":
-      return <AgentsRoom agent={place.agent} />;
+      return (
+        <OnMachine wanted={place.node} onNode={(node) => go({ ...place, node })}>
+          <AgentsRoom agent={place.agent} />
+        </OnMachine>
+      );
     case "files":
-      return <FilesRoom path={place.path} />;
+      return (
+        <OnMachine wanted={place.node} onNode={(node) => go({ room: "files", node })}>
+          <FilesRoom path={place.path} />
+        </OnMachine>
+      );
     case "nodes":
       return <NodesRoom />;
     case "replay":

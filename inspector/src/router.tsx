@@ -12,11 +12,16 @@ export interface Spot {
   readonly event?: number;
 }
 
+/** Of which node of a fleet; a server that is no gateway has none. */
+interface OfNode {
+  readonly node?: string | undefined;
+}
+
 export type Place =
   | { readonly room: "mission" }
-  | { readonly room: "new"; readonly agent?: string; readonly cwd?: string }
-  | { readonly room: "agents"; readonly agent?: string }
-  | { readonly room: "files"; readonly path?: string }
+  | ({ readonly room: "new"; readonly agent?: string; readonly cwd?: string } & OfNode)
+  | ({ readonly room: "agents"; readonly agent?: string } & OfNode)
+  | ({ readonly room: "files"; readonly path?: string } & OfNode)
   | { readonly room: "nodes" }
   | ({ readonly room: "replay" } & Spot)
   | ({ readonly room: "session" | "embed"; readonly id: string } & Spot)
@@ -33,14 +38,15 @@ export function placeOf(url: URL): Place {
   if ((room === "sessions" || room === "embed") && name) {
     return { room: room === "embed" ? "embed" : "session", id: name, ...spotOf(query) };
   }
-  if (room === "agents") return { room, ...(name && { agent: name }) };
+  const node = query.get("node") ?? undefined;
+  if (room === "agents") return { room, ...(name && { agent: name }), ...(node && { node }) };
   if (name) return { room: "lost", path: url.pathname };
-  if (room === "files") return { room, ...(query.has("path") && { path: query.get("path") as string }) };
+  if (room === "files") return { room, ...(query.has("path") && { path: query.get("path") as string }), ...(node && { node }) };
   if (room === "nodes") return { room };
   if (room === "replay") return { room, ...spotOf(query) };
   if (room === "new") {
     const [agent, cwd] = [query.get("agent"), query.get("cwd")];
-    return { room, ...(agent && { agent }), ...(cwd && { cwd }) };
+    return { room, ...(agent && { agent }), ...(cwd && { cwd }), ...(node && { node }) };
   }
   return room === "" || room === "sessions" ? { room: "mission" } : { room: "lost", path: url.pathname };
 }
@@ -51,9 +57,9 @@ export function hrefOf(place: Place): string {
     case "mission":
       return `${BASE}/`;
     case "agents":
-      return place.agent === undefined ? `${BASE}/agents` : `${BASE}/agents/${encodeURIComponent(place.agent)}`;
+      return `${BASE}/agents${place.agent === undefined ? "" : `/${encodeURIComponent(place.agent)}`}${queryOf({ node: place.node })}`;
     case "files":
-      return `${BASE}/files${queryOf({ path: place.path })}`;
+      return `${BASE}/files${queryOf({ path: place.path, node: place.node })}`;
     case "nodes":
       return `${BASE}/nodes`;
     case "session":
@@ -64,7 +70,7 @@ export function hrefOf(place: Place): string {
     case "replay":
       return `${BASE}/replay${queryOf(spotQuery(place))}`;
     case "new":
-      return `${BASE}/new${queryOf({ agent: place.agent, cwd: place.cwd })}`;
+      return `${BASE}/new${queryOf({ agent: place.agent, cwd: place.cwd, node: place.node })}`;
     case "lost":
       return place.path;
     case "replay":

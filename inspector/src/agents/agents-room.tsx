@@ -5,8 +5,9 @@ import { type ReactNode, useCallback, useEffect, useMemo, useState } from "react
 import type { Agent } from "sandboxagent";
 
 import { Badge, Button, EmptyState, ErrorNote, Loading, Words, durationText, useNow } from "../design/index.js";
+import { useMachine } from "../nodes/machine.js";
 import { Link, go } from "../router.js";
-import { useLoaded, useServer } from "../server/index.js";
+import { useLoaded } from "../server/index.js";
 import { Ansi } from "../text/ansi.js";
 import { Install } from "./install.js";
 import { AgentFace, SOURCES, StandingBadge, aboutOf, standingOf } from "./standing.js";
@@ -16,9 +17,9 @@ import styles from "./agents.module.css";
 const EVERY = 3_000;
 
 export function AgentsRoom({ agent: chosen }: { readonly agent: string | undefined }): ReactNode {
-  const { client } = useServer();
+  const { node, agents: those } = useMachine();
   const [registry, setRegistry] = useState(false);
-  const load = useCallback(() => client.agents.list({ registry }), [client, registry]);
+  const load = useCallback(() => those.list({ registry }), [those, registry]);
   const [agents, reload] = useLoaded(load);
   useEffect(() => {
     const timer = setInterval(() => document.hidden || reload(), EVERY);
@@ -46,7 +47,7 @@ export function AgentsRoom({ agent: chosen }: { readonly agent: string | undefin
           {sorted.map((agent) => (
             <li key={agent.id}>
               <Link
-                to={{ room: "agents", agent: agent.id }}
+                to={{ room: "agents", agent: agent.id, node }}
                 className={styles.agent}
                 aria-current={agent === shown ? "page" : undefined}
               >
@@ -78,6 +79,7 @@ function byUse(one: Agent, other: Agent): number {
 }
 
 function Detail({ agent, onChange }: { readonly agent: Agent; readonly onChange: () => void }): ReactNode {
+  const { node } = useMachine();
   return (
     <div className={styles.inside}>
       <div className={styles.top}>
@@ -88,11 +90,11 @@ function Detail({ agent, onChange }: { readonly agent: Agent; readonly onChange:
         </div>
       </div>
       <div className={styles.acts}>
-        <Button look="quiet" className={styles.back} onClick={() => go({ room: "agents" })}>
+        <Button look="quiet" className={styles.back} onClick={() => go({ room: "agents", node })}>
           <ArrowLeft aria-hidden /> All agents
         </Button>
         {agent.installed && (
-          <Button look="primary" onClick={() => go({ room: "new", agent: agent.id })}>
+          <Button look="primary" onClick={() => go({ room: "new", agent: agent.id, node })}>
             <Plus aria-hidden /> New session
           </Button>
         )}
@@ -142,10 +144,10 @@ function Process({ agent }: { readonly agent: Agent }): ReactNode {
 
 /** What its processes said last, also those that have died. */
 function Stderr({ agent }: { readonly agent: Agent }): ReactNode {
-  const { client } = useServer();
+  const { agents } = useMachine();
   const { restartCount, status } = agent.serverStatus;
   // Read again when its process has changed.
-  const load = useCallback(() => client.agents.stderr(agent.id), [client, agent.id, restartCount, status]);
+  const load = useCallback(() => agents.stderr(agent.id), [agents, agent.id, restartCount, status]);
   const [stderr] = useLoaded(agent.installed ? load : undefined);
   if (!stderr.value?.text.trim()) return null;
   return (

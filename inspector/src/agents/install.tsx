@@ -5,7 +5,7 @@ import { type ReactNode, useRef, useState } from "react";
 import type { Agent, Progress } from "sandboxagent";
 
 import { Button, ErrorNote, sizeText } from "../design/index.js";
-import { useServer } from "../server/index.js";
+import { useMachine } from "../nodes/machine.js";
 import styles from "./agents.module.css";
 
 interface InstallProps {
@@ -16,7 +16,7 @@ interface InstallProps {
 }
 
 export function Install({ agent, onEnd, again = false }: InstallProps): ReactNode {
-  const { client } = useServer();
+  const { agents } = useMachine();
   const [progress, setProgress] = useState<Progress | undefined>(agent.install.progress);
   const [error, setError] = useState<unknown>();
   const running = useRef(false);
@@ -26,7 +26,7 @@ export function Install({ agent, onEnd, again = false }: InstallProps): ReactNod
     setError(undefined);
     setProgress({ stage: "waiting", message: "Starting" });
     try {
-      for await (const step of client.agents.install(agent.id, again ? { reinstall: true } : {})) {
+      for await (const step of agents.install(agent.id, again ? { reinstall: true } : {})) {
         if ("stage" in step) setProgress(step);
       }
     } catch (failure) {

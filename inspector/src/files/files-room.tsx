@@ -3,13 +3,14 @@
 import { type ReactNode, useCallback, useState } from "react";
 
 import { ErrorNote, Loading } from "../design/index.js";
+import { useMachine } from "../nodes/machine.js";
 import { go } from "../router.js";
-import { useLoaded, useServer } from "../server/index.js";
+import { useLoaded } from "../server/index.js";
 import { FileBrowser } from "./browser.js";
 
 export function FilesRoom({ path }: { readonly path: string | undefined }): ReactNode {
-  const { client } = useServer();
-  const find = useCallback(async () => (await client.files.stat(".")).path, [client]);
+  const { node, files } = useMachine();
+  const find = useCallback(async () => (await files.stat(".")).path, [files]);
   const [start] = useLoaded(path === undefined ? find : undefined);
   const [open, setOpen] = useState<string>();
   const shown = path ?? start.value;
@@ -20,12 +21,12 @@ export function FilesRoom({ path }: { readonly path: string | undefined }): Reac
     <>
       <h1 className="unseen">Files</h1>
       <FileBrowser
-        files={client.files}
+        files={files}
         path={shown}
         open={open}
         onPath={(to) => {
           setOpen(undefined);
-          go({ room: "files", path: to });
+          go({ room: "files", path: to, node });
         }}
         onOpen={setOpen}
       />

@@ -7,7 +7,7 @@ import { Button, Dialog, ErrorNote, Field, Input, Loading } from "../design/inde
 import { Crumbs } from "../files/browser.js";
 import { useEntries } from "../files/entries.js";
 import { parentOf } from "../files/paths.js";
-import { useServer } from "../server/index.js";
+import { useMachine } from "../nodes/machine.js";
 import styles from "./new-session.module.css";
 
 interface DirectoryFieldProps {
@@ -66,10 +66,10 @@ interface PickerProps {
 }
 
 function Picker({ start, onClose, onPick }: PickerProps): ReactNode {
-  const { client } = useServer();
+  const { files } = useMachine();
   const [path, setPath] = useState(start);
   const [hidden, setHidden] = useState(false);
-  const [listing] = useEntries(client.files, path);
+  const [listing] = useEntries(files, path);
   const folders = (listing.value?.entries ?? []).filter(
     ({ entryType, name }) => (entryType === "directory" || entryType === "symlink") && (hidden || !name.startsWith(".")),
   );

@@ -7,6 +7,7 @@ import type { Agent, CreateSessionOptions } from "sandboxagent";
 import { Install } from "../agents/install.js";
 import { AgentFace, StandingBadge, aboutOf, standingOf } from "../agents/standing.js";
 import { Button, ErrorNote, Field, Input, Loading, Select, Spinner, TextArea, Words, toast, wordsOf } from "../design/index.js";
+import { useMachine } from "../nodes/machine.js";
 import { go } from "../router.js";
 import { useInventory, useLoaded, useServer } from "../server/index.js";
 import { DirectoryField } from "./directory-picker.js";
@@ -30,9 +31,9 @@ interface NewSessionProps {
 }
 
 export function NewSession({ agent: given, cwd: there }: NewSessionProps): ReactNode {
-  const { client } = useServer();
+  const { agents: those } = useMachine();
   const [registry, setRegistry] = useState(false);
-  const load = useCallback(() => client.agents.list({ registry }), [client, registry]);
+  const load = useCallback(() => those.list({ registry }), [those, registry]);
   const [agents, reload] = useLoaded(load);
   const [wanted, setWanted] = useState(given);
   const offered = useMemo(() => [...(agents.value ?? [])].sort(byReadiness), [agents.value]);
@@ -110,8 +111,12 @@ function Readiness({ agent, onChange }: { readonly agent: Agent; readonly onChan
 /** Everything else, and the start. */
 function Start({ agent, cwd: there }: { readonly agent: Agent; readonly cwd: string | undefined }): ReactNode {
   const { client } = useServer();
+  const { node } = useMachine();
   const { sessions } = useInventory();
-  const known = useMemo(() => [...new Set(sessions.map(({ cwd }) => cwd))].slice(0, 20), [sessions]);
+  const known = useMemo(() => {
+    const there = sessions.filter((each) => node === undefined || each.node === node);
+    return [...new Set(there.map(({ cwd }) => cwd))].slice(0, 20);
+  }, [sessions, node]);
   const [cwd, setCwd] = useDirectory(there ?? known[0]);
   const [title, setTitle] = useState("");
   const [chosen, setChosen] = useState(NOTHING_CHOSEN);
@@ -130,6 +135,7 @@ function Start({ agent, cwd: there }: { readonly agent: Agent; readonly cwd: str
       cwd,
       ...(title.trim() && { title: title.trim() }),
       ...chosen,
+      ...(node !== undefined && { node }),
       ...(permissionMode && { permissionMode }),
       ...(permissions.length > 0 && { permissions }),
     };
@@ -188,12 +194,12 @@ function Start({ agent, cwd: there }: { readonly agent: Agent; readonly cwd: str
 
 /** The directory that is chosen; until a person says otherwise, the server's own. */
 function useDirectory(initial: string | undefined): [string, (path: string) => void] {
-  const { client } = useServer();
+  const { files } = useMachine();
   const [chosen, setChosen] = useState<string>();
   const [home, setHome] = useState("");
   useEffect(() => {
-    if (initial === undefined) client.files.stat(".").then(({ path }) => setHome(path), () => undefined);
-  }, [client, initial]);
+    if (initial === undefined) files.stat(".").then(({ path }) => setHome(path), () => undefined);
+  }, [files, initial]);
   return [chosen ?? initial ?? home, setChosen];
 }
 

@@ -5,9 +5,10 @@ import { type ReactNode, useCallback } from "react";
 import type { Agent, CreateSessionOptions } from "sandboxagent";
 
 import { Field, Select, Spinner, wordsOf } from "../design/index.js";
+import { useMachine } from "../nodes/machine.js";
 import { ValueList } from "../options/value-list.js";
 import { type OptionValue, typed, valuesOf } from "../options/values.js";
-import { useLoaded, useServer } from "../server/index.js";
+import { useLoaded } from "../server/index.js";
 import { spelledOut } from "../text/visible.js";
 import styles from "./new-session.module.css";
 
@@ -24,9 +25,9 @@ interface OfferFieldsProps {
 
 /** An agent that has not said yet what it offers is asked. */
 export function OfferFields({ agent, chosen, onChange }: OfferFieldsProps): ReactNode {
-  const { client } = useServer();
+  const { agents } = useMachine();
   const isKnown = agent.models !== undefined || agent.modes !== undefined;
-  const ask = useCallback(() => client.agents.get(agent.id, { models: true }), [client, agent.id]);
+  const ask = useCallback(() => agents.get(agent.id, { models: true }), [agents, agent.id]);
   const [asked] = useLoaded(isKnown ? undefined : ask);
   const offers = isKnown ? agent : asked.value;
   if (!offers) {
