@@ -9,6 +9,7 @@ A Python block is a program of its own. The shell blocks of a page are one termi
 
 import re
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 from tests.docs.pages import ROOT, name_of, pages
@@ -52,6 +53,11 @@ def blocks(language: str = "") -> list[Block]:
 
 def blocks_of(page: Path, language: str = "") -> list[Block]:
     """The blocks of a page, in its order."""
+    return [block for block in _read_blocks(page) if language in ("", block.language)]
+
+
+@cache
+def _read_blocks(page: Path) -> list[Block]:
     text = page.read_text()
     found: list[Block] = []
     for fence in _FENCE.finditer(text):
@@ -61,7 +67,7 @@ def blocks_of(page: Path, language: str = "") -> list[Block]:
         indent = fence["indent"]
         code = re.sub(rf"^{indent}", "", fence["code"], flags=re.MULTILINE)
         found.append(Block(page, before.count("\n") + 2, name, code, mark["mark"] if mark else ""))
-    return [block for block in found if language in ("", block.language)]
+    return found
 
 
 def programs(language: str) -> list[list[Block]]:

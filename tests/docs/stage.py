@@ -10,6 +10,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from tests.support.forkery import forkery
 from tests.support.running import TOKEN, Server
 
 LONGEST = 60.0
@@ -46,7 +47,7 @@ class Stage:
         """What a snippet sees: the programs of the project, a home of its own, and which server is meant."""
         programs = Path(sys.executable).parent
         return {
-            "PATH": f"{programs}:{os.environ['PATH']}",
+            "PATH": f"{forkery().programs}:{programs}:{os.environ['PATH']}",
             "HOME": str(self.here),
             "LANG": "C.UTF-8",
             "NO_COLOR": "1",

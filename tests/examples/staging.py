@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from sandbox_agent.agents.install.tools import bundled_node
+from tests.support.forkery import forkery
 from tests.support.running import scripted
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -38,7 +39,7 @@ class Stage:
         self.environment = clean | {
             "MOCK_AGENT_STATE_DIR": str(directory / "mock"),
             "SANDBOX_AGENT_ACP_REGISTRY_URL": str(registry),
-            "SANDBOX_AGENT_BIN": str(Path(sys.executable).with_name("sandbox-agent")),
+            "SANDBOX_AGENT_BIN": str(forkery().programs / "sandbox-agent"),
             "SANDBOX_AGENT_CONFIG_DIR": str(config),
             "XDG_DATA_HOME": str(directory / "data"),
             "XDG_STATE_HOME": str(directory / "state"),

@@ -18,17 +18,20 @@ import json
 import os
 import runpy
 import select
+import shlex
+import shutil
 import signal
 import socket
 import struct
 import subprocess
 import sys
+import tempfile
 import termios
 import threading
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 from typing import IO, NoReturn
 
@@ -95,6 +98,16 @@ class Forkery:
     def stand_in(self) -> list[str]:
         """The command that is `sandbox-agent`, for programs that start it by themselves."""
         return [sys.executable, "-I", "-S", str(Path(__file__).with_name("forked.py")), self._address]
+
+    @cached_property
+    def programs(self) -> Path:
+        """A directory for a PATH, with `sandbox-agent` in it."""
+        directory = tempfile.mkdtemp()
+        atexit.register(shutil.rmtree, directory, ignore_errors=True)
+        program = Path(directory) / "sandbox-agent"
+        program.write_text(f'#!/bin/sh\nexec {shlex.join(self.stand_in)} "$@"\n')
+        program.chmod(0o755)
+        return Path(directory)
 
     def _close(self) -> None:
         self._socket.close()
