@@ -1,246 +1,181 @@
-"""The journal in front of the database: what callers wait for is safe there, and is in the database soon after."""
+"""The file of the journal: what was written there is read back, wherever it was cut, and nothing that is older."""
 
-import asyncio
-import shutil
-import threading
-from collections.abc import Callable, Coroutine, Iterator
+import struct
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from zlib import crc32
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from sandbox_agent.log.cards import Card
-from sandbox_agent.log.database import Database
-from sandbox_agent.log.event import Chunk, Direction, connection_channel, session_channel
+from sandbox_agent.log.event import Chunk, Direction, session_channel
 from sandbox_agent.log.group import Group
-from sandbox_agent.log.journal import Journal, read_journal
-from sandbox_agent.log.log import Limits, Log
+from sandbox_agent.log.journal import HALF, Journal, Kept, open_journal, read_journal
 from sandbox_agent.log.recovery import open_database
-from sandbox_agent.log.witness import Witness
-from tests.support.running import BOUND
+from sandbox_agent.log.witness import Statement, Witness, read_statement, read_tallies
 
-S = session_channel("s")
-EVERYTHING = (0, 1 << 62, 1 << 30)
+HEAD = struct.Struct("<QIII")
 
 
-def chunk(first: int, *lines: bytes, history: bool = True, channel: str = S) -> Chunk:
-    return Chunk(first, list(lines) or [b"{}"], Direction.FROM_AGENT, "s", channel, 1.5, "tag", history, 7)
+def chunk(first: int, *lines: bytes) -> Chunk:
+    return Chunk(first, list(lines) or [b"{}"], Direction.FROM_AGENT, "s", session_channel("s"), 1.5, "tag", request=7)
 
 
-def run(main: Coroutine[Any, Any, None]) -> None:
-    async def bounded() -> None:
-        async with asyncio.timeout(4 * BOUND):
-            await main
-
-    asyncio.run(bounded())
+def group(first: int) -> Group:
+    return Group([chunk(first)], {"s": b"%d" % first})
 
 
-@pytest.fixture
-def data(tmp_path: Path) -> Path:
-    path = tmp_path / "data"
-    path.mkdir()
-    return path / "log.db"
+@contextmanager
+def opened(directory: Path) -> Iterator[Journal]:
+    witness = Witness(directory / "witness")
+    witness.note(Statement(2, 0, 0))
+    journal = Journal(directory / "journal", witness)
+    yield journal
+    journal.close()
+    witness.close()
 
 
-@pytest.fixture
-def after_a_kill(data: Path, tmp_path: Path) -> Iterator[Callable[[], Database]]:
-    """Opens the log as the next server would, if this one were killed now."""
-    opened: list[Database] = []
-
-    def open_copy() -> Database:
-        copy = tmp_path / f"copy-{len(opened)}"
-        shutil.copytree(data.parent, copy)
-        database, damage, _ = open_database(copy / data.name)
-        assert damage.reason is None
-        opened.append(database)
-        return database
-
-    yield open_copy
-    for each in opened:
-        each.close()
-
-
-def positions(database: Database) -> list[int]:
-    return [each.first for each in database.follow([S], *EVERYTHING)]
+def written(directory: Path, *transactions: tuple[int, list[Group]]) -> Path:
+    with opened(directory) as journal:
+        for number, groups in transactions:
+            assert journal.begin(number, groups[0])
+            assert all(journal.append(each) for each in groups[1:])
+    return directory / "journal"
 
 
 def test_a_record_has_all_of_a_group(tmp_path: Path) -> None:
     card = Card("s", "mock", "s", None, "/", "holder", 1.0, None)
     outcomes = {("scope", "key"): (b"digest", b"answer"), ("scope", "begun"): (b"digest", None), ("scope", "x"): None}
-    group = Group([chunk(3, b"{}", b"[]")], {"s": b"record"}, {"s": card}, outcomes=outcomes)
-    journal = Journal(tmp_path / "journal")
-    journal.append(5, group)
-    journal.close()
+    whole = Group([chunk(3, b"{}", b"[]")], {"s": b"record"}, {"s": card}, outcomes=outcomes)
 
-    kept = read_journal(tmp_path / "journal")
-
-    assert (kept.commits, kept.groups) == (5, [group])
+    assert read_journal(written(tmp_path, (5, [whole]))) == [Kept(5, [whole])]
 
 
-def test_what_was_kept_is_in_the_database_of_the_next_server_once(
-    data: Path, after_a_kill: Callable[[], Database]
-) -> None:
-    database = open_database(data).database
-    database.write(Group([chunk(1)], {"s": b"old"}))
-    database.keep(Group([chunk(2)], {"s": b"new"}))
-    delivery = chunk(4, history=False, channel=connection_channel("c"))
-    database.keep(Group([chunk(3), delivery], outcomes={("scope", "key"): (b"digest", None)}))
+def test_both_halves_are_read_in_the_order_of_their_transactions(tmp_path: Path) -> None:
+    first, second = [group(1), group(2)], [group(3)]
 
-    killed = after_a_kill()
-    assert positions(killed) == [1, 2, 3]
-    assert killed.cards.record("s") == b"new"
-    assert killed.outcome("scope", "key") == (b"digest", None)
-    assert killed.follow([connection_channel("c")], *EVERYTHING) == [], "that connection died with the server"
-    assert killed.load().reserved >= 4
+    assert read_journal(written(tmp_path, (5, first), (6, second))) == [Kept(5, first), Kept(6, second)]
+    assert read_tallies(tmp_path / "witness") == {5: 2, 6: 1}
 
-    database.write(Group([chunk(2), chunk(3)], {"s": b"newest"}))
-    assert after_a_kill().cards.record("s") == b"newest", "the next commit has outdated the journal"
-    database.keep(Group([chunk(4)]))
-    assert positions(after_a_kill()) == [1, 2, 3, 4], "what is left behind a new record is not read"
+
+def test_nothing_older_is_read_behind_what_is_new(tmp_path: Path) -> None:
+    old, new = [group(at) for at in range(1, 9)], [group(20)]
+
+    assert read_journal(written(tmp_path, (5, old), (6, old), (7, new))) == [Kept(6, old), Kept(7, new)]
+    # Not even with the same number, which a witness that is gone cannot keep from being given again.
+    assert read_journal(written(tmp_path, (7, new), (6, new))) == [Kept(6, new), Kept(7, new)]
+
+
+def test_a_half_that_is_full_takes_nothing_and_the_next_one_does(tmp_path: Path) -> None:
+    large = Group([chunk(1, b"x" * (HALF // 3))])
+    with opened(tmp_path) as journal:
+        assert not journal.begin(5, Group([chunk(1, b"x" * HALF)]))
+        assert journal.begin(5, large)
+        assert journal.append(large)
+        assert not journal.append(large)
+        assert journal.begin(6, large)
+        assert journal.append(group(9))
+
+    assert read_journal(tmp_path / "journal") == [Kept(5, [large, large]), Kept(6, [large, group(9)])]
+
+
+def test_wherever_it_is_cut_what_comes_before_is_read(tmp_path: Path) -> None:
+    groups = [group(1), group(2), group(3)]
+    path = written(tmp_path, (5, [group(1)]), (6, groups))
+    content = path.read_bytes()
+    ends = [0]
+    while (length := HEAD.unpack_from(content, ends[-1])[2]) > 0:
+        ends.append(ends[-1] + HEAD.size + length)
+    assert len(ends) == 4
+    for cut in range(ends[-1]):
+        for rest in (b"", bytes(HALF - cut)):
+            path.write_bytes(content[:cut] + rest)
+            whole = sum(end <= cut for end in ends[1:])
+
+            assert read_journal(path) == ([Kept(6, groups[:whole])] if whole else [])
+
+
+@given(content=st.binary(max_size=200), at=st.integers(0, 300))
+@settings(max_examples=50)
+def test_garbage_is_no_record(tmp_path_factory: pytest.TempPathFactory, content: bytes, at: int) -> None:
+    path = tmp_path_factory.getbasetemp() / "garbage"
+    path.write_bytes(bytes(at) + content)
+
+    assert read_journal(path) == []
+
+
+def as_the_first_servers_wrote_it(path: Path, commits: int) -> None:
+    """The same records without halves: each says which transaction it follows."""
+    (kept,) = read_journal(path)
+    content, at, first = path.read_bytes(), HALF, bytearray()
+    for place in range(len(kept.groups)):
+        length = HEAD.unpack_from(content, at)[2]
+        body = content[at + HEAD.size : at + HEAD.size + length]
+        first += HEAD.pack(commits, place, length, crc32(body, crc32(b"%d %d" % (commits, place)))) + body
+        at += HEAD.size + length
+    path.write_bytes(first)
+
+
+@pytest.mark.parametrize("lost", [0, 1])
+def test_a_journal_without_halves_is_taken_over_and_what_it_lacks_is_told(tmp_path: Path, lost: int) -> None:
+    path = tmp_path / "log.db"
+    database = open_database(path).database
+    database.write(group(1))
+    commits = database.commits
+    database.close()
+    journal = written(tmp_path, (1, [group(2), group(3)]))
+    as_the_first_servers_wrote_it(journal, commits)
+    journal.rename(tmp_path / "log.db.journal")
+    witness = Witness(tmp_path / "log.db.witness")
+    for _ in range(2):
+        witness.note(Statement(2, commits, 3, journaled=2 + lost))
+    witness.close()
+
+    database, damage, _ = open_database(path)
+
+    assert [each.first for each in database.history("s", 0, 100, 100, 1 << 20)] == [1, 2, 3]
+    assert database.cards.record("s") == b"3"
+    database.close()
+    assert (damage.reason is not None) == bool(lost)
+    if lost:
+        assert "log.db.journal lacks 1 write" in str(damage.reason)
+    database = open_database(path).database
+    assert [each.first for each in database.history("s", 0, 100, 100, 1 << 20)] == [1, 2, 3]
     database.close()
 
 
-def test_a_record_that_was_not_acknowledged_is_no_loss_and_one_that_was_is_told(data: Path) -> None:
-    database = open_database(data).database
-    database.write(Group([chunk(1)]))
-    database.keep(Group([chunk(2)]))
-    journal = data.with_name("log.db.journal")
-    whole = journal.read_bytes()
-    database.close()
-    journal.write_bytes(whole + whole[:20] + b"torn")
+def test_a_journal_that_is_left_of_another_log_is_not_read(tmp_path: Path) -> None:
+    written(tmp_path, (50, [group(1)])).rename(tmp_path / "log.db.journal")
 
-    database, damage, _ = open_database(data)
+    database, damage, _ = open_database(tmp_path / "log.db")
+
+    assert database.history("s", 0, 100, 100, 1 << 20) == []
     assert damage.reason is None
-    assert positions(database) == [1, 2]
-    database.keep(Group([chunk(3)]))
-    database.close()
-    journal.write_bytes(b"x" + journal.read_bytes()[1:])
-
-    database, damage, _ = open_database(data)
-    assert damage.reason is not None
-    assert "log.db.journal lacks 1 write" in damage.reason
-    assert positions(database) == [1, 2]
     database.close()
 
 
-class Watched(Database):
-    """A database whose journal can be slow or full, and that counts its transactions."""
+def test_the_file_is_the_users_alone_and_a_link_is_not_followed(tmp_path: Path) -> None:
+    path = written(tmp_path, (1, [group(1)]))
+    assert path.stat().st_mode & 0o777 == 0o600
+    precious = tmp_path / "precious"
+    precious.write_text("precious")
+    path.unlink()
+    path.symlink_to(precious)
+    witness = Witness(tmp_path / "witness")
 
-    def __init__(self, path: Path) -> None:
-        witness, journal = Witness(path.with_name("log.db.witness")), Journal(path.with_name("log.db.journal"))
-        super().__init__(path, witness, journal=journal)
-        self.transactions = 0
-        self.is_journal_full = False
-        self.go = threading.Event()
-        self.go.set()
-
-    def keep(self, group: Group) -> None:
-        assert self.go.wait(BOUND)
-        if self.is_journal_full:
-            raise OSError("no space left")
-        super().keep(group)
-
-    def write(self, group: Group) -> dict[str, int]:
-        self.transactions += 1
-        return super().write(group)
+    assert open_journal(path, witness) is None
+    assert precious.read_text() == "precious"
+    witness.close()
 
 
-def say(log: Log) -> Chunk:
-    return log.append([b"{}"], Direction.FROM_AGENT, "s", S)
+def test_where_no_file_can_be_mapped_there_is_no_journal(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (tmp_path / "journal").mkdir()
+    witness = Witness(tmp_path / "witness")
 
-
-def test_callers_wait_for_the_journal_and_many_of_them_share_a_transaction(
-    data: Path, after_a_kill: Callable[[], Database]
-) -> None:
-    async def main() -> None:
-        database = Watched(data)
-        log = Log(database, Limits())
-        before, expected = database.transactions, list[int]()
-        for _ in range(20):
-            expected.append(say(log).last)
-            await log.committed(log.position)
-        assert positions(after_a_kill()) == expected
-        assert database.transactions - before < len(expected)
-
-        history = await log.history("s", 0, 1 << 62, 100)
-        assert [each.first for each in history] == expected, "a read sees what was kept before it"
-        log.close()
-        assert positions(after_a_kill()) == expected
-
-    run(main())
-
-
-def test_a_journal_that_stalls_keeps_no_reader_waiting(data: Path) -> None:
-    async def main() -> None:
-        database = Watched(data)
-        log = Log(database, Limits())
-        database.go.clear()
-        stalled = asyncio.create_task(log.committed(say(log).last))
-        for _ in range(10):
-            # If the event loop waited for the disk, it would wait for this test to end.
-            await asyncio.sleep(0)
-        assert not stalled.done()
-        database.go.set()
-        await stalled
-        log.close()
-
-    run(main())
-
-
-def test_a_caller_that_hurries_a_write_under_way_delays_no_later_read(data: Path) -> None:
-    async def main() -> None:
-        database = Watched(data)
-        log = Log(database, Limits())
-        database.go.clear()
-        position = say(log).last
-        first = asyncio.create_task(log.committed(position))
-        for _ in range(10):
-            await asyncio.sleep(0)
-        # The journal is being written, and there is nothing else to write.
-        second = asyncio.create_task(log.committed(position))
-        for _ in range(10):
-            await asyncio.sleep(0)
-        database.go.set()
-        await asyncio.gather(first, second)
-        chunks = await asyncio.wait_for(log.history("s", 0, position + 1, 10), BOUND)
-        assert [chunk.last for chunk in chunks] == [position]
-        log.close()
-
-    run(main())
-
-
-def test_what_the_journal_does_not_take_the_database_does(data: Path, after_a_kill: Callable[[], Database]) -> None:
-    async def main() -> None:
-        database = Watched(data)
-        log = Log(database, Limits())
-        expected = [say(log).last]
-        await log.committed(log.position)
-        database.is_journal_full = True
-        expected.append(say(log).last)
-        await log.committed(log.position)
-        assert log.failure is None
-        assert positions(after_a_kill()) == expected
-        log.close()
-
-    run(main())
-
-
-def test_a_trim_leaves_what_is_in_the_journal(data: Path, after_a_kill: Callable[[], Database]) -> None:
-    async def main() -> None:
-        database = Watched(data)
-        log = Log(database, Limits(max_age=0.02))
-        trimmed = asyncio.Event()
-        trim, loop = database.trim, asyncio.get_running_loop()
-
-        def trim_and_say(*arguments: Any) -> dict[str, int]:
-            assert read_journal(data.with_name("log.db.journal")).commits != database.commits
-            loop.call_soon_threadsafe(trimmed.set)
-            return trim(*arguments)
-
-        database.trim = trim_and_say
-        while not trimmed.is_set():
-            say(log)
-            await log.committed(log.position)
-        log.close()
-
-    run(main())
+    assert open_journal(tmp_path / "journal", witness) is None
+    assert "log has no journal" in caplog.text
+    assert read_statement(tmp_path / "witness") is None
+    witness.close()

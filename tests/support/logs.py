@@ -35,12 +35,12 @@ class FragileDatabase(Database):
         self.go = threading.Event()
         self.go.set()
 
-    def write(self, group: Group) -> dict[str, int]:
+    def write(self, group: Group, number: int | None = None) -> dict[str, int]:
         assert self.go.wait(BOUND)
         if self.broken:
             self.failures += 1
             raise DatabaseError("the disk is full")
-        trims = super().write(group)
+        trims = super().write(group, number)
         self.groups.append(group)
         return trims
 

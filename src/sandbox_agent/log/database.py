@@ -10,8 +10,9 @@ import time
 from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
-from typing import cast
+from typing import TypeVar, cast
 
 from sandbox_agent.log import cards
 from sandbox_agent.log.age import Age, AgeClock, boot_id, boot_ticks
@@ -19,9 +20,11 @@ from sandbox_agent.log.cards import Cards, Rows
 from sandbox_agent.log.damage import Damage
 from sandbox_agent.log.event import Chunk
 from sandbox_agent.log.group import Group, Outcome
-from sandbox_agent.log.journal import Journal
+from sandbox_agent.log.journal import Journal, open_journal
 from sandbox_agent.log.rows import PAGE_SIZE, DamagedRow, EventRow, checksum, decode_row, encode_chunk, gap_for
 from sandbox_agent.log.witness import Statement, Witness
+
+T = TypeVar("T")
 
 SCHEMA = f"""{cards.SCHEMA};
 create table if not exists events(
@@ -61,6 +64,8 @@ SCHEMA_VERSION = 2
 _EVENT = "first, last, session_id, channel, exclude, direction, at, history, request, size, lines, checksum"
 _LAST = (1 << 63) - 1
 """No position comes after it."""
+BATCH = 32
+"""Rows that one statement inserts at most. With more of them SQLite takes longer for each."""
 _MARKS = 50
 """How many marks of age there are in the time for which events are kept."""
 
@@ -84,7 +89,6 @@ class Database:
         path: Path | None,
         witness: Witness | None = None,
         damage: Damage | None = None,
-        journal: Journal | None = None,
         *,
         reserved: int = 0,
         wall: Callable[[], float] = time.time,
@@ -93,7 +97,8 @@ class Database:
     ) -> None:
         """`reserved` are positions that may have been given out, whatever the file says."""
         self._witness = witness
-        self._journal = journal
+        self.journal: Journal | None = None
+        """Written by the event loop. Closed with the file."""
         self._damage = damage or Damage(None)
         try:
             if path is not None:
@@ -174,43 +179,38 @@ class Database:
 
     @property
     def commits(self) -> int:
-        """How many transactions were committed."""
+        """The number of the newest transaction."""
         return self._commits
 
-    @property
-    def has_journal(self) -> bool:
-        return self._journal is not None
-
-    def keep(self, group: Group) -> None:
-        """Let a group outlive this process before it is written; the next transaction must write all that was kept.
-
-        Raises OSError, or ValueError for a group that the journal cannot hold.
-        """
-        assert self._journal is not None
-        self._journal.append(self._commits, group)
+    def open_journal(self, path: Path) -> None:
+        """Let a journal stand before the database, if there can be one; what it has must be written by now."""
         if self._witness is not None:
-            self._witness.note(Statement(SCHEMA_VERSION, self._commits, self._reserved, self._journal.count))
+            self._witness.note(Statement(SCHEMA_VERSION, self._commits, self._reserved))
+            self.journal = open_journal(path, self._witness)
 
-    def restore(self, groups: Sequence[Group]) -> None:
+    def restore(self, groups: Sequence[Group], number: int) -> None:
         """Write what a server before this one has kept. Raises DatabaseError."""
         whole = Group()
         for group in groups:
             whole.merge(group)
-        with self._transaction(whole.chunks[-1].last if whole.chunks else 0, counts=True):
+        with self._transaction(number, whole.chunks[-1].last if whole.chunks else 0):
             # Of a file that was damaged, some of them may be there.
             self._cursor.executemany("delete from events where first = ?", [(each.first,) for each in whole.chunks])
             # Deliveries to a connection are of use only as long as that connection lives.
             whole.chunks = [chunk for chunk in whole.chunks if chunk.history]
             self._write(whole)
 
-    def write(self, group: Group) -> dict[str, int]:
-        """Write a group whole, or not at all; gives the last dropped position per channel. Raises DatabaseError."""
-        with self._transaction(group.reserve, counts=self._journal is not None and self._journal.count > 0):
+    def write(self, group: Group, number: int | None = None) -> dict[str, int]:
+        """Write a group whole, or not at all; gives the last dropped position per channel. Raises DatabaseError.
+
+        `number` is that of the transaction, for which the journal may have some of the group; else it is the next.
+        """
+        with self._transaction(self._commits + 1 if number is None else number, group.reserve):
             return self._write(group)
 
     def _write(self, group: Group) -> dict[str, int]:
+        self._insert("insert into events", group.chunks, encode_chunk)
         many = self._cursor.executemany
-        many("insert into events values (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)", map(encode_chunk, group.chunks))
         trims: dict[str, int] = {}
         for session_id, through in group.deleted.items():
             for channel, last in self._delete_session(session_id, through).items():
@@ -229,12 +229,22 @@ class Database:
             self._write_outcomes(group.outcomes)
         return trims
 
+    def _insert(self, into: str, values: list[T], encode: Callable[[T], tuple[object, ...]]) -> None:
+        """Insert many rows with few statements: each gives the interpreter away, and waits to get it back."""
+        at, size = 0, BATCH
+        while at < len(values):
+            while size > len(values) - at:
+                size //= 2
+            rows = [encode(value) for value in values[at : at + size]]
+            row = f"({', '.join('?' * len(rows[0]))})"
+            self._cursor.execute(f"{into} values {', '.join([row] * size)}", [*chain.from_iterable(rows)])
+            at += size
+
     def _write_outcomes(self, outcomes: dict[tuple[str, str], Outcome | None]) -> None:
         now = self.age.now().seconds
         kept = [(*name, *outcome, now) for name, outcome in outcomes.items() if outcome is not None]
-        kept = [(*outcome, checksum(*outcome)) for outcome in kept]
+        self._insert("insert or replace into outcomes", kept, lambda outcome: (*outcome, checksum(*outcome)))
         many = self._cursor.executemany
-        many("insert or replace into outcomes values (?, ?, ?, ?, ?, ?)", kept)
         many("delete from outcomes where scope = ? and key = ?", [n for n, o in outcomes.items() if o is None])
 
     def _delete_session(self, session_id: str, through: int) -> dict[str, int]:
@@ -319,7 +329,7 @@ class Database:
         # A tenth more than necessary, so that not every group has to trim.
         excess = self.size - max_bytes * 9 // 10 if self.size > max_bytes else 0
         now = self.age.now().seconds
-        with self._transaction():
+        with self._transaction(self._commits):
             most = _LAST if through is None else through
             old = min(self._too_old(now, max_age), most)
             query = "select first, size from events where first <= ? and last <= ?"
@@ -380,19 +390,19 @@ class Database:
         return trims
 
     @contextmanager
-    def _transaction(self, reserve: int = 0, *, counts: bool = False) -> Generator[None]:
+    def _transaction(self, number: int, reserve: int = 0) -> Generator[None]:
         """All of it or nothing, and then the witness knows; raises DatabaseError.
 
-        It counts as a commit if it changes anything, or if it `counts`: then the journal is outdated.
+        A new number says that the database has everything which the journal has for transactions up to it.
         """
         try:
             self._cursor.execute("begin immediate")
             before = self._sqlite.total_changes
             try:
                 yield
-                changed = counts or reserve > self._reserved or self._sqlite.total_changes > before
-                state = Statement(SCHEMA_VERSION, self._commits + 1, max(self._reserved, reserve))
-                if changed:
+                state = Statement(SCHEMA_VERSION, number, max(self._reserved, reserve))
+                is_new = (number, state.reserved) != (self._commits, self._reserved)
+                if is_new or self._sqlite.total_changes > before:
                     self._save_state(state)
                 size = self._measure()
                 self._cursor.execute("commit")
@@ -404,12 +414,9 @@ class Database:
                 raise
         except sqlite3.Error as error:
             raise DatabaseError(str(error)) from error
-        if changed:
-            self._commits, self._reserved = state.commits, state.reserved
-            if self._journal is not None:
-                self._journal.start_over()
-            if self._witness is not None:
-                self._witness.note(state)
+        self._commits, self._reserved = state.commits, state.reserved
+        if is_new and self._witness is not None:
+            self._witness.note(state)
 
     def _save_state(self, state: Statement) -> None:
         age = self.age.now()
@@ -435,8 +442,8 @@ class Database:
     def close(self) -> None:
         self._reading.close()
         self._sqlite.close()
-        if self._journal is not None:
-            self._journal.close()
+        if self.journal is not None:
+            self.journal.close()
         if self._witness is not None:
             self._witness.close()
 

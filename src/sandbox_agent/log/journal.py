@@ -1,13 +1,21 @@
 """The journal: what callers wait for, until the database has it.
 
-A transaction writes every page that it touches, however little has changed there; a record here is one write of its own
-bytes. Records follow a commit of the database, and the next commit has all that they have: then the file is written
-from its beginning again. What is left of older records behind the newest is never read, because each record says which
-commit it follows, and its number since. Knows nothing of SQL.
+A transaction writes every page that it touches, however little has changed there. A record here is its own bytes,
+copied into memory that is a part of the file: from then on they are the kernel's, and outlive the process. There is no
+system call that a disk could hold up, so the event loop writes records by itself.
+
+The file has two halves. While the database gets what is in one of them, records go into the other. Those in one half
+have the number of the transaction that will have them all, so that a start knows what the database lacks. Knows nothing
+of SQL.
 """
 
+import ctypes
+import errno
+import logging
+import mmap
 import os
 import struct
+import time
 from dataclasses import dataclass, field
 from pathlib import Path
 from zlib import crc32
@@ -17,10 +25,27 @@ import msgspec
 from sandbox_agent.log.cards import Card
 from sandbox_agent.log.event import Chunk, Direction
 from sandbox_agent.log.group import Group
+from sandbox_agent.log.witness import Witness
+
+logger = logging.getLogger(__name__)
+
+HALF = 256 << 10
+"""Bytes of each half."""
+FRESH = 5.0
+"""Seconds for which pages that were prepared stay so: the kernel writes them to the disk, and protects them, later."""
+_AHEAD = 64 << 10
+"""Bytes of a half that are prepared, at least."""
+_SPARE = 16 << 20
+"""Bytes that must be free on the disk. A file system that writes nothing in place needs room even for a file that is
+there, and would end the process if it found none."""
+_POPULATE_WRITE = 23
+"""MADV_POPULATE_WRITE, which Python does not name."""
 
 _HEAD = struct.Struct("<QIII")
-"""The commit that a record follows, its number since, its length, its checksum."""
-_FLAGS = os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+"""The transaction that has a record, its number among those, its length, its checksum."""
+_END = bytes(_HEAD.size)
+"""Behind the newest record: no head. What an older one left there is not read."""
+_ROOM = HALF - len(_END)
 
 _Event = tuple[int, list[bytes], Direction, str | None, str, float, str, bool, int | None]
 _Content = tuple[
@@ -32,39 +57,111 @@ _Content = tuple[
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(_Content)
 
+# Python's own `madvise` keeps the interpreter meanwhile.
+_madvise = ctypes.CDLL(None, use_errno=True).madvise
+_madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+
 
 class Journal:
-    """The open file. One thread uses it."""
+    """The open file. All methods are the event loop's, but for `prepare`."""
 
-    def __init__(self, path: Path) -> None:
-        """Raises OSError."""
-        self._file = os.open(path, os.O_WRONLY | _FLAGS, 0o600)
+    def __init__(self, path: Path, witness: Witness) -> None:
+        """What the file has stays there. Raises OSError where it cannot be mapped, or the disk has no room for it."""
+        self._witness = witness
+        self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        try:
+            # Now, so that a full disk is an error here. In a file with holes it would be a signal, later.
+            os.posix_fallocate(self._file, 0, 2 * HALF)
+            self._map = mmap.mmap(self._file, 2 * HALF)
+            witness.map_tallies()
+        except BaseException:
+            os.close(self._file)
+            raise
+        self._address = ctypes.addressof(ctypes.c_char.from_buffer(self._map))
+        self._half = 0
+        """Where records go."""
         self._end = 0
-        self.count = 0
-        """Records since the last commit."""
+        self._prepared, self._prepared_at = 0, float("-inf")
+        """How many bytes of each half were, and when."""
+        self._number = 0
+        """The transaction that will have the records in this half."""
+        self._count = 0
+        """Records in this half."""
+        self.took = 0.0
+        """Seconds that the last record took: none, unless the kernel had to wait for the disk."""
 
-    def append(self, commits: int, group: Group) -> None:
-        """Write a record behind those that follow this commit. Raises OSError, ValueError for what it cannot hold."""
-        record = _encode(commits, self.count, group)
-        written = os.pwrite(self._file, record, self._end)
-        if written < len(record):
-            raise OSError("the journal was written in part")
-        self._end += written
-        self.count += 1
+    @property
+    def is_ready(self) -> bool:
+        """Whether it can be written without waiting for the disk, as far as one can know."""
+        return time.monotonic() - self._prepared_at < FRESH
 
-    def start_over(self) -> None:
-        """The database has everything."""
-        self._end = self.count = 0
+    def prepare(self) -> None:
+        """Have the kernel make it writable, which may take as long as the disk likes. Runs on the thread.
+
+        Raises OSError.
+        """
+        length = min(HALF, max(_AHEAD, 2 * self._end))
+        if length <= self._prepared and time.monotonic() - self._prepared_at < FRESH / 5:
+            return
+        disk = os.fstatvfs(self._file)
+        if disk.f_blocks and disk.f_bavail * disk.f_frsize < _SPARE:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        for half in (0, HALF):
+            if _madvise(self._address + half, length, _POPULATE_WRITE):
+                code = ctypes.get_errno()
+                # Linux before 5.14 does not know it: then a record waits for its page.
+                if code != errno.EINVAL:
+                    raise OSError(code, os.strerror(code))
+        self._prepared, self._prepared_at = length, time.monotonic()
+
+    def begin(self, number: int, group: Group) -> bool:
+        """Go on in the other half, whose records the database has, with those of the transaction with this number."""
+        record = _encode(number, 0, group)
+        if len(record) > _ROOM:
+            return False
+        self._half ^= 1
+        self._end = self._count = 0
+        self._number = number
+        self._write(record)
+        return True
+
+    def append(self, group: Group) -> bool:
+        """Write one more record, if there is room for it. Raises ValueError for what a record cannot hold."""
+        record = _encode(self._number, self._count, group)
+        if self._end + len(record) > _ROOM:
+            return False
+        self._write(record)
+        return True
+
+    def _write(self, record: bytes) -> None:
+        start = self._half * HALF + self._end
+        began = time.monotonic()
+        self._map[start : start + len(record) + len(_END)] = record + _END
+        self._end += len(record)
+        self._count += 1
+        self._witness.tally(self._half, self._number, self._count)
+        self.took = time.monotonic() - began
 
     def close(self) -> None:
+        self._map.close()
         os.close(self._file)
+
+
+def open_journal(path: Path, witness: Witness) -> Journal | None:
+    """None where there can be none; the database does without."""
+    try:
+        return Journal(path, witness)
+    except OSError as error:
+        logger.warning("log has no journal reason=%s", error)
+        return None
 
 
 @dataclass(slots=True)
 class Kept:
-    """What a journal has: the records that follow one commit."""
+    """The records of one half."""
 
-    commits: int = 0
+    number: int
+    """The transaction that has them all."""
     groups: list[Group] = field(default_factory=list[Group])
 
 
@@ -73,32 +170,43 @@ def is_fit(group: Group) -> bool:
     return not (group.deleted or group.forgotten_channels or group.reserve)
 
 
-def read_journal(path: Path) -> Kept:
-    """The records at the beginning of the file, as far as they are whole and belong together. Raises OSError."""
+def read_journal(path: Path) -> list[Kept]:
+    """The records of both halves, as far as they are whole and belong together, oldest first. Raises OSError."""
     try:
         with os.fdopen(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW), "rb") as file:
             content = file.read()
     except FileNotFoundError:
-        return Kept()
-    kept, at = Kept(), 0
+        return []
+    halves = [_read_half(content, 0), _read_half(content, HALF)]
+    return sorted((kept for kept in halves if kept.groups), key=lambda kept: kept.number)
+
+
+def _read_half(content: bytes, at: int) -> Kept:
+    kept = Kept(0)
     while at + _HEAD.size <= len(content):
-        commits, number, length, check = _HEAD.unpack_from(content, at)
+        number, place, length, check = _HEAD.unpack_from(content, at)
         body = content[at + _HEAD.size : at + _HEAD.size + length]
-        is_next = number == len(kept.groups) and (number == 0 or commits == kept.commits)
-        if not is_next or len(body) < length or check != _checksum(commits, number, body):
+        if place != len(kept.groups) or len(body) < length:
+            break
+        if check == _first_checksum(number, place, body):
+            # Of a server whose file had no halves: it says which transaction a record follows.
+            number += 1
+        elif check != _checksum(number, place, body):
+            break
+        if kept.groups and number != kept.number:
             break
         try:
             group = _decode(body)
         except (msgspec.DecodeError, UnicodeDecodeError):
             # Of another version of the server.
             break
-        kept.commits = commits
+        kept.number = number
         kept.groups.append(group)
         at += _HEAD.size + length
     return kept
 
 
-def _encode(commits: int, number: int, group: Group) -> bytes:
+def _encode(number: int, place: int, group: Group) -> bytes:
     assert is_fit(group)
     events = [
         (
@@ -116,11 +224,15 @@ def _encode(commits: int, number: int, group: Group) -> bytes:
     ]
     outcomes = [(*name, outcome) for name, outcome in group.outcomes.items()]
     body = _encoder.encode((events, group.sessions, [card.row() for card in group.cards.values()], outcomes))
-    return _HEAD.pack(commits, number, len(body), _checksum(commits, number, body)) + body
+    return _HEAD.pack(number, place, len(body), _checksum(number, place, body)) + body
 
 
-def _checksum(commits: int, number: int, body: bytes) -> int:
-    return crc32(body, crc32(b"%d %d" % (commits, number)))
+def _checksum(number: int, place: int, body: bytes) -> int:
+    return crc32(body, crc32(b"half %d %d" % (number, place)))
+
+
+def _first_checksum(commits: int, place: int, body: bytes) -> int:
+    return crc32(body, crc32(b"%d %d" % (commits, place)))
 
 
 def _decode(body: bytes) -> Group:

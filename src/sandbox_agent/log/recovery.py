@@ -18,9 +18,9 @@ from typing import NamedTuple
 from sandbox_agent.log.damage import PENDING, REASON, Damage
 from sandbox_agent.log.database import SCHEMA, SCHEMA_VERSION, Database, DatabaseError, prepare, read_text
 from sandbox_agent.log.inspection import Damaged, inspect, inspect_meanwhile, is_intact
-from sandbox_agent.log.journal import Journal, Kept, read_journal
+from sandbox_agent.log.journal import Kept, read_journal
 from sandbox_agent.log.rows import PAGE_SIZE, checksum, encode_chunk, gap_for
-from sandbox_agent.log.witness import Statement, UnreadableWitness, Witness, read_statement
+from sandbox_agent.log.witness import Statement, UnreadableWitness, Witness, read_statement, read_tallies
 
 UNKNOWN = 1 << 40
 """Positions to leave out when nothing is left that says which were given out."""
@@ -269,6 +269,7 @@ def _open(path: Path, small: int) -> Opened:
     damage = Damage(path)
     place = path.with_name(f"{path.name}.witness")
     known: Statement | None = None
+    tallies = read_tallies(place)
     try:
         known = read_statement(place)
     except UnreadableWitness:
@@ -282,28 +283,35 @@ def _open(path: Path, small: int) -> Opened:
     large = path.exists() and not thoroughly
     journal = path.with_name(f"{path.name}.journal")
     kept = read_journal(journal)
-    database = Database(path, Witness(place), damage, Journal(journal), reserved=known.reserved if known else 0)
+    if known is not None and known.journaled:
+        # Of a server whose journal had no halves.
+        tallies[known.commits + 1] = known.journaled
+    database = Database(path, Witness(place), damage, reserved=known.reserved if known else 0)
     try:
-        _restore(database, kept, known, damage, journal)
+        _restore(database, kept, tallies, damage, journal)
     except BaseException:
         database.close()
         raise
+    database.open_journal(journal)
     return Opened(database, damage, inspect_meanwhile(path, damage.report) if large else None)
 
 
-def _restore(database: Database, kept: Kept, known: Statement | None, damage: Damage, journal: Path) -> None:
+def _restore(database: Database, kept: list[Kept], tallies: dict[int, int], damage: Damage, journal: Path) -> None:
     """Write what the journal has and the database lacks, and report the records that are missing."""
-    groups = kept.groups if kept.commits == database.commits else []
-    # A witness of another commit is behind by that commit, which has what was journaled.
-    journaled = known.journaled if known is not None and known.commits == database.commits else 0
-    lost = max(journaled - len(groups), 0)
+    # A tally of an older transaction is of no use: the database has what was journaled for it.
+    lacking = {number: count for number, count in tallies.items() if number > database.commits}
+    # Two halves follow the newest transaction. Others are of a log that was here before.
+    kept = [half for half in kept if 0 < half.number - database.commits <= 2]
+    found = {half.number: len(half.groups) for half in kept}
+    lost = sum(max(count - found.get(number, 0), 0) for number, count in lacking.items())
     if lost:
         # Before the commit, after which nothing shows the loss any more.
         case = damage.open_case(f"{journal.name} lacks {lost} writes that were acknowledged")
         with suppress(OSError):
             shutil.copyfile(journal, case / journal.name)
-    if groups or lost:
-        database.restore(groups)
+    if found or lost:
+        groups = [group for half in kept for group in half.groups]
+        database.restore(groups, max([*found, *lacking]))
 
 
 def _mend(path: Path, known: Statement | None, damage: Damage, *, thoroughly: bool) -> None:

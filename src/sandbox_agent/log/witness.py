@@ -2,11 +2,13 @@
 
 SQLite drops the end of a write-ahead log that fails its checksums, and says nothing. The witness is written after each
 commit, and after each record of the journal, so it never knows of more than was written; files that know of less have
-lost something. Knows nothing of SQL.
+lost something. What it says of the journal's halves, the tallies, is mapped memory, as the journal is. Knows nothing of
+SQL.
 """
 
 import contextlib
 import logging
+import mmap
 import os
 from pathlib import Path
 from zlib import crc32
@@ -17,6 +19,9 @@ logger = logging.getLogger(__name__)
 
 _SLOT = 128
 _TEXT, _JOURNALED, _CHECK = "schema=%d commits=%020d reserved=%020d", " journaled=%d", " crc=%08x"
+_TALLY = b"half=%d transaction=%020d records=%020d"
+_LINES, _TALLIES = 2, 4
+"""How many lines of the file are statements, and how many after them are tallies."""
 
 
 class Statement(Struct, frozen=True):
@@ -29,7 +34,7 @@ class Statement(Struct, frozen=True):
     reserved: int
     """Up to which position all may have been given out."""
     journaled: int = 0
-    """How many records the journal has since."""
+    """How many records the journal has since. Servers whose journal has halves write tallies instead."""
 
     def encode(self) -> bytes:
         values = (self.schema, self.commits, self.reserved)
@@ -45,7 +50,7 @@ class UnreadableWitness(Exception):
 
 
 class Witness:
-    """The open file. It has two lines, written in turn: a write that a power failure tears leaves the other one."""
+    """The open file. It has two lines of each kind, written in turn: a write that is torn leaves the other one."""
 
     def __init__(self, path: Path) -> None:
         """Raises OSError."""
@@ -53,6 +58,20 @@ class Witness:
         self._turn = 0
         self._synced = -1
         self._failed = False
+        self._map: mmap.mmap | None = None
+
+    def map_tallies(self) -> None:
+        """Make room for them, behind a statement that was noted. Raises OSError."""
+        size = (_LINES + _TALLIES) * _SLOT
+        os.posix_fallocate(self._file, 0, size)
+        self._map = mmap.mmap(self._file, size)
+
+    def tally(self, half: int, number: int, records: int) -> None:
+        """Half of the journal has so many records for the transaction with this number."""
+        assert self._map is not None
+        text = _TALLY % (half, number, records)
+        at = (_LINES + 2 * half + (records & 1)) * _SLOT
+        self._map[at : at + _SLOT] = (b"%b crc=%08x" % (text, crc32(text))).ljust(_SLOT - 1) + b"\n"
 
     def note(self, statement: Statement) -> None:
         """Write it. Positions are forced to the disk, because a client may see them before any event is."""
@@ -69,6 +88,8 @@ class Witness:
             self._failed = True
 
     def close(self) -> None:
+        if self._map is not None:
+            self._map.close()
         os.close(self._file)
 
 
@@ -79,16 +100,28 @@ def read_statement(path: Path) -> Statement | None:
         UnreadableWitness: no line of it is whole.
         OSError: the file cannot be read.
     """
+    lines = _read_lines(path)
+    found = [one for line in lines if (one := _decode(line)) is not None]
+    if not found and any(lines):
+        raise UnreadableWitness
+    return max(found, key=lambda one: (one.commits, one.reserved, one.journaled), default=None)
+
+
+def read_tallies(path: Path) -> dict[int, int]:
+    """How many records the journal had for which transaction. Raises OSError."""
+    found = [one for line in _read_lines(path) if (one := _decode_tally(line)) is not None]
+    # Of two lines about a half the later one has more.
+    return dict(sorted(found))
+
+
+def _read_lines(path: Path) -> list[bytes]:
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
     except FileNotFoundError:
-        return None
+        return []
     with os.fdopen(descriptor, "rb") as file:
-        content = file.read(4 * _SLOT)
-    found = [one for line in content.split(b"\n") if (one := _decode(line)) is not None]
-    if not found and content:
-        raise UnreadableWitness
-    return max(found, key=lambda one: (one.commits, one.reserved, one.journaled), default=None)
+        content = file.read((_LINES + _TALLIES) * _SLOT)
+    return [content[at : at + _SLOT] for at in range(0, len(content), _SLOT)]
 
 
 def _decode(line: bytes) -> Statement | None:
@@ -97,6 +130,15 @@ def _decode(line: bytes) -> Statement | None:
         found = Statement(
             int(fields["schema"]), int(fields["commits"]), int(fields["reserved"]), int(fields.get("journaled", 0))
         )
-        if found.encode() == line + b"\n":
+        if found.encode() == line:
             return found
+    return None
+
+
+def _decode_tally(line: bytes) -> tuple[int, int] | None:
+    text, _, check = line.rstrip().rpartition(b" crc=")
+    with contextlib.suppress(ValueError, KeyError):
+        if check == b"%08x" % crc32(text):
+            fields = dict(word.split("=") for word in text.decode("ascii").split())
+            return int(fields["transaction"]), int(fields["records"])
     return None

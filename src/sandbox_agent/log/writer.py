@@ -1,8 +1,9 @@
 """The way to the disk: changes are gathered into groups, and each group is one write.
 
-A group is written when a caller waits for it, else a little later. A small one goes to the journal, where it is safe,
-and later into the database, with others. One that could not be written is tried again, with what has come since. A read
-sees everything that was handed over before it. Knows nothing of sessions or of who reads.
+A group is written when a caller waits for it, else a little later. The event loop itself writes a small one to the
+journal, where it is safe; the thread writes it to the database later, with others, while the journal takes more. One
+that could not be written is tried again, with what has come since. A read sees everything that was handed over before
+it. Knows nothing of sessions or of who reads.
 """
 
 import asyncio
@@ -14,7 +15,7 @@ from typing import Protocol, TypeVar
 
 from sandbox_agent.log.database import Database, DatabaseError
 from sandbox_agent.log.group import Group
-from sandbox_agent.log.journal import is_fit
+from sandbox_agent.log.journal import Journal, is_fit
 from sandbox_agent.log.worker import Worker
 
 logger = logging.getLogger(__name__)
@@ -24,10 +25,12 @@ GATHER = 0.02
 """How long a group waits for more, unless a caller waits for it: fewer, larger writes under load."""
 STORE = 0.25
 """How long what is in the journal waits for more, before the database gets it."""
+STORE_CHUNKS = 256
+"""How many chunks the journal has before the database gets them, whenever that is."""
 MOMENT = 0.005
-"""How long the event loop waits for a small group to be written."""
+"""How long the event loop waits for a small group to be written, and for a record of the journal."""
 SMALL_CHUNKS, SMALL_BYTES = 256, 128 << 10
-"""What a small group has at most, and what the journal has before the database gets it."""
+"""What a small group has at most, with what the journal has."""
 RECORD_CHUNKS = 128
 """What goes to the journal at once: a larger group is worth a transaction of its own."""
 GROUP_BYTES = 8 << 20
@@ -36,7 +39,7 @@ RETRY = 0.5
 """How long to wait before a group that could not be written (a full disk) is tried again."""
 
 JOURNAL_RETRY = 30.0
-"""How long the database takes everything after the journal has failed."""
+"""How long the database takes everything after the journal has failed, or was slow twice in such a time."""
 
 
 class _Waiter(Protocol):
@@ -91,31 +94,41 @@ class Writer:
         self._trim_above = trim_above
         self._next_trim: asyncio.TimerHandle | None = loop.call_later(trim_every, self._trim_now)
         """None while it trims."""
-        self._is_trim_due = False
         self._group = Group()
         self._waiting: list[_Waiter] = []
         """Callers that wait for the group to be safe."""
         self._readers: list[_Waiter] = []
         """Callers that wait for the database to have the group."""
+        self._journal_readers: list[_Waiter] = []
+        """Callers that wait for the database to have what the journal has."""
         self._due: asyncio.Handle | None = None
         """When the group is written."""
         self._is_hurried = False
         self._is_awaited = False
         """A caller waits for the group. Otherwise the event loop does not: readers get what comes meanwhile at once."""
         self._is_retrying = False
+        self._journal = database.journal
+        self._is_journal_used = True
+        self._is_preparing = False
+        """The thread makes the journal ready to be written."""
+        self._slow_at = float("-inf")
+        """When a record of the journal last took long."""
+        self._number = database.commits
+        """Of the newest transaction, or of the one that will have what the journal has."""
         self._journaled = Group()
-        """What the journal has, and the database has not."""
-        self._journaled_size = 0
+        """What the journal has, and the database neither has nor is getting."""
         self._store_due: asyncio.TimerHandle | None = None
         """When the database gets that."""
-        self._has_journal = database.has_journal
         self._must_store = False
-        """The journal does not do for the next write."""
-        self._written: Group | None = None
-        """The group that is being written."""
+        """The database should have everything as soon as it can."""
+        self._is_failing = False
+        """The last transaction could not be written."""
         self._is_storing = False
-        """It goes into the database, with what the journal has."""
-        self._waiting_for_written: list[_Waiter] = []
+        self._stored = Group()
+        """What the database is getting and the journal has."""
+        self._written: Group | None = None
+        """What the database is getting and the journal has not: until then the journal takes nothing."""
+        self._waiting_for_stored: list[_Waiter] = []
         self._unwritten = Group()
         """What the thread could not write to the database, until the event loop knows."""
 
@@ -142,23 +155,23 @@ class Writer:
         if self._group:
             await self._wait(self._waiting)
         elif self._written is not None:
-            await self._wait(self._waiting_for_written)
+            await self._wait(self._waiting_for_stored)
 
     def when_flushed(self, callback: Callable[[Exception | None], None]) -> None:
         """Call back when everything that was added so far is safe, or could not be written. It must not raise."""
         if not self._group and self._written is None:
             callback(None)
             return
-        (self._waiting if self._group else self._waiting_for_written).append(_Callback(callback))
+        (self._waiting if self._group else self._waiting_for_stored).append(_Callback(callback))
         self.hurry()
 
     async def store(self) -> None:
         """Wait until the database has everything that was added so far. Raises DatabaseError."""
-        if self._is_storing and not self._group:
-            await self._wait(self._waiting_for_written)
-        elif self._group or self._journaled or self._written is not None:
+        if self._group or self._journaled:
             self._must_store = True
-            await self._wait(self._readers)
+            await self._wait(self._readers if self._group else self._journal_readers)
+        elif self._is_storing:
+            await self._wait(self._waiting_for_stored)
 
     async def _wait(self, waiting: list[_Waiter]) -> None:
         future: asyncio.Future[None] = self._loop.create_future()
@@ -183,12 +196,9 @@ class Writer:
         for timer in (self._next_trim, self._store_due):
             if timer is not None:
                 timer.cancel()
-        left = Group()
-        if not self._is_storing:
-            left.merge(self._journaled)
-            left.merge(self._written or Group())
+        left = self._journaled
         left.merge(self._group)
-        self._worker.submit(partial(self._commit_rest, left), lambda _: None)
+        self._worker.submit(partial(self._commit_rest, left, self._number + 1), lambda _: None)
         self._worker.close()
 
     def _schedule(self, due: asyncio.Handle | None) -> None:
@@ -197,138 +207,192 @@ class Writer:
         self._due = due
 
     def _write(self) -> None:
-        """Have the group written; the event loop waits a moment for a small one."""
+        """Have the group written: to the journal, if that takes it."""
         self._due = None
-        if self._written is not None:
+        if self._written is not None or self._worker.is_closed:
             # It goes on when that is written.
             return
         self._is_hurried = self._is_retrying = False
-        if not (self._group or self._journaled):
-            return
         patience, self._is_awaited = (MOMENT if self._is_awaited else 0), False
-        if self._must_store or not self._fits_journal():
-            self._store(patience)
-        elif self._group:
-            self._written, self._group = self._group, Group()
-            self._waiting_for_written, self._waiting = self._waiting, []
-            self._worker.submit(partial(_keep, self._written), self._on_journaled, patience)
+        if self._group and not (self._fits_journal() and self._keep()):
+            self._store_all(patience)
+        elif self._must_store or len(self._journaled.chunks) >= STORE_CHUNKS:
+            self._store_journaled()
+
+    # The journal
 
     def _fits_journal(self) -> bool:
-        if not self._has_journal or len(self._group.chunks) > RECORD_CHUNKS:
+        if self._journal is None or not self._is_journal_used or self._is_failing:
             return False
-        return is_fit(self._group) and self._is_small()
+        return len(self._group.chunks) <= RECORD_CHUNKS and is_fit(self._group)
 
-    def _is_small(self) -> bool:
-        """Whether the group, with what the journal has, is written in a moment."""
-        chunks, size = len(self._journaled.chunks) + len(self._group.chunks), self._journaled_size + _size(self._group)
-        return chunks <= SMALL_CHUNKS and size <= SMALL_BYTES
+    def _keep(self) -> bool:
+        """Whether the journal has taken the group."""
+        assert self._journal is not None
+        try:
+            if not self._append(self._journal):
+                return False
+        except ValueError as error:
+            self._give_up_journal(error)
+            return False
+        self._note_slowness(self._journal.took)
+        group, self._group = self._group, Group()
+        waiting, self._waiting = self._waiting, []
+        self._journal_readers += self._readers
+        self._readers = []
+        self._journaled.merge(group)
+        if self._store_due is None:
+            self._store_due = self._loop.call_later(STORE, self._store_soon)
+        self._on_kept(group)
+        _release(waiting)
+        return True
 
-    def _store(self, patience: float) -> None:
-        """Have what the journal has written to the database, and the group with it, if that does not make it large."""
-        self._is_storing, self._written = True, Group()
+    def _append(self, journal: Journal) -> bool:
+        if self._journaled:
+            if journal.append(self._group):
+                return True
+            if self._is_storing:
+                # Both halves are full.
+                return False
+            self._store_journaled()
+        if not (self._prepare(journal) and journal.begin(self._number + 1, self._group)):
+            return False
+        self._number += 1
+        return True
+
+    def _prepare(self, journal: Journal) -> bool:
+        """Whether the other half of the journal is ready; if not, the event loop waits a moment for the thread."""
+        if not journal.is_ready and not self._is_preparing:
+            self._is_preparing = True
+            self._worker.submit(lambda _: journal.prepare(), self._on_prepared, MOMENT)
+        return journal.is_ready
+
+    def _on_prepared(self, outcome: Exception | None) -> None:
+        self._is_preparing = False
+        if outcome is not None:
+            self._give_up_journal(outcome)
+
+    def _note_slowness(self, took: float) -> None:
+        if took > MOMENT:
+            # Once may be the scheduler's doing.
+            before, self._slow_at = self._slow_at, self._loop.time()
+            if self._slow_at - before < JOURNAL_RETRY:
+                self._give_up_journal(TimeoutError("the disk is slow"))
+
+    def _give_up_journal(self, reason: Exception) -> None:
+        """Whatever is wrong with it: the database may take everything."""
+        logger.warning("journal of the log not written reason=%s", reason)
+        self._is_journal_used = False
+        self._loop.call_later(JOURNAL_RETRY, self._try_journal)
+
+    def _try_journal(self) -> None:
+        self._is_journal_used = True
+
+    # The database
+
+    def _store_journaled(self) -> None:
+        """Have what the journal has written to the database, if that is not busy. The journal takes more meanwhile."""
+        if not self._is_storing and self._journaled:
+            self._waiting_for_stored, self._journal_readers = self._journal_readers, []
+            self._must_store = bool(self._readers)
+            self._submit(self._journaled, 0)
+
+    def _store_all(self, patience: float) -> None:
+        """Have the group written to the database, with what the journal has, if that does not make it large."""
         is_small = self._is_small()
-        if is_small or not self._journaled:
-            self._written, self._group = self._group, Group()
-        rest = None if self._journaled else self._written.split(GROUP_BYTES)
+        if self._is_storing or (self._journaled and not is_small):
+            # It is next.
+            self._is_hurried, self._is_awaited = True, patience > 0
+            self._store_journaled()
+            return
+        self._written, self._group = self._group, Group()
+        rest = self._written.split(GROUP_BYTES)
+        self._waiting_for_stored, self._journal_readers = self._journal_readers, []
         if rest is not None:
-            self._group = rest
-        if self._group:
-            # What is left is next.
-            self._is_hurried = True
+            self._group, self._is_hurried = rest, True
         else:
-            self._waiting_for_written = [*self._waiting, *self._readers]
+            self._waiting_for_stored += [*self._waiting, *self._readers]
             self._waiting, self._readers, self._must_store = [], [], False
         whole = Group()
         whole.merge(self._journaled)
         whole.merge(self._written)
-        patience = patience if is_small and is_fit(whole) else 0
-        self._worker.submit(partial(self._commit, whole), partial(self._on_written, whole), patience)
+        self._submit(whole, patience if is_small and is_fit(whole) else 0)
+
+    def _is_small(self) -> bool:
+        """Whether the group, with what the journal has, is written in a moment."""
+        chunks = [*self._journaled.chunks, *self._group.chunks]
+        return len(chunks) <= SMALL_CHUNKS and sum([chunk.size for chunk in chunks]) <= SMALL_BYTES
+
+    def _submit(self, whole: Group, patience: float) -> None:
+        if not self._journaled and not self._is_failing:
+            # Otherwise it has the number of what the journal has, or of the transaction that failed.
+            self._number += 1
+        self._is_storing, self._stored, self._journaled = True, self._journaled, Group()
+        if self._store_due is not None:
+            self._store_due.cancel()
+            self._store_due = None
+        self._worker.submit(partial(self._commit, whole, self._number), partial(self._on_written, whole), patience)
 
     def _store_soon(self) -> None:
-        """The journal has waited for long enough, or has to be empty."""
+        """The journal has waited for long enough."""
+        self._store_due = None
         self._must_store = True
         self.write_soon()
 
-    def _commit(self, group: Group, database: Database) -> dict[str, int]:
+    def _commit(self, group: Group, number: int, database: Database) -> dict[str, int]:
         """On the thread."""
         try:
-            return database.write(group)
+            trims = database.write(group, number)
         except Exception:
             self._unwritten = group
             raise
+        if self._journal is not None:
+            # The half that is free now. If it cannot be, the event loop will ask again.
+            with suppress(OSError):
+                self._journal.prepare()
+        return trims
 
-    def _commit_rest(self, left: Group, database: Database) -> None:
+    def _commit_rest(self, left: Group, number: int, database: Database) -> None:
         """On the thread."""
         self._unwritten.merge(left)
         if self._unwritten:
             try:
-                database.write(self._unwritten)
+                database.write(self._unwritten, number)
             except Exception as error:
                 logger.error("log not written reason=%s events=%d", error, len(self._unwritten.chunks))
 
-    def _on_journaled(self, outcome: Exception | None) -> None:
-        group, self._written = self._written, None
-        waiting, self._waiting_for_written = self._waiting_for_written, []
-        assert group is not None
-        if outcome is not None:
-            # Whatever is wrong with the journal: the database may take it.
-            logger.warning("journal of the log not written reason=%s", outcome)
-            self._has_journal = False
-            self._loop.call_later(JOURNAL_RETRY, self._try_journal)
-            group.merge(self._group)
-            self._group, self._waiting = group, [*waiting, *self._waiting]
-            self._must_store = True
-            self._schedule(self._loop.call_soon(self._write))
-            return
-        self._journaled.merge(group)
-        self._journaled_size += _size(group)
-        if self._store_due is None:
-            self._store_due = self._loop.call_later(STORE, self._store_soon)
-        self._on_kept(group)
-        self._go_on(waiting)
-
-    def _try_journal(self) -> None:
-        self._has_journal = True
-
     def _on_written(self, whole: Group, outcome: dict[str, int] | Exception) -> None:
-        group, self._written, self._is_storing = self._written, None, False
-        waiting, self._waiting_for_written = self._waiting_for_written, []
-        assert group is not None
+        stored, self._stored, self._is_storing = self._stored, Group(), False
+        written, self._written = self._written or Group(), None
+        waiting, self._waiting_for_stored = self._waiting_for_stored, []
         if isinstance(outcome, Exception):
-            self._on_failed(group, waiting, outcome)
+            stored.merge(self._journaled)
+            written.merge(self._group)
+            self._journaled, self._group = stored, written
+            self._on_failed(waiting, outcome)
             return
-        self._journaled, self._journaled_size = Group(), 0
-        if self._store_due is not None:
-            self._store_due.cancel()
-            self._store_due = None
-        self._on_kept(whole)
+        self._is_failing = False
+        self._on_kept(written)
         self._on_stored(whole, outcome)
-        self._go_on(waiting)
-        if self._is_trim_due:
-            self._trim_now()
-        elif self._database.size > self._trim_above:
-            # Soon, not now: reads that waited for this group come first.
-            self._loop.call_soon(self._trim_now)
-
-    def _go_on(self, waiting: list[_Waiter]) -> None:
-        for waiter in waiting:
-            if not waiter.done():
-                waiter.set_result(None)
+        _release(waiting)
         if self._must_store or (self._group and (self._is_hurried or self._due is None)):
             self._schedule(self._loop.call_soon(self._write))
         else:
             # Those that hurried have what they waited for: the next one has to be heard.
             self._is_hurried = False
+        if self._database.size > self._trim_above:
+            # Soon, not now: reads that waited for this group come first.
+            self._loop.call_soon(self._trim_now)
 
-    def _on_failed(self, group: Group, waiting: list[_Waiter], error: Exception) -> None:
-        reason = str(error)
-        logger.error("log not written reason=%s events=%d", reason, len(group.chunks), exc_info=_unexpected(error))
-        group.merge(self._group)
-        self._group, self._unwritten = group, Group()
-        self._is_hurried, self._is_retrying, self._must_store = False, True, True
+    def _on_failed(self, waiting: list[_Waiter], error: Exception) -> None:
+        reason, count = str(error), len(self._journaled.chunks) + len(self._group.chunks)
+        logger.error("log not written reason=%s events=%d", reason, count, exc_info=_unexpected(error))
+        self._unwritten = Group()
+        self._is_failing = self._is_retrying = self._must_store = True
+        self._is_hurried = False
         self._schedule(self._loop.call_later(RETRY, self._write))
-        waiting += [*self._waiting, *self._readers]
-        self._waiting, self._readers = [], []
+        waiting += [*self._waiting, *self._readers, *self._journal_readers]
+        self._waiting, self._readers, self._journal_readers = [], [], []
         for waiter in waiting:
             if not waiter.done():
                 waiter.set_exception(DatabaseError(reason))
@@ -336,11 +400,6 @@ class Writer:
 
     def _trim_now(self) -> None:
         if self._next_trim is None:
-            return
-        self._is_trim_due = bool(self._journaled) or self._written is not None
-        if self._is_trim_due:
-            # What the journal has must be in the database first: a commit outdates it.
-            self._store_soon()
             return
         self._next_trim.cancel()
         self._next_trim = None
@@ -360,13 +419,10 @@ def call_back(callback: Callable[[Exception | None], None], failure: Exception |
         logger.exception("callback after a write failed")
 
 
-def _keep(group: Group, database: Database) -> None:
-    """On the thread."""
-    database.keep(group)
-
-
-def _size(group: Group) -> int:
-    return sum([chunk.size for chunk in group.chunks])
+def _release(waiting: list[_Waiter]) -> None:
+    for waiter in waiting:
+        if not waiter.done():
+            waiter.set_result(None)
 
 
 def _resolve(future: asyncio.Future[T], outcome: T | Exception) -> None:
