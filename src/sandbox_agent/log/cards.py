@@ -23,7 +23,6 @@ create index if not exists cards_by_agent on cards(agent, agent_session_id);
 create index if not exists cards_by_holder on cards(holder, agent_session_id) where holder is not null;
 create index if not exists cards_by_told on cards(agent, told_at) where told_at is not null
 """
-WRITE = "insert or replace into cards values (?, ?, ?, ?, ?, ?, ?, ?)"
 DELETE = "delete from cards where session_id = ?"
 ENDED = "select session_id from cards where holder is null"
 _PAGE = (

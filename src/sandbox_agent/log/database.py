@@ -16,7 +16,7 @@ from typing import TypeVar, cast
 
 from sandbox_agent.log import cards
 from sandbox_agent.log.age import Age, AgeClock, boot_id, boot_ticks
-from sandbox_agent.log.cards import Cards, Rows
+from sandbox_agent.log.cards import Card, Cards, Rows
 from sandbox_agent.log.damage import Damage
 from sandbox_agent.log.event import Chunk
 from sandbox_agent.log.group import Group, Outcome
@@ -216,10 +216,10 @@ class Database:
             for channel, last in self._delete_session(session_id, through).items():
                 trims[channel] = max(last, trims.get(channel, 0))
         if group.sessions:
-            sessions = [(*session, checksum(*session)) for session in group.sessions.items()]
-            many("insert or replace into sessions values (?, ?, ?)", sessions)
+            sessions = list(group.sessions.items())
+            self._insert("insert or replace into sessions", sessions, lambda session: (*session, checksum(*session)))
         if group.cards:
-            many(cards.WRITE, [card.row() for card in group.cards.values()])
+            self._insert("insert or replace into cards", list(group.cards.values()), Card.row)
         if group.forgotten_channels:
             # No client can ask for the deliveries of a closed connection any more; what is history stays.
             forgotten = [(channel,) for channel in group.forgotten_channels]

@@ -18,6 +18,7 @@ import struct
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
+from resource import RUSAGE_THREAD, getrusage
 from zlib import crc32
 
 import msgspec
@@ -29,7 +30,7 @@ from sandbox_agent.log.witness import Witness
 
 logger = logging.getLogger(__name__)
 
-HALF = 256 << 10
+HALF = 512 << 10
 """Bytes of each half."""
 FRESH = 5.0
 """Seconds for which pages that were prepared stay so: the kernel writes them to the disk, and protects them, later."""
@@ -38,6 +39,8 @@ _AHEAD = 64 << 10
 _SPARE = 16 << 20
 """Bytes that must be free on the disk. A file system that writes nothing in place needs room even for a file that is
 there, and would end the process if it found none."""
+_LONG = 0.001
+"""Seconds from which on a record is looked at more closely."""
 _POPULATE_WRITE = 23
 """MADV_POPULATE_WRITE, which Python does not name."""
 
@@ -87,20 +90,25 @@ class Journal:
         """The transaction that will have the records in this half."""
         self._count = 0
         """Records in this half."""
-        self.took = 0.0
-        """Seconds that the last record took: none, unless the kernel had to wait for the disk."""
+        self.waited = 0.0
+        """Seconds that the last record had to wait for the disk, if that was long."""
 
     @property
     def is_ready(self) -> bool:
         """Whether it can be written without waiting for the disk, as far as one can know."""
         return time.monotonic() - self._prepared_at < FRESH
 
+    @property
+    def wants_more(self) -> bool:
+        """Whether records will soon be where nothing is prepared."""
+        return self._end > self._prepared // 2 and self._prepared < HALF
+
     def prepare(self) -> None:
         """Have the kernel make it writable, which may take as long as the disk likes. Runs on the thread.
 
         Raises OSError.
         """
-        length = min(HALF, max(_AHEAD, 2 * self._end))
+        length = min(HALF, max(_AHEAD, 4 * self._end))
         if length <= self._prepared and time.monotonic() - self._prepared_at < FRESH / 5:
             return
         disk = os.fstatvfs(self._file)
@@ -135,16 +143,23 @@ class Journal:
 
     def _write(self, record: bytes) -> None:
         start = self._half * HALF + self._end
-        began = time.monotonic()
+        waits, began = _count_waits(), time.monotonic()
         self._map[start : start + len(record) + len(_END)] = record + _END
         self._end += len(record)
         self._count += 1
         self._witness.tally(self._half, self._number, self._count)
-        self.took = time.monotonic() - began
+        took = time.monotonic() - began
+        # A busy machine may take the processor away, which says nothing of the disk.
+        self.waited = took if took > _LONG and _count_waits() > waits else 0.0
 
     def close(self) -> None:
         self._map.close()
         os.close(self._file)
+
+
+def _count_waits() -> int:
+    """How often this thread gave the processor away by itself."""
+    return getrusage(RUSAGE_THREAD).ru_nvcsw
 
 
 def open_journal(path: Path, witness: Witness) -> Journal | None:

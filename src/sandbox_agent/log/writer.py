@@ -25,21 +25,21 @@ GATHER = 0.02
 """How long a group waits for more, unless a caller waits for it: fewer, larger writes under load."""
 STORE = 0.25
 """How long what is in the journal waits for more, before the database gets it."""
-STORE_CHUNKS = 256
-"""How many chunks the journal has before the database gets them, whenever that is."""
+STORE_CHUNKS = 512
+"""How many chunks the journal has before the database gets them, whenever that is. No caller waits for it."""
 MOMENT = 0.005
 """How long the event loop waits for a small group to be written, and for a record of the journal."""
 SMALL_CHUNKS, SMALL_BYTES = 256, 128 << 10
 """What a small group has at most, with what the journal has."""
 RECORD_CHUNKS = 128
-"""What goes to the journal at once: a larger group is worth a transaction of its own."""
+"""What goes to the journal at once, unless a caller waits for it: a larger group is worth a transaction of its own."""
 GROUP_BYTES = 8 << 20
 """How much goes into one transaction, so that none takes long."""
 RETRY = 0.5
 """How long to wait before a group that could not be written (a full disk) is tried again."""
 
 JOURNAL_RETRY = 30.0
-"""How long the database takes everything after the journal has failed, or was slow twice in such a time."""
+"""How long the database takes everything after the journal has failed, or has had to wait for the disk."""
 
 
 class _Waiter(Protocol):
@@ -111,8 +111,6 @@ class Writer:
         self._is_journal_used = True
         self._is_preparing = False
         """The thread makes the journal ready to be written."""
-        self._slow_at = float("-inf")
-        """When a record of the journal last took long."""
         self._number = database.commits
         """Of the newest transaction, or of the one that will have what the journal has."""
         self._journaled = Group()
@@ -214,17 +212,18 @@ class Writer:
             return
         self._is_hurried = self._is_retrying = False
         patience, self._is_awaited = (MOMENT if self._is_awaited else 0), False
-        if self._group and not (self._fits_journal() and self._keep()):
+        most = STORE_CHUNKS if patience else RECORD_CHUNKS
+        if self._group and not (self._fits_journal(most) and self._keep()):
             self._store_all(patience)
         elif self._must_store or len(self._journaled.chunks) >= STORE_CHUNKS:
             self._store_journaled()
 
     # The journal
 
-    def _fits_journal(self) -> bool:
+    def _fits_journal(self, most: int) -> bool:
         if self._journal is None or not self._is_journal_used or self._is_failing:
             return False
-        return len(self._group.chunks) <= RECORD_CHUNKS and is_fit(self._group)
+        return len(self._group.chunks) <= most and is_fit(self._group)
 
     def _keep(self) -> bool:
         """Whether the journal has taken the group."""
@@ -235,7 +234,10 @@ class Writer:
         except ValueError as error:
             self._give_up_journal(error)
             return False
-        self._note_slowness(self._journal.took)
+        if self._journal.waited > MOMENT:
+            self._give_up_journal(TimeoutError("the disk is slow"))
+        elif self._journal.wants_more:
+            self._prepare(self._journal, 0)
         group, self._group = self._group, Group()
         waiting, self._waiting = self._waiting, []
         self._journal_readers += self._readers
@@ -255,29 +257,26 @@ class Writer:
                 # Both halves are full.
                 return False
             self._store_journaled()
-        if not (self._prepare(journal) and journal.begin(self._number + 1, self._group)):
+        if not (self._is_ready(journal) and journal.begin(self._number + 1, self._group)):
             return False
         self._number += 1
         return True
 
-    def _prepare(self, journal: Journal) -> bool:
-        """Whether the other half of the journal is ready; if not, the event loop waits a moment for the thread."""
-        if not journal.is_ready and not self._is_preparing:
-            self._is_preparing = True
-            self._worker.submit(lambda _: journal.prepare(), self._on_prepared, MOMENT)
+    def _is_ready(self, journal: Journal) -> bool:
+        """Whether the other half of the journal is; if not, the event loop waits a moment for the thread."""
+        if not journal.is_ready:
+            self._prepare(journal, MOMENT)
         return journal.is_ready
+
+    def _prepare(self, journal: Journal, patience: float) -> None:
+        if not self._is_preparing:
+            self._is_preparing = True
+            self._worker.submit(lambda _: journal.prepare(), self._on_prepared, patience)
 
     def _on_prepared(self, outcome: Exception | None) -> None:
         self._is_preparing = False
         if outcome is not None:
             self._give_up_journal(outcome)
-
-    def _note_slowness(self, took: float) -> None:
-        if took > MOMENT:
-            # Once may be the scheduler's doing.
-            before, self._slow_at = self._slow_at, self._loop.time()
-            if self._slow_at - before < JOURNAL_RETRY:
-                self._give_up_journal(TimeoutError("the disk is slow"))
 
     def _give_up_journal(self, reason: Exception) -> None:
         """Whatever is wrong with it: the database may take everything."""
