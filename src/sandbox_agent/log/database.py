@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from itertools import chain
 from pathlib import Path
 from typing import TypeVar, cast
@@ -64,8 +65,8 @@ SCHEMA_VERSION = 2
 _EVENT = "first, last, session_id, channel, exclude, direction, at, history, request, size, lines, checksum"
 _LAST = (1 << 63) - 1
 """No position comes after it."""
-BATCH = 32
-"""Rows that one statement inserts at most. With more of them SQLite takes longer for each."""
+BATCHES = (32, 8)
+"""How many rows one statement inserts. With more of them SQLite takes longer for each."""
 _MARKS = 50
 """How many marks of age there are in the time for which events are kept."""
 
@@ -209,7 +210,7 @@ class Database:
             return self._write(group)
 
     def _write(self, group: Group) -> dict[str, int]:
-        self._insert("insert into events", group.chunks, encode_chunk)
+        self._insert("insert into events", 12, group.chunks, encode_chunk)
         many = self._cursor.executemany
         trims: dict[str, int] = {}
         for session_id, through in group.deleted.items():
@@ -217,9 +218,9 @@ class Database:
                 trims[channel] = max(last, trims.get(channel, 0))
         if group.sessions:
             sessions = list(group.sessions.items())
-            self._insert("insert or replace into sessions", sessions, lambda session: (*session, checksum(*session)))
+            self._insert("insert or replace into sessions", 3, sessions, _with_checksum)
         if group.cards:
-            self._insert("insert or replace into cards", list(group.cards.values()), Card.row)
+            self._insert("insert or replace into cards", 8, list(group.cards.values()), Card.row)
         if group.forgotten_channels:
             # No client can ask for the deliveries of a closed connection any more; what is history stays.
             forgotten = [(channel,) for channel in group.forgotten_channels]
@@ -229,21 +230,21 @@ class Database:
             self._write_outcomes(group.outcomes)
         return trims
 
-    def _insert(self, into: str, values: list[T], encode: Callable[[T], tuple[object, ...]]) -> None:
+    def _insert(self, into: str, columns: int, values: list[T], encode: Callable[[T], tuple[object, ...]]) -> None:
         """Insert many rows with few statements: each gives the interpreter away, and waits to get it back."""
-        at, size = 0, BATCH
-        while at < len(values):
-            while size > len(values) - at:
-                size //= 2
-            rows = [encode(value) for value in values[at : at + size]]
-            row = f"({', '.join('?' * len(rows[0]))})"
-            self._cursor.execute(f"{into} values {', '.join([row] * size)}", [*chain.from_iterable(rows)])
-            at += size
+        at, count = 0, len(values)
+        for size in BATCHES:
+            while count - at >= size:
+                rows = map(encode, values[at : at + size])
+                self._cursor.execute(_insertion(into, columns, size), [*chain.from_iterable(rows)])
+                at += size
+        if at < count:
+            self._cursor.executemany(_insertion(into, columns, 1), map(encode, values[at:]))
 
     def _write_outcomes(self, outcomes: dict[tuple[str, str], Outcome | None]) -> None:
         now = self.age.now().seconds
         kept = [(*name, *outcome, now) for name, outcome in outcomes.items() if outcome is not None]
-        self._insert("insert or replace into outcomes", kept, lambda outcome: (*outcome, checksum(*outcome)))
+        self._insert("insert or replace into outcomes", 6, kept, _with_checksum)
         many = self._cursor.executemany
         many("delete from outcomes where scope = ? and key = ?", [n for n, o in outcomes.items() if o is None])
 
@@ -446,6 +447,16 @@ class Database:
             self.journal.close()
         if self._witness is not None:
             self._witness.close()
+
+
+@cache
+def _insertion(into: str, columns: int, rows: int) -> str:
+    row = f"({', '.join('?' * columns)})"
+    return f"{into} values {', '.join([row] * rows)}"
+
+
+def _with_checksum(values: tuple[object, ...]) -> tuple[object, ...]:
+    return (*values, checksum(*values))
 
 
 def prepare(sqlite: sqlite3.Connection) -> None:

@@ -13,16 +13,16 @@ Outcome = tuple[bytes, bytes | None]
 class Group:
     """What is written in one transaction."""
 
-    chunks: list[Chunk] = field(default_factory=list[Chunk])
-    sessions: dict[str, bytes] = field(default_factory=dict[str, bytes])
+    chunks: list[Chunk] = field(default_factory=list)
+    sessions: dict[str, bytes] = field(default_factory=dict)
     """Session id → its record."""
-    cards: dict[str, Card] = field(default_factory=dict[str, Card])
+    cards: dict[str, Card] = field(default_factory=dict)
     """Session id → its card, when that has changed."""
-    deleted: dict[str, int] = field(default_factory=dict[str, int])
+    deleted: dict[str, int] = field(default_factory=dict)
     """Session id → the position up to which its events go, with it."""
-    outcomes: dict[tuple[str, str], Outcome | None] = field(default_factory=dict[tuple[str, str], "Outcome | None"])
+    outcomes: dict[tuple[str, str], Outcome | None] = field(default_factory=dict)
     """Scope and idempotency key → digest and response; None forgets the key."""
-    forgotten_channels: list[str] = field(default_factory=list[str])
+    forgotten_channels: list[str] = field(default_factory=list)
     reserve: int = 0
 
     def __bool__(self) -> bool:

@@ -142,10 +142,10 @@ class Journal:
         return True
 
     def _write(self, record: bytes) -> None:
-        start = self._half * HALF + self._end
+        start, length = self._half * HALF + self._end, len(record)
         waits, began = _count_waits(), time.monotonic()
-        self._map[start : start + len(record) + len(_END)] = record + _END
-        self._end += len(record)
+        self._map[start : start + length + _HEAD.size] = record + _END
+        self._end += length
         self._count += 1
         self._witness.tally(self._half, self._number, self._count)
         took = time.monotonic() - began
@@ -222,7 +222,6 @@ def _read_half(content: bytes, at: int) -> Kept:
 
 
 def _encode(number: int, place: int, group: Group) -> bytes:
-    assert is_fit(group)
     events = [
         (
             chunk.first,
