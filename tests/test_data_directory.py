@@ -60,7 +60,7 @@ def test_it_is_held_by_one_at_a_time_who_is_named(tmp_path: Path) -> None:
         assert find_lock_owner(tmp_path) == os.getpid()
 
 
-def test_who_looks_does_not_keep_anybody_from_taking_it(tmp_path: Path) -> None:
+def test_looking_does_not_keep_a_server_from_taking_it(tmp_path: Path) -> None:
     (tmp_path / LOCK).touch()
     process = subprocess.Popen([sys.executable, "-c", LOOKING, str(tmp_path)])
     try:
@@ -99,7 +99,7 @@ def test_what_a_crash_has_left_is_not_believed(tmp_path: Path) -> None:
             assert read_notice(tmp_path) is None
 
 
-def test_a_lock_without_a_number_is_held_by_somebody(tmp_path: Path) -> None:
+def test_a_lock_without_a_number_is_held(tmp_path: Path) -> None:
     with lock_directory(tmp_path):
         (tmp_path / LOCK).write_text("")
         assert find_lock_owner(tmp_path) == 0
@@ -138,7 +138,7 @@ def test_a_lock_that_another_server_holds_keeps_its_content(tmp_path: Path) -> N
         assert (tmp_path / LOCK).read_text() == str(os.getpid())
 
 
-def test_a_lock_that_is_a_pipe_is_waited_for_by_nobody(tmp_path: Path) -> None:
+def test_a_lock_that_is_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / LOCK)
 
     assert find_lock_owner(tmp_path) is None
@@ -182,7 +182,7 @@ def test_links_in_place_of_a_notice_and_of_what_becomes_one_are_replaced_and_not
 
 
 @pytest.mark.requirement("11.data-directory-trust")
-def test_a_directory_that_everybody_can_write_is_refused_with_what_to_do(tmp_path: Path) -> None:
+def test_a_world_writable_directory_is_refused_with_what_to_do(tmp_path: Path) -> None:
     tmp_path.chmod(0o1777)
 
     with pytest.raises(Untrusted, match="chmod"):

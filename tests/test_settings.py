@@ -255,7 +255,7 @@ def test_a_file_that_is_not_text_is_named(config: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["agents_file", "permissions_file"])
-def test_a_file_that_somebody_named_must_be_there(load_with: Load, config: Path, name: str) -> None:
+def test_a_file_that_you_name_must_be_there(load_with: Load, config: Path, name: str) -> None:
     with pytest.raises(SettingsError, match=rf"^--{name.replace('_', '-')}: no readable file at "):
         load_with(**{name: config / "none.toml"})
     with pytest.raises(SettingsError, match="no readable file at "):

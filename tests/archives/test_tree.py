@@ -113,7 +113,7 @@ def test_bytes_are_counted_as_they_come(tree: Tree, tmp_path: Path) -> None:
     assert (tmp_path / "into/b").stat().st_size <= 600
 
 
-def test_folders_that_nobody_listed_count_too(tree: Tree) -> None:
+def test_unlisted_folders_count_too(tree: Tree) -> None:
     deep = "/".join("abcdefghijklmnopqrstuvwxyz")
 
     with refused(deep, "20 files and folders"):

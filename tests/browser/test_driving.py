@@ -7,7 +7,7 @@ from tests.browser.driving import Context, Failed
 pytestmark = pytest.mark.xdist_group("browser")
 
 
-def test_a_rejected_promise_that_nobody_looks_at_fails_the_test(context: Context, origin: str) -> None:
+def test_an_unhandled_rejection_fails_the_test(context: Context, origin: str) -> None:
     with pytest.raises(AssertionError, match="nobody looks"), context.page(origin) as page:
         page.run("void Promise.reject(new Error('nobody looks'));")
 

@@ -196,7 +196,7 @@ def test_a_server_that_dies_and_comes_back_is_gone_on_with(context: Context, ori
     assert [update["content"]["text"] for update in updates if update] == ["before", "half", "after"]
 
 
-def test_a_slow_reader_gets_everything_and_holds_nobody_up(open_page: OpenPage) -> None:
+def test_a_slow_reader_gets_everything_and_delays_no_other(open_page: OpenPage) -> None:
     with open_page(buffer=20_000) as page:
         told = page.run(
             """

@@ -224,7 +224,7 @@ def test_a_connection_can_be_kept_and_used_again(calling: Calling) -> None:
     assert [each["id"] for each in once_more.objects] == [1, 2, 3], "from the beginning"
 
 
-def test_a_connection_is_closed_at_the_end_unless_it_is_somebody_elses(calling: Calling) -> None:
+def test_a_connection_is_closed_at_the_end_unless_it_is_another_programs(calling: Calling) -> None:
     with connection(calling.server) as (http, id):
         calling.well(*RPC, f"--connection={id}", input=lines(envelope("x/echo", id=2)))
 
@@ -234,7 +234,7 @@ def test_a_connection_is_closed_at_the_end_unless_it_is_somebody_elses(calling: 
         assert gone.startswith("Unknown Connection: ")
 
 
-def test_without_the_stream_somebody_else_keeps_it(calling: Calling) -> None:
+def test_without_the_stream_another_program_keeps_it(calling: Calling) -> None:
     session = new(calling.server)
     with connection(calling.server) as (http, id), http.stream("GET", "/v1/rpc") as stream:
         received = stream.iter_lines()
@@ -244,7 +244,7 @@ def test_without_the_stream_somebody_else_keeps_it(calling: Calling) -> None:
         assert any("to you" in line for line in received)
 
 
-def test_a_stream_that_somebody_else_takes_over_is_told(calling: Calling) -> None:
+def test_a_stream_that_another_program_takes_over_is_reported(calling: Calling) -> None:
     with connection(calling.server) as (http, id):
         process = calling.start(*RPC, f"--connection={id}", "--follow", "-d", json.dumps(envelope("x/echo", id=1)))
         reading(process.stdout, lambda line: True)

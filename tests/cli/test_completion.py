@@ -204,7 +204,7 @@ def test_agents_are_those_of_the_manifest_of_agents_toml_and_installed_ones(tmp_
     assert typed == without | {"listed": "Listed"}, "the registry's, but for what is known by another name"
 
 
-def test_a_mistake_in_agents_toml_leaves_the_agents_that_everybody_has(tmp_path: Path) -> None:
+def test_a_mistake_in_agents_toml_leaves_the_built_in_agents(tmp_path: Path) -> None:
     (tmp_path / "agents.toml").write_text("[agents")
 
     assert "claude" in dict(agents({"config_dir": str(tmp_path)}, ""))

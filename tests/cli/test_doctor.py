@@ -255,7 +255,7 @@ def test_directories_are_told_with_owner_and_room(place: Place) -> None:
 
 
 @pytest.mark.skipif(not ROOT, reason="only root can give a directory away")
-def test_a_directory_of_somebody_else_is_a_warning(place: Place) -> None:
+def test_another_users_directory_is_a_warning(place: Place) -> None:
     place.data.mkdir()
     os.chown(place.data, 54321, 54321)
 

@@ -82,7 +82,7 @@ def test_what_comes_through_a_pipe_follows_the_argument(run: Talking) -> None:
     assert run.well("run", "scripted", "alone", input=b" \n").out == "alone\n"
 
 
-def test_a_pipe_that_nobody_closes_is_not_waited_for(run: Talking) -> None:
+def test_a_pipe_that_stays_open_is_not_waited_for(run: Talking) -> None:
     process = run.start("run", "scripted", "hello")
     assert process.stdout is not None
     assert process.stderr is not None
@@ -160,7 +160,7 @@ def test_an_agent_that_answers_with_an_error_is_told(run: Talking) -> None:
     assert (ran.code, ran.err) == (1, "sandbox-agent: no credit left\n")
 
 
-def test_an_end_that_nobody_has_heard_of_is_a_failure(run: Talking) -> None:
+def test_an_unknown_stop_reason_is_a_failure(run: Talking) -> None:
     ran = run("run", "scripted", program(*said("so far"), ["respond", {"stopReason": "brand_new"}]))
 
     assert (ran.code, ran.out, ran.err) == (1, "so far\n", "stopped: brand_new\n")
@@ -332,7 +332,7 @@ def test_yes_does_not_allow_for_good(run: Talking) -> None:
     assert "rejected: the agent does not offer to allow it once" in ran.err
 
 
-def test_what_belongs_to_the_turn_of_somebody_else_is_left_to_them(run: Talking) -> None:
+def test_what_belongs_to_another_clients_turn_is_left_to_it(run: Talking) -> None:
     first = run.start(
         "run",
         "scripted",

@@ -316,7 +316,7 @@ def test_ctrl_c_twice_leaves_the_terminal_as_it_was(run: Talking) -> None:
 # --- conversations ----------------------------------------------------------------------------------------------------
 
 
-def test_a_conversation_goes_on_until_somebody_leaves(run: Talking) -> None:
+def test_a_conversation_goes_on_until_you_leave(run: Talking) -> None:
     with run.on_terminal("run", "mock") as terminal:
         terminal.expect("❯")
         terminal.type("hello\r")
@@ -393,7 +393,7 @@ def test_what_is_typed_while_the_agent_speaks_waits_for_its_turn(run: Talking) -
         assert terminal.expect_end() == 0
 
 
-def test_a_question_that_somebody_else_answers_leaves_what_was_being_typed(run: Talking) -> None:
+def test_a_question_that_another_client_answers_leaves_what_you_were_typing(run: Talking) -> None:
     with run.on_terminal("run", "scripted") as terminal:
         terminal.expect("❯")
         terminal.type("for later")

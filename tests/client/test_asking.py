@@ -150,7 +150,7 @@ def test_an_option_that_upstream_does_not_know_is_left_out(server: Server) -> No
     run(scenario())
 
 
-def test_a_permission_that_cannot_be_read_is_a_rejection_for_whoever_would_answer_it(server: Server) -> None:
+def test_a_permission_that_cannot_be_read_is_rejected(server: Server) -> None:
     async def scenario() -> None:
         async with connected(server, on_permission=lambda request: request.allow()) as client:
             session = await new_session(client, server)
@@ -394,7 +394,7 @@ def test_without_a_handler_a_request_is_left_to_others(server: Server, caplog: p
     assert "left open for other clients" in caplog.text
 
 
-def test_a_server_of_our_own_rejects_what_nobody_answers(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_private_server_rejects_what_stays_unanswered(caplog: pytest.LogCaptureFixture) -> None:
     async def scenario() -> None:
         async with SandboxAgent.start(agent="mock") as client:
             session = await client.sessions.create()
@@ -406,7 +406,7 @@ def test_a_server_of_our_own_rejects_what_nobody_answers(caplog: pytest.LogCaptu
     assert "no handler on_permission, so it is rejected" in caplog.text
 
 
-def test_what_nobody_here_understands_is_not_answered(server: Server) -> None:
+def test_an_unknown_request_is_not_answered(server: Server) -> None:
     async def scenario() -> None:
         async with connected(server) as client:
             session = await new_session(client, server)

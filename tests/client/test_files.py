@@ -169,7 +169,7 @@ def test_what_is_not_there_is_a_problem_with_its_path(using: Callable[[Use], Non
 
 
 @pytest.mark.parametrize(("start", "end"), [(-1, None), (5, 5), (5, 4), (0, 0)])
-def test_bytes_that_no_file_has_are_refused_before_anybody_is_asked(
+def test_bytes_that_no_file_has_are_refused_without_a_request(
     using: Callable[[Use], None], start: int, end: int | None
 ) -> None:
     async def use(files: Files) -> None:

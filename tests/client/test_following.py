@@ -101,7 +101,7 @@ def test_it_ends_when_we_detach(server: Server) -> None:
     run(scenario())
 
 
-def test_what_is_no_longer_kept_is_said_aloud(tmp_path: Path) -> None:
+def test_trimmed_events_are_an_explicit_gap(tmp_path: Path) -> None:
     async def scenario(server: Server) -> None:
         async with connected(server) as client:
             session = await new_session(client, server)

@@ -69,7 +69,7 @@ def test_a_client_that_is_closed_while_it_attaches_again_leaves_nothing() -> Non
     run(main())
 
 
-def test_whoever_waits_for_the_server_to_come_back_is_told_at_once_that_the_client_is_closed() -> None:
+def test_callers_that_wait_for_the_server_learn_at_once_that_the_client_is_closed() -> None:
     async def main() -> None:
         async with pretender() as pretending:
             async with SandboxAgent.connect(pretending.url) as client:
@@ -157,7 +157,7 @@ def test_a_turn_is_cancelled_when_it_has_started_and_not_before() -> None:
     run(main())
 
 
-def test_a_turn_is_cancelled_also_when_nobody_waits_for_that() -> None:
+def test_a_turn_is_cancelled_also_when_no_caller_waits_for_that() -> None:
     """An agent may take its time to start."""
 
     async def main() -> None:

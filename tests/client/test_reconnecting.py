@@ -89,7 +89,7 @@ def test_an_outage_is_waited_for(way: str, server: Server) -> None:
     run(scenario())
 
 
-def test_an_outage_that_lasts_too_long_is_said_aloud(way: str, server: Server) -> None:
+def test_an_outage_that_lasts_too_long_is_an_error(way: str, server: Server) -> None:
     async def scenario() -> None:
         async with (
             proxy(server.url) as cutting,
@@ -221,7 +221,7 @@ def test_wrong_token_and_no_server_are_told_when_connecting(server: Server) -> N
     run(scenario())
 
 
-def test_closed_client_lets_nobody_wait(server: Server) -> None:
+def test_closed_client_releases_every_caller(server: Server) -> None:
     async def scenario() -> None:
         async with connected(server) as client:
             session = await new_session(client, server)

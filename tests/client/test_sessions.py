@@ -230,7 +230,7 @@ def test_two_agents_share_one_connection(server: Server) -> None:
     run(scenario())
 
 
-def test_a_server_of_our_own_that_dies_lets_nobody_wait() -> None:
+def test_a_private_server_that_dies_releases_every_caller() -> None:
     async def scenario() -> None:
         async with SandboxAgent.start(agent="mock") as client:
             session = await client.sessions.create()

@@ -111,7 +111,7 @@ def test_ctrl_c_loses_nothing(server: Server) -> None:
     assert done.stdout == "['a', 'interrupted', 'b']\n", done.stderr
 
 
-def test_a_handler_that_still_waits_for_somebody_does_not_keep_the_script_from_ending(server: Server) -> None:
+def test_a_handler_that_still_waits_for_a_person_does_not_keep_the_script_from_ending(server: Server) -> None:
     asked, never = threading.Event(), threading.Event()
 
     def decide(request: PermissionRequest) -> Answer:

@@ -443,7 +443,7 @@ def test_an_outage_is_waited_for_whatever_is_asked(call: str) -> None:
     run(main())
 
 
-def test_an_outage_that_lasts_too_long_is_said_aloud_whatever_is_asked() -> None:
+def test_an_outage_that_lasts_too_long_is_an_error_for_every_call() -> None:
     async def main() -> None:
         async with pretender() as pretending, SandboxAgent.connect(pretending.url, reconnect_timeout=0.2) as client:
             pretending.outages = 1000

@@ -119,7 +119,7 @@ def test_a_link_of_this_machine_is_not_followed_out(tmp_path: Path) -> None:
     assert tree(tmp_path / "outside") == []
 
 
-def test_nobody_but_the_owner_may_write_what_came(tmp_path: Path) -> None:
+def test_only_the_owner_may_write_what_came(tmp_path: Path) -> None:
     taken(archive(member("x", b"x", mode=0o6777)), tmp_path)
 
     assert (tmp_path / "x").stat().st_mode & 0o7777 == 0o755
@@ -255,7 +255,7 @@ def test_packing_that_is_left_closes_its_files(tmp_path: Path) -> None:
     run(main())
 
 
-def test_archives_tell_nobody_who_owns_the_files(tmp_path: Path) -> None:
+def test_archives_do_not_tell_who_owns_the_files(tmp_path: Path) -> None:
     (tmp_path / "x").touch()
 
     async def main() -> bytes:

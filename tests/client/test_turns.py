@@ -102,7 +102,7 @@ def test_a_reader_with_a_small_buffer_misses_nothing_of_a_flood(server: Server) 
     run(scenario())
 
 
-def test_an_iterator_that_nobody_reads_stalls_nobody(server: Server) -> None:
+def test_an_unread_iterator_stalls_no_other(server: Server) -> None:
     async def scenario() -> None:
         async with connected(server, buffer=1000) as client:
             unread = await new_session(client, server)
@@ -284,7 +284,7 @@ def test_a_follower_that_is_let_go_is_forgotten(server: Server) -> None:
     run(scenario())
 
 
-def test_the_end_is_not_lost_on_whoever_stopped_waiting_for_it(server: Server) -> None:
+def test_the_end_is_not_lost_on_a_caller_that_stopped_waiting_for_it(server: Server) -> None:
     async def scenario() -> None:
         async with connected(server) as client:
             session = await new_session(client, server)

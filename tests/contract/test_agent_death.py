@@ -188,7 +188,7 @@ def test_a_prompt_to_a_resumable_session_starts_a_new_process_and_resumes_it_fir
 
 
 @pytest.mark.requirement("6.death-resume")
-def test_an_agent_that_can_only_load_is_asked_to_load_and_nobody_sees_the_past_twice(crashing: Server) -> None:
+def test_an_agent_that_can_only_load_is_asked_to_load_and_no_client_sees_the_past_twice(crashing: Server) -> None:
     async def main() -> None:
         async with Client(crashing, "loads") as client:
             session = await client.new_session()

@@ -171,7 +171,9 @@ def test_an_answer_under_an_id_that_was_asked_of_others_only_is_refused(server: 
 
 
 @pytest.mark.requirement("5.pending-waits")
-def test_with_nobody_attached_a_request_waits_is_listed_and_is_delivered_to_whoever_attaches(server: Server) -> None:
+def test_with_no_client_attached_a_request_waits_is_listed_and_goes_to_the_next_client_that_attaches(
+    server: Server,
+) -> None:
     async def main() -> None:
         async with Client(server) as a, Client(server) as b, b.stream() as events:
             session = await a.new_session()
@@ -207,7 +209,9 @@ def test_with_nobody_attached_a_request_waits_is_listed_and_is_delivered_to_whoe
 
 @pytest.mark.requirement("5.pending-waits")
 @pytest.mark.parametrize("how", ["load", "resume", "attach"])
-def test_whoever_joins_while_a_request_is_open_is_asked_and_told_when_it_is_answered(server: Server, how: str) -> None:
+def test_a_client_that_attaches_while_a_request_is_open_is_asked_and_learns_when_it_is_answered(
+    server: Server, how: str
+) -> None:
     async def main() -> None:
         async with Client(server) as a, Client(server) as b, a.stream() as seen_a, b.stream() as seen_b:
             session = await a.new_session()
@@ -285,7 +289,7 @@ def test_at_the_deadline_the_answer_is_no(hurried: Server, method: str, params: 
 
 
 @pytest.mark.requirement("7.deadline-rejects")
-def test_the_deadline_also_counts_when_nobody_is_there(hurried: Server) -> None:
+def test_the_deadline_also_counts_with_no_client_attached(hurried: Server) -> None:
     async def main() -> None:
         async with Client(hurried) as a, Client(hurried) as b, b.stream() as events:
             session = await a.new_session()

@@ -117,7 +117,7 @@ def unparsed(events: list[Event]) -> list[Json]:
 
 @pytest.mark.requirement("5.bad-agents-live")
 @pytest.mark.parametrize("state", [state for state in STATES if state != "stalled"])
-def test_an_agent_that_misbehaves_and_lives_goes_on_and_nobody_else_notices(server: Server, state: str) -> None:
+def test_an_agent_that_misbehaves_and_lives_goes_on_and_no_other_notices(server: Server, state: str) -> None:
     async def main() -> None:
         async with bystander(server), Client(server, f"{state}-lives") as a, a.stream() as events:
             session = await a.new_session()

@@ -49,7 +49,7 @@ def test_a_client_of_another_session_cannot_answer(server: Server) -> None:
 
 
 @pytest.mark.requirement("7.who-answered")
-def test_whoever_answers_is_named_to_the_others_and_in_the_log(server: Server) -> None:
+def test_the_client_that_answers_is_named_to_the_others_and_in_the_log(server: Server) -> None:
     async def main() -> None:
         named = Client(server)
         async with named.http:

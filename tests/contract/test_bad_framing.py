@@ -69,7 +69,7 @@ def test_a_length_over_the_limit_is_refused_before_the_body_comes(server: Server
 
 @pytest.mark.requirement("3.max-body-413")
 @ONE_SERVER
-def test_whoever_waits_for_a_100_is_refused_without_sending_the_body(server: Server) -> None:
+def test_a_client_that_waits_for_a_100_is_refused_without_sending_the_body(server: Server) -> None:
     connection = run(opened(server))
     with Wire(server) as wire:
         expect = "Expect: 100-continue"
@@ -486,7 +486,7 @@ def test_one_socket_takes_everything_bad_and_then_something_good(server: Server)
     ],
 )
 @ONE_SERVER
-def test_a_body_that_nobody_reads_is_not_taken_for_the_next_request(server: Server, start: str, status: int) -> None:
+def test_an_unread_body_is_not_taken_for_the_next_request(server: Server, start: str, status: int) -> None:
     with Wire(server) as wire:
         body = wire.request("DELETE /v1/rpc") * 3000
         wire.send(wire.request(start, JSON, f"Content-Length: {len(body)}", body=body))
@@ -503,7 +503,7 @@ def test_a_body_that_nobody_reads_is_not_taken_for_the_next_request(server: Serv
 
 @pytest.mark.requirement("3.good-after-bad")
 @ONE_SERVER
-def test_a_hundred_bad_requests_at_once_hold_up_nobody(server: Server) -> None:
+def test_a_hundred_bad_requests_at_once_hold_up_no_client(server: Server) -> None:
     async def main() -> None:
         async with Client(server) as client:
             bad = [client.post(body) for body in NO_ENVELOPES * 2]

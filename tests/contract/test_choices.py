@@ -305,7 +305,7 @@ async def change_everywhere(shapes: Server, other: Client, category: str, by: st
 
 @pytest.mark.requirement("6.change-told")
 @pytest.mark.parametrize("by", ["method", "option"])
-def test_everybody_hears_of_another_mode_once_however_the_agent_tells_it(shapes: Server, by: str) -> None:
+def test_all_clients_get_another_mode_once_however_the_agent_reports_it(shapes: Server, by: str) -> None:
     async def main() -> None:
         async with Client(shapes) as other, other.stream() as stream:
             sessions = await change_everywhere(shapes, other, "mode", by)
@@ -323,7 +323,7 @@ def test_everybody_hears_of_another_mode_once_however_the_agent_tells_it(shapes:
 
 @pytest.mark.requirement("6.change-told")
 @pytest.mark.parametrize("by", ["method", "option"])
-def test_everybody_hears_of_another_model_once_however_the_agent_tells_it(shapes: Server, by: str) -> None:
+def test_all_clients_get_another_model_once_however_the_agent_reports_it(shapes: Server, by: str) -> None:
     async def main() -> None:
         async with Client(shapes) as other, other.stream() as stream:
             sessions = await change_everywhere(shapes, other, "model", by)

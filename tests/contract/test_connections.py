@@ -184,7 +184,7 @@ def test_a_connection_of_another_server_is_unknown(server: Server) -> None:
 
 
 @pytest.mark.requirement("2.not-bound")
-def test_whoever_has_the_token_and_the_id_speaks_for_the_connection(server: Server) -> None:
+def test_a_client_with_the_token_and_the_id_speaks_for_the_connection(server: Server) -> None:
     async def main() -> None:
         async with Client(server) as client:
             second = Client(server)
@@ -295,7 +295,7 @@ def test_a_turn_goes_on_when_its_connection_is_closed(server: Server) -> None:
 
 
 @pytest.mark.requirement("2.ttl")
-def test_a_connection_that_nobody_uses_is_collected_and_its_sessions_stay() -> None:
+def test_an_unused_connection_is_collected_and_its_sessions_stay() -> None:
     async def main(server: Server) -> None:
         async with Client(server) as idle, Client(server) as busy, Client(server) as streaming:
             session = await idle.new_session()

@@ -138,7 +138,7 @@ def test_what_is_refused_leaves_nothing_and_a_whole_body_keeps_the_socket(strict
 
 
 @pytest.mark.requirement("3.answer-early")
-def test_a_server_stops_although_somebody_still_sends() -> None:
+def test_a_server_stops_although_a_client_still_sends() -> None:
     with Server("--no-persist") as server, Wire(server) as wire:
         wire.send(wire.request("POST /nothing", CHUNKED), CHUNK)
         assert wire.response().status_code == 404

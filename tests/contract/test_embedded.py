@@ -219,7 +219,7 @@ def refused(place: Place, stdin: int) -> str:
 
 
 @pytest.mark.requirement("11.embedded-refused")
-def test_a_stdin_that_nobody_holds_open_is_refused(place: Place) -> None:
+def test_a_closed_stdin_is_refused(place: Place) -> None:
     file = place.directory / "file"
     file.touch()
     with file.open() as regular:

@@ -99,7 +99,7 @@ def test_a_request_under_our_name_is_a_method_that_is_not_there_except_a_questio
 
 @pytest.mark.requirement("5.server-alone")
 @pytest.mark.parametrize("key", [META, "sandbox\\u0061gent.dev"])
-def test_our_key_in_an_agents_meta_reaches_nobody_and_other_keys_do(server: Server, key: str) -> None:
+def test_our_key_in_an_agents_meta_reaches_no_client_and_other_keys_do(server: Server, key: str) -> None:
     async def main() -> None:
         async with Client(server) as a, a.stream() as events:
             session = await a.new_session()

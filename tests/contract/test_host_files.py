@@ -99,7 +99,7 @@ def test_agents_that_read_huge_files_delay_no_client() -> None:
 
 
 @pytest.mark.requirement("5.host-methods")
-def test_the_server_answers_under_the_agents_id_asks_nobody_and_keeps_both(server: Server) -> None:
+def test_the_server_answers_under_the_agents_id_without_asking_and_keeps_both(server: Server) -> None:
     async def main() -> None:
         async with Client(server) as a, a.stream() as events:
             session = await a.new_session()

@@ -176,7 +176,7 @@ def test_a_body_that_stops_half_way_installs_nothing(shelf: Shelf) -> None:
 
 @pytest.mark.requirement("9.unknown-agent")
 @pytest.mark.parametrize("id", ["nobody", "..%2f..%2fx", ".node", "%00", "A", "x" * 200])
-def test_what_nobody_knows_cannot_be_installed(shelf: Shelf, id: str) -> None:
+def test_an_unknown_agent_cannot_be_installed(shelf: Shelf, id: str) -> None:
     async def main() -> None:
         client = bare(shelf.server)
         async with client.http:
@@ -269,7 +269,7 @@ def test_bytes_of_an_archive_are_counted(shelf: Shelf) -> None:
 
 
 @pytest.mark.requirement("9.progress")
-def test_everybody_sees_that_an_agent_is_being_installed_and_how_far_it_is(shelf: Shelf) -> None:
+def test_all_clients_see_that_an_agent_is_being_installed_and_how_far_it_is(shelf: Shelf) -> None:
     id = shelf.put()
     held = shelf.index.hold(shelf.tarball(id))
 
@@ -417,7 +417,7 @@ def test_installing_over_acp_may_be_answered_on_the_stream(shelf: Shelf) -> None
 
 
 @pytest.mark.requirement("9.registry-agents")
-def test_what_the_registry_has_is_listed_when_somebody_asks_for_it(shelf: Shelf) -> None:
+def test_what_the_registry_has_is_listed_on_request(shelf: Shelf) -> None:
     id = shelf.put()
 
     async def main() -> None:

@@ -118,7 +118,7 @@ def test_a_rule_of_the_session_counts_before_those_of_a_mode_that_allows(modal: 
 
 
 @pytest.mark.requirement("7.permission-mode")
-def test_whoever_sets_another_mode_is_asked_again(modal: Server) -> None:
+def test_a_client_that_sets_another_mode_is_asked_again(modal: Server) -> None:
     async def main() -> None:
         async with Client(modal, "modal") as client, client.stream() as events:
             session = await client.new_session(permissionMode="bypassPermissions")

@@ -93,7 +93,7 @@ async def turn(client: Client, *steps: list[Any], **meta: Any) -> tuple[str, lis
 
 
 @pytest.mark.requirement("7.rules-decide", "7.decision-told")
-def test_what_a_rule_allows_is_allowed_once_and_nobody_is_asked(ruled: Server) -> None:
+def test_what_a_rule_allows_is_allowed_once_without_asking(ruled: Server) -> None:
     async def main() -> None:
         async with Client(ruled) as client:
             session, events = await turn(client, asking(running("git status")), ["echo_answer"])
@@ -231,7 +231,7 @@ def test_what_cannot_be_read_or_is_not_told_is_asked(ruled: Server, params: Json
 
 
 @pytest.mark.requirement("7.rules-decide", "7.decision-kept")
-def test_rules_decide_when_nobody_is_there_and_the_log_says_so(ruled: Server) -> None:
+def test_rules_decide_with_no_client_attached_and_the_log_says_so(ruled: Server) -> None:
     async def main() -> None:
         async with Client(ruled) as client, Client(ruled) as other:
             session = await client.new_session()
@@ -409,7 +409,7 @@ def hurried() -> Generator[Server]:
         (ELICITATION, ELICITATION_PARAMS, "elicitation"),
     ],
 )
-def test_all_attached_are_told_that_nobody_answered(hurried: Server, method: str, params: Json, kind: str) -> None:
+def test_all_attached_clients_learn_that_no_answer_came(hurried: Server, method: str, params: Json, kind: str) -> None:
     async def main() -> None:
         async with Client(hurried) as client:
             _, events = await turn(client, ["ask", method, params], ["wait_answer"])

@@ -108,7 +108,7 @@ def test_nothing_is_left_of_an_agent_that_ends_while_another_one_works_on(
 
 @pytest.mark.requirement("10.tree-dies-with-the-agent")
 @worst_daemons
-def test_nothing_is_left_of_an_agent_that_somebody_else_killed(flags: dict[str, bool], pids: Pids) -> None:
+def test_nothing_is_left_of_an_agent_that_another_program_killed(flags: dict[str, bool], pids: Pids) -> None:
     async def main(server: Server) -> None:
         async with Client(server) as client:
             session = await client.new_session()

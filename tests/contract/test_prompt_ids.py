@@ -22,7 +22,7 @@ def turns(events: list[Event], session: str) -> list[tuple[Any, Any]]:
 
 
 @pytest.mark.requirement("6.prompt-id")
-def test_a_turn_is_told_with_the_prompt_id_to_everybody_attached(server: Server) -> None:
+def test_all_attached_clients_get_the_turn_with_its_prompt_id(server: Server) -> None:
     async def main() -> None:
         async with Client(server) as owner, Client(server) as guest, guest.stream() as seen:
             session = await owner.new_session()

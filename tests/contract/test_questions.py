@@ -267,7 +267,7 @@ def test_a_stream_that_is_opened_again_shows_the_question_in_the_same_form(serve
 
 
 @pytest.mark.requirement("7.question-waits")
-def test_the_question_of_an_agent_that_dies_is_cancelled_for_everybody() -> None:
+def test_the_question_of_an_agent_that_dies_is_cancelled_for_all_clients() -> None:
     async def main(server: Server) -> None:
         async with (
             Speaking(server, FORMS) as a,

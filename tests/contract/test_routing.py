@@ -335,7 +335,7 @@ def test_a_request_without_a_session_goes_to_every_connection_of_its_agent(serve
 
 
 @pytest.mark.requirement("5.request-without-session")
-def test_an_agents_request_for_a_session_nobody_knows_is_refused(server: Server) -> None:
+def test_an_agents_request_for_an_unknown_session_is_refused(server: Server) -> None:
     async def main() -> None:
         async with Client(server) as a, a.stream() as events:
             unknown = ["ask", PERMISSION, {"sessionId": mark()}]

@@ -391,7 +391,7 @@ def test_without_a_cors_origin_a_preflight_grants_nothing(server: Server) -> Non
 
 
 @pytest.mark.requirement("10.before-the-body")
-def test_endless_headers_are_refused_before_anybody_has_shown_a_token(guarded: Server) -> None:
+def test_endless_headers_are_refused_before_a_token_is_shown(guarded: Server) -> None:
     address = urlsplit(guarded.url)
     with socket.create_connection((address.hostname, address.port), timeout=BOUND) as link:
         link.sendall(b"GET /v1/agents HTTP/1.1\r\nHost: localhost\r\n" + b"X-Much: " + b"x" * 200_000)

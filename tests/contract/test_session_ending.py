@@ -16,7 +16,7 @@ from tests.support.running import Server
 
 @pytest.mark.requirement("6.terminate")
 @pytest.mark.requirement("6.ended-terminated")
-def test_terminate_closes_the_session_at_the_agent_and_tells_everybody_attached(server: Server) -> None:
+def test_terminate_closes_the_session_at_the_agent_and_notifies_all_attached_clients(server: Server) -> None:
     async def main() -> None:
         async with Client(server) as owner, Client(server) as guest, guest.stream() as seen:
             session = await owner.new_session()
@@ -38,7 +38,7 @@ def test_terminate_closes_the_session_at_the_agent_and_tells_everybody_attached(
 
 
 @pytest.mark.requirement("6.terminate-again")
-def test_terminate_again_says_that_it_has_ended_and_tells_nobody_twice(server: Server) -> None:
+def test_terminate_again_says_that_it_has_ended_and_notifies_no_client_twice(server: Server) -> None:
     async def main() -> None:
         async with Client(server) as client, client.stream() as stream:
             session = await client.new_session()
@@ -135,7 +135,7 @@ def test_terminate_does_not_wait_for_an_agent_that_ignores_it(server: Server) ->
 
 @pytest.mark.requirement("6.close")
 @pytest.mark.requirement("6.delete-told")
-def test_whoever_is_attached_to_a_session_that_is_deleted_is_told(server: Server) -> None:
+def test_clients_attached_to_a_deleted_session_are_notified(server: Server) -> None:
     async def scenario() -> None:
         async with Client(server) as client, Client(server) as other, other.stream() as stream:
             session = await client.new_session()

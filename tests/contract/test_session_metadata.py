@@ -198,7 +198,7 @@ def test_a_title_in_metadata_is_the_sessions_title_and_null_removes_it(server: S
 
 
 @pytest.mark.requirement("6.metadata-update")
-def test_a_change_of_metadata_goes_to_attached_clients_and_to_nobody_else(server: Server) -> None:
+def test_a_change_of_metadata_goes_to_attached_clients_and_no_others(server: Server) -> None:
     async def main() -> None:
         async with (
             Client(server) as owner,
@@ -499,7 +499,7 @@ def test_pending_lists_what_waits_with_its_kind_and_envelope(server: Server) -> 
 
 
 @pytest.mark.requirement("6.turn")
-def test_everybody_attached_is_told_when_a_turn_starts_and_ends(server: Server) -> None:
+def test_all_attached_clients_learn_when_a_turn_starts_and_ends(server: Server) -> None:
     async def main() -> None:
         async with Client(server) as owner, Client(server) as guest, guest.stream() as seen:
             session = await owner.new_session()

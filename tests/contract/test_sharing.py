@@ -420,7 +420,7 @@ def test_two_loads_at_once_of_a_session_without_a_process_take_it_up_once(tmp_pa
 
 
 @pytest.mark.requirement("5.load-forwarded")
-def test_two_loads_at_once_of_a_session_nobody_has_seen_make_one_session() -> None:
+def test_two_loads_at_once_of_an_unknown_session_make_one_session() -> None:
     async def main(server: Server) -> None:
         async with Client(server, "own") as a, Client(server, "own") as b:
             loads = [one.call("session/load", loading(server, "stranger")) for one in (a, b)]

@@ -32,7 +32,7 @@ async def read_to_the_last(client: Client, seen: list[tuple[int, int]], count: i
 @pytest.mark.requirement("4.slow-holds-back-nobody")
 @pytest.mark.requirement("4.slow-bounded")
 @pytest.mark.requirement("4.slow-resumes")
-def test_a_reader_that_stops_reading_during_a_flood_harms_nobody_and_loses_nothing() -> None:
+def test_a_reader_that_stops_reading_during_a_flood_harms_no_other_and_loses_nothing() -> None:
     async def main(server: Server) -> None:
         count, size = 600, 100_000
         async with Client(server) as writer, Client(server) as reader, Client(server) as stalled:

@@ -443,7 +443,7 @@ def test_a_result_on_the_stream_comes_after_all_updates_of_its_turn(server: Serv
 
 
 @pytest.mark.requirement("4.result-after-updates")
-def test_the_end_of_a_turn_comes_after_its_updates_for_everybody_attached(server: Server) -> None:
+def test_the_end_of_a_turn_comes_after_its_updates_for_all_attached_clients(server: Server) -> None:
     async def main() -> None:
         async with Client(server) as client, Client(server) as guest, guest.stream() as stream:
             session = await client.new_session()

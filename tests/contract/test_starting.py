@@ -417,7 +417,7 @@ def test_a_log_that_is_no_database_is_named(tmp_path: Path) -> None:
 
 @pytest.mark.requirement("11.clean-stop")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_it_stops_within_two_seconds_whatever_is_open_and_leaves_nobody_waiting(number: int) -> None:
+def test_it_stops_within_two_seconds_whatever_is_open_and_leaves_no_client_waiting(number: int) -> None:
     agents = {"stubborn": scripted("--ignore-sigterm", "--ignore-eof"), "isolated": scripted(isolation="session")}
 
     async def main(server: Server) -> None:

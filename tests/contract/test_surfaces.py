@@ -288,7 +288,7 @@ def test_a_legacy_route_names_what_took_its_place(server: Server, method: str, p
 
 
 @pytest.mark.requirement("1.removed")
-def test_a_removed_route_is_not_shown_to_whoever_has_no_token(server: Server) -> None:
+def test_a_removed_route_is_not_shown_without_a_token(server: Server) -> None:
     with httpx.Client(base_url=server.url, trust_env=False, verify=False) as http:
         problem(http.get("/v1/nothing"), 401, "unauthorized")
 

@@ -98,7 +98,7 @@ def test_two_may_delete_the_same_tree(roots: Roots, root: Path) -> None:
         assert os.listdir(root) == []
 
 
-def test_a_tree_that_somebody_fills_is_deleted_or_said_to_be_full(roots: Roots, root: Path) -> None:
+def test_a_tree_that_another_process_fills_is_deleted_or_said_to_be_full(roots: Roots, root: Path) -> None:
     (root / "tree").mkdir()
     stop = threading.Event()
 

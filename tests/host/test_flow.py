@@ -45,7 +45,7 @@ def test_a_sender_waits_until_there_is_room() -> None:
     run(main())
 
 
-def test_whoever_waits_is_let_go_when_the_other_side_is_gone() -> None:
+def test_a_waiting_side_is_released_when_the_other_side_is_gone() -> None:
     async def main() -> None:
         inflow, outflow = Inflow(limit=10), Outflow(limit=10)
         reading = asyncio.create_task(asyncio.to_thread(inflow.read, 1))

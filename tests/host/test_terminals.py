@@ -201,7 +201,7 @@ def test_the_newest_output_is_kept_within_what_was_asked_and_within_the_maximum(
     run(main, TerminalLimits(output=100))
 
 
-def test_output_that_nobody_reads_costs_no_memory(run: Run) -> None:
+def test_unread_output_costs_no_memory(run: Run) -> None:
     async def main(host: Host) -> None:
         before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         id = await host.start("sh", "-c", "head -c 256M /dev/zero | tr '\\0' x; echo end")

@@ -47,7 +47,7 @@ def test_what_happens_anywhere_below_is_seen(watched: Watched, root: Path) -> No
     assert seen(watched) == set()
 
 
-def test_a_file_without_a_name_is_nobodys_business_until_it_has_one(watched: Watched, root: Path) -> None:
+def test_a_file_without_a_name_is_not_reported_until_it_has_one(watched: Watched, root: Path) -> None:
     folder = os.open(root / "a", os.O_RDONLY)
     file = os.open(".", os.O_TMPFILE | os.O_WRONLY, dir_fd=folder)
     os.write(file, b"x")

@@ -34,7 +34,7 @@ def test_a_tunnel_is_refused(target: bytes) -> None:
     ("version", "value"),
     [("1.0", b"chunked"), ("1.1", b"gzip, chunked"), ("1.1", b"gzip"), ("1.1", b"identity"), ("1.1", b"")],
 )
-def test_an_encoding_that_not_everybody_reads_alike_is_refused(version: str, value: bytes) -> None:
+def test_an_ambiguous_encoding_is_refused(version: str, value: bytes) -> None:
     with pytest.raises(BadRequest):
         check_head(b"POST", b"/", version, [HOST, (b"transfer-encoding", value)])
 

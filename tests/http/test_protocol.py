@@ -318,7 +318,7 @@ def test_the_server_may_take_its_time_with_a_body() -> None:
 
 @pytest.mark.requirement("3.idle-socket")
 @pytest.mark.parametrize("sent", [b"", b"\r\n", head("GET /v1/x")], ids=["nothing", "a blank line", "a request"])
-def test_a_socket_that_nobody_uses_is_closed_without_a_word(sent: bytes) -> None:
+def test_an_idle_socket_is_closed_without_a_word(sent: bytes) -> None:
     async def test(site: Site) -> None:
         socket = site.connect()
         await socket.send(sent)

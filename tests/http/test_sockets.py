@@ -89,7 +89,7 @@ def test_a_stranger_that_does_not_take_its_answer_is_given_up() -> None:
     assert Wait.SERVER in socket.timed_out
 
 
-def test_nobodys_time_runs_while_the_server_is_held_up() -> None:
+def test_no_clients_time_runs_while_the_server_is_held_up() -> None:
     socket, clock = one(Wait.HEAD)
     clock.now += 3600
     clock.sockets.tick(clock.now)

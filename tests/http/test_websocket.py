@@ -169,7 +169,7 @@ def test_a_message_in_a_million_fragments_takes_no_more_than_its_bytes() -> None
 
 
 @pytest.mark.requirement("14.ws-slow")
-def test_messages_that_nobody_takes_wait_outside() -> None:
+def test_unread_messages_wait_in_the_socket() -> None:
     async def test(site: Site) -> None:
         peer = await Peer(site).open()
         message = peer.frame(Opcode.TEXT, b"x" * 10_000)

@@ -233,7 +233,7 @@ def test_what_waits_for_another_session_goes_on_waiting() -> None:
 # --- answers and requests ---------------------------------------------------------------------------------------------
 
 
-def test_a_second_answer_and_one_that_nobody_waits_for_change_nothing(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_second_answer_and_an_unexpected_one_change_nothing(caplog: pytest.LogCaptureFixture) -> None:
     async def main() -> None:
         async with world() as own:
             task = own.request("vendor/echo", {"sessionId": "s"}, id="e")
@@ -259,7 +259,7 @@ def test_a_request_for_a_session_that_is_not_there_is_refused() -> None:
     run(main())
 
 
-def test_a_request_that_the_agent_withdraws_is_answered_as_cancelled_and_nobody_can_allow_it() -> None:
+def test_a_request_that_the_agent_withdraws_is_cancelled_and_cannot_be_allowed() -> None:
     async def main() -> None:
         async with world() as own:
             own.asks("p")

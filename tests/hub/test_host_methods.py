@@ -142,7 +142,7 @@ def test_an_answer_waits_for_an_agent_that_reads_late(tmp_path: Path) -> None:
     run(main())
 
 
-def test_an_answer_to_an_agent_that_is_gone_is_nobodys(tmp_path: Path) -> None:
+def test_an_answer_to_an_agent_that_is_gone_is_dropped(tmp_path: Path) -> None:
     async def main() -> None:
         async with world(tmp_path) as here:
             (tmp_path / "file").write_text("text")

@@ -233,7 +233,7 @@ def test_a_change_that_was_taken_back_is_not_told() -> None:
     assert own.take_unreported_changes() == []
 
 
-def test_what_is_replayed_for_one_is_learned_and_told_to_nobody_else() -> None:
+def test_what_is_replayed_for_one_client_is_learned_and_reaches_no_other() -> None:
     own = session()
     own.learn_offers(SHAPES["claude"].offers)
     own.mark_reported()

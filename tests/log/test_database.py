@@ -110,7 +110,7 @@ def test_a_page_is_never_empty_however_small_the_limit(database: Database) -> No
     assert follow(database, session_channel("s"), limit=0) == [1]
 
 
-def test_what_nobody_is_sent_is_history_and_on_no_channel(database: Database) -> None:
+def test_what_no_client_gets_is_history_and_on_no_channel(database: Database) -> None:
     write(database, chunk(1, channel=NO_CLIENT))
 
     assert history(database, "s") == [1]

@@ -13,7 +13,7 @@ from tests.support.logs import Follower, FragileDatabase, S, T, opened, page, po
 from tests.support.running import BOUND
 
 
-def test_a_failing_disk_is_told_to_whoever_waits_for_it() -> None:
+def test_every_caller_that_waits_for_a_failing_disk_gets_the_failure() -> None:
     async def main() -> None:
         database = FragileDatabase()
         async with opened(database) as log:
@@ -69,7 +69,7 @@ def test_readers_go_on_from_memory_while_the_disk_fails() -> None:
     run(main())
 
 
-def test_whoever_produces_is_told_to_pause_and_called_back_when_the_disk_has_caught_up() -> None:
+def test_producers_pause_for_a_slow_disk_and_are_called_back_when_it_has_caught_up() -> None:
     async def main() -> None:
         database = FragileDatabase()
         async with opened(database, Limits(backlog_bytes=1000)) as log:

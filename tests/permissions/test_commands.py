@@ -67,9 +67,7 @@ def test_what_others_run_needs_leave_of_its_own(text: str, expected: list[str]) 
         ("find . -execdir sh -c 'rm x' \\; -ok ls {} +", ("rm", "x")),
     ],
 )
-def test_what_gets_names_that_nobody_knows_has_words_that_nobody_knows(
-    text: str, inner: tuple[str | None, ...]
-) -> None:
+def test_what_gets_unknown_names_has_unknown_words(text: str, inner: tuple[str | None, ...]) -> None:
     assert inner in [part.words for part in read_text(text) if isinstance(part, Simple)]
 
 

@@ -360,7 +360,7 @@ def test_the_shape_of_amp_is_understood(amp: Rule, call: Rule, action: str) -> N
     assert decision.action == action, decision.why
 
 
-def test_a_context_that_nobody_tells_keeps_others_from_allowing() -> None:
+def test_an_unknown_context_keeps_others_from_allowing() -> None:
     rules = [rule("reject", tool="Write", context="subagent"), rule("allow", tool="*")]
     assert decide(rules, edit("a")).action == "ask"
 

@@ -272,7 +272,7 @@ def test_a_daemon_that_is_started_by_a_daemon_dies_as_well(agents: Agents) -> No
     assert eventually(lambda: not alive(pid))
 
 
-def test_whoever_kills_the_keeper_dies_with_it(agents: Agents) -> None:
+def test_a_process_that_kills_its_keeper_dies_with_it(agents: Agents) -> None:
     pids = agents.escape("one", "nameless", "naked", "marked", "child", "stripped")
     others = agents.escape("two", "nameless", "naked", "marked", "child", "stripped")
 

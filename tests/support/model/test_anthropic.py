@@ -86,7 +86,7 @@ def test_tokens_are_counted(model: ModelServer) -> None:
     assert post(model, body(), "/v1/messages/count_tokens").json()["input_tokens"] > 0
 
 
-def test_path_that_nobody_serves_is_not_found(model: ModelServer) -> None:
+def test_unknown_path_is_not_found(model: ModelServer) -> None:
     assert httpx.get(f"{model.url}/nowhere", trust_env=False).status_code == 404
     assert model.requests[-1].path == "/nowhere"
 
