@@ -6,8 +6,9 @@ from urllib.parse import urlparse
 
 from nats.aio.client import Server
 
+from sandbox_agent.bus.api import Arrival, describe
 from sandbox_agent.bus.dialing import PAUSE, Rota
-from sandbox_agent.bus.jetstream import Arrival, JetStream, JetStreamTable, describe
+from sandbox_agent.bus.jetstream import JetStream, JetStreamTable
 from sandbox_agent.bus.nats import NatsBus, connect
 from sandbox_agent.bus.ports import Append, Message, Unreachable
 from tests.support.client import run

@@ -34,7 +34,9 @@ nothing else may become of it. A permission is *answered once* when one answer w
 *lost* when an answer was taken and the agent got none, or another. A text of a finished turn that did not reach a
 reader is *lost*; one that reached it twice is *doubled*.
 
-The *worst pause* is the longest time after the fault for which any reader was without a new text of its session.
+A fault lasts until everything else has gone on, and at least as long as its row says; the *longest fault* includes the
+time to start the part again. The *worst pause* is the longest time after the fault's beginning for which any reader was
+without a new text of its session.
 Clients leave a gateway after five seconds of silence, so a gateway that is frozen or cut off costs a turn five seconds,
 and ten when writer and person were both there. A node that is away costs its own session as long as that lasts.
 
@@ -95,7 +97,7 @@ def _table(results: list[Result]) -> str:
     head = [
         *("part", "fault", "rounds", "turns finished", "ended by the node's loss", "neither"),
         *("permissions answered once", "twice", "lost"),
-        *("events lost", "doubled", "out of order", "worst pause"),
+        *("events lost", "doubled", "out of order", "longest fault", "worst pause"),
     ]
     rows = [
         [
@@ -104,6 +106,7 @@ def _table(results: list[Result]) -> str:
             *map(str, (each.rounds, each.count.finished, each.count.node_lost, each.count.neither)),
             *map(str, (each.count.once, each.count.twice, each.count.unanswered)),
             *map(str, (each.count.lost, each.count.doubled, each.count.disordered)),
+            f"{each.longest:.1f} s",
             f"{each.worst:.1f} s",
         ]
         for each in results

@@ -53,6 +53,8 @@ class Result:
     row: Row
     rounds: int = 0
     count: Count = field(default_factory=Count)
+    longest: float = 0.0
+    """Seconds for which a fault really lasted: until all others had gone on."""
     worst: float = 0.0
     remarks: list[str] = field(default_factory=list[str])
     """What went wrong, in words."""
@@ -96,6 +98,7 @@ class World:
             await asyncio.sleep(max(0.0, row.hold - (time.monotonic() - began)))
         finally:
             await heal(victim)
+        result.longest = max(result.longest, time.monotonic() - began)
         await self._progress(self.writers)
         await self._count(result)
 

@@ -310,8 +310,7 @@ def test_a_response_is_taken_of_the_node_alone_that_was_asked() -> None:
             await first.connections.add_node(opened, node)
         moved = await second.take_over(opened)
         forged, fair = b'{"jsonrpc":"2.0","id": 7,"result":{}}', b'{"jsonrpc":"2.0","id":7,"result":{"of":"n"}}'
-        first.connections.note_asked(opened, b"7", "n", promised=True)
-        opened.unanswered[b"7"] = "n"
+        first.connections.promises.note_asked(opened, b"7", "n", "a run")
         async with asyncio.timeout(BOUND):
             while b"7" not in moved.asked:  # noqa: ASYNC110 - what is tested has no events
                 await asyncio.sleep(0)
@@ -337,12 +336,11 @@ def test_a_forged_response_leaves_the_request_unanswered() -> None:
         opened = await gateway.open("n")
         for node in ("n", "evil"):
             await gateway.connections.add_node(opened, node)
-        gateway.connections.note_asked(opened, b'"a"', "n")
-        opened.unanswered[b'"a"'] = "n"
+        gateway.connections.promises.note_asked(opened, b'"a"', "n", "a run")
         tell(cluster, "evil", opened.tag, b'{"jsonrpc":"2.0","id":"\\u0061","error":{"code":-1,"message":""}}')
         tell(cluster, "n", opened.tag, LAST)
         await read_until(gateway.read(opened), LAST)
-        assert opened.unanswered == {b'"a"': "n"}
+        assert [(id, promise.run) for id, promise in opened.unanswered.items()] == [(b'"a"', "a run")]
 
     run(main())
 

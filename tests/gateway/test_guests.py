@@ -24,6 +24,7 @@ from sandbox_agent.gateway.own_events import OwnEvents
 from sandbox_agent.gateway.roster import Roster
 from sandbox_agent.http.guests import PATH
 from sandbox_agent.wire import fleet
+from tests.gateway.test_connections import tell
 from tests.support.client import run
 from tests.support.running import BOUND
 
@@ -68,6 +69,7 @@ class Gateway:
     calls: Calls
     nodes: Nodes
     roster: Roster
+    feed: Feed
 
     async def client(self, *nodes: str) -> FleetConnection:
         connection = await self.connections.open(self.connections.make_id(), "a", parse(INITIALIZE), None)
@@ -76,8 +78,8 @@ class Gateway:
         return connection
 
 
-async def open_gateway(**replies: Reply) -> Gateway:
-    bus = MemoryBus(Cluster())
+async def open_gateway(cluster: Cluster | None = None, **replies: Reply) -> Gateway:
+    bus = MemoryBus(cluster or Cluster())
     events = await bus.stream("EV", [subjects.EVENTS], max_bytes=1 << 20, max_age=60)
     roster, feed, nodes = Roster(), Feed(events, 1 << 20), Nodes(replies)
     for name in replies:
@@ -87,7 +89,7 @@ async def open_gateway(**replies: Reply) -> Gateway:
     guests = Guests(connections, nodes, roster, 1 << 20)
     own = GatewayMethods("g", feed, roster)
     calls = Calls("g", connections, guests, own, roster, Orders(), await bus.table("keys"), 60, None)
-    return Gateway(connections, guests, calls, nodes, roster)
+    return Gateway(connections, guests, calls, nodes, roster, feed)
 
 
 def test_a_node_that_never_answers_an_introduction_keeps_no_connection_from_being_kept(
@@ -183,5 +185,41 @@ def test_a_node_that_has_started_anew_learns_of_a_client_when_that_reads_again()
             while client.guests["n"] != "another run":  # noqa: ASYNC110 - what is tested has no events
                 await asyncio.sleep(0)
         assert gateway.nodes.called == [("n", PATH.encode())]
+
+    run(main())
+
+
+def test_a_response_that_a_lost_node_owes_comes_once_also_when_its_gateway_is_gone_too() -> None:
+    prompt = b'{"jsonrpc":"2.0","id":"turn","method":"session/prompt","params":{"sessionId":"s"}}'
+    other = b'{"jsonrpc":"2.0","id":"done","method":"session/prompt","params":{"sessionId":"s"}}'
+
+    async def main() -> None:
+        cluster = Cluster()
+        takes = replying(Answer(202, [], b""))
+        one, two, three = [await open_gateway(cluster, n=takes) for _ in range(3)]
+        client = await one.client("n")
+        client.home = "n"
+        # Its id was used before, which this gateway has seen.
+        tell(cluster, "n", client.tag, b'{"jsonrpc":"2.0","id":"turn","result":{}}')
+        await one.feed.catch_up(subjects.connection_events(client.tag, "n"))
+        for line in (prompt, other):
+            assert await one.calls.begin(client, parse(line), None)
+        tell(cluster, "n", client.tag, b'{"jsonrpc":"2.0","id":"done","result":{}}')
+        async with asyncio.timeout(BOUND):
+            while len(client.unanswered) != 1:  # noqa: ASYNC110 - what is tested has no events
+                await asyncio.sleep(0)
+        moved = [await each.connections.find(client.connection_id) for each in (two, three)]
+        before = asyncio.all_tasks()
+        for gateway, connection in zip((two, three), moved, strict=True):
+            # The gateway that took them learns nothing: it is gone. All others learn that the node is.
+            assert connection is not None
+            del gateway.roster.leases["n"]
+            gateway.connections.announce_stream(connection)
+        async with asyncio.timeout(BOUND):
+            while told := asyncio.all_tasks() - before:
+                await asyncio.wait(told)
+        own, stream = subjects.connection_events(client.tag, subjects.GATEWAY), cluster.streams["EV"]
+        [answer] = [parse(record.body) for record in stream.records if record.subject == own]
+        assert (answer.id, answer.error()["data"]) == (b'"turn"', {"type": "node-lost", "node": "n"})
 
     run(main())

@@ -12,17 +12,10 @@ from nats.aio.client import Client
 from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription
 
+from sandbox_agent.bus.api import PATIENCE, Arrival, make, nanoseconds
 from sandbox_agent.bus.credentials import explain_refusal, holds_seed, is_refusal
 from sandbox_agent.bus.dialing import Dialer
-from sandbox_agent.bus.jetstream import (
-    MARKERS,
-    PATIENCE,
-    Arrival,
-    JetStream,
-    JetStreamTable,
-    make,
-    nanoseconds,
-)
+from sandbox_agent.bus.jetstream import MARKERS, JetStream, JetStreamTable
 from sandbox_agent.bus.ports import MOST_BYTES, BusError, Handler, Hearer, Nowhere, Refused, StopHearing, Unreachable
 
 logger = logging.getLogger(__name__)

@@ -56,6 +56,6 @@ class Attachments:
     def _take_own(self, said: SentTo | StreamOpened, *, old: bool) -> None:
         """What a gateway has said."""
         if isinstance(said, SentTo):
-            self._connection.note_asked(said.id.encode(), said.node)
+            self._connection.note_asked(said.id.encode(), said.node, said.promised_by, said.after)
         elif not old:
             self._taker.take_stream(self._connection, said)

@@ -170,7 +170,9 @@ class Calls:
         self, connection: FleetConnection, node: str, envelope: Envelope, key: str | None, *more: tuple[bytes, bytes]
     ) -> NodeAnswer:
         assert envelope.id is not None
-        self._connections.note_asked(connection, envelope.id, node, promised=_ASYNC in more)
+        lease = self._roster.leases.get(node)
+        promised_by = lease.nonce if lease is not None and _ASYNC in more else None
+        self._connections.promises.note_asked(connection, envelope.id, node, promised_by)
         under = [] if key is None else [(_KEY, key.encode("latin-1"))]
         repeatable = key is not None or envelope.method in methods.READS
         return await self._guests.post(connection, node, envelope.line, [*under, *more], repeatable=repeatable)
@@ -183,15 +185,13 @@ class Calls:
         node = await self.node_for(connection, envelope, key)
         if envelope.method in self._without_node and node not in self._roster.leases:
             return False
-        id = same_id(envelope.id)
-        connection.unanswered[id] = node
         try:
             answer = await self._request(connection, node, envelope, key, _ASYNC)
         except BaseException:
-            connection.unanswered.pop(id, None)
+            connection.unanswered.pop(same_id(envelope.id), None)
             raise
         if answer.status != 202:
-            connection.unanswered.pop(id, None)
+            connection.unanswered.pop(same_id(envelope.id), None)
             raise Refusal(answer)
         return True
 

@@ -7,6 +7,7 @@ from collections import OrderedDict
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from sandbox_agent.bus import subjects
 from sandbox_agent.envelope import Kind, parse, same_id
@@ -16,6 +17,14 @@ from sandbox_agent.log.event import Chunk, session_channel
 
 REMEMBERED_REQUESTS = 4096
 """Of one client: where they went."""
+
+
+class Promise(NamedTuple):
+    """A response that comes on the stream: of which node, of which of its runs, and after which position."""
+
+    node: str
+    run: str
+    after: int
 
 
 @dataclass(eq=False)
@@ -33,8 +42,8 @@ class FleetConnection(Connection):
     """Of its record in the fleet's table."""
     kept_at: float = 0.0
     """When that was written last, by the monotonic clock."""
-    unanswered: dict[bytes, str] = field(default_factory=dict[bytes, str])
-    """Requests whose responses come on the stream → the nodes that work on them."""
+    unanswered: OrderedDict[bytes, Promise] = field(default_factory=OrderedDict[bytes, Promise])
+    """Requests whose responses come on the stream, by id; here may be some that were answered before it came here."""
     asked: OrderedDict[bytes, set[str]] = field(default_factory=OrderedDict[bytes, set[str]])
     """The newest requests of its client, by id → the nodes that they went to; as far as gateways have said so."""
 
@@ -56,20 +65,27 @@ class FleetConnection(Connection):
             return not self._is_forged(chunk)
         return any(window.covers(chunk.first) for window in self.windows.get(chunk.session_id, ()))
 
-    def note_asked(self, id: bytes, node: str) -> None:
-        """A request goes to a node."""
+    def note_asked(self, id: bytes, node: str, promised_by: str | None = None, after: int = 0) -> None:
+        """A request goes to a node; its response is promised on the stream when a run of the node is named.
+
+        `after` is a position before the response.
+        """
         name = same_id(id)
         self.asked.setdefault(name, set()).add(node)
         self.asked.move_to_end(name)
-        while len(self.asked) > REMEMBERED_REQUESTS:
-            self.asked.popitem(last=False)
+        if promised_by is not None:
+            self.unanswered[name] = Promise(node, promised_by, after)
+            self.unanswered.move_to_end(name)
+        for table in (self.asked, self.unanswered):
+            while len(table) > REMEMBERED_REQUESTS:
+                table.popitem(last=False)
 
     def _is_forged(self, chunk: Chunk) -> bool:
         """Whether a node answers what another one was asked."""
         source = chunk.channel.rpartition(".")[2]
         if source == subjects.GATEWAY or len(self.guests) < 2:
             return False
-        return any(source not in self.asked.get(id, (source,)) for id in _answered(chunk))
+        return any(source not in self.asked.get(id, (source,)) for id in answered(chunk))
 
     def has_read(self, position: int) -> bool:
         """Whether its stream here, if there is one, has come past a position."""
@@ -85,7 +101,7 @@ class FleetConnection(Connection):
             self.stream.push(chunk)
 
     def _note_responses(self, chunk: Chunk) -> None:
-        for id in _answered(chunk):
+        for id in answered(chunk):
             self.unanswered.pop(id, None)
 
     def lost(self, trims: dict[str, int], after: int, only: str | None = None) -> int:
@@ -112,7 +128,7 @@ class FleetConnection(Connection):
         return digest_of_id(self.connection_id)
 
 
-def _answered(chunk: Chunk) -> Iterator[bytes]:
+def answered(chunk: Chunk) -> Iterator[bytes]:
     """The ids of requests to which a chunk has responses."""
     for line in chunk.lines:
         with suppress(NotAnEnvelope):

@@ -17,17 +17,18 @@ from msgspec import Raw
 
 from sandbox_agent.bus import subjects
 from sandbox_agent.bus.ports import BusError, Conflict, Entry, Following, Table
-from sandbox_agent.envelope import Envelope, parse, same_id
+from sandbox_agent.envelope import Envelope, parse
 from sandbox_agent.errors import LogUnavailable, UnknownConnection
 from sandbox_agent.gateway.attachments import Attachments
 from sandbox_agent.gateway.connection import FleetConnection, digest_of_id
 from sandbox_agent.gateway.feed import Feed
 from sandbox_agent.gateway.own_events import OwnEvents
+from sandbox_agent.gateway.promises import Promises
 from sandbox_agent.gateway.roster import Roster
 from sandbox_agent.http.stream import TAKEN_OVER
 from sandbox_agent.hub.connection import Connection
 from sandbox_agent.log.event import session_channel
-from sandbox_agent.wire.fleet import Attachment, SentTo, StreamOpened, Visit
+from sandbox_agent.wire.fleet import Attachment, StreamOpened, Visit
 
 logger = logging.getLogger(__name__)
 
@@ -48,6 +49,7 @@ class FleetConnections:
         self._roster = roster
         self._table = table
         self._own = own
+        self.promises = Promises(feed, own)
         self._ttl = ttl
         self._by_tag: dict[str, FleetConnection] = {}
         self._loading: dict[str, asyncio.Task[FleetConnection | None]] = {}
@@ -353,15 +355,6 @@ class FleetConnections:
             end = windows[-1].end
             if end is not None and connection.has_read(end):
                 self._feed.unfollow(session_channel(session_id), connection)
-
-    def note_asked(self, connection: FleetConnection, id: bytes, node: str, *, promised: bool = False) -> None:
-        """A request of its client goes to a node: no other node may answer it. All gateways learn of it.
-
-        Where a single node can speak to it, they know already; but for a response that is `promised` on the stream.
-        """
-        connection.note_asked(id, node)
-        if promised or len(connection.guests) > 1:
-            self._own.announce(connection.tag, msgspec.json.encode(SentTo(same_id(id).decode(), node)))
 
     def _settle(self, connection: FleetConnection, channel: str, after: int) -> None:
         """Find out which event of a channel is the last that was meant for it, of those that are not in memory."""

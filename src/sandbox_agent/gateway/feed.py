@@ -200,6 +200,13 @@ class Feed:
             self.unfollow(channel, holding)
         return position
 
+    async def catch_up(self, channel: str) -> None:
+        """Wait until this gateway has what the stream has of a channel by now. Raises LogUnavailable."""
+        found = self._channels.get(channel)
+        if found is not None:
+            await self._wait_for([found])
+            await self._catch_up(found)
+
     async def _catch_up(self, channel: _Channel) -> None:
         """Wait until this gateway has what the stream has by now: another gateway may be ahead of it."""
         last = await self._last(channel.subject)

@@ -12,7 +12,7 @@ from weakref import WeakKeyDictionary
 import msgspec
 from msgspec import Raw
 
-from sandbox_agent.envelope import failure, request
+from sandbox_agent.envelope import request
 from sandbox_agent.errors import (
     URN,
     NodeLost,
@@ -236,22 +236,27 @@ class Guests:
             known = connection.guests.get(node)
             if known is None or (lease is not None and known == lease.nonce):
                 continue
-            if lease is None or known:
-                self._fail_unanswered(connection, node)
+            self._fail_unanswered(connection, node)
             if lease is not None and (connection.stream is not None or connection.busy):
                 self._spawn(self._introduce_again(connection, node))
 
     def _meet_nodes(self, connection: FleetConnection) -> None:
         """Its client reads here: a node that has started anew, while it read nowhere, has to know whom to ask."""
         for node, known in connection.guests.items():
+            self._fail_unanswered(connection, node)
             lease = self._roster.leases.get(node)
             if lease is not None and known != lease.nonce:
                 self._spawn(self._introduce_again(connection, node))
 
     def _fail_unanswered(self, connection: FleetConnection, node: str) -> None:
-        for id in [id for id, worker in connection.unanswered.items() if worker == node]:
+        """Responses that were promised by a run of a node that has ended."""
+        lease = self._roster.leases.get(node)
+        run = None if lease is None else lease.nonce
+        lost = {id: each for id, each in connection.unanswered.items() if each.node == node and each.run != run}
+        for id in lost:
             del connection.unanswered[id]
-            self._connections.tell(connection, failure(id, NodeLost(node)))
+        if lost:
+            self._connections.promises.tell_lost(connection, lost, node)
 
     async def keep_all(self) -> None:
         """Keep connections in the fleet's table, and at the nodes that know them: both forget what is not used."""

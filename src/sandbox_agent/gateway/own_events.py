@@ -4,6 +4,7 @@ import asyncio
 import logging
 import time
 from collections import deque
+from collections.abc import Awaitable, Callable
 
 from sandbox_agent.bus import subjects
 from sandbox_agent.bus.ports import Append, BusError, Conflict, Message, Stream
@@ -17,19 +18,25 @@ PAUSE = 0.2
 MOST_WAITING = 8 << 20
 """Bytes that may wait for the stream, of all connections; then the newest is dropped."""
 
+Unless = Callable[[], Awaitable[bool]]
+"""Whether something is there already. Raises BusError."""
+
 
 class OwnEvents:
     """The way of gateways into the stream."""
 
     def __init__(self, events: Stream) -> None:
         self._events = events
-        self._waiting: dict[str, deque[tuple[str, Chunk]]] = {}
+        self._waiting: dict[str, deque[tuple[str, Chunk, Unless | None]]] = {}
         self._size = 0
         self._tasks: set[asyncio.Task[None]] = set()
 
-    def tell(self, tag: str, line: bytes, session_id: str | None) -> None:
-        """Send a line to the client of a connection, wherever it reads."""
-        self._put(tag, subjects.connection_events(tag, subjects.GATEWAY), line, session_id)
+    def tell(self, tag: str, line: bytes, session_id: str | None, *, unless: Unless | None = None) -> None:
+        """Send a line to the client of a connection, wherever it reads.
+
+        `unless` is asked before: whether another gateway has said it. Of several that ask at once, one says it.
+        """
+        self._put(tag, subjects.connection_events(tag, subjects.GATEWAY), line, session_id, unless)
 
     def announce(self, tag: str, line: bytes) -> None:
         """Tell all gateways something about a connection."""
@@ -40,7 +47,7 @@ class OwnEvents:
         await self._events.purge(subjects.connection_events(tag, source))
         await self._events.purge(subjects.attachments(tag, source))
 
-    def _put(self, tag: str, subject: str, line: bytes, session_id: str | None) -> None:
+    def _put(self, tag: str, subject: str, line: bytes, session_id: str | None, unless: Unless | None = None) -> None:
         chunk = Chunk(1, [line], Direction.FROM_SERVER, session_id, connection_channel(tag), time.time(), history=False)
         if self._size + chunk.size > MOST_WAITING:
             logger.error("event for a connection dropped connection=%s reason=the stream takes nothing", tag)
@@ -48,9 +55,9 @@ class OwnEvents:
         self._size += chunk.size
         waiting = self._waiting.get(tag)
         if waiting is not None:
-            waiting.append((subject, chunk))
+            waiting.append((subject, chunk, unless))
             return
-        self._waiting[tag] = deque([(subject, chunk)])
+        self._waiting[tag] = deque([(subject, chunk, unless)])
         task = asyncio.create_task(self._append_all(tag))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -58,9 +65,9 @@ class OwnEvents:
     async def _append_all(self, tag: str) -> None:
         waiting = self._waiting[tag]
         while waiting:
-            subject, chunk = waiting[0]
+            subject, chunk, unless = waiting[0]
             try:
-                await self._append(subject, chunk)
+                await self._append(subject, chunk, unless)
             except BusError as error:
                 logger.warning("event for a connection waits connection=%s reason=%s", tag, error)
                 await asyncio.sleep(PAUSE)
@@ -69,7 +76,7 @@ class OwnEvents:
             self._size -= chunk.size
         del self._waiting[tag]
 
-    async def _append(self, subject: str, chunk: Chunk) -> None:
+    async def _append(self, subject: str, chunk: Chunk, unless: Unless | None) -> None:
         headers = {wire.NODE: subjects.GATEWAY, wire.EPOCH: "1", wire.LAST: "0"}
         for each in wire.outgoing(chunk, subject):
             part = {wire.PART: each.part} if each.part else {}
@@ -79,6 +86,8 @@ class OwnEvents:
                 if last is not None and last.body == message.body and dict(last.headers) == dict(message.headers):
                     # It was appended, and the answer was lost.
                     break
+                if unless is not None and await unless():
+                    return
                 try:
                     await self._events.append(Append([message], {subject: 0 if last is None else last.sequence}))
                 except Conflict:

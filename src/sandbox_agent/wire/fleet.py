@@ -161,6 +161,10 @@ class SentTo(Struct, rename="camel", tag_field="kind", tag="sent-to"):
     id: str
     """Its id, as JSON."""
     node: str
+    promised_by: str | None = None
+    """The run of that node, by its nonce, whose response comes on the stream; None when a POST waits for it."""
+    after: int = 0
+    """The response comes after this position of the stream."""
 
 
 class Visit(Struct, rename="camel"):

@@ -12,7 +12,7 @@ import msgspec
 from msgspec import Struct
 
 from sandbox_agent.bus import subjects
-from sandbox_agent.bus.jetstream import StreamFacts, describe
+from sandbox_agent.bus.api import StreamFacts, describe
 from sandbox_agent.bus.nats import NatsBus, connect
 from sandbox_agent.bus.ports import BusError, Entry
 from sandbox_agent.errors import SettingsError

@@ -1,0 +1,205 @@
+"""JetStream's API: what is asked of it, what it answers, and what its errors mean, on any connection."""
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+import msgspec
+from msgspec import Struct
+
+from sandbox_agent.bus.ports import Conflict, Nowhere, Refused, Unreachable
+
+PATIENCE = 5.0
+"""How long JetStream may take for one answer."""
+ASK_AGAIN = 1.0
+"""Seconds of silence after which what changes nothing is asked again. A server that is frozen, or no longer the leader,
+still gets requests, and never answers them."""
+FORMING = 30.0
+"""How long the servers of a cluster that has just been started may take to find each other."""
+AGAIN = 0.5
+"""Seconds before a stream is asked for again that could not be made."""
+
+_CONFLICTS = (10071, 10164)
+_TOO_LARGE = 10054
+_NO_ROOM = (10023, 10028, 10047, 10077)
+_NOT_YET = (10005, 10008)
+_TOO_FEW = (10005, 10074)
+NOT_FOUND = 10037
+_TAKEN = 10058
+_UNAVAILABLE = (408, 503)
+
+_MORE_ROOM = (
+    "give it more (the disk, or max_file_store in the configuration of the NATS servers), or keep less: --log-max-bytes"
+)
+Json = dict[str, object]
+
+
+@dataclass(frozen=True, slots=True)
+class Arrival:
+    """A message as it came."""
+
+    subject: str
+    reply: str
+    headers: Mapping[str, str]
+    data: bytes
+
+
+class Connection(Protocol):
+    """What is needed of a connection to a NATS server."""
+
+    async def ask(self, subject: str, body: bytes, headers: Mapping[str, str] | None, patience: float) -> Arrival: ...
+    async def publish(
+        self, subject: str, body: bytes, reply: str = "", headers: Mapping[str, str] | None = None
+    ) -> None: ...
+    async def subscribe(
+        self, subject: str, take: Callable[[Arrival], Awaitable[None]]
+    ) -> Callable[[], Awaitable[None]]: ...
+    def new_inbox(self) -> str: ...
+
+
+class _Error(Struct):
+    code: int = 0
+    err_code: int = 0
+    description: str = "no reason given"
+
+
+class _Stored(Struct):
+    seq: int
+    data: bytes = b""
+    hdrs: bytes = b""
+
+
+class _State(Struct):
+    first_seq: int
+    last_seq: int
+    messages: int = 0
+    bytes: int = 0
+
+
+class _Peer(Struct):
+    name: str
+    current: bool = False
+    lag: int = 0
+
+
+class _Group(Struct):
+    """The servers that keep one stream."""
+
+    leader: str = ""
+    replicas: list[_Peer] = []
+
+
+class _Limits(Struct):
+    max_bytes: int = -1
+
+
+class Answer(Struct):
+    """Of JetStream, whatever was asked."""
+
+    error: _Error | None = None
+    seq: int = 0
+    name: str = ""
+    num_pending: int = 0
+    message: _Stored | None = None
+    state: _State | None = None
+    config: _Limits | None = None
+    cluster: _Group | None = None
+
+    @property
+    def error_code(self) -> int | None:
+        return None if self.error is None else self.error.err_code or self.error.code
+
+    def check(self, what: str) -> "Answer":
+        """Raises what the error means, if there is one."""
+        if self.error is None:
+            return self
+        text = f"{what}: {self.error.description}"
+        if self.error_code in _CONFLICTS:
+            raise Conflict(what)
+        if self.error_code in _NO_ROOM:
+            raise Refused(f"JetStream has no room for {text}; {_MORE_ROOM}")
+        if self.error_code != _TOO_LARGE and self.error.code in _UNAVAILABLE:
+            raise Unreachable(text)
+        raise Refused(text)
+
+
+async def call_api(connection: Connection, call: str, body: Json, patience: float = PATIENCE) -> Answer:
+    """A call of JetStream's management; raises Refused when the servers have no JetStream."""
+    try:
+        answer = await connection.ask(f"$JS.API.{call}", json.dumps(body).encode(), None, patience)
+    except Nowhere as error:
+        raise Refused("the NATS servers have no JetStream for this account; turn it on") from error
+    return msgspec.json.decode(answer.data, type=Answer)
+
+
+async def read_api(connection: Connection, call: str, body: Json) -> Answer:
+    """A call that changes nothing; asked again when no answer comes."""
+    clock = asyncio.get_running_loop().time
+    ends_at = clock() + PATIENCE
+    while True:
+        try:
+            return await call_api(connection, call, body, ASK_AGAIN)
+        except Unreachable:
+            if clock() >= ends_at:
+                raise
+
+
+@dataclass(frozen=True, slots=True)
+class StreamFacts:
+    """How a stream is, as its servers say."""
+
+    name: str
+    messages: int
+    size: int
+    """In bytes."""
+    most: int
+    """Bytes that it may have; -1 for no limit."""
+    leader: str
+    """The server that takes its appends; empty while there is none."""
+    behind: dict[str, int]
+    """Other servers that do not have all of it, and how many messages each lacks; -1 for one that is not there."""
+    servers: int
+    """How many keep it."""
+
+
+async def describe(connection: Connection, name: str) -> StreamFacts:
+    """Raises BusError, Refused when there is no such stream."""
+    answer = (await read_api(connection, f"STREAM.INFO.{name}", {})).check(name)
+    assert answer.state is not None
+    group = answer.cluster or _Group()
+    behind = {each.name: each.lag or -1 for each in group.replicas if not each.current}
+    most = -1 if answer.config is None else answer.config.max_bytes
+    servers = 1 + len(group.replicas)
+    return StreamFacts(name, answer.state.messages, answer.state.bytes, most, group.leader, behind, servers)
+
+
+async def make(connection: Connection, config: Json) -> None:
+    """Make a stream, or give the one that is there these limits."""
+    kept = {"storage": "file", "retention": "limits", "discard": "old", "allow_direct": True, "allow_msg_ttl": True}
+    name = str(config["name"])
+    ends_at = asyncio.get_running_loop().time() + FORMING
+    while True:
+        is_late = asyncio.get_running_loop().time() > ends_at
+        try:
+            made = await call_api(connection, f"STREAM.CREATE.{name}", kept | config)
+            if made.error_code == _TAKEN:
+                made = await call_api(connection, f"STREAM.UPDATE.{name}", kept | config)
+        except Unreachable:
+            # What was asked while there was no leader is never answered.
+            if is_late:
+                raise
+        else:
+            if made.error_code not in _NOT_YET or is_late:
+                break
+        await asyncio.sleep(AGAIN)
+    if made.error_code in _TOO_FEW:
+        wanted = config.get("num_replicas", 1)
+        raise Refused(f"the NATS servers are not a cluster of {wanted} that have JetStream; run so many: --replicas")
+    made.check(f"the stream {name}")
+
+
+def nanoseconds(seconds: float) -> int:
+    """A time as JetStream takes it."""
+    return round(seconds * 1e9)
