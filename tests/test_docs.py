@@ -33,7 +33,7 @@ def test_every_method_of_acp_that_we_answer_is_in_the_contract() -> None:
     assert sorted(name for name in methods if f"`{name}`" not in CONTRACT) == []
 
 
-def test_every_method_of_our_own_that_the_code_names_is_told() -> None:
+def test_every_method_of_our_own_that_the_code_names_is_documented() -> None:
     named = {text for text in texts(SOURCE.rglob("*.py")) if re.fullmatch(r"_sandboxagent(/\w+)+", text)}
 
     assert set(from_client._ANNOUNCED) <= named

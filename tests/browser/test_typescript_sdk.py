@@ -59,7 +59,7 @@ def test_a_page_of_another_origin_sees_what_a_server_has(page: Page, server: Ser
     assert told["mode"]
 
 
-def test_a_turn_is_told_in_order_and_while_it_runs(page: Page) -> None:
+def test_a_turn_arrives_in_order_and_while_it_runs(page: Page) -> None:
     told = page.run(
         """
         const half = arrival();
@@ -320,14 +320,14 @@ def test_files_are_watched(page: Page) -> None:
     assert changed == "added"
 
 
-def test_a_wrong_token_is_told_in_words(page: Page, server: Server) -> None:
+def test_a_wrong_token_is_an_error_in_words(page: Page, server: Server) -> None:
     failure = page.run("return await failure(sdk.SandboxAgent.connect(url, { token: 'wrong' }));", url=server.url)
 
     assert (failure["name"], failure["slug"], failure["status"]) == ("ServerProblem", "unauthorized", 401)
     assert "token" in failure["message"]
 
 
-def test_a_page_that_the_server_does_not_allow_is_told_what_it_may_be(context: Context, server: Server) -> None:
+def test_a_page_that_the_server_does_not_allow_learns_what_it_may_be(context: Context, server: Server) -> None:
     with site(PAGES) as elsewhere, context.page(elsewhere, "window.sdk") as page:
         failure = page.run(
             "return await failure(sdk.SandboxAgent.connect(url, { token }));", url=server.url, token=TOKEN

@@ -305,7 +305,7 @@ def test_a_mistake_is_one_line(calling: Calling, flags: list[str], complaint: st
     assert calling.refused(*RPC, *flags, code=2).startswith(complaint)
 
 
-def test_a_server_that_stops_is_told(place: Place) -> None:
+def test_a_server_that_stops_is_reported(place: Place) -> None:
     with Server() as server:
         process = Calling(place, server).start(*SCRIPTED, "--follow", "-d", json.dumps(envelope("x/echo", id=1)))
         reading(process.stdout, lambda line: True)

@@ -80,7 +80,7 @@ def test_the_last_turn_is_shown_or_as_many_as_are_asked_for(call: Talking) -> No
     assert "one" in everything
 
 
-def test_a_session_is_found_by_its_beginning_and_what_is_none_is_told(call: Talking) -> None:
+def test_a_session_is_found_by_its_beginning_and_an_unknown_one_is_an_error(call: Talking) -> None:
     id = session(call, "hello", agent="mock")
 
     with call.on_terminal("attach", id[:12], "--history", "0") as terminal:
@@ -144,7 +144,7 @@ def test_a_line_that_is_typed_is_sent_as_a_prompt(call: Talking) -> None:
         assert terminal.expect_end() == 0
 
 
-def test_the_first_answer_counts_and_the_others_are_told(call: Talking) -> None:
+def test_the_first_answer_counts_and_the_others_learn_of_it(call: Talking) -> None:
     with call.on_terminal("run", "scripted", asks("session/request_permission", PERMISSION)) as first:
         first.expect("a/A/r?")
         with call.on_terminal("attach", call.sessions()[0]["sessionId"], columns=400) as second:

@@ -316,7 +316,7 @@ def test_without_a_log_it_is_one_line(place: Place) -> None:
 # --- what goes wrong --------------------------------------------------------------------------------------------------
 
 
-def test_a_port_that_is_taken_is_told_as_by_the_server(place: Place) -> None:
+def test_a_port_that_is_taken_is_reported_as_by_the_server(place: Place) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()

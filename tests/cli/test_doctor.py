@@ -150,7 +150,7 @@ def test_a_check_that_fails_or_never_ends_keeps_no_other_from_its_findings() -> 
     assert unfinished == [hangs]
 
 
-def test_another_program_of_that_name_on_the_path_is_told(place: Place) -> None:
+def test_another_program_of_that_name_on_the_path_is_reported(place: Place) -> None:
     other = place.directory / "bin" / "sandbox-agent"
     other.parent.mkdir()
     other.write_text("#!/bin/sh\n")
@@ -165,7 +165,7 @@ def test_another_program_of_that_name_on_the_path_is_told(place: Place) -> None:
 # --- settings ---------------------------------------------------------------------------------------------------------
 
 
-def test_every_file_with_a_mistake_is_told_with_its_line(place: Place) -> None:
+def test_every_file_with_a_mistake_is_reported_with_its_line(place: Place) -> None:
     (place.config / "config.toml").write_text("host = '127.0.0.1'\nprot = 1\n")
     (place.config / "agents.toml").write_text("[agents.x]\ncomand = ['x']\n")
     (place.config / "permissions.toml").write_text("[[rules]]\ntool = '*'\naction = 'alow'\n")
@@ -181,7 +181,7 @@ def test_every_file_with_a_mistake_is_told_with_its_line(place: Place) -> None:
     assert found["server/server"]["sentence"] == "no server was looked for, because the settings are wrong"
 
 
-def test_files_in_order_are_told_so(place: Place) -> None:
+def test_files_in_order_are_reported_so(place: Place) -> None:
     (place.config / "config.toml").write_text("log_level = 'info'\n")
     (place.config / "agents.toml").write_text(f"[agents.mine]\n{scripted()}")
     (place.config / "permissions.toml").write_text("[[rules]]\ntool = '*'\naction = 'ask'\n")
@@ -193,7 +193,7 @@ def test_files_in_order_are_told_so(place: Place) -> None:
     assert found["configuration/permissions-file"]["sentence"].endswith("is in order: 1 rule")
 
 
-def test_variables_that_mean_nothing_or_contradict_are_told(place: Place) -> None:
+def test_variables_that_mean_nothing_or_contradict_are_reported(place: Place) -> None:
     found = examine(place, SANDBOX_AGENT_TOKN="hush", SANDBOX_AGENT_TOKEN="a", SANDBOX_AGENT_NO_TOKEN="1")
 
     assert found["configuration/variable"]["status"] == "warning"
@@ -244,7 +244,7 @@ def test_a_directory_that_is_none_is_a_problem(place: Place) -> None:
     assert found["directories/data"]["sentence"] == f"the data directory is no directory: {place.data}"
 
 
-def test_directories_are_told_with_owner_and_room(place: Place) -> None:
+def test_directories_are_reported_with_owner_and_room(place: Place) -> None:
     place.agents.mkdir(parents=True)
 
     found = examine(place)
@@ -322,7 +322,7 @@ def test_a_server_that_does_not_take_the_token_is_a_problem_that_says_where_it_w
     assert "hush" not in str([none, flag, variable, file])
 
 
-def test_a_server_without_a_token_is_told_so(place: Place) -> None:
+def test_a_server_without_a_token_is_reported_so(place: Place) -> None:
     with Server("--no-token", token=None) as server:
         found = examine(place, "--endpoint", server.url)
 
@@ -397,7 +397,7 @@ def answering(**pages: tuple[int, object]) -> Generator[str]:
         thread.join()
 
 
-def test_a_server_of_another_version_or_that_is_not_well_is_told(place: Place) -> None:
+def test_a_server_of_another_version_or_that_is_not_well_is_reported(place: Place) -> None:
     health = {"status": "degraded", "version": "0.0.1", "uptimeMs": 7_300_000, "detail": "the disk is full"}
     with answering(health=(200, health), mock=(200, {})) as url:
         found = examine(place, "--endpoint", url)
@@ -437,7 +437,7 @@ def test_a_server_that_says_nothing_is_a_problem(place: Place) -> None:
 # --- agents and registry ----------------------------------------------------------------------------------------------
 
 
-def test_an_agent_that_is_installed_is_told_with_its_version_and_credentials_by_name(place: Place) -> None:
+def test_an_installed_agent_is_reported_with_its_version_and_credentials_by_name(place: Place) -> None:
     own = scripted() + "\ncredentials = ['MINE_KEY', 'OTHER_KEY']"
     (place.config / "agents.toml").write_text(f"[agents.mine]\n{own}")
     assert place.run("agents", "install", "works").returncode == 0
@@ -456,7 +456,7 @@ def test_an_agent_that_is_installed_is_told_with_its_version_and_credentials_by_
     assert "hush" not in str(found)
 
 
-def test_what_is_broken_or_left_over_is_told_with_what_to_do(place: Place) -> None:
+def test_what_is_broken_or_left_over_is_reported_with_what_to_do(place: Place) -> None:
     place.write_registry(*(place.binary(id, "works") for id in ("works", "empty", "other", "moved")))
     assert place.run("agents", "install", "works", "empty", "other", "moved").returncode == 0
     (place.agents / "works" / "installed.json").write_text("{")
@@ -518,7 +518,7 @@ def test_few_open_files_are_a_warning(place: Place) -> None:
     assert found["open-files"]["advice"] == "Where the server is started: ulimit -n 256"
 
 
-def test_watches_are_told_where_the_kernel_has_them(place: Place) -> None:
+def test_watches_are_reported_where_the_kernel_has_them(place: Place) -> None:
     found = examine(place, "--offline")
 
     assert ("limits/watches" in found) == Path("/proc/sys/fs/inotify/max_user_watches").exists()

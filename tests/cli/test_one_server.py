@@ -124,7 +124,7 @@ def test_the_users_settings_are_kept_to(alone: Alone) -> None:
     assert "--port" not in began
 
 
-def test_what_keeps_the_server_from_starting_is_told(alone: Alone) -> None:
+def test_what_keeps_the_server_from_starting_is_printed(alone: Alone) -> None:
     (alone.place.config / "config.toml").write_text("max_body = 'many'\n")
 
     for words in (("run", "mock", "hello"), ("sessions", "list")):

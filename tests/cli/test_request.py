@@ -103,7 +103,7 @@ def test_headers_are_included_when_asked_for(api: Calling) -> None:
         (("session", "list"), "unknown command session"),
     ],
 )
-def test_mistakes_are_told_in_one_line_and_nothing_is_sent(
+def test_mistakes_are_printed_in_one_line_and_nothing_is_sent(
     api: Calling, words: tuple[str, ...], complaint: str
 ) -> None:
     assert api.refused("api", *words, code=2).startswith(complaint)

@@ -124,7 +124,7 @@ def test_files_go_with_the_prompt(run: Talking, tmp_path: Path) -> None:
         ((), "the following arguments are required: AGENT; try: sandbox-agent run --help"),
     ],
 )
-def test_mistakes_are_told_in_one_line(run: Talking, arguments: tuple[str, ...], complaint: str) -> None:
+def test_mistakes_are_printed_in_one_line(run: Talking, arguments: tuple[str, ...], complaint: str) -> None:
     assert run.refused("run", *arguments, code=2) == complaint
 
 
@@ -147,14 +147,14 @@ def test_the_exit_code_is_that_of_the_stop_reason(run: Talking, stop_reason: str
     assert (ran.code, ran.out, ran.err) == (code, "so far\n", told)
 
 
-def test_an_agent_that_dies_is_told_with_the_end_of_what_it_wrote(run: Talking) -> None:
+def test_an_agent_that_dies_is_reported_with_the_end_of_what_it_wrote(run: Talking) -> None:
     ran = run("run", "scripted", program(*said("Let me see"), ["stderr", "\x1b[1mout of luck"], ["exit", 7]))
 
     assert (ran.code, ran.out) == (1, "Let me see\n")
     assert ran.err == "sandbox-agent: agent scripted exited with code 7\n  | ?[1mout of luck\n"
 
 
-def test_an_agent_that_answers_with_an_error_is_told(run: Talking) -> None:
+def test_an_agents_error_is_printed(run: Talking) -> None:
     ran = run("run", "scripted", program(["respond_error", -32000, "no credit left"]))
 
     assert (ran.code, ran.err) == (1, "sandbox-agent: no credit left\n")

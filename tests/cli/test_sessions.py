@@ -308,7 +308,7 @@ def test_a_line_is_as_wide_as_it_may_be() -> None:
 @pytest.mark.parametrize(
     ("seconds", "expected"), [(-5, "0s"), (59.9, "59s"), (61, "1m"), (7200, "2h"), (86400 * 40, "40d")]
 )
-def test_an_age_is_told_in_its_largest_unit(seconds: float, expected: str) -> None:
+def test_an_age_is_printed_in_its_largest_unit(seconds: float, expected: str) -> None:
     assert age(datetime.now(UTC) - timedelta(seconds=seconds)) == expected
 
 

@@ -84,7 +84,7 @@ def test_models_are_there_before_a_first_session(shelf: Shelf) -> None:
     run(main())
 
 
-def test_models_modes_and_the_process_are_told_once_there_is_a_session(server: Server) -> None:
+def test_models_modes_and_the_process_are_listed_once_there_is_a_session(server: Server) -> None:
     async def main() -> None:
         async with Client(server, "models") as client, calling(server) as api:
             await client.new_session()

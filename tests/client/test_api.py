@@ -202,7 +202,7 @@ def test_an_answer_that_leads_elsewhere_says_where_to(host: str) -> None:
     run(main())
 
 
-def test_a_server_that_is_not_there_is_told_with_its_address_and_the_reason() -> None:
+def test_a_server_that_is_not_there_is_an_error_with_its_address_and_the_reason() -> None:
     async def main() -> None:
         with socket.socket() as unused:
             unused.bind(("127.0.0.1", 0))

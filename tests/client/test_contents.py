@@ -29,7 +29,7 @@ def test_blocks_are_made_when_they_are_wanted_and_not_before() -> None:
     run(main())
 
 
-def test_what_goes_wrong_in_the_thread_is_told() -> None:
+def test_what_goes_wrong_in_the_thread_is_raised() -> None:
     def blocks() -> Generator[bytes]:
         yield b"one"
         raise OSError("no more")

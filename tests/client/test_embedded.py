@@ -305,7 +305,7 @@ def test_one_that_reports_a_lot_never_waits_for_us(run_on: Run, place: Place) ->
     run_on(main)
 
 
-def test_one_that_ends_by_itself_is_told_of(run_on: Run, place: Place, caplog: pytest.LogCaptureFixture) -> None:
+def test_one_that_ends_by_itself_is_reported(run_on: Run, place: Place, caplog: pytest.LogCaptureFixture) -> None:
     async def main() -> None:
         async with await start(place) as server:
             os.kill(server.pid, signal.SIGKILL)
@@ -341,7 +341,7 @@ def test_a_server_that_refuses_to_start_is_quoted(run_on: Run, place: Place) -> 
     assert "--max-body" in failed.stderr
 
 
-def test_a_data_directory_in_use_is_told(run_here: Run, place: Place) -> None:
+def test_a_data_directory_in_use_is_an_error(run_here: Run, place: Place) -> None:
     data = place.directory / "data"
 
     async def main() -> None:

@@ -119,7 +119,7 @@ def test_trimmed_events_are_an_explicit_gap(tmp_path: Path) -> None:
         run(scenario(server))
 
 
-def test_a_gap_is_told_once_also_when_nothing_comes_after_it() -> None:
+def test_a_gap_comes_once_also_when_nothing_comes_after_it() -> None:
     async def scenario() -> None:
         async with pretender() as pretending, SandboxAgent.connect(pretending.url) as client:
             session_id = {"sessionId": "s-1"}

@@ -208,7 +208,7 @@ def test_session_new_that_may_have_happened_is_not_repeated_elsewhere(way: str, 
     run(scenario())
 
 
-def test_wrong_token_and_no_server_are_told_when_connecting(server: Server) -> None:
+def test_wrong_token_and_no_server_are_errors_when_connecting(server: Server) -> None:
     async def scenario() -> None:
         with pytest.raises(ServerProblem) as refused:
             async with SandboxAgent.connect(server.url, "wrong"):

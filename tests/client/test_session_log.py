@@ -202,7 +202,7 @@ def test_a_prompt_that_cannot_be_read_is_read_again_and_nothing_is_lost() -> Non
     run(main())
 
 
-def test_a_gap_is_told_once_also_when_nothing_comes_after_it() -> None:
+def test_a_gap_comes_once_also_when_nothing_comes_after_it() -> None:
     async def main() -> None:
         log = Log()
         log.gap = {"after": 3, "resumesAt": 50}

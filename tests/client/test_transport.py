@@ -324,7 +324,7 @@ def test_a_request_to_a_server_that_forgets_each_connection_fails_in_the_end() -
     run(main())
 
 
-def test_readers_are_told_when_the_token_is_no_longer_good() -> None:
+def test_readers_learn_when_the_token_is_no_longer_good() -> None:
     async def main() -> None:
         async with pretender() as pretending, SandboxAgent.connect(pretending.url) as client:
             session = await opened(client, pretending)

@@ -154,7 +154,7 @@ STOPPING = b'event: ended\ndata: {"reason": "stopping"}\n\n'
 OVERFLOW = Change(kind="overflow", path="/a")
 
 
-def test_a_connection_that_breaks_is_made_again_and_the_gap_is_told() -> None:
+def test_a_connection_that_breaks_is_made_again_and_the_gap_is_explicit() -> None:
     assert watching(
         HEAD + told(("added", "/a/x")),
         HEAD + told(("modified", "/a/x"), ("deleted", "/a/y")) + STOPPING,
@@ -170,7 +170,7 @@ def test_a_connection_that_breaks_is_made_again_and_the_gap_is_told() -> None:
     ]
 
 
-def test_more_than_is_told_and_what_is_new_are_told_and_passed_over() -> None:
+def test_unknown_members_and_unknown_updates_are_passed_over() -> None:
     overflow = b'event: overflow\ndata: {"detail": "more"}\n\nevent: weather\ndata: sunny\n\n'
 
     assert watching(HEAD + overflow + told(("melted", "/a/x")) + GONE) == [OVERFLOW, Change(kind="melted", path="/a/x")]
@@ -184,7 +184,7 @@ def test_a_server_that_does_not_come_back_is_lost() -> None:
         watching(vanish, *[b""] * 20, patience=0.3)
 
 
-def test_a_problem_that_stays_is_told() -> None:
+def test_a_problem_that_stays_is_raised() -> None:
     problem = b'{"type":"urn:sandbox-agent:error:file-not-found","title":"File Not Found","status":404,"detail":"/a"}'
 
     with pytest.raises(ServerProblem, match="File Not Found"):

@@ -68,7 +68,7 @@ def test_a_question_passes_through_and_so_does_its_answer(server: Server) -> Non
 @pytest.mark.parametrize(
     ("answer", "outcome"), [(QUESTION_ANSWER, "answered"), ({"status": "rejected"}, "rejected"), (None, "cancelled")]
 )
-def test_what_became_of_a_question_is_told_to_those_who_come_late(
+def test_a_late_answer_to_a_question_is_refused_with_the_outcome(
     server: Server, answer: Json | None, outcome: str
 ) -> None:
     async def main() -> None:

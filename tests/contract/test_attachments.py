@@ -176,7 +176,7 @@ def test_image_is_sent_along_when_it_can_be(server: Server, tmp_path: Path, agen
 
 
 @pytest.mark.requirement("8.text")
-def test_agent_without_links_is_told_in_the_text(server: Server, tmp_path: Path) -> None:
+def test_agent_without_links_gets_them_in_the_text(server: Server, tmp_path: Path) -> None:
     (tmp_path / "déjà vu.txt").write_text("x")
     (tmp_path / "b").write_bytes(b"\0")
     (tmp_path / "picture").write_bytes(png())

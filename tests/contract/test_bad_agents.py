@@ -215,7 +215,7 @@ def test_prompts_that_wait_fail_with_the_turn_that_ran(server: Server) -> None:
 
 
 @pytest.mark.requirement("5.first-answer-wins", "6.death-pending")
-def test_what_a_dead_agent_asked_is_withdrawn_and_a_late_answer_is_told_so(server: Server) -> None:
+def test_what_a_dead_agent_asked_is_withdrawn_and_a_late_answer_is_refused(server: Server) -> None:
     async def main() -> None:
         async with Client(server, "pending") as a, Client(server) as b, a.stream() as events, b.stream() as others:
             session = await a.new_session()

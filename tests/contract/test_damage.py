@@ -16,7 +16,7 @@ async def health(client: Client) -> Json:
 
 
 @pytest.mark.requirement("6.damage")
-def test_a_damaged_write_ahead_log_is_told_until_it_is_acknowledged_and_positions_go_on(tmp_path: Path) -> None:
+def test_a_damaged_write_ahead_log_is_reported_until_it_is_acknowledged_and_positions_go_on(tmp_path: Path) -> None:
     with Server(directory=tmp_path) as server:
 
         async def before() -> tuple[list[str], list[Json]]:

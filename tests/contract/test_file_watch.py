@@ -62,7 +62,7 @@ def watch(files: Filing, **query: str) -> Iterator[Events]:
 
 
 @pytest.mark.requirement("13.watch")
-def test_changes_are_told_until_the_directory_goes(files: Filing) -> None:
+def test_changes_are_reported_until_the_directory_goes(files: Filing) -> None:
     root = files.root
     with watch(files) as events:
         assert events.response.headers["content-type"].startswith("text/event-stream")
@@ -83,7 +83,7 @@ def test_changes_are_told_until_the_directory_goes(files: Filing) -> None:
 
 
 @pytest.mark.requirement("13.watch")
-def test_a_file_that_is_put_is_told_of_by_its_own_name(files: Filing) -> None:
+def test_a_file_that_is_put_is_reported_by_its_own_name(files: Filing) -> None:
     root = files.root
     with watch(files) as events:
         assert events.comment() == ": watching"
@@ -96,7 +96,7 @@ def test_a_file_that_is_put_is_told_of_by_its_own_name(files: Filing) -> None:
 
 
 @pytest.mark.requirement("13.watch")
-def test_without_recursion_only_the_directory_itself_is_told_of(files: Filing) -> None:
+def test_without_recursion_only_the_directory_itself_is_reported(files: Filing) -> None:
     with watch(files, recursive="false") as events:
         (files.root / "a/file").write_text("x")
         (files.root / "file").write_text("x")

@@ -278,7 +278,7 @@ def test_a_file_over_the_limit_is_refused_and_read_in_parts(tmp_path: Path) -> N
 
 
 @pytest.mark.requirement("5.host-limits")
-def test_an_agent_that_asks_without_end_is_told_so_and_served_again(server: Server) -> None:
+def test_an_agent_that_asks_without_end_is_refused_and_served_again(server: Server) -> None:
     async def main() -> None:
         async with Client(server) as a:
             session = await a.new_session()

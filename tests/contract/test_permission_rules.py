@@ -363,7 +363,7 @@ def test_rules_of_a_session_survive_a_restart(tmp_path: Any) -> None:
 
 
 @pytest.mark.requirement("7.decision-told")
-def test_all_attached_are_told_what_a_person_decided(server: Server) -> None:
+def test_all_attached_clients_learn_what_a_person_decided(server: Server) -> None:
     async def main() -> None:
         async with Client(server) as a, a.stream() as seen_a:
             b = Client(server)
@@ -424,7 +424,7 @@ def test_all_attached_clients_learn_that_no_answer_came(hurried: Server, method:
 @pytest.mark.parametrize(
     ("how", "by"), [("cancel", {"kind": "cancel"}), ("withdraw", {"kind": "agent"}), ("exit", {"kind": "agent"})]
 )
-def test_all_attached_are_told_that_nothing_was_decided(server: Server, how: str, by: Json) -> None:
+def test_all_attached_clients_learn_that_nothing_was_decided(server: Server, how: str, by: Json) -> None:
     async def main() -> None:
         async with Client(server, "isolated") as client, client.stream() as events:
             session = await client.new_session()

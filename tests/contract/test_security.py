@@ -110,7 +110,7 @@ def test_no_rpc_method_is_carried_out_without_the_token(server: Server) -> None:
 
 @pytest.mark.requirement("10.before-the-body")
 @pytest.mark.parametrize("extra", [["Expect: 100-continue"], []])
-def test_who_may_not_call_is_told_so_before_a_body_is_read(guarded: Server, extra: list[str]) -> None:
+def test_a_client_that_may_not_call_is_refused_before_its_body_is_read(guarded: Server, extra: list[str]) -> None:
     announced = ["Content-Type: application/json", "Content-Length: 33000000", *extra]
 
     stranger = ask(guarded, "/v1/rpc", *announced, method="POST")

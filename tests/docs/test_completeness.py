@@ -115,7 +115,7 @@ def test_every_method_has_its_place_in_the_reference_and_no_other_has_one() -> N
     assert sorted(told) == sorted(methods())
 
 
-def test_every_problem_is_told_of_some_route() -> None:
+def test_every_problem_is_documented_for_some_route() -> None:
     problems = {error.slug for error in all_errors() if not issubclass(error, RpcError | SettingsError)}
     told = set(
         re.findall(r"`([a-z]+(?:-[a-z]+)+|removed|misdirected|unauthorized)`", (REFERENCE / "http.md").read_text())

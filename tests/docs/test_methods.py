@@ -69,14 +69,14 @@ WITHOUT_A_MODEL = {"session/set_model", "$/cancel_request"}
 """Gone from ACP, and part of JSON-RPC's layer there."""
 
 
-def test_every_method_of_ours_is_told_and_no_other() -> None:
+def test_every_method_of_ours_is_documented_and_no_other() -> None:
     called = {name for name in answered_methods() if name.startswith("_")}
 
     assert set(CALLED) == called
     assert set(RECEIVED) == set(from_client._ANNOUNCED)
 
 
-def test_every_method_of_acp_that_is_answered_is_told_and_no_other() -> None:
+def test_every_method_of_acp_that_is_answered_is_documented_and_no_other() -> None:
     answered = {name for name in answered_methods() if not name.startswith("_")}
     requests = {name for name, each in ACPS.items() if each.way == "client" and each.kind == "request"}
     asked = {name for name, each in ACPS.items() if each.way == "agent"}
@@ -120,7 +120,7 @@ def _is_acps(value: object, model: str | None) -> None:
 # --- a server that runs -----------------------------------------------------------------------------------------------
 
 
-def test_a_server_takes_and_gives_what_is_told() -> None:
+def test_a_server_takes_and_gives_what_is_documented() -> None:
     """Calls every method of ours, and is sent every one that clients are sent."""
     with Server("--log-max-bytes", "200KiB", "--replay-bytes", "20KiB") as server:
         called, received = run(_everything(server))

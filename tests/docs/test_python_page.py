@@ -107,7 +107,7 @@ def test_fields_and_attributes_have_their_types_and_what_is_said_below_them(tmp_
     assert (attributes.iterated, attributes.awaited, attributes.entered) == ("int", "Result", True)
 
 
-def test_aliases_are_told_with_what_they_stand_for(tmp_path: Path) -> None:
+def test_aliases_are_documented_with_what_they_stand_for(tmp_path: Path) -> None:
     assert read(tmp_path, "Name: TypeAlias = str | 'Path' | None\n'''A name.'''\n_Hidden: TypeAlias = int\n") == [
         Alias("Name", ["str", "Path", "None"], "A name.")
     ]

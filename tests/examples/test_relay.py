@@ -140,7 +140,7 @@ def test_a_session_is_no_way_to_answer_for_another(relay: Relay) -> None:
     assert browser.text == "The question was rejected."
 
 
-def test_when_an_agent_dies_all_are_told_and_the_relay_goes_on(relay: Relay) -> None:
+def test_when_an_agent_dies_all_clients_learn_of_it_and_the_relay_goes_on(relay: Relay) -> None:
     session = relay.new_session()
     with relay.browser(session) as browser:
         # Whether the death comes while the prompt is still waited for is a matter of milliseconds.
@@ -150,7 +150,7 @@ def test_when_an_agent_dies_all_are_told_and_the_relay_goes_on(relay: Relay) -> 
         browser.until(lambda told: "You said: Are you back?" in told.text)
 
 
-def test_what_is_not_there_is_told(relay: Relay) -> None:
+def test_what_is_not_there_is_reported(relay: Relay) -> None:
     assert relay.http.get("/sessions/nobody/events").status_code == 404
     relay.post("/sessions/nobody/prompts", {"text": "hi"}, 404)
     relay.post(f"{relay.new_session()}/permissions/7", {"option": "yes"}, 404)

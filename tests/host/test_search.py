@@ -98,7 +98,7 @@ def test_names_that_are_odd_are_found(root: Path) -> None:
         assert names(root, name=name) == [name]
 
 
-def test_lines_that_are_not_text_or_very_long_are_told_in_part(root: Path) -> None:
+def test_lines_that_are_not_text_or_very_long_are_sent_in_part(root: Path) -> None:
     (root / "latin").write_bytes(b"caf\xe9 needle\n")
     (root / "long").write_text("x" * 50_000 + "needle" + "y" * 50_000 + "\n")
     (root / "huge").write_text("x" * 3_000_000 + "needle\n")

@@ -136,7 +136,7 @@ def test_names_that_are_not_text_and_backslashes_are_kept(root: Path) -> None:
     assert (root / ("l" * 200) / ("ü" * 100)).read_text() == "y"
 
 
-def test_only_the_first_paths_are_told(root: Path) -> None:
+def test_only_the_first_paths_are_listed(root: Path) -> None:
     limits = UploadLimits(1 << 20, PATHS + 10, 10)
     exactly = [member(f"{number}") for number in range(PATHS)]
     assert not send(root, packed(*exactly), limits=limits).truncated

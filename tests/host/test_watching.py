@@ -34,7 +34,7 @@ def test_changes_of_a_moment_come_together_one_for_a_path(tmp_path: Path) -> Non
     run(main())
 
 
-def test_a_slow_reader_is_told_of_a_gap_and_then_of_what_comes(tmp_path: Path) -> None:
+def test_a_slow_reader_gets_a_gap_and_then_what_comes(tmp_path: Path) -> None:
     async def main() -> None:
         async with Watches(1, 2000, POOL).open(Confined([str(tmp_path)]), str(tmp_path), recursive=True) as watch:
             for number in range(100):

@@ -192,7 +192,7 @@ def test_an_allowed_origin_is_let_in_and_told_so() -> None:
 
 
 @pytest.mark.parametrize("origin", ["https://evil.example", "null", "http://localhost"])
-def test_no_other_origin_is_told_anything(origin: str) -> None:
+def test_no_other_origin_learns_anything(origin: str) -> None:
     assert list(GUARD.cors(request(HOST, ("origin", origin), BEARER))) == []
 
 

@@ -19,7 +19,7 @@ async def ask(own: World, client: Connection, method: str, **params: Any) -> Any
     return result_of(await accepted.answer)
 
 
-def test_the_newest_change_of_each_session_is_told_once_and_newest_first() -> None:
+def test_the_newest_change_of_each_session_comes_once_and_newest_first() -> None:
     changes = Changes()
     before = changes.cursor
     for name in ("a", "b", "a"):

@@ -106,7 +106,7 @@ def test_prompt_without_text_gets_one_for_mentions(given: tuple[bytes, ...]) -> 
     assert len(blocks) == len(given) + 1
 
 
-def test_reader_of_texts_is_told_a_type_that_is_text() -> None:
+def test_reader_of_texts_gets_a_type_that_is_text() -> None:
     markdown = Attached("/w/a.md", "a.md", "text/markdown", text=True)
 
     assert [block["mimeType"] for block in composed(Takes("text-link"), TEXT, markdown)[1:]] == [
@@ -134,7 +134,7 @@ def test_path_that_would_break_a_text_is_encoded_everywhere() -> None:
     assert [block["uri"] for block in links] == ["file:///w/a%0Ab", "file:///w/%FF"]
 
 
-def test_agent_that_drops_images_beside_links_is_told_of_files_in_words() -> None:
+def test_agent_that_drops_images_beside_links_gets_files_in_words() -> None:
     takes = Takes("file-link", images=True, mixes=False)
     own_image = b'{"type":"image","data":"","mimeType":"image/png"}'
 

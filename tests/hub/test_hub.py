@@ -227,7 +227,7 @@ def test_an_agent_has_a_moment_to_tell_of_a_change_itself() -> None:
 
 
 @pytest.mark.requirement("6.change-told")
-def test_nothing_is_told_of_a_session_that_has_ended_or_is_gone() -> None:
+def test_nothing_is_reported_of_a_session_that_has_ended_or_is_gone() -> None:
     async def main() -> None:
         async with world() as own:
             own.session.choose(MODE, "plan")

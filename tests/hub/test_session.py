@@ -208,7 +208,7 @@ def test_what_an_update_told_is_not_told_again() -> None:
     assert own.take_unreported_changes() == []
 
 
-def test_what_no_update_told_is_told_in_both_forms() -> None:
+def test_what_no_update_reported_is_reported_in_both_forms() -> None:
     own = session()
     own.learn_offers(SHAPES["gemini"].offers)
     own.mark_reported()
@@ -273,7 +273,7 @@ def test_two_sessions_share_no_facts() -> None:
     assert second.facts.metadata == {}
 
 
-def test_points_in_time_are_told_in_utc_with_milliseconds() -> None:
+def test_points_in_time_are_in_utc_with_milliseconds() -> None:
     assert iso(0) == "1970-01-01T00:00:00.000Z"
     assert iso(1_700_000_000.1239) == "2023-11-14T22:13:20.123Z"
 

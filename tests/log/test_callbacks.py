@@ -103,7 +103,7 @@ def test_one_that_fails_keeps_no_other_from_going_on(caplog: pytest.LogCaptureFi
     assert len([one for one in caplog.records if one.message == "callback after a write failed"]) == 2
 
 
-def test_a_disk_that_fails_is_told_to_all() -> None:
+def test_all_callers_get_the_failure_of_a_disk() -> None:
     async def main() -> None:
         database = FragileDatabase()
         async with opened(database) as log:

@@ -417,7 +417,7 @@ class CountingDatabase(Database):
 # Failing
 
 
-def test_a_full_disk_is_told_as_such_and_the_group_can_be_written_later(tmp_path: Path) -> None:
+def test_a_full_disk_is_reported_as_such_and_the_group_can_be_written_later(tmp_path: Path) -> None:
     database = SmallDatabase(tmp_path / "log.db")
     database.allow(0)
     big = chunk(1, b"x" * 1_000_000)

@@ -46,7 +46,7 @@ def test_a_follower_hears_of_its_channel_at_once_and_of_no_other() -> None:
     run(main())
 
 
-def test_a_follower_may_leave_while_it_is_told() -> None:
+def test_a_follower_may_leave_while_it_is_called() -> None:
     class Leaver(Follower):
         def appended(self, chunk: Chunk) -> None:
             super().appended(chunk)

@@ -152,7 +152,7 @@ def test_what_could_not_be_written_when_the_log_closes_is_tried_once_more(tmp_pa
     run(main())
 
 
-def test_a_read_that_fails_is_told_as_such() -> None:
+def test_a_failed_read_is_reported_as_such() -> None:
     class Unreadable(Database):
         def follow(self, *_: object) -> list[Chunk]:
             raise DatabaseError("the disk is gone")

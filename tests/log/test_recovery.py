@@ -164,7 +164,7 @@ def test_one_flipped_byte_of_the_write_ahead_log_is_noticed_and_costs_next_to_no
     assert {each.name for each in case.iterdir()} == {"log.db", "log.db-wal", REASON}
 
 
-def test_damage_is_told_until_its_directory_is_gone(killed: Path, tmp_path: Path) -> None:
+def test_damage_is_reported_until_its_directory_is_gone(killed: Path, tmp_path: Path) -> None:
     path = copied(killed, tmp_path / "data")
     flip(tmp_path / "data" / "log.db-wal", 5000)
     reopened(path)
@@ -217,7 +217,7 @@ def test_a_file_that_was_cut_is_noticed(killed: Path, tmp_path: Path, file: str,
     assert reserved >= RESERVED
 
 
-def test_a_log_that_is_gone_is_told_and_its_positions_are_not_used_again(killed: Path, tmp_path: Path) -> None:
+def test_a_log_that_is_gone_is_reported_and_its_positions_are_not_used_again(killed: Path, tmp_path: Path) -> None:
     path = copied(killed, tmp_path / "data")
     for name in ("log.db", "log.db-wal", "log.db-shm"):
         path.with_name(name).unlink()
@@ -394,7 +394,7 @@ def test_a_full_disk_after_a_salvage_costs_nothing_of_the_journal(
 
 
 @pytest.mark.parametrize("is_row_damaged", [False, True])
-def test_a_loss_in_the_journal_is_told_wherever_a_start_is_interrupted_and_not_at_every_start(
+def test_a_loss_in_the_journal_is_reported_wherever_a_start_is_interrupted_and_not_at_every_start(
     killed: Path, tmp_path: Path, *, is_row_damaged: bool
 ) -> None:
     path = copied(killed, tmp_path / "data")

@@ -40,7 +40,7 @@ def test_many_sessions_of_one_moment_are_told_apart() -> None:
     run(main())
 
 
-def test_what_another_client_says_is_told_live_and_is_history() -> None:
+def test_what_another_client_says_comes_live_and_is_history() -> None:
     async def main() -> None:
         async with bridged() as (own, bridge):
             listener = bridge.listen()

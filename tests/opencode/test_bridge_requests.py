@@ -212,7 +212,7 @@ def test_the_first_answer_wins_and_the_other_side_closes_its_dialog() -> None:
     run(main())
 
 
-def test_a_reader_that_comes_later_is_told_what_waits() -> None:
+def test_a_reader_that_comes_later_gets_what_waits() -> None:
     async def main() -> None:
         async with bridged() as (own, bridge):
             await ask(own, ALWAYS)

@@ -52,7 +52,7 @@ def said(client: httpx.Client, session: str, text: str, *files: Json) -> None:
     assert answer.status_code == 200, answer.text
 
 
-def test_a_turn_that_is_over_is_told_again_as_it_is_now(client: httpx.Client, host: Host) -> None:
+def test_a_turn_that_is_over_is_sent_again_as_it_is_now(client: httpx.Client, host: Host) -> None:
     session = opened(client, host)
     said(client, session, "good morning")
 
@@ -65,7 +65,7 @@ def test_a_turn_that_is_over_is_told_again_as_it_is_now(client: httpx.Client, ho
     assert parts == [part for message in kept for part in message["parts"]]
 
 
-def test_what_is_large_is_left_out_and_the_rest_is_told(client: httpx.Client, host: Host) -> None:
+def test_what_is_large_is_left_out_and_the_rest_is_sent(client: httpx.Client, host: Host) -> None:
     session = opened(client, host)
     url = f"data:text/plain;base64,{b64encode(b'x' * (1 << 20)).decode()}"
     said(client, session, "look at this", {"type": "file", "mime": "text/plain", "filename": "x.txt", "url": url})

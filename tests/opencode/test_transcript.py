@@ -97,7 +97,7 @@ def kinds(message: Json) -> list[str]:
     return [part["type"] for part in message["parts"]]
 
 
-def test_a_turn_is_told_in_the_order_that_programs_need(session: Session) -> None:
+def test_a_turn_comes_in_the_order_that_programs_need(session: Session) -> None:
     session.turn("Good ", "morning")
 
     assert session.types() == [
@@ -275,7 +275,7 @@ def test_a_permission_brings_its_tool_call_to_run_with_its_input(session: Sessio
     assert session.transcript.find_call("c") == part["messageID"]
 
 
-def test_a_file_that_was_changed_is_told_once(session: Session) -> None:
+def test_a_file_that_was_changed_is_reported_once(session: Session) -> None:
     session.start(session.prompt())
     diff = {"type": "diff", "path": "/w/a", "newText": "x"}
     session.update("tool_call", toolCallId="c", kind="edit", content=[diff])
@@ -305,7 +305,7 @@ def test_what_a_terminal_shows_is_the_output_of_its_call(session: Session) -> No
         ("max_turn_requests", "tool-calls"),
     ],
 )
-def test_how_a_turn_ended_is_told(session: Session, reason: str, finish: str) -> None:
+def test_how_a_turn_ended_is_shown(session: Session, reason: str, finish: str) -> None:
     turn = session.prompt()
     session.start(turn)
     session.end(turn, stopReason=reason)
@@ -412,7 +412,7 @@ def test_a_plan_is_todos(session: Session) -> None:
     assert len(session.transcript.todos) == 2
 
 
-def test_usage_and_cost_are_told_with_the_turn(session: Session) -> None:
+def test_usage_and_cost_come_with_the_turn(session: Session) -> None:
     session.update("usage_update", used=10, size=100, cost={"amount": 0.5, "currency": "USD"})
     turn = session.prompt(id="p-2")
     session.start(turn)
@@ -464,7 +464,7 @@ def test_mode_and_model_are_those_of_their_time(session: Session) -> None:
     assert session.messages[0]["info"]["model"] == {"providerID": "claude", "modelID": "m1"}
 
 
-def test_a_command_of_the_agents_is_told(session: Session) -> None:
+def test_a_command_of_the_agents_is_listed(session: Session) -> None:
     session.prompt(text("/review all"), command="review all", messageID="msg_1")
 
     executed = {"name": "review", "arguments": "all", "sessionID": "ses_1", "messageID": "msg_1"}

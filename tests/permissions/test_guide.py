@@ -35,5 +35,5 @@ def test_examples_are_found() -> None:
     assert len(EXAMPLES) >= 20
 
 
-def test_every_key_is_told() -> None:
+def test_every_key_is_documented() -> None:
     assert [key for key in KEYS if f"`{key}`" not in GUIDE] == []

@@ -90,7 +90,7 @@ def test_a_note_of_several_lines_is_taken_back_whole(screen: Screen, terminal: S
     assert terminal.seen == ["A", "B", "C"]
 
 
-def test_a_note_that_is_not_the_last_any_more_is_told_in_brief(screen: Screen, terminal: Stream) -> None:
+def test_a_note_that_is_not_the_last_any_more_is_shortened(screen: Screen, terminal: Stream) -> None:
     screen.show([line("○ look", "1"), *words("meanwhile"), line("● look", "1", ""), line("✔ look", "1", "✔ done")])
 
     assert terminal.seen == ["○ look", "", "meanwhile", "", "✔ done"]

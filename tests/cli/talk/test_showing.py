@@ -120,7 +120,7 @@ def test_many_files_of_one_call_are_counted() -> None:
     assert line == "✔ Edit  +1 -0 /elsewhere/a  +1 -0 /elsewhere/b  +1 -0 /elsewhere/c  and 2 more files"
 
 
-def test_where_nothing_can_be_written_anew_only_the_end_of_a_call_is_told() -> None:
+def test_where_nothing_can_be_written_anew_only_the_end_of_a_call_is_shown() -> None:
     shown = showing(static=True)
 
     assert shown.pieces(call(title="Run", kind="execute", status="pending")) == []
@@ -128,7 +128,7 @@ def test_where_nothing_can_be_written_anew_only_the_end_of_a_call_is_told() -> N
     assert lines(shown.pieces(call(status="failed"))) == ["✘ Run  execute"]
 
 
-def test_a_call_that_never_ends_is_told_with_its_turn() -> None:
+def test_a_call_that_never_ends_is_shown_with_its_turn() -> None:
     shown = showing(static=True)
     shown.pieces(call(title="Run", status="in_progress"))
 
@@ -195,7 +195,7 @@ def plan(*states: str) -> SessionItem:
     return update(sessionUpdate="plan", entries=entries)
 
 
-def test_a_plan_is_a_list_of_which_later_only_the_changes_are_told() -> None:
+def test_a_plan_is_a_list_of_which_later_only_the_changes_are_shown() -> None:
     shown = showing()
 
     first = shown.pieces(plan("in_progress", "pending"))
