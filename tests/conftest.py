@@ -14,7 +14,7 @@ from xdist.workermanage import WorkerController
 
 from tests.agents.trying import is_unchanged, is_whole, remember
 from tests.support.grouping import group_of
-from tests.support.running import Server, scripted
+from tests.support.running import THROUGH_GATEWAY, Server, scripted
 
 # Bytecode is written also where the environment forbids it: without it every worker rewrites the assertions of all
 # tests, and each of the hundreds of servers and commands that tests start compiles its modules again.
@@ -53,6 +53,20 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--opencode-itself", action="store_true", help="try the tests of the bridge on OpenCode's own server"
     )
+    parser.addoption("--gateway", action="store_true", help="put a gateway in front of every server that tests start")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    # In the environment, so that it also counts in programs that tests run.
+    if config.getoption("--gateway"):
+        os.environ[THROUGH_GATEWAY] = "1"
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    alone = item.get_closest_marker("server_alone")
+    callspec = getattr(item, "callspec", None)
+    if alone is not None and (THROUGH_GATEWAY in os.environ or (callspec and callspec.params.get("gateway"))):
+        pytest.skip(f"at a gateway: {alone.args[0]}")
 
 
 STORAGE = {
@@ -67,6 +81,9 @@ STORAGE = {
 }
 """Modules whose promises depend on where the log is, or on how a request comes in: their tests run on disk and with
 `--no-persist`, and there with `--read-every-head`, so that no request goes the short way."""
+AT_GATEWAY = {"test_turns", "test_asking", "test_request"}
+"""Modules of the SDK's and the command line's tests that run at a server and at a gateway in front of one every time.
+With `--gateway`, all of them run at a gateway."""
 SLOW = (
     *("opencode", "inspector", "sdk_typescript", "browser", "examples", "test_distribution.py", "test_first_hour.py"),
     *("docs", "contract", "agents", "cli", "client"),
@@ -78,6 +95,9 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Run tests about storage on both kinds of it. Everything else is the same code on either."""
     chosen = [mark.args[0] for mark in metafunc.definition.iter_markers("parametrize")]
     module = metafunc.module.__name__.rpartition(".")[2]
+    if "gateway" in metafunc.fixturenames and module in AT_GATEWAY and not metafunc.config.getoption("--gateway"):
+        ways = {"server": False, "gateway": True}
+        metafunc.parametrize("gateway", list(ways.values()), ids=list(ways), indirect=True, scope="session")
     if "server" in metafunc.fixturenames and module in STORAGE and "server" not in chosen:
         metafunc.parametrize("server", ["persist", "no-persist"], indirect=True, scope="session")
 
@@ -134,6 +154,18 @@ def persisting_server() -> Generator[Server]:
 def forgetting_server() -> Generator[Server]:
     with Server("--no-persist", "--read-every-head", agents=AGENTS) as running:
         yield running
+
+
+@pytest.fixture(scope="session")
+def gateway_server() -> Generator[Server]:
+    with Server(agents=AGENTS, gateway=True) as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def gateway(request: pytest.FixtureRequest) -> bool | None:
+    """Whether servers have a gateway in front of them; None: as the command line says."""
+    return getattr(request, "param", None)
 
 
 @pytest.fixture(scope="session")

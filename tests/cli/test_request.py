@@ -12,8 +12,8 @@ from tests.support.running import Server
 
 
 @pytest.fixture(scope="module")
-def server() -> Generator[Server]:
-    with Server() as running:
+def server(gateway: bool | None) -> Generator[Server]:
+    with Server(gateway=gateway) as running:
         yield running
 
 

@@ -6,6 +6,6 @@ from tests.support.running import Server
 
 
 @pytest.fixture(scope="session")
-def server(persisting_server: Server) -> Server:
+def server(request: pytest.FixtureRequest, gateway: bool | None) -> Server:
     """A server with scripted agents. Tests share it, so each opens connections and sessions of its own."""
-    return persisting_server
+    return request.getfixturevalue("gateway_server" if gateway else "persisting_server")

@@ -8,8 +8,9 @@ from hypothesis import strategies as st
 
 from sandbox_agent.bus import subjects
 from sandbox_agent.bus.memory import Cluster, MemoryBus, MemoryStream
-from sandbox_agent.bus.ports import Append, Message, Stream
+from sandbox_agent.bus.ports import MOST_BYTES, Append, Message, Stream
 from sandbox_agent.gateway.feed import Feed
+from sandbox_agent.gateway.prompts import find_prompt
 from sandbox_agent.gateway.roster import Roster
 from sandbox_agent.log import wire
 from sandbox_agent.log.event import Chunk, Direction, session_channel
@@ -299,5 +300,36 @@ def test_waiting_in_vain_leaves_nothing_behind() -> None:
         assert not feed._awaited  # pyright: ignore[reportPrivateUsage]
         assert not roster._waiting  # pyright: ignore[reportPrivateUsage]
         await feed.close()
+
+    run(main())
+
+
+@given(st.lists(st.tuples(st.booleans(), st.integers(1, 5)), min_size=1, max_size=12))
+@settings(max_examples=40)
+def test_a_prompt_is_found_by_the_position_that_it_has_at_its_node(said: list[tuple[bool, int]]) -> None:
+    """Between messages of other sessions, in messages of several events, and in parts."""
+
+    async def main() -> None:
+        bus = MemoryBus(Cluster())
+        stream = await bus.stream("EV", [subjects.EVENTS], max_bytes=1 << 30, max_age=3600)
+        feed, subject, last = Feed(stream, 1 << 20), subjects.session_events("s"), 0
+        prompts: dict[int, bytes] = {}
+        for begins, count in said:
+            await Writer(stream).say(f"other{last}", b"{}")
+            prompt = b'{"jsonrpc":"2.0","id":%d,"method":"session/prompt","params":{"x":"%s"}}'
+            large = b"." * (MOST_BYTES * 2 if count == 5 else 1)
+            lines = [prompt % (last, large)] if begins else [b'{"jsonrpc":"2.0","method":"a"}'] * count
+            chunk = Chunk(last + 1, lines, Direction.FROM_CLIENT, "s", session_channel("s"), 0.0)
+            prompts |= {chunk.last: lines[0]} if begins else {}
+            for message in wire.outgoing(chunk, subject):
+                headers = {wire.NODE: "n", wire.EPOCH: "1", wire.LAST: str(message.last), wire.META: message.meta}
+                headers |= {wire.PART: message.part} if message.part else {}
+                before = await stream.last(subject)
+                expected = {subject: before.sequence if before else 0}
+                await stream.append(Append([Message(subject, message.body, headers)], expected))
+            last = chunk.last
+        for position in range(last + 3):
+            found = await find_prompt(feed, "s", position)
+            assert (None if found is None else found.lines) == ([prompts[position]] if position in prompts else None)
 
     run(main())

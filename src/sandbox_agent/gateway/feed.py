@@ -367,6 +367,13 @@ class Feed:
         except BusError as error:
             raise LogUnavailable(str(error)) from error
 
+    async def next(self, subject: str, after: int) -> Record | None:
+        """A subject's first message after a sequence, likewise. Raises LogUnavailable."""
+        try:
+            return await self._stream.next(subject, after)
+        except BusError as error:
+            raise LogUnavailable(str(error)) from error
+
     async def _wait_for(self, channels: Iterable[_Channel]) -> None:
         wanted = list(channels)
         async with self._settled:

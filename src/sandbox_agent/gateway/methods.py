@@ -15,6 +15,7 @@ from sandbox_agent.envelope import META, Envelope, Object, object_at, text_at
 from sandbox_agent.errors import InvalidParams, InvalidRequest
 from sandbox_agent.gateway.connection import FleetConnection
 from sandbox_agent.gateway.feed import Feed
+from sandbox_agent.gateway.prompts import find_prompt, is_prompt
 from sandbox_agent.gateway.roster import Roster
 from sandbox_agent.hub.session import iso
 from sandbox_agent.log.event import session_channel
@@ -24,6 +25,9 @@ from sandbox_agent.wire.extensions import ChangesParams, EventsRange
 
 MAX_PAGE = 5000
 LONGEST_WAIT = 60.0
+ONE = 2
+"""Between the ends of a range that has one position. Clients ask so for the prompt of a turn, which is named after its
+prompt's position: that is one of its node's own, where there is no such event here."""
 
 Method = Callable[[FleetConnection, Envelope], Awaitable[object]]
 
@@ -119,6 +123,9 @@ class GatewayMethods:
         limit = min(asked.limit, MAX_PAGE)
         end = await self._feed.refresh() + 1 if asked.before is None else asked.before
         chunks, trimmed = await self._feed.history(seen.session_id, asked.after, end, limit + 1)
+        if end - asked.after == ONE and not any(is_prompt(line) for chunk in chunks for line in chunk.lines):
+            prompt = await find_prompt(self._feed, seen.session_id, asked.after + 1)
+            chunks, end = ([prompt], prompt.last + 1) if prompt is not None else (chunks, end)
         events: list[Object] = []
         for chunk in chunks:
             for position, line in enumerate(chunk.lines, chunk.first):
