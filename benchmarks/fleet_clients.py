@@ -1,6 +1,5 @@
 """Clients of a server or of a gateway, by plain sockets; and the servers, gateways and nodes that they talk to."""
 
-import contextlib
 import http.client
 import json
 import re
@@ -167,11 +166,7 @@ class Joined:
         """Until there are so many nodes."""
         for name in self._names[len(self.fleet.nodes) : nodes]:
             self.fleet.start_node(name, self.servers)
-        deadline = time.monotonic() + LIMIT
-        while _get(self.fleet.urls[GATEWAY], self.fleet.token, "/v1/health")["nodes"] != nodes:
-            if time.monotonic() > deadline:
-                raise Failed(f"not all of {nodes} nodes have joined")
-            time.sleep(0.05)
+        self.fleet.wait_for_nodes(nodes)
 
     @property
     def place(self) -> Place:
@@ -187,13 +182,6 @@ def joined(tools: Tools, nodes: int = 1, most_nodes: int = 1) -> Generator[Joine
         whole = Joined(fleet, tools, most_nodes)
         whole.grow(nodes)
         yield whole
-
-
-def _get(url: str, token: str, path: str) -> dict[str, object]:
-    connection = http.client.HTTPConnection(urlsplit(url).netloc, timeout=LIMIT)
-    with contextlib.closing(connection):
-        connection.request("GET", path, headers={"Authorization": f"Bearer {token}"})
-        return json.loads(connection.getresponse().read())
 
 
 @contextmanager

@@ -1,11 +1,11 @@
 """`sandbox-agent fleet`: a whole fleet with one command, and the keys of a lasting one."""
 
 import json
+import os
 import re
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import httpx
@@ -31,13 +31,14 @@ def test_up_runs_a_fleet_that_can_be_tried_and_ends_whole() -> None:
         token = re.findall(r"token: +(\S+)", said)[0]
         [gateway], [node] = re.findall(r"gateway: +(\S+)", said), re.findall(r"node-1: +(\S+)", said)
         headers = {"Authorization": f"Bearer {token}"}
-        run = [sys.executable, "-m", "sandbox_agent", "run", "--endpoint", node, "--token", token, "mock", "hello"]
-        subprocess.run(run, check=True, capture_output=True, timeout=BOUND)
-        deadline = time.monotonic() + BOUND
-        sessions: list[dict[str, object]] = []
-        while not sessions and time.monotonic() < deadline:
-            sessions = httpx.get(f"{gateway}/v1/sessions", headers=headers).json()["sessions"]
-            time.sleep(0.05)
+        prompt, status = re.findall(r"^ .*\bsandbox-agent .*$", said, re.M)
+        here = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+        for words in (prompt, status):
+            done = subprocess.run(
+                words, shell=True, check=True, capture_output=True, timeout=BOUND, env=here, text=True
+            )
+            assert ("You said: hello" if words == prompt else "node-1  there") in done.stdout
+        sessions = httpx.get(f"{gateway}/v1/sessions", headers=headers).json()["sessions"]
         assert [(each["node"], each["title"]) for each in sessions] == [("node-1", "hello")]
     finally:
         process.send_signal(signal.SIGTERM)

@@ -1,5 +1,6 @@
 """A whole fleet on this machine: NATS servers, gateways and nodes, each a process of its own, ended together."""
 
+import json
 import os
 import shutil
 import signal
@@ -8,10 +9,12 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import IO
+from urllib.request import Request, urlopen
 
 from sandbox_agent.cli.fleet.directory import FleetDirectory, Place
 from sandbox_agent.cli.output import EXIT_FAILED, complain
@@ -20,6 +23,8 @@ from sandbox_agent.settings.sources import new_token
 
 NATS_SERVER = "nats-server"
 _OURS = [sys.executable, "-m", "sandbox_agent"]
+JOINING = 60.0
+"""Seconds that nodes have to join."""
 GRACE = 5.0
 """Seconds that each process has to end by itself."""
 
@@ -41,6 +46,8 @@ class LocalFleet:
         self.token = new_token()
         self.urls: dict[str, str] = {}
         """Where each gateway and each node listens."""
+        self.servers: list[str] = []
+        """Where the NATS servers are."""
         self._words: dict[str, Sequence[str]] = {}
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
         self._logs = directory / "logs"
@@ -54,6 +61,7 @@ class LocalFleet:
             self.start_gateway(f"gateway-{number}", urls, servers if servers % 2 else servers - 1)
         for name in names:
             self.start_node(name, urls)
+        self.wait_for_nodes(nodes)
 
     def prepare(self, nodes: Sequence[str]) -> None:
         """Make all keys."""
@@ -68,7 +76,22 @@ class LocalFleet:
         places = find_places(number)
         for place in places:
             self.start_server(place, [other for other in places if other != place])
-        return [f"nats://127.0.0.1:{place.port}" for place in places]
+        self.servers = [f"nats://127.0.0.1:{place.port}" for place in places]
+        return self.servers
+
+    def wait_for_nodes(self, number: int) -> None:
+        """Until every gateway knows of so many nodes. Raises SettingsError."""
+        deadline = time.monotonic() + JOINING
+        for url in self.gateways:
+            request = Request(f"{url}/v1/health", headers={"Authorization": f"Bearer {self.token}"})  # noqa: S310 - ours
+            while True:
+                with urlopen(request) as response:  # noqa: S310 - ours
+                    found = json.load(response)["nodes"]
+                if found >= number:
+                    break
+                if time.monotonic() > deadline:
+                    raise SettingsError(f"{found} of {number} nodes have joined ({self._logs})")
+                time.sleep(0.05)
 
     def start_server(self, place: Place, others: list[Place], **cluster: object) -> None:
         """Start one NATS server of a cluster; `cluster` is added to that part of its configuration."""
@@ -196,14 +219,16 @@ def _explain(fleet: LocalFleet) -> None:
     lines = [f"token:   {fleet.token}"]
     lines += [f"gateway: {url}" for url in fleet.gateways]
     lines += [f"{name}:  {url}" for name, url in fleet.nodes.items()]
-    gateway, node = fleet.gateways[0], next(iter(fleet.nodes.values()))
+    first, last = fleet.gateways[0], fleet.gateways[-1]
     bearer = f"-H 'Authorization: Bearer {fleet.token}'"
     lines += [
         "",
         "try:",
-        f"  SANDBOX_AGENT_TOKEN={fleet.token} sandbox-agent run --endpoint {node} mock hello",
-        f"  curl {bearer} {gateway}/v1/sessions",
-        f"  curl {bearer} {gateway}/v1/nodes",
+        f"  SANDBOX_AGENT_TOKEN={fleet.token} sandbox-agent run --endpoint {first} mock hello",
+        f"  curl {bearer} {last}/v1/sessions",
+        f"  curl {bearer} {last}/v1/nodes",
+        f"  sandbox-agent fleet status --dir {fleet.directory.path} --join {fleet.servers[0]}",
+        f"or open {first}/ui/ in a browser, with the token",
         "",
         "Press Ctrl-C to stop all of it.",
     ]
