@@ -134,6 +134,21 @@ class TestEnvelopes:
         ways = tab.run("[...document.querySelectorAll('[role=option]')].map((each) => each.dataset.way)")
         assert set(ways) == {"fromAgent"}
 
+    def test_a_pause_keeps_the_list_as_it_is_and_counts_what_comes(
+        self, tab: Tab, server: Server, client: SandboxAgent
+    ) -> None:
+        session = client.sessions.create("scripted", cwd=server.work)
+        tab.open(f"sessions/{session.id}?tab=envelopes")
+        listed = "document.querySelectorAll('[role=option]').length"
+        tab.until(f"{listed} > 0")
+        tab.click("Pause")
+        tab.run(f"window.before = {listed}")
+        session.prompt('[["say", "while it was paused"]]').result()
+        tab.sees(" new")
+        assert tab.run(f"{listed} === window.before")
+        tab.click("Go on")
+        tab.sees("while it was paused")
+
     def test_the_keyboard_goes_through_them(self, tab: Tab, told: Told) -> None:
         tab.open(f"{told.place}?tab=envelopes")
         tab.until("document.querySelectorAll('[role=option]').length > 10")

@@ -65,6 +65,7 @@ def test_a_session_is_made_on_the_chosen_node_and_has_its_files(tab: Tab, server
         assert client.sessions.get(session).node == "box-2"
     tab.open(f"sessions/{session}?tab=files")
     tab.sees("made.txt")
+    tab.sees(f"{OWN} on box-2")
 
 
 def test_files_are_those_of_the_chosen_node_and_one_that_is_away_says_so(tab: Tab, tmp_path: Path) -> None:

@@ -105,7 +105,10 @@ function Head({ session, tab, at, embedded }: HeadProps): ReactNode {
         </h1>
         <span className={styles.facts}>
           <Badge tone={state === "waiting" ? "waiting" : state === "running" ? "accent" : "neutral"}>{STATES[state]}</Badge>
-          <span className={styles.agent}>{session.agent}</span>
+          <span className={styles.agent}>
+            {session.agent}
+            {session.node !== undefined && ` on ${spelledOut(session.node, "prose").slice(0, 40)}`}
+          </span>
           <bdi className={styles.cwd} title={session.cwd}>
             {session.cwd}
           </bdi>
