@@ -97,6 +97,8 @@ class Browser:
         """Pages that share what a browser keeps, and share it with no others."""
         context = self.begin("o0", "newContext", options).result(PATIENCE)
         try:
+            # A busy machine may need longer than what Playwright waits by itself.
+            context("setDefaultTimeout", 60_000)
             yield Context(self, context.name)
         finally:
             context("close")
