@@ -9,6 +9,7 @@ import pytest
 
 from sandbox_agent.bus import subjects
 from sandbox_agent.bus.memory import Cluster, MemoryBus
+from sandbox_agent.bus.ports import Entry
 from sandbox_agent.envelope import parse
 from sandbox_agent.errors import NodeUnreachable
 from sandbox_agent.gateway import guests as guests_module
@@ -221,5 +222,28 @@ def test_a_response_that_a_lost_node_owes_comes_once_also_when_its_gateway_is_go
         own, stream = subjects.connection_events(client.tag, subjects.GATEWAY), cluster.streams["EV"]
         [answer] = [parse(record.body) for record in stream.records if record.subject == own]
         assert (answer.id, answer.error()["data"]) == (b'"turn"', {"type": "node-lost", "node": "n"})
+
+    run(main())
+
+
+def test_a_gateway_that_has_not_heard_of_a_nodes_new_run_does_not_call_it_lost() -> None:
+    async def main() -> None:
+        cluster = Cluster()
+        gateway = await open_gateway(cluster, n=replying(KNOWN))
+        tables = MemoryBus(cluster)
+        await gateway.roster.start(await tables.table("nodes"), await tables.table("sess"))
+        lease = fleet.Lease("n", "new run", "", {}, [], 0)
+        client = await gateway.client("n")
+        client.note_asked(b"1", "n", "new run")
+        before = asyncio.all_tasks()
+        gateway.roster.leases.pop("n", None)
+        cluster.tables["nodes"].entries["n"] = Entry("n", msgspec.json.encode(lease), 1)
+        gateway.connections.announce_stream(client)
+        assert not client.unanswered
+        async with asyncio.timeout(BOUND):
+            while told := asyncio.all_tasks() - before:
+                await asyncio.wait(told)
+        assert client.unanswered
+        assert cluster.streams["EV"].newest(subjects.connection_events(client.tag, subjects.GATEWAY)) is None
 
     run(main())

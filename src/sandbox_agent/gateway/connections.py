@@ -49,7 +49,7 @@ class FleetConnections:
         self._roster = roster
         self._table = table
         self._own = own
-        self.promises = Promises(feed, own)
+        self.promises = Promises(feed, own, roster.fetch_run)
         self._ttl = ttl
         self._by_tag: dict[str, FleetConnection] = {}
         self._loading: dict[str, asyncio.Task[FleetConnection | None]] = {}

@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 
 import msgspec
@@ -26,9 +26,11 @@ PAUSE = 0.5
 class Promises:
     """What gateways tell each other about requests, by the stream."""
 
-    def __init__(self, feed: Feed, own: OwnEvents) -> None:
+    def __init__(self, feed: Feed, own: OwnEvents, fetch_run: Callable[[str], Awaitable[str | None]]) -> None:
+        """`fetch_run` says which run of a node has its lease. Raises LogUnavailable."""
         self._feed = feed
         self._own = own
+        self._fetch_run = fetch_run
         self._tasks: set[asyncio.Task[None]] = set()
 
     def note_asked(self, connection: FleetConnection, id: bytes, node: str, promised_by: str | None = None) -> None:
@@ -51,13 +53,16 @@ class Promises:
     async def _tell_lost(self, connection: FleetConnection, lost: Mapping[bytes, Promise], node: str) -> None:
         while not connection.closed:
             try:
-                known = await self._answered(connection, node)
+                run, known = await self._fetch_run(node), await self._answered(connection, node)
             except LogUnavailable as error:
                 logger.info("lost responses wait connection=%s reason=%s", connection.tag, error)
                 await asyncio.sleep(PAUSE)
                 continue
             for id, promise in lost.items():
-                if known.get(id, 0) <= promise.after:
+                if promise.run == run:
+                    # It is there: this gateway has not heard of it yet.
+                    connection.unanswered.setdefault(id, promise)
+                elif known.get(id, 0) <= promise.after:
                     unless = partial(self._is_answered, connection, node, id, promise.after)
                     self._own.tell(connection.tag, failure(id, NodeLost(node)), None, unless=unless)
             return

@@ -11,8 +11,8 @@ import msgspec
 from msgspec import Raw, Struct
 
 from sandbox_agent.bus import subjects
-from sandbox_agent.bus.ports import Entry, Following, Table
-from sandbox_agent.errors import InvalidParams, UnknownSession
+from sandbox_agent.bus.ports import BusError, Entry, Following, Table
+from sandbox_agent.errors import InvalidParams, LogUnavailable, UnknownSession
 from sandbox_agent.wire import fleet
 
 logger = logging.getLogger(__name__)
@@ -83,14 +83,31 @@ class Roster:
         self._waiting: dict[asyncio.Future[None], Callable[[], bool]] = {}
         self._sorted: list[Seen] | None = []
         self._watching: list[Following] = []
+        self._table: Table | None = None
 
     async def start(self, leases: Table, listed: Table) -> None:
         """Read both tables, and follow them from then on."""
+        self._table = leases
         self._watching = [await leases.watch(self._take_lease), await listed.watch(self._take_session)]
 
     async def close(self) -> None:
         for each in self._watching:
             await each.close()
+
+    async def fetch_run(self, node: str) -> str | None:
+        """The run of a node that has its lease, by its nonce, as the table says now. Raises LogUnavailable.
+
+        What this gateway has heard may be old, when it was away itself.
+        """
+        if self._table is None:
+            return self.leases[node].nonce if node in self.leases else None
+        try:
+            entry = await self._table.get(node)
+        except BusError as error:
+            raise LogUnavailable(str(error)) from error
+        return (
+            None if entry is None or entry.value is None else msgspec.json.decode(entry.value, type=fleet.Lease).nonce
+        )
 
     @property
     def count(self) -> int:
