@@ -121,7 +121,7 @@ class World:
         self.counted = counted
 
     async def _all_asked(self) -> None:
-        """Wait until something is pending in every session, which nobody answers yet."""
+        """Wait until something is pending in every session, and let no person answer it yet."""
         self.gate.shut()
         async with self._patience("no agent asks"):
             while not all(any(person.asked for person in people) for people in self.people.values()):  # noqa: ASYNC110 - of several tasks

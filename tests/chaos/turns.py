@@ -75,7 +75,7 @@ class Writer:
 
 
 class Gate:
-    """While it is shut, nobody answers: what is asked stays pending."""
+    """While it is shut, no person answers: what is asked stays pending."""
 
     def __init__(self) -> None:
         self._open = asyncio.Event()
