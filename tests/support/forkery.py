@@ -166,18 +166,31 @@ _IMPORTED = (
     "sandbox_agent.cli.background",
     "sandbox_agent.cli.talk.runs",
     "sandbox_agent.cli.talk.terminal",
+    "sandbox_agent.http.websocket",
+    "sandbox_agent.opencode.bridge",
+    "sandbox_agent.opencode.file_routes",
     "prompt_toolkit",
     "rich.markdown",
 )
+_IMPORTED_FOR = {
+    "--join": ("sandbox_agent.bus.nats", "sandbox_agent.http.guests", "sandbox_agent.member.membership"),
+    "acp": ("sandbox_agent.cli.commands.acp",),
+    "api": ("sandbox_agent.cli.commands.api",),
+    "daemon": ("sandbox_agent.cli.commands.daemon",),
+    "doctor": (
+        "sandbox_agent.cli.doctor.server",
+        "sandbox_agent.cli.doctor.machine",
+        "sandbox_agent.cli.doctor.agents",
+    ),
+    "fs": ("sandbox_agent.cli.commands.fs", "sandbox_agent.cli.commands.files"),
+    "gateway": ("sandbox_agent.gateway.app", "sandbox_agent.gateway.calls", "sandbox_agent.gateway.run"),
+}
+"""By words of the command line; imported before the first program with such a word, for it and all others."""
 
 
 def serve(descriptor: int) -> NoReturn:
     """Fork for each request, until the tests have ended."""
-    for name in _IMPORTED:
-        importlib.import_module(name)
-    # Nor does a program that was forked look through it.
-    gc.collect()
-    gc.freeze()
+    _import(_IMPORTED)
     tests = socket.socket(fileno=descriptor)
     reading, writing = os.pipe()
     os.set_blocking(writing, False)
@@ -212,6 +225,9 @@ def serve(descriptor: int) -> NoReturn:
                 asking.remove(each)
                 each.close()
                 continue
+            wish = json.loads(content)
+            for word in _IMPORTED_FOR.keys() & wish["arguments"]:
+                _import(_IMPORTED_FOR[word])
             pid = os.fork()
             if pid == 0:
                 signal.set_wakeup_fd(-1)
@@ -219,12 +235,22 @@ def serve(descriptor: int) -> NoReturn:
                     os.close(own)
                 for own in (listener, *asking):
                     own.close()
-                _become(json.loads(content), descriptors)
+                _become(wish, descriptors)
             for one in descriptors:
                 os.close(one)
             forked[pid] = each
             with suppress(OSError):
                 each.send(json.dumps({"started": pid}).encode())
+
+
+def _import(names: Sequence[str]) -> None:
+    if all(name in sys.modules for name in names):
+        return
+    for name in names:
+        importlib.import_module(name)
+    # Nor does a program that was forked look through it.
+    gc.collect()
+    gc.freeze()
 
 
 def _accept(listener: socket.socket, asking: list[socket.socket]) -> None:
