@@ -17,7 +17,7 @@ import pytest
 
 from sandbox_agent import __version__
 from sandbox_agent.cli.extras import EXTRAS
-from tests.support.installing import LONGEST, ROOT, install_wheel, run
+from tests.support.installing import LONGEST, ROOT, build_packages, install_wheel, run
 from tests.support.on_terminal import OnTerminal
 from tests.support.running import TOKEN, Server
 
@@ -69,10 +69,11 @@ def test_dev_pack_makes_a_wheel_an_sdist_and_the_npm_package() -> None:
     assert f"npm install dist/sandboxagent-{__version__}.tgz" in said
 
 
-def test_the_packages_carry_the_inspector_and_no_sources_of_it_in_the_wheel(tmp_path: Path) -> None:
-    build = [sys.executable, "-m", "hatchling", "build", "--directory", str(tmp_path)]
-    run(*build, "--target", "wheel", "--target", "sdist", cwd=ROOT)
-    (wheel,), (sdist,) = tmp_path.glob("*.whl"), tmp_path.glob("*.tar.gz")
+def test_the_packages_carry_the_inspector_and_no_sources_of_it_in_the_wheel(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    built = build_packages(tmp_path_factory)
+    (wheel,), (sdist,) = built.glob("*.whl"), built.glob("*.tar.gz")
     with ZipFile(wheel) as packed:
         names = packed.namelist()
     with tarfile.open(sdist) as archive:
@@ -149,7 +150,7 @@ def name_of(requirement: str) -> str:
 @pytest.fixture(scope="module")
 def light(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The programs of an environment that has the wheel and what it depends on, and no extra."""
-    return install_wheel(tmp_path_factory.mktemp("light"), "", "--compile-bytecode")
+    return install_wheel(tmp_path_factory, tmp_path_factory.mktemp("light"), "", "--compile-bytecode")
 
 
 pytestmark = pytest.mark.xdist_group("the light client")  # It is installed once.

@@ -22,8 +22,8 @@ pytestmark = pytest.mark.xdist_group("the first hour")  # The packages are insta
 class Place:
     """A machine with the server installed, an empty home, and a directory to be in."""
 
-    def __init__(self, directory: Path) -> None:
-        self.programs = install_wheel(directory, "[server]")
+    def __init__(self, factory: pytest.TempPathFactory, directory: Path) -> None:
+        self.programs = install_wheel(factory, directory, "[server]")
         self.here = directory / "here"
         self.here.mkdir()
         self.environment = {"HOME": str(self.here), "PATH": f"{self.programs}:{os.defpath}", "LANG": "C.UTF-8"}
@@ -39,7 +39,7 @@ class Place:
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
-    opened = Place(tmp_path_factory.mktemp("first-hour"))
+    opened = Place(tmp_path_factory, tmp_path_factory.mktemp("first-hour"))
     yield opened
     opened.close()
 

@@ -3,7 +3,9 @@
 What they depend on comes from a package index, or from the cache of one. Where there is neither, tests are skipped.
 """
 
+import fcntl
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -19,10 +21,24 @@ LONGEST = 300
 """Seconds, on a machine that is busy."""
 
 
-def install_wheel(directory: Path, extra: str = "", *flags: str) -> Path:
-    """Build the wheel and install it into an environment of its own; gives the folder of its programs."""
-    run(sys.executable, "-m", "hatchling", "build", "--target", "wheel", "--directory", str(directory), cwd=ROOT)
-    (wheel,) = directory.glob("*.whl")
+def build_packages(factory: pytest.TempPathFactory) -> Path:
+    """A folder with the wheel and the sdist, which one worker builds for all."""
+    own = factory.getbasetemp()
+    everybodys = own.parent if "PYTEST_XDIST_WORKER" in os.environ else own
+    built = everybodys / "packages"
+    with (everybodys / "packages.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not built.exists():
+            making = everybodys / "packages-unfinished"
+            targets = ["--target", "wheel", "--target", "sdist", "--directory", str(making)]
+            run(sys.executable, "-m", "hatchling", "build", *targets, cwd=ROOT)
+            making.rename(built)
+    return built
+
+
+def install_wheel(factory: pytest.TempPathFactory, directory: Path, extra: str = "", *flags: str) -> Path:
+    """Install the wheel into an environment of its own; gives the folder of its programs."""
+    (wheel,) = build_packages(factory).glob("*.whl")
     run(find_uv_bin(), "venv", "--quiet", "--python", sys.executable, str(directory / "venv"))
     programs = directory / "venv" / "bin"
     install = [find_uv_bin(), "--system-certs", "--quiet", "pip", "install", "--python", str(programs / "python")]
