@@ -1,10 +1,7 @@
 """Contract, section 5: the server runs an agent's terminals; section 10: nothing of them is left behind."""
 
 import json
-import os
 import signal
-from collections.abc import Generator
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -12,7 +9,8 @@ import pytest
 from tests.support.asking import ask_outright
 from tests.support.client import Client, run
 from tests.support.hosting import CREATE, KILL, OUTPUT, READ, RELEASE, WAIT, answer, answers, gets, refused, runs
-from tests.support.running import TOKEN, Server, alive, eventually, scripted
+from tests.support.pids import Pids
+from tests.support.running import TOKEN, Server, alive, scripted
 from tests.support.saying import said
 
 DAEMONS = """
@@ -33,23 +31,6 @@ pids = [sleeper(*each) for each in ((0, 0, 0), (0, 1, 0), (1, 1, 0), (1, 1, 1))]
 print(os.getpid(), *pids, flush=True)
 while True: time.sleep(60)
 """
-
-
-class Pids(list[int]):
-    """Processes that a test made; none of them may outlive it."""
-
-    def gone(self) -> None:
-        assert self
-        eventually(lambda: not any(map(alive, self)), f"the end of {self}")
-
-
-@pytest.fixture
-def pids() -> Generator[Pids]:
-    found = Pids()
-    yield found
-    for pid in found:
-        with suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
 
 
 async def daemons(client: Client, session: str, pids: Pids) -> str:

@@ -8,13 +8,13 @@ import shlex
 import signal
 import sys
 from collections.abc import Generator
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from sandbox_agent.processes.table import read_process
 from tests.support.client import META, Client, run
+from tests.support.pids import Pids
 from tests.support.running import SCRIPTED, Server, alive, eventually, scripted
 from tests.support.saying import said
 
@@ -35,23 +35,6 @@ INITIALIZE = {
 NEW = {"jsonrpc": "2.0", "id": 2, "method": "session/new", "params": {"cwd": "/", "mcpServers": []}}
 every_daemon = pytest.mark.parametrize("flags", DAEMONS.values(), ids=DAEMONS)
 worst_daemons = pytest.mark.parametrize("flags", list(DAEMONS.values())[-2:], ids=list(DAEMONS)[-2:])
-
-
-class Pids(list[int]):
-    """Processes that a test made; none of them may outlive it."""
-
-    def gone(self) -> None:
-        assert self
-        eventually(lambda: not any(map(alive, self)), f"the end of {self}")
-
-
-@pytest.fixture
-def pids() -> Generator[Pids]:
-    found = Pids()
-    yield found
-    for pid in found:
-        with suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
 
 
 async def start(client: Client, session: str, flags: dict[str, bool], pids: Pids) -> int:
