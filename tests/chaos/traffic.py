@@ -63,6 +63,8 @@ class Reader:
             await self._listen(client)
             # The same connection, by Last-Event-ID.
             await self._listen(client, last_event_id=str(max(self.last, attached["position"])))
+            async with asyncio.timeout(PATIENCE):
+                await client.close()
         finally:
             await client.http.aclose()
 
