@@ -71,6 +71,11 @@ def test_a_gateway_answers_slow_to_a_node_that_floods_and_takes_all_of_it_in_tim
         assert [bool(each.published) for each in replies] == [True, True, False, False, False]
         assert all("evil publishes more than" in (each.slow or "") for each in replies[2:])
         assert (await say("good", "other")).published
+        # Its gateway is not silent: it says why the lease is not renewed.
+        for verb, reply in ((fleet.BEAT, fleet.BeatReply), (fleet.FACTS, fleet.FactsReply)):
+            answer = await ingest.take(subjects.request_to_gateway("evil", verb, "g"), b"")
+            assert answer is not None
+            assert "evil publishes more than" in (msgspec.msgpack.decode(answer, type=reply).failed or "")
         clock.now = 5.0
         assert (await say("evil", "s2")).published
 

@@ -65,6 +65,12 @@ class _End:
         return End(self.sequence, self.last, self.owner, self.epoch)
 
 
+_SLOW: dict[str, Callable[[str], Struct]] = {
+    fleet.LOG: lambda why: LogReply(slow=why),
+    fleet.BEAT: lambda why: BeatReply(failed=why),
+    fleet.FACTS: lambda why: FactsReply(failed=why),
+}
+"""What a node gets that asks for too much, with the reason."""
 _NOTHING = _End(0, "", 0, 0)
 
 
@@ -119,7 +125,7 @@ class Ingest:
         over = self._quotas.begin(node, len(body))
         if over is not None:
             # Not logged: that would be a flood, too. Its node says why, in its own log and health.
-            return msgspec.msgpack.encode(LogReply(slow=over)) if verb == fleet.LOG else None
+            return msgspec.msgpack.encode(_SLOW[verb](over))
         try:
             return msgspec.msgpack.encode(await take(node, body))
         except (msgspec.DecodeError, wire.NotAChunk, UnicodeDecodeError) as error:
