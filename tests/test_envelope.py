@@ -109,7 +109,7 @@ def test_an_id_comes_back_byte_for_byte_after_it_was_replaced(parts: tuple[str, 
 def test_an_envelope_with_a_repeated_key_leaves_under_one_new_id(line: bytes) -> None:
     pairs: list[tuple[str, Any]] = json.loads(with_id(line, b'"new"'), object_pairs_hook=list)
 
-    # Whoever reads the first of two and whoever reads the last must both see the new id.
+    # A reader of the first of two and a reader of the last must both see the new id.
     assert {value for key, value in pairs if key == "id"} == {"new"}
     assert dict(pairs)["method"] == "x"
 

@@ -143,7 +143,7 @@ def interrupt(process: Program, number: int = signal.SIGINT) -> tuple[int, str, 
 
 
 def _all_of(terminal: int) -> str:
-    """Read until nobody has the other end open any more."""
+    """Read until no process has the other end open any more."""
     pieces: list[bytes] = []
     end = time.monotonic() + LONGEST
     while time.monotonic() < end:

@@ -69,7 +69,7 @@ def answers(came: list[Any]) -> dict[object, Any]:
 
 @contextmanager
 def connection(server: Server) -> Generator[tuple[httpx.Client, str]]:
-    """A connection that is somebody else's, and who has it."""
+    """Another program's connection, and who has it."""
     headers = {"Authorization": f"Bearer {TOKEN}"}
     with httpx.Client(base_url=server.url, headers=headers, trust_env=False, verify=False, timeout=BOUND) as http:
         id = http.post("/v1/rpc", json=initialize()).headers["X-ACP-Connection-Id"]
@@ -189,7 +189,7 @@ def test_a_reader_that_is_slow_is_cut_off_and_misses_nothing(place: Place) -> No
         session = new(server)
         process = Calling(place, server).start(*SCRIPTED, "-d", json.dumps(prompt(session, [["flood", 9000, 2000]], 1)))
         try:
-            # The whole turn goes by while nobody reads.
+            # The whole turn goes by while no program reads.
             eventually(lambda: turn_is_over(server, session), "the end of the turn")
             stdout, stderr = process.communicate(timeout=120)
         finally:

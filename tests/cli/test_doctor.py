@@ -38,7 +38,7 @@ def free_port() -> int:
 
 @pytest.fixture
 def nowhere() -> str:
-    """An address where nobody listens."""
+    """An address where no program listens."""
     return f"http://127.0.0.1:{free_port()}"
 
 

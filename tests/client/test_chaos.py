@@ -1,4 +1,4 @@
-"""The Python SDK while the network is cut again and again, or the server: whoever reads sees each event once."""
+"""The Python SDK while the network is cut again and again, or the server: every reader sees each event once."""
 
 import asyncio
 import random

@@ -1,4 +1,4 @@
-"""session.follow: the log as it is written, with ids, over cuts and restarts; history says a gap aloud."""
+"""session.follow: the log as it is written, with ids, over cuts and restarts; history has an explicit gap."""
 
 import asyncio
 from pathlib import Path

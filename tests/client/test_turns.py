@@ -1,4 +1,4 @@
-"""Turns of the Python SDK: their updates in order, each once, and their end; whoever else uses the session."""
+"""Turns of the Python SDK: their updates in order, each once, and their end; whatever other clients do there."""
 
 import asyncio
 import gc

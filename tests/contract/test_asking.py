@@ -1,4 +1,4 @@
-"""What agents ask of humans: who is asked, whose answer counts, and what happens when nobody answers.
+"""What agents ask of humans: who is asked, whose answer counts, and what happens when no answer comes.
 
 Contract, section 5, 7 and 12.
 """
@@ -182,7 +182,7 @@ def test_with_no_client_attached_a_request_waits_is_listed_and_goes_to_the_next_
                 await ask_outright(a, session, gate, ["wait_answer"], permission(), ["echo_answer"])
                 opened = await own.method("x/gate")
                 await a.result(DETACH, {"sessionId": session})
-                # The agent goes on when nobody is there any more.
+                # The agent goes on when no client is there any more.
                 assert (await a.answer(opened.data["id"], {})).status_code == 202
             listed: list[Json] = []
             async with asyncio.timeout(BOUND):
@@ -250,7 +250,7 @@ def test_a_reconnecting_stream_shows_an_open_request_under_the_id_it_had(server:
     run(main())
 
 
-# Nobody answers
+# No answer
 
 
 @pytest.fixture(scope="module")

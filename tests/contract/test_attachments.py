@@ -23,7 +23,7 @@ def server() -> Generator[Server]:
     """A server with an agent for every way in which attachments are taken."""
     agents = {
         "blind": scripted("--capabilities", BLIND),
-        # Apart from the others: whoever asks what an agent has received gets all of it.
+        # Apart from the others: a test that asks what an agent has received gets all of it.
         "large": scripted(),
         "files": scripted(attachments="file-link"),
         "texts": scripted(attachments="text-link"),

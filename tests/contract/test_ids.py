@@ -296,7 +296,7 @@ def test_an_agent_that_takes_a_request_back_cancels_it_under_each_clients_own_id
                 response = await client.answer(id, ALLOW)
                 assert response.status_code == 409
                 assert response.json()["outcome"] == "cancelled"
-            # Whoever asks gets an answer, also when the question was taken back: ACP demands it.
+            # An agent that asks gets an answer, also when the question was taken back: ACP demands it.
             await seen_a.turn_ended()
             answer = answer_line(texts(seen_a.seen)[0])
             assert answer.get("result", {"outcome": {}})["outcome"].get("outcome") != "selected"

@@ -1,4 +1,4 @@
-"""Rules that decide permissions before anybody is asked, and what everybody is told of decisions.
+"""Rules that decide permissions before people are asked, and what clients learn of decisions.
 
 Contract, section 7 and 12.
 """
@@ -359,7 +359,7 @@ def test_rules_of_a_session_survive_a_restart(tmp_path: Any) -> None:
         run(resume(server, session))
 
 
-# Everybody is told of every decision
+# Every attached client learns of every decision
 
 
 @pytest.mark.requirement("7.decision-told")

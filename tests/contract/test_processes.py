@@ -134,7 +134,7 @@ def test_nothing_is_left_of_a_server_that_was_stopped(number: int, flags: dict[s
         run(main(server))
         assert len(pids) == 6
         assert server.stop(number) == 0
-        # Not "eventually": a server that has ended has nobody left to end them later.
+        # Not "eventually": a server that has ended has nothing left to end them later.
         assert [pid for pid in pids if alive(pid)] == []
 
 
@@ -165,7 +165,7 @@ def test_nothing_is_left_of_an_agent_that_was_still_starting_when_the_server_sto
             pids.extend(started())
             assert await asyncio.to_thread(server.stop) == 0
             assert [pid for pid in pids if alive(pid)] == []
-            # Nobody is left without an answer.
+            # No client is left without an answer.
             assert (await waiting).status_code == 503
 
     with Server("--no-persist", agents={"slow": slow}) as server:

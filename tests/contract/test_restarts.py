@@ -26,7 +26,7 @@ class Restarted:
     seen_by_guest: list[int] = field(default_factory=list[int])
     """Positions that a guest of `missed` had on its stream before it went away."""
     highest: int = 0
-    """The last position that anybody was shown."""
+    """The last position that a client was shown."""
 
 
 @pytest.fixture(scope="module", params=[signal.SIGTERM, signal.SIGKILL], ids=["SIGTERM", "SIGKILL"])

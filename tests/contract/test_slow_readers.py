@@ -1,4 +1,4 @@
-"""Contract, section 4: a reader that does not read holds back nobody, costs little, and loses nothing."""
+"""Contract, section 4: a reader that does not read holds back no other, costs little, and loses nothing."""
 
 import asyncio
 from contextlib import AsyncExitStack
@@ -11,7 +11,7 @@ from tests.support.running import BOUND, Server
 
 MIB = 1 << 20
 SMALL = 16 << 10
-"""A receive buffer, so that the kernel takes little of what nobody reads."""
+"""A receive buffer, so that the kernel takes little of what stays unread."""
 
 
 async def read_to_the_last(client: Client, seen: list[tuple[int, int]], count: int) -> int:

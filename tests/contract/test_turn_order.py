@@ -135,7 +135,7 @@ def test_cancel_ends_the_running_turn(server: Server) -> None:
             session = await a.new_session()
             turn = asyncio.create_task(a.prompt(session, [["say", "working"], ["wait_cancel"]]))
             await events.until(lambda event: event.text == "working")
-            # Anybody may.
+            # Any client may.
             assert (await b.notify("session/cancel", {"sessionId": session})).status_code == 202
             assert (await turn)["result"] == {"stopReason": "cancelled"}
             assert (await events.turn_ended())[-1].data["params"]["stopReason"] == "cancelled"

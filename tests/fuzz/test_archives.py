@@ -57,7 +57,7 @@ class Sent:
 
 @contextmanager
 def place() -> Generator[Path]:
-    """A root, with something in it, and something outside that nobody may touch."""
+    """A root, with something in it, and something outside that must stay as it is."""
     with tempfile.TemporaryDirectory() as directory:
         top = Path(directory)
         (top / "root/into/old").mkdir(parents=True)

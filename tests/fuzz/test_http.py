@@ -1,4 +1,4 @@
-"""Bytes that nobody would send, in every cut: the HTTP side of a server, without sockets. Contract, sections 3 and 10.
+"""Hostile bytes, in every cut: the HTTP side of a server, without sockets. Contract, sections 3 and 10.
 
 Whatever comes: no exception escapes, what waits is bounded, each request has one answer or its socket is closed, and
 without the token nobody reaches what is behind it. `corpus/http/` keeps streams of bytes that once did harm or came

@@ -74,7 +74,7 @@ async def received(client: Client, agent: str | None = None, session: str | None
 
 
 async def received_envelopes(client: Client) -> list[Json]:
-    """Every JSON object among the lines an agent has been sent, whoever sent them."""
+    """Every JSON object among the lines an agent has been sent, by any client."""
     lines = [json.loads(line) for line in await received(client)]
     return [line for line in lines if isinstance(line, dict)]
 

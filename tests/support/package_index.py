@@ -281,7 +281,7 @@ def registry(file: Path, *entries: dict[str, Any]) -> Path:
 
 @contextmanager
 def closed_port() -> Generator[str]:
-    """An address of this machine where nobody listens, and nobody will."""
+    """An address of this machine where no program listens, or ever will."""
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         yield f"http://127.0.0.1:{taken.getsockname()[1]}"

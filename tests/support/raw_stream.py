@@ -80,7 +80,7 @@ def _is_open(local: int, remote: int) -> bool:
 
 @asynccontextmanager
 async def raw_stream(client: Client, receive_buffer: int | None = None, **headers: str) -> AsyncGenerator[RawStream]:
-    """Open one; with a small receive buffer the kernel takes little of what nobody reads."""
+    """Open one; with a small receive buffer the kernel takes little of what stays unread."""
     address = urlsplit(client.server.url)
     connecting = socket.socket()
     if receive_buffer is not None:

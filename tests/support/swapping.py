@@ -1,4 +1,4 @@
-"""Somebody who changes names as fast as possible, while a test looks."""
+"""A thread that changes names as fast as possible, while a test looks."""
 
 import ctypes
 import os

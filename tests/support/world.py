@@ -237,7 +237,7 @@ class World:
         await self.from_client.notify(self.client, envelope(method=method, params=params))
 
     async def settled(self) -> None:
-        """Let everything happen that can happen without anybody doing something."""
+        """Let everything happen that can happen by itself."""
         for _ in range(20):
             await asyncio.sleep(0)
 
