@@ -7,6 +7,8 @@ _AGENTS = {path.stem.removeprefix("recipe_") for path in (Path(__file__).parents
 _REAL = re.compile(r"tests/agents/test_\w+\.py::\w+\[(.+)\]$")
 _ALONE = ("tests/sdk_typescript/test_suites.py",)
 """Files whose tests share nothing and are long."""
+_TOGETHER = ("tests/browser/",)
+"""Rooms whose modules share something that is dear to start: a browser."""
 
 
 def group_of(id: str) -> str:
@@ -16,4 +18,5 @@ def group_of(id: str) -> str:
     agents = _AGENTS.intersection(real[1].split("-")) if real is not None else set[str]()
     if agents:
         return agents.pop()
-    return id if file in _ALONE else file
+    room = next((each for each in _TOGETHER if file.startswith(each)), None)
+    return id if file in _ALONE else room or file

@@ -19,3 +19,9 @@ SUITE = "tests/sdk_typescript/test_suites.py::test_the_suite_passes"
 )
 def test_tests_that_share_something_are_of_one_group(id: str, group: str) -> None:
     assert group_of(id) == group
+
+
+def test_modules_that_need_a_browser_have_one_for_all_of_them() -> None:
+    driving, network = "tests/browser/test_driving.py::test_a", "tests/browser/test_typescript_sdk_network.py::test_b"
+
+    assert group_of(driving) == group_of(network)
