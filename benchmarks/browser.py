@@ -14,6 +14,7 @@ HEADING = "## The Inspector"
 LONGEST = 1800
 FULL = {
     "chunks": 5_000,
+    "lines": 10_000,
     "envelopes": 50_000,
     "sessions": 200,
     "seconds": 15,
@@ -23,6 +24,7 @@ FULL = {
 }
 QUICK = {
     "chunks": 1_000,
+    "lines": 10_000,
     "envelopes": 5_000,
     "sessions": 30,
     "seconds": 4,
@@ -77,6 +79,7 @@ def _browse(wanted: Mapping[str, object]) -> dict[str, Any]:
 def section(found: Mapping[str, Any], facts: Sequence[str]) -> str:
     """The figures as a part of the results."""
     load, chunks, envelopes = found["load"], found["chunks"], found["envelopes"]
+    difference = found["difference"]
     live, heaps = found["sessions"], found["memory"]["heaps"]
     peer = found.get("peer")
     each, half = found["memory"]["events"], max(1, len(heaps) // 2)
@@ -88,6 +91,9 @@ def section(found: Mapping[str, Any], facts: Sequence[str]) -> str:
         ("interactive after", f"{load['interactive']:.0f} ms", "< 1 s"),
         (f"{found['chunks_count']:,} chunks shown after", f"{chunks['milliseconds'] / 1000:.2f} s", "< 2 s"),
         ("longest frame meanwhile", _frames(chunks), ""),
+        (f"a change of {found['lines_count']:,} lines shown after", f"{difference['milliseconds']:.0f} ms", ""),
+        ("longest frame meanwhile", _frames(difference["shown"]), ""),
+        ("longest frame while it scrolls", _frames(difference["scrolled"]), "< 50 ms"),
         (f"{found['envelopes_count']:,} envelopes listed after", f"{envelopes['loaded'] / 1000:.2f} s", ""),
         ("longest frame while they scroll", _frames(envelopes["scrolled"]), "< 50 ms"),
         ("longest frame while they are searched", _frames(envelopes["searched"]), "< 50 ms"),

@@ -1,12 +1,12 @@
 /**
- * Measures the Inspector in a real Chromium. The argument is JSON: `url` and `token` of a server, `chunks`, `envelopes`,
- * `sessions`, `seconds`, `rounds` and `events` as sizes, and `peer`, the address of the peer's server, or null, with `patience`,
+ * Measures the Inspector in a real Chromium. The argument is JSON: `url` and `token` of a server, `chunks`, `lines`,
+ * `envelopes`, `sessions`, `seconds`, `rounds` and `events` as sizes, and `peer`, the address of the peer's server, or null, with `patience`,
  * the seconds that its page gets. Prints one JSON object with what was found.
  */
 
 import { launched } from "../../tests/browser/chromium.mjs";
 
-const { url, token, chunks, envelopes, sessions, seconds, rounds, events, peer, patience } = JSON.parse(process.argv[2]);
+const { url, token, chunks, lines, envelopes, sessions, seconds, rounds, events, peer, patience } = JSON.parse(process.argv[2]);
 const PATIENCE = 300_000;
 
 /** A client of the server, as simple as can be. */
@@ -168,6 +168,39 @@ async function peersChunks(browser) {
   return { done, milliseconds, events: shown, ...frames };
 }
 
+/** A change of many lines: until it is shown, and while it scrolls. */
+async function longDifference(browser, client) {
+  const session = await client.session("writer");
+  await client.prompt(session, `rewrite ${lines}`);
+  const page = await opened(browser, within(`sessions/${encodeURIComponent(session)}?tab=envelopes`));
+  await page.waitForSelector("[role=option]");
+  let milliseconds = 0;
+  const shown = await recorded(page, async () => {
+    const began = performance.now();
+    await page.click("a:has-text('Changes')");
+    await page.waitForSelector(".diff-row");
+    milliseconds = performance.now() - began;
+  });
+  const scrolled = await recorded(page, () =>
+    page.evaluate(
+      () =>
+        new Promise((resolve) => {
+          const body = document.querySelector(".diff-body");
+          let frames = 0;
+          const scroll = () => {
+            body.scrollTop = frames % 50 === 0 ? Math.random() * body.scrollHeight : body.scrollTop + 1_500;
+            frames += 1;
+            if (frames < 200) requestAnimationFrame(scroll);
+            else resolve();
+          };
+          requestAnimationFrame(scroll);
+        }),
+    ),
+  );
+  await page.close();
+  return { milliseconds, shown, scrolled };
+}
+
 async function manyEnvelopes(browser, client) {
   const session = await client.session();
   await client.prompt(session, `big ${envelopes} 60`);
@@ -251,6 +284,7 @@ try {
     found.peer = { load, chunks: await peersChunks(browser) };
   }
   found.chunks = await manyChunks(browser, client);
+  found.difference = await longDifference(browser, client);
   found.envelopes = await manyEnvelopes(browser, client);
   found.memory = await memory(browser, client);
   found.sessions = await manySessions(browser, client);
