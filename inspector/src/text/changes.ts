@@ -3,7 +3,7 @@
  * side by side.
  */
 
-import { diffWordsWithSpace } from "diff";
+import { type ChangeObject, diffWordsWithSpace } from "diff";
 
 import { aligned } from "./alignment.js";
 
@@ -140,14 +140,19 @@ export function counterparts(lines: readonly Line[]): ReadonlyMap<Line, Line> {
 /** The words of a line, marked where they differ; undefined when the lines have too little in common to say. */
 export function wordsOf(line: Line, other: Line | undefined): readonly Word[] | undefined {
   if (!other || line.text.length > LONGEST_LINE || other.text.length > LONGEST_LINE) return undefined;
-  const [before, after] = line.kind === "removed" ? [line.text, other.text] : [other.text, line.text];
-  const parts = diffWordsWithSpace(before, after, { maxEditLength: 200 });
+  const [removed, added] = line.kind === "removed" ? [line, other] : [other, line];
+  const known = comparisons.get(removed);
+  const parts = known?.added === added ? known.parts : diffWordsWithSpace(removed.text, added.text, { maxEditLength: 200 });
+  // Both lines of a pair are drawn, one after the other.
+  comparisons.set(removed, { added, parts });
   const mine = parts?.filter((part) => (line.kind === "removed" ? !part.added : !part.removed));
   const same =
     mine?.filter((part) => !part.added && !part.removed).reduce((sum, { value }) => sum + value.trim().length, 0) ?? 0;
   if (!mine || same * 3 < line.text.trim().length) return undefined;
   return mine.map((part) => ({ text: part.value, changed: part.added || part.removed }));
 }
+
+const comparisons = new WeakMap<Line, { readonly added: Line; readonly parts: readonly ChangeObject<string>[] | undefined }>();
 
 function split(text: string): string[] {
   if (text === "") return [];
