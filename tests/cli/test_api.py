@@ -121,6 +121,7 @@ def test_interrupted_it_leaves_the_server_at_it(place: Place, server: Server) ->
 # --- the token --------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.server_alone("the data directory of a server on this machine has its address and its token")
 @pytest.mark.parametrize("flags", [[], ["--no-persist"]])
 def test_the_token_that_a_local_server_made_is_found_by_itself(place: Place, flags: list[str]) -> None:
     with Server(*flags, token=None) as server:
@@ -175,6 +176,7 @@ def test_the_address_is_by_flag_then_variable_then_the_usual_one(tmp_path: Path)
     assert find_address(Arguments({}), environ).url == DEFAULT
 
 
+@pytest.mark.server_alone("the data directory of a server on this machine has its address and its token")
 def test_the_server_on_the_data_directory_is_found_on_whichever_port(place: Place) -> None:
     with Server(token=None) as server:
         found = place.run(*GET, "mock", "--data-dir", str(server.directory / "data"))

@@ -109,6 +109,7 @@ def test_mistakes_are_printed_in_one_line_and_nothing_is_sent(
     assert api.refused("api", *words, code=2).startswith(complaint)
 
 
+@pytest.mark.server_alone("the data directory of a server on this machine has its address and its token")
 def test_the_token_of_the_data_directory_is_found_by_itself(place: Place) -> None:
     with Server(token=None) as server:
         ran = place.run("api", "/v1/agents/mock", "--data-dir", str(server.directory / "data"))

@@ -216,6 +216,7 @@ def test_continue_takes_the_session_of_this_directory_in_which_something_happene
     assert newest["text"].startswith("You said: once more")
 
 
+@pytest.mark.server_alone("its list follows a moment behind what was done; docs/fleet.md says so")
 def test_continue_says_when_there_is_nothing_to_continue(run: Talking, tmp_path: Path) -> None:
     run.well("run", "mock", "hello", cwd=tmp_path)
     [session] = run.well("sessions", "list", "--cwd", str(tmp_path), "--json").json["sessions"]

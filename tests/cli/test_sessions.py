@@ -56,6 +56,7 @@ def prompt(server: Server, session: str, *texts: object) -> None:
 # --- list and show ----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.server_alone("its list follows a moment behind what was done; docs/fleet.md says so")
 def test_the_list_tells_what_each_session_is_about_and_does(calling: Calling, tmp_path: Path) -> None:
     async def states() -> list[str]:
         async with Client(calling.server) as client, client.stream() as stream:

@@ -126,6 +126,7 @@ def test_restart_of_the_server_is_survived_by_sessions_and_their_followers(way: 
     assert [item.reason for item in seen if isinstance(item, SessionEnded)] == ["error", "terminated"]
 
 
+@pytest.mark.server_alone("a server keeps the token that it has made up on its disk; a gateway has none, and gets one")
 def test_a_client_with_the_generated_token_survives_the_servers_crash(tmp_path: Path) -> None:
     keeping = scripted("--state", str(tmp_path / "state"))
     with Server(directory=tmp_path, agents={"keeping": keeping}, token=None) as server:
@@ -172,6 +173,7 @@ def test_turn_that_the_server_took_with_it_fails_and_does_not_run_twice(
     run(scenario())
 
 
+@pytest.mark.server_alone("a session that its node has lost stays in the list, and can be read")
 def test_session_that_is_not_kept_is_said_to_be_lost(tmp_path: Path) -> None:
     async def scenario(server: Server) -> None:
         async with proxy(server.url) as cutting, connected(server, cutting.url) as client:

@@ -8,8 +8,9 @@ import sys
 from pathlib import Path
 
 from sandbox_agent.agents.install.tools import bundled_node
+from tests.support.fleet_of_one import STAND_IN
 from tests.support.forkery import forkery
-from tests.support.running import SCRIPTED
+from tests.support.running import SCRIPTED, THROUGH_GATEWAY
 
 SDK = Path(__file__).resolve().parents[2] / "sdks" / "typescript"
 LONGEST = 600.0
@@ -45,11 +46,18 @@ def suites() -> list[str]:
     return sorted(path.name.removesuffix(".test.ts") for path in (SDK / "tests").glob("*.test.ts"))
 
 
-def run_suite(name: str, program: str | None = None) -> subprocess.CompletedProcess[str]:
-    """Run one suite in a process of its own."""
+def _program(*, gateway: bool) -> list[str]:
+    """What is `sandbox-agent` for a suite."""
+    if not gateway and THROUGH_GATEWAY not in os.environ:
+        return forkery().stand_in
+    return [sys.executable, "-c", STAND_IN, str(SDK.parents[1])]
+
+
+def run_suite(name: str, program: str | None = None, *, gateway: bool = False) -> subprocess.CompletedProcess[str]:
+    """Run one suite in a process of its own, with its servers behind gateways if you like."""
     own = {
         "SANDBOX_AGENT_TEST_PYTHON": sys.executable,
-        "SANDBOX_AGENT_TEST_PROGRAM": json.dumps(forkery().stand_in),
+        "SANDBOX_AGENT_TEST_PROGRAM": json.dumps(_program(gateway=gateway)),
         "SANDBOX_AGENT_TEST_SCRIPTED": str(SCRIPTED),
     }
     # A test that fails may leave something open; that is no reason to wait for it.

@@ -1,7 +1,9 @@
 """A gateway in front of one server, so that suites which know nothing of fleets run against a gateway."""
 
 import atexit
+import os
 import signal
+import sys
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -17,6 +19,12 @@ from tests.support.running import BOUND, Server
 NODE = "n1"
 _OF_THE_DOOR = ("port", "token", "no_token", "insecure")
 """What is about the address that clients know: the node's own port keeps to itself."""
+_OF_THE_NODE = ("data_dir", "config_dir")
+_ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
+STAND_IN = (
+    "import sys; sys.path.insert(0, sys.argv[1]); from tests.support.fleet_of_one import serve; serve(sys.argv[2:])"
+)
+"""A program that is `serve`, with the project's directory before the arguments."""
 
 
 class Front:
@@ -37,7 +45,7 @@ class Front:
 
     def start(self, node: Server) -> str:
         """Start the gateway when the node runs; gives its address when the node has joined."""
-        kept = [word for option in _options(node.flags) if _name(option) in GATEWAY_FLAGS for word in option]
+        kept = [word for option in _options(node.flags) if _is_of_gateway(_name(option)) for word in option]
         joining = ("--join", self._nats_url(), "--creds", str(self._keys.gateway_key))
         self._gateway = Server(
             *(*kept, *joining),
@@ -92,6 +100,10 @@ class Front:
             time.sleep(0.02)
 
 
+def _is_of_gateway(name: str) -> bool:
+    return name in GATEWAY_FLAGS and name not in _OF_THE_NODE
+
+
 def _options(flags: Sequence[str]) -> list[list[str]]:
     """Flags, each with its value."""
     found: list[list[str]] = []
@@ -105,3 +117,20 @@ def _options(flags: Sequence[str]) -> list[list[str]]:
 
 def _name(option: Sequence[str]) -> str:
     return option[0].removeprefix("--").replace("-", "_")
+
+
+def serve(arguments: Sequence[str]) -> None:
+    """Be `sandbox-agent server` for a program that starts it, with a gateway in front; SIGUSR1 is its SIGKILL."""
+    options = {_name(each): each for each in _options(arguments[1:])}
+    token, data = options.pop("token")[1], Path(options["data_dir"][1])
+    flags = [word for option in options.values() for word in option]
+    server = Server(*flags, token=token, directory=data.parent / "behind", environment=dict(os.environ), gateway=True)
+    signal.pthread_sigmask(signal.SIG_BLOCK, _ENDING)
+    server.start()
+    try:
+        sys.stdout.write(f"sandbox-agent listening on {server.url}\n")
+        sys.stdout.flush()
+        number = signal.sigwait(_ENDING)
+        server.stop(signal.SIGKILL if number == signal.SIGUSR1 else number)
+    finally:
+        server.close()

@@ -116,6 +116,11 @@ class Server:
             if self.process.stdout is not None:
                 self.process.stdout.close()
 
+    def close(self) -> None:
+        """End what stands before it."""
+        if self._front is not None:
+            self._front.close()
+
     def kill(self) -> None:
         """End it as a crash would."""
         self.stop(signal.SIGKILL)
@@ -132,8 +137,7 @@ class Server:
         code = self.stop() if self.process.poll() is None else 0
         if self.process.stdout is not None:
             self.process.stdout.close()
-        if self._front is not None:
-            self._front.close()
+        self.close()
         stderr = self.stderr
         if self._temporary is not None:
             self._temporary.cleanup()
