@@ -125,8 +125,9 @@ def serve(arguments: Sequence[str]) -> None:
     token, data = options.pop("token")[1], Path(options["data_dir"][1])
     flags = [word for option in options.values() for word in option]
     server = Server(*flags, token=token, directory=data.parent / "behind", environment=dict(os.environ), gateway=True)
-    signal.pthread_sigmask(signal.SIG_BLOCK, _ENDING)
     server.start()
+    # Not before: programs inherit what is blocked.
+    signal.pthread_sigmask(signal.SIG_BLOCK, _ENDING)
     try:
         sys.stdout.write(f"sandbox-agent listening on {server.url}\n")
         sys.stdout.flush()
