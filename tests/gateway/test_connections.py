@@ -10,7 +10,7 @@ from msgspec import Raw
 
 from sandbox_agent.bus import subjects
 from sandbox_agent.bus.memory import Cluster, MemoryBus
-from sandbox_agent.bus.ports import Append, Message
+from sandbox_agent.bus.ports import Append, Message, Record
 from sandbox_agent.envelope import parse
 from sandbox_agent.errors import LogUnavailable, UnknownConnection
 from sandbox_agent.gateway.connection import FleetConnection
@@ -132,6 +132,29 @@ def test_requests_that_come_while_a_connection_is_read_wait_for_all_of_it() -> N
         assert beside.attached("s")
         assert beside is await loading
         assert await read_until(second.read(beside), LAST) == [SESSION, LAST]
+
+    run(main())
+
+
+def test_a_connection_that_is_closed_elsewhere_while_it_is_read_here_keeps_no_request_waiting() -> None:
+    async def main() -> None:
+        first, second = await start_two(Cluster())
+        opened = await first.open()
+        reading, find_last = asyncio.Event(), second.feed.last
+
+        async def wait(subject: str) -> Record | None:
+            await reading.wait()
+            return await find_last(subject)
+
+        second.feed.last = wait
+        loading = asyncio.create_task(second.connections.find(opened.connection_id))
+        while not second.connections.all():  # noqa: ASYNC110 - what is tested has no events
+            await asyncio.sleep(0)
+        await first.connections.close(opened, "its client has closed it")
+        with pytest.raises(LogUnavailable):
+            await asyncio.wait_for(loading, BOUND)
+        assert await second.connections.find(opened.connection_id) is None
+        reading.set()
 
     run(main())
 

@@ -3,12 +3,15 @@
 import asyncio
 from dataclasses import dataclass, field
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sandbox_agent.bus import subjects
 from sandbox_agent.bus.memory import Cluster, MemoryBus, MemoryStream
 from sandbox_agent.bus.ports import MOST_BYTES, Append, Message, Stream
+from sandbox_agent.errors import LogUnavailable
+from sandbox_agent.gateway import feed as feed_module
 from sandbox_agent.gateway.feed import Feed
 from sandbox_agent.gateway.prompts import find_prompt
 from sandbox_agent.gateway.roster import Roster
@@ -299,6 +302,23 @@ def test_waiting_in_vain_leaves_nothing_behind() -> None:
                 await asyncio.wait([task])
         assert not feed._awaited  # pyright: ignore[reportPrivateUsage]
         assert not roster._waiting  # pyright: ignore[reportPrivateUsage]
+        await feed.close()
+
+    run(main())
+
+
+def test_nothing_waits_for_ever_for_a_stream_that_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(feed_module, "LONGEST_CHANGE", 0.05)
+
+    async def main() -> None:
+        bus = MemoryBus(Cluster())
+        feed = Feed(await bus.stream("EV", [subjects.EVENTS], max_bytes=1 << 30, max_age=3600), 1 << 20)
+        await feed.start()
+        bus.cut = True
+        channel = session_channel("a")
+        feed.follow(channel, Reader(feed, [channel], 0))
+        with pytest.raises(LogUnavailable, match="cannot follow"):
+            await feed.complete([channel])
         await feed.close()
 
     run(main())

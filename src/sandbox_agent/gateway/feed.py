@@ -31,6 +31,8 @@ MOST_UNTAKEN = 32 << 20
 """Bytes of records that may wait to be handed over; with more, readers begin anew."""
 PATIENCE = 5.0
 """Seconds for which a client that attaches waits until this gateway has what others have shown already."""
+LONGEST_CHANGE = 30.0
+"""Seconds within which the stream's reader has learnt of a channel; NATS does not answer if it takes longer."""
 BACKWARDS = 64
 """Messages of the stream that are looked through first for the last one of a channel; then so many times more."""
 BEHIND_ATTEMPTS = 100
@@ -117,7 +119,8 @@ class Feed:
         """Bytes of records that have arrived, and are not handed over."""
         self._reader: Following | None = None
         self._changed = asyncio.Event()
-        self._settled = asyncio.Condition()
+        self._settled = asyncio.Event()
+        """Of those who wait for channels: another one each time that some of these are complete, or dropped."""
         self._tasks: list[asyncio.Task[None]] = []
 
     async def start(self) -> None:
@@ -156,7 +159,7 @@ class Feed:
         found.followers.add(follower)
 
     async def complete(self, channels: Iterable[str]) -> None:
-        """Wait until new events of all these come as they happen."""
+        """Wait until new events of all these come as they happen. Raises LogUnavailable."""
         await self._wait_for([self._channels[name] for name in channels if name in self._channels])
 
     async def seen(self, node: str, position: int) -> None:
@@ -225,6 +228,8 @@ class Feed:
             del self._channels[channel]
             del self._by_subject[found.subject]
             self._changed.set()
+            if found.complete_after is None:
+                self._wake()
 
     def forget(self, channel: str) -> None:
         self.trims.pop(channel, None)
@@ -376,8 +381,20 @@ class Feed:
 
     async def _wait_for(self, channels: Iterable[_Channel]) -> None:
         wanted = list(channels)
-        async with self._settled:
-            await self._settled.wait_for(lambda: all(each.complete_after is not None for each in wanted))
+        try:
+            async with asyncio.timeout(LONGEST_CHANGE):
+                while missing := [each for each in wanted if each.complete_after is None]:
+                    if any(self._by_subject.get(each.subject) is not each for each in missing):
+                        raise LogUnavailable("what was to be read was closed meanwhile; try again")
+                    await self._settled.wait()
+        except TimeoutError as error:
+            raise LogUnavailable(
+                "this gateway cannot follow the fleet's stream; try again, or at another one"
+            ) from error
+
+    def _wake(self) -> None:
+        settled, self._settled = self._settled, asyncio.Event()
+        settled.set()
 
     # New events
 
@@ -402,18 +419,17 @@ class Feed:
                 await asyncio.sleep(1)
                 continue
             not_before = clock() + GATHER * (clock() - began)
-            async with self._settled:
-                for each, last in zip(new, ends, strict=True):
-                    # What is newer comes by the reader, which knows of the subject by now.
-                    each.move_on(0 if last is None else last.sequence)
-                    if last is not None:
-                        self._note_seen(last)
-                    each.complete_after = end_of(each.sequence)
-                    held, each.held = each.held, []
-                    for record in held:
-                        if record.sequence > each.sequence:
-                            self._hand_over(each, record)
-                self._settled.notify_all()
+            for each, last in zip(new, ends, strict=True):
+                # What is newer comes by the reader, which knows of the subject by now.
+                each.move_on(0 if last is None else last.sequence)
+                if last is not None:
+                    self._note_seen(last)
+                each.complete_after = end_of(each.sequence)
+                held, each.held = each.held, []
+                for record in held:
+                    if record.sequence > each.sequence:
+                        self._hand_over(each, record)
+            self._wake()
 
     def _note_seen(self, record: Record) -> None:
         owner = ownership(record.headers)
