@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import IO
-from urllib.request import Request, urlopen
+from urllib.request import ProxyHandler, Request, build_opener
 
 from sandbox_agent.cli.fleet.directory import FleetDirectory, Place
 from sandbox_agent.cli.output import EXIT_FAILED, complain
@@ -25,6 +25,8 @@ NATS_SERVER = "nats-server"
 _OURS = [sys.executable, "-m", "sandbox_agent"]
 JOINING = 60.0
 """Seconds that nodes have to join."""
+ANSWERING = 3.0
+"""Seconds that a gateway has for one answer."""
 GRACE = 5.0
 """Seconds that each process has to end by itself."""
 
@@ -83,15 +85,21 @@ class LocalFleet:
         """Until every gateway knows of so many nodes. Raises SettingsError."""
         deadline = time.monotonic() + JOINING
         for url in self.gateways:
-            request = Request(f"{url}/v1/health", headers={"Authorization": f"Bearer {self.token}"})  # noqa: S310 - ours
-            while True:
-                with urlopen(request) as response:  # noqa: S310 - ours
-                    found = json.load(response)["nodes"]
-                if found >= number:
-                    break
+            while (found := self._count_nodes(url)) < number:
                 if time.monotonic() > deadline:
                     raise SettingsError(f"{found} of {number} nodes have joined ({self._logs})")
                 time.sleep(0.05)
+
+    def _count_nodes(self, gateway: str) -> int:
+        """How many nodes a gateway knows of; none while it does not answer."""
+        request = Request(f"{gateway}/v1/health", headers={"Authorization": f"Bearer {self.token}"})  # noqa: S310 - ours
+        # No proxy gets the token.
+        direct = build_opener(ProxyHandler({}))
+        try:
+            with direct.open(request, timeout=ANSWERING) as response:
+                return json.load(response)["nodes"]
+        except OSError:
+            return 0
 
     def start_server(self, place: Place, others: list[Place], **cluster: object) -> None:
         """Start one NATS server of a cluster; `cluster` is added to that part of its configuration."""
