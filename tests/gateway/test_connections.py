@@ -13,7 +13,7 @@ from sandbox_agent.bus.memory import Cluster, MemoryBus
 from sandbox_agent.bus.ports import Append, Message, Record
 from sandbox_agent.envelope import parse
 from sandbox_agent.errors import LogUnavailable, UnknownConnection
-from sandbox_agent.gateway.connection import FleetConnection
+from sandbox_agent.gateway.connection import FleetConnection, Promise
 from sandbox_agent.gateway.connections import FleetConnections
 from sandbox_agent.gateway.feed import Feed
 from sandbox_agent.gateway.own_events import OwnEvents
@@ -333,7 +333,7 @@ def test_a_response_is_taken_of_the_node_alone_that_was_asked() -> None:
             await first.connections.add_node(opened, node)
         moved = await second.take_over(opened)
         forged, fair = b'{"jsonrpc":"2.0","id": 7,"result":{}}', b'{"jsonrpc":"2.0","id":7,"result":{"of":"n"}}'
-        first.connections.promises.note_asked(opened, b"7", "n", "a run")
+        await first.connections.promises.note_accepted(opened, b"7", Promise("n", "a run", 0))
         async with asyncio.timeout(BOUND):
             while b"7" not in moved.asked:  # noqa: ASYNC110 - what is tested has no events
                 await asyncio.sleep(0)
@@ -359,7 +359,7 @@ def test_a_forged_response_leaves_the_request_unanswered() -> None:
         opened = await gateway.open("n")
         for node in ("n", "evil"):
             await gateway.connections.add_node(opened, node)
-        gateway.connections.promises.note_asked(opened, b'"a"', "n", "a run")
+        await gateway.connections.promises.note_accepted(opened, b'"a"', Promise("n", "a run", 0))
         tell(cluster, "evil", opened.tag, b'{"jsonrpc":"2.0","id":"\\u0061","error":{"code":-1,"message":""}}')
         tell(cluster, "n", opened.tag, LAST)
         await read_until(gateway.read(opened), LAST)

@@ -2,7 +2,8 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import msgspec
 import pytest
@@ -10,15 +11,16 @@ import pytest
 from sandbox_agent.bus import subjects
 from sandbox_agent.bus.memory import Cluster, MemoryBus
 from sandbox_agent.bus.ports import Entry
-from sandbox_agent.envelope import parse
-from sandbox_agent.errors import NodeUnreachable
+from sandbox_agent.envelope import Envelope, parse
+from sandbox_agent.errors import LogUnavailable, NodeUnreachable
 from sandbox_agent.gateway import guests as guests_module
+from sandbox_agent.gateway import promises as promises_module
 from sandbox_agent.gateway.calls import ONE_OF_MANY, Calls
 from sandbox_agent.gateway.connection import FleetConnection
 from sandbox_agent.gateway.connections import FleetConnections
 from sandbox_agent.gateway.feed import Feed
 from sandbox_agent.gateway.flows import Answer, Asked
-from sandbox_agent.gateway.guests import Guests
+from sandbox_agent.gateway.guests import Guests, Refusal
 from sandbox_agent.gateway.methods import GatewayMethods
 from sandbox_agent.gateway.orders import Orders
 from sandbox_agent.gateway.own_events import OwnEvents
@@ -31,8 +33,12 @@ from tests.support.running import BOUND
 
 INITIALIZE = b'{"jsonrpc":"2.0","id":0,"method":"initialize","params":{}}'
 PENDING = b'{"jsonrpc":"2.0","id":1,"method":"_sandboxagent/session/pending","params":{}}'
-KNOWN = Answer(200, [], msgspec.json.encode(fleet.Introduced(known=True, agent="a", greeting=msgspec.Raw(b"null"))))
-FORGOTTEN = Answer(404, [], b'{"type":"urn:sandbox-agent:error:unknown-connection"}')
+PROMPT = b'{"jsonrpc":"2.0","id":"turn","method":"session/prompt","params":{"sessionId":"s"}}'
+INTRODUCED = fleet.Introduced(known=True, agent="a", greeting=msgspec.Raw(b"null"))
+KNOWN = Answer(200, [], msgspec.json.encode(INTRODUCED), "")
+FORGOTTEN = Answer(404, [], b'{"type":"urn:sandbox-agent:error:unknown-connection"}', "")
+ACCEPTED = Answer(202, [], b"", "")
+REFUSED = Answer(409, [], b'{"type":"urn:sandbox-agent:error:turn-running","title":"Busy"}', "")
 
 Reply = Callable[[Asked, bytes], Awaitable[Answer]]
 
@@ -56,11 +62,13 @@ class Nodes:
     """The way to nodes; each answers as a test says."""
 
     replies: dict[str, Reply]
+    leases: dict[str, fleet.Lease]
     called: list[tuple[str, bytes]] = field(default_factory=list[tuple[str, bytes]])
 
     async def call(self, node: str, asked: Asked, body: bytes = b"", *, most: int) -> Answer:
         self.called.append((node, asked.target))
-        return await self.replies[node](asked, body)
+        run = self.leases[node].nonce
+        return replace(await self.replies[node](asked, body), run=run)
 
 
 @dataclass
@@ -79,18 +87,36 @@ class Gateway:
         return connection
 
 
+def lease_of(node: str, run: str) -> fleet.Lease:
+    return fleet.Lease(node, run, "", {}, [], 0)
+
+
 async def open_gateway(cluster: Cluster | None = None, **replies: Reply) -> Gateway:
     bus = MemoryBus(cluster or Cluster())
     events = await bus.stream("EV", [subjects.EVENTS], max_bytes=1 << 20, max_age=60)
-    roster, feed, nodes = Roster(), Feed(events, 1 << 20), Nodes(replies)
+    roster, feed = Roster(), Feed(events, 1 << 20)
+    nodes = Nodes(replies, roster.leases)
     for name in replies:
-        roster.leases[name] = fleet.Lease(name, f"of {name}", "", {}, [], 0)
+        roster.leases[name] = lease_of(name, f"of {name}")
     await feed.start()
     connections = FleetConnections("g", feed, roster, await bus.table("conns"), OwnEvents(events), ttl=60)
     guests = Guests(connections, nodes, roster, 1 << 20)
     own = GatewayMethods("g", feed, roster)
     calls = Calls("g", connections, guests, own, roster, Orders(), await bus.table("keys"), 60, None)
     return Gateway(connections, guests, calls, nodes, roster, feed)
+
+
+async def until_done_since(before: set["asyncio.Task[Any]"]) -> None:
+    """Wait for everything that was begun since."""
+    async with asyncio.timeout(BOUND):
+        while begun := asyncio.all_tasks() - before:
+            await asyncio.wait(begun)
+
+
+def said_by_gateways(cluster: Cluster, client: FleetConnection) -> list[Envelope]:
+    """What gateways have said to a client."""
+    own = subjects.connection_events(client.tag, subjects.GATEWAY)
+    return [parse(record.body) for record in cluster.streams["EV"].records if record.subject == own]
 
 
 def test_a_node_that_never_answers_an_introduction_keeps_no_connection_from_being_kept(
@@ -127,11 +153,11 @@ def test_what_waits_in_the_fleet_is_listed_without_nodes_that_are_silent_fail_or
     def listing(*sessions: str) -> Reply:
         pending = [{"sessionId": session_id} for session_id in sessions]
         result = {"jsonrpc": "2.0", "id": 1, "result": {"pending": pending}}
-        return replying(Answer(200, [], msgspec.json.encode(result)))
+        return replying(Answer(200, [], msgspec.json.encode(result), ""))
 
     async def main() -> None:
         gateway = await open_gateway(
-            silent=never, broken=replying(Answer(200, [], b"{")), good=listing("s"), liar=listing("s", "its-own")
+            silent=never, broken=replying(Answer(200, [], b"{", "")), good=listing("s"), liar=listing("s", "its-own")
         )
         listed = fleet.Listed("good", msgspec.Raw(b'{"sessionId":"s","createdAt":"","cwd":"/","pending":1}'))
         tables = MemoryBus(Cluster())
@@ -148,7 +174,7 @@ def test_what_waits_in_the_fleet_is_listed_without_nodes_that_are_silent_fail_or
 
 def test_a_cancel_reaches_a_node_behind_a_silent_one() -> None:
     async def main() -> None:
-        gateway = await open_gateway(a=never, b=replying(Answer(202, [], b"")))
+        gateway = await open_gateway(a=never, b=replying(ACCEPTED))
         client = await gateway.client("a", "b")
         cancel = b'{"jsonrpc":"2.0","method":"$/cancel_request","params":{"requestId":7}}'
         cancelling = asyncio.create_task(gateway.calls.notify(client, parse(cancel)))
@@ -166,7 +192,7 @@ def test_a_node_that_forgets_its_guest_again_and_again_is_asked_in_peace(monkeyp
         gateway = await open_gateway(n=replying(FORGOTTEN))
         client = await gateway.client("n")
         answer = await gateway.guests.post(client, "n", PENDING, [], repeatable=True)
-        assert answer is FORGOTTEN
+        assert answer.body == FORGOTTEN.body
         assert len(gateway.nodes.called) < 20
 
     run(main())
@@ -180,7 +206,7 @@ def test_a_node_that_has_started_anew_learns_of_a_client_when_that_reads_again()
         gateway.nodes.called.clear()
         gateway.connections.announce_stream(client)
         # Nothing to say to a node that knows it; and no stream was open when this one was restarted.
-        gateway.roster.leases["n"] = fleet.Lease("n", "another run", "", {}, [], 0)
+        gateway.roster.leases["n"] = lease_of("n", "another run")
         gateway.connections.announce_stream(client)
         async with asyncio.timeout(BOUND):
             while client.guests["n"] != "another run":  # noqa: ASYNC110 - what is tested has no events
@@ -191,19 +217,18 @@ def test_a_node_that_has_started_anew_learns_of_a_client_when_that_reads_again()
 
 
 def test_a_response_that_a_lost_node_owes_comes_once_also_when_its_gateway_is_gone_too() -> None:
-    prompt = b'{"jsonrpc":"2.0","id":"turn","method":"session/prompt","params":{"sessionId":"s"}}'
     other = b'{"jsonrpc":"2.0","id":"done","method":"session/prompt","params":{"sessionId":"s"}}'
 
     async def main() -> None:
         cluster = Cluster()
-        takes = replying(Answer(202, [], b""))
+        takes = replying(ACCEPTED)
         one, two, three = [await open_gateway(cluster, n=takes) for _ in range(3)]
         client = await one.client("n")
         client.home = "n"
         # Its id was used before, which this gateway has seen.
         tell(cluster, "n", client.tag, b'{"jsonrpc":"2.0","id":"turn","result":{}}')
         await one.feed.catch_up(subjects.connection_events(client.tag, "n"))
-        for line in (prompt, other):
+        for line in (PROMPT, other):
             assert await one.calls.begin(client, parse(line), None)
         tell(cluster, "n", client.tag, b'{"jsonrpc":"2.0","id":"done","result":{}}')
         async with asyncio.timeout(BOUND):
@@ -216,11 +241,8 @@ def test_a_response_that_a_lost_node_owes_comes_once_also_when_its_gateway_is_go
             assert connection is not None
             del gateway.roster.leases["n"]
             gateway.connections.announce_stream(connection)
-        async with asyncio.timeout(BOUND):
-            while told := asyncio.all_tasks() - before:
-                await asyncio.wait(told)
-        own, stream = subjects.connection_events(client.tag, subjects.GATEWAY), cluster.streams["EV"]
-        [answer] = [parse(record.body) for record in stream.records if record.subject == own]
+        await until_done_since(before)
+        [answer] = said_by_gateways(cluster, client)
         assert (answer.id, answer.error()["data"]) == (b'"turn"', {"type": "node-lost", "node": "n"})
 
     run(main())
@@ -232,7 +254,7 @@ def test_a_gateway_that_has_not_heard_of_a_nodes_new_run_does_not_call_it_lost()
         gateway = await open_gateway(cluster, n=replying(KNOWN))
         tables = MemoryBus(cluster)
         await gateway.roster.start(await tables.table("nodes"), await tables.table("sess"))
-        lease = fleet.Lease("n", "new run", "", {}, [], 0)
+        lease = lease_of("n", "new run")
         client = await gateway.client("n")
         client.note_asked(b"1", "n", "new run")
         before = asyncio.all_tasks()
@@ -240,10 +262,123 @@ def test_a_gateway_that_has_not_heard_of_a_nodes_new_run_does_not_call_it_lost()
         cluster.tables["nodes"].entries["n"] = Entry("n", msgspec.json.encode(lease), 1)
         gateway.connections.announce_stream(client)
         assert not client.unanswered
-        async with asyncio.timeout(BOUND):
-            while told := asyncio.all_tasks() - before:
-                await asyncio.wait(told)
+        await until_done_since(before)
         assert client.unanswered
-        assert cluster.streams["EV"].newest(subjects.connection_events(client.tag, subjects.GATEWAY)) is None
+        assert not said_by_gateways(cluster, client)
+
+    run(main())
+
+
+def test_a_prompt_that_is_repeated_at_the_next_run_of_its_node_is_owed_by_that_run() -> None:
+    async def main() -> None:
+        cluster = Cluster()
+
+        async def restart(asked: Asked, body: bytes) -> Answer:
+            if asked.target == PATH.encode():
+                return KNOWN
+            if gateway.roster.leases["n"].nonce == "second":
+                return ACCEPTED
+            gateway.roster.leases["n"] = lease_of("n", "second")
+            raise NodeUnreachable("n", "is stopping")
+
+        gateway = await open_gateway(cluster, n=restart)
+        client = await gateway.client("n")
+        client.home = "n"
+        before = asyncio.all_tasks()
+        assert await gateway.calls.begin(client, parse(PROMPT), "key")
+        gateway.connections.announce_stream(client)
+        await until_done_since(before)
+        assert not said_by_gateways(cluster, client)
+        assert [promise.run for promise in client.unanswered.values()] == ["second"]
+
+    run(main())
+
+
+def test_a_request_that_its_node_refused_has_no_other_response() -> None:
+    async def main() -> None:
+        cluster = Cluster()
+        one, two = [await open_gateway(cluster, n=replying(REFUSED)) for _ in range(2)]
+        client = await one.client("n")
+        client.home = "n"
+        moved = await two.connections.find(client.connection_id)
+        assert moved is not None
+        before = asyncio.all_tasks()
+        with pytest.raises(Refusal):
+            await one.calls.begin(client, parse(PROMPT), None)
+        for gateway, connection in ((one, client), (two, moved)):
+            for subject in (subjects.attachments, subjects.connection_events):
+                await gateway.feed.catch_up(subject(client.tag, subjects.GATEWAY))
+            gateway.roster.leases["n"] = lease_of("n", "second")
+            gateway.connections.announce_stream(connection)
+        await until_done_since(before)
+        assert not said_by_gateways(cluster, client)
+        assert not client.unanswered
+        assert not moved.unanswered
+
+    run(main())
+
+
+def test_an_accepted_request_is_known_to_all_gateways_before_its_client_learns_of_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(promises_module, "PATIENCE", 0.05)
+
+    async def main() -> None:
+        cluster = Cluster()
+        gateway = await open_gateway(cluster, n=replying(ACCEPTED))
+        client = await gateway.client("n")
+        client.home = "n"
+        cluster.appends_to_refuse = 1_000_000
+        with pytest.raises(LogUnavailable):
+            await gateway.calls.begin(client, parse(PROMPT), None)
+        cluster.appends_to_refuse = 0
+        monkeypatch.setattr(promises_module, "PATIENCE", BOUND)
+        assert await gateway.calls.begin(client, parse(PROMPT.replace(b"turn", b"next")), None)
+        newest = cluster.streams["EV"].newest(subjects.attachments(client.tag, subjects.GATEWAY))
+        assert newest is not None
+        sent = msgspec.json.decode(newest.body, type=fleet.SentTo)
+        assert (sent.id, sent.promised_by) == ('"next"', "of n")
+
+    run(main())
+
+
+def test_a_run_that_ends_as_soon_as_it_has_accepted_a_request_is_answered_for() -> None:
+    async def main() -> None:
+        cluster = Cluster()
+
+        async def accept_and_end(asked: Asked, body: bytes) -> Answer:
+            gateway.roster.leases["n"] = lease_of("n", "second")
+            return ACCEPTED
+
+        gateway = await open_gateway(cluster, n=replying(KNOWN))
+        client = await gateway.client("n")
+        client.home = "n"
+        await gateway.guests.introduce(client, "n")
+        gateway.nodes.replies["n"] = accept_and_end
+        before = asyncio.all_tasks()
+        assert await gateway.calls.begin(client, parse(PROMPT), None)
+        await until_done_since(before)
+        [answer] = said_by_gateways(cluster, client)
+        assert answer.error()["data"] == {"type": "node-lost", "node": "n"}
+
+    run(main())
+
+
+def test_a_response_that_is_quicker_than_the_word_of_its_promise_leaves_none() -> None:
+    async def main() -> None:
+        cluster = Cluster()
+
+        async def respond(asked: Asked, body: bytes) -> Answer:
+            tell(cluster, "n", client.tag, b'{"jsonrpc":"2.0","id":"turn","result":{}}')
+            await gateway.feed.catch_up(subjects.connection_events(client.tag, "n"))
+            return ACCEPTED
+
+        gateway = await open_gateway(cluster, n=replying(KNOWN))
+        client = await gateway.client("n")
+        client.home = "n"
+        await gateway.guests.introduce(client, "n")
+        gateway.nodes.replies["n"] = respond
+        assert await gateway.calls.begin(client, parse(PROMPT), None)
+        assert not client.unanswered
 
     run(main())

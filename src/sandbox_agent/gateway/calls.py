@@ -38,7 +38,7 @@ from sandbox_agent.errors import (
     SandboxAgentError,
 )
 from sandbox_agent.gateway.claims import asker
-from sandbox_agent.gateway.connection import FleetConnection
+from sandbox_agent.gateway.connection import FleetConnection, Promise
 from sandbox_agent.gateway.connections import FleetConnections
 from sandbox_agent.gateway.flows import Answer as NodeAnswer
 from sandbox_agent.gateway.guests import Guests, Refusal
@@ -170,9 +170,7 @@ class Calls:
         self, connection: FleetConnection, node: str, envelope: Envelope, key: str | None, *more: tuple[bytes, bytes]
     ) -> NodeAnswer:
         assert envelope.id is not None
-        lease = self._roster.leases.get(node)
-        promised_by = lease.nonce if lease is not None and _ASYNC in more else None
-        self._connections.promises.note_asked(connection, envelope.id, node, promised_by)
+        self._connections.promises.note_asked(connection, envelope.id, node)
         under = [] if key is None else [(_KEY, key.encode("latin-1"))]
         repeatable = key is not None or envelope.method in methods.READS
         return await self._guests.post(connection, node, envelope.line, [*under, *more], repeatable=repeatable)
@@ -185,14 +183,16 @@ class Calls:
         node = await self.node_for(connection, envelope, key)
         if envelope.method in self._without_node and node not in self._roster.leases:
             return False
-        try:
-            answer = await self._request(connection, node, envelope, key, _ASYNC)
-        except BaseException:
-            connection.unanswered.pop(same_id(envelope.id), None)
-            raise
+        after = self._connections.position
+        answer = await self._request(connection, node, envelope, key, _ASYNC)
         if answer.status != 202:
-            connection.unanswered.pop(same_id(envelope.id), None)
             raise Refusal(answer)
+        try:
+            promise = Promise(node, answer.run, after)
+            await self._connections.promises.note_accepted(connection, envelope.id, promise)
+        finally:
+            # That run may have ended before its promise was noted.
+            self._guests.fail_unanswered(connection, node)
         return True
 
     async def _all_pending(self, connection: FleetConnection, envelope: Envelope) -> Answer:

@@ -86,6 +86,8 @@ class Answer:
     status: int
     headers: list[tuple[bytes, bytes]]
     body: bytes
+    run: str
+    """The run of the node that gave it, by its nonce."""
 
 
 class Caller(Protocol):
@@ -132,7 +134,7 @@ class NodeFlows:
             id = secrets.token_urlsafe(16)
             subject = subjects.flow_to_gateway(node, self._gateway, id)
             flow = self.table.open(_Way(self._bus, subjects.flow_to_node(node, id), subject), ends_with_them=True)
-            exchange = Exchange(node, flow)
+            exchange = Exchange(node, lease.nonce, flow)
             opening = Opening(
                 self._gateway, lease.nonce, asked.method, asked.target, asked.query, asked.headers, body, more
             )
@@ -178,7 +180,7 @@ class NodeFlows:
                     self._answered[node] += len(piece)
                     if len(answer) > most or self._answered[node] > ANSWERS * most:
                         raise NodeUnreachable(node, "answers with too much")
-                return Answer(head.status, head.headers, bytes(answer))
+                return Answer(head.status, head.headers, bytes(answer), exchange.run)
             finally:
                 self._answered[node] -= len(answer)
                 if not self._answered[node]:
@@ -216,8 +218,10 @@ class NodeFlows:
 class Exchange:
     """One request at a node, and its answer. Nothing that a node sends is passed on unchecked."""
 
-    def __init__(self, node: str, flow: Flow) -> None:
+    def __init__(self, node: str, run: str, flow: Flow) -> None:
         self.node = node
+        self.run = run
+        """Of the node: every other one leaves the request alone."""
         self.cancelled = False
         """From our side."""
         self._flow = flow

@@ -236,20 +236,20 @@ class Guests:
             known = connection.guests.get(node)
             if known is None or (lease is not None and known == lease.nonce):
                 continue
-            self._fail_unanswered(connection, node)
+            self.fail_unanswered(connection, node)
             if lease is not None and (connection.stream is not None or connection.busy):
                 self._spawn(self._introduce_again(connection, node))
 
     def _meet_nodes(self, connection: FleetConnection) -> None:
         """Its client reads here: a node that has started anew, while it read nowhere, has to know whom to ask."""
         for node, known in connection.guests.items():
-            self._fail_unanswered(connection, node)
+            self.fail_unanswered(connection, node)
             lease = self._roster.leases.get(node)
             if lease is not None and known != lease.nonce:
                 self._spawn(self._introduce_again(connection, node))
 
-    def _fail_unanswered(self, connection: FleetConnection, node: str) -> None:
-        """Responses that were promised by a run of a node that has ended."""
+    def fail_unanswered(self, connection: FleetConnection, node: str) -> None:
+        """Answer in the place of runs of a node that have ended, and had promised responses."""
         lease = self._roster.leases.get(node)
         run = None if lease is None else lease.nonce
         lost = {id: each for id, each in connection.unanswered.items() if each.node == node and each.run != run}

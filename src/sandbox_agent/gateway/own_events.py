@@ -20,6 +20,8 @@ MOST_WAITING = 8 << 20
 
 Unless = Callable[[], Awaitable[bool]]
 """Whether something is there already. Raises BusError."""
+Kept = asyncio.Future[bool]
+"""Done when an event is in the stream, or need not be; False when it was dropped."""
 
 
 class OwnEvents:
@@ -27,7 +29,7 @@ class OwnEvents:
 
     def __init__(self, events: Stream) -> None:
         self._events = events
-        self._waiting: dict[str, deque[tuple[str, Chunk, Unless | None]]] = {}
+        self._waiting: dict[str, deque[tuple[str, Chunk, Unless | None, Kept]]] = {}
         self._size = 0
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -38,34 +40,37 @@ class OwnEvents:
         """
         self._put(tag, subjects.connection_events(tag, subjects.GATEWAY), line, session_id, unless)
 
-    def announce(self, tag: str, line: bytes) -> None:
+    def announce(self, tag: str, line: bytes) -> Kept:
         """Tell all gateways something about a connection."""
-        self._put(tag, subjects.attachments(tag, subjects.GATEWAY), line, None)
+        return self._put(tag, subjects.attachments(tag, subjects.GATEWAY), line, None)
 
     async def purge(self, tag: str, source: str) -> None:
         """Drop what a connection was sent. Raises BusError."""
         await self._events.purge(subjects.connection_events(tag, source))
         await self._events.purge(subjects.attachments(tag, source))
 
-    def _put(self, tag: str, subject: str, line: bytes, session_id: str | None, unless: Unless | None = None) -> None:
+    def _put(self, tag: str, subject: str, line: bytes, session_id: str | None, unless: Unless | None = None) -> Kept:
+        kept: Kept = asyncio.get_running_loop().create_future()
         chunk = Chunk(1, [line], Direction.FROM_SERVER, session_id, connection_channel(tag), time.time(), history=False)
         if self._size + chunk.size > MOST_WAITING:
             logger.error("event for a connection dropped connection=%s reason=the stream takes nothing", tag)
-            return
+            kept.set_result(False)
+            return kept
         self._size += chunk.size
         waiting = self._waiting.get(tag)
         if waiting is not None:
-            waiting.append((subject, chunk, unless))
-            return
-        self._waiting[tag] = deque([(subject, chunk, unless)])
+            waiting.append((subject, chunk, unless, kept))
+            return kept
+        self._waiting[tag] = deque([(subject, chunk, unless, kept)])
         task = asyncio.create_task(self._append_all(tag))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        return kept
 
     async def _append_all(self, tag: str) -> None:
         waiting = self._waiting[tag]
         while waiting:
-            subject, chunk, unless = waiting[0]
+            subject, chunk, unless, kept = waiting[0]
             try:
                 await self._append(subject, chunk, unless)
             except BusError as error:
@@ -74,6 +79,7 @@ class OwnEvents:
                 continue
             waiting.popleft()
             self._size -= chunk.size
+            kept.set_result(True)
         del self._waiting[tag]
 
     async def _append(self, subject: str, chunk: Chunk, unless: Unless | None) -> None:

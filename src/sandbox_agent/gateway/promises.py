@@ -12,13 +12,15 @@ from sandbox_agent.bus.ports import Unreachable
 from sandbox_agent.envelope import failure, same_id
 from sandbox_agent.errors import LogUnavailable, NodeLost
 from sandbox_agent.gateway.connection import FleetConnection, Promise, answered
-from sandbox_agent.gateway.feed import Feed
+from sandbox_agent.gateway.feed import EVERYTHING, Feed
 from sandbox_agent.gateway.own_events import OwnEvents
 from sandbox_agent.log.event import Chunk
 from sandbox_agent.wire.fleet import SentTo
 
 logger = logging.getLogger(__name__)
 
+PATIENCE = 10.0
+"""Seconds that the word of an accepted request waits until all gateways can know of it."""
 PAUSE = 0.5
 """Seconds until a stream that could not be read is read again."""
 
@@ -33,16 +35,34 @@ class Promises:
         self._fetch_run = fetch_run
         self._tasks: set[asyncio.Task[None]] = set()
 
-    def note_asked(self, connection: FleetConnection, id: bytes, node: str, promised_by: str | None = None) -> None:
+    def note_asked(self, connection: FleetConnection, id: bytes, node: str) -> None:
         """A request of its client goes to a node: no other node may answer it. All gateways learn of it.
 
-        Where a single node can speak to it, they know already; but for a response that is promised on the stream, by
-        that run of the node: when it is lost, any of them says so.
+        Where a single node can speak to it, they know already.
         """
-        sent = SentTo(same_id(id).decode(), node, promised_by, self._feed.position)
-        connection.note_asked(id, node, promised_by, sent.after)
-        if promised_by is not None or len(connection.guests) > 1:
-            self._own.announce(connection.tag, msgspec.json.encode(sent))
+        connection.note_asked(id, node)
+        if connection.guests.keys() - {node}:
+            self._own.announce(connection.tag, msgspec.json.encode(SentTo(same_id(id).decode(), node)))
+
+    async def note_accepted(self, connection: FleetConnection, id: bytes, promise: Promise) -> None:
+        """A run of a node has promised a response on the stream. When it is lost, any gateway says so.
+
+        All of them can know that before the client learns that its request is accepted. Raises LogUnavailable.
+        """
+        if self._has_come(connection, same_id(id), promise):
+            return
+        connection.note_asked(id, promise.node, promise.run, promise.after)
+        sent = SentTo(same_id(id).decode(), promise.node, promise.run, promise.after)
+        kept = self._own.announce(connection.tag, msgspec.json.encode(sent))
+        await asyncio.wait([kept], timeout=PATIENCE)
+        if not (kept.done() and kept.result()):
+            raise LogUnavailable("the fleet's stream does not take the word that this request was accepted")
+
+    def _has_come(self, connection: FleetConnection, id: bytes, promise: Promise) -> bool:
+        """Whether the response was quicker than the word that it is promised."""
+        channel = subjects.connection_events(connection.tag, promise.node)
+        chunks, _ = self._feed.in_memory([channel], promise.after, EVERYTHING) or ((), False)
+        return any(id in answered(chunk) for chunk in chunks)
 
     def tell_lost(self, connection: FleetConnection, lost: Mapping[bytes, Promise], node: str) -> None:
         """Answer in the place of a node that is lost; of several gateways that do, the first."""
@@ -69,9 +89,11 @@ class Promises:
 
     async def _is_answered(self, connection: FleetConnection, node: str, id: bytes, after: int) -> bool:
         try:
-            return connection.closed or (await self._answered(connection, node)).get(id, 0) > after
+            known = await self._answered(connection, node)
         except LogUnavailable as error:
             raise Unreachable(str(error)) from error
+        # What was closed meanwhile could not be read.
+        return connection.closed or known.get(id, 0) > after
 
     async def _answered(self, connection: FleetConnection, node: str) -> dict[bytes, int]:
         """Requests of its client that a node has answered on the stream, or a gateway in its place; and where, last."""

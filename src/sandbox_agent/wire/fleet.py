@@ -156,13 +156,13 @@ class StreamOpened(Struct, rename="camel", tag_field="kind", tag="stream-opened"
 
 
 class SentTo(Struct, rename="camel", tag_field="kind", tag="sent-to"):
-    """In the stream, as JSON: a gateway sends a request of a connection to a node."""
+    """In the stream, as JSON: a gateway sends a request of a connection to a node, or a node has accepted one."""
 
     id: str
     """Its id, as JSON."""
     node: str
     promised_by: str | None = None
-    """The run of that node, by its nonce, whose response comes on the stream; None when a POST waits for it."""
+    """The run of that node, by its nonce, that has accepted it and puts the response on the stream."""
     after: int = 0
     """The response comes after this position of the stream."""
 
