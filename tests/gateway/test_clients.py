@@ -1,10 +1,13 @@
 """Clients that know nothing of fleets, at a gateway: the SDK by both of its ways, and ACP's own transport."""
 
+import asyncio
+
 import pytest
 
 from tests.gateway.conftest import Fleet
 from tests.support.acp import Acp
 from tests.support.client import run
+from tests.support.running import BOUND
 from tests.support.sdk import answered, asking, connected, new_session, permission, play, texts
 
 pytestmark = pytest.mark.usefixtures("joined")
@@ -28,6 +31,27 @@ def test_the_sdk_prompts_answers_and_lists_through_gateways(fleet: Fleet, transp
             assert "three" in str([event async for event in other.history()])
             await mine.sessions.delete(session.id)
             assert session.id not in [each.session_id async for each in mine.sessions.list()]
+
+    run(main())
+
+
+def test_the_sdk_watches_the_sessions_of_all_nodes(fleet: Fleet) -> None:
+    async def main() -> None:
+        one, two = fleet.gateways
+        async with connected(one) as mine, connected(two) as theirs, theirs.sessions.watch(every=0) as watch:
+
+            async def until_listed(session_id: str, *, listed: bool) -> None:
+                async for changes in watch:
+                    assert changes.all
+                    if (session_id in [each.session_id for each in changes.sessions]) == listed:
+                        return
+
+            async with asyncio.timeout(BOUND):
+                await anext(watch)
+                session = await new_session(mine, fleet.nodes[0])
+                await until_listed(session.id, listed=True)
+                await mine.sessions.delete(session.id)
+                await until_listed(session.id, listed=False)
 
     run(main())
 

@@ -73,13 +73,10 @@ class GatewayMethods:
     async def _list_ours(self, connection: FleetConnection, envelope: Envelope) -> object:
         params = envelope.params()
         page, following = self._roster.page(text_at(params, "cursor"), text_at(params, "cwd"))
-        more = {"changes": self._moment} | ({} if following is None else {"nextCursor": following})
+        more = {"changes": self._roster.moment(self._gateway)} | (
+            {} if following is None else {"nextCursor": following}
+        )
         return {"sessions": [seen.view for seen in page], **more}
-
-    @property
-    def _moment(self) -> str:
-        """What another gateway does not know leads to a whole list there."""
-        return f"{self._gateway}.{self._roster.changes}"
 
     async def _await_changes(self, connection: FleetConnection, envelope: Envelope) -> object:
         try:
@@ -88,8 +85,8 @@ class GatewayMethods:
             raise InvalidParams(f"changes takes after and wait: {error}") from None
         with suppress(TimeoutError):
             async with asyncio.timeout(min(asked.wait, LONGEST_WAIT)):
-                await self._roster.until(lambda: self._moment != asked.after)
-        return {"changes": self._moment}
+                await self._roster.until(lambda: self._roster.moment(self._gateway) != asked.after)
+        return {"changes": self._roster.moment(self._gateway)}
 
     async def _get(self, connection: FleetConnection, envelope: Envelope) -> object:
         return {"session": self._roster.session(envelope.session_id).view}

@@ -167,6 +167,10 @@ class Roster:
             page.append(each)
         return page, None
 
+    def moment(self, gateway: str) -> str:
+        """The state that lists of this gateway have now. Every other gateway has changed since, for all it knows."""
+        return f"{gateway}.{self.changes}"
+
     def _in_order(self) -> Iterable[Seen]:
         if self._sorted is None:
             self._sorted = sorted(self._sessions.values(), key=lambda each: each.order, reverse=True)

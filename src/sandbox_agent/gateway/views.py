@@ -129,7 +129,7 @@ class GatewayViews:
             page, following = self.roster.page(query.get("cursor"), query.get("cwd"))
         except InvalidParams as error:
             raise BadRequest(str(error), **error.fields) from error
-        more = {} if following is None else {"nextCursor": following}
+        more = {"changes": self.roster.moment(self.gateway)} | ({} if following is None else {"nextCursor": following})
         return json_response({"sessions": [seen.view for seen in page], **more})
 
     async def get_session(self, request: Request) -> Response:
