@@ -107,12 +107,15 @@ def test_the_node_is_named_by_the_query_or_by_the_session(fleet: Fleet) -> None:
             for query, status, wanted in (
                 ({}, 400, "missing-node"),
                 ({"node": "n9"}, 503, "node-unreachable"),
-                ({"node": "*"}, 503, "node-unreachable"),
+                ({"node": "*"}, 503, "no-node"),
                 ({"sessionId": "nowhere"}, 404, "session-not-found"),
                 ({"sessionId": session, "node": "n1"}, 400, "bad-request"),
             ):
                 answer = await gateway.http.get("/v1/fs/file", params={"path": "here", **query})
                 assert (answer.status_code, slug(answer.json())) == (status, wanted)
+            for foreign in ("/v1/fs/file?path=here&node=%FF", "/opencode/config?node=%FF", "/opencode/@%FF/config"):
+                answer = await gateway.http.get(foreign)
+                assert (answer.status_code, slug(answer.json())) == (503, "no-node")
             assert (await gateway.http.get("/v1/agents")).status_code == 400
             # What a server refuses does not pass because a gateway leaves out why.
             part = {"Content-Range": "bytes 0-1/10"}

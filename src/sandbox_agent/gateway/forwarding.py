@@ -46,16 +46,14 @@ class Forwarding:
         if at is None:
             node, target = self._choose_for_opencode(scope), scope["raw_path"]
         else:
-            node, target = unquote(at["node"].decode("latin-1")), OPENCODE.encode() + (at["rest"] or b"")
-            if not is_name(node):
-                raise NoNode(f"no node can be called {node[:40]!r}")
+            node, target = _read_name(unquote(at["node"].decode("latin-1"))), OPENCODE.encode() + (at["rest"] or b"")
         await self.flows.proxy(node, {**scope, "raw_path": target, "query_string": query}, receive, send)
 
     def _choose(self, scope: Scope) -> str:
         query = read_query(Request(scope))
         named, session_id = query.get("node"), query.get("sessionId")
         if session_id is None:
-            return self._only_node() if named is None else named
+            return self._only_node() if named is None else _read_name(named)
         try:
             owner = self.roster.session(session_id).node
         except UnknownSession:
@@ -70,7 +68,7 @@ class Forwarding:
             return min(self.roster.leases)
         query = read_query(Request(scope))
         if "node" in query:
-            return query["node"]
+            return _read_name(query["node"])
         given = header(scope, headers.raw(headers.OPENCODE_DIRECTORY)) or b""
         directory = query.get("directory") or unquote(given.decode("latin-1"), errors="surrogateescape")
         owners = self.roster.owners(directory) if directory else set[str]()
@@ -83,6 +81,13 @@ class Forwarding:
         if len(nodes) > 1:
             raise MissingNode(len(nodes))
         return nodes[0]
+
+
+def _read_name(text: str) -> str:
+    """What a client calls a node. Raises NoNode; then the text may hold what UTF-8 cannot."""
+    if not is_name(text):
+        raise NoNode(f"no node can be called {text[:40]!a}")
+    return text
 
 
 def _without_secrets(query: bytes) -> bytes:
