@@ -150,6 +150,16 @@ describe("the transcript", () => {
     expect(container.querySelector("img")).toBeNull();
   });
 
+  it("says of a prompt that was stopped while it waited that it never began", () => {
+    const container = show(
+      viewOf((script) => {
+        const second = script.prompt("two");
+        script.ended(second, "cancelled");
+      }),
+    );
+    expect([...container.querySelectorAll(".turn-cancelled")].map((end) => end.textContent)).toEqual(["Stopped before it began"]);
+  });
+
   it("finds the row of an event", () => {
     const view = viewOf((script) => {
       script.update({ sessionUpdate: "agent_message_chunk", content: { type: "text", text: "a" } });

@@ -246,13 +246,13 @@ const STOPS: Readonly<Record<string, string>> = {
 
 function TurnEnd({ turn }: { readonly turn: Turn }): ReactNode {
   const took = turn.endedAt === undefined ? undefined : Date.parse(turn.endedAt) - Date.parse(turn.startedAt);
-  const word =
-    turn.state === "cancelled" ? "Stopped" : turn.state === "failed" ? "Failed" : (STOPS[turn.stopReason ?? ""] ?? "");
+  const word = turn.state === "failed" ? "Failed" : (STOPS[turn.stopReason ?? ""] ?? "");
+  const stopped = turn.neverBegan ? "Stopped before it began" : "Stopped";
   return (
     <p className={`turn-end turn-${turn.state}`}>
       {turn.state === "cancelled" && <CircleStop aria-hidden size={14} />}
-      {word}
-      {took !== undefined && <span className="turn-fact">{durationText(took)}</span>}
+      {turn.state === "cancelled" ? stopped : word}
+      {!turn.neverBegan && took !== undefined && <span className="turn-fact">{durationText(took)}</span>}
       {turn.tokens && <span className="turn-fact">{countText(turn.tokens.total)} tokens</span>}
     </p>
   );

@@ -82,7 +82,7 @@ function Shown({ content, path, onDownload }: ShownProps): ReactNode {
   if (content.text === "") return <EmptyState title="This file is empty" />;
   return (
     <>
-      <Code text={content.text} language={path} label={nameOf(path)} />
+      <Code text={content.text} language={path} label={nameOf(path)} caption={linesText(content.text)} />
       {content.cut && (
         <p className={styles.more}>
           The first {sizeText(SHOWN)} of {sizeText(content.entry.size)}.
@@ -90,6 +90,11 @@ function Shown({ content, path, onDownload }: ShownProps): ReactNode {
       )}
     </>
   );
+}
+
+function linesText(text: string): string {
+  const count = text.replace(/\n$/, "").split("\n").length;
+  return count === 1 ? "1 line" : `${count.toLocaleString()} lines`;
 }
 
 function Picture({ blob, name }: { readonly blob: Blob; readonly name: string }): ReactNode {

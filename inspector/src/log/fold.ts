@@ -535,7 +535,8 @@ export class Fold {
   #indexOf(turnId: string, entry: LogEvent, promptId: string | undefined): number {
     const index = this.#transcript.indexOf(turnId);
     if (index >= 0) return index;
-    this.#transcript.begin(entry, { key: turnId, turnId, promptId, ...this.#unqueue(turnId, entry) });
+    const waited = this.#unqueue(turnId, entry);
+    this.#transcript.begin(entry, { key: turnId, turnId, promptId, neverBegan: waited.items.length > 0, ...waited });
     return this.#transcript.lastIndex;
   }
 

@@ -74,6 +74,7 @@ export class Transcript {
       promptId: undefined,
       state: "outside",
       startedAt: at,
+      neverBegan: false,
       endedAt: undefined,
       stopReason: undefined,
       error: undefined,

@@ -74,6 +74,8 @@ export interface Turn {
   readonly promptId: string | undefined;
   readonly state: "running" | "ended" | "cancelled" | "failed" | "outside";
   readonly startedAt: string;
+  /** Its prompt was stopped while it waited for its turn. */
+  readonly neverBegan: boolean;
   readonly endedAt: string | undefined;
   readonly stopReason: string | undefined;
   /** What went wrong, in a turn that has no stop reason. */

@@ -15,20 +15,22 @@ export interface CodeProps {
   readonly language?: string;
   /** What a screen reader calls it. */
   readonly label?: string;
+  /** What stands above it, when the label is on the screen already. */
+  readonly caption?: string;
 }
 
 /** As much of a language or a label as is shown. */
 const NAMED = { language: 40, label: 200 } as const;
 
 /** Code with its language and a button that copies it. */
-export const Code = memo(function Code({ text, language = "", label }: CodeProps): ReactNode {
+export const Code = memo(function Code({ text, language = "", label, caption }: CodeProps): ReactNode {
   const lines = useColours(text, language);
   const name = label === undefined ? whole(language, NAMED.language) : whole(label, NAMED.label);
   return (
     <figure className="code">
       <figcaption className="code-head">
         <span className="code-language">
-          <SafeText text={name === "" ? "text" : name} />
+          <SafeText text={caption ?? (name === "" ? "text" : name)} />
         </span>
         <CopyButton text={text} />
       </figcaption>
