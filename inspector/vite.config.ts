@@ -45,7 +45,7 @@ export default defineConfig({
     reportCompressedSize: false,
   },
   test: {
-    environment: "jsdom",
+    environment: "node",
     include: ["src/**/*.test.{ts,tsx}"],
     restoreMocks: true,
     // No test may fail because the machine is busy.
