@@ -223,6 +223,23 @@ def test_a_node_that_is_started_again_on_its_disk_has_its_lease_at_once(tmp_path
     run(main())
 
 
+def test_a_node_that_comes_back_without_its_disk_has_its_lease_at_once() -> None:
+    async def main() -> None:
+        world, log = await World().open(), Shaky()
+        node = world.join(log)
+        say(node, log, b"1")
+        await world.until(lambda: node.published == 1)
+        await world.close()
+        # As above; and nothing tells this one which revision the lease has.
+        again = world.join(log)
+        say(again, log, b"2")
+        await world.until(lambda: again.published == 2)
+        assert again.clash is None
+        await world.close()
+
+    run(main())
+
+
 def test_a_run_of_a_node_that_does_not_answer_may_still_be_there() -> None:
     async def main() -> None:
         world = await World().open()

@@ -344,12 +344,13 @@ class Ingest:
             return BeatReply(failed=str(error))
 
     async def _beat_again(self, node: str, request: BeatRequest, value: bytes) -> BeatReply:
-        """The revision was not the one that is there: a repeat, a node that was away, or another one of this name."""
+        """The revision is not the one that is there: a repeat, a node that was away, or another one of this name."""
         try:
             entry = await self._leases.get(node)
             if entry is not None and entry.value is not None:
                 holder = msgspec.json.decode(entry.value, type=fleet.Lease)
-                if holder.nonce != request.nonce:
+                # A node that comes back without its disk knows no revision.
+                if holder.nonce != request.nonce and await self._is_there(node, holder.nonce):
                     return _clash(node)
             expected = None if entry is None else entry.revision
             return BeatReply(await self._leases.put(node, value, expected=expected, ttl=self._lease))
