@@ -9,6 +9,7 @@ import secrets
 import signal
 import socket
 import sys
+import time
 from collections.abc import Generator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
@@ -151,7 +152,7 @@ def build(settings: Settings, children: Children) -> Parts:
     tail = settings.replay_bytes
     limits = Limits(settings.log_max_bytes, settings.log_max_age, tail, settings.write_backlog)
     opened = open_database(None if settings.no_persist else settings.data_dir / LOG)
-    log = Log(opened.database, limits, damage=opened.damage)
+    log = Log(opened.database, limits, damage=opened.damage, beginning=_beginning(settings))
     hub = Hub(log)
     turns = Turns(hub, settings.prompt_queue)
     secret = [settings.token] if settings.token else []
@@ -418,6 +419,14 @@ async def _join_fleet(settings: Settings, parts: Parts, flows: "Flows") -> None:
     )
     parts.log.publisher = membership
     await membership.run()
+
+
+def _beginning(settings: Settings) -> int:
+    """Where a new log begins: that of a node after all logs that a node of its name had before it lost its disk.
+
+    The fleet knows what it has of a node by positions. No log is written as fast as the microseconds go by.
+    """
+    return time.time_ns() // 1000 if settings.join else 0
 
 
 async def _stop_when_idle(idling: Idling, stopping: asyncio.Event) -> None:

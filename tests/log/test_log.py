@@ -10,6 +10,7 @@ from sandbox_agent.log.database import Database
 from sandbox_agent.log.event import NO_CLIENT, Chunk, connection_channel
 from sandbox_agent.log.group import Group
 from sandbox_agent.log.log import RESERVE, Limits, Log
+from sandbox_agent.log.recovery import open_database
 from tests.support.logs import Follower, FragileDatabase, S, T, opened, page, positions, run, say
 from tests.support.running import BOUND
 
@@ -290,6 +291,39 @@ def test_what_comes_while_a_publisher_is_busy_is_gathered_until_it_asks() -> Non
         assert await log.since(start) == []
         assert (await publisher.groups.get()).chunks == chunks
         assert await log.since(start) == chunks
+        log.close()
+
+    run(main())
+
+
+def test_a_publisher_gets_what_is_safe_also_before_it_has_seen_anything_of_this_run(tmp_path: Path) -> None:
+    """The positions of a new run begin beyond those that the last one may have given out."""
+
+    async def main() -> None:
+        log = Log(open_database(tmp_path / "log.db").database, Limits())
+        old = say(log)
+        log.close()
+        log = Log(open_database(tmp_path / "log.db").database, Limits())
+        assert positions(await log.since(old.first - 1)) == [old.first]
+        new = say(log)
+        await log.committed(new.last)
+        assert await log.since(old.last) == [new]
+        log.close()
+
+    run(main())
+
+
+def test_a_log_begins_where_it_is_told_to_and_goes_on_where_it_was(tmp_path: Path) -> None:
+    async def main() -> None:
+        log = Log(Database(tmp_path / "log.db"), Limits(), beginning=1 << 30)
+        chunk = say(log)
+        await log.committed(chunk.last)
+        assert chunk.first == (1 << 30) + 1
+        assert await log.since(0) == [chunk]
+        log.close()
+        log = Log(Database(tmp_path / "log.db"), Limits(), beginning=1 << 40)
+        assert chunk.last < log.position < 1 << 40
+        assert positions(await log.since(0)) == [chunk.first]
         log.close()
 
     run(main())

@@ -108,8 +108,12 @@ class Log:
         clock: Callable[[], float] = time.time,
         damage: Damage | None = None,
         gather: float = GATHER,
+        beginning: int = 0,
     ) -> None:
-        """`gather` is how long events wait for more before they are written, unless a caller waits for them."""
+        """`gather` is how long events wait for more before they are written, unless a caller waits for them.
+
+        A log that has given out no position yet begins after `beginning`.
+        """
         self.damage = damage or Damage(None)
         """What was found broken on disk, and has not been acknowledged."""
         self.trims: dict[str, int] = {}
@@ -120,7 +124,8 @@ class Log:
         """What carries the log on to a fleet, if the server has joined one."""
         self._limits = limits
         self._clock = clock
-        self.position = database.load().reserved
+        given_out = database.load().reserved
+        self.position = given_out or beginning
         self._reserved = self.position + RESERVE
         # Before anything is given out, not in the first group: readers do not wait for the disk.
         database.write(Group(reserve=self._reserved))
@@ -143,7 +148,7 @@ class Log:
         """Session id → up to where it is about to be deleted on disk."""
         self._unwritten_outcomes: dict[tuple[str, str], Outcome | None] = {}
         """Scope and key → the outcome that is on its way to the disk."""
-        self.evicted = self.position
+        self.evicted = given_out
         """Everything after this position is in memory."""
         loop = asyncio.get_running_loop()
         trim_every = min(TRIM_EVERY, limits.max_age / 2)
@@ -363,11 +368,18 @@ class Log:
 
     async def since(self, position: int) -> list[Chunk]:
         """All chunks after a position that are safe, in order; a page at a time."""
-        if position >= self.evicted:
-            safe = self._safe_since(position)
-            if not safe and self.position > self._committed:
-                self._writer.write_soon()
-            return safe
+        while (evicted := self.evicted) > position:
+            stored = await self._stored_since(position)
+            if stored:
+                return stored
+            # What is newer may be in the journal alone, and memory has it.
+            position = evicted
+        safe = self._safe_since(position)
+        if not safe and self.position > self._committed:
+            self._writer.write_soon()
+        return safe
+
+    async def _stored_since(self, position: int) -> list[Chunk]:
         return await self._read(lambda database: database.since(position, PAGE), fresh=False)
 
     def _safe_since(self, position: int) -> list[Chunk]:
