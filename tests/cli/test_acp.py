@@ -14,7 +14,7 @@ import pytest
 
 from sandbox_agent.cli.ledger import Ledger
 from tests.support.asking import ALLOW, PERMISSION, permission
-from tests.support.client import Client, Json, run
+from tests.support.client import OUTCOME_UNKNOWN, Client, Json, run
 from tests.support.cutting import proxy as proxied
 from tests.support.running import BOUND, TOKEN, Server, scripted
 
@@ -188,7 +188,7 @@ def test_an_editor_goes_on_when_the_server_was_started_anew(tmp_path: Path, how:
             proxy.target = own_server.url
             while (answer := await own.next()).get("id") != 2:
                 pass
-            assert answer["error"]["data"]["type"] == "outcome-unknown"
+            assert answer["error"]["data"]["type"] in OUTCOME_UNKNOWN
             withdrawn = [one["params"] for one in own.seen if one.get("method") == "$/cancel_request"]
             assert [one["requestId"] for one in withdrawn][:1] == [0], withdrawn
             turn = await own.call(3, "session/prompt", Client.prompt_params(session, [["flood", 50, 10]]))

@@ -11,8 +11,8 @@ import pytest
 from sandbox_agent.bus import subjects
 from sandbox_agent.bus.memory import Cluster, MemoryBus
 from sandbox_agent.bus.ports import Entry
-from sandbox_agent.envelope import Envelope, parse
-from sandbox_agent.errors import LogUnavailable, NodeUnreachable
+from sandbox_agent.envelope import Envelope, failure, parse, success
+from sandbox_agent.errors import LogUnavailable, NodeUnreachable, UnknownSession
 from sandbox_agent.gateway import guests as guests_module
 from sandbox_agent.gateway import promises as promises_module
 from sandbox_agent.gateway.calls import ONE_OF_MANY, Calls
@@ -27,7 +27,7 @@ from sandbox_agent.gateway.own_events import OwnEvents
 from sandbox_agent.gateway.roster import Roster
 from sandbox_agent.http.guests import PATH
 from sandbox_agent.wire import fleet
-from tests.gateway.test_connections import tell
+from tests.gateway.test_connections import attach, tell
 from tests.support.client import run
 from tests.support.running import BOUND
 
@@ -36,6 +36,7 @@ PENDING = b'{"jsonrpc":"2.0","id":1,"method":"_sandboxagent/session/pending","pa
 PROMPT = b'{"jsonrpc":"2.0","id":"turn","method":"session/prompt","params":{"sessionId":"s"}}'
 INTRODUCED = fleet.Introduced(known=True, agent="a", greeting=msgspec.Raw(b"null"))
 KNOWN = Answer(200, [], msgspec.json.encode(INTRODUCED), "")
+STRANGER = Answer(200, [], msgspec.json.encode(fleet.Introduced(known=False, agent="a")), "")
 FORGOTTEN = Answer(404, [], b'{"type":"urn:sandbox-agent:error:unknown-connection"}', "")
 ACCEPTED = Answer(202, [], b"", "")
 REFUSED = Answer(409, [], b'{"type":"urn:sandbox-agent:error:turn-running","title":"Busy"}', "")
@@ -380,5 +381,72 @@ def test_a_response_that_is_quicker_than_the_word_of_its_promise_leaves_none() -
         gateway.nodes.replies["n"] = respond
         assert await gateway.calls.begin(client, parse(PROMPT), None)
         assert not client.unanswered
+
+    run(main())
+
+
+async def attached_clients(cluster: Cluster, gateways: list[Gateway]) -> list[FleetConnection]:
+    """One client at each of the gateways: the node n has attached it to the session s."""
+    listed = fleet.Listed("n", msgspec.Raw(b'{"sessionId":"s","createdAt":"","cwd":"/"}'))
+    tables = MemoryBus(cluster)
+    await (sessions := await tables.table("sess")).put(subjects.token("s"), msgspec.json.encode(listed))
+    client = await gateways[0].client("n")
+    attach(cluster, "n", client.tag, "s")
+    found: list[FleetConnection] = []
+    for gateway in gateways:
+        leases = dict(gateway.roster.leases)
+        await gateway.roster.start(await tables.table("nodes"), sessions)
+        gateway.roster.leases.update(leases)
+        connection = await gateway.connections.find(client.connection_id)
+        assert connection is not None
+        await gateway.feed.catch_up(subjects.attachments(client.tag, "n"))
+        assert connection.attached("s")
+        found.append(connection)
+    return found
+
+
+def attaching(*answers: Answer) -> Reply:
+    """Knows no guest, and answers with each of these; the last one ever again."""
+    left = list(answers)
+
+    async def reply(asked: Asked, body: bytes) -> Answer:
+        if asked.target == PATH.encode():
+            return STRANGER
+        return left.pop(0) if len(left) > 1 else left[0]
+
+    return reply
+
+
+def test_a_client_hears_once_of_a_session_that_its_node_has_lost_with_its_disk() -> None:
+    async def main() -> None:
+        cluster = Cluster()
+        reply = attaching(Answer(200, [], failure(b'"again"', UnknownSession("s")), ""))
+        gateways = [await open_gateway(cluster, n=reply) for _ in range(2)]
+        clients = await attached_clients(cluster, gateways)
+        # Both introduce it to the new run of the node, at once; and to the one after that.
+        for each in ("second", "third"):
+            before = asyncio.all_tasks()
+            for gateway, client in zip(gateways, clients, strict=True):
+                gateway.roster.leases["n"] = lease_of("n", each)
+                gateway.connections.announce_stream(client)
+            await until_done_since(before)
+        [ended] = said_by_gateways(cluster, clients[0])
+        assert ended.method == "_sandboxagent/session/ended"
+        assert (ended.params()["sessionId"], ended.params()["reason"]) == ("s", "deleted")
+
+    run(main())
+
+
+def test_a_node_that_cannot_attach_a_client_at_the_moment_is_asked_again() -> None:
+    async def main() -> None:
+        cluster = Cluster()
+        busy = Answer(503, [], b'{"type":"urn:sandbox-agent:error:log-unavailable"}', "")
+        gateway = await open_gateway(cluster, n=attaching(busy, Answer(200, [], success(b'"again"', {}), "")))
+        [client] = await attached_clients(cluster, [gateway])
+        with pytest.raises(Refusal):
+            await gateway.guests.introduce(client, "n")
+        await gateway.guests.introduce(client, "n")
+        assert [target for _, target in gateway.nodes.called].count(b"/v1/rpc") == 2
+        assert client.guests["n"] == "of n"
 
     run(main())

@@ -15,6 +15,8 @@ from tests.support.running import BOUND, Server
 T = TypeVar("T")
 Json = dict[str, Any]
 META = "sandboxagent.dev"
+OUTCOME_UNKNOWN = ("outcome-unknown", "node-lost")
+"""What a request gets that its server took with it; `node-lost` comes from a gateway, on the stream."""
 
 
 def run(main: Coroutine[Any, Any, T]) -> T:

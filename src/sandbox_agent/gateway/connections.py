@@ -21,6 +21,7 @@ from sandbox_agent.envelope import Envelope, parse
 from sandbox_agent.errors import LogUnavailable, UnknownConnection
 from sandbox_agent.gateway.attachments import Attachments
 from sandbox_agent.gateway.connection import FleetConnection, digest_of_id
+from sandbox_agent.gateway.endings import Endings
 from sandbox_agent.gateway.feed import Feed
 from sandbox_agent.gateway.own_events import OwnEvents
 from sandbox_agent.gateway.promises import Promises
@@ -50,6 +51,7 @@ class FleetConnections:
         self._table = table
         self._own = own
         self.promises = Promises(feed, own, roster.fetch_run)
+        self.endings = Endings(feed, own)
         self._ttl = ttl
         self._by_tag: dict[str, FleetConnection] = {}
         self._loading: dict[str, asyncio.Task[FleetConnection | None]] = {}

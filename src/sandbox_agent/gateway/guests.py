@@ -12,7 +12,7 @@ from weakref import WeakKeyDictionary
 import msgspec
 from msgspec import Raw
 
-from sandbox_agent.envelope import request
+from sandbox_agent.envelope import request, text_at
 from sandbox_agent.errors import (
     URN,
     NodeLost,
@@ -20,6 +20,7 @@ from sandbox_agent.errors import (
     SandboxAgentError,
     ShuttingDown,
     UnknownConnection,
+    UnknownSession,
 )
 from sandbox_agent.gateway.connection import FleetConnection
 from sandbox_agent.gateway.connections import FleetConnections
@@ -127,7 +128,12 @@ class Guests:
         unfinished.add(node)
         for session_id in self._attached_at(connection, node):
             attach = request(b'"again"', methods.ATTACH, {"sessionId": session_id})
-            await self._call(node, self._asked(connection, node, []), attach)
+            answer = await self._call(node, self._asked(connection, node, []), attach)
+            if answer.status != 200:
+                raise Refusal(answer)
+            if text_at(_decode(answer.body), "error", "data", "type") == UnknownSession.slug:
+                # It has lost its disk.
+                self._connections.endings.tell_gone(connection, session_id)
         unfinished.discard(node)
 
     def _attached_at(self, connection: FleetConnection, node: str) -> list[str]:

@@ -1,0 +1,54 @@
+"""The end of sessions that their node no longer has, as gateways tell it to the clients that follow them: once."""
+
+from functools import partial
+
+from sandbox_agent.bus import subjects
+from sandbox_agent.bus.ports import Unreachable
+from sandbox_agent.envelope import notification, parse, text_at
+from sandbox_agent.errors import LogUnavailable, NotAnEnvelope
+from sandbox_agent.gateway.connection import FleetConnection
+from sandbox_agent.gateway.feed import Feed
+from sandbox_agent.gateway.own_events import OwnEvents
+from sandbox_agent.log.event import Chunk
+from sandbox_agent.wire import methods
+
+
+class Endings:
+    """What clients learn of sessions that a node lost with its disk."""
+
+    def __init__(self, feed: Feed, own: OwnEvents) -> None:
+        self._feed = feed
+        self._own = own
+
+    def tell_gone(self, connection: FleetConnection, session_id: str) -> None:
+        """Tell a client that a session cannot go on; of several gateways that find out, the first does."""
+        ended = {
+            "sessionId": session_id,
+            "reason": "deleted",
+            "terminatedBy": "daemon",
+            "message": "its node no longer has this session",
+        }
+        unless = partial(self._knows, connection, session_id, connection.windows[session_id][-1].start)
+        self._own.tell(connection.tag, notification(methods.ENDED, ended), session_id, unless=unless)
+
+    async def _knows(self, connection: FleetConnection, session_id: str, after: int) -> bool:
+        """Whether its client has been told since a position. Raises Unreachable."""
+        channel = subjects.connection_events(connection.tag, subjects.GATEWAY)
+        try:
+            await self._feed.catch_up(channel)
+            told = await self._feed.last_meant(channel, after, lambda chunk: _ends(chunk, session_id))
+        except LogUnavailable as error:
+            raise Unreachable(str(error)) from error
+        return connection.closed or told > 0
+
+
+def _ends(chunk: Chunk, session_id: str) -> bool:
+    return chunk.session_id == session_id and any(_is_ending(line) for line in chunk.lines)
+
+
+def _is_ending(line: bytes) -> bool:
+    try:
+        envelope = parse(line)
+    except NotAnEnvelope:
+        return False
+    return envelope.method == methods.ENDED and text_at(envelope.params(), "reason") == "deleted"
