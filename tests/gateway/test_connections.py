@@ -385,3 +385,15 @@ def test_a_response_waits_for_nothing_that_streams_do_not_bring() -> None:
         assert await read_until(gateway.read(opened), SESSION) == [SESSION]
 
     run(main())
+
+
+def test_a_client_waits_for_no_event_that_its_stream_does_not_bring() -> None:
+    async def main() -> None:
+        cluster = Cluster()
+        one, two = await start_two(cluster)
+        speak(cluster, "n", "s", SESSION)
+        client = await one.open()
+        assert client.opened_at > 0
+        assert [each.last_event for each in (client, await two.take_over(client))] == [0, 0]
+
+    run(main())

@@ -154,7 +154,6 @@ class FleetConnections:
             agent=agent,
             used_at=time.monotonic(),
             opened_at=position,
-            last_event=position,
             initialize=envelope.line,
             home=home,
         )
@@ -252,7 +251,6 @@ class FleetConnections:
             agent=visit.agent,
             used_at=time.monotonic(),
             opened_at=visit.opened_at,
-            last_event=visit.opened_at,
             initialize=bytes(visit.initialize),
             home=visit.home,
             guests=dict.fromkeys(visit.nodes, ""),
