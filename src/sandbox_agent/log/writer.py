@@ -14,6 +14,7 @@ from functools import partial
 from typing import Protocol, TypeVar
 
 from sandbox_agent.log.database import Database, DatabaseError
+from sandbox_agent.log.event import Chunk
 from sandbox_agent.log.group import Group
 from sandbox_agent.log.journal import Journal, is_fit
 from sandbox_agent.log.worker import Worker
@@ -31,8 +32,8 @@ MOMENT = 0.005
 """How long the event loop waits for a small group to be written, and for a record of the journal."""
 SMALL_CHUNKS, SMALL_BYTES = 256, 128 << 10
 """What a small group has at most, with what the journal has."""
-RECORD_CHUNKS = 128
-"""What goes to the journal at once, unless a caller waits for it: a larger group is worth a transaction of its own."""
+RECORD_CHUNKS, RECORD_BYTES = 128, 128 << 10
+"""What goes to the journal: a larger group is worth a transaction. If a caller waits, more chunks go there."""
 GROUP_BYTES = 8 << 20
 """How much goes into one transaction, so that none takes long."""
 RETRY = 0.5
@@ -223,7 +224,7 @@ class Writer:
     def _fits_journal(self, most: int) -> bool:
         if self._journal is None or not self._is_journal_used or self._is_failing:
             return False
-        return len(self._group.chunks) <= most and is_fit(self._group)
+        return len(self._group.chunks) <= most and is_fit(self._group) and _size_of(self._group.chunks) <= RECORD_BYTES
 
     def _keep(self) -> bool:
         """Whether the journal has taken the group."""
@@ -320,7 +321,7 @@ class Writer:
     def _is_small(self) -> bool:
         """Whether the group, with what the journal has, is written in a moment."""
         chunks = [*self._journaled.chunks, *self._group.chunks]
-        return len(chunks) <= SMALL_CHUNKS and sum([chunk.size for chunk in chunks]) <= SMALL_BYTES
+        return len(chunks) <= SMALL_CHUNKS and _size_of(chunks) <= SMALL_BYTES
 
     def _submit(self, whole: Group, patience: float) -> None:
         if not self._journaled and not self._is_failing:
@@ -431,6 +432,10 @@ def _resolve(future: asyncio.Future[T], outcome: T | Exception) -> None:
         future.set_exception(outcome)
     else:
         future.set_result(outcome)
+
+
+def _size_of(chunks: list[Chunk]) -> int:
+    return sum([chunk.size for chunk in chunks])
 
 
 def _unexpected(error: Exception) -> Exception | None:
