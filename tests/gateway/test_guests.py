@@ -81,8 +81,8 @@ class Gateway:
     roster: Roster
     feed: Feed
 
-    async def client(self, *nodes: str) -> FleetConnection:
-        connection = await self.connections.open(self.connections.make_id(), "a", parse(INITIALIZE), None)
+    async def client(self, *nodes: str, home: str | None = None) -> FleetConnection:
+        connection = await self.connections.open(self.connections.make_id(), "a", parse(INITIALIZE), home)
         for node in nodes:
             await self.connections.add_node(connection, node)
         return connection
@@ -224,8 +224,7 @@ def test_a_response_that_a_lost_node_owes_comes_once_also_when_its_gateway_is_go
         cluster = Cluster()
         takes = replying(ACCEPTED)
         one, two, three = [await open_gateway(cluster, n=takes) for _ in range(3)]
-        client = await one.client("n")
-        client.home = "n"
+        client = await one.client("n", home="n")
         # Its id was used before, which this gateway has seen.
         tell(cluster, "n", client.tag, b'{"jsonrpc":"2.0","id":"turn","result":{}}')
         await one.feed.catch_up(subjects.connection_events(client.tag, "n"))
@@ -283,8 +282,7 @@ def test_a_prompt_that_is_repeated_at_the_next_run_of_its_node_is_owed_by_that_r
             raise NodeUnreachable("n", "is stopping")
 
         gateway = await open_gateway(cluster, n=restart)
-        client = await gateway.client("n")
-        client.home = "n"
+        client = await gateway.client("n", home="n")
         before = asyncio.all_tasks()
         assert await gateway.calls.begin(client, parse(PROMPT), "key")
         gateway.connections.announce_stream(client)
@@ -299,8 +297,7 @@ def test_a_request_that_its_node_refused_has_no_other_response() -> None:
     async def main() -> None:
         cluster = Cluster()
         one, two = [await open_gateway(cluster, n=replying(REFUSED)) for _ in range(2)]
-        client = await one.client("n")
-        client.home = "n"
+        client = await one.client("n", home="n")
         moved = await two.connections.find(client.connection_id)
         assert moved is not None
         before = asyncio.all_tasks()
@@ -327,8 +324,7 @@ def test_an_accepted_request_is_known_to_all_gateways_before_its_client_learns_o
     async def main() -> None:
         cluster = Cluster()
         gateway = await open_gateway(cluster, n=replying(ACCEPTED))
-        client = await gateway.client("n")
-        client.home = "n"
+        client = await gateway.client("n", home="n")
         cluster.appends_to_refuse = 1_000_000
         with pytest.raises(LogUnavailable):
             await gateway.calls.begin(client, parse(PROMPT), None)
@@ -352,8 +348,7 @@ def test_a_run_that_ends_as_soon_as_it_has_accepted_a_request_is_answered_for() 
             return ACCEPTED
 
         gateway = await open_gateway(cluster, n=replying(KNOWN))
-        client = await gateway.client("n")
-        client.home = "n"
+        client = await gateway.client("n", home="n")
         await gateway.guests.introduce(client, "n")
         gateway.nodes.replies["n"] = accept_and_end
         before = asyncio.all_tasks()
@@ -375,8 +370,7 @@ def test_a_response_that_is_quicker_than_the_word_of_its_promise_leaves_none() -
             return ACCEPTED
 
         gateway = await open_gateway(cluster, n=replying(KNOWN))
-        client = await gateway.client("n")
-        client.home = "n"
+        client = await gateway.client("n", home="n")
         await gateway.guests.introduce(client, "n")
         gateway.nodes.replies["n"] = respond
         assert await gateway.calls.begin(client, parse(PROMPT), None)
