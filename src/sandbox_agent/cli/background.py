@@ -1,6 +1,6 @@
-"""A server in the background: finding it by its data directory, starting it, ending it; its log. Prints nothing.
+"""A server in the background: finding it by its data directory, and what it sees; starting it, ending it; its log.
 
-Any server on the data directory is found, however it was started; `data_directory.py` says how it can be.
+Any server on the data directory is found, however it was started; `data_directory.py` says how it can be. Prints nothing.
 """
 
 import json
@@ -130,6 +130,18 @@ def find_settled(settings: Settings) -> Running | None:
     """The same, after waiting for one that starts or stops. Raises Failed when the directory cannot be used."""
     found = _settled(settings.data_dir)
     return None if found is None else _running(found, settings)
+
+
+def find_seen_credentials(settings: Settings) -> SeenCredentials | None:
+    """What the server of the data directory sees; None when none runs there, or it does not answer."""
+    running = find(settings)
+    if running is None:
+        return None
+    try:
+        answer = msgspec.convert(running.get("/v1/agents"), _Agents)
+    except (Failed, msgspec.ValidationError):
+        return None
+    return SeenCredentials(running.url, {agent.id: agent.credentials for agent in answer.agents})
 
 
 @dataclass(frozen=True, slots=True)
@@ -404,15 +416,3 @@ def _is_replaced(path: Path, file: BinaryIO) -> bool:
         return not os.path.samestat(path.stat(), os.fstat(file.fileno()))
     except OSError:
         return False
-
-
-def find_seen_credentials(settings: Settings) -> SeenCredentials | None:
-    """What the server of the data directory sees; None when none runs there, or it does not answer."""
-    running = find(settings)
-    if running is None:
-        return None
-    try:
-        answer = msgspec.convert(running.get("/v1/agents"), _Agents)
-    except (Failed, msgspec.ValidationError):
-        return None
-    return SeenCredentials(running.url, {agent.id: agent.credentials for agent in answer.agents})
