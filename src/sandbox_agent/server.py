@@ -393,12 +393,13 @@ async def _join_fleet(settings: Settings, parts: Parts, flows: "Flows") -> None:
     from sandbox_agent.bus.nats import connect
     from sandbox_agent.member.membership import FILE, Identity, Membership, Memory
 
-    hub, inventory = parts.hub, Inventory(parts.hub)
+    hub, inventory, catalog = parts.hub, Inventory(parts.hub), parts.catalog
     identity = Identity(
         settings.node,
         dict(label.split("=", 1) for label in settings.label),
-        lambda: [agent.id for agent in parts.catalog.agents() if parts.catalog.program(agent) is not None],
+        lambda: [agent.id for agent in catalog.agents() if catalog.program(agent) is not None],
         lambda: hub.calls.count,
+        lambda: [agent.id for agent in catalog.agents() if parts.supervisor.running(agent.id) is not None],
     )
 
     def view(session_id: str) -> "SessionView | None":

@@ -82,7 +82,6 @@ async def until(watch: SessionWatch, is_wanted: Callable[[SessionChanges], bool]
     raise AssertionError("it has ended")
 
 
-@pytest.mark.server_alone("it gives the whole list each time; docs/fleet.md says so")
 def test_all_sessions_come_first_then_what_other_clients_do_then_what_they_delete(server: Server) -> None:
     async def main() -> None:
         async with connected(server) as watcher, connected(server) as other:

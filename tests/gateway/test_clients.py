@@ -39,19 +39,17 @@ def test_the_sdk_watches_the_sessions_of_all_nodes(fleet: Fleet) -> None:
     async def main() -> None:
         one, two = fleet.gateways
         async with connected(one) as mine, connected(two) as theirs, theirs.sessions.watch(every=0) as watch:
-
-            async def until_listed(session_id: str, *, listed: bool) -> None:
-                async for changes in watch:
-                    assert changes.all
-                    if (session_id in [each.session_id for each in changes.sessions]) == listed:
-                        return
-
             async with asyncio.timeout(BOUND):
-                await anext(watch)
-                session = await new_session(mine, fleet.nodes[0])
-                await until_listed(session.id, listed=True)
-                await mine.sessions.delete(session.id)
-                await until_listed(session.id, listed=False)
+                assert (await anext(watch)).all
+                made = await new_session(mine, fleet.nodes[0])
+                async for changes in watch:
+                    assert not changes.all
+                    if made.id in [each.session_id for each in changes.sessions]:
+                        break
+                await mine.sessions.delete(made.id)
+                async for changes in watch:
+                    if made.id in changes.gone:
+                        break
 
     run(main())
 

@@ -102,7 +102,7 @@ async def open_gateway(cluster: Cluster | None = None, **replies: Reply) -> Gate
     await feed.start()
     connections = FleetConnections("g", feed, roster, await bus.table("conns"), OwnEvents(events), ttl=60)
     guests = Guests(connections, nodes, roster, 1 << 20)
-    own = GatewayMethods("g", feed, roster)
+    own = GatewayMethods(feed, roster)
     calls = Calls("g", connections, guests, own, roster, Orders(), await bus.table("keys"), 60, None)
     return Gateway(connections, guests, calls, nodes, roster, feed)
 

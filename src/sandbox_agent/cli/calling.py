@@ -198,7 +198,7 @@ class Remote:
         from sandbox_agent.client.client import SandboxAgent
 
         facts = await health(self.api)
-        ready = _ready(facts, agent) if facts.gateway is None else await _ready_at_gateway(self.api, agent)
+        ready = _ready(facts, agent)
         url, token = self.endpoint.url, self.endpoint.token
         async with SandboxAgent.connect(url, token, agent=ready, name=CLIENT, reconnect_timeout=0) as client:
             yield client
@@ -255,17 +255,12 @@ async def attempt(remote: Remote, call: Awaitable[T], about: str = "") -> T | No
         return None
 
 
-async def _ready_at_gateway(api: "Api", wanted: str) -> str:
-    """A gateway does not say which agents run: this takes one that starts at once, where a node has it."""
-    from sandbox_agent.client import FleetNode
-
-    nodes = (await api.json("GET", "/v1/nodes", type=dict[str, list[FleetNode]]))["nodes"]
-    return MOCK if any(MOCK in node.agents for node in nodes) else wanted
-
-
 def _ready(health: "Health", wanted: str) -> str:
     running = sorted(each.agent for each in health.agents if each.running)
     installed = {each.agent for each in health.agents if each.installed}
+    if health.gateway is not None:
+        # What runs at one node may not run at the node that the connection gets: this takes one that starts at once.
+        return MOCK if MOCK in installed else wanted
     if wanted in running:
         return wanted
     return running[0] if running else MOCK if MOCK in installed else wanted

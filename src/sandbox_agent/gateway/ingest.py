@@ -330,6 +330,7 @@ class Ingest:
             request.since,
             max(request.waiting, 0),
             node in self._orders.draining,
+            request.started,
         )
         value = msgspec.json.encode(lease)
         holder = self._holders.get(node)

@@ -3,9 +3,7 @@
 They answer for nodes that are lost, too.
 """
 
-import asyncio
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
 
 import msgspec
 from msgspec import Raw
@@ -35,8 +33,7 @@ Method = Callable[[FleetConnection, Envelope], Awaitable[object]]
 class GatewayMethods:
     """The methods, and what they read."""
 
-    def __init__(self, gateway: str, feed: Feed, roster: Roster) -> None:
-        self._gateway = gateway
+    def __init__(self, feed: Feed, roster: Roster) -> None:
         self._feed = feed
         self._roster = roster
 
@@ -72,21 +69,16 @@ class GatewayMethods:
 
     async def _list_ours(self, connection: FleetConnection, envelope: Envelope) -> object:
         params = envelope.params()
-        page, following = self._roster.page(text_at(params, "cursor"), text_at(params, "cwd"))
-        more = {"changes": self._roster.moment(self._gateway)} | (
-            {} if following is None else {"nextCursor": following}
-        )
-        return {"sessions": [seen.view for seen in page], **more}
+        cursor, cwd, changed_after = (text_at(params, name) for name in ("cursor", "cwd", "changedAfter"))
+        return self._roster.list_sessions(cursor, cwd, changed_after)
 
     async def _await_changes(self, connection: FleetConnection, envelope: Envelope) -> object:
         try:
             asked = msgspec.convert(envelope.params(), ChangesParams)
         except msgspec.ValidationError as error:
             raise InvalidParams(f"changes takes after and wait: {error}") from None
-        with suppress(TimeoutError):
-            async with asyncio.timeout(min(asked.wait, LONGEST_WAIT)):
-                await self._roster.until(lambda: self._roster.moment(self._gateway) != asked.after)
-        return {"changes": self._roster.moment(self._gateway)}
+        await self._roster.changes.wait(asked.after, min(asked.wait, LONGEST_WAIT))
+        return {"changes": self._roster.changes.cursor}
 
     async def _get(self, connection: FleetConnection, envelope: Envelope) -> object:
         return {"session": self._roster.session(envelope.session_id).view}

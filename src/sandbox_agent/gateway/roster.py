@@ -13,6 +13,7 @@ from msgspec import Raw, Struct
 from sandbox_agent.bus import subjects
 from sandbox_agent.bus.ports import BusError, Entry, Following, Table
 from sandbox_agent.errors import InvalidParams, LogUnavailable, UnknownSession
+from sandbox_agent.hub.changes import Changes
 from sandbox_agent.wire import fleet
 
 logger = logging.getLogger(__name__)
@@ -74,8 +75,8 @@ class Roster:
     def __init__(self) -> None:
         self.leases: dict[str, fleet.Lease] = {}
         """Nodes that are there, by name."""
-        self.changes = 0
-        """How often a session has changed, as far as this gateway has heard."""
+        self.changes = Changes()
+        """Of sessions, in the order in which this gateway has heard of them."""
         self._sessions: dict[str, Seen] = {}
         self._aliases: dict[str, set[str]] = {}
         """Alias → keys of the sessions that have it: nodes do not ask each other before they give one."""
@@ -91,6 +92,7 @@ class Roster:
         self._watching = [await leases.watch(self._take_lease), await listed.watch(self._take_session)]
 
     async def close(self) -> None:
+        self.changes.close()
         for each in self._watching:
             await each.close()
 
@@ -167,9 +169,17 @@ class Roster:
             page.append(each)
         return page, None
 
-    def moment(self, gateway: str) -> str:
-        """The state that lists of this gateway have now. Every other gateway has changed since, for all it knows."""
-        return f"{gateway}.{self.changes}"
+    def list_sessions(self, cursor: str | None, cwd: str | None, changed_after: str | None) -> dict[str, object]:
+        """A page of sessions; what has changed since a moment instead, if this gateway named it and still knows."""
+        now = self.changes.cursor
+        changed = None if changed_after is None or cursor is not None else self.changes.after(changed_after)
+        if changed is None:
+            page, following = self.page(cursor, cwd)
+            more = {} if following is None else {"nextCursor": following}
+            return {"sessions": [seen.view for seen in page], "changes": now, **more}
+        found = [seen for each in changed.sessions if (seen := self.find(each)) is not None]
+        views = [seen.view for seen in found if cwd is None or seen.cwd == cwd]
+        return {"sessions": views, "changes": now, "gone": changed.gone}
 
     def _in_order(self) -> Iterable[Seen]:
         if self._sorted is None:
@@ -217,10 +227,11 @@ class Roster:
                 future.set_result(None)
 
     def _take_session(self, entry: Entry) -> None:
-        self.changes += 1
         self._sorted = None
         if entry.value is None:
-            self._forget(entry.key)
+            gone = self._forget(entry.key)
+            if gone is not None:
+                self.changes.note(gone.session_id, gone=True)
         else:
             self._list(entry.key, entry.value)
         self._wake()
@@ -239,13 +250,15 @@ class Roster:
         self._sessions[key] = Seen(facts.session_id, listed.node, facts.cwd, order, view, facts.alias, facts.pending)
         if facts.alias is not None:
             self._aliases.setdefault(facts.alias, set()).add(key)
+        self.changes.note(facts.session_id)
 
-    def _forget(self, key: str) -> None:
+    def _forget(self, key: str) -> Seen | None:
         old = self._sessions.pop(key, None)
         if old is not None and old.alias is not None:
             self._aliases[old.alias].discard(key)
             if not self._aliases[old.alias]:
                 del self._aliases[old.alias]
+        return old
 
 
 def _encode_cursor(seen: Seen) -> str:

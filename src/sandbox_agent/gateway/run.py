@@ -111,7 +111,7 @@ async def _serve_on(
     streams = Streams(feed, limits, connections.announce_stream, connections.is_incomplete)
     flows = NodeFlows(name, bus, roster.leases, settings.flows)
     guests = Guests(connections, flows, roster, MOST_ANSWERED)
-    own_methods = GatewayMethods(name, feed, roster)
+    own_methods = GatewayMethods(feed, roster)
     calls = Calls(
         *(name, connections, guests, own_methods, roster, given, keys), settings.log_max_age, settings.default_agent
     )

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 from urllib.parse import quote
@@ -28,6 +28,7 @@ from sandbox_agent.gateway.flows import Asked, Caller
 from sandbox_agent.gateway.roster import NodesView, NodeView, Roster, Seen
 from sandbox_agent.http.health import AgentHealth
 from sandbox_agent.http.views import Endpoint, json_response
+from sandbox_agent.wire.fleet import Lease
 from sandbox_agent.wire.sessions import SessionsView, SessionView
 
 logger = logging.getLogger(__name__)
@@ -54,7 +55,7 @@ class GatewayHealth(Struct, rename="camel"):
     running: int
     """Turns that run."""
     agents: list[AgentHealth]
-    """Empty: agents are on nodes; `GET /v1/agents?node=` has those of one."""
+    """Those that are installed on any node; `running` where any node runs them. `GET /v1/agents?node=` has more."""
     detail: str | UnsetType = UNSET
     """Why it is degraded."""
 
@@ -70,7 +71,11 @@ class GatewayViews:
     started_at: float = field(default_factory=time.monotonic)
 
     def endpoints(self) -> list[Endpoint]:
-        page = {"cursor": "`nextCursor` of the page before.", "cwd": "Only sessions of this directory."}
+        page = {
+            "cursor": "`nextCursor` of the page before.",
+            "cwd": "Only sessions of this directory.",
+            "changedAfter": "`changes` of an earlier list: only what has changed since, if this gateway still knows.",
+        }
         return [
             Endpoint(
                 "GET", "/v1/health", self.get_health, "Whether the gateway is well, and what it sees.", GatewayHealth
@@ -109,7 +114,7 @@ class GatewayViews:
             len(nodes),
             self.roster.count,
             sum(lease.running for lease in nodes.values()),
-            [],
+            _agents(nodes.values()),
             UNSET if trouble is None else trouble,
         )
 
@@ -126,11 +131,10 @@ class GatewayViews:
     async def get_sessions(self, request: Request) -> Response:
         query = request.query_params
         try:
-            page, following = self.roster.page(query.get("cursor"), query.get("cwd"))
+            found = self.roster.list_sessions(query.get("cursor"), query.get("cwd"), query.get("changedAfter"))
         except InvalidParams as error:
             raise BadRequest(str(error), **error.fields) from error
-        more = {"changes": self.roster.moment(self.gateway)} | ({} if following is None else {"nextCursor": following})
-        return json_response({"sessions": [seen.view for seen in page], **more})
+        return json_response(found)
 
     async def get_session(self, request: Request) -> Response:
         """As its node has it now; as it is listed while the node is away, or answers with nothing of use."""
@@ -151,3 +155,12 @@ class GatewayViews:
             logger.info("session as listed session=%s node=%s reason=%s", seen.session_id, seen.node, error)
             return None
         return {**view, "node": seen.node} if (answer.status, session_id) == (200, seen.session_id) else None
+
+
+def _agents(leases: Iterable[Lease]) -> list[AgentHealth]:
+    installed: set[str] = set()
+    started: set[str] = set()
+    for lease in leases:
+        installed |= set(lease.agents)
+        started |= set(lease.started)
+    return [AgentHealth(agent, agent in installed, agent in started) for agent in sorted(installed | started)]

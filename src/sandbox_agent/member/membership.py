@@ -136,6 +136,7 @@ class Identity:
     labels: dict[str, str]
     agents: Callable[[], list[str]]
     running: Callable[[], int]
+    started: Callable[[], list[str]] = list
 
 
 class Membership:
@@ -333,6 +334,7 @@ class Membership:
             identity.running(),
             self._since,
             self._waiting,
+            identity.started(),
         )
         answer = await self._ask(fleet.BEAT, msgspec.msgpack.encode(request))
         reply = msgspec.msgpack.decode(answer, type=BeatReply)

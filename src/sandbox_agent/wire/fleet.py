@@ -84,6 +84,8 @@ class BeatRequest(Struct):
     """When this run of the node began: UTC, ISO 8601 with milliseconds."""
     waiting: int = 0
     """Bytes of its log that are not published yet."""
+    started: list[str] = []
+    """Agents whose shared process runs."""
 
 
 class BeatReply(Struct, omit_defaults=True):
@@ -220,6 +222,8 @@ class Lease(Struct, rename="camel"):
     """Bytes of its log that are not published yet."""
     draining: bool = False
     """It gets no new sessions."""
+    started: list[str] = []
+    """Agents whose shared process runs."""
 
 
 class Listed(Struct, rename="camel"):

@@ -1,0 +1,86 @@
+"""Nodes and sessions as a gateway knows them, from tables in memory."""
+
+import asyncio
+from typing import Any
+
+import msgspec
+import pytest
+
+from sandbox_agent.bus import subjects
+from sandbox_agent.bus.memory import Cluster, MemoryBus
+from sandbox_agent.bus.ports import Table
+from sandbox_agent.gateway.roster import Roster
+from sandbox_agent.wire.fleet import Listed
+from tests.support.client import run
+from tests.support.running import BOUND
+
+
+async def follow(*tables: Table) -> Roster:
+    roster = Roster()
+    leases, listed = tables
+    await roster.start(leases, listed)
+    return roster
+
+
+async def put(listed: Table, session_id: str, *, cwd: str = "/", title: str = "") -> None:
+    view = {"sessionId": session_id, "createdAt": "2026-11-16T00:00:00.000Z", "cwd": cwd, "title": title}
+    await listed.put(
+        subjects.token(session_id), msgspec.json.encode(Listed("n1", msgspec.Raw(msgspec.json.encode(view))))
+    )
+
+
+def read(roster: Roster, after: Any = None, cwd: str | None = None, cursor: str | None = None) -> Any:
+    return msgspec.json.decode(msgspec.json.encode(roster.list_sessions(cursor, cwd, after)))
+
+
+def ids(page: Any) -> list[str]:
+    return [each["sessionId"] for each in page["sessions"]]
+
+
+@pytest.mark.requirement("6.changes")
+def test_what_has_changed_in_the_fleet_since_a_moment_comes_once_newest_first_and_what_is_gone() -> None:
+    async def main() -> None:
+        bus = MemoryBus(Cluster())
+        leases, listed = await bus.table("nodes"), await bus.table("sess")
+        await put(listed, "old")
+        roster = await follow(leases, listed)
+        first = read(roster)
+        assert (ids(first), "gone" in first) == (["old"], False)
+
+        waiting = asyncio.create_task(roster.changes.wait(first["changes"], BOUND))
+        await put(listed, "a", cwd="/a")
+        await waiting
+        for name in ("b", "a", "c"):
+            await put(listed, name, cwd=f"/{name}")
+        await listed.delete(subjects.token("c"))
+        await roster.until(lambda: roster.find("b") is not None and roster.find("c") is None)
+        page = read(roster, first["changes"])
+        assert (ids(page), page["gone"]) == (["a", "b"], ["c"])
+        assert ids(read(roster, first["changes"], cwd="/b")) == ["b"]
+        nothing = read(roster, page["changes"])
+        assert (nothing["sessions"], nothing["gone"]) == ([], [])
+
+        await listed.delete(subjects.token("old"))
+        await roster.until(lambda: roster.find("old") is None)
+        assert read(roster, page["changes"])["gone"] == ["old"]
+        await roster.close()
+
+    run(main())
+
+
+@pytest.mark.requirement("6.changes-forgotten")
+def test_a_moment_of_another_gateway_gives_all_sessions_without_gone() -> None:
+    async def main() -> None:
+        bus = MemoryBus(Cluster())
+        leases, listed = await bus.table("nodes"), await bus.table("sess")
+        await put(listed, "a")
+        one, two = await follow(leases, listed), await follow(leases, listed)
+        moment = read(one)["changes"]
+        assert read(one, moment)["gone"] == []
+        await two.changes.wait(moment, BOUND)
+        page = read(two, moment)
+        assert (ids(page), "gone" in page) == (["a"], False)
+        await one.close()
+        await two.close()
+
+    run(main())
