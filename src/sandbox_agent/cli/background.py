@@ -1,6 +1,7 @@
 """A server in the background: finding it by its data directory, and what it sees; starting it, ending it; its log.
 
-Any server on the data directory is found, however it was started; `data_directory.py` says how it can be. Prints nothing.
+Any server on the data directory is found, however it was started; `data_directory.py` says how it can be. Prints
+nothing.
 """
 
 import json
