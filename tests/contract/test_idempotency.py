@@ -215,6 +215,36 @@ def test_an_asynchronous_request_is_run_once_and_its_outcome_comes_again(server:
     run(main())
 
 
+@pytest.mark.requirement("3.idempotency-async")
+def test_a_repeated_asynchronous_prompt_gets_its_202_while_the_first_still_runs(server: Server) -> None:
+    async def main() -> None:
+        async with Client(server) as client, client.stream() as stream:
+            session = await client.new_session()
+            sent = prompt(session, [["say", "begun"], ["wait_cancel"]], "async")
+            await client.post(sent, Idempotency_Key="k", Prefer="respond-async")
+            await stream.until(lambda event: event.text == "begun")
+            again = await client.post(sent, Idempotency_Key="k", Prefer="respond-async")
+            assert (again.status_code, again.headers["Preference-Applied"]) == (202, "respond-async")
+            await client.notify("session/cancel", {"sessionId": session})
+            events = await stream.until(lambda event: event.data.get("id") == "async")
+            assert events[-1].data["result"] == {"stopReason": "cancelled"}
+            assert len(await prompts(client, session)) == 1
+
+    run(main())
+
+
+@pytest.mark.requirement("3.idempotency-another-body")
+def test_another_body_is_a_409_also_when_its_answer_would_come_on_the_stream(server: Server) -> None:
+    async def main() -> None:
+        async with Client(server) as client:
+            session = await client.new_session()
+            await client.post(prompt(session, "one"), Idempotency_Key="k")
+            response = await client.post(prompt(session, "two"), Idempotency_Key="k", Prefer="respond-async")
+            problem(response, 409, "idempotency-mismatch")
+
+    run(main())
+
+
 @pytest.mark.requirement("3.idempotency-after-504")
 def test_a_repeat_after_a_504_gets_the_late_answer_and_runs_nothing_twice() -> None:
     async def main(server: Server) -> None:

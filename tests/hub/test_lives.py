@@ -9,7 +9,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from sandbox_agent.errors import AgentTimeout
-from sandbox_agent.hub.lifecycle import State
+from sandbox_agent.hub.lifecycle import AT_REST, State
+from sandbox_agent.hub.session import TERMINATED as ENDED_FOR_GOOD
+from sandbox_agent.hub.session import Session
 from tests.support.running import BOUND
 from tests.support.world import World, envelope, error_of, result_of, run, world
 
@@ -263,6 +265,7 @@ def _check(own: World, *, terminated: bool, deleted: bool) -> None:
     session = own.session
     assert (session.running is None) or session.live
     assert (session.process is None) == (session.state in ("interrupted", "ended", "terminated", "deleted"))
+    _check_flags(session)
     if session.process is not None:
         assert own.hub.shelf.find_held(session.process, "s") is session
     if terminated and not deleted:
@@ -270,6 +273,18 @@ def _check(own: World, *, terminated: bool, deleted: bool) -> None:
     if deleted:
         assert session.state is State.DELETED
         assert own.hub.find_session("s") is not session
+
+
+def _check_flags(session: Session) -> None:
+    """What is kept and shown of a life follows from its state."""
+    facts, state = session.facts, session.state
+    if state is State.DELETED:
+        return
+    assert (state is State.TERMINATED) == (facts.termination == ENDED_FOR_GOOD)
+    assert facts.ended == (facts.termination is not None)
+    assert facts.ended == (state in AT_REST or state is State.REVIVING)
+    if state in (State.ENDED, State.TERMINATED):
+        assert not facts.can_resume
 
 
 async def _finish(own: World, requests: list[asyncio.Task[Any]]) -> None:

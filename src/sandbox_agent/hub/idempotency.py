@@ -173,7 +173,10 @@ class Idempotency:
         if running is None:
             kept = self.log.outcome(scope, key)
             if kept is not None:
-                return Accepted(0, _kept(envelope, key, digest, *kept))
+                begun_with, response = kept
+                if begun_with != digest:
+                    raise IdempotencyMismatch(key)
+                return Accepted(0, _repeat_outcome(envelope, response))
             running = self._running[scope, key] = _Running(digest, _Stage(), _Stage(), _Stage())
             # A task of its own: the callers may leave before it has come to its end.
             self._run(self._begin((scope, key), running, begin))
@@ -298,9 +301,7 @@ def scope_of(connection: Connection, session_id: str | None) -> str:
     return f"connection:{hashlib.sha256(connection.connection_id.encode()).hexdigest()}"
 
 
-async def _kept(envelope: Envelope, key: str, digest: bytes, kept: bytes, response: bytes | None) -> Answer:
-    if kept != digest:
-        raise IdempotencyMismatch(key)
+async def _repeat_outcome(envelope: Envelope, response: bytes | None) -> Answer:
     if response is None:
         assert envelope.id is not None
         return Answer(failure(envelope.id, OutcomeUnknown()))

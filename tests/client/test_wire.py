@@ -1,0 +1,86 @@
+"""The SDK reads what the server writes: its types have the members of `wire`, no more and no fewer.
+
+Two types for one thing, because they promise different things: the server's leave out what is absent and know every
+value of an enumeration; the SDK's have defaults, times as `datetime`, and take values that a newer server may send.
+"""
+
+from dataclasses import fields, is_dataclass
+from typing import Any
+
+import msgspec
+import pytest
+
+from sandbox_agent.client import agents as sdk_agents
+from sandbox_agent.client import files as sdk_files
+from sandbox_agent.client import session as sdk_sessions
+from sandbox_agent.client.asking import Choice, Question
+from sandbox_agent.client.feed import LogEvent
+from sandbox_agent.client.updates import Decision, Gap, MetadataUpdated
+from sandbox_agent.http.health import AgentHealth, Health
+from sandbox_agent.wire import agents, extensions, files, sessions
+
+SAME = [
+    (sdk_agents.Progress, agents.Progress),
+    (sdk_agents.Artifact, agents.Artifact),
+    (sdk_agents.InstallResult, agents.InstallResult),
+    (sdk_agents.InstallInfo, agents.InstallFacts),
+    (sdk_agents.Credential, agents.Credential),
+    (sdk_agents.ServerStatus, agents.ServerStatus),
+    (sdk_agents.Features, agents.Features),
+    (sdk_agents.Agent, agents.AgentView),
+    (sdk_agents.Stderr, agents.StderrView),
+    (sdk_agents.Model, extensions.Model),
+    (sdk_agents.Models, extensions.ModelsResult),
+    (sdk_agents.AgentHealth, AgentHealth),
+    (sdk_sessions.Context, sessions.ContextView),
+    (sdk_sessions.Cost, sessions.CostView),
+    (sdk_sessions.Activity, sessions.ActivityView),
+    (sdk_files.Entry, files.FileView),
+    (sdk_files.Written, files.Written),
+    (sdk_files.Match, files.Match),
+    (LogEvent, extensions.LogEvent),
+    (Choice, extensions.QuestionOption),
+    (Question, extensions.Question),
+]
+MORE: list[tuple[Any, Any, set[str]]] = [
+    (sdk_agents.Health, Health, {"gateway", "nodes"}),
+    (sdk_sessions.SessionInfo, sessions.SessionView, {"node"}),
+    (Gap, extensions.Gap, {"sessionUpdate"}),
+]
+"""And the members that only a gateway gives, or the SDK itself."""
+LESS: list[tuple[Any, Any, set[str], set[str]]] = [
+    (Decision, extensions.DecisionParams, {"raw", "sessionUpdate"}, {"sessionId", "requestId"}),
+    (MetadataUpdated, extensions.MetadataUpdate, {"sessionUpdate"}, {"sessionId"}),
+]
+"""Those of the SDK alone, and those that an app finds elsewhere."""
+
+
+def members(type: Any) -> set[str]:
+    """The members of a type, by their names on the wire."""
+    if is_dataclass(type):
+        return {msgspec.structs.fields(_camel(each.name))[0].encode_name for each in fields(type)}
+    return {each.encode_name for each in msgspec.structs.fields(type)}
+
+
+def _camel(name: str) -> type[msgspec.Struct]:
+    return msgspec.defstruct("Named", [name], rename="camel")
+
+
+@pytest.mark.parametrize(("ours", "wire"), SAME, ids=lambda each: each.__name__)
+def test_a_type_of_the_sdk_has_the_members_that_the_server_writes(ours: Any, wire: Any) -> None:
+    assert members(ours) == members(wire)
+
+
+@pytest.mark.parametrize(("ours", "wire", "added"), MORE, ids=["Health", "SessionInfo", "Gap"])
+def test_a_type_of_the_sdk_may_have_members_that_not_every_server_writes(
+    ours: Any, wire: Any, added: set[str]
+) -> None:
+    assert members(ours) - members(wire) == added
+    assert members(wire) <= members(ours)
+
+
+@pytest.mark.parametrize(("ours", "wire", "added", "left_out"), LESS, ids=["Decision", "MetadataUpdated"])
+def test_an_update_leaves_out_what_an_app_knows_already(
+    ours: Any, wire: Any, added: set[str], left_out: set[str]
+) -> None:
+    assert (members(ours) - members(wire), members(wire) - members(ours)) == (added, left_out)
