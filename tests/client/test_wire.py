@@ -14,10 +14,10 @@ from sandbox_agent.client import agents as sdk_agents
 from sandbox_agent.client import files as sdk_files
 from sandbox_agent.client import session as sdk_sessions
 from sandbox_agent.client.asking import Choice, Question
+from sandbox_agent.client.client import FleetNode
 from sandbox_agent.client.feed import LogEvent
 from sandbox_agent.client.updates import Decision, Gap, MetadataUpdated
-from sandbox_agent.http.health import AgentHealth, Health
-from sandbox_agent.wire import agents, extensions, files, sessions
+from sandbox_agent.wire import agents, extensions, files, servers, sessions
 
 SAME = [
     (sdk_agents.Progress, agents.Progress),
@@ -31,19 +31,22 @@ SAME = [
     (sdk_agents.Stderr, agents.StderrView),
     (sdk_agents.Model, extensions.Model),
     (sdk_agents.Models, extensions.ModelsResult),
-    (sdk_agents.AgentHealth, AgentHealth),
+    (sdk_agents.AgentHealth, servers.AgentHealth),
+    (FleetNode, servers.NodeView),
     (sdk_sessions.Context, sessions.ContextView),
     (sdk_sessions.Cost, sessions.CostView),
     (sdk_sessions.Activity, sessions.ActivityView),
     (sdk_files.Entry, files.FileView),
     (sdk_files.Written, files.Written),
     (sdk_files.Match, files.Match),
+    (sdk_files.Change, files.Change),
     (LogEvent, extensions.LogEvent),
     (Choice, extensions.QuestionOption),
     (Question, extensions.Question),
 ]
 MORE: list[tuple[Any, Any, set[str]]] = [
-    (sdk_agents.Health, Health, {"gateway", "nodes"}),
+    (sdk_agents.Health, servers.HealthView, {"gateway", "nodes"}),
+    (sdk_files.Uploaded, files.Uploaded, {"leftOut"}),
     (sdk_sessions.SessionInfo, sessions.SessionView, {"node"}),
     (Gap, extensions.Gap, {"sessionUpdate"}),
 ]
@@ -71,10 +74,8 @@ def test_a_type_of_the_sdk_has_the_members_that_the_server_writes(ours: Any, wir
     assert members(ours) == members(wire)
 
 
-@pytest.mark.parametrize(("ours", "wire", "added"), MORE, ids=["Health", "SessionInfo", "Gap"])
-def test_a_type_of_the_sdk_may_have_members_that_not_every_server_writes(
-    ours: Any, wire: Any, added: set[str]
-) -> None:
+@pytest.mark.parametrize(("ours", "wire", "added"), MORE, ids=["Health", "Uploaded", "SessionInfo", "Gap"])
+def test_a_type_of_the_sdk_may_have_members_that_not_every_server_writes(ours: Any, wire: Any, added: set[str]) -> None:
     assert members(ours) - members(wire) == added
     assert members(wire) <= members(ours)
 

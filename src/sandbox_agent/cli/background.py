@@ -1,7 +1,6 @@
 """A server in the background: finding it by its data directory, and what it sees; starting it, ending it; its log.
 
-Any server on the data directory is found, however it was started; `data_directory.py` says how it can be. Prints
-nothing.
+Finds any server on the data directory, however it was started, by what `data_directory.py` keeps. Prints nothing.
 """
 
 import json

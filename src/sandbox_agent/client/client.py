@@ -59,6 +59,8 @@ class FleetNode(Struct, rename="camel", kw_only=True, frozen=True):
     """How many sessions belong to it."""
     since: str = ""
     """When it was started, by its own clock: UTC, ISO 8601 with milliseconds."""
+    draining: bool = False
+    """It gets no new sessions."""
 
 
 class _Nodes(Struct):

@@ -15,6 +15,7 @@ from sandbox_agent.bus.ports import BusError, Entry, Following, Table
 from sandbox_agent.errors import InvalidParams, LogUnavailable, UnknownSession
 from sandbox_agent.hub.changes import Changes
 from sandbox_agent.wire import fleet
+from sandbox_agent.wire.servers import NodeView
 
 logger = logging.getLogger(__name__)
 
@@ -42,31 +43,6 @@ class Seen(Struct, frozen=True):
     alias: str | None = None
     pending: int = 0
     """Requests of its agent that wait for people."""
-
-
-class NodeView(Struct, rename="camel"):
-    """A node that is there."""
-
-    node: str
-    version: str
-    """Of sandbox-agent."""
-    labels: dict[str, str]
-    agents: list[str]
-    """That are installed there."""
-    running: int
-    """Turns that run."""
-    sessions: int
-    """That belong to it."""
-    since: str
-    """When it was started, by its own clock: UTC, ISO 8601 with milliseconds."""
-    draining: bool = False
-    """It gets no new sessions."""
-
-
-class NodesView(Struct):
-    """All nodes that are there."""
-
-    nodes: list[NodeView]
 
 
 class Roster:

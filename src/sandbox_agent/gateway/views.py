@@ -5,11 +5,10 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Literal
 from urllib.parse import quote
 
 import msgspec
-from msgspec import UNSET, Raw, Struct, UnsetType
+from msgspec import UNSET, Raw
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -25,39 +24,16 @@ from sandbox_agent.errors import (
     UnknownSession,
 )
 from sandbox_agent.gateway.flows import Asked, Caller
-from sandbox_agent.gateway.roster import NodesView, NodeView, Roster, Seen
-from sandbox_agent.http.health import AgentHealth
+from sandbox_agent.gateway.roster import Roster, Seen
 from sandbox_agent.http.views import Endpoint, json_response
 from sandbox_agent.wire.fleet import Lease
+from sandbox_agent.wire.servers import AgentHealth, GatewayHealth, NodesView, NodeView
 from sandbox_agent.wire.sessions import SessionsView, SessionView
 
 logger = logging.getLogger(__name__)
 
 PATIENCE = 5.0
 """Seconds that a node has for the facts of a session, which the list has, too."""
-
-
-class GatewayHealth(Struct, rename="camel"):
-    """How the gateway is doing, and what it sees of the fleet."""
-
-    status: Literal["ok", "degraded"]
-    """`degraded` while NATS cannot be reached, or no node is there."""
-    version: str
-    """Of sandbox-agent."""
-    uptime_ms: int
-    """Since the gateway started."""
-    gateway: str
-    """Its name, a new one each time it starts."""
-    nodes: int
-    """That are there."""
-    sessions: int
-    """In the list, those of nodes that are away included."""
-    running: int
-    """Turns that run."""
-    agents: list[AgentHealth]
-    """Those that are installed on any node; `running` where any node runs them. `GET /v1/agents?node=` has more."""
-    detail: str | UnsetType = UNSET
-    """Why it is degraded."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,6 +23,7 @@ from sandbox_agent.host.paths.names import encode_name
 from sandbox_agent.host.paths.nodes import enter_directory, ignore_gone, is_kernel_directory
 from sandbox_agent.host.paths.refusals import file_problem
 from sandbox_agent.pools import Pool
+from sandbox_agent.wire.files import Change, ChangeKind
 
 IN_MODIFY, IN_ATTRIB, IN_CLOSE_WRITE = 0x2, 0x4, 0x8
 IN_MOVED_FROM, IN_MOVED_TO = 0x40, 0x80
@@ -39,7 +40,6 @@ _libc = ctypes.CDLL(None, use_errno=True)
 _libc.inotify_add_watch.argtypes = [ctypes.c_int, ctypes.c_char_p, ctypes.c_uint32]
 _libc.inotify_rm_watch.argtypes = [ctypes.c_int, ctypes.c_int]
 
-Kind = Literal["added", "modified", "deleted"]
 Parts = tuple[str, ...]
 DEEPEST = 256
 """Levels below the directory that are watched: each way there is gone name by name, and is kept."""
@@ -124,7 +124,7 @@ class Watched:
     def close(self) -> None:
         self._inotify.close()
 
-    def changes(self) -> Iterator[tuple[Kind, Parts]]:
+    def changes(self) -> Iterator[tuple[ChangeKind, Parts]]:
         """What has happened since, by names below the directory.
 
         Raises Gone, or Missed: then everything there is is watched again, and what happened meanwhile is not known; or
@@ -151,7 +151,7 @@ class Watched:
         if event.mask & IN_IGNORED:
             self._parts.pop(event.watch, None)
 
-    def _change(self, event: Event, parts: Parts) -> Iterator[tuple[Kind, Parts]]:
+    def _change(self, event: Event, parts: Parts) -> Iterator[tuple[ChangeKind, Parts]]:
         is_folder = bool(event.mask & IN_ISDIR)
         if event.mask & _DELETED:
             if is_folder:
@@ -232,13 +232,6 @@ Ending = Literal["gone", "exhausted", "stopping"]
 """The directory is no longer there, or has more in it than the kernel watches; or the server stops."""
 
 
-class Change(Struct):
-    """What became of a path: `added`, `modified` or `deleted`."""
-
-    kind: Kind
-    path: str
-
-
 class Watch:
     """One watch, from the moment it is made. `take` what has changed, until it is over; then close it."""
 
@@ -249,7 +242,7 @@ class Watch:
         self._watched = watched
         self._path = path.rstrip("/")
         self._buffer = buffer
-        self._pending: dict[Parts, Kind] = {}
+        self._pending: dict[Parts, ChangeKind] = {}
         self._size = 0
         self._missed = False
         self._loop = asyncio.get_running_loop()
@@ -296,7 +289,7 @@ class Watch:
 
     def _read(self) -> None:
         """In a thread."""
-        found: list[tuple[Kind, Parts]] = []
+        found: list[tuple[ChangeKind, Parts]] = []
         missed, ended = False, None
         try:
             for change in self._watched.changes():
@@ -309,7 +302,7 @@ class Watch:
             ended = "exhausted"
         self._loop.call_soon_threadsafe(self._add, found, missed, ended)
 
-    def _add(self, found: list[tuple[Kind, Parts]], missed: bool, ended: Ending | None) -> None:
+    def _add(self, found: list[tuple[ChangeKind, Parts]], missed: bool, ended: Ending | None) -> None:
         self.ended = self.ended or ended
         for kind, parts in found:
             before = self._pending.get(parts)
@@ -365,7 +358,7 @@ class Watches:
             ) from error
 
 
-def _combine_kinds(before: Kind | None, now: Kind) -> Kind:
+def _combine_kinds(before: ChangeKind | None, now: ChangeKind) -> ChangeKind:
     """Two changes of a path as the one change that a reader of neither needs."""
     if before == "added" and now == "modified":
         return "added"

@@ -17,13 +17,14 @@ from sandbox_agent.errors import ArchiveTooLarge, BadArchive, BadRequest, Shutti
 from sandbox_agent.file_errors import NoRoom
 from sandbox_agent.host.paths.confined import Confined
 from sandbox_agent.host.paths.refusals import file_problems
-from sandbox_agent.host.transfer.archives import Uploaded, UploadLimits, bundle, receive
+from sandbox_agent.host.transfer.archives import UploadLimits, bundle, receive
 from sandbox_agent.host.transfer.flow import Abandoned, Inflow, Outflow
 from sandbox_agent.http.asgi import transport
 from sandbox_agent.http.downloads import Streamed
 from sandbox_agent.http.paths import PATH, PROBLEMS, SESSION, Paths, read_query
 from sandbox_agent.http.views import Endpoint, json_response
 from sandbox_agent.pools import Pool
+from sandbox_agent.wire.files import Uploaded
 
 SILENCE = 60.0
 """Seconds in which nothing of an upload may come."""

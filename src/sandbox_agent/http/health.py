@@ -1,41 +1,15 @@
 """GET /v1/health: the one view that is asked for often, and before anything else."""
 
 import time
-from typing import Literal
 
-from msgspec import UNSET, Struct, UnsetType, field
+from msgspec import UNSET, Struct, field
 
 from sandbox_agent import __version__
 from sandbox_agent.agents.catalog import Catalog
 from sandbox_agent.agents.manifest import Agent
 from sandbox_agent.agents.supervisor import Supervisor
 from sandbox_agent.log.log import Log
-
-
-class AgentHealth(Struct):
-    """One agent, in short."""
-
-    agent: str
-    """Its id."""
-    installed: bool
-    """It could be started now."""
-    running: bool
-    """Its shared process runs."""
-
-
-class HealthView(Struct, rename="camel"):
-    """How the server is doing."""
-
-    status: Literal["ok", "degraded"]
-    """`degraded` while the session log cannot be written, or was damaged and that is not acknowledged yet,
-    or does not reach the fleet."""
-    version: str
-    """Of sandbox-agent."""
-    uptime_ms: int
-    """Since the server started."""
-    agents: list[AgentHealth]
-    detail: str | UnsetType = UNSET
-    """Why it is degraded."""
+from sandbox_agent.wire.servers import AgentHealth, HealthView
 
 
 class Health(Struct, frozen=True):

@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator, Awaitable
 from typing import TypeVar
 
 import msgspec
-from msgspec import UNSET, Struct, UnsetType
+from msgspec import UNSET
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
@@ -16,7 +16,7 @@ from sandbox_agent.host.search import Query, Search, Searches
 from sandbox_agent.http.downloads import Streamed
 from sandbox_agent.http.paths import PATH, PROBLEMS, SESSION, Paths, read_query, read_switch
 from sandbox_agent.http.views import Endpoint, json_response
-from sandbox_agent.wire.files import Found, Match
+from sandbox_agent.wire.files import Found, Match, SearchEnding
 
 NDJSON = "application/x-ndjson"
 T = TypeVar("T")
@@ -32,13 +32,6 @@ _QUERY = {
     "ignored": "`true`: also what `.gitignore`, `.ignore` and `.rgignore` leave out.",
     "limit": "Most results, up to the server's own limit.",
 }
-
-
-class Ending(Struct):
-    """The last line of a stream of matches."""
-
-    truncated: bool
-    reason: str | UnsetType = UNSET
 
 
 class SearchRoute:
@@ -111,7 +104,7 @@ class _Lines(Streamed):
         async for batch in self._batches:
             yield encoder.encode_lines(batch)
         reason = self._search.reason
-        yield encoder.encode_lines([Ending(reason is not None, reason or UNSET)])
+        yield encoder.encode_lines([SearchEnding(reason is not None, reason or UNSET)])
 
 
 async def _unless_gone(request: Request, work: Awaitable[T], otherwise: T) -> T:

@@ -35,7 +35,7 @@ from sandbox_agent.errors import (
     UnknownAgent,
 )
 from sandbox_agent.http import problems
-from sandbox_agent.http.health import Health, HealthView
+from sandbox_agent.http.health import Health
 from sandbox_agent.http.negotiate import EVENT_STREAM
 from sandbox_agent.hub.hub import Hub
 from sandbox_agent.hub.inventory import Inventory
@@ -52,6 +52,7 @@ from sandbox_agent.install_errors import (
 )
 from sandbox_agent.pools import Pool
 from sandbox_agent.wire.agents import AgentsView, AgentView, InstallRequest, InstallResult, StderrView
+from sandbox_agent.wire.servers import HealthView
 from sandbox_agent.wire.sessions import SessionsView, SessionView
 
 MAX_BODY = 64 * 1024

@@ -5,23 +5,17 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass
 
 import msgspec
-from msgspec import Struct
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from sandbox_agent.errors import TooMany, WatchesExhausted
-from sandbox_agent.host.watching import Change, Watch, Watches
+from sandbox_agent.host.watching import Watch, Watches
 from sandbox_agent.http.downloads import Streamed
 from sandbox_agent.http.negotiate import EVENT_STREAM
 from sandbox_agent.http.paths import PATH, PROBLEMS, SESSION, Paths, read_query, read_switch
 from sandbox_agent.http.views import Endpoint
-
-
-class Changes(Struct):
-    """The data of an event `changes`."""
-
-    changes: list[Change]
+from sandbox_agent.wire.files import Changes
 
 
 @dataclass(frozen=True, slots=True)

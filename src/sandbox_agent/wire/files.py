@@ -8,6 +8,7 @@ PAGE, MAX_PAGE = 1000, 10_000
 
 
 EntryType = Literal["file", "directory", "symlink", "other"]
+ChangeKind = Literal["added", "modified", "deleted"]
 
 
 class FileView(Struct, rename="camel"):
@@ -114,6 +115,37 @@ class Found(Struct):
     """There may be more."""
     reason: str | UnsetType = UNSET
     """Why: `results`, `bytes`, `time` or `lines`."""
+
+
+class SearchEnding(Struct):
+    """The last line of a stream of matches."""
+
+    truncated: bool
+    """There may be more."""
+    reason: str | UnsetType = UNSET
+    """Why, as for `Found`."""
+
+
+class Uploaded(Struct):
+    """What an archive has put where; `truncated` when there is more than `paths` tells."""
+
+    paths: list[str]
+    """The first 1024 files and links that were written, absolute."""
+    truncated: bool
+    """There were more."""
+
+
+class Change(Struct):
+    """What became of a path: `added`, `modified` or `deleted`."""
+
+    kind: ChangeKind
+    path: str
+
+
+class Changes(Struct):
+    """The data of an event `changes`."""
+
+    changes: list[Change]
 
 
 class PathParams(Struct, rename="camel"):

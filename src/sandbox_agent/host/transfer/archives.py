@@ -14,8 +14,6 @@ from dataclasses import dataclass
 from io import FileIO
 from itertools import islice
 
-from msgspec import Struct
-
 from sandbox_agent.archives import tarball
 from sandbox_agent.archives.packing import detect_packing, unpack_stream
 from sandbox_agent.archives.tree import DEEPEST, PIECE, Damaged, Parts, Tree
@@ -27,6 +25,7 @@ from sandbox_agent.host.paths.nodes import enter_directory, error_of, ignore_gon
 from sandbox_agent.host.paths.refusals import file_problems
 from sandbox_agent.host.transfer.flow import Inflow
 from sandbox_agent.install_errors import UnsafeArchive
+from sandbox_agent.wire.files import Uploaded
 
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -198,15 +197,6 @@ class UploadLimits:
     entries: int
     ratio: int
     depth: int = DEEPEST
-
-
-class Uploaded(Struct):
-    """What an archive has put where; `truncated` when there is more than `paths` tells."""
-
-    paths: list[str]
-    """The first 1024 files and links that were written, absolute."""
-    truncated: bool
-    """There were more."""
 
 
 def receive(confined: Confined, path: str, stream: Inflow, limits: UploadLimits) -> Uploaded:
